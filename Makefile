@@ -1,0 +1,77 @@
+# Two commands are all a newcomer needs: `make run` and `make test`. Each sets up what it needs, once.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+CONSTRAINTS := tests/constraints.txt
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+RUN_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint format bench screenshots test-lowest test-pythons soak build clean tools bench-tools
+
+help:
+	@echo "make run          set everything up and watch this machine at http://127.0.0.1:6360 (RUN_ARGS='--interval 2s')"
+	@echo "make test         set everything up and run the tests"
+	@echo "make lint         formatting, types, layers"
+	@echo "make bench        what watching costs, beside a bare read of the same files and beside peers"
+	@echo "make screenshots  the pages as PNG files under out/screenshots"
+	@echo "make soak         accelerated run: memory and descriptors must stay flat (15 minutes)"
+	@echo "make test-pythons the tests on every Python 3.10 to 3.14 found here"
+	@echo "make test-lowest  the tests with the oldest dependencies that are allowed"
+	@echo "make build        the wheel and the source distribution under dist/"
+
+run: $(VENV)/.run
+	$(BIN)/memwatchd $(RUN_ARGS)
+
+test: $(VENV)/.test tools
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term:skip-covered $(TEST_ARGS)
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	for version in 3.10 3.11 3.12 3.13 3.14; do $(BIN)/mypy --python-version $$version || exit 1; done
+	$(BIN)/lint-imports
+
+format: $(VENV)/.test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.test bench-tools
+	$(BIN)/python tests/bench/bench.py $(BENCH_ARGS)
+
+screenshots: $(VENV)/.test tools
+	$(BIN)/python tests/screenshots.py
+
+soak: $(VENV)/.test
+	$(BIN)/python tests/soak.py $(SOAK_ARGS)
+
+test-pythons:
+	@sh tests/tools/each_python.sh
+
+test-lowest:
+	@sh tests/tools/lowest.sh
+
+build: $(VENV)/.test
+	$(PIP) install --constraint $(CONSTRAINTS) build
+	$(BIN)/python -m build
+
+tools:
+	@sh tests/tools/need.sh chromium prometheus
+
+bench-tools:
+	@sh tests/tools/need.sh prometheus-node-exporter wrk
+
+clean:
+	rm -rf $(VENV) .venv-* dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
+
+$(VENV)/.made:
+	@sh tests/tools/make_venv.sh $(PYTHON) $(VENV)
+	@touch $@
+
+$(VENV)/.run: $(VENV)/.made pyproject.toml $(CONSTRAINTS)
+	$(PIP) install --constraint $(CONSTRAINTS) --editable .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.run
+	$(PIP) install --constraint $(CONSTRAINTS) --group test --group lint
+	@touch $@

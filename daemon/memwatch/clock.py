@@ -1,0 +1,31 @@
+"""The three clocks of a machine, as one argument: tests bring their own."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Clock(Protocol):
+    """Seconds. `monotonic` stands still in suspend, `boottime` does not, `wall` can jump anywhere."""
+
+    def monotonic(self) -> float: ...
+
+    def boottime(self) -> float: ...
+
+    def wall(self) -> float: ...
+
+
+class SystemClock:
+    """The machine's own. Where there is no CLOCK_BOOTTIME (macOS), `boottime` is `monotonic`."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def boottime(self) -> float:
+        return time.clock_gettime(_BOOT)
+
+    def wall(self) -> float:
+        return time.time()

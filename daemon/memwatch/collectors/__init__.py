@@ -1,0 +1,63 @@
+"""One file per source of figures, and one line here to enlist it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from functools import partial
+
+from memwatch.collector import Enlisted, Roots
+from memwatch.collectors import (
+    buddyinfo,
+    cgroup,
+    machine,
+    memory,
+    numa,
+    processes,
+    psi,
+    psutil_host,
+    psutil_processes,
+    vmstat,
+    zram,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorOptions:
+    """What a user may choose about collectors. `disabled` names those that are not run."""
+
+    top: int = 50
+    processes_period_seconds: float = 5.0
+    cgroup_scope: cgroup.Scope = "auto"
+    disabled: frozenset[str] = frozenset()
+
+
+def enlist(roots: Roots, options: CollectorOptions, platform: str = sys.platform) -> list[Enlisted]:
+    """The collectors of this platform in the order in which they are asked."""
+    listed = _of_linux(roots, options) if platform == "linux" else _of_others(options)
+    return [entry for entry in listed if entry.name not in options.disabled]
+
+
+def _of_linux(roots: Roots, options: CollectorOptions) -> list[Enlisted]:
+    top, period, scope = options.top, options.processes_period_seconds, options.cgroup_scope
+    page, ticks = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
+    return [
+        Enlisted("memory", partial(memory.Collector, roots, page), memory.Collector.may_block),
+        Enlisted("psi", partial(psi.Collector, roots), psi.Collector.may_block),
+        Enlisted("vmstat", partial(vmstat.Collector, roots), vmstat.Collector.may_block),
+        Enlisted("buddyinfo", partial(buddyinfo.Collector, roots, page), buddyinfo.Collector.may_block),
+        Enlisted("numa", partial(numa.Collector, roots), numa.Collector.may_block),
+        Enlisted("zram", partial(zram.Collector, roots), zram.Collector.may_block),
+        Enlisted("cgroup", partial(cgroup.Collector, roots, scope), cgroup.Collector.may_block),
+        Enlisted("machine", partial(machine.Collector, roots), machine.Collector.may_block),
+        Enlisted("processes", partial(processes.Collector, roots, top, period, page, ticks), True),
+    ]
+
+
+def _of_others(options: CollectorOptions) -> list[Enlisted]:
+    top, period = options.top, options.processes_period_seconds
+    return [
+        Enlisted("psutil_host", psutil_host.Collector, psutil_host.Collector.may_block),
+        Enlisted("psutil_processes", partial(psutil_processes.Collector, top, period), True),
+    ]

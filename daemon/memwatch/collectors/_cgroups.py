@@ -1,0 +1,104 @@
+"""What the files about control groups say: who belongs where, and whether this is a container. No collector."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from memwatch.collector import Roots, read_once
+
+_CONTAINER_ID = re.compile(r"(?:^|[-:])([0-9a-f]{64})(?:\.scope)?$")
+_OCTAL = re.compile(rb"\\([0-7]{3})")
+# Where container runtimes keep the layers of a root file system. containerd leaves no marker file behind.
+_RUNTIME_FOLDERS = ("/containerd/", "/docker/", "/containers/storage/")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a process belongs: its systemd unit and the first 12 characters of its container's id."""
+
+    unit: str | None
+    container: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A line of mountinfo: `root` of the file system is seen at `point`."""
+
+    root: str
+    point: str
+    kind: str
+    options: str
+
+
+def parse_cgroup(data: bytes) -> dict[str, str]:
+    """The paths of a process by hierarchy: `memory`, `name=systemd`, …, and the one of version 2 as ``""``."""
+    paths: dict[str, str] = {}
+    for line in data.split(b"\n")[:-1]:
+        parts = line.decode("utf-8", "backslashreplace").split(":", 2)
+        if len(parts) == 3 and parts[0].isdecimal() and parts[2].startswith("/"):
+            paths.update(dict.fromkeys(parts[1].split(","), parts[2]))
+    return paths
+
+
+def place_of(paths: dict[str, str]) -> Place:
+    """Unit and container from the paths of `parse_cgroup`.
+
+    The innermost wins: of a service in a user's session, the service; of a container in a container, the inner.
+    """
+    home = paths.get("name=systemd") or paths.get("") or ""
+    candidates = [home, *paths.values()]
+    container = next((found for path in candidates if (found := _container_of(path))), None)
+    return Place(_unit_of(home), container)
+
+
+def _container_of(path: str) -> str | None:
+    for part in reversed(path.split("/")):
+        found = _CONTAINER_ID.search(part)
+        # conmon is the process that watches a container from outside.
+        if found and "conmon" not in part:
+            return found[1][:12]
+    return None
+
+
+def _unit_of(path: str) -> str | None:
+    parts = [part for part in reversed(path.split("/")) if ":" not in part]
+    units = [part for part in parts if part.endswith((".service", ".scope"))]
+    slices = [part for part in parts if part.endswith(".slice")]
+    return next(iter(units + slices), None)
+
+
+def parse_mountinfo(data: bytes) -> list[Mount]:
+    mounts = []
+    for line in data.split(b"\n")[:-1]:
+        front, dash, back = line.partition(b" - ")
+        left, right = front.split(b" "), back.split(b" ")
+        if dash and len(left) >= 6 and len(right) >= 3:
+            mounts.append(Mount(_path(left[3]), _path(left[4]), _path(right[0]), _path(right[2])))
+    return mounts
+
+
+def _path(field: bytes) -> str:
+    """Mountinfo writes blanks and backslashes in octal."""
+    return _OCTAL.sub(lambda found: bytes([int(found[1], 8) & 255]), field).decode("utf-8", "backslashreplace")
+
+
+def in_container(roots: Roots) -> bool:
+    """Whether the machine under these roots is a container.
+
+    Docker, Podman and systemd leave a file. Kubernetes with containerd does not: there the first process
+    belongs to a container's cgroup, or, in a cgroup namespace, the root file system is made of image layers.
+    """
+    markers = ("run/systemd/container", ".dockerenv", "run/.containerenv")
+    if any((roots.rootfs / marker).exists() for marker in markers):
+        return True
+    if place_of(parse_cgroup(read_once(roots.procfs / "1/cgroup") or b"")).container:
+        return True
+    # Only the mount at the root that is looked at counts: a daemon in a container may be shown the host's.
+    mounts = parse_mountinfo(read_once(roots.procfs / "self/mountinfo") or b"")
+    return any(_is_image(mount) for mount in mounts if Path(mount.point) == roots.rootfs)
+
+
+def _is_image(mount: Mount) -> bool:
+    return mount.kind == "overlay" and any(folder in mount.options for folder in _RUNTIME_FOLDERS)

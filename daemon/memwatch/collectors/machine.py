@@ -1,0 +1,152 @@
+"""What this machine is called, and whether it has a GPU whose memory somebody else has to report."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from memwatch.collector import Findings, Roots, read_once
+from memwatch.collectors._cgroups import in_container
+from memwatch.model import Absent, Words
+from memwatch.snapshot import Machine
+
+# What board makers leave in the firmware when they have nothing to say.
+_FILLERS = frozenset(
+    {
+        "",
+        "all series",
+        "default string",
+        "invalid",
+        "n/a",
+        "none",
+        "not applicable",
+        "not specified",
+        "o.e.m.",
+        "oem",
+        "product name",
+        "system manufacturer",
+        "system product name",
+        "system version",
+        "to be filled by o.e.m.",
+        "type1productconfigid",
+        "undefined",
+        "unknown",
+        "x.x",
+        "0123456789",
+    }
+)
+_GPU_VENDORS = {"10de": "NVIDIA", "1002": "AMD", "8086": "Intel"}
+# Display controllers of server boards that carry a GPU maker's name: ATI Rage XL and ES1000.
+_BOARD_DISPLAYS = frozenset({("1002", "4752"), ("1002", "515e")})
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU on the PCI bus by its numbers, four hexadecimal digits each."""
+
+    vendor: str
+    device: str
+
+    def __str__(self) -> str:
+        return f"{_GPU_VENDORS[self.vendor]} {self.vendor}:{self.device}"
+
+
+def name_of(dmi: dict[str, str]) -> Words:
+    """A name from the firmware's tables: vendor and product, or those of the board if these are fillers."""
+    # Lenovo writes a type number into product_name and what stands on the lid into product_version.
+    product_keys = ["product_name", "board_name"]
+    if dmi.get("sys_vendor", "").upper() == "LENOVO":
+        product_keys.insert(0, "product_version")
+    for key in product_keys:
+        product = _said(dmi.get(key, ""))
+        if product:
+            vendor = _said(dmi.get("board_vendor" if key == "board_name" else "sys_vendor", ""))
+            return _joined(vendor, product)
+    return Absent.NOT_AVAILABLE
+
+
+def _said(text: str) -> str:
+    text = " ".join(text.replace("_", " ").split())
+    return "" if text.lower() in _FILLERS else text
+
+
+def _joined(vendor: str, product: str) -> str:
+    if not vendor or product.lower().startswith(vendor.lower().split()[0]):
+        return product
+    return f"{vendor} {product}"
+
+
+def text_of(data: bytes | None) -> str:
+    """A file of one line; the device tree ends its texts with a NUL."""
+    return (data or b"").split(b"\0")[0].decode("utf-8", "replace").strip()
+
+
+def gpu_of(pci_class: str, vendor: str, device: str) -> Gpu | None:
+    """The GPU in a PCI function, if it is one. Takes the numbers as sysfs writes them, `0x030000`.
+
+    AMD's Instinct cards without a display are "processing accelerators" (0x1200); so are Intel's neural
+    engines, which are no GPUs.
+    """
+    kind, maker, number = (word.removeprefix("0x").lower() for word in (pci_class, vendor, device))
+    shows = kind.startswith("03") and maker in _GPU_VENDORS and (maker, number) not in _BOARD_DISPLAYS
+    computes = kind.startswith("1200") and maker == "1002"
+    return Gpu(maker, number) if shows or computes else None
+
+
+def machine_of(name: Words, gpus: list[str] | None, contained: bool) -> Machine:
+    """`gpus` in words; None where nothing could be looked at. This sees GPUs, and reads none of their memory."""
+    if gpus is None:
+        return Machine(name, "unknown", "Whether there is a GPU cannot be seen from here.", contained)
+    if not gpus:
+        return Machine(name, "cpu_only", "No GPU was found: System RAM is all the memory there is.", contained)
+    listed = ", ".join(dict.fromkeys(gpus))
+    text = f"A GPU is present ({listed}), but its memory is not read here: only System RAM is shown."
+    return Machine(name, "unknown", text, contained)
+
+
+class Collector:
+    name = "machine"
+    period_seconds = 60.0
+    may_block = False
+
+    def __init__(self, roots: Roots) -> None:
+        self._roots = roots
+        self._pci_names: list[str] = []
+        self._pci_gpus: list[Gpu] = []
+
+    def collect(self) -> Findings:
+        return Findings(machine=machine_of(self._name(), self._gpus(), in_container(self._roots)))
+
+    def close(self) -> None:
+        pass
+
+    def _name(self) -> Words:
+        folder = self._roots.sysfs / "class/dmi/id"
+        keys = ("sys_vendor", "product_name", "product_version", "board_vendor", "board_name")
+        name = name_of({key: text_of(read_once(folder / key)) for key in keys})
+        return text_of(read_once(self._roots.procfs / "device-tree/model")) or name
+
+    def _gpus(self) -> list[str] | None:
+        compatible = read_once(self._roots.procfs / "device-tree/compatible") or b""
+        tegra = [token.decode("ascii", "replace") for token in compatible.split(b"\0") if b",tegra" in token]
+        bus = self._roots.sysfs / "bus"
+        if not tegra and not bus.is_dir():
+            return None
+        # The last token names the chip, those before it the board.
+        return tegra[-1:] + [str(gpu) for gpu in self._seen_on(bus / "pci/devices")]
+
+    def _seen_on(self, pci: Path) -> list[Gpu]:
+        """Large servers have hundreds of PCI functions, so they are looked at when one has come or gone."""
+        names = sorted(os.listdir(pci)) if pci.is_dir() else []
+        if names != self._pci_names:
+            self._pci_gpus = [gpu for name in names if (gpu := _gpu_at(pci / name))]
+            self._pci_names = names
+        return self._pci_gpus
+
+
+def _gpu_at(device: Path) -> Gpu | None:
+    pci_class = text_of(read_once(device / "class"))
+    if not pci_class.startswith(("0x03", "0x12")):
+        return None
+    return gpu_of(pci_class, text_of(read_once(device / "vendor")), text_of(read_once(device / "device")))

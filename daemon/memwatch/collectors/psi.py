@@ -1,0 +1,48 @@
+"""Pressure stall information: how much of the time tasks waited for memory."""
+
+from __future__ import annotations
+
+import re
+
+from memwatch.collector import Findings, Roots, Unreadable, kept_file
+from memwatch.model import Absent
+from memwatch.snapshot import Stalls, StallTime
+
+_SHARE = rb"(100\.00|\d{1,2}\.\d\d)"
+_NUMBERS = b" avg10=" + _SHARE + b" avg60=" + _SHARE + b" avg300=" + _SHARE + rb" total=(\d{1,19})\n"
+_PRESSURE = re.compile(b"some" + _NUMBERS + b"(?:full" + _NUMBERS + b")?")
+
+
+def parse_pressure(data: bytes) -> Stalls:
+    found = _PRESSURE.fullmatch(data)
+    if found is None:
+        raise Unreadable(f"pressure/memory: {data[:120]!r} is not a line `some avg10=…` and a line `full avg10=…`")
+    some, full = found.group(1, 2, 3, 4), found.group(5, 6, 7, 8)
+    return Stalls(_stall_time(*some), Absent.NOT_SUPPORTED if full[0] is None else _stall_time(*full))
+
+
+def _stall_time(ten: bytes, sixty: bytes, three_hundred: bytes, total: bytes) -> StallTime:
+    """The kernel prints shares of time in percent and the total in microseconds."""
+    return StallTime(float(ten) / 100, float(sixty) / 100, float(three_hundred) / 100, int(total) / 1e6)
+
+
+class Collector:
+    name = "psi"
+    period_seconds = 0.0
+    may_block = False
+
+    def __init__(self, roots: Roots) -> None:
+        # A kernel booted with psi=0 has the file and refuses to have it read (EOPNOTSUPP).
+        self._file = kept_file(roots.procfs / "pressure/memory", 256)
+        self._read = b""
+        self._findings = Findings()
+
+    def collect(self) -> Findings:
+        data = self._file.read()
+        if data != self._read:
+            self._findings = Findings(stalls=parse_pressure(data))
+            self._read = data
+        return self._findings
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,46 @@
+"""System RAM and swap where there is no /proc: macOS, the BSDs and Windows, through psutil."""
+
+from __future__ import annotations
+
+from memwatch.collector import Findings, Unavailable, Unreadable
+from memwatch.model import Pool, PoolKind, Quality
+from memwatch.snapshot import Swap
+
+
+def pool_of(size: int, available: int, free: int) -> Pool:
+    if not 0 <= available <= size or not 0 <= free <= size:
+        raise Unreadable(f"psutil: available {available} and free {free} do not fit in {size}")
+    return Pool(
+        id="ram",
+        kind=PoolKind.SYSTEM_RAM,
+        label="System RAM",
+        size_bytes=size,
+        used_bytes=size - available,
+        available_bytes=available,
+        source="psutil:virtual_memory",
+        quality=Quality.ESTIMATED,
+        free_bytes=free,
+    )
+
+
+class Collector:
+    name = "psutil_host"
+    period_seconds = 0.0
+    may_block = False
+
+    def __init__(self) -> None:
+        try:
+            import psutil
+        except ImportError as error:
+            raise Unavailable(f"psutil cannot be imported: {error}") from error
+        self._psutil = psutil
+
+    def collect(self) -> Findings:
+        ram, swap = self._psutil.virtual_memory(), self._psutil.swap_memory()
+        used = min(max(swap.used, 0), swap.total)
+        return Findings(
+            pools=(pool_of(ram.total, ram.available, ram.free),), swap=Swap(size_bytes=swap.total, used_bytes=used)
+        )
+
+    def close(self) -> None:
+        pass

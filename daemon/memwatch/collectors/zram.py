@@ -1,0 +1,44 @@
+"""Compressed block devices: a "disk" that is made of System RAM, and so never adds to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from memwatch.collector import Findings, Roots, Unavailable, Unreadable
+from memwatch.snapshot import Zram
+
+
+def parse_mm_stat(data: bytes) -> Zram:
+    """The first and third column: bytes put in, and bytes of RAM taken, metadata and waste included."""
+    columns = data.split()
+    if len(columns) < 3 or not data.endswith(b"\n") or not all(column.isdigit() for column in columns[:3]):
+        raise Unreadable(f"mm_stat: {data[:120]!r} does not start with three figures")
+    return Zram(stored_bytes=_figure(columns[0]), memory_bytes=_figure(columns[2]))
+
+
+def _figure(column: bytes) -> int:
+    if len(column) > 20:
+        raise Unreadable(f"mm_stat: {column[:40]!r}… is not a number of bytes")
+    return int(column)
+
+
+class Collector:
+    name = "zram"
+    period_seconds = 10.0
+    may_block = False
+
+    def __init__(self, roots: Roots) -> None:
+        self._folder = roots.sysfs / "block"
+        if not self._devices():
+            raise Unavailable(f"{self._folder}: no zram device")
+
+    def collect(self) -> Findings:
+        devices = [parse_mm_stat((device / "mm_stat").read_bytes()) for device in self._devices()]
+        stored = sum(device.stored_bytes for device in devices)
+        return Findings(zram=Zram(stored, sum(device.memory_bytes for device in devices)))
+
+    def close(self) -> None:
+        pass
+
+    def _devices(self) -> list[Path]:
+        return list(self._folder.glob("zram[0-9]*"))

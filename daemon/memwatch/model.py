@@ -1,0 +1,232 @@
+"""What a machine's memory is made of: pools that may be added up, and shares that may not.
+
+Sizes are integers in bytes. A figure that is not known is an `Absent` reason, never 0 and never None,
+so whoever shows it has to decide what "unknown" looks like there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Absent(str, Enum):
+    """Why a figure is not there."""
+
+    NOT_SUPPORTED = "not_supported"  # this machine, kernel or driver has no such figure
+    NOT_PERMITTED = "not_permitted"  # it has one, and this user may not read it
+    NOT_AVAILABLE = "not_available"  # it should be there and is not (yet)
+    STALE = "stale"  # the source stopped answering; the last figure is too old to repeat
+    INCONSISTENT = "inconsistent"  # the source contradicts itself; its answer was rejected
+
+
+Bytes = int | Absent
+Words = str | Absent
+
+
+class Quality(str, Enum):
+    """How a figure came to be."""
+
+    MEASURED = "measured"  # read as it stands
+    DERIVED = "derived"  # exact arithmetic on measured figures
+    ESTIMATED = "estimated"  # right in size, not to the byte
+
+
+class PoolKind(str, Enum):
+    """Physical memory with a capacity of its own."""
+
+    SYSTEM_RAM = "system_ram"
+    VRAM = "vram"
+    HBM = "hbm"
+    CARVEOUT = "carveout"
+
+
+class ShareKind(str, Enum):
+    """Bytes inside a pool, held by somebody."""
+
+    CUDA_POOL = "cuda_pool"
+    GTT = "gtt"
+    GPU_BUFFERS = "gpu_buffers"
+    METAL_WORKING_SET = "metal_working_set"
+    MIG_INSTANCE = "mig_instance"
+    NVML_USED = "nvml_used"
+    CGROUP = "cgroup"
+
+
+class Architecture(str, Enum):
+    """How a device's memory relates to the machine's."""
+
+    DISCRETE = "discrete"
+    UNIFIED = "unified"
+    CARVEOUT = "carveout"
+    COHERENT = "coherent"
+    UNKNOWN = "unknown"
+
+
+class Impossible(ValueError):
+    """A figure that cannot be right, refused where it was built."""
+
+
+def refuse_negative(owner: str, **figures: Bytes) -> None:
+    for name, value in figures.items():
+        if isinstance(value, int) and value < 0:
+            raise Impossible(f"{owner}: {name} is {value}, and a memory figure cannot be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """One part of a pool by use, such as `page_cache`; the parts of a pool add up to its size.
+
+    `kind`: anonymous, shared_memory, huge_pages, kernel, unattributed (these are used);
+    page_cache and free (these are available).
+    """
+
+    kind: str
+    size_bytes: int
+
+    def __post_init__(self) -> None:
+        refuse_negative(f"content {self.kind}", size_bytes=self.size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Physical memory that overlaps no other pool: `used_bytes + available_bytes == size_bytes`.
+
+    `free_bytes` is memory nobody uses for anything (Linux MemFree), a fact apart: page cache is
+    available and not free. `reserved_bytes` is the part of `used_bytes` a driver keeps for itself.
+    `unattributed_bytes` is the part of `used_bytes` that nobody known holds; `overlap` says that the
+    known holders add up to more than is used. `set_aside_bytes` is set aside for one purpose and says
+    nothing about pressure (Linux: the huge page pool); it is part of `used_bytes`, and
+    `set_aside_free_bytes` of it are promised to nobody yet.
+    """
+
+    id: str
+    kind: PoolKind
+    label: str
+    size_bytes: int
+    used_bytes: Bytes
+    available_bytes: Bytes
+    source: str
+    quality: Quality
+    free_bytes: Bytes = Absent.NOT_SUPPORTED
+    reserved_bytes: Bytes = Absent.NOT_SUPPORTED
+    unattributed_bytes: Bytes = Absent.NOT_SUPPORTED
+    overlap: bool = False
+    set_aside_bytes: int = 0
+    set_aside_free_bytes: Bytes = 0
+    contents: tuple[Content, ...] = ()
+
+    def __post_init__(self) -> None:
+        owner = f"pool {self.id}"
+        refuse_negative(
+            owner,
+            size_bytes=self.size_bytes,
+            used_bytes=self.used_bytes,
+            available_bytes=self.available_bytes,
+            free_bytes=self.free_bytes,
+            reserved_bytes=self.reserved_bytes,
+            unattributed_bytes=self.unattributed_bytes,
+            set_aside_bytes=self.set_aside_bytes,
+            set_aside_free_bytes=self.set_aside_free_bytes,
+        )
+        self._refuse_sums_that_do_not_add_up(owner)
+
+    def _refuse_sums_that_do_not_add_up(self, owner: str) -> None:
+        used, available = self.used_bytes, self.available_bytes
+        if isinstance(used, Absent) or isinstance(available, Absent):
+            if used is not available:
+                raise Impossible(f"{owner}: used_bytes and available_bytes are known or absent together")
+        elif used + available != self.size_bytes:
+            raise Impossible(f"{owner}: used {used} + available {available} is not size {self.size_bytes}")
+        if self.contents and sum(part.size_bytes for part in self.contents) != self.size_bytes:
+            raise Impossible(f"{owner}: its contents do not add up to its size {self.size_bytes}")
+
+    @property
+    def judged_ratio(self) -> float | Absent:
+        """Used part, 0 to 1, of the memory that is not set aside; what pressure is judged on."""
+        available, size = self.available_bytes, self.size_bytes - self.set_aside_bytes
+        if isinstance(available, Absent):
+            return available
+        if size <= 0:
+            return Absent.INCONSISTENT
+        return max(0.0, 1.0 - available / size)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Bytes inside a pool or another share (`within`), held by somebody. Never added to anything."""
+
+    id: str
+    kind: ShareKind
+    label: str
+    within: str
+    used_bytes: Bytes
+    source: str
+    quality: Quality
+    limit_bytes: Bytes = Absent.NOT_SUPPORTED
+    device: str | None = None
+    note: str | None = None
+
+    def __post_init__(self) -> None:
+        refuse_negative(f"share {self.id}", used_bytes=self.used_bytes, limit_bytes=self.limit_bytes)
+        if self.within == self.id:
+            raise Impossible(f"share {self.id}: cannot be within itself")
+
+    @property
+    def judged_ratio(self) -> float | Absent:
+        """Used part of the limit, 0 to 1 (more where a limit was lowered below use)."""
+        if isinstance(self.limit_bytes, Absent):
+            return self.limit_bytes
+        if isinstance(self.used_bytes, Absent):
+            return self.used_bytes
+        return self.used_bytes / self.limit_bytes if self.limit_bytes else Absent.INCONSISTENT
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU. `allocates_from`: the pools and shares it can use; `evidence`: what decided `architecture`."""
+
+    id: str
+    vendor: str
+    name: str
+    architecture: Architecture
+    uuid: Words = Absent.NOT_SUPPORTED
+    pci: Words = Absent.NOT_SUPPORTED
+    driver: Words = Absent.NOT_SUPPORTED
+    allocates_from: tuple[str, ...] = ()
+    headroom_bytes: Bytes = Absent.NOT_AVAILABLE
+    state: str = "ok"
+    evidence: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        refuse_negative(f"device {self.id}", headroom_bytes=self.headroom_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process. `device_bytes` is keyed by share or pool id; `footprint_basis` says what was added up.
+
+    `start_time` is seconds since the Unix epoch. `unit` and `container` are None where there is none.
+    """
+
+    pid: int
+    start_time: float
+    name: str
+    rss_bytes: Bytes
+    footprint_bytes: Bytes
+    footprint_basis: str
+    user: Words = Absent.NOT_AVAILABLE
+    unit: Words | None = Absent.NOT_AVAILABLE
+    container: Words | None = Absent.NOT_AVAILABLE
+    device_bytes: Mapping[str, Bytes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.pid <= 0:
+            raise Impossible(f"process {self.pid}: a process id is at least 1")
+        refuse_negative(
+            f"process {self.pid}",
+            rss_bytes=self.rss_bytes,
+            footprint_bytes=self.footprint_bytes,
+            **self.device_bytes,
+        )

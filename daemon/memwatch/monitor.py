@@ -1,0 +1,181 @@
+"""The loop: on every tick gather, judge, remember, publish."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from memwatch.alerts import AlertRules, Notice, Watch, step
+from memwatch.clock import Clock
+from memwatch.collector import Findings
+from memwatch.events import EventLog
+from memwatch.history import History
+from memwatch.own import OwnCost
+from memwatch.pressure import PressureRules, Standing, judge, ratios_of
+from memwatch.sampler import Sampler
+from memwatch.schedule import Moment, next_due, suspended_seconds, wall_jump_seconds
+from memwatch.series import figures_of
+from memwatch.snapshot import CollectorStatus, Machine, Pressure, Snapshot
+from memwatch.story import Story
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What may be changed while running."""
+
+    interval_seconds: float = 1.0
+    history_seconds: float = 3600.0
+    pressure: PressureRules = PressureRules()
+    alerts: AlertRules = AlertRules()
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which machine, and since which boot."""
+
+    host: str
+    boot_id: str
+    simulated: bool = False
+
+
+Listener = Callable[[Snapshot, tuple[Notice, ...]], None]
+
+
+class Monitor:
+    """Owns the loop and what it remembers. `latest` is the last finished snapshot; any thread may take it."""
+
+    def __init__(self, sampler: Sampler, clock: Clock, rules: Rules, identity: Identity) -> None:
+        self.latest: Snapshot | None = None
+        self.events = EventLog()
+        self.history = History(capacity_of(rules), rules.interval_seconds)
+        self.own = OwnCost()
+        self.watches: Mapping[str, Watch] = {}
+        self.listeners: list[Listener] = []
+        self.rules = rules
+        self._sampler = sampler
+        self._clock = clock
+        self._identity = identity
+        self._standings: Mapping[str, Standing] = {}
+        self._story = Story(self.events)
+        self._before: Moment | None = None
+        self._seq = 0
+        self._ring_rules = (rules.interval_seconds, rules.history_seconds)
+
+    def run(self, stop: threading.Event) -> None:
+        """Tick until told to stop. Returns when `stop` is set; a failing tick is logged and the next one comes."""
+        due = self._clock.monotonic()
+        while not stop.is_set():
+            self._tick_or_log(self._clock.monotonic() - due)
+            coming = next_due(due, self.rules.interval_seconds, self._clock.monotonic())
+            if coming.missed:
+                self._story.missed(self._clock.wall(), coming.missed)
+            due = coming.at
+            stop.wait(max(0.0, due - self._clock.monotonic()))
+
+    def tick(self, lag_seconds: float = 0.0) -> Snapshot:
+        """One tick: everything gathered, judged, remembered and published."""
+        now = Moment(self._clock.monotonic(), self._clock.boottime(), self._clock.wall())
+        rules = self.rules
+        self._notice_clocks(now)
+        findings, statuses = self._sampler.gather()
+        ratios = ratios_of(findings.pools, findings.shares)
+        pressure, self._standings = judge(ratios, self._standings, now.monotonic, rules.pressure)
+        self.watches, notices = step(self.watches, pressure, now.monotonic, now.wall, rules.alerts, _new_notice_id)
+        snapshot = self._snapshot(now, rules, findings, statuses, pressure, lag_seconds)
+        self._story.tell(self.latest, snapshot, notices)
+        self._remember(now, snapshot)
+        self.own.tick_duration_seconds = self._clock.monotonic() - now.monotonic
+        self.latest = snapshot
+        for listener in self.listeners:
+            listener(snapshot, notices)
+        return snapshot
+
+    def age_seconds(self) -> float | None:
+        """How old the latest snapshot is; None before the first."""
+        return None if self.latest is None else self._clock.monotonic() - self.latest.monotonic
+
+    def to_wall(self, boottime: float) -> float:
+        """A boot time as wall clock time, by the clocks of now."""
+        return boottime + self._clock.wall() - self._clock.boottime()
+
+    def to_boottime(self, unix: float) -> float:
+        return unix - self._clock.wall() + self._clock.boottime()
+
+    def reconfigure(self, rules: Rules) -> None:
+        """Use other rules from the next tick on. Any thread may call it."""
+        self.rules = rules
+        self._story.reloaded(self._clock.wall())
+
+    def _tick_or_log(self, lag_seconds: float) -> None:
+        try:
+            self.tick(lag_seconds)
+        except MemoryError:
+            self.own.give_up_spare()
+            log.error("out of memory in a tick; it was left out")
+        except Exception:
+            log.exception("a tick failed; the next one is due in %g s", self.rules.interval_seconds)
+
+    def _notice_clocks(self, now: Moment) -> None:
+        if self._before is not None:
+            slept = suspended_seconds(self._before, now)
+            jumped = wall_jump_seconds(self._before, now)
+            if slept:
+                self._story.suspended(now.wall, slept)
+            if jumped:
+                self._story.clock_set(now.wall, jumped)
+        self._before = now
+
+    def _snapshot(
+        self,
+        now: Moment,
+        rules: Rules,
+        findings: Findings,
+        statuses: tuple[CollectorStatus, ...],
+        pressure: tuple[Pressure, ...],
+        lag_seconds: float,
+    ) -> Snapshot:
+        self._seq += 1
+        found = {
+            name: getattr(findings, name)
+            for name in ("process_scan", "swap", "zram", "stalls", "kernel")
+            if getattr(findings, name) is not None
+        }
+        return Snapshot(
+            seq=self._seq,
+            unix=now.wall,
+            monotonic=now.monotonic,
+            boot_id=self._identity.boot_id,
+            host=self._identity.host,
+            interval_seconds=rules.interval_seconds,
+            simulated=self._identity.simulated,
+            machine=findings.machine or Machine(),
+            own=self.own.read(lag_seconds),
+            pools=findings.pools,
+            shares=findings.shares,
+            devices=findings.devices,
+            processes=findings.processes,
+            nodes=findings.nodes,
+            pressure=pressure,
+            collectors=statuses,
+            **found,
+        )
+
+    def _remember(self, now: Moment, snapshot: Snapshot) -> None:
+        wanted = (self.rules.interval_seconds, self.rules.history_seconds)
+        if wanted != self._ring_rules:
+            self.history = self.history.resized(capacity_of(self.rules), self.rules.interval_seconds)
+            self._ring_rules = wanted
+        self.history.add(now.boottime, figures_of(snapshot))
+
+
+def capacity_of(rules: Rules) -> int:
+    return max(1, round(rules.history_seconds / rules.interval_seconds))
+
+
+def _new_notice_id() -> str:
+    return f"msg_{secrets.token_hex(12)}"

@@ -1,0 +1,200 @@
+"""Runs the collectors: each one's failure, duration and age is data, and none of them can hold up a tick."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memwatch.clock import Clock
+from memwatch.collector import Collector, Enlisted, Findings, Unavailable, Unreadable, merged
+from memwatch.model import Absent
+from memwatch.snapshot import CollectorState, CollectorStatus
+
+log = logging.getLogger(__name__)
+
+RETRY_FIRST_SECONDS = 10.0
+RETRY_MOST_SECONDS = 300.0
+# A source is overdue after three of its periods, and never sooner than this.
+OVERDUE_LEAST_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What a source last published. Replaced whole, so a reader in another thread never sees half of one."""
+
+    state: CollectorState = "starting"
+    findings: Findings = Findings()
+    succeeded_at: float | None = None
+    succeeded_unix: float | None = None
+    duration_seconds: float | None = None
+    error: str | None = None
+
+
+class Source:
+    """One collector with its slot: made when it is first asked, made again later where it is not available."""
+
+    def __init__(self, enlisted: Enlisted, clock: Clock) -> None:
+        self.enlisted = enlisted
+        self.slot = Slot()
+        self.errors: Counter[str] = Counter()
+        self._clock = clock
+        self._collector: Collector | None = None
+        self._due = 0.0
+        self._retry_seconds = RETRY_FIRST_SECONDS
+
+    @property
+    def period_seconds(self) -> float:
+        return self._collector.period_seconds if self._collector else 0.0
+
+    def seconds_until_due(self) -> float:
+        return self._due - self._clock.monotonic()
+
+    def run_if_due(self) -> None:
+        if self._due <= self._clock.monotonic():
+            self.run()
+
+    def run(self) -> None:
+        """Ask once and publish what came of it. The one place where anything may be caught."""
+        started = self._clock.monotonic()
+        try:
+            if self._collector is None:
+                self._collector = self.enlisted.make()
+                self._retry_seconds = RETRY_FIRST_SECONDS
+            findings = self._collector.collect()
+        except Unavailable as reason:
+            self._fail("unavailable", str(reason))
+        except Exception as error:  # noqa: BLE001  a failing part is data
+            self._count(error)
+            self._fail("failing", sentence_of(error))
+        else:
+            self._publish(findings, started)
+
+    def status(self, overdue: bool) -> CollectorStatus:
+        slot = self.slot
+        age = Absent.NOT_AVAILABLE if slot.succeeded_at is None else self._clock.monotonic() - slot.succeeded_at
+        return CollectorStatus(
+            name=self.enlisted.name,
+            state="stalled" if overdue else slot.state,
+            age_seconds=age,
+            duration_seconds=Absent.NOT_AVAILABLE if slot.duration_seconds is None else slot.duration_seconds,
+            last_success_unix=Absent.NOT_AVAILABLE if slot.succeeded_unix is None else slot.succeeded_unix,
+            error=f"no answer for {age:.0f} s" if overdue else slot.error,
+            errors=dict(self.errors),
+        )
+
+    def overdue(self) -> bool:
+        """Whether an answer is missing for longer than this source may take."""
+        slot = self.slot
+        if slot.state != "ok" or slot.succeeded_at is None:
+            return False
+        limit = max(3 * self.period_seconds, OVERDUE_LEAST_SECONDS)
+        return self._clock.monotonic() - slot.succeeded_at > limit
+
+    def close(self) -> None:
+        if self._collector is not None:
+            self._collector.close()
+
+    def _publish(self, findings: Findings, started: float) -> None:
+        now = self._clock.monotonic()
+        if self.slot.state == "failing":
+            log.warning("collector %s works again", self.enlisted.name)
+        self.slot = Slot("ok", findings, now, self._clock.wall(), now - started)
+        self._due = started + self.period_seconds
+
+    def _fail(self, state: CollectorState, error: str) -> None:
+        before = self.slot
+        if (before.state, before.error) != (state, error):
+            level = logging.INFO if state == "unavailable" else logging.WARNING
+            log.log(level, "collector %s is %s: %s", self.enlisted.name, state, error)
+        self.slot = Slot(
+            state,
+            before.findings.aged(),
+            before.succeeded_at,
+            before.succeeded_unix,
+            before.duration_seconds,
+            error,
+        )
+        self._due = self._clock.monotonic() + self._pause()
+
+    def _pause(self) -> float:
+        """A failing collector is asked again in its own period, one that is not here less and less often."""
+        if self._collector is not None:
+            return self.period_seconds
+        pause, self._retry_seconds = self._retry_seconds, min(self._retry_seconds * 2, RETRY_MOST_SECONDS)
+        return pause
+
+    def _count(self, error: Exception) -> None:
+        self.errors[reason_of(error)] += 1
+
+
+def reason_of(error: Exception) -> str:
+    """The word under which a collector's error is counted."""
+    if isinstance(error, PermissionError):
+        return "permission"
+    if isinstance(error, FileNotFoundError):
+        return "missing"
+    if isinstance(error, OSError):
+        return "io"
+    return "unreadable" if isinstance(error, Unreadable) else "defect"
+
+
+def sentence_of(error: Exception) -> str:
+    if isinstance(error, (Unreadable, OSError)):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
+
+
+class Sampler:
+    """All sources. Quick files are read on the tick itself; what may block has a thread and a slot."""
+
+    def __init__(self, enlisted: Sequence[Enlisted], clock: Clock) -> None:
+        self.sources = [Source(entry, clock) for entry in enlisted]
+        self._quick = [source for source in self.sources if not source.enlisted.may_block]
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(
+                target=self._serve, args=(source,), name=f"collect-{source.enlisted.name}", daemon=True
+            )
+            for source in self.sources
+            if source.enlisted.may_block
+        ]
+
+    def start(self) -> None:
+        """Start the threads, all of them, once: none is started later."""
+        for thread in self._threads:
+            thread.start()
+
+    def gather(self) -> tuple[Findings, tuple[CollectorStatus, ...]]:
+        """What every source has to say now. Reads the quick ones, takes the others' slots as they are."""
+        for source in self._quick:
+            source.run_if_due()
+        findings, statuses = [], []
+        for source in self.sources:
+            overdue = source.overdue()
+            found = source.slot.findings
+            findings.append(found.aged() if overdue else found)
+            statuses.append(source.status(overdue))
+        return merged(findings), tuple(statuses)
+
+    def wait_for_first(self, seconds: float) -> None:
+        """Give slow sources the chance to answer once (for a single reading)."""
+        slow = [source for source in self.sources if source.enlisted.may_block]
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and any(source.slot.state == "starting" for source in slow):
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(timeout=0.5)
+
+    def _serve(self, source: Source) -> None:
+        while not self._stop.is_set():
+            source.run()
+            self._stop.wait(max(source.seconds_until_due(), 0.01))
+        source.close()

@@ -1,0 +1,59 @@
+"""Which figures of a snapshot are remembered, and under which names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from memwatch.model import Absent, Pool
+from memwatch.snapshot import Snapshot, Stalls
+
+UNITS = {"bytes": "bytes", "ratio": "ratio", "seconds": "seconds", "level": "level"}
+
+
+def unit_of(name: str) -> str:
+    """The unit of a series, read off its name: every name says it."""
+    last = name.rsplit(".", 1)[-1]
+    return next((unit for word, unit in UNITS.items() if word in last), "count")
+
+
+def figures_of(snapshot: Snapshot) -> Mapping[str, float]:
+    """The known figures of one tick by series name, such as `pool.ram.used_bytes`."""
+    figures: dict[str, float] = {}
+    for pool in snapshot.pools:
+        _add_pool(figures, pool)
+    for share in snapshot.shares:
+        _add(figures, f"share.{share.id}.used_bytes", share.used_bytes)
+    for pressure in snapshot.pressure:
+        figures[f"pressure.{pressure.target}.ratio"] = pressure.ratio
+        figures[f"pressure.{pressure.target}.level"] = pressure.level
+    for device in snapshot.devices:
+        _add(figures, f"device.{device.id}.headroom_bytes", device.headroom_bytes)
+    for node in snapshot.nodes:
+        _add(figures, f"node.{node.id}.largest_free_block_bytes", node.largest_free_block_bytes)
+    if not isinstance(snapshot.swap, Absent):
+        figures["swap.used_bytes"] = snapshot.swap.used_bytes
+    if not isinstance(snapshot.stalls, Absent):
+        _add_stalls(figures, snapshot.stalls)
+    _add(figures, "own.rss_bytes", snapshot.own.rss_bytes)
+    figures["own.cpu_seconds"] = snapshot.own.cpu_seconds
+    figures["own.tick_lag_seconds"] = snapshot.own.tick_lag_seconds
+    return figures
+
+
+def _add(figures: dict[str, float], name: str, value: float | Absent) -> None:
+    if not isinstance(value, Absent):
+        figures[name] = value
+
+
+def _add_pool(figures: dict[str, float], pool: Pool) -> None:
+    prefix = f"pool.{pool.id}."
+    _add(figures, prefix + "used_bytes", pool.used_bytes)
+    _add(figures, prefix + "available_bytes", pool.available_bytes)
+    _add(figures, prefix + "free_bytes", pool.free_bytes)
+    _add(figures, prefix + "unattributed_bytes", pool.unattributed_bytes)
+
+
+def _add_stalls(figures: dict[str, float], stalls: Stalls) -> None:
+    figures["stalls.some.ratio_10s"] = stalls.some.ratio_10s
+    if not isinstance(stalls.full, Absent):
+        figures["stalls.full.ratio_10s"] = stalls.full.ratio_10s

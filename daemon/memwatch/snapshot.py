@@ -1,0 +1,260 @@
+"""Everything known at one tick: immutable, checked when it is built, the only thing a face may look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+from typing import Literal
+
+from memwatch.model import Absent, Bytes, Device, Impossible, Pool, Process, Share, Words, refuse_negative
+
+CollectorState = Literal["ok", "starting", "failing", "stalled", "unavailable"]
+
+
+class Level(IntEnum):
+    """How near a pool or a limit is to its end."""
+
+    LOW = 0
+    MEDIUM = 1
+    HIGH = 2
+    CRITICAL = 3
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a level is what it is: the signal's code (`util`, `psi`, …) and a sentence."""
+
+    signal: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """The level of one target (a pool or a limited share). `ratio` is used ÷ judged size, 0 to 1.
+
+    `base_level` follows from `ratio` and the thresholds alone; `level` adds hysteresis.
+    """
+
+    target: str
+    level: Level
+    base_level: Level
+    ratio: float
+    reasons: tuple[Reason, ...] = ()
+    seconds_to_full: float | Absent = Absent.NOT_AVAILABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What this machine is. `architecture` is its devices' one, `mixed`, `cpu_only`, or `unknown`."""
+
+    name: Words = Absent.NOT_AVAILABLE
+    architecture: str = "unknown"
+    explanation: str = ""
+    in_container: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Swap space; never capacity. `zswap_memory_bytes` of System RAM hold `zswap_stored_bytes` of pages."""
+
+    size_bytes: int
+    used_bytes: int
+    zswap_stored_bytes: Bytes = Absent.NOT_SUPPORTED
+    zswap_memory_bytes: Bytes = Absent.NOT_SUPPORTED
+
+    def __post_init__(self) -> None:
+        refuse_negative("swap", size_bytes=self.size_bytes, used_bytes=self.used_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Zram:
+    """Compressed block devices, mostly used as swap: `memory_bytes` of System RAM hold `stored_bytes`."""
+
+    stored_bytes: int
+    memory_bytes: int
+
+    def __post_init__(self) -> None:
+        refuse_negative("zram", stored_bytes=self.stored_bytes, memory_bytes=self.memory_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class StallTime:
+    """Pressure stall information of one kind: the part of each window (0 to 1) that was lost to waiting."""
+
+    ratio_10s: float
+    ratio_60s: float
+    ratio_300s: float
+    total_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """`some`: at least one task waited for memory. `full`: all of them did, and nothing got done."""
+
+    some: StallTime
+    full: StallTime | Absent
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A NUMA node. `largest_free_block_bytes` falls with fragmentation; `free_4mib_bytes` lies in blocks
+    of at least 4 MiB."""
+
+    id: int
+    size_bytes: Bytes = Absent.NOT_AVAILABLE
+    free_bytes: Bytes = Absent.NOT_AVAILABLE
+    has_cpus: bool | Absent = Absent.NOT_AVAILABLE
+    largest_free_block_bytes: Bytes = Absent.NOT_AVAILABLE
+    free_4mib_bytes: Bytes = Absent.NOT_AVAILABLE
+
+
+def merge_nodes(nodes: Iterable[Node]) -> tuple[Node, ...]:
+    """One node per id: what one source does not know is taken from the next that does."""
+    by_id: dict[int, Node] = {}
+    for node in nodes:
+        other = by_id.get(node.id)
+        by_id[node.id] = node if other is None else _merged_node(other, node)
+    return tuple(by_id[key] for key in sorted(by_id))
+
+
+def _merged_node(one: Node, other: Node) -> Node:
+    return Node(
+        one.id,
+        *(
+            getattr(other, name) if isinstance(getattr(one, name), Absent) else getattr(one, name)
+            for name in ("size_bytes", "free_bytes", "has_cpus", "largest_free_block_bytes", "free_4mib_bytes")
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Counters since boot."""
+
+    oom_kills_total: int | Absent = Absent.NOT_AVAILABLE
+    compact_fail_total: int | Absent = Absent.NOT_AVAILABLE
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessScan:
+    """How much of the process table the list of processes stands for."""
+
+    seen: int
+    unreadable: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorStatus:
+    """How one source of figures is doing. Ages and durations are seconds; `errors` counts by reason."""
+
+    name: str
+    state: CollectorState
+    age_seconds: float | Absent = Absent.NOT_AVAILABLE
+    duration_seconds: float | Absent = Absent.NOT_AVAILABLE
+    last_success_unix: float | Absent = Absent.NOT_AVAILABLE
+    error: str | None = None
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SelfUse:
+    """What watching costs: resident memory, processor time since start, lateness and length of the tick."""
+
+    rss_bytes: Bytes
+    cpu_seconds: float
+    tick_lag_seconds: float
+    tick_duration_seconds: float
+    memory_locked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """All pools added up: the one sum that is allowed."""
+
+    size_bytes: int
+    used_bytes: Bytes
+    available_bytes: Bytes
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything known at one tick. `seq` counts ticks; `unix` is wall clock time, `monotonic` is not."""
+
+    seq: int
+    unix: float
+    monotonic: float
+    boot_id: str
+    host: str
+    interval_seconds: float
+    simulated: bool
+    machine: Machine
+    own: SelfUse
+    pools: tuple[Pool, ...] = ()
+    shares: tuple[Share, ...] = ()
+    devices: tuple[Device, ...] = ()
+    processes: tuple[Process, ...] = ()
+    process_scan: ProcessScan | Absent = Absent.NOT_AVAILABLE
+    swap: Swap | Absent = Absent.NOT_AVAILABLE
+    zram: Zram | Absent = Absent.NOT_AVAILABLE
+    stalls: Stalls | Absent = Absent.NOT_AVAILABLE
+    nodes: tuple[Node, ...] = ()
+    kernel: Kernel = Kernel()
+    pressure: tuple[Pressure, ...] = ()
+    collectors: tuple[CollectorStatus, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.labels) != len(self.pools) + len(self.shares):
+            raise Impossible("two pools or shares have the same id")
+        parents = {share.id: share.within for share in self.shares}
+        for share in self.shares:
+            self._refuse_lost(share, parents)
+        for device in self.devices:
+            for place in device.allocates_from:
+                if place not in self.labels:
+                    raise Impossible(f"device {device.id}: allocates from {place}, which does not exist")
+
+    def _refuse_lost(self, share: Share, parents: Mapping[str, str]) -> None:
+        """Follow a share outward: the way must end in a pool."""
+        place, steps = share.within, 0
+        while place in parents:
+            place, steps = parents[place], steps + 1
+            if steps > len(parents):
+                raise Impossible(f"share {share.id}: is within itself by way of {share.within}")
+        if place not in self.labels:
+            raise Impossible(f"share {share.id}: is within {place}, which does not exist")
+
+    @cached_property
+    def labels(self) -> Mapping[str, str]:
+        """Label by id of every pool and share."""
+        return {pool.id: pool.label for pool in self.pools} | {share.id: share.label for share in self.shares}
+
+    def relation(self, share: Share) -> str:
+        """What is inside what, as it is written: "CUDA Pool ⊂ System RAM"."""
+        return f"{share.label} ⊂ {self.labels[share.within]}"
+
+    @cached_property
+    def total(self) -> Total:
+        return Total(
+            sum(pool.size_bytes for pool in self.pools),
+            _sum_known([pool.used_bytes for pool in self.pools]),
+            _sum_known([pool.available_bytes for pool in self.pools]),
+        )
+
+    @property
+    def worst_level(self) -> Level | None:
+        return max((pressure.level for pressure in self.pressure), default=None)
+
+
+def _sum_known(figures: list[Bytes]) -> Bytes:
+    total = 0
+    for figure in figures:
+        if isinstance(figure, Absent):
+            return figure
+        total += figure
+    return total

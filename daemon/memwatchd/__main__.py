@@ -1,0 +1,7 @@
+"""`python -m memwatchd` is `memwatchd`."""
+
+import sys
+
+from memwatchd.cli import main
+
+sys.exit(main())

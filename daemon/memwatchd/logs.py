@@ -1,0 +1,35 @@
+"""Log lines on stderr: with the time for people, with a priority for the journal, which has the time already."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Mapping
+
+PLAIN = "%(asctime)s.%(msecs)03dZ %(levelname)-7s %(message)s"
+TIME = "%Y-%m-%dT%H:%M:%S"
+
+# sd-daemon(3): a line that begins with <N> is of syslog priority N.
+PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.DEBUG, 7))
+
+
+class JournalFormatter(logging.Formatter):
+    """Lines for the journal: each line of a message gets its priority, or a traceback would lose it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        priority = next((number for level, number in PRIORITIES if record.levelno >= level), 7)
+        return "\n".join(f"<{priority}>{line}" for line in super().format(record).split("\n"))
+
+
+def start_logging(level: str, environ: Mapping[str, str]) -> None:
+    """Log to stderr from `level` on. systemd sets JOURNAL_STREAM where stderr leads to the journal."""
+    formatter: logging.Formatter = logging.Formatter(PLAIN, TIME)
+    formatter.converter = time.gmtime
+    if "JOURNAL_STREAM" in environ:
+        formatter = JournalFormatter("%(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())

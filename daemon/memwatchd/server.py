@@ -1,0 +1,104 @@
+"""The web server: uvicorn without its ten wake-ups a second, told by the daemon when to leave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from memwatch.alerts import Notice
+from memwatch.snapshot import Snapshot
+from memwatch_web.app import create_app
+from memwatch_web.gate import SECURITY_HEADERS
+from memwatch_web.webhook_delivery import notify
+from memwatchd import wiring
+from memwatchd.daemon import Daemon
+
+log = logging.getLogger(__name__)
+
+KEEP_ALIVE_SECONDS = 75
+GRACEFUL_SECONDS = 3
+
+
+class Server(uvicorn.Server):
+    """Sleeps until there is something to do; `stop` may be called from the event loop's own thread."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        config = uvicorn.Config(
+            app,
+            http="httptools",
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            log_level="warning",
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=GRACEFUL_SECONDS,
+        )
+        super().__init__(config)
+        self._leave = asyncio.Event()
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self._leave.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals belong to the daemon, not to its server."""
+        yield
+
+    async def main_loop(self) -> None:
+        await self._leave.wait()
+
+
+def use_date_headers(server: Server, date_headers: list[tuple[bytes, bytes]]) -> None:
+    """Send `date_headers` with every answer; whoever holds the list renews the date in it."""
+    fixed = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS]
+    date_headers[:] = [(b"date", b""), *fixed]
+    server.server_state.default_headers = date_headers
+
+
+async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
+    """Answer requests and tick until SIGTERM or SIGINT."""
+    loop = asyncio.get_running_loop()
+    dates: list[tuple[bytes, bytes]] = []
+    app = create_app(daemon.monitor, daemon.pages, daemon.face_options, daemon.broker, daemon.receivers, dates)
+    server = Server(app)
+    use_date_headers(server, dates)
+    answer_signals(loop, daemon, server)
+
+    def tell(snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
+        """After every tick, in the tick's thread."""
+        for notice in notices:
+            notify(daemon.receivers, notice, snapshot, daemon.settings.web.url)
+        if daemon.broker.streams and not loop.is_closed():
+            loop.call_soon_threadsafe(daemon.broker.wake)
+        daemon.service.alive(wiring.status_of(snapshot))
+
+    daemon.monitor.listeners.append(tell)
+    daemon.start_ticking()
+    log.info("memwatchd answers at %s", ", ".join(wiring.addresses_of(sockets)))
+    daemon.service.ready()
+    await server.serve(sockets=sockets)
+
+
+def answer_signals(loop: asyncio.AbstractEventLoop, daemon: Daemon, server: Server) -> None:
+    def leave() -> None:
+        log.info("memwatchd is stopping")
+        daemon.stop_ticking()
+        daemon.broker.close()
+        server.stop()
+
+    for one in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(one, leave)
+    loop.add_signal_handler(signal.SIGHUP, daemon.reload)

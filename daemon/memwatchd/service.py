@@ -1,0 +1,44 @@
+"""What systemd wants to hear: ready, reloading, alive, stopping (sd_notify(3), a datagram to $NOTIFY_SOCKET)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Mapping
+
+log = logging.getLogger(__name__)
+
+
+class Notifier:
+    """Says nothing where nobody listens. A lost datagram is logged once and never an error."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        address = environ.get("NOTIFY_SOCKET", "")
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) if address else None
+        self._complained = False
+
+    def ready(self) -> None:
+        self._send("READY=1")
+
+    def reloading(self) -> None:
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def alive(self, status: str) -> None:
+        """To be called after a completed tick, and from nowhere else: a hung loop must look hung."""
+        self._send(f"WATCHDOG=1\nSTATUS={status}")
+
+    def stopping(self) -> None:
+        self._send("STOPPING=1")
+
+    def _send(self, text: str) -> None:
+        if self._socket is None:
+            return
+        try:
+            self._socket.sendto(text.encode(), socket.MSG_DONTWAIT, self._address)
+        except OSError as error:
+            if not self._complained:
+                self._complained = True
+                log.warning("cannot notify the service manager: %s", error)

@@ -1,0 +1,88 @@
+"""Settings as flat lists of keys: what differs between two of them, and how a value is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pydantic import BaseModel
+
+from memwatchd.settings import Sections, Webhook
+from memwatchd.settings_values import duration_text
+
+Path = tuple[str, ...]
+
+# Taken up when the daemon starts, and not when it reloads: sockets, open files, locked pages, the ring.
+NEED_RESTART = frozenset(
+    {
+        "web.listen",
+        "sampling.procfs",
+        "sampling.sysfs",
+        "sampling.rootfs",
+        "sampling.lock_memory",
+        "history.length",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A setting that is not what it was; a secret says only that."""
+
+    key: str
+    before: str
+    after: str
+    needs_restart: bool
+
+    def __str__(self) -> str:
+        late = " (takes effect at the next start)" if self.needs_restart else ""
+        return f"{self.key}: {self.before} → {self.after}{late}"
+
+
+def describe_changes(old: Sections, new: Sections) -> tuple[Change, ...]:
+    """What differs, key by key, in the order of the sections."""
+    before, after = dict(flat(old)), dict(flat(new))
+    return tuple(
+        Change(".".join(path), text_at(before, path), text_at(after, path), ".".join(path) in NEED_RESTART)
+        for path in {**before, **after}
+        if path not in before or path not in after or before[path] != after[path]
+    )
+
+
+def text_at(values: Mapping[Path, object], path: Path) -> str:
+    return setting_text(values[path]) if path in values else "not set"
+
+
+def flat(settings: Sections) -> Iterator[tuple[Path, object]]:
+    """Every setting with its path; webhooks go by their names."""
+    for section in Sections.model_fields:
+        yield from _flat((section,), getattr(settings, section))
+
+
+def _flat(path: Path, value: object) -> Iterator[tuple[Path, object]]:
+    if isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _flat((*path, name), getattr(value, name))
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _flat((*path, name), inner)
+    elif isinstance(value, tuple) and any(isinstance(item, Webhook) for item in value):
+        for webhook in value:
+            yield from _flat((*path, webhook.name), webhook)
+    else:
+        yield path, value
+
+
+def setting_text(value: object) -> str:
+    """A value as the configuration file writes it; of a URL the origin, of a secret nothing."""
+    if value is None or value == ():
+        return "not set" if value is None else "[]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, timedelta):
+        return f'"{duration_text(value)}"'
+    if isinstance(value, tuple):
+        return f"[{', '.join(setting_text(item) for item in value)}]"
+    return f"{value:g}" if isinstance(value, int | float) else json.dumps(str(value), ensure_ascii=False)

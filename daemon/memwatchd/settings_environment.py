@@ -1,0 +1,112 @@
+"""Settings from the environment: MEMWATCHD_<FLAG> and MEMWATCHD_<SECTION>_<KEY>; unknown names are refused."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from memwatchd.settings import Sections
+from memwatchd.settings_problems import LIKENESS_LEAST, Problem
+from memwatchd.settings_values import from_text
+
+PREFIX = "MEMWATCHD_"
+CONFIG = "MEMWATCHD_CONFIG"
+
+# Which key each flag sets; the flag's name with _ for -.
+FLAGS: Mapping[str, tuple[str, str]] = {
+    "listen": ("web", "listen"),
+    "interval": ("sampling", "interval"),
+    "procfs": ("sampling", "procfs"),
+    "sysfs": ("sampling", "sysfs"),
+    "rootfs": ("sampling", "rootfs"),
+    "log_level": ("log", "level"),
+}
+
+# Kubernetes tells every pod about every service, so one that is called memwatchd arrives as
+# MEMWATCHD_SERVICE_HOST, MEMWATCHD_PORT=tcp://… and the like. They are not meant for us and no mistakes.
+SERVICE_NAME = re.compile(r"(?:.*_)?(?:SERVICE_HOST|SERVICE_PORT(?:_.+)?|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_[A-Z]+)?)")
+SERVICE_ADDRESS = re.compile(r"(?:tcp|udp|sctp)://.*")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A key with a single value, and its type as far as reading text is concerned."""
+
+    path: tuple[str, ...]
+    kind: object
+
+
+@dataclass(frozen=True, slots=True)
+class FromEnvironment:
+    """A value that a variable gives to a key."""
+
+    path: tuple[str, ...]
+    value: object
+    variable: str
+
+
+def read_environment(
+    environ: Mapping[str, str], not_ours: Collection[str] = ()
+) -> tuple[list[FromEnvironment], list[Problem]]:
+    """What the variables set, and those that are mistakes. An empty variable counts as not set."""
+    known = variables()
+    found: dict[tuple[str, ...], FromEnvironment] = {}
+    problems = []
+    for name in sorted(name for name in environ if name.startswith(PREFIX)):
+        value = environ[name]
+        if name == CONFIG or name in not_ours or is_service_link(name, value):
+            continue
+        if name not in known:
+            problems.append(Problem(f"{name} is not a setting; {guess_variable(name, [*known, CONFIG])}"))
+        elif value:
+            setting = known[name]
+            twin = found.get(setting.path)
+            if twin:
+                problems.append(Problem(f"{twin.variable} and {name} set the same thing; remove one of them"))
+            found[setting.path] = FromEnvironment(setting.path, from_text(value, setting.kind), name)
+    return list(found.values()), problems
+
+
+def guess_variable(wrong: str, known: Collection[str]) -> str:
+    """What may have been meant; compared without the prefix, which all of them have in common."""
+    rest = [name.removeprefix(PREFIX) for name in known]
+    close = difflib.get_close_matches(wrong.removeprefix(PREFIX), rest, n=1, cutoff=LIKENESS_LEAST)
+    meant = PREFIX + close[0] if close else "MEMWATCHD_<SECTION>_<KEY>, such as MEMWATCHD_SAMPLING_INTERVAL"
+    return f"did you mean {meant}?"
+
+
+def variables() -> dict[str, Setting]:
+    """Every variable that means something, except the one that names the file."""
+    settings = {setting.path: setting for setting in _settings_in(Sections, ())}
+    names = {PREFIX + "_".join(path).upper(): setting for path, setting in settings.items()}
+    return names | {PREFIX + flag.upper(): settings[path] for flag, path in FLAGS.items()}
+
+
+def is_service_link(name: str, value: str) -> bool:
+    rest = name.removeprefix(PREFIX)
+    if SERVICE_NAME.fullmatch(rest):
+        return True
+    return rest.endswith("PORT") and SERVICE_ADDRESS.fullmatch(value) is not None
+
+
+def _settings_in(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[Setting]:
+    for name, field in model.model_fields.items():
+        kind: Any = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _settings_in(kind, (*path, name))
+        elif not _holds_tables(field):
+            yield Setting((*path, name), get_origin(kind) or kind)
+
+
+def _holds_tables(field: FieldInfo) -> bool:
+    """Whether a key has tables inside, which a variable cannot express."""
+    return any(
+        isinstance(inner, type) and issubclass(inner, BaseModel)
+        for inner in getattr(field.annotation, "__args__", ())
+    )

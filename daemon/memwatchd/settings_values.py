@@ -1,0 +1,182 @@
+"""Settings as people write them: durations, addresses, folders. What cannot be read is refused with a reason."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h)?", re.ASCII)
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+HOST_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,62})(?:\.[A-Za-z0-9_-]{1,63})*\.?")
+# sun_path in Linux's sockaddr_un holds 108 bytes with its NUL; macOS has 104.
+SOCKET_PATH_MOST_BYTES = 103
+
+
+KeyPath = tuple[str | int, ...]
+
+
+class Refused(ValueError):
+    """A value that cannot be used.
+
+    The message, if any, says why in words that can follow the setting's name ("names a file that …").
+    `keys` are the settings at fault, relative to the section, where that is not the value itself.
+    """
+
+    def __init__(self, why: str = "", keys: tuple[KeyPath, ...] = ()) -> None:
+        super().__init__(why)
+        self.keys = keys
+
+
+@dataclass(frozen=True, slots=True)
+class Accepts:
+    """What a setting takes, in words that follow "which is not", and a value that would work.
+
+    Without an example the default is one. `shown` is false for a setting whose value must not be repeated
+    in a message.
+    """
+
+    words: str
+    example: str = ""
+    shown: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TcpAddress:
+    """Where to listen; port 0 lets the kernel choose one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class UnixAddress:
+    """A socket file to listen on."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}"
+
+
+def duration_of(value: object) -> timedelta:
+    """A duration from "500ms", "1s", "5m", "1h", or a number of seconds."""
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, str):
+        match = DURATION.fullmatch(value.strip())
+        if match is None:
+            raise Refused
+        return timedelta(seconds=float(match[1]) * UNITS[match[2] or "s"])
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Refused
+    try:
+        return timedelta(seconds=value)
+    except (OverflowError, ValueError):
+        raise Refused from None
+
+
+def duration_text(duration: timedelta) -> str:
+    """A duration in the largest unit that leaves it a whole number."""
+    microseconds = duration // timedelta(microseconds=1)
+    for unit in ("h", "m", "s"):
+        size = int(UNITS[unit] * 1_000_000)
+        if microseconds % size == 0 and microseconds:
+            return f"{microseconds // size}{unit}"
+    whole, rest = divmod(microseconds, 1000)
+    return f"{whole}{f'.{rest:03}'.rstrip('0') if rest else ''}ms" if microseconds else "0s"
+
+
+def address_of(value: object) -> TcpAddress | UnixAddress:
+    """An address from HOST:PORT, [IPv6]:PORT or unix:/PATH."""
+    if not isinstance(value, str):
+        raise Refused
+    if value.startswith("unix:"):
+        return unix_address_of(value.removeprefix("unix:"))
+    host, colon, port = value.rpartition(":")
+    if not colon or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
+        raise Refused
+    if host.startswith("[") and host.endswith("]"):
+        return TcpAddress(ipv6_of(host[1:-1]), int(port))
+    return TcpAddress(host_of(host), int(port))
+
+
+def unix_address_of(path: str) -> UnixAddress:
+    if not path.startswith("/") or path.endswith("/") or "\0" in path:
+        raise Refused
+    if len(os.fsencode(path)) > SOCKET_PATH_MOST_BYTES:
+        raise Refused(f"has a path longer than the {SOCKET_PATH_MOST_BYTES} bytes that a socket's name may have")
+    return UnixAddress(path)
+
+
+def ipv6_of(text: str) -> str:
+    try:
+        return str(ipaddress.IPv6Address(text))
+    except ValueError:
+        raise Refused from None
+
+
+def host_of(value: object) -> str:
+    """A host name or an IPv4 address, in lower case."""
+    if not isinstance(value, str) or not HOST_NAME.fullmatch(value):
+        raise Refused
+    if re.fullmatch(r"[0-9.]+", value):
+        try:
+            ipaddress.IPv4Address(value)
+        except ValueError:
+            raise Refused from None
+    return value.lower()
+
+
+def allowed_host_of(value: object) -> str:
+    """A name under which a browser may ask for the page: a host name, or an IP address without its port."""
+    if isinstance(value, str) and ":" in value:
+        return ipv6_of(value.removeprefix("[").removesuffix("]"))
+    return host_of(value).removesuffix(".")
+
+
+def folder_of(value: object) -> Path:
+    """A folder that exists."""
+    if isinstance(value, Path):
+        return value
+    if not isinstance(value, str) or not os.path.isdir(value):
+        raise Refused
+    return Path(value).absolute()
+
+
+def tuple_of(value: object) -> tuple[object, ...]:
+    if isinstance(value, list | tuple):
+        return tuple(value)
+    raise Refused
+
+
+def from_text(text: str, kind: object) -> object:
+    """A setting from the environment, where everything is text; `kind` is the type that is wanted.
+
+    What cannot be understood stays text, and is refused like the same text in a file.
+    """
+    if kind is bool:
+        words = {
+            "true": True,
+            "yes": True,
+            "on": True,
+            "1": True,
+            "false": False,
+            "no": False,
+            "off": False,
+            "0": False,
+        }
+        return words.get(text.strip().lower(), text)
+    if kind is tuple:
+        return [part.strip() for part in text.split(",")]
+    if kind is int and re.fullmatch(r"-?[0-9]{1,15}", text.strip()):
+        return int(text)
+    if kind is float and re.fullmatch(r"-?[0-9]{1,15}(\.[0-9]{1,15})?", text.strip()):
+        return float(text)
+    return text

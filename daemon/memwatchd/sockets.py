@@ -1,0 +1,88 @@
+"""Listening sockets, opened before anything else so that a bad address is known at once."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from memwatchd.settings_values import TcpAddress, UnixAddress
+
+BACKLOG = 256
+
+
+class CannotListen(Exception):
+    """An address that cannot be listened on; says which, why, and what to do."""
+
+
+def open_sockets(addresses: Sequence[TcpAddress | UnixAddress]) -> list[socket.socket]:
+    """A listening socket for every address. Raises CannotListen, and leaves none open, if one fails."""
+    with ExitStack() as opened:
+        sockets = [opened.enter_context(_listen(address)) for address in addresses]
+        opened.pop_all()
+        return sockets
+
+
+def _listen(address: TcpAddress | UnixAddress) -> socket.socket:
+    try:
+        if isinstance(address, UnixAddress):
+            return _unix_socket(Path(address.path))
+        return _tcp_socket(address)
+    except OSError as error:
+        raise CannotListen(f"cannot listen on {address}: {_reason(error, address)}") from None
+
+
+def _reason(error: OSError, address: TcpAddress | UnixAddress) -> str:
+    text = (error.strerror or str(error)).lower()
+    if isinstance(error, socket.gaierror):
+        return f"{text}; use an address of this machine such as 127.0.0.1:6360"
+    if "in use" in text:
+        return f"{text}; another memwatchd may be running there: try 127.0.0.1:6361 or stop it"
+    if isinstance(address, UnixAddress):
+        return f"{text}; use a folder this user may write to, such as unix:/run/memwatchd/memwatchd.sock"
+    if isinstance(error, PermissionError):
+        return f"{text}; ports below 1024 need privileges: try 127.0.0.1:6360"
+    return f"{text}; use an address of this machine such as 127.0.0.1:6360"
+
+
+def _tcp_socket(address: TcpAddress) -> socket.socket:
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, place = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(place)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _unix_socket(path: Path) -> socket.socket:
+    """A socket for owner and group. One left behind by a daemon that is gone is replaced; anything else is not."""
+    _remove_left_behind(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(path))
+        os.chmod(path, 0o660)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _remove_left_behind(path: Path) -> None:
+    if not path.exists() or not stat.S_ISSOCK(path.stat().st_mode):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()

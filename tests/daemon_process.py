@@ -1,0 +1,139 @@
+"""memwatchd as users have it: a process with a command line, asked over HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MEMWATCHD = str(Path(sys.executable).with_name("memwatchd"))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer with its body read."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:  # noqa: ANN401
+        return json.loads(self.body)
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+
+@dataclass
+class RunningDaemon:
+    """A daemon that has answered once."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return get(self.port, path, headers)
+
+    def snapshot(self) -> Any:  # noqa: ANN401
+        return self.get("/api/v1/snapshot").json
+
+    def wait_for(self, path: str, wanted: Any, seconds: float = 10.0) -> Any:  # noqa: ANN401
+        """Ask until `wanted(json)` is true; fail with the last answer after `seconds`."""
+        until = time.monotonic() + seconds
+        while True:
+            answer = self.get(path).json
+            if wanted(answer):
+                return answer
+            assert time.monotonic() < until, f"{path} never became as wanted; last: {answer}"
+            time.sleep(0.05)
+
+    def terminate(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(10)
+
+
+def get(port: int, path: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> Answer:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        names = {name.replace("_", "-"): value for name, value in (headers or {}).items()}
+        connection.request(method, path, headers=names)
+        response = connection.getresponse()
+        fields = {name.lower(): value for name, value in response.getheaders()}
+        return Answer(response.status, fields, response.read())
+    finally:
+        connection.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    """This environment without settings of a memwatchd that may run here, plus `extra`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MEMWATCHD_", "NOTIFY_"))}
+    return {**kept, **extra}
+
+
+@contextmanager
+def running_daemon(
+    tmp_path: Path, *arguments: str, config: str = "", environ: Mapping[str, str] | None = None
+) -> Iterator[RunningDaemon]:
+    """Start memwatchd on a free port, wait for its first snapshot, and end it with SIGTERM."""
+    port = free_port()
+    settings = tmp_path / "memwatchd.toml"
+    settings.write_text(config)
+    log = tmp_path / "log"
+    command = [MEMWATCHD, "--config", str(settings), "--listen", f"127.0.0.1:{port}", *arguments]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env=clean_environment(**(environ or {})), start_new_session=True
+        )
+    daemon = RunningDaemon(process, port, log)
+    try:
+        _wait_until_ready(daemon)
+        yield daemon
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(10)
+                raise
+
+
+def _wait_until_ready(daemon: RunningDaemon) -> None:
+    until = time.monotonic() + 20
+    while True:
+        assert daemon.process.poll() is None, f"memwatchd left: {daemon.log.read_text()}"
+        try:
+            if daemon.get("/readyz").status == 200:
+                return
+        except OSError:
+            pass
+        assert time.monotonic() < until, f"memwatchd does not answer: {daemon.log.read_text()}"
+        time.sleep(0.02)

@@ -1,0 +1,65 @@
+"""Stand-ins for the world outside: a clock one can turn, a collector one can break."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from memwatch.collector import Findings
+from memwatch.model import Pool, PoolKind, Quality
+
+GIB = 1 << 30
+
+
+@dataclass
+class FakeClock:
+    """All three clocks, moved by hand."""
+
+    now: float = 1000.0
+    slept: float = 0.0
+    wall_offset: float = 1_700_000_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def boottime(self) -> float:
+        return self.now + self.slept
+
+    def wall(self) -> float:
+        return self.boottime() + self.wall_offset
+
+
+@dataclass
+class FakeCollector:
+    """Answers with what it is given; raises what it is given instead, if anything."""
+
+    name: str = "fake"
+    period_seconds: float = 0.0
+    may_block: bool = False
+    findings: Findings = field(default_factory=Findings)
+    error: Exception | None = None
+    asked: int = 0
+    closed: bool = False
+
+    def collect(self) -> Findings:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return self.findings
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def ram(used: int, size: int = 64 * GIB, pool_id: str = "ram") -> Pool:
+    """System RAM with so much of it used."""
+    return Pool(
+        id=pool_id,
+        kind=PoolKind.SYSTEM_RAM,
+        label="System RAM",
+        size_bytes=size,
+        used_bytes=used,
+        available_bytes=size - used,
+        free_bytes=(size - used) // 2,
+        source="test",
+        quality=Quality.MEASURED,
+    )

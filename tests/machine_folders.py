@@ -1,0 +1,50 @@
+"""Machines as folders: what /proc, /sys and / look like there, and the figures the daemon must report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from memwatch.collector import Findings, Roots
+from memwatch.model import Content
+
+FOLDER = Path(__file__).parent / "machines"
+NAMES = tuple(sorted(folder.name for folder in FOLDER.iterdir() if (folder / "expected.json").is_file()))
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFolder:
+    """A machine. `expected` holds by collector what it finds: fields of `Findings`, or why it is unavailable."""
+
+    name: str
+    roots: Roots
+    page_size: int
+    expected: Mapping[str, Any]
+
+
+def machine_folder(name: str) -> MachineFolder:
+    folder = FOLDER / name
+    written = json.loads((folder / "expected.json").read_bytes())
+    roots = Roots(folder / "proc", folder / "sys", folder / "root")
+    return MachineFolder(name, roots, written["page_size"], written["collectors"])
+
+
+def plain(findings: Findings) -> dict[str, Any]:
+    """Findings as they are written in expected.json: fields that were not found are left out."""
+    named = {field.name: getattr(findings, field.name) for field in fields(findings)}
+    return {name: _plain(value) for name, value in named.items() if value not in (None, ())}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        if value and all(isinstance(part, Content) for part in value):
+            return {part.kind: part.size_bytes for part in value}
+        return [_plain(part) for part in value]
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    return value.value if hasattr(value, "value") else value

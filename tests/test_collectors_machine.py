@@ -1,0 +1,111 @@
+"""What the machine is called, and which displays are GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memwatch.collector import Roots
+from memwatch.collectors.machine import Collector, Gpu, gpu_of, name_of
+from memwatch.model import Absent
+from memwatch.snapshot import Machine
+
+
+@pytest.mark.parametrize(
+    ("dmi", "name"),
+    [
+        ({"sys_vendor": "Dell Inc.", "product_name": "Precision 7960"}, "Dell Inc. Precision 7960"),
+        ({"sys_vendor": "HP", "product_name": "HP Z8 G5"}, "HP Z8 G5"),
+        ({"sys_vendor": "NVIDIA", "product_name": "NVIDIA_DGX_Spark"}, "NVIDIA DGX Spark"),
+        ({"sys_vendor": "LENOVO", "product_name": "21CB", "product_version": "ThinkPad X1"}, "LENOVO ThinkPad X1"),
+        ({"sys_vendor": "LENOVO", "product_name": "30E0", "product_version": "None"}, "LENOVO 30E0"),
+        (
+            {"product_name": "System Product Name", "board_vendor": "ASUS", "board_name": "PRIME B650"},
+            "ASUS PRIME B650",
+        ),
+        ({"sys_vendor": "To be filled by O.E.M.", "product_name": "Default string", "board_name": "  "}, None),
+        ({"sys_vendor": "Default string", "product_name": "NUC 13"}, "NUC 13"),
+        ({}, None),
+    ],
+)
+def test_name(dmi: dict[str, str], name: str | None) -> None:
+    """A machine is called what its maker calls it, and fillers of the firmware are nobody's name."""
+    assert name_of(dmi) == (Absent.NOT_AVAILABLE if name is None else name)
+
+
+@pytest.mark.parametrize(
+    ("pci_class", "vendor", "device", "gpu"),
+    [
+        ("0x030000", "0x10de", "0x2684", Gpu("10de", "2684")),
+        ("0x030200", "0x10de", "0x2342", Gpu("10de", "2342")),
+        ("0x038000", "0x1002", "0x740f", Gpu("1002", "740f")),
+        ("0x120000", "0x1002", "0x74a1", Gpu("1002", "74a1")),
+        ("0x030000", "0x8086", "0x46a6", Gpu("8086", "46a6")),
+        ("0x120000", "0x8086", "0x7d1d", None),
+        ("0x040300", "0x10de", "0x22ba", None),
+        ("0x030000", "0x1a03", "0x2000", None),
+        ("0x030000", "0x1af4", "0x1050", None),
+        ("0x030000", "0x1234", "0x1111", None),
+        ("0x030000", "0x1002", "0x515e", None),
+        ("", "", "", None),
+    ],
+)
+def test_gpu(pci_class: str, vendor: str, device: str, gpu: Gpu | None) -> None:
+    """GPUs are told from the displays of server boards and virtual machines, and from neural engines."""
+    assert gpu_of(pci_class, vendor, device) == gpu
+
+
+def machine_under(tmp_path: Path) -> Machine:
+    machine = Collector(Roots(tmp_path / "proc", tmp_path / "sys", tmp_path)).collect().machine
+    assert machine is not None
+    return machine
+
+
+def test_jetson(tmp_path: Path) -> None:
+    """A Jetson is known by its device tree: its name without the NUL, and a GPU on no bus."""
+    (tmp_path / "proc/device-tree").mkdir(parents=True)
+    (tmp_path / "proc/device-tree/model").write_bytes(b"NVIDIA Jetson AGX Thor Developer Kit\0")
+    (tmp_path / "proc/device-tree/compatible").write_bytes(
+        b"nvidia,p4071-0000+p3834-0008\0nvidia,p3834-0008\0nvidia,tegra264\0"
+    )
+
+    machine = machine_under(tmp_path)
+
+    assert machine.name == "NVIDIA Jetson AGX Thor Developer Kit"
+    assert machine.architecture == "unknown"
+    assert "(nvidia,tegra264)" in machine.explanation
+
+
+def test_nothing_can_be_seen(tmp_path: Path) -> None:
+    """Where /sys is hidden nobody can say that there is no GPU."""
+    machine = machine_under(tmp_path)
+
+    assert (machine.name, machine.architecture) == (Absent.NOT_AVAILABLE, "unknown")
+    assert "cannot be seen" in machine.explanation
+
+
+def test_machine_without_pci(tmp_path: Path) -> None:
+    """A machine that has buses and no PCI among them has no GPU."""
+    (tmp_path / "sys/bus/platform").mkdir(parents=True)
+
+    assert machine_under(tmp_path).architecture == "cpu_only"
+
+
+def test_gpu_that_is_plugged_in(tmp_path: Path) -> None:
+    """A GPU that appears while the daemon runs is seen at the next look, and two of a kind are one word."""
+    pci = tmp_path / "sys/bus/pci/devices"
+    pci.mkdir(parents=True)
+    collector = Collector(Roots(tmp_path / "proc", tmp_path / "sys", tmp_path))
+    before = collector.collect().machine
+
+    for address in ("0000:01:00.0", "0000:02:00.0"):
+        (pci / address).mkdir()
+        for key, value in (("class", "0x030000"), ("vendor", "0x10de"), ("device", "0x2684")):
+            (pci / address / key).write_text(value + "\n")
+    after = collector.collect().machine
+
+    assert before is not None
+    assert after is not None
+    assert (before.architecture, after.architecture) == ("cpu_only", "unknown")
+    assert "(NVIDIA 10de:2684)" in after.explanation

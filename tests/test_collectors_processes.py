@@ -1,0 +1,276 @@
+"""The processes that hold most memory: the right owner, the right size, at ten thousand of them too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from machine_folders import machine_folder
+from memwatch.collector import Roots, Unavailable, Unreadable
+from memwatch.collectors.processes import (
+    Collector,
+    Stat,
+    parse_boot_time,
+    parse_passwd,
+    parse_stat,
+    parse_uid,
+    still_there,
+)
+from memwatch.model import Absent, Process
+from memwatch.snapshot import ProcessScan
+
+PAGE, TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
+HOLD = "import sys; block = bytearray(b'x') * (200 << 20); print('held', flush=True); sys.stdin.read()"
+
+
+def stat_line(pid: int, comm: str = "x", rss: int = 5, start: int = 77, flags: int = 0x400100) -> bytes:
+    fields = [
+        pid,
+        f"({comm})",
+        "S",
+        1,
+        pid,
+        pid,
+        0,
+        -1,
+        flags,
+        0,
+        0,
+        0,
+        0,
+        1,
+        1,
+        0,
+        0,
+        20,
+        0,
+        1,
+        0,
+        start,
+        999,
+        rss,
+    ]
+    return " ".join(map(str, fields + [0] * 28)).encode() + b"\n"
+
+
+def folder_of(procfs: Path, *stats: bytes) -> Roots:
+    procfs.mkdir(exist_ok=True)
+    (procfs / "stat").write_bytes(b"cpu 1\nbtime 1700000000\n")
+    for stat in stats:
+        folder = procfs / stat.split()[0].decode()
+        folder.mkdir()
+        (folder / "stat").write_bytes(stat)
+    return Roots(procfs=procfs)
+
+
+def find(processes: tuple[Process, ...], pid: int) -> Process:
+    return next(process for process in processes if process.pid == pid)
+
+
+def test_psutil_agrees_on_a_real_process() -> None:
+    """A process that takes 200 MiB is found, and psutil sees the same size, start, name and user."""
+    with subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        collector = Collector(Roots(), top=10, page_size=PAGE, clock_ticks=TICKS)
+
+        found = find(collector.collect().processes, child.pid)
+        witness = psutil.Process(child.pid)
+        rss, start = witness.memory_info().rss, witness.create_time()
+        name, user = witness.name(), witness.username()
+        collector.close()
+        child.communicate()
+
+    assert found.rss_bytes == pytest.approx(rss, rel=0.02)
+    assert isinstance(found.rss_bytes, int)
+    assert found.rss_bytes > 200 << 20
+    assert found.start_time == pytest.approx(start, abs=2)
+    assert (found.name, found.user) == (name, user)
+
+
+def test_processes_that_come_and_go() -> None:
+    """While processes start and end all the time, every look succeeds and every figure has its owner."""
+    collector = Collector(Roots(), top=1000, page_size=PAGE, clock_ticks=TICKS)
+    looks = []
+    for _ in range(60):
+        children = [subprocess.Popen(["true"]) for _ in range(5)]
+        looks.append(collector.collect())
+        for child in children:
+            child.wait()
+    collector.close()
+
+    own = [find(look.processes, os.getpid()) for look in looks]
+    assert len({(process.pid, process.start_time) for process in own}) == 1
+    assert all(len({process.pid for process in look.processes}) == len(look.processes) for look in looks)
+
+
+def test_largest_first_and_no_more_than_asked(tmp_path: Path) -> None:
+    """Of all processes the largest are named; the others are counted."""
+    roots = folder_of(tmp_path, *(stat_line(pid, rss=pid) for pid in range(10, 20)))
+    collector = Collector(roots, top=3, page_size=4096)
+
+    findings = collector.collect()
+    collector.close()
+
+    assert [process.pid for process in findings.processes] == [19, 18, 17]
+    assert findings.process_scan == ProcessScan(seen=10, unreadable=0)
+
+
+def test_ten_thousand_processes(tmp_path: Path) -> None:
+    """Ten thousand processes cost less than a second of processor time."""
+    roots = folder_of(tmp_path, *(stat_line(pid, f"worker {pid}", rss=pid % 997) for pid in range(1, 10_001)))
+    collector = Collector(roots, page_size=4096)
+
+    started = time.process_time()
+    findings = collector.collect()
+    spent = time.process_time() - started
+    collector.close()
+
+    assert findings.process_scan == ProcessScan(seen=10_000, unreadable=0)
+    assert len(findings.processes) == 50
+    assert spent < 1.0
+
+
+@pytest.mark.parametrize("name", ["x", "tmux: server", "a) (b", "(sd-pam)", ") S 1 1 1", "line\nbreak", "", "é"])
+def test_names_that_look_like_columns(name: str) -> None:
+    """A process may call itself anything, blanks and brackets included, and moves no column by it."""
+    stat = parse_stat(stat_line(42, name, rss=7, start=99))
+
+    assert stat == Stat(rss_pages=7, pid=42, start_ticks=99, name=name.encode())
+
+
+def test_kernel_threads_have_no_memory() -> None:
+    """A kernel thread is not a process that holds memory."""
+    assert parse_stat(stat_line(2, "kthreadd", rss=0, flags=0x208040)) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"12",
+        stat_line(5)[:-1],
+        stat_line(5)[:50] + b"\n",
+        stat_line(5, rss=-1),
+        stat_line(0),
+        stat_line(5, start=-3),
+    ],
+)
+def test_nonsense_about_a_process(data: bytes) -> None:
+    """A line that is cut off or negative is refused."""
+    with pytest.raises(Unreadable, match="process statistics"):
+        parse_stat(data)
+
+
+def test_number_that_went_to_another() -> None:
+    """A process id that was given to another process between two reads is not the same process."""
+    before = parse_stat(stat_line(42, "victim", rss=900, start=100))
+    assert before is not None
+
+    assert still_there(before, stat_line(42, "victim", rss=901, start=100)) == Stat(901, 42, 100, b"victim")
+    assert still_there(before, stat_line(42, "newcomer", rss=1, start=101)) is None
+    assert still_there(before, None) is None
+
+
+def test_what_cannot_be_read_is_counted(tmp_path: Path) -> None:
+    """A process that ends while it is looked at is counted, and costs nobody else's figures."""
+    roots = folder_of(tmp_path, stat_line(5), stat_line(6))
+    (tmp_path / "6/stat").unlink()
+    collector = Collector(roots, page_size=4096)
+
+    findings = collector.collect()
+    collector.close()
+
+    assert [process.pid for process in findings.processes] == [5]
+    assert findings.process_scan == ProcessScan(seen=2, unreadable=1)
+
+
+def test_owner_that_may_not_be_known(tmp_path: Path) -> None:
+    """Where status and cgroup may not be read, user, unit and container are absent, not made up."""
+    collector = Collector(folder_of(tmp_path, stat_line(5)), page_size=4096)
+
+    (process,) = collector.collect().processes
+    collector.close()
+
+    refused = Absent.NOT_PERMITTED
+    assert (process.user, process.unit, process.container) == (refused, refused, refused)
+
+
+def test_user_changes() -> None:
+    """The effective user is told: it is the one that a daemon works as after it gave up root."""
+    assert parse_uid(b"Name:\tnginx\nUid:\t0\t33\t33\t33\nGid:\t0\t33\t33\t33\n") == 33
+    assert parse_uid(b"Name:\tnginx\n") is None
+
+
+def test_users_come_from_the_file(tmp_path: Path) -> None:
+    """Users are named from the host's passwd, anew when it changes; unknown ones by their number."""
+    roots = folder_of(tmp_path / "proc", stat_line(5))
+    roots = Roots(roots.procfs, tmp_path, tmp_path)
+    (roots.procfs / "5/status").write_bytes(b"Uid:\t7\t7\t7\t7\n")
+    collector = Collector(roots, page_size=4096)
+    before = collector.collect().processes[0].user
+
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/passwd").write_text(
+        "# comment\nlp:x:7:7::/:/bin/sh\nlp2:x:7:7::/:/bin/sh\n+::::::\nbad:x:y:1::/:\n"
+    )
+    after = collector.collect().processes[0].user
+    collector.close()
+
+    assert (before, after) == ("7", "lp")
+    assert parse_passwd(b"a:b") == {}
+
+
+def test_clock_that_is_set_after_boot(tmp_path: Path) -> None:
+    """A board that booted in 1970 is put right when it learns the time; a wavering second changes nothing."""
+    collector = Collector(folder_of(tmp_path, stat_line(5, start=500)), page_size=4096, clock_ticks=100)
+    starts = []
+    for boot_time in (10, 11, 1_700_000_000, 1_700_000_001):
+        (tmp_path / "stat").write_text(f"btime {boot_time}\n")
+        starts.append(collector.collect().processes[0].start_time)
+    collector.close()
+
+    assert starts == [15.0, 15.0, 1_700_000_005.0, 1_700_000_005.0]
+
+
+def test_no_boot_time() -> None:
+    """Without the time of boot no start time can be told: the file is refused."""
+    with pytest.raises(Unreadable, match="btime"):
+        parse_boot_time(b"cpu 1\nbtime 17")
+
+
+def test_pages_of_64_kib() -> None:
+    """1000 pages of 64 KiB are 65,536,000 bytes."""
+    machine = machine_folder("arm64-64k-pages")
+    collector = Collector(machine.roots, page_size=65536)
+
+    found = find(collector.collect().processes, 9001)
+    collector.close()
+
+    assert found.rss_bytes == 65_536_000
+
+
+def test_no_procfs(tmp_path: Path) -> None:
+    """Where there is no /proc the collector is unavailable and names it."""
+    with pytest.raises(Unavailable, match="nowhere"):
+        Collector(Roots(procfs=tmp_path / "nowhere"))
+
+
+def test_descriptors_are_given_back() -> None:
+    """Looking a hundred times leaves no more descriptors open than looking once."""
+    collector = Collector(Roots(), top=10, page_size=PAGE)
+    collector.collect()
+    before = len(os.listdir("/proc/self/fd"))
+
+    for _ in range(100):
+        collector.collect()
+
+    assert len(os.listdir("/proc/self/fd")) == before
+    collector.close()
+    assert len(os.listdir("/proc/self/fd")) == before - 1

@@ -1,0 +1,243 @@
+"""The daemon as a process: it starts at once, tells the truth, costs little and leaves cleanly."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from daemon_process import MEMWATCHD, RunningDaemon, clean_environment, free_port, running_daemon
+
+MIB = 1 << 20
+
+
+def free_figures() -> dict[str, int]:
+    """What free(1) says about memory, in bytes."""
+    output = subprocess.run(["free", "-b"], capture_output=True, text=True, check=True).stdout.splitlines()
+    names, values = output[0].split(), output[1].split()[1:]
+    return dict(zip(names, map(int, values), strict=True))
+
+
+def test_the_pool_is_this_machines_memory(tmp_path: Path) -> None:
+    """System RAM agrees with free(1), the second witness, within one percent."""
+    with running_daemon(tmp_path) as daemon:
+        pool = daemon.snapshot()["pools"][0]
+        witness = free_figures()
+
+    assert pool["label"] == "System RAM"
+    assert pool["size_bytes"] == witness["total"]
+    assert pool["available_bytes"] == pytest.approx(witness["available"], rel=0.01)
+    assert pool["free_bytes"] == pytest.approx(witness["free"], rel=0.01)
+    assert pool["used_bytes"] + pool["available_bytes"] == pool["size_bytes"]
+
+
+def test_a_first_scrape_comes_soon_after_start(tmp_path: Path) -> None:
+    """Start to first answer takes 0.7 s at most on a quiet machine; twice that is allowed to a busy one."""
+    started = time.monotonic()
+    with running_daemon(tmp_path) as daemon:
+        answer = daemon.get("/metrics")
+        took = time.monotonic() - started
+
+    assert b"memwatch_pool_size_bytes" in answer.body
+    assert took < 1.4
+
+
+def test_nobody_watching_costs_next_to_nothing(tmp_path: Path) -> None:
+    """At most three wake-ups a second, half a percent of a core and 58 MiB, an hour of history included."""
+    with running_daemon(tmp_path) as daemon:
+        daemon.get("/metrics")
+        time.sleep(2)
+        cpu, woken = usage_of(daemon.pid)
+        time.sleep(10)
+        cpu_after, woken_after = usage_of(daemon.pid)
+        rss = daemon.snapshot()["own"]["rss_bytes"]
+
+    assert (woken_after - woken) / 10 <= 3.5
+    assert (cpu_after - cpu) / 10 <= 0.005
+    assert rss <= 58 * MIB
+
+
+def usage_of(pid: int) -> tuple[float, int]:
+    """Processor seconds and voluntary wake-ups of all threads so far."""
+    cpu, woken = 0.0, 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        cpu += int((task / "schedstat").read_text().split()[0]) / 1e9
+        status = (task / "status").read_text()
+        woken += int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+    return cpu, woken
+
+
+def test_sigterm_ends_it_within_five_seconds_with_streams_open(tmp_path: Path) -> None:
+    """Ten listeners see a clean end, and the daemon leaves with code 0."""
+    with running_daemon(tmp_path) as daemon:
+        listeners = [listen(daemon.port) for _ in range(10)]
+        for one in listeners:
+            assert b"event: snapshot" in read_until(one, b"event: snapshot")
+
+        started = time.monotonic()
+        code = daemon.terminate()
+        took = time.monotonic() - started
+        ends = [read_to_end(one) for one in listeners]
+
+    assert code == 0
+    assert took < 5
+    assert all(end.endswith(b"0\r\n\r\n") for end in ends)
+
+
+def listen(port: int, path: str = "/api/v1/stream") -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    return connection
+
+
+def read_until(connection: socket.socket, wanted: bytes) -> bytes:
+    received = b""
+    while wanted not in received:
+        part = connection.recv(65536)
+        assert part, f"the stream ended before {wanted!r}: {received[-300:]!r}"
+        received += part
+    return received
+
+
+def read_to_end(connection: socket.socket) -> bytes:
+    received = b""
+    with connection:
+        while part := connection.recv(65536):
+            received = (received + part)[-100:]
+    return received
+
+
+def test_sighup_reads_the_settings_again(tmp_path: Path) -> None:
+    """New thresholds take effect without a restart; bad ones are named in the log and change nothing."""
+    with running_daemon(tmp_path) as daemon:
+        settings = tmp_path / "memwatchd.toml"
+        settings.write_text("[pressure]\nmedium_percent = 0.01\nhigh_percent = 0.02\ncritical_percent = 0.03\n")
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.wait_for("/api/v1/pressure", lambda pressure: pressure[0]["level"] == "critical")
+
+        settings.write_text("[pressure]\nmedum_percent = 5\n")
+        daemon.process.send_signal(signal.SIGHUP)
+        wait_for_line(daemon, "medum_percent")
+
+        assert daemon.get("/api/v1/pressure").json[0]["level"] == "critical"
+        assert "Traceback" not in daemon.log.read_text()
+
+
+def wait_for_line(daemon: RunningDaemon, text: str) -> None:
+    until = time.monotonic() + 5
+    while text not in daemon.log.read_text():
+        assert time.monotonic() < until, daemon.log.read_text()
+        time.sleep(0.05)
+
+
+def test_a_port_in_use_is_one_sentence_and_no_restart(tmp_path: Path) -> None:
+    """Exit code 78 keeps systemd from trying for ever; the sentence says what else would work."""
+    with running_daemon(tmp_path) as daemon:
+        second = subprocess.run(
+            [MEMWATCHD, "--listen", f"127.0.0.1:{daemon.port}"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            env=clean_environment(),
+            check=False,
+        )
+
+    assert second.returncode == 78
+    assert len(second.stderr.strip().splitlines()) == 1
+    assert f"cannot listen on 127.0.0.1:{daemon.port}" in second.stderr
+    assert "127.0.0.1:6361" in second.stderr
+
+
+def test_a_unix_socket_is_listened_on_and_replaced_when_left_behind(tmp_path: Path) -> None:
+    """A daemon that was killed leaves its socket file; the next one takes its place."""
+    path = tmp_path / "memwatchd.sock"
+    with running_daemon(tmp_path, "--listen", f"unix:{path}") as daemon:
+        assert b"200 OK" in ask_unix(path)
+        daemon.process.kill()
+        daemon.process.wait(10)
+
+    assert path.exists()
+    with running_daemon(tmp_path, "--listen", f"unix:{path}"):
+        assert b"200 OK" in ask_unix(path)
+        assert path.stat().st_mode & 0o007 == 0
+
+
+def ask_unix(path: Path) -> bytes:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(10)
+        connection.connect(str(path))
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        return read_until(connection, b"\r\n\r\n")
+
+
+def test_systemd_hears_of_every_completed_tick(tmp_path: Path) -> None:
+    """READY once, WATCHDOG with a status line after each tick, STOPPING at the end."""
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(path)
+        manager.settimeout(10)
+        with running_daemon(tmp_path, environ={"NOTIFY_SOCKET": path}) as daemon:
+            heard = [manager.recv(4096).decode() for _ in range(4)]
+            daemon.terminate()
+        while not heard[-1].startswith("STOPPING"):
+            heard.append(manager.recv(4096).decode())
+
+    assert heard.count("READY=1") == 1
+    assert sum(text.startswith("WATCHDOG=1\nSTATUS=System RAM ") for text in heard) >= 2
+
+
+def test_a_loop_that_hangs_looks_hung(tmp_path: Path) -> None:
+    """With meminfo stuck (a pipe nobody writes to), health turns 503 and the page says so, within seconds."""
+    procfs = tmp_path / "proc"
+    procfs.mkdir()
+    for name in ("meminfo", "stat"):
+        (procfs / name).write_bytes(Path("/proc", name).read_bytes())
+    with running_daemon(tmp_path, "--procfs", str(procfs), "--interval", "200ms") as daemon:
+        assert daemon.get("/healthz").status == 200
+        os.kill(daemon.pid, signal.SIGSTOP)
+        time.sleep(1.5)
+        os.kill(daemon.pid, signal.SIGCONT)
+        daemon.wait_for("/healthz", lambda health: health["status"] == "ok")
+        events = daemon.get("/api/v1/events").json
+
+    assert any(event["kind"] == "late" and "missed" in event["text"] for event in events)
+
+
+def test_many_scrapers_and_a_vanishing_stream_leave_no_descriptors(tmp_path: Path) -> None:
+    """After a crowd has come and gone, the daemon holds what it held before."""
+    with running_daemon(tmp_path) as daemon:
+        daemon.get("/metrics")
+        before = len(os.listdir(f"/proc/{daemon.pid}/fd"))
+        crowd = [threading.Thread(target=lambda: [daemon.get("/metrics") for _ in range(20)]) for _ in range(8)]
+        streams = [listen(daemon.port) for _ in range(20)]
+        for one in crowd:
+            one.start()
+        for one in crowd:
+            one.join()
+        for stream in streams:
+            stream.close()
+        until = time.monotonic() + 10
+        while len(os.listdir(f"/proc/{daemon.pid}/fd")) > before:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+
+
+def test_once_prints_and_leaves() -> None:
+    """A single reading needs no port and no daemon."""
+    done = subprocess.run(
+        [MEMWATCHD, "--once"], capture_output=True, text=True, timeout=20, env=clean_environment(), check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "System RAM:" in done.stdout
+    assert "available" in done.stdout
+
+
+def test_two_daemons_do_not_share_a_free_port() -> None:
+    """The helper of these tests hands out ports that are free."""
+    assert free_port() != free_port()

@@ -1,0 +1,585 @@
+"""Settings: every source, every problem in a sentence, no secret in any of them."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from memwatchd.settings import Sections, Settings
+from memwatchd.settings_changes import describe_changes, flat
+from memwatchd.settings_environment import variables
+from memwatchd.settings_sources import BadSettings, load
+from memwatchd.settings_toml import line_numbers
+from memwatchd.settings_values import (
+    Refused,
+    TcpAddress,
+    UnixAddress,
+    address_of,
+    duration_of,
+    duration_text,
+)
+
+SHIPPED = Path(__file__).parent.parent / "systemd" / "memwatchd.toml"
+SECRET = "whsec_" + base64.b64encode(b"a secret of thirty-two bytes len").decode()
+WEBHOOK = f'[[alerts.webhooks]]\nname = "ops"\nurl = "https://example.com/hook/token"\nsecret = "{SECRET}"\n'
+
+
+def settings_from(
+    folder: Path, text: str = "", flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None
+) -> Settings:
+    file = folder / "memwatchd.toml"
+    file.write_text(text, encoding="utf-8")
+    file.chmod(0o600)
+    return load({"config": str(file), **(flags or {})}, environ or {})
+
+
+def problems_from(folder: Path, text: str = "", **sources: Any) -> list[str]:
+    with pytest.raises(BadSettings) as caught:
+        settings_from(folder, text, **sources)
+    return caught.value.problems
+
+
+def test_without_anything_the_defaults_hold(tmp_path: Path) -> None:
+    """A machine without a configuration file gets the defaults, and nothing is said about the file."""
+    settings = load({}, {}, default_file=tmp_path / "absent.toml")
+
+    assert settings.web.listen == (TcpAddress("127.0.0.1", 6360),)
+    assert settings.sampling.interval == timedelta(seconds=1)
+    assert settings.pressure.percents_of("ram") == (60, 80, 95)
+    assert settings.file is None
+    assert settings.origins == {}
+
+
+def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
+    """Each source wins over the next, and each value knows where it comes from."""
+    text = '[sampling]\ninterval = "2s"\n[history]\nlength = "2h"\n[log]\nlevel = "debug"\n'
+    environ = {"MEMWATCHD_SAMPLING_INTERVAL": "3s", "MEMWATCHD_HISTORY_LENGTH": "3h"}
+
+    settings = settings_from(tmp_path, text, {"interval": "4s"}, environ)
+
+    assert settings.sampling.interval == timedelta(seconds=4)
+    assert settings.history.length == timedelta(hours=3)
+    assert settings.log.level == "debug"
+    assert settings.origins == {
+        "sampling.interval": "--interval",
+        "history.length": "MEMWATCHD_HISTORY_LENGTH",
+        "log.level": f"{tmp_path / 'memwatchd.toml'} line 6",
+    }
+
+
+def test_environment_speaks_every_type(tmp_path: Path) -> None:
+    """Lists, numbers, switches and durations can all be set by variables; an empty one is not set."""
+    environ = {
+        "MEMWATCHD_LISTEN": "127.0.0.1:1, [::1]:2,unix:/run/x.sock",
+        "MEMWATCHD_PRESSURE_MEDIUM_PERCENT": "62.5",
+        "MEMWATCHD_PROCESSES_TOP": "7",
+        "MEMWATCHD_PROCESSES_METRICS": "yes",
+        "MEMWATCHD_COLLECTORS_CGROUP_ENABLED": "false",
+        "MEMWATCHD_INTERVAL": "",
+    }
+
+    settings = settings_from(tmp_path, environ=environ)
+
+    assert [str(address) for address in settings.web.listen] == ["127.0.0.1:1", "[::1]:2", "unix:/run/x.sock"]
+    assert settings.pressure.medium_percent == 62.5
+    assert (settings.processes.top, settings.processes.metrics) == (7, True)
+    assert settings.collectors.cgroup.enabled is False
+    assert settings.sampling.interval == timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[sampling]\nintervall = 1", "line 2: sampling.intervall is not a setting; did you mean interval?"),
+        ("interval = 1", "line 1: interval is not a setting; did you mean sampling.interval?"),
+        ("\n[samplng]", "line 2: samplng is not a setting; did you mean sampling?"),
+        ("[sampling]\ninterval = 0", 'line 2: sampling.interval is "0s", which is not a duration from 100ms to 1m'),
+        ('[sampling]\ninterval = "soon"', 'sampling.interval is "soon", which is not a duration from 100ms to 1m'),
+        ("[sampling]\nlock_memory = 1", "lock_memory is 1, which is not true or false; use for example true"),
+        ('[sampling]\nprocfs = "/no/such"', 'procfs is "/no/such", which is not a folder that exists'),
+        ('[web]\nlisten = "127.0.0.1:80"', 'web.listen is "127.0.0.1:80", which is not HOST:PORT'),
+        ('[web]\nlisten = ["a:99999"]', 'web.listen[0] is "a:99999", which is not HOST:PORT (port 0 to 65535)'),
+        ("[web]\nlisten = []", "web.listen is an empty list"),
+        ('[web]\nhosts = ["a:80"]', 'web.hosts[0] is "a:80", which is not a host name or an IP address'),
+        ("[processes]\ntop = 1.5", "processes.top is 1.5, which is not a whole number from 1 to 1000"),
+        ("[processes]\ntop = true", "processes.top is true, which is not a whole number"),
+        (f"[processes]\ntop = 0x{'f' * 900}", "processes.top is a number of more than 18 digits"),
+        ("[pressure]\nhigh_percent = nan", "pressure.high_percent is nan, which is not a number from 0 to 100"),
+        ('[collectors.cgroup]\nscope = "all"', 'scope is "all", which is not one of "auto", "host", "cgroup"'),
+        ("sampling = 3", "sampling is 3, which is not a table; use for example [sampling]"),
+        ("[pressure.targets]\nram = 3", "pressure.targets.ram is 3, which is not a table"),
+        ("[alerts.webhooks]", "alerts.webhooks is not a list of tables, each beginning with [[alerts.webhooks]]"),
+        ("[[alerts.webhooks]]", 'line 1: alerts.webhooks[0].name is missing; add for example name = "operators"'),
+        (WEBHOOK + WEBHOOK, 'line 6: alerts.webhooks[1].name: another webhook is named "ops"'),
+        ("[web", "is not valid TOML"),
+        ("a = " + "[\n" * 5000, "memwatchd.toml is not"),
+        ("a" + ".a" * 2000 + " = 1", "line 1 is longer than 2000 characters"),
+        ("x" * 70_000, "is larger than 64 KiB"),
+    ],
+)
+def test_problem_names_place_value_and_remedy(tmp_path: Path, text: str, words: str) -> None:
+    """Whatever is wrong in the file is one sentence with the file, the key and the value."""
+    problems = problems_from(tmp_path, text)
+
+    assert words in problems[0]
+    assert problems[0].startswith(str(tmp_path / "memwatchd.toml"))
+    assert "\n" not in problems[0]
+
+
+def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
+    """Three mistakes in three sources make three sentences, so one round of corrections is enough."""
+    problems = problems_from(
+        tmp_path,
+        "[web]\nmax_streams = 0",
+        flags={"interval": "banana"},
+        environ={"MEMWATCHD_LISTN": "127.0.0.1:1"},
+    )
+
+    assert [problem.split(" is ")[0] for problem in problems] == [
+        "MEMWATCHD_LISTN",
+        f"{tmp_path / 'memwatchd.toml'} line 2: web.max_streams",
+        "--interval",
+    ]
+    assert "did you mean MEMWATCHD_LISTEN?" in problems[0]
+
+
+def test_a_flood_of_problems_ends(tmp_path: Path) -> None:
+    """A file that is no configuration at all fills a screen and not the journal."""
+    problems = problems_from(tmp_path, "\n".join(f"key{number} = 1" for number in range(1000)))
+
+    assert len(problems) == 26
+    assert problems[-1] == "there are 975 more problems after these"
+
+
+def test_only_the_command_line_is_a_usage_mistake(tmp_path: Path) -> None:
+    """A bad flag is a matter of usage, anything else one of configuration."""
+    with pytest.raises(BadSettings) as by_flag:
+        settings_from(tmp_path, flags={"listen": ("nowhere",)})
+    with pytest.raises(BadSettings) as by_variable:
+        settings_from(tmp_path, environ={"MEMWATCHD_LISTEN": "nowhere"})
+
+    assert by_flag.value.usage
+    assert not by_variable.value.usage
+
+
+@pytest.mark.parametrize("percents", [(80, 80, 95), (60, 96, 95), (99, 80, 95)])
+def test_thresholds_must_rise(tmp_path: Path, percents: tuple[int, int, int]) -> None:
+    """Thresholds out of order are refused, wherever each of them comes from."""
+    medium, high, critical = percents
+    environ = {"MEMWATCHD_PRESSURE_CRITICAL_PERCENT": str(critical)}
+
+    problems = problems_from(
+        tmp_path, f"[pressure]\nmedium_percent = {medium}\nhigh_percent = {high}", environ=environ
+    )
+
+    assert "line 2: pressure.medium_percent" in problems[0]
+    assert "MEMWATCHD_PRESSURE_CRITICAL_PERCENT: percents must rise" in problems[0]
+    assert f"are {medium}, {high}, {critical}" in problems[0]
+
+
+def test_target_thresholds_are_judged_with_those_they_leave_out(tmp_path: Path) -> None:
+    """A target that overrides one percentage takes the others from [pressure], and is checked with them."""
+    text = '[pressure]\nhigh_percent = 70\n[pressure.targets."gpu0.gtt"]\ncritical_percent = {}\n'
+
+    settings = settings_from(tmp_path, text.format(90))
+    problems = problems_from(tmp_path, text.format(65))
+
+    assert settings.pressure.percents_of("gpu0.gtt") == (60, 70, 90)
+    assert settings.pressure.percents_of("ram") == (60, 70, 95)
+    assert settings.pressure.rules.for_target("gpu0.gtt").critical == 0.9
+    assert "line 4: pressure.targets.gpu0.gtt.critical_percent" in problems[0]
+    assert "percents of gpu0.gtt must rise" in problems[0]
+
+
+def test_two_variables_for_one_setting_are_refused(tmp_path: Path) -> None:
+    """Nobody has to guess which of two names for the same thing won."""
+    environ = {"MEMWATCHD_LISTEN": "127.0.0.1:1", "MEMWATCHD_WEB_LISTEN": "127.0.0.1:2"}
+
+    assert problems_from(tmp_path, environ=environ) == [
+        "MEMWATCHD_LISTEN and MEMWATCHD_WEB_LISTEN set the same thing; remove one of them"
+    ]
+
+
+def test_variables_of_kubernetes_are_not_mistakes(tmp_path: Path) -> None:
+    """A service called memwatchd puts variables into every pod; the daemon starts all the same."""
+    environ = {
+        "MEMWATCHD_SERVICE_HOST": "10.0.0.1",
+        "MEMWATCHD_SERVICE_PORT": "6360",
+        "MEMWATCHD_SERVICE_PORT_HTTP": "6360",
+        "MEMWATCHD_PORT": "tcp://10.0.0.1:6360",
+        "MEMWATCHD_PORT_6360_TCP": "tcp://10.0.0.1:6360",
+        "MEMWATCHD_PORT_6360_TCP_ADDR": "10.0.0.1",
+        "MEMWATCHD_GPU_SERVICE_HOST": "10.0.0.2",
+    }
+
+    assert settings_from(tmp_path, environ=environ).origins == {}
+    assert problems_from(tmp_path, environ={"MEMWATCHD_PORT": "80"})[0].startswith(
+        "MEMWATCHD_PORT is not a setting"
+    )
+
+
+def test_named_file_must_be_readable(tmp_path: Path) -> None:
+    """A file that was asked for and cannot be read is a problem; its reason is in the sentence."""
+    for name, reason in ((tmp_path / "absent", "No such file or directory"), (tmp_path, "Is a directory")):
+        with pytest.raises(BadSettings) as caught:
+            load({}, {"MEMWATCHD_CONFIG": str(name)})
+        assert caught.value.problems == [f"{name} cannot be read ({reason})"]
+
+
+def test_usual_file_is_used_where_it_exists_and_refused_where_it_is_broken(tmp_path: Path) -> None:
+    """The default file needs no flag, and is not skipped because it is bad."""
+    usual = tmp_path / "memwatchd.toml"
+    usual.write_text("[processes]\ntop = 3\n")
+    settings = load({}, {}, default_file=usual)
+    usual.write_bytes(b"\xff")
+
+    with pytest.raises(BadSettings, match="is not UTF-8 text: byte 0"):
+        load({}, {}, default_file=usual)
+
+    assert settings.processes.top == 3
+    assert settings.file == usual
+
+
+def test_byte_order_mark_and_windows_line_ends_are_harmless(tmp_path: Path) -> None:
+    """A file saved by a Windows editor works, and its line numbers are right."""
+    file = tmp_path / "memwatchd.toml"
+    file.write_bytes(b"\xef\xbb\xbf[processes]\r\ntop = 3\r\n")
+    settings = load({"config": str(file)}, {})
+
+    assert settings.processes.top == 3
+    assert settings.origins == {"processes.top": f"{file} line 2"}
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_secret_from_file_warns_where_others_can_read_it(tmp_path: Path, public: bool) -> None:
+    """A secret file that every user can read works, with a warning that names it."""
+    secret_file = tmp_path / "secret"
+    secret_file.write_text(SECRET + "\n")
+    secret_file.chmod(0o644 if public else 0o600)
+
+    settings = settings_from(tmp_path, WEBHOOK.replace(SECRET, f"file:{secret_file}"))
+
+    assert settings.alerts.webhooks[0].secret.keys == (b"a secret of thirty-two bytes len",)
+    assert [str(secret_file) in warning for warning in settings.warnings] == ([True] if public else [])
+
+
+def test_literal_secret_in_a_public_file_warns(tmp_path: Path) -> None:
+    """The configuration file itself is a secret file once a secret stands in it."""
+    file = tmp_path / "public.toml"
+    file.write_text(WEBHOOK)
+    file.chmod(0o644)
+
+    warnings = load({"config": str(file)}, {}).warnings
+
+    assert warnings == (
+        f"every user of this machine can read the webhook secret in {file}; chmod o-r {file} ends that",
+    )
+
+
+def test_secret_from_a_variable_may_begin_like_a_setting(tmp_path: Path) -> None:
+    """env:NAME works with any name, also one that would be refused as an unknown setting."""
+    text = WEBHOOK.replace(SECRET, "env:MEMWATCHD_WEBHOOK_SECRET")
+    settings = settings_from(tmp_path, text, environ={"MEMWATCHD_WEBHOOK_SECRET": f"{SECRET} {SECRET}"})
+
+    assert len(settings.alerts.webhooks[0].secret.keys) == 2
+
+
+@pytest.mark.parametrize(
+    ("secret", "words"),
+    [
+        ("hunter2", "secret is not file:/PATH, env:NAME, or whsec_"),
+        ("whsec_hunter2", "secret is not whsec_ followed by the base64 of 24 to 64 bytes"),
+        ("env:NOT_THERE", "names the environment variable NOT_THERE, which is not set"),
+        ("env:EMPTY", "names the environment variable EMPTY, which is empty"),
+        ("env:SHORT", "names the environment variable SHORT, which is not whsec_ followed by"),
+        ("file:/no/such", "names the file '/no/such', which cannot be read (No such file or directory)"),
+        ("file:secret", "must name it from the root"),
+        ("file:/dev/zero", "names /dev/zero, which is not a regular file"),
+    ],
+)
+def test_bad_secret_is_refused_and_not_repeated(tmp_path: Path, secret: str, words: str) -> None:
+    """A secret that cannot be used is a problem whose sentence does not contain it."""
+    environ = {"EMPTY": " ", "SHORT": "whsec_hunter2"}
+
+    problems = problems_from(tmp_path, WEBHOOK.replace(SECRET, secret), environ=environ)
+
+    assert words in problems[0]
+    assert "hunter2" not in "".join(problems)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f'secrt = "{SECRET}"',
+        'url = "https://user:hunter2@example.com/"',
+        'url = "https://example.com:99999/hunter2"',
+        'url = "ftp://example.com/hunter2"',
+        'url = ["https://example.com/hunter2"]',
+        'secret = { hunter2 = "hunter2" }',
+        'secret = "hunter2',
+    ],
+)
+def test_no_problem_repeats_a_secret(tmp_path: Path, line: str) -> None:
+    """However a webhook is miswritten, neither secret nor URL path appears in the sentences."""
+    problems = problems_from(tmp_path, f'[[alerts.webhooks]]\nname = "ops"\n{line}\n')
+
+    told = " ".join(problems).replace("{ hunter2", "")
+    assert "hunter2" not in told
+    assert SECRET not in told
+
+
+def test_settings_do_not_show_their_secrets(tmp_path: Path) -> None:
+    """repr, str and dumps of settings with a webhook contain neither its secret nor its URL's path."""
+    settings = settings_from(tmp_path, WEBHOOK)
+
+    for shown in (repr(settings), str(settings), settings.model_dump_json(), repr(settings.model_dump())):
+        assert "example.com" in shown
+        assert "thirty-two" not in shown
+        assert SECRET not in shown
+        assert "token" not in shown
+
+
+def test_settings_are_frozen() -> None:
+    """Settings can be handed to any thread: nobody changes them."""
+    with pytest.raises(ValidationError, match="frozen"):
+        Settings().web.max_streams = 3
+
+
+def test_changes_are_told_by_key_with_what_needs_a_restart(tmp_path: Path) -> None:
+    """A reload knows what is different, and which of it has to wait for the next start."""
+    old = settings_from(tmp_path, '[history]\nlength = "2h"\n' + WEBHOOK)
+    other = "whsec_" + base64.b64encode(b"b" * 32).decode()
+    new = settings_from(
+        tmp_path, '[web]\nlisten = ["[::1]:1"]\n[pressure]\nhigh_percent = 75\n' + WEBHOOK.replace(SECRET, other)
+    )
+
+    assert [str(change) for change in describe_changes(old, new)] == [
+        'web.listen: ["127.0.0.1:6360"] → ["[::1]:1"] (takes effect at the next start)',
+        'history.length: "2h" → "1h" (takes effect at the next start)',
+        "pressure.high_percent: 80 → 75",
+        'alerts.webhooks.ops.secret: "(hidden)" → "(hidden)"',
+    ]
+    assert describe_changes(old, old) == ()
+
+
+def test_added_webhook_is_a_change_and_the_others_are_not(tmp_path: Path) -> None:
+    """Webhooks are compared by name, so one more at the front changes nothing about the rest."""
+    first = WEBHOOK.replace('"ops"', '"first"')
+
+    changes = describe_changes(settings_from(tmp_path, WEBHOOK), settings_from(tmp_path, first + WEBHOOK))
+
+    assert {change.key.rsplit(".", 1)[0] for change in changes} == {"alerts.webhooks.first"}
+    assert {change.before for change in changes} == {"not set"}
+
+
+def uncommented(text: str) -> str:
+    """The shipped file with every key switched on: a # directly before a key or a table, without a space."""
+    return re.sub(r"^#(?=[\[a-z])", "", text, flags=re.MULTILINE)
+
+
+def test_shipped_file_changes_nothing(tmp_path: Path) -> None:
+    """The configuration file as installed has only defaults."""
+    settings = settings_from(tmp_path, SHIPPED.read_text())
+
+    assert settings.origins == {}
+    assert describe_changes(Sections(), settings) == ()
+
+
+def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
+    """Every setting stands in the shipped file with its default value, and nothing stands there that is none."""
+    secret_file = tmp_path / "webhook-secret"
+    secret_file.write_text(SECRET)
+    secret_file.chmod(0o600)
+    text = uncommented(SHIPPED.read_text()).replace("/etc/memwatchd/webhook-secret", str(secret_file))
+
+    settings = settings_from(tmp_path, text)
+
+    keys = {".".join(path) for path, _ in flat(settings)}
+    assert keys == set(settings.origins)
+    values = dict(flat(settings))
+    assert {path for path, default in flat(Sections()) if values.get(path) != default} == {
+        ("web", "url"),
+        ("alerts", "webhooks"),
+    }
+    assert settings.alerts.webhooks[0].timeout == timedelta(seconds=15)
+    assert settings.pressure.percents_of("ram") == settings.pressure.percents_of("")
+
+
+def test_every_line_of_the_shipped_file_is_a_comment_a_key_or_a_table() -> None:
+    """No key hides in the shipped file behind a # with a space, where the other tests would not see it."""
+    for line in SHIPPED.read_text().splitlines():
+        assert re.fullmatch(r"|# .*|#|#?\[.*\]|#[a-z_]+ = .+", line), line
+
+
+def test_every_setting_has_a_variable_and_no_two_share_one() -> None:
+    """The environment reaches every key that has a single value."""
+    long_names = {
+        name for name, setting in variables().items() if name == "MEMWATCHD_" + "_".join(setting.path).upper()
+    }
+    keys = {path for path, _ in flat(Sections())}
+
+    assert {setting.path for setting in variables().values()} == keys - {("alerts", "webhooks")}
+    assert len(long_names) == len(keys) - 1
+
+
+@given(st.text() | st.text("[]=.#\"'\n{}, abcdefghijklmnopqrstuvwxyz_0123456789", max_size=400))
+def test_any_text_is_settings_or_a_problem(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    """No file content whatever raises anything but BadSettings, and that has a sentence."""
+    file = tmp_path_factory.getbasetemp() / "any.toml"
+    file.write_bytes(text.encode("utf-8", "surrogatepass"))
+
+    assert problems_or_settings({"config": str(file)}, {}) is not None
+
+
+def problems_or_settings(flags: Mapping[str, Any], environ: Mapping[str, str]) -> Settings | list[str] | None:
+    """The settings, or what is wrong with them; None if nothing is said to be wrong and they are refused."""
+    try:
+        return load(flags, environ, default_file=Path("/nonexistent"))
+    except BadSettings as bad:
+        return bad.problems or None
+
+
+SCALARS = (
+    st.text(max_size=20)
+    | st.integers()
+    | st.floats()
+    | st.booleans()
+    | st.datetimes()
+    | st.lists(st.integers(), max_size=2)
+)
+
+
+@given(st.sampled_from([path for path, _ in flat(Sections())]), SCALARS)
+def test_any_value_of_any_key_is_used_or_refused_by_name(
+    tmp_path_factory: pytest.TempPathFactory, path: tuple[str, ...], value: object
+) -> None:
+    """A known key with any value of any type is either in force or named in a problem."""
+    file = tmp_path_factory.getbasetemp() / "value.toml"
+    written = f"[{'.'.join(path[:-1])}]\n{path[-1]} = {toml_of(value)}\n"
+    file.write_text(written, encoding="utf-8")
+
+    found = problems_or_settings({"config": str(file)}, {})
+
+    assert isinstance(found, Settings) or (found and ".".join(path) in found[0] and len(found[0]) < 600)
+
+
+def toml_of(value: object) -> str:
+    if isinstance(value, str):
+        return '"' + "".join(f"\\U{ord(character):08x}" for character in value) + '"'
+    if isinstance(value, list):
+        return "[" + ", ".join(toml_of(item) for item in value) + "]"
+    return value.isoformat() if hasattr(value, "isoformat") else str(value).lower()
+
+
+@given(st.dictionaries(st.sampled_from(sorted(variables())), st.text(), max_size=4))
+def test_any_environment_is_settings_or_a_problem(environ: dict[str, str]) -> None:
+    """No value of any variable raises anything but BadSettings."""
+    found = problems_or_settings({}, environ)
+
+    assert isinstance(found, Settings) or (found and all(text.startswith("MEMWATCHD_") for text in found))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1s", 1),
+        ("500ms", 0.5),
+        ("5m", 300),
+        ("1h", 3600),
+        ("2", 2),
+        (" 1.5 s ", 1.5),
+        (3, 3),
+        (0.25, 0.25),
+        ("0", 0),
+    ],
+)
+def test_durations_are_written_in_the_usual_ways(text: object, seconds: float) -> None:
+    """ms, s, m and h are understood, and a plain number means seconds."""
+    assert duration_of(text) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "s", "-1s", "1 day", "1h30m", "٣s", "1e3", "nan", True, None, [], float("inf"), 1e300]
+)
+def test_other_durations_are_refused(text: object) -> None:
+    """What is no duration is refused, and never taken for 0."""
+    with pytest.raises(Refused):
+        duration_of(text)
+
+
+@given(st.integers(min_value=0, max_value=10**12))
+def test_durations_survive_being_written(microseconds: int) -> None:
+    """A duration that is written and read again is the same."""
+    duration = timedelta(microseconds=microseconds)
+
+    assert duration_of(duration_text(duration)) == duration
+
+
+@given(st.text() | st.floats() | st.integers())
+def test_any_duration_is_read_or_refused(value: object) -> None:
+    """No text or number makes the duration parser raise anything else."""
+    try:
+        assert duration_of(value) is not None
+    except Refused:
+        return
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:6360", TcpAddress("127.0.0.1", 6360)),
+        ("Localhost:0", TcpAddress("localhost", 0)),
+        ("[::]:80", TcpAddress("::", 80)),
+        ("[fe80::1%eth0]:80", TcpAddress("fe80::1%eth0", 80)),
+        ("unix:/run/memwatchd.sock", UnixAddress("/run/memwatchd.sock")),
+    ],
+)
+def test_addresses_are_written_in_the_usual_ways(text: str, address: object) -> None:
+    """HOST:PORT, [IPv6]:PORT and unix:/PATH are understood and written back as they were."""
+    assert address_of(text) == address
+    assert str(address) == text.lower()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ":6360", "localhost", "localhost:", "localhost:x", "localhost:65536", "::1:80", "[::1]", "[1.2.3.4]:80",
+     "1.2.3.4.5:80", "256.1.1.1:80", "a b:80", "*:80", "unix:", "unix:run/x", "unix:/", "unix:/" + "x" * 200,
+     "http://localhost:80", "-a:80", 80, None],
+)  # fmt: skip
+def test_other_addresses_are_refused(text: object) -> None:
+    """What cannot be listened on is refused before anybody tries."""
+    with pytest.raises(Refused):
+        address_of(text)
+
+
+@given(st.text() | st.from_regex(r"\A(unix:|\[)?[a-z0-9.:/%]*\]?:?[0-9]*\Z"))
+def test_any_address_is_read_or_refused(text: str) -> None:
+    """Whatever is accepted is an address that reads the same once more."""
+    try:
+        address = address_of(text)
+    except Refused:
+        return
+
+    assert address_of(str(address)) == address
+
+
+def test_lines_are_found_for_every_way_to_write_a_key() -> None:
+    """Dotted keys, quoted keys, tables and lists of tables all have the line they stand on."""
+    text = 'a.b = 1\n[c] # x\n"d e" = 2\n\n[[f.g]]\nh = 3\n[[f.g]]\nh = 4\n[i."j.k"]\nl=[1,\n2]\n'
+
+    lines = line_numbers(text)
+
+    assert lines[("a", "b")] == 1
+    assert lines[("c", "d e")] == 3
+    assert lines[("f", "g", 0, "h")] == 6
+    assert lines[("f", "g", 1, "h")] == 8
+    assert lines[("i", "j.k", "l")] == 10

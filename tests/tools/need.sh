@@ -1,0 +1,26 @@
+#!/bin/sh
+# need.sh WHAT...: make sure that programs the tests drive are here; install them where that is possible.
+set -eu
+
+program_of() {
+    case $1 in
+    chromium) command -v chromium || command -v chromium-browser || command -v google-chrome ;;
+    *) command -v "$1" ;;
+    esac
+}
+
+missing=
+for what in "$@"; do
+    program_of "$what" >/dev/null || missing="$missing $what"
+done
+[ -n "$missing" ] || exit 0
+
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "installing:$missing"
+    apt-get update -qq
+    # shellcheck disable=SC2086
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing fonts-dejavu-core >/dev/null
+else
+    echo "The tests drive programs that are not here. Run: sudo apt install$missing" >&2
+    exit 1
+fi

@@ -1,0 +1,171 @@
+"""Somebody who receives webhooks, over real sockets: well, badly, slowly, for ever."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One request as it arrived."""
+
+    at: float
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class Site:
+    """What has arrived, and how the next requests are answered: by status and headers; the last answer stays.
+
+    While `may_answer` is cleared, requests arrive and wait for their answer.
+    """
+
+    answers: list[tuple[int, dict[str, str]]]
+    url: str = ""
+    deliveries: list[Delivery] = field(default_factory=list)
+    may_answer: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.may_answer.set()
+
+    def next_answer(self) -> tuple[int, dict[str, str]]:
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+@contextmanager
+def receiving(*answers: int | tuple[int, dict[str, str]], certificate: Path | None = None) -> Iterator[Site]:
+    """A receiver on a port of its own that answers each request in turn as told; 200 if not told."""
+    site = Site([(answer, {}) if isinstance(answer, int) else answer for answer in answers or (200,)])
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            site.deliveries.append(Delivery(time.monotonic(), self.path, headers, body))
+            site.may_answer.wait(5.0)
+            status, extra = site.next_answer()
+            self.send_response(status)
+            for name, value in extra.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"ok")
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    class Quiet(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            """A client that refuses our certificate is no news."""
+
+    server = Quiet(("127.0.0.1", 0), Handler)
+    if certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    site.url = f"{'https' if certificate else 'http'}://localhost:{server.server_address[1]}/hook/token?key=value"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield site
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextmanager
+def talking(talk: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A receiver's URL whose every connection is handed to `talk`; OSError in there means the sender hung up."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    connections: list[socket.socket] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            connections.append(connection)
+            threading.Thread(target=_talk, args=(talk, connection), daemon=True).start()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+        for connection in connections:
+            connection.close()
+
+
+def _talk(talk: Callable[[socket.socket], None], connection: socket.socket) -> None:
+    try:
+        connection.recv(65_536)
+        talk(connection)
+    except OSError:
+        return
+
+
+def silent(connection: socket.socket) -> None:
+    """Takes the request and never says a word."""
+    connection.recv(1)
+
+
+def garbage(connection: socket.socket) -> None:
+    connection.sendall(b"220 mail.example.com ESMTP\r\n")
+    connection.close()
+
+
+def dripping(connection: socket.socket) -> None:
+    """Sends a header a byte at a time, so that no single read ever waits for long."""
+    connection.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+    while True:
+        connection.sendall(b"x")
+        time.sleep(0.02)
+
+
+class Endless:
+    """Answers 200 and a body of 2 GB, and counts what it gets rid of."""
+
+    def __init__(self) -> None:
+        self.sent_bytes = 0
+
+    def __call__(self, connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2000000000\r\n\r\n")
+        while True:
+            self.sent_bytes += connection.send(b"x" * 65_536)
+
+
+def self_signed(folder: Path, name: str = "localhost") -> Path:
+    """A certificate that nobody vouches for, with its key in the same file."""
+    file, key = folder / f"{name}.pem", folder / f"{name}.key"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",
+         "-addext", f"subjectAltName=DNS:{name}", "-keyout", str(key), "-out", str(file)],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    file.write_text(key.read_text() + file.read_text())
+    return file
+
+
+def wait_until(reached: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Returns as soon as something is so; fails when it is not so in time."""
+    until = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < until, f"not reached within {seconds} s"
+        time.sleep(0.005)

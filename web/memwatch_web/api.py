@@ -1,0 +1,212 @@
+"""REST: the latest snapshot, its parts, the recent past and the stream of what comes."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query
+from starlette.responses import Response
+
+from memwatch.history import Bucket
+from memwatch.monitor import Monitor
+from memwatch.series import unit_of
+from memwatch.snapshot import Snapshot
+from memwatch_web import as_json
+from memwatch_web.as_json import to_bytes
+from memwatch_web.once import OncePerTick
+from memwatch_web.problems import Problem
+from memwatch_web.stream import Broker, EventStream, sse
+
+MOST_SERIES = 20
+MOST_POINTS = 2000
+JSON_TYPE = "application/json"
+STREAM_EVENTS = ("snapshot", "pressure", "event")
+
+# Path, and how its answer is read off a snapshot. What the answers look like is in `contract`.
+PARTS: tuple[tuple[str, Callable[[Snapshot], Any]], ...] = (
+    ("snapshot", as_json.snapshot_json),
+    ("pools", as_json.pools_json),
+    ("shares", as_json.shares_json),
+    ("devices", as_json.devices_json),
+    ("processes", as_json.processes_json),
+    ("pressure", as_json.pressure_json),
+    ("collectors", as_json.collectors_json),
+)
+
+
+def current(monitor: Monitor) -> Snapshot:
+    if monitor.latest is None:
+        raise Problem(503, "nothing has been read yet; ask again in a second.", headers={"Retry-After": "1"})
+    return monitor.latest
+
+
+def create_router(monitor: Monitor, broker: Broker) -> APIRouter:
+    router = APIRouter(prefix="/api/v1", tags=["memory"])
+    for name, render in PARTS:
+        _add_part(router, monitor, name, render)
+    _add_lists(router, monitor)
+    _add_history(router, monitor)
+    _add_stream(router, monitor, broker)
+    return router
+
+
+def _add_part(router: APIRouter, monitor: Monitor, name: str, render: Callable[[Snapshot], Any]) -> None:
+    face = OncePerTick(lambda snapshot: to_bytes(render(snapshot)))
+
+    async def part() -> Response:
+        return Response(face.plain(current(monitor)), media_type=JSON_TYPE)
+
+    router.add_api_route(f"/{name}", part, name=name, summary=name.title())
+
+
+def _add_lists(router: APIRouter, monitor: Monitor) -> None:
+    @router.get("/alerts")
+    async def alerts() -> Response:
+        """Alerts that fire or are about to."""
+        return Response(to_bytes(as_json.alerts_json(monitor.watches)), media_type=JSON_TYPE)
+
+    @router.get("/events")
+    async def events(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
+        """What happened, newest first."""
+        return Response(to_bytes(as_json.events_json(monitor.events.latest(limit))), media_type=JSON_TYPE)
+
+
+def _add_history(router: APIRouter, monitor: Monitor) -> None:
+    @router.get("/history")
+    async def history(
+        series: Annotated[list[str] | None, Query(description="Names, repeated or separated by commas.")] = None,
+        from_: Annotated[str | None, Query(alias="from", description="Unix seconds or RFC 3339.")] = None,
+        to: Annotated[str | None, Query(description="Unix seconds or RFC 3339; now by default.")] = None,
+        points: Annotated[int, Query(ge=1, le=MOST_POINTS)] = 300,
+    ) -> Response:
+        """The recent past, gathered into at most about `points` buckets with least, mean and greatest value."""
+        names = names_of(series, monitor.history.names())
+        end = instant("to", to, monitor.to_wall(monitor.history.end))
+        start = instant("from", from_, end - monitor.rules.history_seconds)
+        if start >= end:
+            raise Problem(422, f"from is {start} and to is {end}: from must be earlier than to.")
+        answer = {
+            "from": start,
+            "to": end,
+            "points": points,
+            "series": [series_json(monitor, name, start, end, points) for name in names],
+        }
+        return Response(to_bytes(answer), media_type=JSON_TYPE)
+
+
+def names_of(given: list[str] | None, known: list[str]) -> list[str]:
+    """The series asked for, or the used bytes of every pool when none is named."""
+    names = [name for one in given or [] for name in one.split(",") if name]
+    if not names:
+        return [name for name in known if name.startswith("pool.") and name.endswith(".used_bytes")]
+    for name in names:
+        if name not in known:
+            raise Problem(422, f"series is {name[:80]!r}: no such series. There are: {', '.join(sorted(known))}.")
+    if len(names) > MOST_SERIES:
+        raise Problem(422, f"series names {len(names)} series: at most {MOST_SERIES} in one request.")
+    return names
+
+
+def instant(name: str, text: str | None, default: float) -> float:
+    """A time parameter as Unix seconds."""
+    if text is None:
+        return default
+    try:
+        unix = float(text)
+    except ValueError:
+        unix = _rfc3339(text)
+    if not math.isfinite(unix) or abs(unix) > 1e11:
+        raise Problem(422, f"{name} is {text[:80]!r}: give Unix seconds or a time such as 2026-01-31T12:00:00Z.")
+    return unix
+
+
+def _rfc3339(text: str) -> float:
+    try:
+        parsed = datetime.fromisoformat(text.replace("Z", "+00:00").replace(" ", "+"))
+        return parsed.replace(tzinfo=parsed.tzinfo or timezone.utc).timestamp()
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+def series_json(monitor: Monitor, name: str, start: float, end: float, points: int) -> dict[str, Any]:
+    shift = monitor.to_wall(0.0)
+    buckets = monitor.history.query(name, start - shift, end - shift, points)
+
+    def column(figure: Callable[[Bucket], float | None]) -> list[float | None]:
+        return [figure(bucket) for bucket in buckets]
+
+    return {
+        "name": name,
+        "unit": unit_of(name),
+        "unix": [round(bucket.boottime + shift, 3) for bucket in buckets],
+        "min": column(lambda bucket: bucket.minimum),
+        "avg": column(lambda bucket: bucket.average),
+        "max": column(lambda bucket: bucket.maximum),
+    }
+
+
+class JsonStream:
+    """What one listener of /api/v1/stream gets on each tick: the shared snapshot, and what it has not seen yet."""
+
+    # Event numbers begin anew with each start; a Last-Event-ID of another start resumes nothing.
+    run = secrets.token_hex(4)
+
+    def __init__(self, monitor: Monitor, face: OncePerTick, wanted: frozenset[str], last_id: str | None) -> None:
+        self._monitor = monitor
+        self._face = face
+        self._wanted = wanted
+        self._seen = self._resumed_from(last_id)
+        self._levels: dict[str, str] = {}
+
+    def chunk(self, snapshot: Snapshot) -> bytes:
+        parts = [sse("event", to_bytes(as_json.event_json(event))) for event in self._events()]
+        parts.append(self._pressure(snapshot))
+        head = f"id: {self.run}-{self._seen}\n".encode()
+        return b"".join(parts) + head + self._face.plain(snapshot)
+
+    def _events(self) -> list[Any]:
+        events = self._monitor.events.since(self._seen)
+        self._seen = events[-1].seq if events else self._seen
+        return events if "event" in self._wanted else []
+
+    def _pressure(self, snapshot: Snapshot) -> bytes:
+        levels = {pressure.target: pressure.level.word for pressure in snapshot.pressure}
+        if levels == self._levels or "pressure" not in self._wanted:
+            return b""
+        self._levels = levels
+        return sse("pressure", to_bytes(as_json.pressure_json(snapshot)))
+
+    def _resumed_from(self, last_id: str | None) -> int:
+        run, _, seq = (last_id or "").partition("-")
+        return int(seq) if run == self.run and seq.isdecimal() and len(seq) < 16 else self._monitor.events.last_seq
+
+
+def _add_stream(router: APIRouter, monitor: Monitor, broker: Broker) -> None:
+    snapshot_event = OncePerTick(lambda snapshot: sse("snapshot", to_bytes(as_json.snapshot_json(snapshot))))
+    no_snapshot = OncePerTick(lambda snapshot: sse("tick", to_bytes({"seq": snapshot.seq, "unix": snapshot.unix})))
+
+    @router.get("/stream")
+    async def stream(
+        events: Annotated[str, Query(description="Which of snapshot, pressure, event.")] = ",".join(STREAM_EVENTS),
+        last_event_id: Annotated[str | None, Header()] = None,
+    ) -> Response:
+        """Server-sent events, one tick at a time; missed events are sent again after a Last-Event-ID."""
+        wanted = frozenset(events.split(","))
+        for event in wanted - set(STREAM_EVENTS):
+            raise Problem(422, f"events is {event[:80]!r}: use some of {', '.join(STREAM_EVENTS)}.")
+        refuse_when_full(broker)
+        face = snapshot_event if "snapshot" in wanted else no_snapshot
+        return EventStream(broker, JsonStream(monitor, face, wanted, last_event_id).chunk)
+
+
+def refuse_when_full(broker: Broker) -> None:
+    if broker.full:
+        raise Problem(
+            503,
+            f"all {broker.most} streams are taken; try later or raise max_streams.",
+            headers={"Retry-After": "30"},
+        )

@@ -1,0 +1,189 @@
+"""The application: every path, in one list."""
+
+from __future__ import annotations
+
+import inspect
+import mimetypes
+from collections.abc import Callable, Iterable, MutableSequence, Sequence
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from memwatch import __version__
+from memwatch.monitor import Monitor
+from memwatch_web import problems
+from memwatch_web.api import create_router, current, refuse_when_full
+from memwatch_web.as_json import to_bytes
+from memwatch_web.gate import Gate
+from memwatch_web.metrics import Exporter, Notifier, negotiated
+from memwatch_web.once import OncePerTick
+from memwatch_web.options import FaceOptions
+from memwatch_web.pages import Pages
+from memwatch_web.problems import Problem
+from memwatch_web.stream import Broker, EventStream, sse
+
+STATIC = Path(__file__).parent / "static"
+STALLED_INTERVALS = 3.0
+
+
+def create_app(
+    monitor: Monitor,
+    pages: Pages,
+    options: Callable[[], FaceOptions],
+    broker: Broker,
+    notifiers: Sequence[Notifier],
+    date_headers: MutableSequence[tuple[bytes, bytes]],
+) -> ASGIApp:
+    """All faces of one monitor behind the gate."""
+    app = Application(
+        title="memwatchd",
+        version=__version__,
+        description="Memory of this machine: pools that add up, and shares inside them. Sizes are bytes.",
+        docs_url=None,
+        redoc_url=None,
+        **_no_telemetry(),
+    )
+    problems.install(app)
+    exporter = Exporter(__version__, lambda: monitor.watches, notifiers, lambda: options().process_metrics)
+    app.router.routes.insert(0, Route("/metrics", Metrics(monitor, exporter), methods=["GET", "HEAD"]))
+    app.include_router(create_router(monitor, broker))
+    _add_health(app, monitor)
+    _add_pages(app, monitor, pages, broker)
+    _add_static(app)
+    return Gate(app, lambda: options().hosts, date_headers)
+
+
+class Application(FastAPI):
+    """FastAPI whose description is made when somebody asks for it: its models cost 2 MiB (November 2026)."""
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            from memwatch_web.openapi import with_answers
+
+            self.openapi_schema = with_answers(super().openapi())
+        return self.openapi_schema
+
+
+def _no_telemetry() -> dict[str, Any]:
+    """FastAPI from 0.145 on exports traces when an environment variable says so; a monitor must not."""
+    if "telemetry" in inspect.signature(FastAPI).parameters:
+        return {"telemetry": {"auto_configure": False, "tracing": False}}
+    return {}
+
+
+class Metrics:
+    """/metrics as a bare ASGI answer: the same bytes to every scraper of a tick."""
+
+    def __init__(self, monitor: Monitor, exporter: Exporter) -> None:
+        self._monitor = monitor
+        self._exporter = exporter
+        self._faces: dict[str, OncePerTick] = {}
+
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        encode, content_type = negotiated(headers.get(b"accept", b"").decode("latin-1"))
+        gzipped = b"gzip" in headers.get(b"accept-encoding", b"")
+        face = self._face(content_type, encode)
+        snapshot = current(self._monitor)
+        body = face.gzipped(snapshot) if gzipped else face.plain(snapshot)
+        fields = [(b"content-type", content_type.encode()), (b"content-length", b"%d" % len(body))]
+        fields.append((b"vary", b"accept, accept-encoding"))
+        if gzipped:
+            fields.append((b"content-encoding", b"gzip"))
+        await send({"type": "http.response.start", "status": 200, "headers": fields})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    def _face(self, content_type: str, encode: Callable[[Any], bytes]) -> OncePerTick:
+        face = self._faces.get(content_type)
+        if face is None:
+            if len(self._faces) >= 8:  # the client names the version: do not keep every invention
+                self._faces.clear()
+            face = OncePerTick(lambda snapshot: self._exporter.render(snapshot, encode))
+            self._faces[content_type] = face
+        return face
+
+
+def stalled_seconds(monitor: Monitor) -> float | None:
+    """How old the latest snapshot is, where that is more than three intervals: then the loop does not tick."""
+    age = monitor.age_seconds()
+    return age if age is not None and age > STALLED_INTERVALS * monitor.rules.interval_seconds else None
+
+
+def _add_health(app: FastAPI, monitor: Monitor) -> None:
+    @app.get("/healthz", tags=["health"])
+    async def healthz() -> Response:
+        """200 while the loop ticks: the last tick is at most three intervals old."""
+        age = monitor.age_seconds()
+        fresh = age is not None and stalled_seconds(monitor) is None
+        status = "ok" if fresh else "starting" if age is None else "stalled"
+        body = to_bytes({"status": status, "age_seconds": age})
+        return Response(body, status_code=200 if fresh else 503, media_type="application/json")
+
+    @app.get("/readyz", tags=["health"])
+    async def readyz() -> Response:
+        """200 once the first snapshot exists."""
+        age = monitor.age_seconds()
+        body = to_bytes({"status": "starting" if age is None else "ok", "age_seconds": age})
+        return Response(body, status_code=503 if age is None else 200, media_type="application/json")
+
+
+def _add_pages(app: FastAPI, monitor: Monitor, pages: Pages, broker: Broker) -> None:
+    for page in pages.names:
+        _add_page(app, monitor, pages, page)
+    streams = {page: OncePerTick(_fragment_event(pages, page)) for page in pages.names}
+
+    @app.get("/live", include_in_schema=False)
+    async def live(page: str = "overview") -> Response:
+        if page not in streams:
+            raise Problem(422, f"page is {page[:80]!r}: use one of {', '.join(streams)}.")
+        refuse_when_full(broker)
+        return EventStream(broker, streams[page].plain)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(pages.docs())
+
+
+def _add_page(app: FastAPI, monitor: Monitor, pages: Pages, page: str) -> None:
+    face = OncePerTick(lambda snapshot: pages.page(page, snapshot))
+
+    async def show() -> Response:
+        snapshot, stalled = current(monitor), stalled_seconds(monitor)
+        body = face.plain(snapshot) if stalled is None else pages.page(page, snapshot, stalled)
+        return HTMLResponse(body)
+
+    app.add_api_route(pages.path(page), show, include_in_schema=False, name=page)
+
+
+def _fragment_event(pages: Pages, page: str) -> Callable[[Any], bytes]:
+    return lambda snapshot: sse(page, pages.fragment(page, snapshot))
+
+
+def static_files(root: Path) -> Iterable[tuple[str, Path]]:
+    """Every file under `root` by the path it is served at: a fixed list, so no request can leave it."""
+    return [(path.relative_to(root).as_posix(), path) for path in sorted(root.rglob("*")) if path.is_file()]
+
+
+def _add_static(app: FastAPI) -> None:
+    for name, path in static_files(STATIC):
+        app.router.routes.append(Route(f"/static/{name}", _file_of(path, "vendor/" in name), name=f"static {name}"))
+
+
+def _file_of(path: Path, versioned: bool) -> Callable[[Request], Any]:
+    """A file, read when it is asked for. Names with a version never change; the others are checked by their tag."""
+    lifetime = "public, max-age=31536000, immutable" if versioned else "no-cache"
+    tag = f'"{path.stat().st_mtime_ns:x}-{path.stat().st_size:x}"'
+    media_type = mimetypes.guess_type(path.name)[0] or "text/plain"
+
+    async def send_file(request: Request) -> Response:
+        headers = {"cache-control": lifetime, "etag": tag}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(path.read_bytes(), media_type=media_type, headers=headers)
+
+    return send_file

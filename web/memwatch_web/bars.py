@@ -1,0 +1,147 @@
+"""Where everything lies in the bar of a pool: parts of its size, from 0 to 1. Pure geometry, no words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from memwatch.model import Absent, Content, Pool, Share
+from memwatch.pressure import Thresholds
+from memwatch.snapshot import Snapshot
+
+# Left to right: what is used, the part that may move first; then what is available.
+ORDER = (
+    "anonymous",
+    "shared_memory",
+    "huge_pages",
+    "kernel",
+    "devices",
+    "used",
+    "reserved",
+    "unattributed",
+    "page_cache",
+    "available",
+    "free",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One part of a bar by use."""
+
+    kind: str
+    size_bytes: int
+    start: float
+    width: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The inner bar of one share. `around` are the used parts of what it is inside of, outermost first."""
+
+    share: Share
+    depth: int
+    used: float | Absent
+    limit: float | Absent
+    around: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where a level begins."""
+
+    level: str
+    threshold: float
+    position: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One pool to scale. No segments: its use is not known."""
+
+    pool: Pool
+    segments: tuple[Segment, ...]
+    lanes: tuple[Lane, ...]
+    marks: tuple[Mark, ...]
+
+
+def bars_of(snapshot: Snapshot, thresholds: Mapping[str, Thresholds]) -> tuple[Bar, ...]:
+    """The bar of every pool; `thresholds` by pool id, `Thresholds()` where none is given."""
+    inside = _by_parent(snapshot.shares)
+    return tuple(
+        Bar(
+            pool,
+            segments_of(pool),
+            tuple(lanes_of(pool, inside)),
+            marks_of(pool, thresholds.get(pool.id, Thresholds())),
+        )
+        for pool in snapshot.pools
+    )
+
+
+def segments_of(pool: Pool) -> tuple[Segment, ...]:
+    """The parts of a pool side by side; they add up to its size. None where its use is not known."""
+    if not pool.size_bytes or isinstance(pool.used_bytes, Absent) or isinstance(pool.available_bytes, Absent):
+        return ()
+    parts = pool.contents or _plain(pool, pool.used_bytes, pool.available_bytes)
+    segments, start = [], 0
+    for part in sorted(_with_devices(pool, parts), key=_place):
+        left = start / pool.size_bytes
+        segments.append(Segment(part.kind, part.size_bytes, left, part.size_bytes / pool.size_bytes))
+        start += part.size_bytes
+    return tuple(segments)
+
+
+def _place(part: Content) -> int:
+    """Kinds not known here stand with what is used."""
+    return ORDER.index(part.kind) if part.kind in ORDER else ORDER.index("unattributed")
+
+
+def _plain(pool: Pool, used: int, available: int) -> tuple[Content, ...]:
+    reserved = 0 if isinstance(pool.reserved_bytes, Absent) else min(pool.reserved_bytes, used)
+    parts = (Content("used", used - reserved), Content("reserved", reserved), Content("available", available))
+    return tuple(part for part in parts if part.kind != "reserved" or reserved)
+
+
+def _with_devices(pool: Pool, parts: tuple[Content, ...]) -> tuple[Content, ...]:
+    """What the kernel cannot explain and a share can is the devices'; only the remainder is unattributed."""
+    remainder = pool.unattributed_bytes
+    sizes = {part.kind: part.size_bytes for part in parts}
+    unexplained = sizes.get("unattributed", 0)
+    if isinstance(remainder, Absent) or remainder >= unexplained or "devices" in sizes:
+        return parts
+    rest = tuple(part for part in parts if part.kind != "unattributed")
+    return (*rest, Content("devices", unexplained - remainder), Content("unattributed", remainder))
+
+
+def marks_of(pool: Pool, thresholds: Thresholds) -> tuple[Mark, ...]:
+    """Levels are judged on what is not set aside, so their marks stand right of it."""
+    if not pool.size_bytes:
+        return ()
+    aside = pool.set_aside_bytes / pool.size_bytes
+    lines = (("medium", thresholds.medium), ("high", thresholds.high), ("critical", thresholds.critical))
+    return tuple(Mark(level, line, aside + line * (1 - aside)) for level, line in lines)
+
+
+def lanes_of(
+    pool: Pool, inside: Mapping[str, tuple[Share, ...]], within: str | None = None, around: tuple[float, ...] = ()
+) -> Iterator[Lane]:
+    """The shares of a pool, each followed by the shares inside it."""
+    if not pool.size_bytes:
+        return
+    for share in inside.get(within or pool.id, ()):
+        used = _part(share.used_bytes, pool.size_bytes)
+        yield Lane(share, len(around), used, _part(share.limit_bytes, pool.size_bytes), around)
+        extent = 1.0 if isinstance(used, Absent) else used
+        yield from lanes_of(pool, inside, share.id, (*around, extent))
+
+
+def _part(figure: int | Absent, whole: int) -> float | Absent:
+    return figure if isinstance(figure, Absent) else min(1.0, figure / whole)
+
+
+def _by_parent(shares: Iterable[Share]) -> dict[str, tuple[Share, ...]]:
+    inside: dict[str, tuple[Share, ...]] = {}
+    for share in shares:
+        inside[share.within] = (*inside.get(share.within, ()), share)
+    return inside

@@ -1,0 +1,251 @@
+"""The JSON contract, for OpenAPI and for tests. Bytes are integers; null means absent, and `absent` says why."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Reason = Literal["not_supported", "not_permitted", "not_available", "stale", "inconsistent"]
+LevelWord = Literal["low", "medium", "high", "critical"]
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Figures(Answer):
+    absent: dict[str, Reason] = Field(default_factory=dict, description="Why a field of this object is null.")
+
+
+class Machine(Figures):
+    name: str | None
+    architecture: str = Field(examples=["unified", "discrete", "mixed", "cpu_only", "unknown"])
+    explanation: str
+    in_container: bool
+
+
+class Pool(Figures):
+    """Physical memory that overlaps no other pool: used_bytes + available_bytes = size_bytes."""
+
+    id: str
+    kind: Literal["system_ram", "vram", "hbm", "carveout"]
+    label: str
+    size_bytes: int
+    used_bytes: int | None
+    available_bytes: int | None
+    free_bytes: int | None = Field(
+        description="Memory nobody uses for anything (MemFree); cache is available, not free."
+    )
+    reserved_bytes: int | None
+    unattributed_bytes: int | None = Field(description="Used, and nobody known holds it.")
+    overlap: bool = Field(description="True where the known holders add up to more than is used.")
+    set_aside_bytes: int = Field(
+        description="Set aside for one purpose (huge pages): left out of the pressure ratio."
+    )
+    contents: dict[str, int] = Field(description="The pool by use; adds up to size_bytes.")
+    source: str
+    quality: Literal["measured", "derived", "estimated"]
+
+
+class Share(Figures):
+    """Bytes inside a pool or another share. Never add shares to anything."""
+
+    id: str
+    kind: Literal["cuda_pool", "gtt", "gpu_buffers", "metal_working_set", "mig_instance", "nvml_used", "cgroup"]
+    label: str
+    relation: str = Field(examples=["CUDA Pool ⊂ System RAM"])
+    within: str
+    device: str | None
+    used_bytes: int | None
+    limit_bytes: int | None
+    note: str | None
+    source: str
+    quality: Literal["measured", "derived", "estimated"]
+
+
+class Total(Figures):
+    """All pools added up: the one sum that is allowed."""
+
+    size_bytes: int
+    used_bytes: int | None
+    available_bytes: int | None
+
+
+class Device(Figures):
+    id: str
+    vendor: str
+    name: str
+    uuid: str | None
+    pci: str | None
+    driver: str | None
+    architecture: Literal["discrete", "unified", "carveout", "coherent", "unknown"]
+    allocates_from: list[str]
+    headroom_bytes: int | None
+    state: str
+    evidence: list[str]
+
+
+class Process(Figures):
+    pid: int
+    start_time: float
+    name: str
+    user: str | None
+    unit: str | None
+    container: str | None
+    rss_bytes: int | None
+    device_bytes: dict[str, int | dict[str, Reason] | None]
+    footprint_bytes: int | None
+    footprint_basis: str
+
+
+class ProcessScan(Answer):
+    seen: int
+    unreadable: int
+
+
+class Swap(Figures):
+    size_bytes: int
+    used_bytes: int
+    zswap_stored_bytes: int | None
+    zswap_memory_bytes: int | None
+
+
+class Zram(Figures):
+    stored_bytes: int
+    memory_bytes: int
+
+
+class StallTime(Answer):
+    ratio_10s: float
+    ratio_60s: float
+    ratio_300s: float
+    total_seconds: float
+
+
+class Stalls(Figures):
+    some: StallTime
+    full: StallTime | None
+
+
+class Node(Figures):
+    id: int
+    size_bytes: int | None
+    free_bytes: int | None
+    has_cpus: bool | None
+    largest_free_block_bytes: int | None
+    free_4mib_bytes: int | None
+
+
+class Kernel(Figures):
+    oom_kills_total: int | None
+    compact_fail_total: int | None
+
+
+class PressureReason(Answer):
+    signal: str
+    text: str
+
+
+class Pressure(Figures):
+    target: str
+    level: LevelWord
+    base_level: LevelWord
+    ratio: float
+    reasons: list[PressureReason]
+    seconds_to_full: float | None
+
+
+class Collector(Figures):
+    name: str
+    state: Literal["ok", "starting", "failing", "stalled", "unavailable"]
+    age_seconds: float | None
+    duration_seconds: float | None
+    last_success_unix: float | None
+    error: str | None
+    errors: dict[str, int]
+
+
+class Own(Figures):
+    rss_bytes: int | None
+    cpu_seconds: float
+    tick_lag_seconds: float
+    tick_duration_seconds: float
+    memory_locked: bool
+
+
+class Snapshot(Figures):
+    """Everything of the latest tick."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_serialization_defaults_required=True)
+
+    schema_: int = Field(alias="schema")
+    seq: int
+    time: str
+    unix: float
+    boot_id: str
+    host: str
+    interval_seconds: float
+    simulated: bool
+    machine: Machine
+    pools: list[Pool]
+    shares: list[Share]
+    total: Total
+    devices: list[Device]
+    processes: list[Process]
+    process_scan: ProcessScan | None
+    swap: Swap | None
+    zram: Zram | None
+    stalls: Stalls | None
+    nodes: list[Node]
+    kernel: Kernel
+    pressure: list[Pressure]
+    collectors: list[Collector]
+    own: Own
+
+
+class Alert(Answer):
+    target: str
+    rule: str
+    state: Literal["pending", "firing"]
+
+
+class Event(Answer):
+    seq: int
+    time: str
+    unix: float
+    kind: str
+    text: str
+    target: str | None
+
+
+class Series(Answer):
+    """Buckets of one series; null values mark a gap. An extreme is never averaged away."""
+
+    name: str
+    unit: str
+    unix: list[float]
+    min: list[float | None]
+    avg: list[float | None]
+    max: list[float | None]
+
+
+class History(Answer):
+    from_: float = Field(alias="from")
+    to: float
+    points: int
+    series: list[Series]
+
+
+class Health(Answer):
+    status: Literal["ok", "stalled", "starting"]
+    age_seconds: float | None
+
+
+class ProblemDetails(Answer):
+    """RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str

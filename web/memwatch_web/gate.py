@@ -1,0 +1,108 @@
+"""The outermost door: which Host names are answered, and headers every answer carries."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+import time
+from collections.abc import Callable, MutableSequence, Sequence
+from email.utils import formatdate
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from memwatch_web.problems import problem_response
+
+log = logging.getLogger(__name__)
+
+# One policy for every page: nothing from elsewhere, nothing inline, no framing.
+SECURITY_HEADERS = (
+    (
+        "content-security-policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        "frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    ),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+)
+
+MOST_REMEMBERED = 1000
+
+
+class Gate:
+    """Refuses requests whose Host nobody gave this machine, so that a foreign page cannot read it by DNS rebinding.
+
+    A numeric address is always right: rebinding needs a name. `date_header` is the server's list of headers
+    sent with every answer; its Date is renewed in place by the first request of each second.
+    """
+
+    def __init__(
+        self, app: ASGIApp, hosts: Callable[[], Sequence[str]], date_headers: MutableSequence[tuple[bytes, bytes]]
+    ) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._known: dict[bytes, bool] = {}
+        self._known_for: Sequence[str] = ()
+        self._date_headers = date_headers
+        self._second = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        self._renew_date()
+        named = [value for name, value in scope["headers"] if name == b"host"]
+        if len(named) != 1 or not self._is_known(named[0]):
+            await self._refuse(named)(scope, receive, send)
+            return
+        try:
+            await self._app(scope, receive, send)
+        except Exception:  # noqa: BLE001  answered with a 500 and logged in one line by `problems`
+            log.debug("the defect in full", exc_info=True)
+
+    def _renew_date(self) -> None:
+        second = int(time.time())
+        if second != self._second:
+            self._second = second
+            self._date_headers[0] = (b"date", formatdate(second, usegmt=True).encode())
+
+    def _is_known(self, header: bytes) -> bool:
+        hosts = self._hosts()
+        if hosts is not self._known_for:
+            self._known_for = hosts
+            self._known.clear()
+        known = self._known.get(header)
+        if known is None:
+            own = {"localhost", socket.gethostname().lower()}
+            known = is_allowed(header.decode("latin-1"), own.union(name.lower() for name in hosts))
+            if len(self._known) < MOST_REMEMBERED:
+                self._known[header] = known
+        return known
+
+    @staticmethod
+    def _refuse(named: list[bytes]) -> ASGIApp:
+        if len(named) != 1:
+            return problem_response(400, f"a request names one Host; this one names {len(named)}.")
+        name = host_of(named[0].decode("latin-1"))[:80]
+        return problem_response(
+            400, f"Host {name!r} is not a name of this machine. To allow it, add it to hosts under [web]."
+        )
+
+
+def host_of(header: str) -> str:
+    """The Host header without its port, lower case; an IPv6 address without its brackets."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0].lower()
+    return header.partition(":")[0].lower().rstrip(".")
+
+
+def is_allowed(header: str, hosts: set[str]) -> bool:
+    """Whether a Host header names this machine: by one of `hosts`, by name.local, or by any numeric address."""
+    host = host_of(header)
+    if host in hosts or host.removesuffix(".local") in hosts:
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

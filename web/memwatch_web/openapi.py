@@ -1,0 +1,69 @@
+"""The description of the API: what FastAPI finds in the routes, and the answers, which are only bytes to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
+
+from memwatch_web import contract
+
+Json = dict[str, Any]
+
+# Path, what it answers with, and whether that is a list.
+ANSWERS: tuple[tuple[str, type[contract.Answer], bool], ...] = (
+    ("/api/v1/snapshot", contract.Snapshot, False),
+    ("/api/v1/pools", contract.Pool, True),
+    ("/api/v1/shares", contract.Share, True),
+    ("/api/v1/devices", contract.Device, True),
+    ("/api/v1/processes", contract.Process, True),
+    ("/api/v1/pressure", contract.Pressure, True),
+    ("/api/v1/collectors", contract.Collector, True),
+    ("/api/v1/alerts", contract.Alert, True),
+    ("/api/v1/events", contract.Event, True),
+    ("/api/v1/history", contract.History, False),
+    ("/healthz", contract.Health, False),
+    ("/readyz", contract.Health, False),
+)
+PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}
+METRICS_TEXT = "Prometheus text format, or OpenMetrics where the Accept header asks for it."
+STREAM_TEXT = (
+    "Server-sent events: `snapshot` on each tick, `pressure` when a level changes, `event` when one happens."
+)
+
+
+def with_answers(schema: Json) -> Json:
+    """FastAPI's description completed: the models of what is answered, the problems, the metrics and the stream."""
+    mode: JsonSchemaMode = "serialization"
+    models: list[tuple[type[contract.Answer], JsonSchemaMode]] = [(model, mode) for _, model, _ in ANSWERS]
+    models.append((contract.ProblemDetails, mode))
+    _, definitions = models_json_schema(models, ref_template="#/components/schemas/{model}")
+    schema.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
+    for path, model, many in ANSWERS:
+        reference = {"$ref": f"#/components/schemas/{model.__name__}"}
+        body = {"type": "array", "items": reference} if many else reference
+        _answer_of(schema, path)["content"] = {"application/json": {"schema": body}}
+    _answer_of(schema, "/api/v1/stream").update(_text(STREAM_TEXT, "text/event-stream"))
+    operation = {"tags": ["memory"], "summary": "Metrics", "operationId": "metrics"}
+    schema["paths"]["/metrics"] = {"get": {**operation, "responses": {"200": _text(METRICS_TEXT, "text/plain")}}}
+    for operations in schema["paths"].values():
+        _describe_problems(operations["get"]["responses"])
+    return schema
+
+
+def _answer_of(schema: Json, path: str) -> Json:
+    answer: Json = schema["paths"][path]["get"]["responses"]["200"]
+    return answer
+
+
+def _text(description: str, media_type: str) -> Json:
+    return {"description": description, "content": {media_type: {"schema": {"type": "string"}}}}
+
+
+def _describe_problems(responses: Json) -> None:
+    if "422" in responses:
+        responses["422"] = {
+            "description": "A parameter cannot be used; the sentence says which.",
+            "content": PROBLEM,
+        }
+    responses.setdefault("503", {"description": "Nothing has been read yet, or nothing more.", "content": PROBLEM})

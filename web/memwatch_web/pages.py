@@ -1,0 +1,133 @@
+"""The dashboard: each page, and the live part of it, as a view of one Snapshot."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from memwatch import __version__
+from memwatch.model import Absent
+from memwatch.pressure import PressureRules
+from memwatch.snapshot import Snapshot
+from memwatch_web import wording
+from memwatch_web.bars import bars_of
+from memwatch_web.glance import by_footprint, latest_of, room_of, worst_of
+
+TEMPLATES = Path(__file__).parent / "templates"
+PATHS = {"overview": "/", "processes": "/processes", "about": "/about"}
+TOP_PROCESSES = 10
+# What templates say `figure | size` with.
+WORDS = (
+    "age",
+    "architecture",
+    "basis",
+    "clock",
+    "content",
+    "content_sentence",
+    "duration",
+    "exact",
+    "glued",
+    "printable",
+    "ratio",
+    "reasons",
+    "size",
+    "timestamp",
+)
+# Long enough to smooth the clock's 10 ms steps of a process that uses 0.1 % of a core.
+CPU_WINDOW_SECONDS = 60.0
+
+
+class Pages:
+    """Renders the pages by name. `rules` is asked at each rendering: the settings may be read again."""
+
+    names = tuple(PATHS)
+
+    def __init__(self, rules: Callable[[], PressureRules] = PressureRules) -> None:
+        self._rules = rules
+        self._cpu = CpuShare()
+        self._environment = create_environment()
+        self._templates = {name: self._environment.get_template(f"{name}.html") for name in self.names}
+
+    def path(self, name: str) -> str:
+        """Where a page is served."""
+        return PATHS[name]
+
+    def page(self, name: str, snapshot: Snapshot, stalled_seconds: float | None = None) -> bytes:
+        """The whole page. `stalled_seconds`: how old the snapshot is, where that is too old to look alive."""
+        context = self._context(name, snapshot) | {"stalled_seconds": stalled_seconds}
+        return self._templates[name].render(context).encode()
+
+    def fragment(self, name: str, snapshot: Snapshot) -> bytes:
+        """The part of the page that changes, byte for byte as it stands in the page."""
+        template = self._templates[name]
+        context = template.new_context(self._context(name, snapshot))
+        return "".join(template.blocks["live"](context)).encode()
+
+    def docs(self) -> bytes:
+        """The description of the API, to read and to try."""
+        return self._environment.get_template("docs.html").render(page="docs", simulated=False).encode()
+
+    def _context(self, name: str, snapshot: Snapshot) -> dict[str, Any]:
+        rules = self._rules()
+        pressure = {verdict.target: verdict for verdict in snapshot.pressure}
+        return {
+            "page": name,
+            "snapshot": snapshot,
+            "simulated": snapshot.simulated,
+            "pressure": pressure,
+            "worst": worst_of(snapshot),
+            "latest": latest_of(snapshot, rules),
+            "bars": bars_of(snapshot, {pool.id: rules.for_target(pool.id) for pool in snapshot.pools}),
+            "places": sorted({place for process in snapshot.processes for place in process.device_bytes}),
+            "processes": by_footprint(snapshot)[: TOP_PROCESSES if name == "overview" else None],
+            "cpu": self._cpu.of(snapshot),
+            "room": room_of(snapshot),
+        }
+
+
+class CpuShare:
+    """Own processor time as a part of one core, over the last minute of what was shown."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, float]] = deque()
+
+    def of(self, snapshot: Snapshot) -> float | Absent:
+        now = (snapshot.monotonic, snapshot.own.cpu_seconds)
+        if self._seen and self._seen[-1] > now:
+            self._seen.clear()
+        if not self._seen or self._seen[-1] != now:
+            self._seen.append(now)
+        while len(self._seen) > 2 and self._seen[1][0] < now[0] - CPU_WINDOW_SECONDS:
+            self._seen.popleft()
+        since, before = self._seen[0]
+        return (now[1] - before) / (now[0] - since) if now[0] > since else Absent.NOT_AVAILABLE
+
+
+def create_environment() -> Environment:
+    """Templates that escape everything and refuse names that do not exist."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters |= {name: getattr(wording, name) for name in WORDS}
+    environment.filters["percent"] = lambda part: f"{part * 100:.3f}%"
+    environment.tests["absent"] = lambda value: isinstance(value, Absent)
+    environment.globals |= {
+        "version": __version__,
+        "paths": PATHS,
+        "verdict": wording.verdict,
+        "waited": wording.waited,
+        "count": wording.count,
+        "why_absent": wording.ABSENT_SENTENCES,
+        "absent_word": wording.ABSENT_WORDS,
+    }
+    environment.globals["parts"] = environment.get_template("parts.html").module
+    return environment

@@ -1,0 +1,107 @@
+"""Server-sent events: one rendering for every listener, each listener at its own pace, none of them waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import anyio
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from memwatch.snapshot import Snapshot
+
+KEEPALIVE_SECONDS = 15.0
+# A listener that takes nothing for this long is gone, whatever its socket says.
+STUCK_SECONDS = 30.0
+
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Broker:
+    """Wakes every stream on each tick. A slow listener misses ticks; nothing is queued for it."""
+
+    def __init__(self, latest: Callable[[], Snapshot | None], most: int) -> None:
+        self.most = most
+        self.streams = 0
+        self.closed = False
+        self._latest = latest
+        self._tick = asyncio.Event()
+
+    @property
+    def full(self) -> bool:
+        return self.streams >= self.most
+
+    def wake(self) -> None:
+        """Called in the server's own thread, once per tick while somebody listens."""
+        tick, self._tick = self._tick, asyncio.Event()
+        tick.set()
+
+    def close(self) -> None:
+        """End every stream; their clients see a clean end."""
+        self.closed = True
+        self._tick.set()
+
+    async def newer_than(self, seen: Snapshot | None) -> Snapshot | None:
+        """The next snapshot, or None when there was none for a while or the streams are being ended."""
+        if self._latest() is not seen or self.closed:
+            return None if self.closed else self._latest()
+        try:
+            await asyncio.wait_for(self._tick.wait(), KEEPALIVE_SECONDS)
+        except asyncio.TimeoutError:
+            return None
+        return None if self.closed else self._latest()
+
+
+class EventStream(Response):
+    """An ASGI response: what `chunks_of` makes of each new snapshot, until the client or the server leaves."""
+
+    def __init__(self, broker: Broker, chunk_of: Callable[[Snapshot], bytes]) -> None:
+        super().__init__()
+        self._broker = broker
+        self._chunk_of = chunk_of
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        self._broker.streams += 1
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._leave_with_client, receive, group.cancel_scope)
+                await self._send_all(send)
+                group.cancel_scope.cancel()
+        finally:
+            self._broker.streams -= 1
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        async for chunk in self._chunks():
+            with anyio.move_on_after(STUCK_SECONDS) as taken:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            if taken.cancelled_caught:
+                return
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        seen: Snapshot | None = None
+        while not self._broker.closed:
+            snapshot = await self._broker.newer_than(seen)
+            if snapshot is not None and snapshot is not seen:
+                seen = snapshot
+                yield self._chunk_of(snapshot)
+            elif not self._broker.closed:
+                yield b": nothing new\n\n"
+
+    @staticmethod
+    async def _leave_with_client(receive: Receive, scope: anyio.CancelScope) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        scope.cancel()
+
+
+def sse(event: str, data: bytes, event_id: str | None = None) -> bytes:
+    """One event on the wire; data of several lines becomes several data fields."""
+    head = f"event: {event}\n" if event_id is None else f"id: {event_id}\nevent: {event}\n"
+    return head.encode() + b"".join(b"data: " + line + b"\n" for line in data.split(b"\n")) + b"\n"

@@ -1,0 +1,199 @@
+"""Figures in words: the only place that rounds, and the only place that knows how a figure reads."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+
+from markupsafe import Markup, escape
+
+from memwatch.model import Absent
+from memwatch.snapshot import Level, Pressure
+
+DASH = "—"
+
+ABSENT_WORDS = {
+    Absent.NOT_SUPPORTED: "not supported",
+    Absent.NOT_PERMITTED: "not permitted",
+    Absent.NOT_AVAILABLE: "not available",
+    Absent.STALE: "stale",
+    Absent.INCONSISTENT: "contradictory",
+}
+ABSENT_SENTENCES = {
+    Absent.NOT_SUPPORTED: "This machine, its kernel or its driver has no such figure.",
+    Absent.NOT_PERMITTED: "There is such a figure, and this user may not read it.",
+    Absent.NOT_AVAILABLE: "There should be such a figure, and it has not come yet.",
+    Absent.STALE: "The source stopped answering, and its last figure is too old to repeat.",
+    Absent.INCONSISTENT: "The source contradicts itself, so its answer was rejected.",
+}
+
+CONTENT_WORDS = {
+    "anonymous": "processes",
+    "shared_memory": "shared memory",
+    "huge_pages": "huge pages",
+    "kernel": "kernel",
+    "devices": "held by devices",
+    "unattributed": "unattributed",
+    "page_cache": "page cache",
+    "free": "free",
+    "used": "used",
+    "reserved": "reserved",
+    "available": "available",
+}
+CONTENT_SENTENCES = {
+    "anonymous": "Memory that processes asked for: heaps, stacks, private data.",
+    "shared_memory": "Memory that processes share and files in memory (tmpfs). It needs swap to go away.",
+    "huge_pages": "Set aside for huge pages, used or not; nothing else can have it.",
+    "kernel": "The kernel's own: slabs, page tables, stacks.",
+    "devices": "Held for a GPU or another device and in no process's own pages.",
+    "unattributed": "Used, and nobody known holds it; often a driver's own pages.",
+    "page_cache": "Copies of files that the kernel gives back when memory is asked for.",
+    "free": "Nobody uses it for anything.",
+    "used": "Used, by whomever.",
+    "reserved": "The driver keeps it for itself.",
+    "available": "Can be had now.",
+}
+
+ARCHITECTURE_WORDS = {
+    "discrete": "discrete GPU memory",
+    "unified": "unified memory",
+    "carveout": "carve-out",
+    "coherent": "coherent memory",
+    "mixed": "mixed architectures",
+    "cpu_only": "CPU only",
+    "unknown": "architecture unknown",
+}
+BASIS_WORDS = {
+    "rss": "rss (resident set size: a page that several processes share counts in each of them)",
+}
+
+BINARY_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+FIGURE = re.compile(r"(?:&lt; )?\d[\d.,]* (?:%|[KMGTPE]iB|B|µs|ms|s|min|h|d)(?!\w)")
+
+
+def absent(reason: Absent) -> str:
+    """A figure that is not there: "— not permitted"."""
+    return f"{DASH} {ABSENT_WORDS[reason]}"
+
+
+def size(count: int | Absent) -> str:
+    """Bytes as people say them: 13314398208 is "12.4 GiB"."""
+    if isinstance(count, Absent):
+        return absent(count)
+    if count < 1024:
+        return f"{count} B"
+    power = min((count.bit_length() - 1) // 10, len(BINARY_UNITS))
+    if count / 1024**power >= 1023.95 and power < len(BINARY_UNITS):  # one decimal would read 1024.0
+        power += 1
+    return f"{count / 1024**power:.1f} {BINARY_UNITS[power - 1]}"
+
+
+def exact(count: int | Absent) -> str:
+    """Every byte: "13,314,398,208 bytes"; for what is absent, why."""
+    return ABSENT_SENTENCES[count] if isinstance(count, Absent) else f"{count:,} bytes"
+
+
+def ratio(part: float | Absent) -> str:
+    """A part of a whole: 0.9641 is "96.4 %". Nearly nothing is not 0 %, and nearly all is not 100 %."""
+    if isinstance(part, Absent):
+        return absent(part)
+    percent = part * 100
+    if 0 < percent < 0.05:
+        return "< 0.1 %"
+    if 99.95 <= percent < 100:
+        return "99.9 %"
+    return f"{percent:.1f} %"
+
+
+def duration(seconds: float | Absent) -> str:
+    """A stretch of time, two units at most: "35 µs", "1.7 ms", "0.4 s", "3 min 20 s", "2 h 5 min", "3 d 4 h"."""
+    if isinstance(seconds, Absent):
+        return absent(seconds)
+    if 0 < seconds < 0.0009995:
+        return f"{seconds * 1e6:.0f} µs"
+    if 0 < seconds < 0.09995:
+        return f"{seconds * 1e3:.{1 if seconds < 0.00995 else 0}f} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    return _pair(round(seconds), ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")))
+
+
+def _pair(seconds: int, units: tuple[tuple[int, str], ...]) -> str:
+    first = next(index for index, (length, _) in enumerate(units) if seconds >= length)
+    length, unit = units[first]
+    text = f"{seconds // length} {unit}"
+    if first + 1 < len(units):
+        smaller, name = units[first + 1]
+        rest = seconds % length // smaller
+        text += f" {rest} {name}" if rest else ""
+    return text
+
+
+def age(seconds: float | Absent) -> str:
+    """How long ago: "now", "12 s ago"."""
+    if isinstance(seconds, Absent):
+        return absent(seconds)
+    return "now" if seconds < 0.5 else f"{duration(seconds)} ago"
+
+
+def clock(unix: float) -> str:
+    """The time of day of an event: "10:22:33 UTC"."""
+    return datetime.fromtimestamp(unix, timezone.utc).strftime("%H:%M:%S UTC")
+
+
+def timestamp(unix: float) -> str:
+    """The same instant for machines: "2026-11-21T10:22:33Z"."""
+    return datetime.fromtimestamp(unix, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def reasons(pressure: Pressure) -> str:
+    """Why a level is what it is: "96.4 % used; full in about 40 s at the current rate"."""
+    texts = [reason.text for reason in pressure.reasons] or [f"{ratio(pressure.ratio)} used"]
+    if not isinstance(pressure.seconds_to_full, Absent) and all(r.signal != "ttf" for r in pressure.reasons):
+        texts.append(f"full in about {duration(pressure.seconds_to_full)} at the current rate")
+    return "; ".join(texts)
+
+
+def verdict(label: str, pressure: Pressure) -> str:
+    """One sentence about one target: "System RAM is critical: 96.4 % used."""
+    if pressure.level is Level.LOW:
+        return f"{label} is calm: {reasons(pressure)}"
+    return f"{label} is {pressure.level.word}: {reasons(pressure)}"
+
+
+def waited(part: float, window: str, who: str = "tasks") -> str:
+    """What pressure stall information says: "tasks waited for memory 0.3 % of the last 10 s"."""
+    return f"{who} waited for memory {ratio(part)} of the last {window}"
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things: "1 process", "312 processes"."""
+    plural = noun + ("es" if noun.endswith("s") else "s")
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
+def architecture(name: str) -> str:
+    return ARCHITECTURE_WORDS.get(name, name)
+
+
+def printable(text: str) -> str:
+    """A name somebody else chose, with what would not show or would turn the line around made visible."""
+    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
+
+
+def glued(text: str) -> Markup:
+    """A sentence for a page, in which no line ends between a number and its unit."""
+    return Markup(FIGURE.sub(r'<span class="figure">\g<0></span>', str(escape(text))))  # noqa: S704  escaped
+
+
+def content(kind: str) -> str:
+    return CONTENT_WORDS.get(kind, kind.replace("_", " "))
+
+
+def content_sentence(kind: str) -> str:
+    return CONTENT_SENTENCES.get(kind, "")
+
+
+def basis(word: str) -> str:
+    """What a footprint was added up from."""
+    return BASIS_WORDS.get(word, word)
