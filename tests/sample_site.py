@@ -49,7 +49,7 @@ OPENAPI = {
 
 
 class Site:
-    """Serves `snapshot`, moved to the present; `frozen` keeps streams open and silent, `refusing` ends and refuses them."""
+    """Serves `snapshot`, moved to the present. `frozen` keeps streams silent, `refusing` ends and refuses them."""
 
     def __init__(self, snapshot: Snapshot, interval_seconds: float = 0.2, still: bool = False) -> None:
         self.snapshot = snapshot

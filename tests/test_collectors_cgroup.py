@@ -10,7 +10,18 @@ import pytest
 from machine_folders import machine_folder, plain
 from memwatch.collector import Roots, Unavailable, Unreadable
 from memwatch.collectors._cgroups import Place, in_container, parse_cgroup, parse_mountinfo, place_of
-from memwatch.collectors.cgroup import NOTE, V1, V2, Collector, Group, binding, home_of, parse_limit, used_of
+from memwatch.collectors.cgroup import (
+    NOTE,
+    V1,
+    V2,
+    Collector,
+    Group,
+    binding,
+    home_of,
+    parse_limit,
+    parse_size,
+    used_of,
+)
 
 ID = "3fa9c1d07be24586" * 4
 GIB = 1 << 30
@@ -199,7 +210,7 @@ def test_unlimited() -> None:
     """Version 2 says `max`; version 1 says a number above any RAM, smaller on 64 KiB pages."""
     assert parse_limit(b"max\n") is None
     assert parse_limit(b"9223372036854771712\n") == 2**63 - 4096
-    assert parse_limit(b"9223372036854710272\n") > 1 << 62
+    assert parse_limit(b"9223372036854710272\n") == 2**63 - 65536
 
 
 @pytest.mark.parametrize("data", [b"", b"-1\n", b"max 5\n", b"1" * 21])
@@ -213,6 +224,12 @@ def test_more_cache_than_usage() -> None:
     """Two files read at different moments cannot make use negative."""
     assert used_of(V2, 100, {"inactive_file": 80, "active_file": 40}) == 0
     assert used_of(V1, 100, {"total_inactive_file": 30, "total_active_file": 40}) == 30
+
+
+def test_no_size_to_compare_with() -> None:
+    """A limit cannot be judged without the machine's size."""
+    with pytest.raises(Unreadable, match="MemTotal"):
+        parse_size(b"XMemTotal: 5 kB\nMemTotal: 5")
 
 
 def test_no_cache_figures() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 
 from machine_folders import NAMES, MachineFolder, machine_folder, plain
-from memwatch.collector import Enlisted, Unavailable
+from memwatch.collector import Collector, Enlisted, Unavailable
 from memwatch.collectors import CollectorOptions, buddyinfo, enlist, memory, processes
 
 COLLECTORS = ["memory", "psi", "vmstat", "buddyinfo", "numa", "zram", "cgroup", "machine", "processes"]
@@ -17,7 +18,7 @@ def enlisted(machine: MachineFolder, name: str) -> Enlisted:
     """The line of the list, with the page size of that machine in place of this one's."""
     by_name = {entry.name: entry for entry in enlist(machine.roots, CollectorOptions(), "linux")}
     page_size = machine.page_size
-    paged = {
+    paged: dict[str, Callable[[], Collector]] = {
         "memory": partial(memory.Collector, machine.roots, page_size),
         "buddyinfo": partial(buddyinfo.Collector, machine.roots, page_size),
         "processes": partial(processes.Collector, machine.roots, page_size=page_size, clock_ticks=100),

@@ -233,8 +233,8 @@ def test_a_page_without_a_script_says_everything_but_the_chart(browser: Browser)
     """Figures, bars and levels are the server's; the page says what is missing and loads itself anew."""
     with opened(browser, Site(critical_gb10()), scripts=False) as (page, _):
         expect(page.locator("#share-cuda0 .relation")).to_have_text("CUDA Pool ⊂ System RAM")
-        expect(page.get_by_text("Without JavaScript this page loads itself anew")).to_be_visible()
-        expect(page.get_by_text("The chart needs JavaScript")).to_be_visible()
+        expect(page.locator(".hint")).to_be_visible()
+        expect(page.locator("#chart p")).to_be_visible()
         expect(page.locator("time").first).to_have_text(re.compile(r"^\d\d:\d\d:\d\d UTC$"))
 
 

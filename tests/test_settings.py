@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -18,34 +17,10 @@ from memwatchd.settings import Sections, Settings
 from memwatchd.settings_changes import describe_changes, flat
 from memwatchd.settings_environment import variables
 from memwatchd.settings_sources import BadSettings, load
-from memwatchd.settings_toml import line_numbers
 from memwatchd.settings_values import (
-    Refused,
     TcpAddress,
-    UnixAddress,
-    address_of,
-    duration_of,
-    duration_text,
 )
-
-SHIPPED = Path(__file__).parent.parent / "systemd" / "memwatchd.toml"
-SECRET = "whsec_" + base64.b64encode(b"a secret of thirty-two bytes len").decode()
-WEBHOOK = f'[[alerts.webhooks]]\nname = "ops"\nurl = "https://example.com/hook/token"\nsecret = "{SECRET}"\n'
-
-
-def settings_from(
-    folder: Path, text: str = "", flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None
-) -> Settings:
-    file = folder / "memwatchd.toml"
-    file.write_text(text, encoding="utf-8")
-    file.chmod(0o600)
-    return load({"config": str(file), **(flags or {})}, environ or {})
-
-
-def problems_from(folder: Path, text: str = "", **sources: Any) -> list[str]:
-    with pytest.raises(BadSettings) as caught:
-        settings_from(folder, text, **sources)
-    return caught.value.problems
+from settings_sample import SECRET, WEBHOOK, problems_from, settings_from
 
 
 def test_without_anything_the_defaults_hold(tmp_path: Path) -> None:
@@ -259,95 +234,6 @@ def test_byte_order_mark_and_windows_line_ends_are_harmless(tmp_path: Path) -> N
     assert settings.origins == {"processes.top": f"{file} line 2"}
 
 
-@pytest.mark.parametrize("public", [True, False])
-def test_secret_from_file_warns_where_others_can_read_it(tmp_path: Path, public: bool) -> None:
-    """A secret file that every user can read works, with a warning that names it."""
-    secret_file = tmp_path / "secret"
-    secret_file.write_text(SECRET + "\n")
-    secret_file.chmod(0o644 if public else 0o600)
-
-    settings = settings_from(tmp_path, WEBHOOK.replace(SECRET, f"file:{secret_file}"))
-
-    assert settings.alerts.webhooks[0].secret.keys == (b"a secret of thirty-two bytes len",)
-    assert [str(secret_file) in warning for warning in settings.warnings] == ([True] if public else [])
-
-
-def test_literal_secret_in_a_public_file_warns(tmp_path: Path) -> None:
-    """The configuration file itself is a secret file once a secret stands in it."""
-    file = tmp_path / "public.toml"
-    file.write_text(WEBHOOK)
-    file.chmod(0o644)
-
-    warnings = load({"config": str(file)}, {}).warnings
-
-    assert warnings == (
-        f"every user of this machine can read the webhook secret in {file}; chmod o-r {file} ends that",
-    )
-
-
-def test_secret_from_a_variable_may_begin_like_a_setting(tmp_path: Path) -> None:
-    """env:NAME works with any name, also one that would be refused as an unknown setting."""
-    text = WEBHOOK.replace(SECRET, "env:MEMWATCHD_WEBHOOK_SECRET")
-    settings = settings_from(tmp_path, text, environ={"MEMWATCHD_WEBHOOK_SECRET": f"{SECRET} {SECRET}"})
-
-    assert len(settings.alerts.webhooks[0].secret.keys) == 2
-
-
-@pytest.mark.parametrize(
-    ("secret", "words"),
-    [
-        ("hunter2", "secret is not file:/PATH, env:NAME, or whsec_"),
-        ("whsec_hunter2", "secret is not whsec_ followed by the base64 of 24 to 64 bytes"),
-        ("env:NOT_THERE", "names the environment variable NOT_THERE, which is not set"),
-        ("env:EMPTY", "names the environment variable EMPTY, which is empty"),
-        ("env:SHORT", "names the environment variable SHORT, which is not whsec_ followed by"),
-        ("file:/no/such", "names the file '/no/such', which cannot be read (No such file or directory)"),
-        ("file:secret", "must name it from the root"),
-        ("file:/dev/zero", "names /dev/zero, which is not a regular file"),
-    ],
-)
-def test_bad_secret_is_refused_and_not_repeated(tmp_path: Path, secret: str, words: str) -> None:
-    """A secret that cannot be used is a problem whose sentence does not contain it."""
-    environ = {"EMPTY": " ", "SHORT": "whsec_hunter2"}
-
-    problems = problems_from(tmp_path, WEBHOOK.replace(SECRET, secret), environ=environ)
-
-    assert words in problems[0]
-    assert "hunter2" not in "".join(problems)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        f'secrt = "{SECRET}"',
-        'url = "https://user:hunter2@example.com/"',
-        'url = "https://example.com:99999/hunter2"',
-        'url = "ftp://example.com/hunter2"',
-        'url = ["https://example.com/hunter2"]',
-        'secret = { hunter2 = "hunter2" }',
-        'secret = "hunter2',
-    ],
-)
-def test_no_problem_repeats_a_secret(tmp_path: Path, line: str) -> None:
-    """However a webhook is miswritten, neither secret nor URL path appears in the sentences."""
-    problems = problems_from(tmp_path, f'[[alerts.webhooks]]\nname = "ops"\n{line}\n')
-
-    told = " ".join(problems).replace("{ hunter2", "")
-    assert "hunter2" not in told
-    assert SECRET not in told
-
-
-def test_settings_do_not_show_their_secrets(tmp_path: Path) -> None:
-    """repr, str and dumps of settings with a webhook contain neither its secret nor its URL's path."""
-    settings = settings_from(tmp_path, WEBHOOK)
-
-    for shown in (repr(settings), str(settings), settings.model_dump_json(), repr(settings.model_dump())):
-        assert "example.com" in shown
-        assert "thirty-two" not in shown
-        assert SECRET not in shown
-        assert "token" not in shown
-
-
 def test_settings_are_frozen() -> None:
     """Settings can be handed to any thread: nobody changes them."""
     with pytest.raises(ValidationError, match="frozen"):
@@ -379,45 +265,6 @@ def test_added_webhook_is_a_change_and_the_others_are_not(tmp_path: Path) -> Non
 
     assert {change.key.rsplit(".", 1)[0] for change in changes} == {"alerts.webhooks.first"}
     assert {change.before for change in changes} == {"not set"}
-
-
-def uncommented(text: str) -> str:
-    """The shipped file with every key switched on: a # directly before a key or a table, without a space."""
-    return re.sub(r"^#(?=[\[a-z])", "", text, flags=re.MULTILINE)
-
-
-def test_shipped_file_changes_nothing(tmp_path: Path) -> None:
-    """The configuration file as installed has only defaults."""
-    settings = settings_from(tmp_path, SHIPPED.read_text())
-
-    assert settings.origins == {}
-    assert describe_changes(Sections(), settings) == ()
-
-
-def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
-    """Every setting stands in the shipped file with its default value, and nothing stands there that is none."""
-    secret_file = tmp_path / "webhook-secret"
-    secret_file.write_text(SECRET)
-    secret_file.chmod(0o600)
-    text = uncommented(SHIPPED.read_text()).replace("/etc/memwatchd/webhook-secret", str(secret_file))
-
-    settings = settings_from(tmp_path, text)
-
-    keys = {".".join(path) for path, _ in flat(settings)}
-    assert keys == set(settings.origins)
-    values = dict(flat(settings))
-    assert {path for path, default in flat(Sections()) if values.get(path) != default} == {
-        ("web", "url"),
-        ("alerts", "webhooks"),
-    }
-    assert settings.alerts.webhooks[0].timeout == timedelta(seconds=15)
-    assert settings.pressure.percents_of("ram") == settings.pressure.percents_of("")
-
-
-def test_every_line_of_the_shipped_file_is_a_comment_a_key_or_a_table() -> None:
-    """No key hides in the shipped file behind a # with a space, where the other tests would not see it."""
-    for line in SHIPPED.read_text().splitlines():
-        assert re.fullmatch(r"|# .*|#|#?\[.*\]|#[a-z_]+ = .+", line), line
 
 
 def test_every_setting_has_a_variable_and_no_two_share_one() -> None:
@@ -486,100 +333,3 @@ def test_any_environment_is_settings_or_a_problem(environ: dict[str, str]) -> No
     found = problems_or_settings({}, environ)
 
     assert isinstance(found, Settings) or (found and all(text.startswith("MEMWATCHD_") for text in found))
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("1s", 1),
-        ("500ms", 0.5),
-        ("5m", 300),
-        ("1h", 3600),
-        ("2", 2),
-        (" 1.5 s ", 1.5),
-        (3, 3),
-        (0.25, 0.25),
-        ("0", 0),
-    ],
-)
-def test_durations_are_written_in_the_usual_ways(text: object, seconds: float) -> None:
-    """ms, s, m and h are understood, and a plain number means seconds."""
-    assert duration_of(text) == timedelta(seconds=seconds)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "s", "-1s", "1 day", "1h30m", "٣s", "1e3", "nan", True, None, [], float("inf"), 1e300]
-)
-def test_other_durations_are_refused(text: object) -> None:
-    """What is no duration is refused, and never taken for 0."""
-    with pytest.raises(Refused):
-        duration_of(text)
-
-
-@given(st.integers(min_value=0, max_value=10**12))
-def test_durations_survive_being_written(microseconds: int) -> None:
-    """A duration that is written and read again is the same."""
-    duration = timedelta(microseconds=microseconds)
-
-    assert duration_of(duration_text(duration)) == duration
-
-
-@given(st.text() | st.floats() | st.integers())
-def test_any_duration_is_read_or_refused(value: object) -> None:
-    """No text or number makes the duration parser raise anything else."""
-    try:
-        assert duration_of(value) is not None
-    except Refused:
-        return
-
-
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("127.0.0.1:6360", TcpAddress("127.0.0.1", 6360)),
-        ("Localhost:0", TcpAddress("localhost", 0)),
-        ("[::]:80", TcpAddress("::", 80)),
-        ("[fe80::1%eth0]:80", TcpAddress("fe80::1%eth0", 80)),
-        ("unix:/run/memwatchd.sock", UnixAddress("/run/memwatchd.sock")),
-    ],
-)
-def test_addresses_are_written_in_the_usual_ways(text: str, address: object) -> None:
-    """HOST:PORT, [IPv6]:PORT and unix:/PATH are understood and written back as they were."""
-    assert address_of(text) == address
-    assert str(address) == text.lower()
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", ":6360", "localhost", "localhost:", "localhost:x", "localhost:65536", "::1:80", "[::1]", "[1.2.3.4]:80",
-     "1.2.3.4.5:80", "256.1.1.1:80", "a b:80", "*:80", "unix:", "unix:run/x", "unix:/", "unix:/" + "x" * 200,
-     "http://localhost:80", "-a:80", 80, None],
-)  # fmt: skip
-def test_other_addresses_are_refused(text: object) -> None:
-    """What cannot be listened on is refused before anybody tries."""
-    with pytest.raises(Refused):
-        address_of(text)
-
-
-@given(st.text() | st.from_regex(r"\A(unix:|\[)?[a-z0-9.:/%]*\]?:?[0-9]*\Z"))
-def test_any_address_is_read_or_refused(text: str) -> None:
-    """Whatever is accepted is an address that reads the same once more."""
-    try:
-        address = address_of(text)
-    except Refused:
-        return
-
-    assert address_of(str(address)) == address
-
-
-def test_lines_are_found_for_every_way_to_write_a_key() -> None:
-    """Dotted keys, quoted keys, tables and lists of tables all have the line they stand on."""
-    text = 'a.b = 1\n[c] # x\n"d e" = 2\n\n[[f.g]]\nh = 3\n[[f.g]]\nh = 4\n[i."j.k"]\nl=[1,\n2]\n'
-
-    lines = line_numbers(text)
-
-    assert lines[("a", "b")] == 1
-    assert lines[("c", "d e")] == 3
-    assert lines[("f", "g", 0, "h")] == 6
-    assert lines[("f", "g", 1, "h")] == 8
-    assert lines[("i", "j.k", "l")] == 10

@@ -149,13 +149,13 @@ def answer(once: bool, as_json: bool, check_config: bool, **flags: Any) -> int: 
         return complain(error.problems, EXIT_USAGE if error.usage else EXIT_CONFIGURATION)
     if check_config:
         return show(settings)
-    from memwatchd import daemon
+    from memwatchd import run
     from memwatchd.logs import start_logging
 
-    start_logging(settings.log.level, os.environ)
+    start_logging("warning" if once else settings.log.level, os.environ)
     if once:
-        return daemon.once(settings, as_json)
-    return daemon.run(settings, lambda: load(flags, os.environ))
+        return run.once(settings, as_json)
+    return run.serve(settings, lambda: load(flags, os.environ))
 
 
 def show(settings: Settings) -> int:

@@ -1,10 +1,8 @@
-"""The daemon on one screen: what is built from the settings, in which order it starts, and how it stops."""
+"""The daemon on one screen: what is built from the settings, and how it starts, reloads and stops."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import sys
 import threading
 from collections.abc import Callable
 
@@ -12,8 +10,6 @@ from memwatch.clock import SystemClock
 from memwatch.collectors import enlist
 from memwatch.monitor import Monitor
 from memwatch.sampler import Sampler
-from memwatch_web.as_json import snapshot_json, to_bytes
-from memwatch_web.as_text import text_of
 from memwatch_web.options import FaceOptions
 from memwatch_web.pages import Pages
 from memwatch_web.stream import Broker
@@ -22,31 +18,8 @@ from memwatchd.service import Notifier
 from memwatchd.settings import Settings
 from memwatchd.settings_changes import describe_changes
 from memwatchd.settings_sources import BadSettings
-from memwatchd.sockets import CannotListen, open_sockets
 
 log = logging.getLogger(__name__)
-
-EXIT_OK, EXIT_FAILURE, EXIT_CONFIGURATION = 0, 1, 78
-
-
-def run(settings: Settings, load: Callable[[], Settings]) -> int:
-    """Be the daemon until SIGTERM or SIGINT. `load` reads the settings again on SIGHUP."""
-    try:
-        sockets = open_sockets(settings.web.listen)
-    except CannotListen as error:
-        print(f"memwatchd: {error}", file=sys.stderr)
-        return EXIT_CONFIGURATION
-    daemon = Daemon(settings, load)
-    # FastAPI comes after the pages: its import uses the memory again that compiling their templates left
-    # behind (57.2 instead of 60.6 MiB resident, CPython 3.11, November 2026).
-    from memwatchd.server import serve
-
-    daemon.start()
-    try:
-        asyncio.run(serve(daemon, sockets))
-    finally:
-        daemon.stop()
-    return EXIT_OK
 
 
 class Daemon:
@@ -121,14 +94,3 @@ class Daemon:
         self.broker.most = settings.web.max_streams
         logging.getLogger().setLevel(settings.log.level.upper())
         self.monitor.reconfigure(wiring.rules_of(settings))
-
-
-def once(settings: Settings, as_json: bool) -> int:
-    """Read everything once, print it, leave."""
-    daemon = Daemon(settings, lambda: settings)
-    daemon.sampler.start()
-    daemon.sampler.wait_for_first(2.0)
-    snapshot = daemon.monitor.tick()
-    daemon.sampler.stop()
-    sys.stdout.write(to_bytes(snapshot_json(snapshot)).decode() + "\n" if as_json else text_of(snapshot))
-    return EXIT_OK if snapshot.pools else EXIT_FAILURE

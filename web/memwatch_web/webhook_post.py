@@ -93,11 +93,9 @@ class Poster:
         self._aborted = True
         busy = self._socket
         if busy is not None:
-            try:
+            with contextlib.suppress(OSError):
                 # Not SSLSocket's own shutdown: that takes the TLS state away under the other thread's feet.
                 socket.socket.shutdown(busy, socket.SHUT_RDWR)
-            except OSError:
-                return
 
     def _connect(self, deadline: float) -> socket.socket:
         """A connection to the first address that accepts one."""
@@ -162,6 +160,8 @@ class Poster:
         if isinstance(error, socket.gaierror | UnicodeError):
             reason = getattr(error, "strerror", None) or "it is too long"
             return f"the name {self._endpoint.host} does not resolve ({reason})"
+        if isinstance(error, ConnectionResetError | BrokenPipeError):
+            return "hung up without an answer"
         if isinstance(error, http.client.HTTPException):
             return "what came back is not an HTTP answer"
         certificate = getattr(error, "verify_message", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -9,10 +10,11 @@ from typing import Literal
 
 from memwatch.collector import Findings, Roots, Unavailable, Unreadable, read_once
 from memwatch.collectors._cgroups import Mount, in_container, parse_cgroup, parse_mountinfo
-from memwatch.collectors.memory import parse_meminfo
 from memwatch.model import Absent, Quality, Share, ShareKind
 
 Scope = Literal["auto", "host", "cgroup"]
+
+_MEM_TOTAL = re.compile(rb"^MemTotal: +(\d{1,19}) kB\n", re.MULTILINE)
 
 NOTE = "does not include GPU memory on unified machines"
 
@@ -88,6 +90,14 @@ def parse_figure(data: bytes) -> int:
     return int(text)
 
 
+def parse_size(meminfo: bytes) -> int:
+    """The machine's size, which a limit has to be below to be one."""
+    found = _MEM_TOTAL.search(meminfo)
+    if found is None:
+        raise Unreadable("meminfo has no line MemTotal")
+    return int(found[1]) << 10
+
+
 def parse_stat(data: bytes) -> dict[str, int]:
     figures: dict[str, int] = {}
     for line in data.split(b"\n")[:-1]:
@@ -160,7 +170,7 @@ class Collector:
 
     def collect(self) -> Findings:
         version, groups = self._groups()
-        size = parse_meminfo((self._roots.procfs / "meminfo").read_bytes()).get("MemTotal", 0) << 10
+        size = parse_size((self._roots.procfs / "meminfo").read_bytes())
         group, word = binding(groups, size), "Container" if self._contained else "Unit"
         share = Share(
             id="cgroup",

@@ -19,7 +19,7 @@ WANTED = frozenset(_TOTALS + _CACHE + _KERNEL + _HUGE)
 # How many ticks pass between two looks for a ZFS that was loaded after the daemon started.
 ARC_RETRY_TICKS = 60
 
-_MEMINFO_LINE = re.compile(rb"([^:\n]+):[ \t]*\d{1,19}((?: kB)?[ \t]*)")
+_MEMINFO_LINE = re.compile(rb"([^:\n]+): *\d{1,19}((?: kB)?)")
 _ARC_LINE = re.compile(rb"^(size|c_min) +\d+ +(\d{1,19})\n", re.MULTILINE)
 _LOW_WATERMARK = re.compile(rb"^ +low +(\d{1,19})\n", re.MULTILINE)
 
@@ -63,7 +63,7 @@ def layout_of(data: bytes) -> Layout:
         if found and key in WANTED and key not in keys:
             keys.append(key)
             # Exactly this unit, for it is twice as fast as "perhaps a unit".
-            pattern += skipped + re.escape(found[1]) + rb":[ \t]*(\d{1,19})" + re.escape(found[2]) + rb"\n"
+            pattern += skipped + re.escape(found[1]) + rb": *(\d{1,19})" + re.escape(found[2]) + rb"\n"
             skipped = b""
         else:
             skipped += rb".*\n"

@@ -1,0 +1,31 @@
+"""Settings from a text, as if it stood in a configuration file."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memwatchd.settings import Settings
+from memwatchd.settings_sources import BadSettings, load
+
+SECRET = "whsec_" + base64.b64encode(b"a secret of thirty-two bytes len").decode()
+WEBHOOK = f'[[alerts.webhooks]]\nname = "ops"\nurl = "https://example.com/hook/token"\nsecret = "{SECRET}"\n'
+
+
+def settings_from(
+    folder: Path, text: str = "", flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None
+) -> Settings:
+    file = folder / "memwatchd.toml"
+    file.write_text(text, encoding="utf-8")
+    file.chmod(0o600)
+    return load({"config": str(file), **(flags or {})}, environ or {})
+
+
+def problems_from(folder: Path, text: str = "", **sources: Any) -> list[str]:
+    with pytest.raises(BadSettings) as caught:
+        settings_from(folder, text, **sources)
+    return caught.value.problems

@@ -1,0 +1,37 @@
+"""On every simulated machine the running daemon says exactly what is written down for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from daemon_process import MEMWATCHD, clean_environment, running_daemon
+from golden import RUN_HERE, exported, golden_path, roots_arguments
+from machine_folders import machine_folder
+
+
+@pytest.mark.parametrize("name", RUN_HERE)
+def test_metrics_are_as_written_down(name: str, tmp_path: Path) -> None:
+    """The whole of /metrics, help texts included, but for times and our own figures."""
+    with running_daemon(tmp_path, "--interval", "200ms", *roots_arguments(name)) as daemon:
+        found = exported(daemon)
+
+    assert found == golden_path(name).read_text()
+
+
+@pytest.mark.parametrize("name", RUN_HERE)
+def test_a_single_reading_has_the_machines_memory(name: str) -> None:
+    """--once --json on a folder: the pools are the expected ones, and they add up to the machine's memory."""
+    command = [MEMWATCHD, "--once", "--json", *roots_arguments(name)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=clean_environment(), check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    snapshot = json.loads(done.stdout)
+    expected = machine_folder(name).expected["memory"]["pools"]
+    for pool, wanted in zip(snapshot["pools"], expected, strict=True):
+        for field in ("id", "label", "size_bytes", "used_bytes", "available_bytes", "free_bytes", "unattributed_bytes"):
+            assert pool[field] == wanted[field] or pool["absent"][field] == wanted[field]
+    assert snapshot["total"]["size_bytes"] == sum(pool["size_bytes"] for pool in expected)

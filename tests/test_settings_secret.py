@@ -1,0 +1,99 @@
+"""Secrets of webhooks come from files, variables or the configuration, and are in no message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memwatchd.settings_sources import load
+from settings_sample import SECRET, WEBHOOK, problems_from, settings_from
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_secret_from_file_warns_where_others_can_read_it(tmp_path: Path, public: bool) -> None:
+    """A secret file that every user can read works, with a warning that names it."""
+    secret_file = tmp_path / "secret"
+    secret_file.write_text(SECRET + "\n")
+    secret_file.chmod(0o644 if public else 0o600)
+
+    settings = settings_from(tmp_path, WEBHOOK.replace(SECRET, f"file:{secret_file}"))
+
+    assert settings.alerts.webhooks[0].secret.keys == (b"a secret of thirty-two bytes len",)
+    assert [str(secret_file) in warning for warning in settings.warnings] == ([True] if public else [])
+
+
+def test_literal_secret_in_a_public_file_warns(tmp_path: Path) -> None:
+    """The configuration file itself is a secret file once a secret stands in it."""
+    file = tmp_path / "public.toml"
+    file.write_text(WEBHOOK)
+    file.chmod(0o644)
+
+    warnings = load({"config": str(file)}, {}).warnings
+
+    assert warnings == (
+        f"every user of this machine can read the webhook secret in {file}; chmod o-r {file} ends that",
+    )
+
+
+def test_secret_from_a_variable_may_begin_like_a_setting(tmp_path: Path) -> None:
+    """env:NAME works with any name, also one that would be refused as an unknown setting."""
+    text = WEBHOOK.replace(SECRET, "env:MEMWATCHD_WEBHOOK_SECRET")
+    settings = settings_from(tmp_path, text, environ={"MEMWATCHD_WEBHOOK_SECRET": f"{SECRET} {SECRET}"})
+
+    assert len(settings.alerts.webhooks[0].secret.keys) == 2
+
+
+@pytest.mark.parametrize(
+    ("secret", "words"),
+    [
+        ("hunter2", "secret is not file:/PATH, env:NAME, or whsec_"),
+        ("whsec_hunter2", "secret is not whsec_ followed by the base64 of 24 to 64 bytes"),
+        ("env:NOT_THERE", "names the environment variable NOT_THERE, which is not set"),
+        ("env:EMPTY", "names the environment variable EMPTY, which is empty"),
+        ("env:SHORT", "names the environment variable SHORT, which is not whsec_ followed by"),
+        ("file:/no/such", "names the file '/no/such', which cannot be read (No such file or directory)"),
+        ("file:secret", "must name it from the root"),
+        ("file:/dev/zero", "names /dev/zero, which is not a regular file"),
+    ],
+)
+def test_bad_secret_is_refused_and_not_repeated(tmp_path: Path, secret: str, words: str) -> None:
+    """A secret that cannot be used is a problem whose sentence does not contain it."""
+    environ = {"EMPTY": " ", "SHORT": "whsec_hunter2"}
+
+    problems = problems_from(tmp_path, WEBHOOK.replace(SECRET, secret), environ=environ)
+
+    assert words in problems[0]
+    assert "hunter2" not in "".join(problems)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f'secrt = "{SECRET}"',
+        'url = "https://user:hunter2@example.com/"',
+        'url = "https://example.com:99999/hunter2"',
+        'url = "ftp://example.com/hunter2"',
+        'url = ["https://example.com/hunter2"]',
+        'secret = { hunter2 = "hunter2" }',
+        'secret = "hunter2',
+    ],
+)
+def test_no_problem_repeats_a_secret(tmp_path: Path, line: str) -> None:
+    """However a webhook is miswritten, neither secret nor URL path appears in the sentences."""
+    problems = problems_from(tmp_path, f'[[alerts.webhooks]]\nname = "ops"\n{line}\n')
+
+    told = " ".join(problems).replace("{ hunter2", "")
+    assert "hunter2" not in told
+    assert SECRET not in told
+
+
+def test_settings_do_not_show_their_secrets(tmp_path: Path) -> None:
+    """repr, str and dumps of settings with a webhook contain neither its secret nor its URL's path."""
+    settings = settings_from(tmp_path, WEBHOOK)
+
+    for shown in (repr(settings), str(settings), settings.model_dump_json(), repr(settings.model_dump())):
+        assert "example.com" in shown
+        assert "thirty-two" not in shown
+        assert SECRET not in shown
+        assert "token" not in shown
