@@ -150,6 +150,7 @@ def served(site: Site) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
+        site.refusing = True
         server.should_exit = True
         thread.join(10)
         listener.close()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
+from urllib.parse import urljoin
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from memwatch.snapshot import Level
 from sample_parts import ratio_of
@@ -30,13 +33,11 @@ def browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def opened(
-    browser: Browser, site: Site, path: str = "/", width: int = 1280, scripts: bool = True
-) -> Iterator[tuple[Page, list[str]]]:
+def opened(browser: Browser, site: Site, path: str = "/", scripts: bool = True) -> Iterator[tuple[Page, list[str]]]:
     """A page of a running site, and everything that went wrong in it."""
     complaints: list[str] = []
     with served(site) as address:
-        context = browser.new_context(viewport={"width": width, "height": 800}, java_script_enabled=scripts)
+        context = browser.new_context(viewport={"width": 1280, "height": 800}, java_script_enabled=scripts)
         if scripts:
             context.add_init_script(TELL_VIOLATIONS)
         page = context.new_page()
@@ -88,28 +89,37 @@ def test_the_api_is_described_offline(browser: Browser) -> None:
         assert complaints == []
 
 
-@pytest.mark.parametrize("width", [360, 390, 1280])
-def test_bars_are_to_scale(browser: Browser, width: int) -> None:
+def test_bars_are_to_scale(browser: Browser) -> None:
     """Inner width ÷ outer width is used ÷ size, within a pixel, on a phone as on a desk."""
-    with opened(browser, Site(mig_server()), width=width) as (page, _):
-        for bar in page.locator(".bar").all():
-            outer = bar.locator(".contents").bounding_box()
-            assert outer is not None
-            size = sum(int(part.get_attribute("data-bytes") or 0) for part in bar.locator(".use").all())
-            for inner in bar.locator(".inner").all():
-                box = inner.bounding_box()
-                assert box is not None
-                used = int(inner.get_attribute("data-bytes") or 0)
-                assert abs(box["width"] - outer["width"] * used / size) <= 1
-                assert abs(box["x"] - outer["x"]) <= 1
+    with opened(browser, Site(mig_server())) as (page, _):
+        for width in (360, 390, 1280):
+            page.set_viewport_size({"width": width, "height": 800})
+            for bar in page.locator(".bar").all():
+                assert_to_scale(bar)
+
+
+def assert_to_scale(bar: Locator) -> None:
+    outer = bar.locator(".contents").bounding_box()
+    size = sum(int(part.get_attribute("data-bytes") or 0) for part in bar.locator(".use").all())
+    inner_bars = bar.locator(".inner").all()
+    assert inner_bars
+    for inner in inner_bars:
+        box = inner.bounding_box()
+        used = int(inner.get_attribute("data-bytes") or 0)
+        assert box is not None
+        assert outer is not None
+        assert abs(box["width"] - outer["width"] * used / size) <= 1
+        assert abs(box["x"] - outer["x"]) <= 1
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-@pytest.mark.parametrize("width", [360, 390])
-def test_a_phone_never_scrolls_sideways(browser: Browser, sample: str, width: int) -> None:
+def test_a_phone_never_scrolls_sideways(browser: Browser, sample: str) -> None:
     """Everything fits, or scrolls within its own card."""
-    with opened(browser, Site(SAMPLES[sample]()), width=width) as (page, _):
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    with opened(browser, Site(SAMPLES[sample]())) as (page, _):
+        for width, path in product((360, 390), ("/", "/processes", "/about")):
+            page.set_viewport_size({"width": width, "height": 800})
+            page.goto(urljoin(page.url, path))
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_figures_move_in_place(browser: Browser) -> None:
@@ -182,6 +192,21 @@ def test_a_stream_that_is_refused_from_the_start_is_asked_for_again(browser: Bro
 
         wait_for_ticks(page, 1)
         expect(page.locator("body")).not_to_have_class(re.compile("stale"))
+
+
+def late(route: Route) -> None:
+    time.sleep(0.4)
+    route.continue_()
+
+
+def test_a_late_extension_is_waited_for(browser: Browser) -> None:
+    """The stream opens in whatever order the scripts of a slow network arrive."""
+    with opened(browser, Site(calm_workstation())) as (page, complaints):
+        page.route("**/htmx-sse-*.js", late)
+        page.reload()
+
+        wait_for_ticks(page)
+        assert complaints == []
 
 
 def test_the_same_tick_again_is_no_sign_of_life(browser: Browser) -> None:

@@ -250,9 +250,9 @@ def test_changes_are_told_by_key_with_what_needs_a_restart(tmp_path: Path) -> No
 
     assert [str(change) for change in describe_changes(old, new)] == [
         'web.listen: ["127.0.0.1:6360"] → ["[::1]:1"] (takes effect at the next start)',
-        'history.length: "2h" → "1h" (takes effect at the next start)',
+        'history.length: "2h" → "1h"',
         "pressure.high_percent: 80 → 75",
-        'alerts.webhooks.ops.secret: "(hidden)" → "(hidden)"',
+        'alerts.webhooks.ops.secret: "(hidden)" → "(hidden)" (takes effect at the next start)',
     ]
     assert describe_changes(old, old) == ()
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from standardwebhooks.webhooks import Webhook
 
-from memwatch_web.webhook_delivery import SCHEDULE, Receiver, notify
+from memwatch_web.webhook_delivery import SCHEDULE, Receiver, close_all, notify
 from memwatch_web.webhooks import endpoint_of, secret_of
 from sample_snapshots import critical_gb10
 from webhook_sample import SECRET, ids, notice, receiver, told
@@ -245,7 +245,7 @@ def test_other_targets_do_not_wait() -> None:
 
 
 def test_close_ends_an_attempt_under_way(caplog: pytest.LogCaptureFixture) -> None:
-    """Stopping takes at most two seconds, also while an endpoint keeps us waiting; what is lost is said."""
+    """Stopping takes at most two seconds, also while an endpoint does not answer; what is lost is said."""
     with talking(silent) as url:
         made = Receiver("ops", endpoint_of(url), secret_of(SECRET), timeout_seconds=60.0)
         made.start()
@@ -258,6 +258,25 @@ def test_close_ends_an_attempt_under_way(caplog: pytest.LogCaptureFixture) -> No
         assert time.monotonic() - started < 2.0
         assert f"webhook-{made.name}" not in {thread.name for thread in threading.enumerate()}
     assert "stopped; notices not delivered: 1" in caplog.text
+
+
+def test_many_silent_receivers_are_closed_in_the_time_of_one() -> None:
+    """Stopping takes two seconds in all, not for each endpoint that keeps still."""
+    with talking(silent) as url:
+        stuck = [
+            Receiver(f"ops{number}", endpoint_of(url), secret_of(SECRET), timeout_seconds=60.0)
+            for number in range(6)
+        ]
+        for one in stuck:
+            one.start()
+        notify(stuck, notice(), critical_gb10())
+        time.sleep(0.2)
+        started = time.monotonic()
+
+        close_all(stuck, timeout=2.0)
+
+        assert time.monotonic() - started < 2.5
+        assert not {thread.name for thread in threading.enumerate() if thread.name.startswith("webhook-ops")}
 
 
 def test_close_between_attempts_is_immediate() -> None:

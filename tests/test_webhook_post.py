@@ -30,7 +30,7 @@ from webhook_site import (
      ("Fri, 31 Dec 9999 23:59:59 GMT", 86_400)],
 )  # fmt: skip
 def test_retry_after_is_between_nothing_and_a_day(header: str | None, seconds: float) -> None:
-    """Seconds and dates are understood, nonsense is ignored, and nobody can silence us for longer than a day."""
+    """Seconds and dates are understood, nonsense is ignored, and silence ends after a day."""
     assert retry_after_seconds(header, wall=10.0) == seconds
 
 

@@ -67,7 +67,7 @@ def receiving(*answers: int | tuple[int, dict[str, str]], certificate: Path | No
 
     class Quiet(ThreadingHTTPServer):
         def handle_error(self, *_: object) -> None:
-            """A client that refuses our certificate is no news."""
+            """A client that refuses the certificate is no news."""
 
     server = Quiet(("127.0.0.1", 0), Handler)
     if certificate:

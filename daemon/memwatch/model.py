@@ -68,10 +68,12 @@ class Impossible(ValueError):
     """A figure that cannot be right, refused where it was built."""
 
 
-def refuse_negative(owner: str, **figures: Bytes) -> None:
-    for name, value in figures.items():
-        if isinstance(value, int) and value < 0:
-            raise Impossible(f"{owner}: {name} is {value}, and a memory figure cannot be negative")
+def refuse_negative(owner: object, names: tuple[str, ...], what: str, its_id: object = "") -> None:
+    """Raise `Impossible` if one of these fields is a number below 0. On the tick: it says nothing until it must."""
+    for name in names:
+        value = getattr(owner, name)
+        if value.__class__ is int and value < 0:
+            raise Impossible(f"{what} {its_id}: {name} is {value}, and a memory figure cannot be negative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,19 @@ class Content:
     size_bytes: int
 
     def __post_init__(self) -> None:
-        refuse_negative(f"content {self.kind}", size_bytes=self.size_bytes)
+        refuse_negative(self, ("size_bytes",), "content", self.kind)
+
+
+POOL_FIGURES = (
+    "size_bytes",
+    "used_bytes",
+    "available_bytes",
+    "free_bytes",
+    "reserved_bytes",
+    "unattributed_bytes",
+    "set_aside_bytes",
+    "set_aside_free_bytes",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,29 +132,18 @@ class Pool:
     contents: tuple[Content, ...] = ()
 
     def __post_init__(self) -> None:
-        owner = f"pool {self.id}"
-        refuse_negative(
-            owner,
-            size_bytes=self.size_bytes,
-            used_bytes=self.used_bytes,
-            available_bytes=self.available_bytes,
-            free_bytes=self.free_bytes,
-            reserved_bytes=self.reserved_bytes,
-            unattributed_bytes=self.unattributed_bytes,
-            set_aside_bytes=self.set_aside_bytes,
-            set_aside_free_bytes=self.set_aside_free_bytes,
-        )
-        self._refuse_sums_that_do_not_add_up(owner)
+        refuse_negative(self, POOL_FIGURES, "pool", self.id)
+        self._refuse_sums_that_do_not_add_up()
 
-    def _refuse_sums_that_do_not_add_up(self, owner: str) -> None:
+    def _refuse_sums_that_do_not_add_up(self) -> None:
         used, available = self.used_bytes, self.available_bytes
         if isinstance(used, Absent) or isinstance(available, Absent):
             if used is not available:
-                raise Impossible(f"{owner}: used_bytes and available_bytes are known or absent together")
+                raise Impossible(f"pool {self.id}: used_bytes and available_bytes are known or absent together")
         elif used + available != self.size_bytes:
-            raise Impossible(f"{owner}: used {used} + available {available} is not size {self.size_bytes}")
-        if self.contents and sum(part.size_bytes for part in self.contents) != self.size_bytes:
-            raise Impossible(f"{owner}: its contents do not add up to its size {self.size_bytes}")
+            raise Impossible(f"pool {self.id}: used {used} + available {available} is not size {self.size_bytes}")
+        if self.contents and sum([part.size_bytes for part in self.contents]) != self.size_bytes:
+            raise Impossible(f"pool {self.id}: its contents do not add up to its size {self.size_bytes}")
 
     @property
     def judged_ratio(self) -> float | Absent:
@@ -169,7 +172,7 @@ class Share:
     note: str | None = None
 
     def __post_init__(self) -> None:
-        refuse_negative(f"share {self.id}", used_bytes=self.used_bytes, limit_bytes=self.limit_bytes)
+        refuse_negative(self, ("used_bytes", "limit_bytes"), "share", self.id)
         if self.within == self.id:
             raise Impossible(f"share {self.id}: cannot be within itself")
 
@@ -200,7 +203,7 @@ class Device:
     evidence: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        refuse_negative(f"device {self.id}", headroom_bytes=self.headroom_bytes)
+        refuse_negative(self, ("headroom_bytes",), "device", self.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,9 +227,7 @@ class Process:
     def __post_init__(self) -> None:
         if self.pid <= 0:
             raise Impossible(f"process {self.pid}: a process id is at least 1")
-        refuse_negative(
-            f"process {self.pid}",
-            rss_bytes=self.rss_bytes,
-            footprint_bytes=self.footprint_bytes,
-            **self.device_bytes,
-        )
+        refuse_negative(self, ("rss_bytes", "footprint_bytes"), "process", self.pid)
+        for place, figure in self.device_bytes.items():
+            if isinstance(figure, int) and figure < 0:
+                raise Impossible(f"process {self.pid}: {place} is {figure}, and a memory figure cannot be negative")

@@ -69,7 +69,7 @@ class Swap:
     zswap_memory_bytes: Bytes = Absent.NOT_SUPPORTED
 
     def __post_init__(self) -> None:
-        refuse_negative("swap", size_bytes=self.size_bytes, used_bytes=self.used_bytes)
+        refuse_negative(self, ("size_bytes", "used_bytes"), "swap")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Zram:
     memory_bytes: int
 
     def __post_init__(self) -> None:
-        refuse_negative("zram", stored_bytes=self.stored_bytes, memory_bytes=self.memory_bytes)
+        refuse_negative(self, ("stored_bytes", "memory_bytes"), "zram")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,17 @@ from memwatchd.settings_values import duration_text
 
 Path = tuple[str, ...]
 
-# Taken up when the daemon starts, and not when it reloads: sockets, open files, locked pages, the ring.
-NEED_RESTART = frozenset(
-    {
-        "web.listen",
-        "sampling.procfs",
-        "sampling.sysfs",
-        "sampling.rootfs",
-        "sampling.lock_memory",
-        "history.length",
-    }
+# Taken up when the daemon starts, and not when it reloads: sockets, open files, threads, locked pages.
+NEED_RESTART = (
+    "web.listen",
+    "sampling.procfs",
+    "sampling.sysfs",
+    "sampling.rootfs",
+    "sampling.lock_memory",
+    "processes.top",
+    "processes.interval",
+    "alerts.webhooks",
+    "collectors",
 )
 
 
@@ -45,10 +46,14 @@ def describe_changes(old: Sections, new: Sections) -> tuple[Change, ...]:
     """What differs, key by key, in the order of the sections."""
     before, after = dict(flat(old)), dict(flat(new))
     return tuple(
-        Change(".".join(path), text_at(before, path), text_at(after, path), ".".join(path) in NEED_RESTART)
+        Change(".".join(path), text_at(before, path), text_at(after, path), needs_restart(path))
         for path in {**before, **after}
         if path not in before or path not in after or before[path] != after[path]
     )
+
+
+def needs_restart(path: Path) -> bool:
+    return any(".".join(path[:end]) in NEED_RESTART for end in range(1, len(path) + 1))
 
 
 def text_at(values: Mapping[Path, object], path: Path) -> str:

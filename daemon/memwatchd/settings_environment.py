@@ -29,7 +29,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
 }
 
 # Kubernetes tells every pod about every service, so one that is called memwatchd arrives as
-# MEMWATCHD_SERVICE_HOST, MEMWATCHD_PORT=tcp://… and the like. They are not meant for us and no mistakes.
+# MEMWATCHD_SERVICE_HOST, MEMWATCHD_PORT=tcp://… and the like. They are neither settings nor mistakes.
 SERVICE_NAME = re.compile(r"(?:.*_)?(?:SERVICE_HOST|SERVICE_PORT(?:_.+)?|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_[A-Z]+)?)")
 SERVICE_ADDRESS = re.compile(r"(?:tcp|udp|sctp)://.*")
 

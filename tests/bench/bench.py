@@ -11,12 +11,10 @@ from pathlib import Path
 from subjects import Subject, cpu_seconds, free_port, load, rss_mib, running, subjects, wakeups
 
 from memwatch.clock import SystemClock
-from memwatch.collector import Roots
-from memwatch.collectors import CollectorOptions, enlist
+from memwatch.collector import KeptFile, Roots
+from memwatch.collectors import CollectorOptions, buddyinfo, enlist, memory, psi, vmstat
 from memwatch.monitor import Identity, Monitor, Rules
 from memwatch.sampler import Sampler
-
-READ_EVERY_TICK = ("memory", "psi")
 
 
 def cpu_of(work: Callable[[], object], times: int) -> float:
@@ -31,22 +29,33 @@ def cpu_of(work: Callable[[], object], times: int) -> float:
 
 
 def bench_reading(times: int) -> None:
-    """The files read on every tick: bare, and with parsing and checking."""
-    paths = [Path("/proc/meminfo"), Path("/proc/pressure/memory")]
-    descriptors = [os.open(path, os.O_RDONLY) for path in paths if path.exists()]
-    enlisted = enlist(Roots(), CollectorOptions())
-    collectors = [entry.make() for entry in enlisted if entry.name in READ_EVERY_TICK]
+    """The host's files: bare, read and parsed, made into a checked model, and a whole tick around that."""
+    layout = memory.layout_of(Path("/proc/meminfo").read_bytes())
+    parsers: dict[str, Callable[[bytes], object]] = {
+        "/proc/meminfo": lambda data: memory.parse_meminfo(data, layout),
+        "/proc/pressure/memory": psi.parse_psi,
+        "/proc/vmstat": vmstat.parse_vmstat,
+        "/proc/buddyinfo": buddyinfo.parse_buddyinfo,
+    }
+    files = [(KeptFile(Path(name)), parse) for name, parse in parsers.items() if Path(name).exists()]
+    descriptors = [os.open(file.path, os.O_RDONLY) for file, _ in files]
+    quick = [entry for entry in enlist(Roots(), CollectorOptions()) if not entry.may_block]
+    collectors = [entry.make() for entry in quick if entry.name in ("memory", "psi", "vmstat", "buddyinfo")]
+    monitor = Monitor(Sampler(quick, SystemClock()), SystemClock(), Rules(), Identity("bench", "bench"))
 
     bare = cpu_of(lambda: [os.pread(one, 8192, 0) for one in descriptors], times)
-    read = cpu_of(lambda: [one.collect() for one in collectors], times)
-    quick = [entry for entry in enlisted if not entry.may_block]
-    monitor = Monitor(Sampler(quick, SystemClock()), SystemClock(), Rules(), Identity("bench", "bench"))
-    tick = cpu_of(monitor.tick, times)
-
-    print("| in this process, hot caches | µs of CPU | ratio |\n|---|---:|---:|")
-    print(f"| bare pread of meminfo and pressure/memory | {bare:.1f} | 1.0 |")
-    print(f"| the same, parsed and checked | {read:.1f} | {read / bare:.1f} |")
-    print(f"| a whole tick: gathered, judged, remembered | {tick:.1f} | {tick / bare:.1f} |\n")
+    rows = {
+        "bare pread of meminfo, pressure/memory, vmstat, buddyinfo": bare,
+        "the same, read and parsed": cpu_of(lambda: [parse(file.read()) for file, parse in files], times),
+        "the same, made into checked pools, nodes and counters": cpu_of(
+            lambda: [one.collect() for one in collectors], times
+        ),
+        "a tick as it comes each second (vmstat and buddyinfo every 5 s)": cpu_of(monitor.tick, times),
+    }
+    print("| hot caches, one thread | µs of CPU | ratio |\n|---|---:|---:|")
+    for name, cost in rows.items():
+        print(f"| {name} | {cost:.1f} | {cost / bare:.1f} |")
+    print()
 
 
 def bench_subject(subject: Subject, port: int, seconds: int) -> str:

