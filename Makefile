@@ -56,7 +56,7 @@ build: $(VENV)/.test
 	$(BIN)/python -m build
 
 tools:
-	@sh tests/tools/need.sh chromium prometheus
+	@sh tests/tools/need.sh chromium prometheus openssl procps
 
 bench-tools:
 	@sh tests/tools/need.sh prometheus-node-exporter wrk

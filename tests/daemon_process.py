@@ -28,7 +28,7 @@ class Answer:
     body: bytes
 
     @property
-    def json(self) -> Any:  # noqa: ANN401
+    def json(self) -> Any:
         return json.loads(self.body)
 
     @property
@@ -55,10 +55,10 @@ class RunningDaemon:
     def get(self, path: str, **headers: str) -> Answer:
         return get(self.port, path, headers)
 
-    def snapshot(self) -> Any:  # noqa: ANN401
+    def snapshot(self) -> Any:
         return self.get("/api/v1/snapshot").json
 
-    def wait_for(self, path: str, wanted: Any, seconds: float = 10.0) -> Any:  # noqa: ANN401
+    def wait_for(self, path: str, wanted: Any, seconds: float = 10.0) -> Any:
         """Ask until `wanted(json)` is true; fail with the last answer after `seconds`."""
         until = time.monotonic() + seconds
         while True:

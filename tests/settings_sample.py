@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from memwatchd.settings import Settings
-from memwatchd.settings_sources import BadSettings, load
+from memwatchd.settings.model import Settings
+from memwatchd.settings.sources import BadSettings, load
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of thirty-two bytes len").decode()
 WEBHOOK = f'[[alerts.webhooks]]\nname = "ops"\nurl = "https://example.com/hook/token"\nsecret = "{SECRET}"\n'

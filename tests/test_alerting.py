@@ -7,12 +7,13 @@ import shutil
 import time
 from pathlib import Path
 
+from standardwebhooks import Webhook
+
 from daemon_process import running_daemon
 from machine_folders import FOLDER
-from standardwebhooks import Webhook
 from webhook_site import Delivery, Site, receiving
 
-SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw0aGq3o8p3yM="  # noqa: S105  of no value to anybody
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw0aGq3o8p3yM="
 CONFIG = """
 [pressure]
 clear_after = "0s"
@@ -32,7 +33,9 @@ def set_available(procfs: Path, kib: int) -> None:
     """Rewrite the simulated meminfo at one stroke, as the kernel does."""
     lines = (FOLDER / "workstation/proc/meminfo").read_text().splitlines(keepends=True)
     width = len("MemAvailable:   ")
-    changed = [f"{line[:width]}{kib:>{len(line) - width - 4}} kB\n" if "MemAvail" in line else line for line in lines]
+    changed = [
+        f"{line[:width]}{kib:>{len(line) - width - 4}} kB\n" if "MemAvail" in line else line for line in lines
+    ]
     with (procfs / "meminfo").open("r+b", buffering=0) as meminfo:
         meminfo.write("".join(changed).encode())
 

@@ -16,7 +16,9 @@ def notices_over(levels: list[Level | None], rules: AlertRules = RULES) -> list[
     numbers, said = count(1), []
     for second, level in enumerate(levels):
         pressure = () if level is None else (Pressure("ram", level, level, 0.5),)
-        watches, notices = step(watches, pressure, float(second), 100.0 + second, rules, lambda: f"msg_{next(numbers)}")
+        watches, notices = step(
+            watches, pressure, float(second), 100.0 + second, rules, lambda: f"msg_{next(numbers)}"
+        )
         said += [(second, notice) for notice in notices]
     return said
 

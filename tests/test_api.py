@@ -10,11 +10,11 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from daemon_process import RunningDaemon, get, running_daemon
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from daemon_process import RunningDaemon, get, running_daemon
 from memwatch.model import Absent
 from memwatch_web import contract
 
@@ -123,7 +123,9 @@ def test_rubbish_in_a_query_is_never_an_error_of_ours(
     """Whatever a query string holds: an answer or a 422, never a 500."""
     if path == "stream":
         name, value = "events", value or "x"
-    answer = daemon.get(f"/api/v1/{path}?{quote(name, safe='', errors='replace')}={quote(value, safe='', errors='replace')}")
+    answer = daemon.get(
+        f"/api/v1/{path}?{quote(name, safe='', errors='replace')}={quote(value, safe='', errors='replace')}"
+    )
 
     assert answer.status in {200, 422}, (answer.status, answer.body)
     json.loads(answer.body)
@@ -131,7 +133,14 @@ def test_rubbish_in_a_query_is_never_an_error_of_ours(
 
 @pytest.mark.parametrize(
     "path",
-    ["/nothing", "/static/../../etc/passwd", "/static/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/api/v1/", "/static/"],
+    [
+        "/nothing",
+        "/static/../../etc/passwd",
+        "/static/%2e%2e/%2e%2e/etc/passwd",
+        "//etc/passwd",
+        "/api/v1/",
+        "/static/",
+    ],
 )
 def test_a_path_that_does_not_exist_is_a_problem_not_a_file(daemon: RunningDaemon, path: str) -> None:
     """404 with a sentence; nothing outside the list of files can be had."""
@@ -167,7 +176,12 @@ def test_openapi_lists_every_part(daemon: RunningDaemon) -> None:
     """The description is served offline and complete."""
     paths = daemon.get("/openapi.json").json["paths"]
 
-    assert {f"/api/v1/{part}" for part in PARTS} | {"/api/v1/stream", "/healthz", "/readyz", "/metrics"} <= paths.keys()
+    assert {f"/api/v1/{part}" for part in PARTS} | {
+        "/api/v1/stream",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+    } <= paths.keys()
 
 
 def test_posting_is_not_possible(daemon: RunningDaemon) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from memwatch import __version__
-from memwatchd.settings_environment import FLAGS
+from memwatchd.settings.environment import FLAGS
 
 SCRIPT = [str(Path(sys.executable).with_name("memwatchd"))]
 MODULE = [sys.executable, "-m", "memwatchd"]

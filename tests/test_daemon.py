@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from daemon_process import MEMWATCHD, RunningDaemon, clean_environment, free_port, running_daemon
 
 MIB = 1 << 20

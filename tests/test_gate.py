@@ -13,7 +13,15 @@ HOSTS = {"localhost", "spark-1", "gpu.example.org"}
 
 @pytest.mark.parametrize(
     "header",
-    ["localhost", "localhost:6360", "LOCALHOST.", "127.0.0.1:6360", "[::1]:6360", "192.168.7.9", "spark-1.local:80"],
+    [
+        "localhost",
+        "localhost:6360",
+        "LOCALHOST.",
+        "127.0.0.1:6360",
+        "[::1]:6360",
+        "192.168.7.9",
+        "spark-1.local:80",
+    ],
 )
 def test_names_and_addresses_of_this_machine_are_answered(header: str) -> None:
     """What an administrator types works."""
@@ -21,7 +29,8 @@ def test_names_and_addresses_of_this_machine_are_answered(header: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "header", ["evil.example", "localhost.evil.example", "evil.example:6360", "", "[::1", "127.0.0.1.evil.example", "0x7f.1"]
+    "header",
+    ["evil.example", "localhost.evil.example", "evil.example:6360", "", "[::1", "127.0.0.1.evil.example", "0x7f.1"],
 )
 def test_names_nobody_gave_this_machine_are_refused(header: str) -> None:
     """DNS rebinding needs a name of the attacker's own."""

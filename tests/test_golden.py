@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from daemon_process import MEMWATCHD, clean_environment, running_daemon
 from golden import RUN_HERE, exported, golden_path, roots_arguments
 from machine_folders import machine_folder
@@ -32,6 +33,14 @@ def test_a_single_reading_has_the_machines_memory(name: str) -> None:
     snapshot = json.loads(done.stdout)
     expected = machine_folder(name).expected["memory"]["pools"]
     for pool, wanted in zip(snapshot["pools"], expected, strict=True):
-        for field in ("id", "label", "size_bytes", "used_bytes", "available_bytes", "free_bytes", "unattributed_bytes"):
+        for field in (
+            "id",
+            "label",
+            "size_bytes",
+            "used_bytes",
+            "available_bytes",
+            "free_bytes",
+            "unattributed_bytes",
+        ):
             assert pool[field] == wanted[field] or pool["absent"][field] == wanted[field]
     assert snapshot["total"]["size_bytes"] == sum(pool["size_bytes"] for pool in expected)

@@ -1,4 +1,4 @@
-"""Metrics as Prometheus wants them: named well, absent when unknown, and the same bytes for all scrapers of a tick."""
+"""Metrics as Prometheus wants them: named well, absent when unknown, the same bytes for all scrapers of a tick."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from daemon_process import RunningDaemon, running_daemon
-from fakes import GIB, ram
 from prometheus_client import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from daemon_process import RunningDaemon, running_daemon
+from fakes import GIB, ram
 from memwatch.model import Absent, PoolKind, Process, Quality, Share, ShareKind
 from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Reason, SelfUse, Snapshot
 from memwatch_web.metrics import Exporter
@@ -93,7 +92,10 @@ def test_only_pools_can_be_summed() -> None:
 
     used = re.findall(r"^memwatch_pool_used_bytes\{.*\} (.*)$", text, re.MULTILINE)
     assert sum(map(float, used)) == 5 * GIB
-    assert f'memwatch_share_used_bytes{{device="gpu0",kind="cuda_pool",share="cuda0",within="ram"}} 1.073741824e+09' in text
+    assert (
+        'memwatch_share_used_bytes{device="gpu0",kind="cuda_pool",share="cuda0",within="ram"} 1.073741824e+09'
+        in text
+    )
 
 
 def test_what_is_not_known_has_no_sample() -> None:
@@ -142,7 +144,6 @@ def test_processes_are_exported_only_when_asked_for() -> None:
     shot = snapshot_of(processes=(process,))
 
     assert "process_memory" not in rendered(shot)
-    assert (
-        f'memwatch_process_memory_bytes{{container="",name="py\\"thon\\n",pid="42",unit="x.service",where="rss"}} 1.073741824e+09'
-        in rendered(shot, with_processes=True)
-    )
+    text = rendered(shot, with_processes=True)
+    labels = 'container="",name="py\\"thon\\n",pid="42",unit="x.service",where="rss"'
+    assert f"memwatch_process_memory_bytes{{{labels}}} 1.073741824e+09" in text

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import FrozenInstanceError, replace
 
 import pytest
-from fakes import GIB, ram
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes import GIB, ram
 from memwatch.model import Absent, Content, Impossible, Pool, PoolKind, Process, Quality, Share, ShareKind
 from memwatch.snapshot import Machine, SelfUse, Snapshot
 

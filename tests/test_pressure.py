@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,7 +53,7 @@ def test_a_sawtooth_across_a_threshold_flips_once() -> None:
     """78 to 82 % every four seconds for ten minutes is one change of level, not three hundred."""
     levels = levels_over([0.78, 0.80, 0.82, 0.80] * 150)
 
-    assert sum(one != other for one, other in zip(levels, levels[1:], strict=False)) == 1
+    assert sum(one != other for one, other in pairwise(levels)) == 1
     assert levels[-1] is Level.HIGH
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from daemon_process import free_port, get, running_daemon
 
 ROOT = Path(__file__).parent.parent
@@ -44,7 +45,9 @@ def test_prometheus_scrapes_us_and_a_query_answers(tmp_path: Path) -> None:
         configuration.write_text(
             shipped.replace("127.0.0.1:6360", f"127.0.0.1:{daemon.port}").replace("15s", "1s").replace("10s", "1s")
         )
-        checked = subprocess.run(["promtool", "check", "config", str(configuration)], capture_output=True, check=False)
+        checked = subprocess.run(
+            ["promtool", "check", "config", str(configuration)], capture_output=True, check=False
+        )
         assert checked.returncode == 0, checked.stderr.decode()
         server = subprocess.Popen(
             [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 
 from fakes import GIB, FakeClock, FakeCollector, ram
-
 from memwatch.collector import Collector, Enlisted, Findings, Unavailable, Unreadable
 from memwatch.model import Absent, Quality, Share, ShareKind
 from memwatch.sampler import Sampler

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from memwatchd.settings import Sections, Settings
-from memwatchd.settings_changes import describe_changes, flat
-from memwatchd.settings_environment import variables
-from memwatchd.settings_sources import BadSettings, load
-from memwatchd.settings_values import (
+from memwatchd.settings.changes import describe_changes, flat
+from memwatchd.settings.environment import variables
+from memwatchd.settings.model import Sections, Settings
+from memwatchd.settings.sources import BadSettings, load
+from memwatchd.settings.values import (
     TcpAddress,
 )
 from settings_sample import SECRET, WEBHOOK, problems_from, settings_from

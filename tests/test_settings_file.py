@@ -6,9 +6,9 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
-from memwatchd.settings import Sections
-from memwatchd.settings_changes import describe_changes, flat
-from memwatchd.settings_toml import line_numbers
+from memwatchd.settings.changes import describe_changes, flat
+from memwatchd.settings.model import Sections
+from memwatchd.settings.toml import line_numbers
 from settings_sample import SECRET, settings_from
 
 SHIPPED = Path(__file__).parent.parent / "systemd" / "memwatchd.toml"

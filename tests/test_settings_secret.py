@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatchd.settings_sources import load
+from memwatchd.settings.sources import load
 from settings_sample import SECRET, WEBHOOK, problems_from, settings_from
 
 

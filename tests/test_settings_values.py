@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatchd.settings_values import (
+from memwatchd.settings.values import (
     Refused,
     TcpAddress,
     UnixAddress,

@@ -37,7 +37,7 @@ class Listener:
             return self.next()
         return named["event"], json.loads(named["data"])
 
-    def until(self, name: str, seconds: float = 10.0) -> Any:  # noqa: ANN401
+    def until(self, name: str, seconds: float = 10.0) -> Any:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             found, data = self.next()

@@ -13,7 +13,7 @@ import click
 from memwatch import __version__
 
 if TYPE_CHECKING:
-    from memwatchd.settings import Settings
+    from memwatchd.settings.model import Settings
 
 EXIT_OK, EXIT_FAILURE, EXIT_USAGE, EXIT_CONFIGURATION = 0, 1, 2, 78
 
@@ -141,7 +141,7 @@ def answer(once: bool, as_json: bool, check_config: bool, **flags: Any) -> int: 
         raise click.UsageError("--json says how --once prints; use --once --json")
     if once and check_config:
         raise click.UsageError("--once and --check-config cannot be used together; use one of them")
-    from memwatchd.settings_sources import BadSettings, load
+    from memwatchd.settings.sources import BadSettings, load
 
     try:
         settings = load(flags, os.environ)
@@ -160,7 +160,7 @@ def answer(once: bool, as_json: bool, check_config: bool, **flags: Any) -> int: 
 
 def show(settings: Settings) -> int:
     """Print the settings in force."""
-    from memwatchd.settings_changes import flat, setting_text
+    from memwatchd.settings.changes import flat, setting_text
 
     complain(settings.warnings, EXIT_OK)
     if isinstance(sys.stdout, io.TextIOWrapper):

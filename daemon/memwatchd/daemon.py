@@ -6,18 +6,21 @@ import logging
 import threading
 from collections.abc import Callable
 
+from memwatch.alerts import Notice
 from memwatch.clock import SystemClock
 from memwatch.collectors import enlist
 from memwatch.monitor import Monitor
 from memwatch.sampler import Sampler
+from memwatch.snapshot import Snapshot
 from memwatch_web.options import FaceOptions
 from memwatch_web.pages import Pages
 from memwatch_web.stream import Broker
+from memwatch_web.webhook_delivery import close_all, notify
 from memwatchd import wiring
 from memwatchd.service import Notifier
-from memwatchd.settings import Settings
-from memwatchd.settings_changes import describe_changes
-from memwatchd.settings_sources import BadSettings
+from memwatchd.settings.changes import describe_changes
+from memwatchd.settings.model import Settings
+from memwatchd.settings.sources import BadSettings
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +37,7 @@ class Daemon:
         self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)
         self.receivers = wiring.receivers_of(settings)
         self.service = Notifier()
+        self.monitor.listeners.append(self._tell_receivers)
         self._load = load
         self._stop = threading.Event()
         self._ticking = threading.Thread(target=self.monitor.run, args=(self._stop,), name="tick", daemon=True)
@@ -43,7 +47,7 @@ class Daemon:
 
     def start(self) -> None:
         """Everything that can be done before anybody may ask: threads and the first snapshot."""
-        for warning in self.settings.warnings:
+        for warning in filter(None, (*self.settings.warnings, wiring.exposure_of(self.settings))):
             log.warning("%s", warning)
         for receiver in self.receivers:
             receiver.start()
@@ -68,8 +72,7 @@ class Daemon:
         if self._ticking.is_alive():
             self._ticking.join(timeout=1.0)
         self.sampler.stop()
-        for receiver in self.receivers:
-            receiver.close(1.0)
+        close_all(self.receivers, 2.0)
         log.info("memwatchd stopped")
 
     def reload(self) -> None:
@@ -83,6 +86,10 @@ class Daemon:
         else:
             self._use(settings)
         self.service.ready()
+
+    def _tell_receivers(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
+        for notice in notices:
+            notify(self.receivers, notice, snapshot, self.settings.web.url)
 
     def _use(self, settings: Settings) -> None:
         changes = describe_changes(self.settings, settings)

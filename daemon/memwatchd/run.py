@@ -9,7 +9,7 @@ from collections.abc import Callable
 from memwatch_web.as_json import snapshot_json, to_bytes
 from memwatch_web.as_text import text_of
 from memwatchd.daemon import Daemon
-from memwatchd.settings import Settings
+from memwatchd.settings.model import Settings
 from memwatchd.sockets import CannotListen, open_sockets
 
 EXIT_OK, EXIT_FAILURE, EXIT_CONFIGURATION = 0, 1, 78

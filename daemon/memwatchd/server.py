@@ -16,7 +16,6 @@ from memwatch.alerts import Notice
 from memwatch.snapshot import Snapshot
 from memwatch_web.app import create_app
 from memwatch_web.gate import SECURITY_HEADERS
-from memwatch_web.webhook_delivery import notify
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
 
@@ -77,10 +76,8 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
     use_date_headers(server, dates)
     answer_signals(loop, daemon, server)
 
-    def tell(snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
+    def tell(snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:
         """After every tick, in the tick's thread."""
-        for notice in notices:
-            notify(daemon.receivers, notice, snapshot, daemon.settings.web.url)
         if daemon.broker.streams and not loop.is_closed():
             loop.call_soon_threadsafe(daemon.broker.wake)
         daemon.service.alive(wiring.status_of(snapshot))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from memwatchd.settings_values import TcpAddress, UnixAddress
+from memwatchd.settings.values import TcpAddress, UnixAddress
 
 BACKLOG = 256
 

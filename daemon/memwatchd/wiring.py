@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from collections.abc import Sequence
 
@@ -11,7 +12,8 @@ from memwatch.monitor import Identity, Rules
 from memwatch.snapshot import Snapshot
 from memwatch_web.options import FaceOptions
 from memwatch_web.webhook_delivery import Receiver
-from memwatchd.settings import Settings
+from memwatchd.settings.model import Settings
+from memwatchd.settings.values import TcpAddress, UnixAddress
 
 
 def roots_of(settings: Settings) -> Roots:
@@ -75,6 +77,23 @@ def status_of(snapshot: Snapshot) -> str:
         f"{snapshot.labels[one.target]} {one.level.word} ({one.ratio:.0%})" for one in snapshot.pressure
     )
     return levels or "no figures"
+
+
+def exposure_of(settings: Settings) -> str | None:
+    """What an administrator should know about addresses that others can reach; None when only this machine can."""
+    exposed = [str(address) for address in settings.web.listen if not _is_local(address)]
+    if not exposed:
+        return None
+    return f"anybody who reaches {', '.join(exposed)} can read all figures: there is no login; use a reverse proxy"
+
+
+def _is_local(address: TcpAddress | UnixAddress) -> bool:
+    if isinstance(address, UnixAddress) or address.host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address.host).is_loopback
+    except ValueError:
+        return False
 
 
 def addresses_of(sockets: Sequence[socket.socket]) -> list[str]:

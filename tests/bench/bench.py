@@ -1,4 +1,4 @@
-"""What watching costs: our reading beside a bare read of the same files, our daemon beside its peers, in one run."""
+"""What watching costs: our reading beside a bare read of the same files, our daemon beside its peers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bench_reading(times: int) -> None:
     layout = memory.layout_of(Path("/proc/meminfo").read_bytes())
     parsers: dict[str, Callable[[bytes], object]] = {
         "/proc/meminfo": lambda data: memory.parse_meminfo(data, layout),
-        "/proc/pressure/memory": psi.parse_psi,
+        "/proc/pressure/memory": psi.parse_pressure,
         "/proc/vmstat": vmstat.parse_vmstat,
         "/proc/buddyinfo": buddyinfo.parse_buddyinfo,
     }
@@ -71,8 +71,8 @@ def bench_subject(subject: Subject, port: int, seconds: int) -> str:
         one, many = load(port, 1, min(seconds, 5)), load(port, 16, min(seconds, 5))
         after = rss_mib(pid)
     return (
-        f"| {subject.name} | {rss:.1f} | {after:.1f} | {idle_percent:.3f} | {per_second:.1f} | {start_seconds * 1000:.0f} "
-        f"| {one.per_second:,.0f} | {one.p99_ms:.2f} | {many.per_second:,.0f} | {many.p99_ms:.2f} |"
+        f"| {subject.name} | {rss:.1f} | {after:.1f} | {idle_percent:.3f} | {per_second:.1f} "
+        f"| {start_seconds * 1000:.0f} | {one.per_second:,.0f} | {one.p99_ms:.2f} | {many.per_second:,.0f} | {many.p99_ms:.2f} |"
     )
 
 

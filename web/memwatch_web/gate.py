@@ -57,7 +57,7 @@ class Gate:
             return
         try:
             await self._app(scope, receive, send)
-        except Exception:  # noqa: BLE001  answered with a 500 and logged in one line by `problems`
+        except Exception:
             log.debug("the defect in full", exc_info=True)
 
     def _renew_date(self) -> None:

@@ -9,8 +9,8 @@ from datetime import timedelta
 
 from pydantic import BaseModel
 
-from memwatchd.settings import Sections, Webhook
-from memwatchd.settings_values import duration_text
+from memwatchd.settings.model import Sections, Webhook
+from memwatchd.settings.values import duration_text
 
 Path = tuple[str, ...]
 

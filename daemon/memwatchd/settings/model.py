@@ -1,4 +1,4 @@
-"""What may be set, with defaults and bounds. Where it is set is the business of `settings_sources`."""
+"""What may be set, with defaults and bounds. Where it is set is the business of `sources`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, 
 from memwatch.alerts import AlertRules
 from memwatch.pressure import PressureRules, Thresholds
 from memwatch_web.webhooks import Endpoint, Secret, endpoint_of
-from memwatchd.settings_secret import secret_from
-from memwatchd.settings_values import (
+from memwatchd.settings.secret import secret_from
+from memwatchd.settings.values import (
     Accepts,
     KeyPath,
     Refused,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from memwatchd.settings_values import KeyPath
+from memwatchd.settings.values import KeyPath
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -13,9 +13,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from memwatchd.settings import Sections
-from memwatchd.settings_changes import setting_text
-from memwatchd.settings_values import Accepts, KeyPath, Refused, duration_text
+from memwatchd.settings.changes import setting_text
+from memwatchd.settings.model import Sections
+from memwatchd.settings.values import Accepts, KeyPath, Refused, duration_text
 
 VALUE_MOST_CHARACTERS = 60
 LIKENESS_LEAST = 0.65

@@ -11,9 +11,9 @@ from typing import Any, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from memwatchd.settings import Sections
-from memwatchd.settings_problems import LIKENESS_LEAST, Problem
-from memwatchd.settings_values import from_text
+from memwatchd.settings.model import Sections
+from memwatchd.settings.problems import LIKENESS_LEAST, Problem
+from memwatchd.settings.values import from_text
 
 PREFIX = "MEMWATCHD_"
 CONFIG = "MEMWATCHD_CONFIG"

@@ -9,13 +9,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from memwatchd.settings import Sections, Settings
-from memwatchd.settings_changes import flat
-from memwatchd.settings_environment import CONFIG, FLAGS, read_environment
-from memwatchd.settings_problems import Place, Problem, dotted, problem_of
-from memwatchd.settings_secret import Surroundings
-from memwatchd.settings_toml import BadFile, TomlFile, line_of, read_toml
-from memwatchd.settings_values import KeyPath
+from memwatchd.settings.changes import flat
+from memwatchd.settings.environment import CONFIG, FLAGS, read_environment
+from memwatchd.settings.model import Sections, Settings
+from memwatchd.settings.problems import Place, Problem, dotted, problem_of
+from memwatchd.settings.secret import Surroundings
+from memwatchd.settings.toml import BadFile, TomlFile, line_of, read_toml
+from memwatchd.settings.values import KeyPath
 
 DEFAULT_FILE = Path("/etc/memwatchd/memwatchd.toml")
 PROBLEMS_MOST = 25

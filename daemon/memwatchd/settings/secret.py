@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pydantic import ValidationInfo
 
 from memwatch_web.webhooks import SECRET_PREFIX, Secret, secret_of
-from memwatchd.settings_values import Refused
+from memwatchd.settings.values import Refused
 
 SECRET_FILE_MOST_BYTES = 4096
 
