@@ -72,7 +72,8 @@ def bench_subject(subject: Subject, port: int, seconds: int) -> str:
         after = rss_mib(pid)
     return (
         f"| {subject.name} | {rss:.1f} | {after:.1f} | {idle_percent:.3f} | {per_second:.1f} "
-        f"| {start_seconds * 1000:.0f} | {one.per_second:,.0f} | {one.p99_ms:.2f} | {many.per_second:,.0f} | {many.p99_ms:.2f} |"
+        f"| {start_seconds * 1000:.0f} | {one.per_second:,.0f} | {one.p99_ms:.2f} "
+        f"| {many.per_second:,.0f} | {many.p99_ms:.2f} |"
     )
 
 
