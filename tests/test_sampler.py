@@ -105,6 +105,7 @@ def test_a_collector_that_hangs_is_stalled_and_the_tick_goes_on() -> None:
     assert stale.pools[0].used_bytes is Absent.STALE
     assert status_of(statuses, "slow").state == "stalled"
     assert status_of(statuses, "slow").error == "no answer for 10 s"
+    assert status_of(statuses, "slow").errors == {"deadline": 1}
 
 
 def test_a_slow_source_is_asked_in_its_own_period() -> None:

@@ -63,6 +63,7 @@ class Monitor:
         self._standings: Mapping[str, Standing] = {}
         self._story = Story(self.events)
         self._before: Moment | None = None
+        self._complaint = ""
         self._seq = 0
         self._ring_rules = (rules.interval_seconds, rules.history_seconds)
 
@@ -112,13 +113,24 @@ class Monitor:
         self._story.reloaded(self._clock.wall())
 
     def _tick_or_log(self, lag_seconds: float) -> None:
+        """A tick that cannot hurt the loop. The same failure on every tick is logged once."""
         try:
             self.tick(lag_seconds)
         except MemoryError:
             self.own.give_up_spare()
-            log.error("out of memory in a tick; it was left out")
-        except Exception:
-            log.exception("a tick failed; the next one is due in %g s", self.rules.interval_seconds)
+            self._complain("out of memory in a tick; it was left out")
+        except Exception as error:
+            log.debug("the defect in full", exc_info=True)
+            self._complain(f"a tick failed and was left out: {type(error).__name__}: {error}")
+        else:
+            if self._complaint:
+                log.warning("ticks work again")
+            self._complaint = ""
+
+    def _complain(self, complaint: str) -> None:
+        if complaint != self._complaint:
+            log.error("%s", complaint)
+        self._complaint = complaint
 
     def _notice_clocks(self, now: Moment) -> None:
         if self._before is not None:

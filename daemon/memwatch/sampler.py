@@ -44,6 +44,7 @@ class Source:
         self._clock = clock
         self._collector: Collector | None = None
         self._due = 0.0
+        self._was_overdue = False
         self._retry_seconds = RETRY_FIRST_SECONDS
 
     @property
@@ -87,12 +88,16 @@ class Source:
         )
 
     def overdue(self) -> bool:
-        """Whether an answer is missing for longer than this source may take."""
+        """Whether an answer is missing for longer than this source may take; a new silence is counted once."""
         slot = self.slot
         if slot.state != "ok" or slot.succeeded_at is None:
             return False
         limit = max(3 * self.period_seconds, OVERDUE_LEAST_SECONDS)
-        return self._clock.monotonic() - slot.succeeded_at > limit
+        overdue = self._clock.monotonic() - slot.succeeded_at > limit
+        if overdue and not self._was_overdue:
+            self.errors["deadline"] += 1
+        self._was_overdue = overdue
+        return overdue
 
     def close(self) -> None:
         if self._collector is not None:

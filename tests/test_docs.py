@@ -1,0 +1,105 @@
+"""What is written is true: the README fails the build when it lies."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.metadata import requires
+from pathlib import Path
+
+from daemon_process import MEMWATCHD, clean_environment
+from fakes import GIB, ram
+from memwatch.model import Absent, Process
+from memwatch.snapshot import Kernel, Machine, SelfUse, Snapshot, Stalls, StallTime, Swap
+from memwatch_web.metrics import PREFIX, Exporter
+from memwatch_web.openapi import ANSWERS
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+SENTENCES = re.sub(r"\s+", " ", README)
+
+
+def table_after(heading: str) -> str:
+    return README.partition(heading)[2].partition("\n## ")[0].partition("\n### ")[0]
+
+
+def exported_names() -> set[str]:
+    stall = StallTime(0.0, 0.0, 0.0, 0.0)
+    own = SelfUse(Absent.NOT_SUPPORTED, 0.0, 0.0, 0.0, False)
+    snapshot = Snapshot(1, 0.0, 0.0, "boot", "host", 1.0, False, Machine(), own, (ram(GIB),))
+    process = Process(1, 0.0, "init", 1, 1, "rss", unit=None, container=None)
+    full = replace(
+        snapshot, stalls=Stalls(stall, stall), swap=Swap(1, 0), kernel=Kernel(0, 0), processes=(process,)
+    )
+    exporter = Exporter("1", dict, (), lambda: True)
+    exporter.snapshot = full
+    suffix = {"counter": "_total", "info": "_info"}
+    return {family.name.removeprefix(PREFIX) + suffix.get(family.type, "") for family in exporter.collect()}
+
+
+def test_every_metric_is_in_the_readme_and_no_other() -> None:
+    """The table of metrics is the list of what is exported."""
+    rows = re.findall(r"^\| (`[^|]*`) \|", table_after("## Metrics"), re.MULTILINE)
+    written = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+    assert written == exported_names()
+
+
+def test_every_path_is_in_the_readme() -> None:
+    """What the API describes, the README names."""
+    paths = table_after("## Paths")
+
+    for path in [path for path, _, _ in ANSWERS] + ["/metrics", "/docs", "/openapi.json", "/api/v1/stream"]:
+        assert f"`{path}" in paths or f"`{path.removeprefix('/api/v1')}`" in paths, path
+
+
+def test_the_help_in_the_readme_is_the_help() -> None:
+    """Word for word, at eighty columns."""
+    done = subprocess.run(
+        [MEMWATCHD, "--help"], capture_output=True, text=True, env=clean_environment(COLUMNS="80"), check=True
+    )
+
+    assert done.stdout.strip() in README
+
+
+def test_every_dependency_has_a_reason() -> None:
+    """No library without a line in the table that says why."""
+    table = table_after("### What it stands on")
+
+    for requirement in requires("memwatchd") or []:
+        name = re.split(r"[<>=!;\[ ]", requirement)[0]
+        assert re.search(rf"\b{re.escape(name)}\b", table), name
+
+
+def test_the_readme_names_only_targets_and_files_that_exist() -> None:
+    """make targets, and links into this repository."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+    assert set(re.findall(r"`?make ([a-z-]+)", README)) <= targets
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
+        assert (ROOT / link).exists(), link
+
+
+def test_the_promised_exit_codes_are_the_real_ones() -> None:
+    """2 for a flag that does not exist, 78 for a file that cannot be read, 0 for a question answered."""
+
+    def code(*arguments: str) -> int:
+        return subprocess.run(
+            [MEMWATCHD, *arguments], capture_output=True, env=clean_environment(), check=False
+        ).returncode
+
+    assert code("--nonsense") == 2
+    assert code("--config", "/nonexistent/memwatchd.toml", "--check-config") == 78
+    assert code("--version") == 0
+
+
+def test_running_this_module_of_tests_needs_no_gpu_nor_root() -> None:
+    """Importing everything reads no device and asks for nothing."""
+    modules = "memwatch.monitor, memwatch.collectors, memwatch_web.app, memwatchd.server, memwatchd.run"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", f"import {modules}"], capture_output=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr.decode()

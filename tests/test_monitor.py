@@ -1,0 +1,205 @@
+"""The loop remembers, tells and goes on, whatever clocks, sources and listeners do."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import replace
+
+import pytest
+
+from fakes import GIB, FakeClock, FakeCollector, ram
+from memwatch.alerts import Notice
+from memwatch.collector import Enlisted, Findings, Unreadable
+from memwatch.monitor import Identity, Monitor, Rules
+from memwatch.sampler import Sampler
+from memwatch.snapshot import Kernel, Level, Snapshot
+
+
+QUICK = Rules(interval_seconds=0.01)
+
+
+def monitor_of(collector: FakeCollector, clock: FakeClock, rules: Rules | None = None) -> Monitor:
+    sampler = Sampler([Enlisted(collector.name, lambda: collector, False)], clock)
+    return Monitor(sampler, clock, rules or Rules(), Identity("spark-1", "boot-1"))
+
+
+def calm() -> FakeCollector:
+    return FakeCollector("memory", findings=Findings(pools=(ram(GIB),)))
+
+
+def kinds(monitor: Monitor) -> list[str]:
+    return [event.kind for event in monitor.events.since(0)]
+
+
+def test_a_tick_is_gathered_judged_remembered_and_published() -> None:
+    """One call, and everything a face needs is in `latest`."""
+    memory, clock = calm(), FakeClock()
+    memory.findings = Findings(pools=(ram(62 * GIB),))
+    heard: list[Snapshot] = []
+    monitor = monitor_of(memory, clock)
+    monitor.listeners.append(lambda snapshot, _: heard.append(snapshot))
+
+    snapshot = monitor.tick()
+
+    assert monitor.latest is snapshot is heard[0]
+    assert snapshot.pressure[0].level is Level.CRITICAL
+    assert snapshot.worst_level is Level.CRITICAL
+    assert monitor.history.since("pool.ram.used_bytes", 0.0) == [(clock.boottime(), 62.0 * GIB)]
+    assert kinds(monitor) == ["started"]
+
+
+def test_suspend_is_a_gap_and_an_event() -> None:
+    """An hour asleep is told as that, and no line is drawn across it."""
+    clock = FakeClock()
+    monitor = monitor_of(calm(), clock)
+    monitor.tick()
+
+    clock.now += 1.0
+    clock.slept += 3600.0
+    monitor.tick()
+
+    assert kinds(monitor) == ["started", "suspend"]
+    assert monitor.events.since(0)[-1].text == "the machine was suspended for 3600 s"
+    buckets = monitor.history.query("pool.ram.used_bytes", 0.0, clock.boottime(), 2000)
+    assert [bucket.average is None for bucket in buckets] == [False, True, False]
+
+
+def test_a_set_clock_moves_no_history() -> None:
+    """Two days forward: the past is shown where it belongs by the clock of now, in the same order."""
+    clock = FakeClock()
+    monitor = monitor_of(calm(), clock)
+    monitor.tick()
+    clock.now += 1.0
+    clock.wall_offset += 172800.0
+
+    monitor.tick()
+
+    (first, _), (second, _) = monitor.history.since("pool.ram.used_bytes", 0.0)
+    assert monitor.events.since(0)[-1].text == "the wall clock was set forward by 172800.0 s"
+    assert monitor.to_wall(second) == clock.wall()
+    assert monitor.to_wall(first) == clock.wall() - 1.0
+    assert monitor.to_boottime(monitor.to_wall(first)) == pytest.approx(first)
+
+
+def test_an_oom_kill_is_told_once() -> None:
+    """The machine may look healthy a second later; the event stays."""
+    memory, clock = calm(), FakeClock()
+    monitor = monitor_of(memory, clock)
+    for kills in (3, 3, 5, 5):
+        memory.findings = Findings(pools=(ram(GIB),), kernel=Kernel(oom_kills_total=kills))
+        monitor.tick()
+        clock.now += 1.0
+
+    assert [event.text for event in monitor.events.since(0) if event.kind == "oom_kill"] == [
+        "the kernel killed 2 processes for want of memory"
+    ]
+
+
+def test_a_level_change_is_told_in_words() -> None:
+    """The event log reads like a diary."""
+    memory, clock = calm(), FakeClock()
+    monitor = monitor_of(memory, clock)
+    monitor.tick()
+    memory.findings = Findings(pools=(ram(56 * GIB),))
+    clock.now += 1.0
+
+    monitor.tick()
+
+    assert monitor.events.since(0)[-1].text == "System RAM: low → high (87.5 % used)"
+
+
+def test_a_source_that_fails_and_recovers_is_told_twice() -> None:
+    """Once when it stops, once when it is back; not on every tick between."""
+    memory, clock = calm(), FakeClock()
+    monitor = monitor_of(memory, clock)
+    for error in (None, Unreadable("meminfo is empty"), Unreadable("meminfo is empty"), None):
+        memory.error = error
+        monitor.tick()
+        clock.now += 1.0
+
+    assert [event.text for event in monitor.events.since(0) if event.kind == "collector"] == [
+        "collector memory is failing: meminfo is empty",
+        "collector memory works again",
+    ]
+
+
+def test_a_reload_changes_interval_and_thresholds_and_keeps_the_past() -> None:
+    """From the next tick on; the ring is made anew with what it held."""
+    memory, clock = calm(), FakeClock()
+    monitor = monitor_of(memory, clock)
+    monitor.tick()
+
+    rules = Rules(interval_seconds=0.5)
+    strict = replace(rules.pressure, thresholds=replace(rules.pressure.thresholds, medium=0.001, high=0.002))
+    monitor.reconfigure(replace(rules, pressure=strict))
+    clock.now += 1.0
+    snapshot = monitor.tick()
+
+    assert snapshot.interval_seconds == 0.5
+    assert snapshot.pressure[0].level is Level.HIGH
+    assert len(monitor.history) == 2
+
+
+def test_a_listener_that_fails_stops_nothing_and_floods_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    """The loop goes on; the same complaint is logged once, and its end too."""
+    clock, stop = FakeClock(), threading.Event()
+    monitor = monitor_of(calm(), clock, QUICK)
+    ticks: list[int] = []
+
+    def broken(snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:
+        ticks.append(snapshot.seq)
+        clock.now += 0.0099
+        if len(ticks) == 30:
+            stop.set()
+        if len(ticks) < 20:
+            raise ValueError("no disk")
+
+    monitor.listeners.append(broken)
+    with caplog.at_level(logging.WARNING):
+        monitor.run(stop)
+
+    assert ticks == list(range(1, 31))
+    assert caplog.messages == ["a tick failed and was left out: ValueError: no disk", "ticks work again"]
+
+
+def test_running_out_of_memory_costs_one_tick(caplog: pytest.LogCaptureFixture) -> None:
+    """MemoryError is what this daemon is for: it carries on."""
+    clock, stop = FakeClock(), threading.Event()
+    monitor = monitor_of(calm(), clock, QUICK)
+    ticks: list[int] = []
+
+    def hungry(snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:
+        ticks.append(snapshot.seq)
+        clock.now += 0.0099
+        if len(ticks) == 3:
+            stop.set()
+        if len(ticks) == 1:
+            raise MemoryError
+
+    monitor.listeners.append(hungry)
+    monitor.run(stop)
+
+    assert ticks == [1, 2, 3]
+    assert "out of memory in a tick; it was left out" in caplog.messages
+
+
+def test_a_pause_is_told_and_not_caught_up_with() -> None:
+    """A machine that stood still for ten seconds gets one event and no burst of ticks."""
+    clock, stop = FakeClock(), threading.Event()
+    monitor = monitor_of(calm(), clock, QUICK)
+    at: list[float] = []
+
+    def stand_still(_snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:
+        at.append(clock.now)
+        clock.now += 0.1049 if len(at) == 2 else 0.0099
+        if len(at) == 4:
+            stop.set()
+
+    monitor.listeners.append(stand_still)
+    monitor.run(stop)
+
+    assert [event.text for event in monitor.events.since(0) if event.kind == "late"] == [
+        "10 ticks were missed: the machine was too busy"
+    ]
+    assert len(at) == 4
