@@ -43,6 +43,7 @@ class Pool(Figures):
     set_aside_bytes: int = Field(
         description="Set aside for one purpose (huge pages): left out of the pressure ratio."
     )
+    set_aside_free_bytes: int | None = Field(description="The part of it that is promised to nobody yet.")
     contents: dict[str, int] = Field(description="The pool by use; adds up to size_bytes.")
     source: str
     quality: Literal["measured", "derived", "estimated"]

@@ -1,0 +1,111 @@
+"""Those who ask a daemon all day, faster than in life: scrapers, readers, listeners and strangers."""
+
+from __future__ import annotations
+
+import http.client
+import random
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+PAGES = ("/", "/processes", "/about", "/docs")
+QUESTIONS = ("/api/v1/snapshot", "/api/v1/history?points=300", "/api/v1/events?limit=1000", "/healthz")
+STREAMS = ("/api/v1/stream", "/live?page=overview", "/live?page=processes")
+
+
+@dataclass
+class Load:
+    """Asks from several threads while the context is open, and counts what came back."""
+
+    port: int
+    answers: Counter[str] = field(default_factory=Counter)
+    wrong: Counter[str] = field(default_factory=Counter)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def __enter__(self) -> Load:
+        kept = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        reader = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        self._every(0.2, lambda _: self._ask(kept, "/metrics"))
+        self._every(0.2, lambda _: self._ask_once("/metrics", Accept=OPENMETRICS, Accept_Encoding="gzip"))
+        self._every(0.2, lambda rng: self._ask(reader, rng.choice(QUESTIONS)))
+        self._every(0.5, lambda rng: self._ask_once(rng.choice(PAGES)))
+        self._every(0.1, self._be_a_stranger)
+        self._every(0.5, self._listen_without_reading)
+        for _ in range(3):
+            self._every(0.1, self._listen)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(15)
+
+    def _every(self, pause_seconds: float, call: Callable[[random.Random], None]) -> None:
+        rng = random.Random(len(self._threads))
+
+        def repeat() -> None:
+            while not self._stop.wait(pause_seconds):
+                try:
+                    call(rng)
+                except OSError as error:
+                    self.wrong[type(error).__name__] += 1
+
+        self._threads.append(threading.Thread(target=repeat, daemon=True))
+        self._threads[-1].start()
+
+    def _ask(self, connection: http.client.HTTPConnection, path: str, wanted: str = "200", **headers: str) -> None:
+        connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        answer = connection.getresponse()
+        answer.read()
+        self.answers[f"{answer.status}"] += 1
+        if str(answer.status) not in wanted:
+            self.wrong[f"{answer.status} of {path.partition('?')[0]}"] += 1
+
+    def _ask_once(self, path: str, wanted: str = "200", **headers: str) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            self._ask(connection, path, wanted, **headers)
+        finally:
+            connection.close()
+
+    def _be_a_stranger(self, rng: random.Random) -> None:
+        """A path, a query, a name and a wish that nobody had before: whatever is kept per client would grow."""
+        word = f"{rng.getrandbits(64):x}"
+        match rng.randrange(4):
+            case 0:
+                self._ask_once(f"/{word}", "404")
+            case 1:
+                self._ask_once(f"/api/v1/history?series={word}", "422")
+            case 2:
+                self._ask_once("/metrics", "400", Host=f"{word}.example")
+            case _:
+                self._ask_once("/metrics", "200", Accept=f"text/plain; version={word}")
+
+    def _listen(self, rng: random.Random) -> None:
+        """A stream for a while; half of the listeners leave by a reset."""
+        with self._open_stream(rng.choice(STREAMS)) as connection:
+            until = rng.randrange(1, 40)
+            for _ in range(until):
+                if self._stop.is_set() or not connection.recv(1 << 16):
+                    break
+            self.answers["streams"] += 1
+            if rng.random() < 0.5:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    def _listen_without_reading(self, rng: random.Random) -> None:
+        with self._open_stream(rng.choice(STREAMS)):
+            self._stop.wait(rng.uniform(1, 10))
+            self.answers["deaf streams"] += 1
+
+    def _open_stream(self, path: str) -> socket.socket:
+        connection = socket.socket()
+        connection.settimeout(10)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
+        connection.connect(("127.0.0.1", self.port))
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        return connection
