@@ -26,7 +26,6 @@ INTERVAL_SECONDS = 0.1
 SAMPLE_SECONDS = 2.0
 QUIET_SECONDS = 5.0
 MOST_MEGABYTES_A_DAY = 1.0
-ROWS = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +160,8 @@ def report(done: Soak, load: Load) -> None:
     for name, line in lines_of(done).items():
         print(
             f"  {name}: {line.bytes_per_tick:+.2f} bytes a tick = {line.megabytes_a_day:+.3f} MB a day "
-            f"(limit {MOST_MEGABYTES_A_DAY:g}); 90 % of the readings within {line.spread_bytes / 1024:.0f} KiB of the line"
+            f"(limit {MOST_MEGABYTES_A_DAY:g}); "
+            f"90 % of the readings are within {line.spread_bytes / 1024:.0f} KiB of that line"
         )
     print(
         f"  before and after the load: {done.before.descriptors} and {done.after.descriptors} descriptors, "

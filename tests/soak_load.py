@@ -26,10 +26,11 @@ class Load:
     wrong: Counter[str] = field(default_factory=Counter)
     _stop: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
+    _kept: list[http.client.HTTPConnection] = field(default_factory=list)
 
     def __enter__(self) -> Load:
-        kept = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        reader = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        self._kept[:] = [http.client.HTTPConnection("127.0.0.1", self.port, timeout=10) for _ in range(2)]
+        kept, reader = self._kept
         self._every(0.2, lambda _: self._ask(kept, "/metrics"))
         self._every(0.2, lambda _: self._ask_once("/metrics", Accept=OPENMETRICS, Accept_Encoding="gzip"))
         self._every(0.2, lambda rng: self._ask(reader, rng.choice(QUESTIONS)))
@@ -44,29 +45,34 @@ class Load:
         self._stop.set()
         for thread in self._threads:
             thread.join(15)
+        for connection in self._kept:
+            connection.close()
 
     def _every(self, pause_seconds: float, call: Callable[[random.Random], None]) -> None:
         rng = random.Random(len(self._threads))
 
+        def once() -> None:
+            try:
+                call(rng)
+            except (OSError, http.client.HTTPException) as error:
+                self.wrong[type(error).__name__] += 1
+
         def repeat() -> None:
             while not self._stop.wait(pause_seconds):
-                try:
-                    call(rng)
-                except OSError as error:
-                    self.wrong[type(error).__name__] += 1
+                once()
 
         self._threads.append(threading.Thread(target=repeat, daemon=True))
         self._threads[-1].start()
 
-    def _ask(self, connection: http.client.HTTPConnection, path: str, wanted: str = "200", **headers: str) -> None:
+    def _ask(self, connection: http.client.HTTPConnection, path: str, wanted: int = 200, **headers: str) -> None:
         connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
         answer = connection.getresponse()
         answer.read()
         self.answers[f"{answer.status}"] += 1
-        if str(answer.status) not in wanted:
+        if answer.status != wanted:
             self.wrong[f"{answer.status} of {path.partition('?')[0]}"] += 1
 
-    def _ask_once(self, path: str, wanted: str = "200", **headers: str) -> None:
+    def _ask_once(self, path: str, wanted: int = 200, **headers: str) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
             self._ask(connection, path, wanted, **headers)
@@ -78,13 +84,13 @@ class Load:
         word = f"{rng.getrandbits(64):x}"
         match rng.randrange(4):
             case 0:
-                self._ask_once(f"/{word}", "404")
+                self._ask_once(f"/{word}", 404)
             case 1:
-                self._ask_once(f"/api/v1/history?series={word}", "422")
+                self._ask_once(f"/api/v1/history?series={word}", 422)
             case 2:
-                self._ask_once("/metrics", "400", Host=f"{word}.example")
+                self._ask_once("/metrics", 400, Host=f"{word}.example")
             case _:
-                self._ask_once("/metrics", "200", Accept=f"text/plain; version={word}")
+                self._ask_once("/metrics", 200, Accept=f"text/plain; version={word}")
 
     def _listen(self, rng: random.Random) -> None:
         """A stream for a while; half of the listeners leave by a reset."""

@@ -38,7 +38,7 @@ def wait_for(page: Page, expression: str, arg: float) -> None:
 
 
 def test_the_bar_moves_when_a_process_takes_512_mib(tmp_path: Path) -> None:
-    """Within a few ticks the processes' part grows by what was taken, to scale, and shrinks when it is given back."""
+    """The processes' part grows by what was taken, to scale, and shrinks when it is given back."""
     complaints: list[str] = []
     with running_daemon(tmp_path, "--interval", "500ms") as daemon, chromium() as browser:
         page = browser.new_page()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,8 @@ def test_a_single_reading_has_the_machines_memory(name: str) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     snapshot = json.loads(done.stdout)
-    expected = machine_folder(name).expected["memory"]["pools"]
+    found = machine_folder(name).expected
+    expected = [with_zram(pool, found.get("zram", {}).get("zram")) for pool in found["memory"]["pools"]]
     for pool, wanted in zip(snapshot["pools"], expected, strict=True):
         for field in (
             "id",
@@ -44,3 +46,8 @@ def test_a_single_reading_has_the_machines_memory(name: str) -> None:
         ):
             assert pool[field] == wanted[field] or pool["absent"][field] == wanted[field]
     assert snapshot["total"]["size_bytes"] == sum(pool["size_bytes"] for pool in expected)
+
+
+def with_zram(pool: dict[str, Any], zram: dict[str, int] | None) -> dict[str, Any]:
+    """zram's pages are in no line of meminfo, so that collector alone counts them to nobody."""
+    return pool | {"unattributed_bytes": pool["unattributed_bytes"] - zram["memory_bytes"]} if zram else pool

@@ -15,7 +15,6 @@ from memwatch.monitor import Identity, Monitor, Rules
 from memwatch.sampler import Sampler
 from memwatch.snapshot import Kernel, Level, Snapshot
 
-
 QUICK = Rules(interval_seconds=0.01)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from memwatch.attribution import with_zram
 from memwatch.model import Absent, Device, Pool, Process, Share
 from memwatch.snapshot import Kernel, Machine, Node, ProcessScan, Stalls, Swap, Zram, merge_nodes
 
@@ -98,7 +99,8 @@ class Enlisted:
 
 def merged(findings: Sequence[Findings]) -> Findings:
     """Everybody's findings as one. A share whose pool nobody found is left out with its pool."""
-    pools = tuple(pool for found in findings for pool in found.pools)
+    zram = _first([found.zram for found in findings])
+    pools = tuple(with_zram(pool, zram) for found in findings for pool in found.pools)
     shares = tuple(share for found in findings for share in found.shares)
     return Findings(
         pools=pools,
@@ -108,7 +110,7 @@ def merged(findings: Sequence[Findings]) -> Findings:
         process_scan=_first([found.process_scan for found in findings]),
         machine=_first([found.machine for found in findings]),
         swap=_first([found.swap for found in findings]),
-        zram=_first([found.zram for found in findings]),
+        zram=zram,
         stalls=_first([found.stalls for found in findings]),
         nodes=merge_nodes([node for found in findings for node in found.nodes]),
         kernel=_first([found.kernel for found in findings]),

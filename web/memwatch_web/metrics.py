@@ -261,7 +261,10 @@ def collector_families(snapshot: Snapshot) -> Iterator[Metric]:
 @lru_cache(maxsize=32)
 def negotiated(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
     """How to write metrics for this Accept header, and the content type that says so."""
-    return choose_encoder(accept)
+    try:
+        return choose_encoder(accept)
+    except TypeError:  # prometheus-client 0.26 compares a version that is no number with (1, 0, 0)
+        return choose_encoder("")
 
 
 PLAIN_CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST

@@ -44,7 +44,7 @@ CONTENT_SENTENCES = {
     "anonymous": "Memory that processes asked for: heaps, stacks, private data.",
     "shared_memory": "Memory that processes share and files in memory (tmpfs). It needs swap to go away.",
     "huge_pages": "Set aside for huge pages, used or not; nothing else can have it.",
-    "kernel": "The kernel's own: slabs, page tables, stacks.",
+    "kernel": "The kernel's own: slabs, page tables, stacks, reserves, compressed swap.",
     "devices": "Held for a GPU or another device and in no process's own pages.",
     "unattributed": "Used, and nobody known holds it; often a driver's own pages.",
     "page_cache": "Copies of files that the kernel gives back when memory is asked for.",
