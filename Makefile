@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := tests/constraints.txt
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check install \
+	--constraint $(CONSTRAINTS) --build-constraint $(CONSTRAINTS)
 RUN_ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -24,7 +25,7 @@ run: $(VENV)/.run
 	$(BIN)/memwatchd $(RUN_ARGS)
 
 test: $(VENV)/.test tools
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term:skip-covered $(TEST_ARGS)
+	COVERAGE_FILE="$(abspath $(VENV))/coverage" $(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term:skip-covered $(TEST_ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -52,8 +53,7 @@ test-lowest:
 	@sh tests/tools/lowest.sh
 
 build: $(VENV)/.test
-	$(PIP) install --constraint $(CONSTRAINTS) build
-	$(BIN)/python -m build
+	$(BIN)/python -m build --no-isolation
 
 tools:
 	@sh tests/tools/need.sh chromium prometheus openssl procps
@@ -69,9 +69,9 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.run: $(VENV)/.made pyproject.toml $(CONSTRAINTS)
-	$(PIP) install --constraint $(CONSTRAINTS) --editable .
+	$(INSTALL) --editable .
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.run
-	$(PIP) install --constraint $(CONSTRAINTS) --group test --group lint
+	$(INSTALL) --group test --group lint
 	@touch $@

@@ -68,6 +68,16 @@ def test_both_formats_parse_and_agree(daemon: RunningDaemon) -> None:
     assert "memwatch_pool_used_bytes" in own
 
 
+@pytest.mark.parametrize("accept", ["text/plain; version=abc", "application/openmetrics-text; version=1.x"])
+def test_a_version_that_is_no_number_gets_the_classic_format(daemon: RunningDaemon, accept: str) -> None:
+    """An Accept header is a stranger's text: whatever it says, metrics are the answer."""
+    answer = daemon.get("/metrics", Accept=accept)
+
+    assert answer.status == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert b"memwatch_pool_size_bytes" in answer.body
+
+
 def test_gzip_is_sent_to_those_who_ask(daemon: RunningDaemon) -> None:
     """A third of the bytes, the same content."""
     plain = daemon.get("/metrics", Accept=CLASSIC)

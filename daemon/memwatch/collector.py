@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from memwatch.attribution import with_zram
 from memwatch.model import Absent, Device, Pool, Process, Share
-from memwatch.snapshot import Kernel, Machine, Node, ProcessScan, Stalls, Swap, Zram, merge_nodes
-
-T = TypeVar("T")
+from memwatch.nvml.reading import NvmlReading
+from memwatch.snapshot import Kernel, Machine, Node, ProcessScan, Stalls, Swap, Zram
 
 
 class Unavailable(Exception):
@@ -47,27 +45,40 @@ class Findings:
     stalls: Stalls | None = None
     nodes: tuple[Node, ...] = ()
     kernel: Kernel | None = None
+    nvml: NvmlReading | None = None
+    nvml_is_stale: bool = False
 
     def aged(self) -> Findings:
         """The same things with every measured figure stale: sizes and identities stay, readings go."""
-        stale = Absent.STALE
         return Findings(
-            pools=tuple(
-                replace(
-                    pool,
-                    used_bytes=stale,
-                    available_bytes=stale,
-                    free_bytes=stale,
-                    unattributed_bytes=stale,
-                    set_aside_free_bytes=stale if pool.set_aside_bytes else 0,
-                    contents=(),
-                )
-                for pool in self.pools
-            ),
-            shares=tuple(replace(share, used_bytes=stale) for share in self.shares),
-            devices=tuple(replace(device, headroom_bytes=stale) for device in self.devices),
+            pools=tuple(aged_pool(pool) for pool in self.pools),
+            shares=tuple(aged_share(share) for share in self.shares),
+            devices=tuple(aged_device(device) for device in self.devices),
             machine=self.machine,
+            nvml=self.nvml,
+            nvml_is_stale=self.nvml is not None,
         )
+
+
+def aged_pool(pool: Pool) -> Pool:
+    stale = Absent.STALE
+    return replace(
+        pool,
+        used_bytes=stale,
+        available_bytes=stale,
+        free_bytes=stale,
+        unattributed_bytes=stale,
+        set_aside_free_bytes=stale if pool.set_aside_bytes else 0,
+        contents=(),
+    )
+
+
+def aged_share(share: Share) -> Share:
+    return replace(share, used_bytes=Absent.STALE)
+
+
+def aged_device(device: Device) -> Device:
+    return replace(device, headroom_bytes=Absent.STALE, state="stalled")
 
 
 class Collector(Protocol):
@@ -76,7 +87,8 @@ class Collector(Protocol):
     `name` is the word in metrics and on the page. `period_seconds` is how often to ask; 0 means every tick.
     `may_block` is true for a source whose reads can wait for somebody (a process, a driver): such a
     collector gets a thread of its own and never delays a tick. `collect` raises `Unreadable` or `OSError`
-    when the source fails; any other exception is a defect and is counted as one.
+    when the source fails; any other exception is a defect and is counted as one. A collector that holds a
+    device also has `release(seconds)`: let go of it, so that an administrator can reset it.
     """
 
     name: str
@@ -95,40 +107,6 @@ class Enlisted:
     name: str
     make: Callable[[], Collector]
     may_block: bool
-
-
-def merged(findings: Sequence[Findings]) -> Findings:
-    """Everybody's findings as one. A share whose pool nobody found is left out with its pool."""
-    zram = _first([found.zram for found in findings])
-    pools = tuple(with_zram(pool, zram) for found in findings for pool in found.pools)
-    shares = tuple(share for found in findings for share in found.shares)
-    return Findings(
-        pools=pools,
-        shares=without_lost(shares, {pool.id for pool in pools}) if shares else (),
-        devices=tuple(device for found in findings for device in found.devices),
-        processes=tuple(process for found in findings for process in found.processes),
-        process_scan=_first([found.process_scan for found in findings]),
-        machine=_first([found.machine for found in findings]),
-        swap=_first([found.swap for found in findings]),
-        zram=zram,
-        stalls=_first([found.stalls for found in findings]),
-        nodes=merge_nodes([node for found in findings for node in found.nodes]),
-        kernel=_first([found.kernel for found in findings]),
-    )
-
-
-def _first(found: Sequence[T | None]) -> T | None:
-    return next((one for one in found if one is not None), None)
-
-
-def without_lost(shares: tuple[Share, ...], pool_ids: set[str]) -> tuple[Share, ...]:
-    """The shares that lie, by whatever way, within one of these pools."""
-    places = set(pool_ids)
-    while True:
-        inside = {share.id for share in shares if share.within in places} - places
-        if not inside:
-            return tuple(share for share in shares if share.id in places)
-        places |= inside
 
 
 class KeptFile:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 
-class Absent(str, Enum):
+class Absent(Enum):
     """Why a figure is not there."""
 
     NOT_SUPPORTED = "not_supported"  # this machine, kernel or driver has no such figure

@@ -107,6 +107,12 @@ class Monitor:
     def to_boottime(self, unix: float) -> float:
         return unix - self._clock.wall() + self._clock.boottime()
 
+    def release(self, seconds: float) -> list[str]:
+        """Let go of all devices for so long; the names of the collectors that do. Any thread may call it."""
+        names = self._sampler.release(seconds)
+        self._story.released(self._clock.wall(), names, seconds)
+        return names
+
     def reconfigure(self, rules: Rules) -> None:
         """Use other rules from the next tick on. Any thread may call it."""
         self.rules = rules

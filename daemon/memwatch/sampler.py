@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memwatch.clock import Clock
-from memwatch.collector import Collector, Enlisted, Findings, Unavailable, Unreadable, merged
+from memwatch.collector import Collector, Enlisted, Findings, Unavailable, Unreadable
+from memwatch.composition import composed
 from memwatch.model import Absent
 from memwatch.snapshot import CollectorState, CollectorStatus
 
@@ -99,6 +100,14 @@ class Source:
         self._was_overdue = overdue
         return overdue
 
+    def release(self, seconds: float) -> bool:
+        """Have the collector let go of its device, if it holds one."""
+        release = getattr(self._collector, "release", None)
+        if release is None:
+            return False
+        release(seconds)
+        return True
+
     def close(self) -> None:
         if self._collector is not None:
             self._collector.close()
@@ -183,7 +192,7 @@ class Sampler:
             found = source.slot.findings
             findings.append(found.aged() if overdue else found)
             statuses.append(source.status(overdue))
-        return merged(findings), tuple(statuses)
+        return composed(findings), tuple(statuses)
 
     def wait_for_first(self, seconds: float) -> None:
         """Give slow sources the chance to answer once (for a single reading)."""
@@ -191,6 +200,10 @@ class Sampler:
         until = time.monotonic() + seconds
         while time.monotonic() < until and any(source.slot.state == "starting" for source in slow):
             time.sleep(0.01)
+
+    def release(self, seconds: float) -> list[str]:
+        """Have everybody let go of devices for so long; the names of those who will, within one period."""
+        return [source.enlisted.name for source in self.sources if source.release(seconds)]
 
     def stop(self) -> None:
         self._stop.set()

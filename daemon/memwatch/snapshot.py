@@ -103,11 +103,13 @@ class Stalls:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A NUMA node. `largest_free_block_bytes` falls with fragmentation; `free_4mib_bytes` lies in blocks
-    of at least 4 MiB."""
+    """A NUMA node. `available_bytes` is free memory, file cache and reclaimable slab: nodes have no
+    MemAvailable. `largest_free_block_bytes` falls with fragmentation; `free_4mib_bytes` lies in blocks of at
+    least 4 MiB."""
 
     id: int
     size_bytes: Bytes = Absent.NOT_AVAILABLE
+    available_bytes: Bytes = Absent.NOT_AVAILABLE
     free_bytes: Bytes = Absent.NOT_AVAILABLE
     has_cpus: bool | Absent = Absent.NOT_AVAILABLE
     largest_free_block_bytes: Bytes = Absent.NOT_AVAILABLE
@@ -124,13 +126,8 @@ def merge_nodes(nodes: Iterable[Node]) -> tuple[Node, ...]:
 
 
 def _merged_node(one: Node, other: Node) -> Node:
-    return Node(
-        one.id,
-        *(
-            getattr(other, name) if isinstance(getattr(one, name), Absent) else getattr(one, name)
-            for name in ("size_bytes", "free_bytes", "has_cpus", "largest_free_block_bytes", "free_4mib_bytes")
-        ),
-    )
+    mine, theirs = ({name: getattr(node, name) for name in Node.__slots__} for node in (one, other))
+    return Node(**{name: theirs[name] if isinstance(value, Absent) else value for name, value in mine.items()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,10 @@ class Story:
     def reloaded(self, unix: float) -> None:
         self._say(unix, "reloaded", "settings were read again")
 
+    def released(self, unix: float, names: list[str], seconds: float) -> None:
+        if names:
+            self._say(unix, "release", f"devices were released for {seconds:.0f} s by {', '.join(names)}")
+
     def _tell_levels(self, before: Snapshot, now: Snapshot) -> None:
         levels = {pressure.target: pressure.level for pressure in before.pressure}
         for pressure in now.pressure:

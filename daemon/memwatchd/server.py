@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -18,26 +20,28 @@ from memwatch_web.app import create_app
 from memwatch_web.gate import SECURITY_HEADERS
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
+from memwatchd.receiving import Limits, http_protocol
 
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 75
 GRACEFUL_SECONDS = 3
+REPEAT_SECONDS = 60.0
 
 
 class Server(uvicorn.Server):
     """Sleeps until there is something to do; `stop` may be called from the event loop's own thread."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, limits: Limits) -> None:
         config = uvicorn.Config(
             app,
-            http="httptools",
+            http=http_protocol(limits),
             ws="none",
             loop="asyncio",
             lifespan="off",
             access_log=False,
             log_config=None,
-            log_level="warning",
+            log_level="error",  # its warnings are a line, or three, for every request that is none
             server_header=False,
             date_header=False,
             proxy_headers=False,
@@ -67,12 +71,31 @@ def use_date_headers(server: Server, date_headers: list[tuple[bytes, bytes]]) ->
     server.server_state.default_headers = date_headers
 
 
+class Complaints:
+    """What the event loop complains of: a line without traceback, and the same line once a minute.
+
+    Out of descriptors, CPython 3.11 complains up to 2,048 times a second.
+    """
+
+    def __init__(self) -> None:
+        self._said: dict[str, float] = {}
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        text = context["message"] if error is None else f"{context['message']}: {type(error).__name__}: {error}"
+        if self._said.get(text, -math.inf) <= loop.time() - REPEAT_SECONDS:
+            self._said = {text: loop.time(), **dict(list(self._said.items())[-100:])}
+            log.error("%s", text)
+            log.debug("the complaint in full", exc_info=error)
+
+
 async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
     """Answer requests and tick until SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
     dates: list[tuple[bytes, bytes]] = []
     app = create_app(daemon.monitor, daemon.pages, daemon.face_options, daemon.broker, daemon.receivers, dates)
-    server = Server(app)
+    server = Server(app, Limits())
+    loop.set_exception_handler(Complaints())
     use_date_headers(server, dates)
     answer_signals(loop, daemon, server)
 

@@ -26,6 +26,7 @@ def collector_options_of(settings: Settings) -> CollectorOptions:
         top=settings.processes.top,
         processes_period_seconds=settings.processes.interval.total_seconds(),
         cgroup_scope=settings.collectors.cgroup.scope,
+        helper_pause_seconds=settings.collectors.nvml.restart_after.total_seconds(),
         disabled=disabled_of(settings),
     )
 

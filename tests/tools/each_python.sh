@@ -1,13 +1,15 @@
 #!/bin/sh
-# The tests on every supported Python that is installed here; each has an environment of its own.
+# The tests on every supported Python that is found here; each has an environment of its own.
 set -eu
 found=
 for version in 3.10 3.11 3.12 3.13 3.14; do
-    python=$(ls "$HOME"/.pyenv/versions/"$version".*/bin/python 2>/dev/null | tail -1)
-    [ -n "$python" ] || python=$(command -v "python$version" || true)
-    [ -n "$python" ] || continue
+    python=$(sh tests/tools/find_python.sh "$version") || continue
     found="$found $version"
     echo "== Python $version"
-    make --no-print-directory test PYTHON="$python" VENV=".venv-$version" TEST_ARGS="${TEST_ARGS:-}"
+    make --no-print-directory test PYTHON="$python" VENV=".venv-$version"
 done
+if [ -z "$found" ]; then
+    echo "no Python from 3.10 to 3.14 is here. Try: pyenv install 3.11" >&2
+    exit 1
+fi
 echo "passed on:$found"

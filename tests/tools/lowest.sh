@@ -1,10 +1,10 @@
 #!/bin/sh
 # The tests with the oldest dependencies pyproject.toml allows, on the oldest Python found here.
 set -eu
-for version in 3.10 3.11; do
-    python=$(ls "$HOME"/.pyenv/versions/"$version".*/bin/python 2>/dev/null | tail -1)
-    [ -n "$python" ] || python=$(command -v "python$version" || true)
-    [ -z "$python" ] || break
+for version in 3.10 3.11 3.12 3.13; do
+    python=$(sh tests/tools/find_python.sh "$version") || continue
+    echo "== the oldest dependencies, Python $version"
+    exec make --no-print-directory test PYTHON="$python" VENV=.venv-lowest CONSTRAINTS=tests/constraints-lowest.txt
 done
-make --no-print-directory test PYTHON="$python" VENV=".venv-lowest" CONSTRAINTS=tests/constraints-lowest.txt \
-    TEST_ARGS="${TEST_ARGS:-}"
+echo "no Python from 3.10 to 3.13 is here: older releases of the dependencies have no wheels for newer ones. Try: pyenv install 3.10" >&2
+exit 1

@@ -4,6 +4,11 @@ set -eu
 python=$1
 folder=$2
 
+if ! command -v "$python" >/dev/null; then
+    echo "$python is not here. Name a Python from 3.10 on: make PYTHON=/usr/bin/python3.11" >&2
+    exit 1
+fi
+
 "$python" - <<'PY' || exit 1
 import sys
 if sys.version_info < (3, 10):
@@ -11,16 +16,23 @@ if sys.version_info < (3, 10):
     sys.exit("memwatchd needs Python 3.10 or newer; %s is %s. Try: make PYTHON=python3.11" % (sys.executable, found))
 PY
 
-if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+can_make() {
+    "$python" -c 'import ensurepip, venv' 2>/dev/null
+}
+
+if ! can_make; then
     package="python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv"
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        apt-get update -qq && apt-get install -y -qq --no-install-recommends "$package"
-    else
-        echo "$python cannot make virtual environments here. Run: sudo apt install $package" >&2
+        echo "installing: $package"
+        apt-get update -qq && apt-get install -y -qq --no-install-recommends "$package" >/dev/null || true
+    fi
+    if ! can_make; then
+        echo "$python cannot make virtual environments here: it has no ensurepip." \
+            "Run: sudo apt install $package, or name another: make PYTHON=python3.11" >&2
         exit 1
     fi
 fi
 
 "$python" -m venv "$folder"
-# --group came with pip 25.1.
-"$folder/bin/python" -m pip --quiet --disable-pip-version-check install --upgrade 'pip>=25.1'
+# --group came with pip 25.1, --build-constraint with 25.3.
+"$folder/bin/python" -m pip --quiet --disable-pip-version-check install --upgrade 'pip>=25.3'

@@ -5,6 +5,7 @@ set -eu
 program_of() {
     case $1 in
     chromium) command -v chromium || command -v chromium-browser || command -v google-chrome ;;
+    procps) command -v free ;;
     *) command -v "$1" ;;
     esac
 }
@@ -21,6 +22,6 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     # shellcheck disable=SC2086
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing fonts-dejavu-core >/dev/null
 else
-    echo "The tests drive programs that are not here. Run: sudo apt install$missing" >&2
+    echo "Programs are driven that are not here:$missing. On Debian and Ubuntu: sudo apt install$missing" >&2
     exit 1
 fi

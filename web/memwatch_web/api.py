@@ -50,6 +50,7 @@ def create_router(monitor: Monitor, broker: Broker) -> APIRouter:
         _add_part(router, monitor, name, render)
     _add_lists(router, monitor)
     _add_history(router, monitor)
+    _add_release(router, monitor)
     _add_stream(router, monitor, broker)
     return router
 
@@ -73,6 +74,13 @@ def _add_lists(router: APIRouter, monitor: Monitor) -> None:
     async def events(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
         """What happened, newest first."""
         return Response(to_bytes(as_json.events_json(monitor.events.latest(limit))), media_type=JSON_TYPE)
+
+
+def _add_release(router: APIRouter, monitor: Monitor) -> None:
+    @router.post("/release")
+    async def release(seconds: Annotated[float, Query(ge=1, le=3600, allow_inf_nan=False)] = 60.0) -> Response:
+        """Let go of every GPU driver for so long, so that a GPU can be reset or cut into MIG instances."""
+        return Response(to_bytes({"released": monitor.release(seconds), "seconds": seconds}), media_type=JSON_TYPE)
 
 
 def _add_history(router: APIRouter, monitor: Monitor) -> None:

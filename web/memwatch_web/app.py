@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import mimetypes
-from collections.abc import Callable, Iterable, MutableSequence, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, MutableSequence, Sequence
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -29,6 +29,7 @@ from memwatch_web.stream import Broker, EventStream, sse
 
 STATIC = Path(__file__).parent / "static"
 STALLED_INTERVALS = 3.0
+PIECE_BYTES = 64 << 10
 
 
 def create_app(
@@ -50,7 +51,7 @@ def create_app(
     )
     problems.install(app)
     exporter = Exporter(__version__, lambda: monitor.watches, notifiers, lambda: options().process_metrics)
-    app.router.routes.insert(0, Route("/metrics", Metrics(monitor, exporter), methods=["GET", "HEAD"]))
+    app.router.routes.insert(0, Route("/metrics", Metrics(monitor, exporter), methods=["GET"]))
     app.include_router(create_router(monitor, broker))
     _add_health(app, monitor)
     _add_pages(app, monitor, pages, broker)
@@ -96,7 +97,7 @@ class Metrics:
         if gzipped:
             fields.append((b"content-encoding", b"gzip"))
         await send({"type": "http.response.start", "status": 200, "headers": fields})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+        await send({"type": "http.response.body", "body": body})
 
     def _face(self, content_type: str, encode: Callable[[Any], bytes]) -> OncePerTick:
         face = self._faces.get(content_type)
@@ -177,13 +178,24 @@ def _add_static(app: FastAPI) -> None:
 def _file_of(path: Path, versioned: bool) -> Callable[[Request], Any]:
     """A file, read when it is asked for. Names with a version never change; the others are checked by their tag."""
     lifetime = "public, max-age=31536000, immutable" if versioned else "no-cache"
-    tag = f'"{path.stat().st_mtime_ns:x}-{path.stat().st_size:x}"'
+    size = path.stat().st_size
+    tag = f'"{path.stat().st_mtime_ns:x}-{size:x}"'
     media_type = mimetypes.guess_type(path.name)[0] or "text/plain"
 
     async def send_file(request: Request) -> Response:
         headers = {"cache-control": lifetime, "etag": tag}
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
-        return Response(path.read_bytes(), media_type=media_type, headers=headers)
+        headers["content-length"] = str(size)
+        return StreamingResponse(pieces_of(path, size), media_type=media_type, headers=headers)
 
     return send_file
+
+
+async def pieces_of(path: Path, size: int) -> AsyncIterator[bytes]:
+    """The file is open only while a piece is read: a client that takes its time holds 64 KiB and no descriptor."""
+    for start in range(0, size, PIECE_BYTES):
+        with path.open("rb") as file:
+            file.seek(start)
+            piece = file.read(min(PIECE_BYTES, size - start))
+        yield piece

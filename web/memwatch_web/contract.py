@@ -132,6 +132,7 @@ class Stalls(Figures):
 class Node(Figures):
     id: int
     size_bytes: int | None
+    available_bytes: int | None
     free_bytes: int | None
     has_cpus: bool | None
     largest_free_block_bytes: int | None
@@ -236,6 +237,11 @@ class History(Answer):
     to: float
     points: int
     series: list[Series]
+
+
+class Release(Answer):
+    released: list[str] = Field(description="The collectors that let go, within one period.")
+    seconds: float
 
 
 class Health(Answer):

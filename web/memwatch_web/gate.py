@@ -12,6 +12,7 @@ from email.utils import formatdate
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memwatch_web.problems import problem_response
+from memwatch_web.stream import HEAD_ONLY
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,8 @@ SECURITY_HEADERS = (
 )
 
 MOST_REMEMBERED = 1000
+SAFE_METHODS = frozenset({"GET", "HEAD"})
+LONGEST_NAME = 253 + len(":65535")
 
 
 class Gate:
@@ -55,6 +58,13 @@ class Gate:
         if len(named) != 1 or not self._is_known(named[0]):
             await self._refuse(named)(scope, receive, send)
             return
+        if scope["method"] not in SAFE_METHODS and self._is_foreign(scope["headers"]):
+            refusal = problem_response(403, "a page of another site may not change anything here.")
+            await refusal(scope, receive, send)
+            return
+        if scope["method"] == "HEAD":
+            # The server leaves the body out by the scope it has kept; only a stream must know not to begin.
+            scope = {**scope, "method": "GET", HEAD_ONLY: True}
         try:
             await self._app(scope, receive, send)
         except Exception:
@@ -75,9 +85,17 @@ class Gate:
         if known is None:
             own = {"localhost", socket.gethostname().lower()}
             known = is_allowed(header.decode("latin-1"), own.union(name.lower() for name in hosts))
-            if len(self._known) < MOST_REMEMBERED:
+            if len(self._known) < MOST_REMEMBERED and len(header) <= LONGEST_NAME:
                 self._known[header] = known
         return known
+
+    def _is_foreign(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+        """Whether a browser says that another site's page asks. Programs send neither header."""
+        fields = dict(headers)
+        if fields.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
+            return True
+        origin = fields.get(b"origin")
+        return origin is not None and not self._is_known(origin.partition(b"://")[2])
 
     @staticmethod
     def _refuse(named: list[bytes]) -> ASGIApp:
@@ -91,6 +109,8 @@ class Gate:
 
 def host_of(header: str) -> str:
     """The Host header without its port, lower case; an IPv6 address without its brackets."""
+    if "@" in header:  # a user's name before a host: the colon is not a port's
+        return header.lower()
     if header.startswith("["):
         return header[1:].partition("]")[0].lower()
     return header.partition(":")[0].lower().rstrip(".")

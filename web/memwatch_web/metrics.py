@@ -233,7 +233,7 @@ def process_families(snapshot: Snapshot) -> Iterator[Metric]:
 
 def process_rows(process: Process) -> list[Row]:
     def word(value: str | Absent | None) -> str:
-        return value if isinstance(value, str) and not isinstance(value, Absent) else ""
+        return value if isinstance(value, str) else ""
 
     who = (str(process.pid), process.name, word(process.unit), word(process.container))
     return [((*who, where), size) for where, size in (("rss", process.rss_bytes), *process.device_bytes.items())]

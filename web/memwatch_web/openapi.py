@@ -22,6 +22,7 @@ ANSWERS: tuple[tuple[str, type[contract.Answer], bool], ...] = (
     ("/api/v1/alerts", contract.Alert, True),
     ("/api/v1/events", contract.Event, True),
     ("/api/v1/history", contract.History, False),
+    ("/api/v1/release", contract.Release, False),
     ("/healthz", contract.Health, False),
     ("/readyz", contract.Health, False),
 )
@@ -47,12 +48,15 @@ def with_answers(schema: Json) -> Json:
     operation = {"tags": ["memory"], "summary": "Metrics", "operationId": "metrics"}
     schema["paths"]["/metrics"] = {"get": {**operation, "responses": {"200": _text(METRICS_TEXT, "text/plain")}}}
     for operations in schema["paths"].values():
-        _describe_problems(operations["get"]["responses"])
+        for operation in operations.values():
+            _describe_problems(operation["responses"])
     return schema
 
 
 def _answer_of(schema: Json, path: str) -> Json:
-    answer: Json = schema["paths"][path]["get"]["responses"]["200"]
+    """The successful answer of a path's only method."""
+    (operation,) = schema["paths"][path].values()
+    answer: Json = operation["responses"]["200"]
     return answer
 
 

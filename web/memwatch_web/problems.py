@@ -32,12 +32,13 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
-        detail = str(error.detail)
+        detail, headers = str(error.detail), dict(error.headers or {})
         if error.status_code == HTTPStatus.NOT_FOUND and detail == HTTPStatus.NOT_FOUND.phrase:
             detail = "There is nothing at this path. The paths that exist are listed at /docs."
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             detail = f"{request.method} is not possible here. Try GET."
-        return problem_response(error.status_code, detail, dict(error.headers or {}))
+            headers["Allow"] = "GET, HEAD" if "GET" in headers["Allow"] else headers["Allow"]
+        return problem_response(error.status_code, detail, headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_request: Request, error: RequestValidationError) -> Response:
@@ -45,7 +46,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> Response:
-        log.error("%s failed: %s: %s", request.scope["path"], type(error).__name__, error)
+        log.error("%r failed: %s: %s", request.scope["path"], type(error).__name__, error)
         return problem_response(500, "memwatchd could not answer this. Its log says why; sampling goes on.")
 
 

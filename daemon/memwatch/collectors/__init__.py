@@ -14,6 +14,7 @@ from memwatch.collectors import (
     machine,
     memory,
     numa,
+    nvml,
     processes,
     psi,
     psutil_host,
@@ -21,6 +22,7 @@ from memwatch.collectors import (
     vmstat,
     zram,
 )
+from memwatch.collectors._gpus import GpuPids
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +30,9 @@ class CollectorOptions:
     """What a user may choose about collectors. `disabled` names those that are not run."""
 
     top: int = 50
-    processes_period_seconds: float = 5.0
+    processes_period_seconds: float = 10.0
     cgroup_scope: cgroup.Scope = "auto"
+    helper_pause_seconds: float = nvml.PAUSE_SECONDS
     disabled: frozenset[str] = frozenset()
 
 
@@ -42,6 +45,7 @@ def enlist(roots: Roots, options: CollectorOptions, platform: str = sys.platform
 def _of_linux(roots: Roots, options: CollectorOptions) -> list[Enlisted]:
     top, period, scope = options.top, options.processes_period_seconds, options.cgroup_scope
     page, ticks = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
+    gpu_pids, pause = GpuPids(), options.helper_pause_seconds
     return [
         Enlisted("memory", partial(memory.Collector, roots, page), memory.Collector.may_block),
         Enlisted("psi", partial(psi.Collector, roots), psi.Collector.may_block),
@@ -51,7 +55,8 @@ def _of_linux(roots: Roots, options: CollectorOptions) -> list[Enlisted]:
         Enlisted("zram", partial(zram.Collector, roots), zram.Collector.may_block),
         Enlisted("cgroup", partial(cgroup.Collector, roots, scope), cgroup.Collector.may_block),
         Enlisted("machine", partial(machine.Collector, roots), machine.Collector.may_block),
-        Enlisted("processes", partial(processes.Collector, roots, top, period, page, ticks), True),
+        Enlisted("nvml", partial(nvml.Collector, roots, gpu_pids, pause), nvml.Collector.may_block),
+        Enlisted("processes", partial(processes.Collector, roots, top, period, page, ticks, gpu_pids), True),
     ]
 
 

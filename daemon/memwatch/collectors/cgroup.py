@@ -153,7 +153,7 @@ def binding(groups: Iterable[Group], size_bytes: int) -> Group | None:
 
 class Collector:
     name = "cgroup"
-    period_seconds = 2.0
+    period_seconds = 5.0
     # Reading memory.stat sums over all processors and descendants: milliseconds on a large machine.
     may_block = True
 

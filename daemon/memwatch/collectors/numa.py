@@ -26,7 +26,9 @@ def node_of(number: int, meminfo: bytes, cpulist: bytes | None) -> Node:
     if free > size:
         raise Unreadable(f"node{number}/meminfo: MemFree {free} is more than MemTotal {size}")
     has_cpus = Absent.NOT_AVAILABLE if cpulist is None else bool(cpulist.strip())
-    return Node(number, size_bytes=size, free_bytes=free, has_cpus=has_cpus)
+    reclaimable = sum(figures.get(key, 0) for key in ("Active(file)", "Inactive(file)", "SReclaimable"))
+    available = min(size, free + reclaimable)
+    return Node(number, size_bytes=size, available_bytes=available, free_bytes=free, has_cpus=has_cpus)
 
 
 class Collector:

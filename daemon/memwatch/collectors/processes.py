@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from heapq import nlargest
 from pathlib import Path
 from typing import NamedTuple
@@ -119,10 +119,13 @@ class Collector:
         self,
         roots: Roots,
         top: int = 50,
-        period_seconds: float = 5.0,
+        period_seconds: float = 10.0,
         page_size: int = 4096,
         clock_ticks: int = 100,
+        wanted: Callable[[], Collection[int]] = frozenset,
     ) -> None:
+        """`wanted`: processes to list however small they are, because a device says that they hold its memory."""
+        self._wanted = wanted
         self.period_seconds = period_seconds
         self._top = top
         self._page_size = page_size
@@ -140,7 +143,10 @@ class Collector:
         self._follow_boot_time()
         self._passwd.refresh()
         found, seen, unreadable = self._scan()
+        wanted = self._wanted()
         top = nlargest(self._top, found)
+        if wanted:
+            top += [stat for stat in found if stat.pid in wanted and stat not in top]
         processes = [process for stat in top if (process := self._process(stat))]
         self._forget_all_but(top)
         scan = ProcessScan(seen, unreadable + len(top) - len(processes))

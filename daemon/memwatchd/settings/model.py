@@ -145,7 +145,7 @@ def refuse_disorder(percents: tuple[float, ...], whose: str, keys: tuple[KeyPath
 
 class Processes(Section):
     top: int = Field(default=50, ge=1, le=1000)
-    interval: Duration = Field(default=seconds(5), ge=seconds(1), le=seconds(300))
+    interval: Duration = Field(default=seconds(10), ge=seconds(1), le=seconds(300))
     metrics: bool = False
 
 
@@ -205,6 +205,10 @@ class CgroupCollector(Collector):
     scope: Literal["auto", "host", "cgroup"] = "auto"
 
 
+class NvmlCollector(Collector):
+    restart_after: Duration = Field(default=seconds(60), ge=seconds(1), le=seconds(3600))
+
+
 class Collectors(Section):
     """One line for each line of the list in `memwatch.collectors`."""
 
@@ -216,6 +220,7 @@ class Collectors(Section):
     zram: Collector = Collector()
     cgroup: CgroupCollector = CgroupCollector()
     machine: Collector = Collector()
+    nvml: NvmlCollector = NvmlCollector()
     processes: Collector = Collector()
     psutil_host: Collector = Collector()
     psutil_processes: Collector = Collector()

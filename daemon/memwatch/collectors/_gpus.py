@@ -1,0 +1,35 @@
+"""Which makers' display controllers are on the PCI bus. Not a collector."""
+
+from __future__ import annotations
+
+import os
+
+from memwatch.collector import Roots, read_once
+
+NVIDIA, AMD, INTEL = "10de", "1002", "8086"
+
+
+class GpuPids:
+    """Which processes hold memory of a GPU: told by one collector, asked by another. Replaced whole."""
+
+    def __init__(self) -> None:
+        self.pids: frozenset[int] = frozenset()
+
+    def __call__(self) -> frozenset[int]:
+        return self.pids
+
+
+def pci_vendors(roots: Roots) -> frozenset[str]:
+    """Vendor ids, four hexadecimal digits, of display controllers and accelerators."""
+    folder = roots.sysfs / "bus/pci/devices"
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return frozenset()
+    found = set()
+    for name in names:
+        kind = (read_once(folder / name / "class") or b"").strip()
+        if kind.startswith((b"0x03", b"0x12")):
+            vendor = (read_once(folder / name / "vendor") or b"").strip().decode("ascii", "replace")
+            found.add(vendor.removeprefix("0x").lower())
+    return frozenset(found)

@@ -1,0 +1,98 @@
+"""NVIDIA GPUs through NVML, asked in a helper process: a call stuck in the driver costs that process only."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+
+from memwatch.collector import Findings, Roots, Unavailable, Unreadable, read_once
+from memwatch.collectors._gpus import NVIDIA, GpuPids, pci_vendors
+from memwatch.helper import Helper, HelperFailed
+from memwatch.model import Absent
+from memwatch.nvml.reading import NvmlFailure, NvmlReading
+from memwatch.wire import Garbled, from_line
+
+CHILD = (sys.executable, "-m", "memwatch.nvml.child")
+DEADLINE_SECONDS = 5.0
+PAUSE_SECONDS = 60.0
+# Not here, or not yet: the driver may be loaded later, so these are asked again, and are no errors.
+NOT_HERE = frozenset({"no_library", "no_driver"})
+
+
+def is_nvidia_here(roots: Roots) -> bool:
+    """Whether there is anything NVML could know of: a PCI device, a loaded driver, a Tegra, or WSL's GPU."""
+    compatible = read_once(roots.procfs / "device-tree/compatible") or b""
+    places = (roots.procfs / "driver/nvidia", roots.rootfs / "dev/nvidiactl", roots.rootfs / "dev/dxg")
+    return NVIDIA in pci_vendors(roots) or b",tegra" in compatible or any(place.exists() for place in places)
+
+
+def reading_of(answer: bytes) -> NvmlReading:
+    """What the helper said. Raises Unavailable where there is no driver, Unreadable where it failed."""
+    kind, _, line = answer.partition(b" ")
+    try:
+        if kind == b"reading":
+            return from_line(NvmlReading, line)
+        failure = from_line(NvmlFailure, line)
+    except Garbled as error:
+        raise Unreadable(f"the helper process speaks nonsense: {error}") from None
+    if failure.reason in NOT_HERE:
+        raise Unavailable(failure.text)
+    raise Unreadable(failure.text)
+
+
+def pids_of(reading: NvmlReading) -> frozenset[int]:
+    lists = [gpu.processes for gpu in reading.gpus]
+    return frozenset(process.pid for one in lists if not isinstance(one, Absent) for process in one)
+
+
+def _host_of(roots: Roots) -> list[str]:
+    """What the helper has to know of the host to judge the driver's answers."""
+    options = ["--procfs", str(roots.procfs)]
+    total = re.search(rb"^MemTotal: +(\d{1,15}) kB$", read_once(roots.procfs / "meminfo") or b"", re.MULTILINE)
+    return [*options, "--system-memory", str(int(total[1]) << 10)] if total else options
+
+
+class Collector:
+    """Asks the helper once a period. `release` ends it for a while, so that an admin can reset a GPU."""
+
+    name = "nvml"
+    period_seconds = 1.0
+    may_block = True
+
+    def __init__(
+        self, roots: Roots, pids: GpuPids, pause_seconds: float = PAUSE_SECONDS, argv: Sequence[str] = CHILD
+    ) -> None:
+        if not is_nvidia_here(roots):
+            raise Unavailable("no NVIDIA GPU and no NVIDIA driver is here")
+        self._helper = Helper([*argv, *_host_of(roots)], DEADLINE_SECONDS, pause_seconds, dict(os.environ))
+        self._pids = pids
+        self._released_until = 0.0
+        self._last: tuple[bytes, NvmlReading] | None = None
+
+    def collect(self) -> Findings:
+        left = self._released_until - time.monotonic()
+        if left > 0:
+            self._helper.stop()
+            raise Unavailable(f"the driver is released for {left:.0f} s more")
+        try:
+            answer = self._helper.ask(b"read")
+        except HelperFailed as error:
+            raise Unreadable(str(error)) from None
+        return Findings(nvml=self._reading_of(answer))
+
+    def release(self, seconds: float) -> None:
+        """Let go of the driver from the next round on, for so long. Any thread may call it."""
+        self._released_until = time.monotonic() + seconds
+
+    def close(self) -> None:
+        self._helper.stop()
+
+    def _reading_of(self, answer: bytes) -> NvmlReading:
+        """An idle machine says the same again and again: that is looked at once."""
+        if self._last is None or self._last[0] != answer:
+            self._last = (answer, reading_of(answer))
+            self._pids.pids = pids_of(self._last[1])
+        return self._last[1]

@@ -1,0 +1,114 @@
+"""The process that talks to NVIDIA's driver, so that a call that hangs or crashes costs nobody else.
+
+`python -m memwatch.nvml.child` reads commands from stdin, one a line, and answers each with one line on stdout:
+`reading {...}` or `failure {...}`. The only command is `read`. It ends with 0 when stdin ends or on SIGTERM, and
+with 75 after a failure that only a new process can mend.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from memwatch.nvml.answers import Limits
+from memwatch.nvml.driver import Driver
+from memwatch.nvml.reading import NvmlFailure, NvmlReading
+from memwatch.wire import to_line
+
+EXIT_NEEDS_NEW_PROCESS = 75
+MOST_PID_MAX = 4_194_304  # PID_MAX_LIMIT of 64 bit Linux
+_PR_SET_PDEATHSIG = 1
+_OOM_SCORE_ABOVE_PARENT = 300
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
+    answers = _keep_stdout_for_answers()
+    _die_with_parent()
+    _offer_to_oom_killer()
+    signal.signal(signal.SIGTERM, _leave)
+    limits = Limits(_pid_max(options.procfs), options.system_memory)
+    driver = Driver(limits, options.retry_seconds, options.slow_seconds)
+    try:
+        return serve(sys.stdin.buffer, lambda line: _write(answers, line), driver.read)
+    except BrokenPipeError:
+        return 0
+    finally:
+        driver.close()
+
+
+def serve(
+    commands: BinaryIO, answer: Callable[[bytes], None], read: Callable[[], NvmlReading | NvmlFailure]
+) -> int:
+    """Answer commands until there are no more, and return the exit code."""
+    for command in iter(commands.readline, b""):
+        found = read() if command == b"read\n" else _unknown(command)
+        if isinstance(found, NvmlReading):
+            answer(b"reading " + to_line(found))
+            continue
+        answer(b"failure " + to_line(found))
+        if found.reason == "needs_new_process":
+            return EXIT_NEEDS_NEW_PROCESS
+    return 0
+
+
+def _unknown(command: bytes) -> NvmlFailure:
+    return NvmlFailure("failed", f"unknown command {command[:40]!r}: the only one is 'read'")
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("memwatch.nvml.child", description="Read NVML on command. See the module.")
+    parser.add_argument("--procfs", type=Path, default=Path("/proc"), metavar="DIR")
+    parser.add_argument("--system-memory", type=int, metavar="BYTES", help="MemTotal, to judge answers by")
+    parser.add_argument(
+        "--retry-seconds", type=float, default=10.0, help="the least time between two openings of NVML"
+    )
+    parser.add_argument("--slow-seconds", type=float, default=30.0, help="how old what changes rarely may be")
+    return parser.parse_args(arguments)
+
+
+def _keep_stdout_for_answers() -> int:
+    """A private descriptor for the answers. What vendor libraries print to stdout goes to stderr from now on."""
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    return answers
+
+
+def _write(descriptor: int, line: bytes) -> None:
+    while line:
+        line = line[os.write(descriptor, line) :]
+
+
+def _die_with_parent() -> None:
+    """Never outlive the daemon, not even stuck. The end of stdin covers a parent that is gone already."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _offer_to_oom_killer() -> None:
+    """Be chosen before the daemon is. Where the kernel has no such choice, there is nothing to offer."""
+    score = Path("/proc/self/oom_score_adj")
+    with suppress(OSError, ValueError):
+        score.write_text(str(min(1000, int(score.read_text()) + _OOM_SCORE_ABOVE_PARENT)))
+
+
+def _leave(*_: object) -> None:
+    raise SystemExit(0)
+
+
+def _pid_max(procfs: Path) -> int:
+    try:
+        return int((procfs / "sys/kernel/pid_max").read_text())
+    except (OSError, ValueError):
+        return MOST_PID_MAX
+
+
+if __name__ == "__main__":
+    sys.exit(main())

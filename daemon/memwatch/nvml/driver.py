@@ -1,0 +1,183 @@
+"""The driver over months: opened once, asked every round, opened anew when it or a GPU went away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+from memwatch.model import Absent, Words
+from memwatch.nvml import binding
+from memwatch.nvml.answers import Limits, Sieve
+from memwatch.nvml.codes import LIBRARY_WIDE, Refused, failure_of, reason_of
+from memwatch.nvml.events import Events
+from memwatch.nvml.gpu import Gpu, OutOfReach, Static
+from memwatch.nvml.patience import Patience
+from memwatch.nvml.question import Question
+from memwatch.nvml.reading import GpuReading, NvmlFailure, NvmlReading
+
+# A wait for events ends after 1 s. One that does not is stuck in the driver, and NVML cannot be closed under it.
+STUCK_SECONDS = 10.0
+
+
+class Driver:
+    """NVML, as far as it can be had right now. Used by one thread.
+
+    `retry_seconds` is the least time between two openings, `slow_seconds` the age of what changes rarely.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        retry_seconds: float,
+        slow_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._slow_seconds = slow_seconds
+        self._roster = binding.Roster()
+        self._sieve = Sieve(limits)
+        self._events = Events()
+        self._asked_at: float | None = None
+        self._patience = Patience(retry_seconds)
+        self._is_open = False
+        self._failure: NvmlFailure | None = None
+        self._versions: tuple[Words, Words] = (Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
+        self._gpus: list[Gpu | OutOfReach] = []
+        self._known_uuids: dict[str, None] = {}
+        self._missing_uuids: tuple[str, ...] = ()
+
+    def read(self) -> NvmlReading | NvmlFailure:
+        """One round. A failure is repeated, and not tried again, until its time has come."""
+        now = self._clock()
+        try:
+            if self._wants_reopening(now) and self._events_are_quiet(now):
+                self._reopen(now)
+            if self._failure is None:
+                return self._round(now)
+        except Refused as refused:
+            self._failure = failure_of(refused.code)
+        return self._failure
+
+    def close(self) -> None:
+        """Close NVML, unless a wait for events is stuck in it: then the end of the process does it."""
+        if self._events.stop(timeout_seconds=1.5):
+            self._shut_down()
+
+    def _wants_reopening(self, now: float) -> bool:
+        if any(isinstance(gpu, OutOfReach) and gpu.waits_for_release for gpu in self._gpus):
+            return True
+        return (self._failure is not None or not self._is_open or self._has_trouble()) and self._patience.is_over(
+            now
+        )
+
+    def _has_trouble(self) -> bool:
+        """A GPU cannot be asked, or does not answer, or there are more or fewer than there were."""
+        count = len(self._gpus)
+        return any(
+            isinstance(gpu, OutOfReach) or gpu.is_mute or gpu.slow.device_count not in (count, Absent.NOT_AVAILABLE)
+            for gpu in self._gpus
+        )
+
+    def _events_are_quiet(self, now: float) -> bool:
+        if self._events.ask_to_stop():
+            self._asked_at = None
+            return True
+        self._asked_at = now if self._asked_at is None else self._asked_at
+        if now - self._asked_at > STUCK_SECONDS:
+            self._failure = NvmlFailure("needs_new_process", "a wait for events is stuck, so NVML cannot be closed")
+        return False
+
+    def _reopen(self, now: float) -> None:
+        self._patience.tried(now)
+        self._shut_down()
+        binding.initialize()
+        self._is_open = True
+        self._versions = _versions()
+        gpus = self._enumerate(binding.number("nvmlDeviceGetCount_v2"))
+        self._note_uuids(gpus)
+        if not gpus:
+            self._shut_down()
+            missing = ", ".join(self._missing_uuids)
+            text = f"NVML sees no GPU any more; missing: {missing}" if missing else "NVML sees no GPU"
+            self._failure = NvmlFailure("no_device", text, missing_uuids=self._missing_uuids)
+            return
+        self._gpus = gpus
+        self._failure = None
+        self._events.watch([(gpu.handle, gpu.static.uuid) for gpu in gpus if isinstance(gpu, Gpu)])
+
+    def _shut_down(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            with suppress(Refused):
+                binding.shut_down()
+
+    def _enumerate(self, count: int) -> list[Gpu | OutOfReach]:
+        before = {gpu.index: gpu for gpu in self._gpus} if count == len(self._gpus) else {}
+        gpus = [self._gpu_at(index, before.get(index)) for index in range(count)]
+        uuids = {gpu.static.uuid for gpu in gpus if isinstance(gpu, Gpu)}
+        return [
+            replace(gpu, static=before[gpu.index].static)
+            if isinstance(gpu, OutOfReach) and gpu.index in before and before[gpu.index].static.uuid not in uuids
+            else gpu
+            for gpu in gpus
+        ]
+
+    def _gpu_at(self, index: int, before: Gpu | OutOfReach | None) -> Gpu | OutOfReach:
+        """The GPU at an index. One that needs a reset is not touched in the first go, so that it can be reset."""
+        if isinstance(before, OutOfReach) and before.waits_for_release:
+            return replace(before, held=False)
+        try:
+            return Gpu(index, self._roster, self._sieve, self._slow_seconds)
+        except Refused as refused:
+            if refused.code in LIBRARY_WIDE:
+                raise
+            nobody = reason_of(refused.code)
+            return OutOfReach(index, Static(nobody, nobody, nobody), refused.code)
+
+    def _note_uuids(self, gpus: list[Gpu | OutOfReach]) -> None:
+        present = dict.fromkeys(gpu.static.uuid for gpu in gpus if isinstance(gpu.static.uuid, str))
+        self._known_uuids |= present
+        self._missing_uuids = tuple(uuid for uuid in self._known_uuids if uuid not in present)
+
+    def _round(self, now: float) -> NvmlReading:
+        began = time.perf_counter()
+        self._sieve.rejected = {}
+        self._forget_reconfigured()
+        gpus = tuple([self._read_at(place, now) for place in range(len(self._gpus))])
+        if not self._has_trouble():
+            self._patience.helped()
+        return NvmlReading(
+            *self._versions,
+            gpus,
+            self._missing_uuids,
+            self._events.xids(),
+            self._sieve.rejected,
+            time.perf_counter() - began,
+        )
+
+    def _forget_reconfigured(self) -> None:
+        uuids = self._events.take_reconfigured()
+        for gpu in self._gpus if uuids else ():
+            if isinstance(gpu, Gpu) and gpu.static.uuid in uuids:
+                gpu.reconfigured()
+
+    def _read_at(self, place: int, now: float) -> GpuReading:
+        gpu = self._gpus[place]
+        if isinstance(gpu, OutOfReach):
+            return gpu.read()
+        try:
+            return gpu.read(now)
+        except Refused as refused:
+            if refused.code in LIBRARY_WIDE:
+                raise
+            lost = self._gpus[place] = OutOfReach(gpu.index, gpu.static, refused.code, held=True)
+            return lost.read()
+
+
+def _versions() -> tuple[Words, Words]:
+    """Of the driver, and of the newest CUDA it can run."""
+    driver = Question({}, ("driver", partial(binding.text, "nvmlSystemGetDriverVersion")))
+    return driver.ask(), Question({}, ("cuda", binding.cuda_version)).ask()

@@ -1,0 +1,118 @@
+"""What NVML said at one moment, as records that pass through a pipe. No judgement: that is `accounting`'s."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from memwatch.model import Absent, Bytes, Words
+
+GpuState = Literal["ok", "lost", "needs_reset"]
+AddressingMode = Literal["none", "hmm", "ats"]
+VirtualizationMode = Literal["none", "passthrough", "vgpu_guest", "vgpu_host", "vsga_host"]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMemory:
+    """nvmlDeviceGetMemoryInfo in bytes. Version 2: used + free + reserved = total.
+
+    Version 1 (drivers without v2): `used` contains what the driver reserves, and `reserved_bytes` is absent.
+    """
+
+    version: int
+    total_bytes: int
+    used_bytes: int
+    free_bytes: int
+    reserved_bytes: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process in one or more of a GPU's lists: the greatest figure of its lists, never their sum.
+
+    `used_bytes` is absent where the driver names the process and not its memory (WDDM, WSL2).
+    """
+
+    pid: int
+    used_bytes: Bytes
+    instance: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInstance:
+    """A MIG GPU instance, once, however many compute instances share its memory."""
+
+    id: int
+    uuids: tuple[str, ...]
+    memory: GpuMemory | Absent
+
+
+@dataclass(frozen=True, slots=True)
+class Ecc:
+    """Memory errors since the driver was loaded, and rows that were remapped for good."""
+
+    corrected: int | Absent = Absent.NOT_SUPPORTED
+    uncorrected: int | Absent = Absent.NOT_SUPPORTED
+    remapped_correctable: int | Absent = Absent.NOT_SUPPORTED
+    remapped_uncorrectable: int | Absent = Absent.NOT_SUPPORTED
+    remapping_pending: bool | Absent = Absent.NOT_SUPPORTED
+    remapping_failed: bool | Absent = Absent.NOT_SUPPORTED
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """One GPU. `codes` holds, by call, the NVML return codes of what did not work: the evidence."""
+
+    index: int
+    uuid: Words
+    pci: Words
+    name: Words
+    state: GpuState = "ok"
+    memory: GpuMemory | Absent = Absent.NOT_AVAILABLE
+    bar1_bytes: Bytes = Absent.NOT_AVAILABLE
+    numa_node: int | Absent = Absent.NOT_SUPPORTED
+    addressing_mode: AddressingMode | Absent = Absent.NOT_SUPPORTED
+    virtualization_mode: VirtualizationMode | Absent = Absent.NOT_SUPPORTED
+    mig_enabled: bool | Absent = Absent.NOT_SUPPORTED
+    instances: tuple[GpuInstance, ...] = ()
+    processes: tuple[GpuProcess, ...] | Absent = Absent.NOT_AVAILABLE
+    ecc: Ecc = Ecc()
+    recovery_action: Words = Absent.NOT_SUPPORTED
+    codes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """A driver error by its code: how often it was seen, and when last (Unix time)."""
+
+    gpu_uuid: str
+    code: int
+    count: int
+    last_seen_unix: float
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlReading:
+    """Everything of one round. `rejected` counts, by reason, lists that could not be true and were left out."""
+
+    driver: Words
+    cuda: Words
+    gpus: tuple[GpuReading, ...]
+    missing_uuids: tuple[str, ...] = ()
+    xids: tuple[Xid, ...] = ()
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    duration_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlFailure:
+    """No reading. `reason` is a word (no_library, no_driver, no_device, needs_new_process, failed).
+
+    `missing_uuids`: the GPUs that were there in an earlier reading.
+    """
+
+    reason: str
+    text: str
+    code: int | None = None
+    missing_uuids: tuple[str, ...] = ()

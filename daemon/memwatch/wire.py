@@ -1,0 +1,108 @@
+"""Records as one line of JSON and back: how the helper process speaks. Never pickle: a line is only data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
+from dataclasses import is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from memwatch.model import Absent
+
+R = TypeVar("R")
+Builder = Callable[[Any], Any]
+
+
+class Garbled(ValueError):
+    """A line that is not a record of the expected kind."""
+
+
+def to_line(record: Any) -> bytes:  # noqa: ANN401  any data class of ours
+    """One record as a line; absent figures as {"absent": reason}."""
+    return json.dumps(_plain(record), separators=(",", ":")).encode() + b"\n"
+
+
+def from_line(kind: type[R], line: bytes) -> R:
+    """The record a line holds. Raises Garbled for anything else, however it is broken."""
+    try:
+        return cast(R, _builder(cast(Hashable, kind))(json.loads(line)))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise Garbled(f"not a {kind.__name__}: {line[:80]!r} ({error})") from None
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    kind = type(value)
+    if kind in (int, str, float, bool) or value is None:
+        return value
+    if kind is Absent:
+        return {"absent": value.value}
+    if kind is tuple:
+        return [_plain(part) for part in value]
+    return dict(value) if kind is dict else {name: _plain(getattr(value, name)) for name in kind.__slots__}
+
+
+@cache
+def _builder(kind: Any) -> Builder:  # noqa: ANN401  a type, or what typing makes of several
+    """A function that turns what JSON gave into `kind`; made once a kind, so a line costs no look at types."""
+    origin = get_origin(kind)
+    if origin in (Union, UnionType):
+        return _of_union([_builder(one) for one in get_args(kind) if one is not Absent], Absent in get_args(kind))
+    if origin is Literal:
+        words = frozenset(get_args(kind))
+        return lambda value: value if value in words else _refuse(value, kind)
+    if origin is tuple:
+        return _of_tuple(_builder(get_args(kind)[0]), kind)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _of_mapping(_builder(get_args(kind)[1]), kind)
+    if is_dataclass(kind):
+        return _of_record(kind)
+    if kind is float:
+        return lambda value: float(value) if type(value) in (int, float) else _refuse(value, kind)
+    return lambda value: value if type(value) is kind else _refuse(value, kind)
+
+
+def _of_union(builders: list[Builder], may_be_absent: bool) -> Builder:
+    """The first that fits; nearly always the first there is. Absence is told by its key, not by trying."""
+
+    def build(value: Any) -> Any:  # noqa: ANN401
+        if may_be_absent and type(value) is dict and "absent" in value:
+            return Absent(value["absent"])
+        for one in builders:
+            with suppress(TypeError, ValueError, KeyError):
+                return one(value)
+        return _refuse(value, "any of its kinds")
+
+    return build if len(builders) > 1 or not may_be_absent else _or_absent(builders[0])
+
+
+def _or_absent(builder: Builder) -> Builder:
+    return lambda value: Absent(value["absent"]) if type(value) is dict and "absent" in value else builder(value)
+
+
+def _of_tuple(part: Builder, kind: Any) -> Builder:  # noqa: ANN401
+    return lambda value: tuple([part(one) for one in value]) if type(value) is list else _refuse(value, kind)
+
+
+def _of_mapping(part: Builder, kind: Any) -> Builder:  # noqa: ANN401
+    return lambda value: (
+        {key: part(one) for key, one in value.items()} if type(value) is dict else _refuse(value, kind)
+    )
+
+
+def _of_record(kind: Any) -> Builder:  # noqa: ANN401
+    hints = get_type_hints(kind)
+    parts = [(name, _builder(hint)) for name, hint in hints.items()]
+
+    def build(value: Any) -> Any:  # noqa: ANN401
+        if type(value) is not dict or len(value) != len(parts):
+            _refuse(value, kind)
+        return kind(*[one(value[name]) for name, one in parts])
+
+    return build
+
+
+def _refuse(value: Any, kind: Any) -> NoReturn:  # noqa: ANN401
+    raise TypeError(f"{value!r:.60} is not {kind}")

@@ -1,0 +1,229 @@
+"""What a simulated NVIDIA driver says, as values; `nvml_state_file` writes them down for the library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+UNSIGNED_INT, UNSIGNED_LONG_LONG = 1, 3
+
+Fact = tuple[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What befalls a call: it takes long, then kills its process or fails. With `times`, only the first so many."""
+
+    error: int | None = None
+    latency_ms: int | None = None
+    segfault: bool | None = None
+    times: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    total: int
+    used: int
+    reserved: int = 0
+    free: int | None = None
+
+    def facts(self) -> Iterator[Fact]:
+        free = self.total - self.reserved - self.used if self.free is None else self.free
+        yield from {"total": self.total, "reserved": self.reserved, "used": self.used, "free": free}.items()
+
+
+@dataclass(frozen=True, slots=True)
+class Bar1:
+    total: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    soft: int
+    hard: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process in a list of NVML; `used` is None where the driver does not know."""
+
+    pid: int
+    used: int | None
+    gi: int | None = None
+    ci: int | None = None
+
+    def __str__(self) -> str:
+        instances = [part for part in (self.gi, self.ci) if part is not None]
+        return ":".join(
+            ["na" if part is None else str(part) for part in (self.pid, self.used)] + [*map(str, instances)]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ecc:
+    current: bool = True
+    pending: bool = True
+    volatile_corrected: int = 0
+    volatile_uncorrected: int = 0
+    aggregate_corrected: int = 0
+    aggregate_uncorrected: int = 0
+
+    def facts(self) -> Iterator[Fact]:
+        yield from {"current": self.current, "pending": self.pending}.items()
+        for name in ("volatile_corrected", "volatile_uncorrected", "aggregate_corrected", "aggregate_uncorrected"):
+            yield name.replace("_", "."), getattr(self, name)
+
+    def fields(self) -> dict[int, tuple[int, int]]:
+        """The same through nvmlDeviceGetFieldValues: ECC mode, then totals."""
+        totals = (
+            self.volatile_corrected,
+            self.volatile_uncorrected,
+            self.aggregate_corrected,
+            self.aggregate_uncorrected,
+        )
+        modes = {1: (UNSIGNED_INT, int(self.current)), 2: (UNSIGNED_INT, int(self.pending))}
+        return modes | {3 + at: (UNSIGNED_LONG_LONG, total) for at, total in enumerate(totals)}
+
+
+@dataclass(frozen=True, slots=True)
+class Remapped:
+    """Rows of memory replaced by spare ones; `banks` by how many spares are left: max, high, partial, low, none."""
+
+    corrected: int = 0
+    uncorrected: int = 0
+    pending: bool = False
+    failure: bool = False
+    banks: tuple[int, int, int, int, int] = (2560, 0, 0, 0, 0)
+
+    def facts(self) -> Iterator[Fact]:
+        yield from zip(("corrected", "uncorrected", "pending", "failure"), self._rows(), strict=True)
+        yield from zip(
+            ("banks.max", "banks.high", "banks.partial", "banks.low", "banks.none"), self.banks, strict=True
+        )
+
+    def fields(self) -> dict[int, tuple[int, int]]:
+        return {142 + at: (UNSIGNED_INT, int(value)) for at, value in enumerate(self._rows())}
+
+    def _rows(self) -> tuple[int, ...]:
+        return self.corrected, self.uncorrected, self.pending, self.failure
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """Addresses of pages taken out of use, as before Ampere."""
+
+    corrected: tuple[int, ...] = ()
+    uncorrected: tuple[int, ...] = ()
+    pending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInstance:
+    memory: Memory
+    bar1: Bar1 | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MigDevice:
+    gi: int
+    ci: int
+    uuid: str
+    name: str
+    attributes: Mapping[str, int] = field(default_factory=dict)
+    troubles: Mapping[str, Trouble] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Mig:
+    """How a GPU is cut: GPU instances by id, MIG devices by index. `generation` counts reconfigurations."""
+
+    current: bool = True
+    pending: bool = True
+    max: int = 7
+    generation: int = 0
+    instances: Mapping[int, GpuInstance] = field(default_factory=dict)
+    devices: Mapping[int, MigDevice] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    name: str | bytes
+    uuid: str
+    bus_id: str
+    device_id: int
+    subsystem_id: int | None = None
+    brand: int | None = None
+    architecture: int | None = None
+    cuda: tuple[int, int] | None = None
+    serial: str | None = None
+    minor_number: int | None = None
+    persistence: bool | None = True
+    virtualization_mode: int | None = 0
+    addressing_mode: int | None = None
+    numa_node: int | None = None
+    c2c: bool | None = None
+    memory: Memory | None = None
+    memory_v1: Memory | None = None
+    bar1: Bar1 | None = None
+    limits: Limits | None = None
+    compute: tuple[Holder, ...] | None = ()
+    graphics: tuple[Holder, ...] | None = ()
+    mps: tuple[Holder, ...] | None = ()
+    announced: Mapping[str, int] = field(default_factory=dict)
+    process_layout: str | None = None
+    ecc: Ecc | None = None
+    remapped: Remapped | None = None
+    retired: Retired | None = None
+    recovery_action: int | None = None
+    unrepairable: bool | None = None
+    fields: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    field_errors: Mapping[int, int] = field(default_factory=dict)
+    event_types: int | None = None
+    mig: Mig | None = None
+    down: int | None = None
+    troubles: Mapping[str, Trouble] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    gpu: int
+    type: int
+    data: int
+    gi: int | None = None
+    ci: int | None = None
+
+    def __str__(self) -> str:
+        return ":".join(
+            str(part) for part in (self.gpu, self.type, self.data, self.gi, self.ci) if part is not None
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A driver and its GPUs by slot. A GPU keeps its slot when others leave; `visible` lists those that are there.
+
+    `host` names the folder under tests/machines with the /proc, /sys and / that belong to it.
+    """
+
+    gpus: tuple[Gpu, ...]
+    driver: str = "580.126.09"
+    nvml: str = "13.580.126.09"
+    cuda: int = 13000
+    visible: tuple[int, ...] | None = None
+    init_error: int | None = None
+    down: int | None = None
+    troubles: Mapping[str, Trouble] = field(default_factory=dict)
+    events: tuple[Event, ...] = ()
+    host: str | None = None
+
+    def with_gpu(self, slot: int, **changes: Any) -> Machine:
+        gpus = list(self.gpus)
+        gpus[slot] = replace(gpus[slot], **changes)
+        return replace(self, gpus=tuple(gpus))
+
+    def with_event(self, *events: Event) -> Machine:
+        """These happen next. The state file is the whole history: leave out none that came before."""
+        return replace(self, events=self.events + events)

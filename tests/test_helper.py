@@ -1,0 +1,121 @@
+"""A helper process that hangs, dies or raves costs itself only, and is not started over and over."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from memwatch.helper import Helper, HelperFailed
+
+ECHO = "import sys\nfor line in sys.stdin: print('you said ' + line.strip(), flush=True)"
+HANG = "import sys, time\nsys.stdin.readline()\ntime.sleep(60)"
+CRASH = "import os, signal, sys\nsys.stdin.readline()\nos.kill(os.getpid(), signal.SIGSEGV)"
+LEAVE = "import sys\nsys.stdin.readline()\nsys.exit(75)"
+FLOOD = "import sys\nsys.stdin.readline()\nwhile True: sys.stdout.write('x' * 65536)"
+DEAF = (
+    "import signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nsys.stdin.readline()\ntime.sleep(60)"
+)
+
+
+@contextmanager
+def helper(script: str, deadline: float = 0.5, pause: float = 60.0) -> Iterator[Helper]:
+    one = Helper([sys.executable, "-c", script], deadline, pause)
+    try:
+        yield one
+    finally:
+        one.stop()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_one_child_answers_many_questions() -> None:
+    """It is started when first asked and kept after that."""
+    with helper(ECHO, deadline=5.0) as one:
+        assert one.pid is None
+        answers = [one.ask(b"read") for _ in range(3)]
+        pid = one.pid
+
+        assert answers == [b"you said read"] * 3
+        assert pid is not None
+        assert is_alive(pid)
+    assert not is_alive(pid)
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        (HANG, "did not answer for 0.5 s and was killed"),
+        (DEAF, "did not answer for 0.5 s and was killed"),
+        (CRASH, "ended by signal 11"),
+        (LEAVE, "ended with code 75"),
+        (FLOOD, "sent more than it should and was killed"),
+        ("this is no Python", "ended with code 1"),
+    ],
+)
+def test_a_child_that_fails_is_gone_and_says_how(script: str, sentence: str) -> None:
+    """One sentence, within the deadline, and no process stays behind."""
+    with helper(script, deadline=0.5 if script in (HANG, DEAF) else 10.0) as one:
+        started = time.monotonic()
+        with pytest.raises(HelperFailed, match=sentence):
+            one.ask(b"read")
+        took = time.monotonic() - started
+
+        assert one.pid is None
+        assert took < 5
+
+
+def test_a_child_is_not_started_again_before_its_pause() -> None:
+    """A driver that crashes at every question costs one start a minute."""
+    with helper(CRASH, deadline=10.0) as one:
+        with pytest.raises(HelperFailed, match="signal 11"):
+            one.ask(b"read")
+        with pytest.raises(HelperFailed, match=r"is started again in (60|59) s"):
+            one.ask(b"read")
+
+
+def test_after_the_pause_there_is_a_new_child() -> None:
+    """What had hung is replaced, and the new one answers."""
+    with helper(ECHO, deadline=5.0, pause=0.2) as one:
+        one.ask(b"read")
+        before = one.pid
+        one.stop()
+        time.sleep(0.25)
+
+        assert one.ask(b"again") == b"you said again"
+        assert one.pid != before
+
+
+def test_a_program_that_does_not_exist_is_a_failure_like_others() -> None:
+    """No exception of another kind leaves, and no descriptor stays open."""
+    before = len(os.listdir("/proc/self/fd"))
+    one = Helper(["/nonexistent/program"], 1.0, 0.0)
+    for _ in range(5):
+        with pytest.raises(HelperFailed, match="cannot be started"):
+            one.ask(b"read")
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_thousand_questions_leave_nothing_open() -> None:
+    """Descriptors stay as they are, over restarts too."""
+    with helper(ECHO, deadline=5.0, pause=0.0) as one:
+        one.ask(b"first")
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            for _ in range(100):
+                one.ask(b"read")
+            one.stop()
+            one.ask(b"read")
+
+        assert len(os.listdir("/proc/self/fd")) == before

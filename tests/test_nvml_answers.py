@@ -1,0 +1,179 @@
+"""What cannot be true is left out, what is told twice counts once, and what is not told stays unknown."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memwatch.model import Absent
+from memwatch.nvml.answers import (
+    NO_INSTANCE,
+    NOT_TOLD,
+    Implausible,
+    Limits,
+    Row,
+    Sieve,
+    by_instance,
+    capacity_of,
+    capacity_of_instances,
+    joined,
+    merged,
+    plausible_memory,
+)
+from memwatch.nvml.reading import GpuInstance, GpuMemory, GpuProcess
+
+MIB = 1 << 20
+LIMITS = Limits(pid_max=32768, system_bytes=64 << 30)
+
+
+def row(pid: int, used: int, instance: int = NO_INSTANCE) -> Row:
+    return pid, used, instance
+
+
+def test_a_process_in_two_lists_counts_once() -> None:
+    """A PID with 500 MiB in the compute and in the graphics list holds 500 MiB."""
+    rows = [row(7, 500 * MIB), row(7, 500 * MIB)]
+
+    assert merged(rows, LIMITS, None) == (GpuProcess(7, 500 * MIB),)
+
+
+@given(st.permutations([row(7, 3), row(7, NOT_TOLD), row(7, 9), row(7, 0)]))
+def test_the_greatest_known_figure_of_a_process_wins(rows: list[Row]) -> None:
+    """In whatever order the lists come, the greatest figure is the one, and "not told" loses to any."""
+    assert merged(rows, LIMITS, None) == (GpuProcess(7, 9),)
+
+
+def test_a_process_without_a_figure_keeps_its_row() -> None:
+    """Where the driver names a process and not its memory, the memory is absent and not zero."""
+    assert merged([row(7, NOT_TOLD)], LIMITS, 1) == (GpuProcess(7, Absent.NOT_AVAILABLE),)
+
+
+def test_a_process_in_two_gpu_instances_has_two_rows() -> None:
+    """Memory of different GPU instances is different memory."""
+    found = merged([row(7, 1, 2), row(7, 5, 3), row(7, 4, 2)], LIMITS, None)
+
+    assert found == (GpuProcess(7, 4, 2), GpuProcess(7, 5, 3))
+
+
+@pytest.mark.parametrize("bad", [row(0, 1), row(0xFFFFFFFF, 1), row(32769, 1), row(8, 101)])
+def test_one_impossible_record_condemns_its_list(bad: Row) -> None:
+    """PID 0, PID 4294967295, a PID above the kernel's greatest, more bytes than there are: the whole list goes."""
+    with pytest.raises(Implausible, match="process_list"):
+        merged([row(7, 1), bad], LIMITS, capacity=100)
+
+
+def test_the_limits_themselves_are_possible() -> None:
+    """The greatest PID with all of the memory is a process like another."""
+    assert merged([row(32768, 100)], LIMITS, capacity=100) == (GpuProcess(32768, 100),)
+
+
+@pytest.mark.parametrize(
+    ("used", "free", "reserved"),
+    [(101, 0, 0), (0, 101, 0), (0, 0, 101), (NOT_TOLD, 0, Absent.NOT_SUPPORTED)],
+)
+def test_a_part_greater_than_the_whole_is_impossible(used: int, free: int, reserved: int | Absent) -> None:
+    """Used, free or reserved above the total: the answer contradicts itself."""
+    with pytest.raises(Implausible, match="memory"):
+        plausible_memory(GpuMemory(2, 100, used, free, reserved))
+
+
+def test_the_sieve_counts_what_it_leaves_out() -> None:
+    """Rejections are counted by what was rejected, and leave "inconsistent" behind."""
+    sieve = Sieve(LIMITS)
+
+    answers = [
+        sieve.memory(GpuMemory(2, 1, 2, 0, 0)),
+        sieve.processes([row(0, 0)], None),
+        sieve.processes([row(0, 0)], None),
+    ]
+
+    assert answers == [Absent.INCONSISTENT] * 3
+    assert sieve.rejected == {"memory": 1, "process_list": 2}
+
+
+def test_the_sieve_lets_absence_through() -> None:
+    """What is absent for a reason keeps that reason and is not counted."""
+    sieve = Sieve(LIMITS)
+
+    assert sieve.memory(Absent.NOT_PERMITTED) is Absent.NOT_PERMITTED
+    assert sieve.processes(Absent.NOT_SUPPORTED, None) is Absent.NOT_SUPPORTED
+    assert sieve.rejected == {}
+
+
+@pytest.mark.parametrize(
+    ("memory", "bar1", "capacity"),
+    [
+        (GpuMemory(2, 24 << 30, 0, 0, 0), 32 << 30, 24 << 30),  # discrete
+        (GpuMemory(2, 24 << 30, 0, 0, 0), Absent.NOT_PERMITTED, 24 << 30),
+        (Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED, 64 << 30),  # GB10
+        (GpuMemory(2, 8 << 30, 0, 0, 0), Absent.NOT_SUPPORTED, 64 << 30),  # a carve-out
+        (GpuMemory(2, 96 << 30, 0, 0, 0), Absent.NOT_SUPPORTED, 96 << 30),  # GH200
+        (GpuMemory(2, 0, 0, 0, 0), 1, 64 << 30),
+        (Absent.NOT_PERMITTED, 1, None),
+        (Absent.NOT_AVAILABLE, 1, None),
+        (Absent.INCONSISTENT, 1, None),
+    ],
+)
+def test_a_process_is_measured_against_the_memory_its_gpu_can_use(
+    memory: GpuMemory | Absent, bar1: int | Absent, capacity: int | None
+) -> None:
+    """Its own memory where it has some, the machine's where it has none, and nothing where nobody knows."""
+    assert capacity_of(memory, bar1, LIMITS) == capacity
+
+
+def test_without_system_memory_a_unified_gpu_has_no_known_limit() -> None:
+    """What was not said limits nothing."""
+    assert capacity_of(Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED, Limits(1)) is None
+
+
+@pytest.mark.parametrize(
+    ("lists", "rows"),
+    [
+        ([[row(1, 1)], [row(2, 2)]], [row(1, 1), row(2, 2)]),
+        ([[], []], []),
+        ([[row(1, 1)], Absent.NOT_SUPPORTED], [row(1, 1)]),
+        ([Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED], Absent.NOT_SUPPORTED),
+        ([[row(1, 1)], Absent.NOT_AVAILABLE], Absent.NOT_AVAILABLE),
+        ([Absent.NOT_PERMITTED, [row(1, 1)]], Absent.NOT_PERMITTED),
+        ([Absent.NOT_SUPPORTED, Absent.NOT_PERMITTED], Absent.NOT_PERMITTED),
+    ],
+)
+def test_lists_are_joined_only_if_none_is_missing(
+    lists: list[list[Row] | Absent], rows: list[Row] | Absent
+) -> None:
+    """A list the driver does not have is no loss; one that it refused leaves the others incomplete."""
+    assert joined(lists) == rows
+
+
+def test_mig_devices_share_the_memory_of_their_gpu_instance() -> None:
+    """Two compute instances of GPU instance 2 are one place for memory."""
+    assert by_instance([(2, "a"), (2, "b"), (9, "c")]) == {2: ["a", "b"], 9: ["c"]}
+
+
+def test_instances_stand_in_for_their_gpu_only_if_all_are_known() -> None:
+    """A sum with something missing is no capacity."""
+    known = GpuInstance(1, (), GpuMemory(2, 40, 0, 0, 0))
+
+    assert capacity_of_instances([known, known]) == 80
+    assert capacity_of_instances([known, GpuInstance(2, (), Absent.NOT_PERMITTED)]) is None
+    assert capacity_of_instances([]) is None
+
+
+numbers = st.integers(0, NOT_TOLD)
+
+
+@given(st.lists(st.tuples(st.integers(0, 0xFFFFFFFF), numbers, st.integers(0, 0xFFFFFFFF))), st.none() | numbers)
+def test_any_list_is_either_told_truly_or_rejected(rows: list[Row], capacity: int | None) -> None:
+    """Whatever a driver writes: each process once, with a figure that stands in the list, or nothing at all."""
+    sieve = Sieve(LIMITS)
+
+    found = sieve.processes(rows, capacity)
+
+    if isinstance(found, Absent):
+        assert sieve.rejected == {"process_list": 1}
+        return
+    assert len({(one.pid, one.instance) for one in found}) == len(found)
+    for one in found:
+        told = [used for pid, used, _ in rows if pid == one.pid and used != NOT_TOLD]
+        assert one.used_bytes in told or one.used_bytes is Absent.NOT_AVAILABLE

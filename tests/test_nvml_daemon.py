@@ -1,0 +1,384 @@
+"""NVIDIA machines through the running daemon: right figures, and a driver that fails costs its own figures only."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sample_nvml
+from daemon_process import MEMWATCHD, RunningDaemon, clean_environment, get, running_daemon
+from nvml_machine import Simulator
+from nvml_state import Holder, Memory, Trouble
+
+MIB, GIB = 1 << 20, 1 << 30
+QUICK = '[collectors.nvml]\nrestart_after = "1s"\n'
+RTX, GB10, MANY = (sample_nvml.READY[name] for name in ("rtx-4090", "gb10", "8x-h100"))
+
+# Architecture, and the size of every pool in MiB: facts of the machines, not of this program.
+SIZES: dict[str, tuple[str, dict[str, int]]] = {
+    "rtx-4090": ("discrete", {"gpu0": 24564}),
+    "8x-h100": ("discrete", {f"gpu{at}": 81559 for at in range(8)}),
+    "h100-mig": ("discrete", {"gpu0": 81559}),
+    "h200-mig": ("discrete", {"gpu0": 143771}),
+    "gb10": ("unified", {}),
+    "gb10-total-zero": ("unified", {}),
+    "gb10-shim": ("unified", {}),
+    "n1x-carveout": ("carveout", {"gpu0": 8128}),
+    "thor": ("unified", {}),
+    "gh200-numa": ("coherent", {"gpu0": 97280}),
+    "gh200-cdmm": ("discrete", {"gpu0": 97871}),
+    "wsl2": ("discrete", {"gpu0": 12282}),
+    "wsl2-empty-lists": ("discrete", {"gpu0": 12282}),
+    "vgpu-guest": ("discrete", {"gpu0": 12288}),
+    "container-hidden-pids": ("discrete", {"gpu0": 46068}),
+}
+
+
+def once(simulator: Simulator) -> Any:
+    done = subprocess.run(
+        [MEMWATCHD, "--once", "--json", *simulator.roots],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env=clean_environment(**simulator.environ),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def mem_total(simulator: Simulator) -> int:
+    procfs = Path(simulator.roots[0].removeprefix("--procfs="))
+    return int((procfs / "meminfo").read_text().split()[1]) << 10
+
+
+def test_every_machine_has_its_row() -> None:
+    """A simulated machine nobody expects anything of would prove nothing."""
+    assert SIZES.keys() == sample_nvml.READY.keys()
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_pools_add_up_to_the_machines_memory(name: str, tmp_path: Path) -> None:
+    """System RAM and what is beside it, each byte once; on one-pool machines System RAM alone."""
+    simulator = Simulator.of(tmp_path, sample_nvml.READY[name])
+    architecture, gpus = SIZES[name]
+
+    snapshot = once(simulator)
+
+    total = mem_total(simulator)
+    outside = 0 if architecture == "coherent" else sum(gpus.values()) * MIB
+    sizes = {pool["id"]: pool["size_bytes"] for pool in snapshot["pools"]}
+    assert snapshot["machine"]["architecture"] == architecture
+    assert sizes == {"ram": total + outside - sum(gpus.values()) * MIB} | {
+        at: size * MIB for at, size in gpus.items()
+    }
+    assert snapshot["total"]["size_bytes"] == total + outside
+    assert next(one["state"] for one in snapshot["collectors"] if one["name"] == "nvml") == "ok"
+    for pool in snapshot["pools"]:
+        assert pool["used_bytes"] + pool["available_bytes"] == pool["size_bytes"]
+
+
+def test_a_gb10_shows_what_cuda_holds_inside_system_ram(tmp_path: Path) -> None:
+    """63,931 MiB in the lists are the CUDA Pool, within System RAM; there is no zero and no second pool."""
+    simulator = Simulator.of(tmp_path, GB10)
+
+    snapshot = once(simulator)
+
+    (share,) = snapshot["shares"]
+    listed = {
+        holder.pid: holder.used for gpu in GB10.gpus for holder in (*(gpu.compute or ()), *(gpu.graphics or ()))
+    }
+    assert share["relation"] == "CUDA Pool ⊂ System RAM"
+    assert share["used_bytes"] == sum(used for used in listed.values() if used)
+    assert snapshot["pools"][0]["size_bytes"] == 130663165952
+    assert {process["pid"] for process in snapshot["processes"] if process["device_bytes"]} <= listed.keys()
+
+
+def test_mig_instances_are_counted_once(tmp_path: Path) -> None:
+    """Two MIG devices on GPU instance 2 share 16,925 MiB of 71,424."""
+    snapshot = once(Simulator.of(tmp_path, sample_nvml.READY["h200-mig"]))
+
+    shares = {share["id"]: share for share in snapshot["shares"]}
+    assert shares["gpu0.mig2"]["used_bytes"] == 16925 * MIB
+    assert shares["gpu0.mig2"]["limit_bytes"] == 71424 * MIB
+    assert sum(share["limit_bytes"] for share in shares.values()) == 137472 * MIB
+
+
+def state_of(daemon: RunningDaemon) -> tuple[str, str | None]:
+    found = next(one for one in daemon.get("/api/v1/collectors").json if one["name"] == "nvml")
+    return found["state"], found["error"]
+
+
+def wait_until_ok(daemon: RunningDaemon, seconds: float = 20.0) -> None:
+    daemon.wait_for(
+        "/api/v1/collectors",
+        lambda found: any(one["name"] == "nvml" and one["state"] == "ok" for one in found),
+        seconds,
+    )
+
+
+def cuda_used(shares: Any) -> Any:
+    return next((share["used_bytes"] for share in shares if share["id"] == "cuda0"), None)
+
+
+def test_memory_that_is_taken_and_given_back_is_seen_within_two_ticks(tmp_path: Path) -> None:
+    """One GiB more in the list of a process is one GiB more in the CUDA Pool; its end is a measured zero."""
+    with_gib = GB10.with_gpu(0, compute=(Holder(3921, GIB),), graphics=())
+    simulator = Simulator.of(tmp_path, GB10.with_gpu(0, compute=(), graphics=()))
+    with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ, config=QUICK) as daemon:
+        wait_until_ok(daemon)
+        daemon.wait_for("/api/v1/shares", lambda shares: cuda_used(shares) == 0)
+
+        simulator.show(with_gib)
+        daemon.wait_for("/api/v1/shares", lambda shares: cuda_used(shares) == GIB, 2.5)
+        metrics = daemon.get("/metrics").text
+        simulator.show(GB10.with_gpu(0, compute=(), graphics=()))
+        daemon.wait_for("/api/v1/shares", lambda shares: cuda_used(shares) == 0, 2.5)
+
+    assert (
+        'memwatch_share_used_bytes{device="gpu0",kind="cuda_pool",share="cuda0",within="ram"} 1.073741824e+09'
+        in metrics
+    )
+    assert 'memwatch_pool_size_bytes{kind="system_ram",pool="ram"}' in metrics
+    assert metrics.count("\nmemwatch_pool_size_bytes{") == 1
+
+
+@pytest.mark.parametrize(
+    ("trouble", "sentence"),
+    [
+        (Trouble(latency_ms=600_000), "did not answer for 5 s and was killed"),
+        (Trouble(segfault=True), "ended by signal 11"),
+    ],
+    ids=["hang", "segfault"],
+)
+def test_a_call_that_never_returns_costs_the_gpus_figures_and_nothing_else(
+    trouble: Trouble, sentence: str, tmp_path: Path
+) -> None:
+    """RAM ticks on, /metrics answers in 100 ms, the GPU has no figures, and a healthy driver is found again."""
+    broken = RTX.with_gpu(0, troubles={"nvmlDeviceGetMemoryInfo_v2": trouble, "nvmlDeviceGetMemoryInfo": trouble})
+    simulator = Simulator.of(tmp_path, RTX)
+    with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ, config=QUICK) as daemon:
+        wait_until_ok(daemon)
+        simulator.show(broken)
+        pools = daemon.wait_for(
+            "/api/v1/pools",
+            lambda pools: any(pool.get("absent", {}).get("used_bytes") == "stale" for pool in pools),
+            15,
+        )
+        slowest, ticks = watched(daemon, 3.0)
+        errors = [state_of(daemon)[1]]
+        daemon.wait_for("/api/v1/events", lambda events: any(sentence in event["text"] for event in events), 20)
+        simulator.show(RTX)
+        wait_until_ok(daemon)
+        after = daemon.get("/api/v1/pools").json
+
+    assert [pool["id"] for pool in pools] == ["ram", "gpu0"]
+    assert pools[0]["used_bytes"] is not None
+    assert pools[1]["size_bytes"] == 24564 * MIB
+    assert slowest < 0.1
+    assert ticks >= 2
+    assert errors[0]
+    assert after[1]["used_bytes"] is not None
+
+
+def watched(daemon: RunningDaemon, seconds: float) -> tuple[float, int]:
+    """The slowest scrape of so many seconds, and how many ticks passed meanwhile."""
+    before, until, slowest = daemon.snapshot()["seq"], time.monotonic() + seconds, 0.0
+    while time.monotonic() < until:
+        started = time.monotonic()
+        assert daemon.get("/metrics").status == 200
+        slowest = max(slowest, time.monotonic() - started)
+        time.sleep(0.02)
+    return slowest, daemon.snapshot()["seq"] - before
+
+
+def test_the_daemon_stops_while_the_driver_hangs(tmp_path: Path) -> None:
+    """A stuck helper does not keep systemd waiting, and does not outlive the daemon."""
+    stuck = {"nvmlDeviceGetMemoryInfo_v2": Trouble(latency_ms=600_000)}
+    simulator = Simulator.of(tmp_path, RTX)
+    with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ, config=QUICK) as daemon:
+        wait_until_ok(daemon)
+        simulator.show(RTX.with_gpu(0, troubles=stuck))
+        time.sleep(1.5)
+        helpers = {call.pid for call in simulator.calls()}
+        started = time.monotonic()
+        code = daemon.terminate()
+        took = time.monotonic() - started
+
+    assert code == 0
+    assert took < 5
+    assert_gone(helpers)
+
+
+def test_a_killed_daemon_leaves_no_helper(tmp_path: Path) -> None:
+    """kill -9 of the daemon ends the helper too: nothing holds the driver afterwards."""
+    simulator = Simulator.of(tmp_path, RTX)
+    with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
+        wait_until_ok(daemon)
+        helpers = {call.pid for call in simulator.calls()}
+        daemon.process.send_signal(signal.SIGKILL)
+        daemon.process.wait(10)
+
+        assert_gone(helpers)
+
+
+def assert_gone(pids: set[int], seconds: float = 5.0) -> None:
+    assert pids
+    until = time.monotonic() + seconds
+    while any(is_running(pid) for pid in pids):
+        assert time.monotonic() < until, f"still running: {pids}"
+        time.sleep(0.05)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_lost_gpu_is_listed_as_lost_and_the_other_goes_on(tmp_path: Path) -> None:
+    """GPU_IS_LOST on one of eight: seven have figures, the eighth none and says why."""
+    simulator = Simulator.of(tmp_path, MANY)
+    with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ, config=QUICK) as daemon:
+        wait_until_ok(daemon)
+        simulator.show(MANY.with_gpu(3, down=15))
+        devices = daemon.wait_for(
+            "/api/v1/devices", lambda devices: any(device["state"] == "lost" for device in devices), 15
+        )
+        pools = daemon.get("/api/v1/pools").json
+
+    assert Counter(device["state"] for device in devices) == {"ok": 7, "lost": 1}
+    lost = next(device for device in devices if device["state"] == "lost")
+    assert lost["headroom_bytes"] is None
+    assert lost["id"] not in {pool["id"] for pool in pools}
+    assert len(pools) == 8
+
+
+def test_a_driver_that_comes_later_is_found_without_a_restart(tmp_path: Path) -> None:
+    """No driver is calm, not an error; once it is loaded its GPU appears."""
+    simulator = Simulator.of(tmp_path, replace(RTX, init_error=9))
+    with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ, config=QUICK) as daemon:
+        daemon.wait_for(
+            "/api/v1/collectors",
+            lambda found: any(one["name"] == "nvml" and one["state"] == "unavailable" for one in found),
+        )
+        _, error = state_of(daemon)
+        machine = daemon.snapshot()["machine"]
+        simulator.show(RTX)
+        wait_until_ok(daemon, 40)
+
+    assert error
+    assert machine["architecture"] == "unknown"
+    assert "its memory is not read here" in machine["explanation"]
+
+
+def test_an_upgraded_driver_gets_a_new_helper(tmp_path: Path) -> None:
+    """LIB_RM_VERSION_MISMATCH cannot be mended in a process: another one is started, and RAM ticks on."""
+    simulator = Simulator.of(tmp_path, RTX)
+    with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ, config=QUICK) as daemon:
+        wait_until_ok(daemon)
+        before = {call.pid for call in simulator.calls()}
+        simulator.show(replace(RTX, down=18))
+        daemon.wait_for("/api/v1/collectors", lambda found: any(one["state"] == "failing" for one in found), 15)
+        _, ticks = watched(daemon, 2.0)
+        simulator.show(RTX)
+        wait_until_ok(daemon, 30)
+        after = {call.pid for call in simulator.calls()} - before
+
+    assert after
+    assert ticks >= 1
+
+
+def test_the_driver_is_released_on_request_and_taken_up_again(tmp_path: Path) -> None:
+    """Within one interval no process holds the driver; RAM is reported all the while; then the GPU is back."""
+    simulator = Simulator.of(tmp_path, RTX)
+    with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ, config=QUICK) as daemon:
+        wait_until_ok(daemon)
+        helpers = {call.pid for call in simulator.calls()}
+        answer = get(daemon.port, "/api/v1/release?seconds=4", method="POST")
+        assert_gone(helpers, 2.0)
+        released = daemon.wait_for(
+            "/api/v1/collectors", lambda found: any("released" in (one["error"] or "") for one in found)
+        )
+        pools = daemon.get("/api/v1/pools").json
+        foreign = get(daemon.port, "/api/v1/release", {"Origin": "https://evil.example"}, "POST")
+        wait_until_ok(daemon, 15)
+        events = [event["text"] for event in daemon.get("/api/v1/events").json]
+
+    assert answer.json == {"released": ["nvml"], "seconds": 4.0}
+    assert next(one["state"] for one in released if one["name"] == "nvml") == "unavailable"
+    assert pools[0]["used_bytes"] is not None
+    assert foreign.status == 403
+    assert "devices were released for 4 s by nvml" in events
+
+
+def test_scrambled_lists_are_left_out_and_counted(tmp_path: Path) -> None:
+    """PIDs 0 and 4294967295 (drivers R535.54 to R535.98): no figure is better than that one."""
+    scrambled = GB10.with_gpu(0, compute=(Holder(0, GIB), Holder(4294967295, GIB)))
+    simulator = Simulator.of(tmp_path, scrambled)
+    with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
+        wait_until_ok(daemon)
+        share = daemon.wait_for("/api/v1/shares", lambda shares: len(shares) == 1)[0]
+
+    assert share["used_bytes"] is None
+    assert share["absent"]["used_bytes"] == "inconsistent"
+
+
+def test_a_tick_costs_at_most_four_calls_a_gpu(tmp_path: Path) -> None:
+    """In steady state, static facts known: memory and lists, nothing else on every round."""
+    simulator = Simulator.of(tmp_path, MANY)
+    with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
+        wait_until_ok(daemon)
+        time.sleep(3)
+        simulator.forget_calls()
+        before = daemon.snapshot()["unix"]
+        time.sleep(6)
+        calls, rounds = simulator.calls(), daemon.snapshot()["unix"] - before
+
+    per_gpu = Counter(call.device for call in calls if call.device != "-")
+    assert len(per_gpu) == 8
+    assert max(per_gpu.values()) <= 4 * (rounds + 1)
+
+
+def test_eight_gpus_cost_little(tmp_path: Path) -> None:
+    """At most 1 ms a tick in the helper for 8 GPUs with 10 processes; twice that is allowed on a busy machine."""
+    holders = tuple(Holder(2000 + at, GIB) for at in range(10))
+    many = MANY
+    for slot in range(8):
+        many = many.with_gpu(slot, compute=holders, memory=Memory(81559 * MIB, 20 * GIB, 479 * MIB))
+    simulator = Simulator.of(tmp_path, many)
+    with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
+        wait_until_ok(daemon)
+        time.sleep(2)
+        (helper,) = {call.pid for call in simulator.calls()}
+        before = cpu_seconds(helper)
+        time.sleep(10)
+        spent = (cpu_seconds(helper) - before) / 10
+
+    assert spent < 0.002
+
+
+def cpu_seconds(pid: int) -> float:
+    total = sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir())
+    return total / 1e9
+
+
+def test_nothing_of_the_driver_is_open_in_the_daemon(tmp_path: Path) -> None:
+    """Only the helper loads the vendor's library: a segfault there is the helper's own."""
+    simulator = Simulator.of(tmp_path, RTX)
+    with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
+        wait_until_ok(daemon)
+        (helper,) = {call.pid for call in simulator.calls()}
+
+        assert "libnvidia-ml" not in Path(f"/proc/{daemon.pid}/maps").read_text()
+        assert "libnvidia-ml" in Path(f"/proc/{helper}/maps").read_text()
+        assert "fastapi" not in Path(f"/proc/{helper}/maps").read_text()

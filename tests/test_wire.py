@@ -1,0 +1,71 @@
+"""What goes through the pipe comes out as it was, and nothing else gets through."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memwatch.model import Absent
+from memwatch.nvml.reading import Ecc, GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlFailure, NvmlReading, Xid
+from memwatch.wire import Garbled, from_line, to_line
+
+counts = st.integers(0, 2**63)
+absent = st.sampled_from(Absent)
+words = st.text(max_size=20) | absent
+memories = st.builds(GpuMemory, st.sampled_from([1, 2]), counts, counts, counts, counts | absent)
+processes = st.builds(GpuProcess, st.integers(1, 2**31), counts | absent, st.none() | st.integers(0, 14))
+instances = st.builds(GpuInstance, st.integers(0, 14), st.lists(st.text(max_size=9)).map(tuple), memories | absent)
+gpus = st.builds(
+    GpuReading,
+    index=st.integers(0, 15),
+    uuid=words,
+    pci=words,
+    name=words,
+    memory=memories | absent,
+    bar1_bytes=counts | absent,
+    numa_node=st.integers(-1, 40) | absent,
+    mig_enabled=st.booleans() | absent,
+    instances=st.lists(instances, max_size=3).map(tuple),
+    processes=st.lists(processes, max_size=3).map(tuple) | absent,
+    ecc=st.builds(Ecc, counts | absent, remapping_failed=st.booleans() | absent),
+    codes=st.dictionaries(st.text(max_size=9), st.integers(0, 999), max_size=2),
+)
+xids = st.builds(Xid, st.text(max_size=9), st.integers(0, 200), counts, st.floats(0, 2e9))
+readings = st.builds(
+    NvmlReading, words, words, st.lists(gpus, max_size=3).map(tuple), xids=st.lists(xids, max_size=2).map(tuple)
+)
+
+
+@given(readings)
+def test_a_reading_comes_out_as_it_went_in(reading: NvmlReading) -> None:
+    """Absent figures with their reasons, names with any character, numbers of any size."""
+    line = to_line(reading)
+
+    assert line.count(b"\n") == 1
+    assert from_line(NvmlReading, line) == reading
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_record_are_refused(line: bytes) -> None:
+    """One kind of error for everything that is not what was expected."""
+    with pytest.raises(Garbled):
+        from_line(NvmlFailure, line)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), st.lists, max_leaves=5))
+def test_json_that_is_no_record_is_refused(value: object) -> None:
+    """Well-formed is not enough."""
+    with pytest.raises(Garbled):
+        from_line(NvmlReading, json.dumps(value).encode())
+
+
+def test_a_record_with_a_field_of_another_kind_is_refused() -> None:
+    """A number in words, a list for a record, a reason that does not exist, a field too many."""
+    good = json.loads(to_line(NvmlFailure("no_driver", "not loaded", 9)))
+
+    for change in ({"code": "9"}, {"text": []}, {"reason": {"absent": "because"}}, {"more": 1}):
+        with pytest.raises(Garbled):
+            from_line(NvmlFailure, json.dumps(good | change).encode())
