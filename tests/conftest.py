@@ -1,8 +1,14 @@
-"""Nothing here but the path: test modules import their stand-ins and machine folders by name."""
+"""The path, so that test modules import their stand-ins by name, and what hypothesis is told."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+from hypothesis import settings
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+# A busy machine is slow; how long an example takes says nothing about the code.
+settings.register_profile("memwatch", deadline=None)
+settings.load_profile("memwatch")
