@@ -16,7 +16,7 @@ import pytest
 import sample_nvml
 from daemon_process import MEMWATCHD, RunningDaemon, clean_environment, get, running_daemon
 from nvml_machine import Simulator
-from nvml_state import Holder, Memory, Trouble
+from nvml_state import Event, Holder, Memory, Trouble
 
 MIB, GIB = 1 << 20, 1 << 30
 QUICK = '[collectors.nvml]\nrestart_after = "1s"\n'
@@ -328,9 +328,27 @@ def test_scrambled_lists_are_left_out_and_counted(tmp_path: Path) -> None:
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
         wait_until_ok(daemon)
         share = daemon.wait_for("/api/v1/shares", lambda shares: len(shares) == 1)[0]
+        metrics = daemon.get("/metrics").text
 
+    assert 'memwatch_collector_errors_total{collector="nvml",reason="inconsistent"}' in metrics
     assert share["used_bytes"] is None
     assert share["absent"]["used_bytes"] == "inconsistent"
+
+
+def test_xids_are_counted_by_code(tmp_path: Path) -> None:
+    """A GPU that fell off the bus is one more in a counter, and no gauge that sticks."""
+    simulator = Simulator.of(tmp_path, MANY)
+    with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
+        wait_until_ok(daemon)
+        time.sleep(1.5)
+        simulator.show(MANY.with_event(Event(2, 0x8, 79)))
+        devices = daemon.wait_for(
+            "/api/v1/devices", lambda devices: any("xid_79" in device["errors"] for device in devices), 10
+        )
+        metrics = daemon.get("/metrics").text
+
+    (hit,) = [device["id"] for device in devices if "xid_79" in device["errors"]]
+    assert f'memwatch_driver_memory_errors_total{{device="{hit}",kind="xid_79"}} 1.0' in metrics
 
 
 def test_a_tick_costs_at_most_four_calls_a_gpu(tmp_path: Path) -> None:

@@ -73,7 +73,10 @@ def account(pools: Sequence[Pool], nodes: Sequence[Node], machine: Machine, read
     return Accounts(
         pools=(*([ram] if ram else []), *others, *(one.pool for one in holdings if one.pool is not None)),
         shares=tuple(share for one in holdings for share in one.shares),
-        devices=tuple(replace(one.device, driver=reading.driver) for one in holdings),
+        devices=tuple(
+            replace(one.device, driver=reading.driver, errors=errors_of(gpu, reading))
+            for gpu, one in zip(gpus, holdings, strict=True)
+        ),
         machine=with_architecture(machine, [one.device for one in holdings]),
     )
 
@@ -86,7 +89,9 @@ def in_stable_order(gpus: Sequence[GpuReading]) -> list[GpuReading]:
 def holding_of(gpu: GpuReading, at: int, verdict: Verdict, ram: Pool | None, alone: bool) -> Holding:
     name = f"gpu{at}"
     pool, shares = _memory_of(gpu, name, verdict, ram, "" if alone else f" {at}")
-    places = tuple(share.id for share in shares) or ((pool.id,) if pool else ())
+    instances = tuple(share.id for share in shares if share.kind is ShareKind.MIG_INSTANCE)
+    where = pool or (ram if verdict.architecture is Architecture.UNIFIED else None)
+    places = instances or ((where.id,) if where else ())
     device = Device(
         id=name,
         vendor="NVIDIA",
@@ -132,9 +137,13 @@ def cuda_bytes(gpu: GpuReading) -> Bytes:
     return total
 
 
+def cuda_id(device: str) -> str:
+    return f"cuda{device.removeprefix('gpu')}"
+
+
 def cuda_share(gpu: GpuReading, name: str, number: str) -> Share:
     return Share(
-        id=f"cuda{name.removeprefix('gpu')}",
+        id=cuda_id(name),
         kind=ShareKind.CUDA_POOL,
         label=f"CUDA Pool{number}",
         within="ram",
@@ -303,6 +312,18 @@ def _left(share: Share) -> Bytes:
     )
 
 
+def errors_of(gpu: GpuReading, reading: NvmlReading) -> Mapping[str, int]:
+    """Memory errors by kind: counts since the driver was loaded, XIDs since the helper was started."""
+    counts = {
+        "ecc_corrected": gpu.ecc.corrected,
+        "ecc_uncorrected": gpu.ecc.uncorrected,
+        "rows_remapped_correctable": gpu.ecc.remapped_correctable,
+        "rows_remapped_uncorrectable": gpu.ecc.remapped_uncorrectable,
+    }
+    known = {kind: count for kind, count in counts.items() if not isinstance(count, Absent)}
+    return known | {f"xid_{xid.code}": xid.count for xid in reading.xids if xid.gpu_uuid == gpu.uuid}
+
+
 def with_architecture(machine: Machine, devices: Sequence[Device]) -> Machine:
     kinds = {device.architecture.value for device in devices}
     if not kinds:
@@ -320,6 +341,7 @@ def device_bytes_by_pid(reading: NvmlReading, accounts: Accounts) -> Mapping[int
         for process in gpu.processes:
             place = f"{device.id}.mig{process.instance}"
             if place not in device.allocates_from:
-                place = device.allocates_from[0] if device.architecture is Architecture.UNIFIED else device.id
+                unified = device.architecture is Architecture.UNIFIED
+                place = cuda_id(device.id) if unified else device.id
             by_pid.setdefault(process.pid, {})[place] = process.used_bytes
     return by_pid

@@ -32,7 +32,10 @@ class Roots:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What one collector found at one time. Empty fields mean: not this collector's business."""
+    """What one collector found at one time. Empty fields mean: not this collector's business.
+
+    `rejected` counts answers of this time that contradicted themselves and were left out.
+    """
 
     pools: tuple[Pool, ...] = ()
     shares: tuple[Share, ...] = ()
@@ -47,6 +50,7 @@ class Findings:
     kernel: Kernel | None = None
     nvml: NvmlReading | None = None
     nvml_is_stale: bool = False
+    rejected: int = 0
 
     def aged(self) -> Findings:
         """The same things with every measured figure stale: sizes and identities stay, readings go."""

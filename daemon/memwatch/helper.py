@@ -44,6 +44,7 @@ class Helper:
         self._started_at: float | None = None
         self._read = b""
         self._to = self._from = -1
+        self._last_failure = ""
 
     @property
     def pid(self) -> int | None:
@@ -55,7 +56,8 @@ class Helper:
         try:
             self._send(child, request)
             return self._receive(child)
-        except HelperFailed:
+        except HelperFailed as failure:
+            self._last_failure = str(failure)
             self.stop()
             raise
 
@@ -76,8 +78,8 @@ class Helper:
             return self._child
         now = self._monotonic()
         if self._started_at is not None and now - self._started_at < self._pause:
-            wait = self._pause - (now - self._started_at)
-            raise HelperFailed(f"the helper process is started again in {wait:.0f} s")
+            said = self._last_failure or "the helper process was stopped"
+            raise HelperFailed(f"{said}; between two starts lie {self._pause:g} s")
         self._started_at = now
         theirs_in, self._to = os.pipe()
         self._from, theirs_out = os.pipe()

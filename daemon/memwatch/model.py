@@ -188,7 +188,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU. `allocates_from`: the pools and shares it can use; `evidence`: what decided `architecture`."""
+    """A GPU. `allocates_from`: the pools and shares it can use; `evidence`: what decided `architecture`.
+
+    `errors` counts, by kind, what the driver says about memory that went wrong: `xid_79`, `ecc_uncorrected`.
+    """
 
     id: str
     vendor: str
@@ -201,6 +204,7 @@ class Device:
     headroom_bytes: Bytes = Absent.NOT_AVAILABLE
     state: str = "ok"
     evidence: tuple[str, ...] = ()
+    errors: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         refuse_negative(self, ("headroom_bytes",), "device", self.id)

@@ -116,6 +116,8 @@ class Source:
         now = self._clock.monotonic()
         if self.slot.state == "failing":
             log.warning("collector %s works again", self.enlisted.name)
+        if findings.rejected:
+            self.errors["inconsistent"] += findings.rejected
         self.slot = Slot("ok", findings, now, self._clock.wall(), now - started)
         self._due = started + self.period_seconds
 

@@ -122,6 +122,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._in_body = False
+        self._earlier_bytes = 0
         HttpToolsProtocol.on_message_complete(self)
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  uvicorn's sentence does not say what would work

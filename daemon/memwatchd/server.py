@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 KEEP_ALIVE_SECONDS = 75
 GRACEFUL_SECONDS = 3
 REPEAT_SECONDS = 60.0
+# How many connections may wait to be accepted, and how many are accepted before those that are gone are closed:
+# one number to asyncio, 2,048 to uvicorn, by which a flood takes every descriptor before a limit can bite.
+BACKLOG, ACCEPT_AT_ONCE = 1024, 8
 
 
 class Server(uvicorn.Server):
@@ -45,11 +48,17 @@ class Server(uvicorn.Server):
             server_header=False,
             date_header=False,
             proxy_headers=False,
+            backlog=ACCEPT_AT_ONCE,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=GRACEFUL_SECONDS,
         )
         super().__init__(config)
         self._leave = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
 
     def stop(self) -> None:
         self.should_exit = True

@@ -85,6 +85,7 @@ class Device(Figures):
     headroom_bytes: int | None
     state: str
     evidence: list[str]
+    errors: dict[str, int] = Field(description="What the driver says about memory that went wrong, by kind.")
 
 
 class Process(Figures):

@@ -158,6 +158,10 @@ def device_families(snapshot: Snapshot) -> Iterator[Metric]:
     yield info
     rows = [((device.id,), device.headroom_bytes) for device in snapshot.devices]
     yield gauge("device_headroom_bytes", "What a device could allocate right now.", rows, ("device",))
+    errors = [((device.id, kind), count) for device in snapshot.devices for kind, count in device.errors.items()]
+    yield counter(
+        "driver_memory_errors", "Memory errors that a driver reports, by kind.", errors, ("device", "kind")
+    )
 
 
 def pressure_families(snapshot: Snapshot) -> Iterator[Metric]:

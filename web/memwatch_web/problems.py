@@ -36,8 +36,9 @@ def install(app: FastAPI) -> None:
         if error.status_code == HTTPStatus.NOT_FOUND and detail == HTTPStatus.NOT_FOUND.phrase:
             detail = "There is nothing at this path. The paths that exist are listed at /docs."
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            detail = f"{request.method} is not possible here. Try GET."
-            headers["Allow"] = "GET, HEAD" if "GET" in headers["Allow"] else headers["Allow"]
+            if "GET" in headers["Allow"]:  # then the gate lets HEAD through as well
+                headers["Allow"] = "GET, HEAD"
+            detail = f"{request.method} is not possible here. Try {headers['Allow'].partition(',')[0]}."
         return problem_response(error.status_code, detail, headers)
 
     @app.exception_handler(RequestValidationError)

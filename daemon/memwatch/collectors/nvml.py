@@ -73,15 +73,15 @@ class Collector:
         self._last: tuple[bytes, NvmlReading] | None = None
 
     def collect(self) -> Findings:
-        left = self._released_until - time.monotonic()
-        if left > 0:
+        if self._released_until > time.monotonic():
             self._helper.stop()
-            raise Unavailable(f"the driver is released for {left:.0f} s more")
+            raise Unavailable("the driver is released on request, and taken up again by itself")
         try:
             answer = self._helper.ask(b"read")
         except HelperFailed as error:
             raise Unreadable(str(error)) from None
-        return Findings(nvml=self._reading_of(answer))
+        reading = self._reading_of(answer)
+        return Findings(nvml=reading, rejected=sum(reading.rejected.values()))
 
     def release(self, seconds: float) -> None:
         """Let go of the driver from the next round on, for so long. Any thread may call it."""

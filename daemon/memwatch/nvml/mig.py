@@ -93,8 +93,10 @@ class Mig:
         )
 
     def _list(self, now: float) -> None:
+        for name in [name for name in self._codes if name.startswith("mig.")]:
+            del self._codes[name]
         groups = by_instance(self._found())
-        self._instances = [Instance(id_, devices, self._memory(devices[0])) for id_, devices in groups.items()]
+        self._instances = [Instance(id_, devices, self._memory(id_, devices[0])) for id_, devices in groups.items()]
         self._listed_at = now
 
     def _found(self) -> list[tuple[int, MigDevice]]:
@@ -105,30 +107,27 @@ class Mig:
         """A MIG device with its GPU instance, or nothing: indices have gaps, they are places and not a count."""
         try:
             handle = binding.mig_handle_at(self._gpu, index)
-            device = MigDevice(
-                handle,
-                binding.text("nvmlDeviceGetUUID", handle),
-                ProcessLists(handle, self._roster, self._codes, "mig_"),
-            )
-            return binding.number("nvmlDeviceGetGpuInstanceId", handle), device
+            instance = binding.number("nvmlDeviceGetGpuInstanceId", handle)
+            lists = ProcessLists(handle, self._roster, self._codes, f"mig.{instance}.")
+            return instance, MigDevice(handle, binding.text("nvmlDeviceGetUUID", handle), lists)
         except Refused as refused:
             if refused.code in GPU_WIDE:
                 raise
             if refused.code != Code.NOT_FOUND:
-                self._codes["mig_device"] = refused.code
+                self._codes[f"mig.device_{index}"] = refused.code
             return None
 
     def _most(self) -> int:
         most = Question(
-            self._codes, ("mig_count", partial(binding.number, "nvmlDeviceGetMaxMigDeviceCount", self._gpu))
+            self._codes, ("mig.count", partial(binding.number, "nvmlDeviceGetMaxMigDeviceCount", self._gpu))
         ).ask()
         return 0 if isinstance(most, Absent) else most
 
-    def _memory(self, device: MigDevice) -> Question[GpuMemory]:
+    def _memory(self, instance: int, device: MigDevice) -> Question[GpuMemory]:
         return Question(
             self._codes,
-            ("mig_memory_info_v2", partial(binding.memory_v2, device.handle)),
-            ("mig_memory_info", partial(binding.memory_v1, device.handle)),
+            (f"mig.{instance}.memory_info_v2", partial(binding.memory_v2, device.handle)),
+            (f"mig.{instance}.memory_info", partial(binding.memory_v1, device.handle)),
             fatal=GPU_WIDE | HANDLE_GONE,
         )
 

@@ -102,7 +102,6 @@ class NvmlReading:
     missing_uuids: tuple[str, ...] = ()
     xids: tuple[Xid, ...] = ()
     rejected: Mapping[str, int] = field(default_factory=dict)
-    duration_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
