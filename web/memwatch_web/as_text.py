@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from memwatch.model import Absent, Pool, Process
 from memwatch.snapshot import Snapshot
 from memwatch_web import wording
+from memwatch_web.glance import by_footprint
 
 TOP = 5
 
@@ -24,6 +25,7 @@ def lines_of(snapshot: Snapshot) -> Iterator[str]:
         yield machine.explanation
     yield ""
     yield from _places(snapshot)
+    yield from _devices(snapshot)
     yield from _host(snapshot)
     if snapshot.processes:
         yield ""
@@ -42,6 +44,16 @@ def _places(snapshot: Snapshot) -> Iterator[str]:
     for share in snapshot.shares:
         limit = "" if isinstance(share.limit_bytes, Absent) else f" of at most {wording.size(share.limit_bytes)}"
         yield f"{snapshot.relation(share)}: {wording.size(share.used_bytes)}{limit}"
+
+
+def _devices(snapshot: Snapshot) -> Iterator[str]:
+    for device in snapshot.devices:
+        left = device.headroom_bytes
+        can = (
+            f"can allocate {wording.size(left)} now" if isinstance(left, int) else f"headroom {wording.size(left)}"
+        )
+        state = "" if device.state == "ok" else f", {device.state}"
+        yield f"{device.name} ({wording.architecture(device.architecture.value)}{state}): {can}"
 
 
 def _contents(pool: Pool) -> Iterator[str]:
@@ -63,9 +75,10 @@ def _host(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _processes(snapshot: Snapshot) -> Iterator[str]:
-    yield f"{'largest processes':<24} {'pid':>8}  {'resident':>12}  of"
-    for process in snapshot.processes[:TOP]:
-        yield f"{process.name[:24]:<24} {process.pid:>8}  {wording.size(process.rss_bytes):>12}  {_owner(process)}"
+    yield f"{'largest processes':<22} {'pid':>8} {'footprint':>11} {'resident':>11}  of"
+    for process in by_footprint(snapshot)[:TOP]:
+        sizes = f"{wording.size(process.footprint_bytes):>11} {wording.size(process.rss_bytes):>11}"
+        yield f"{process.name[:22]:<22} {process.pid:>8} {sizes}  {_owner(process)}"
 
 
 def _owner(process: Process) -> str:

@@ -1,0 +1,45 @@
+"""What --once prints, read aloud: sentences and figures, and a word for what is not known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memwatch.model import Absent
+from memwatch_web.as_text import text_of
+from sample_snapshots import calm_workstation, critical_gb10, unknown_figures
+
+
+def test_a_spark_says_what_is_inside_what_and_what_is_left() -> None:
+    """The relation as promised, the headroom of the GPU, the largest footprint first."""
+    text = text_of(critical_gb10())
+
+    assert "CUDA Pool ⊂ System RAM: 96.4 GiB" in text
+    assert "NVIDIA GB10 (unified memory): can allocate 4.3 GiB now" in text
+    assert text.index("vllm") < text.index("python3")
+    assert "System RAM is critical: 96.4 % used" in text
+
+
+def test_a_calm_machine_is_called_calm() -> None:
+    """No alarm where there is none, and swap is named for what it is."""
+    text = text_of(calm_workstation())
+
+    assert "System RAM is calm" in text
+    assert "(never capacity)" in text
+
+
+def test_unknown_is_said_in_words() -> None:
+    """A dash and a reason, never a zero."""
+    snapshot = unknown_figures()
+    text = text_of(snapshot)
+    lost = text_of(
+        replace(
+            critical_gb10(),
+            devices=tuple(
+                replace(device, headroom_bytes=Absent.STALE, state="stalled") for device in critical_gb10().devices
+            ),
+        )
+    )
+
+    assert "—" in text
+    assert "headroom — stale" in lost
+    assert "stalled" in lost
