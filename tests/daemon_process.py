@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 MEMWATCHD = str(Path(sys.executable).with_name("memwatchd"))
+# Coverage costs a daemon 6 MiB and a tenth of a second: tests of what it costs do without.
+WITHOUT_COVERAGE = {"COVERAGE_PROCESS_CONFIG": "", "COVERAGE_PROCESS_START": ""}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,18 +74,27 @@ class Child:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
 
+def listening(simulator: Simulator, child: Child) -> None:
+    """The child has read once and waits for events."""
+    child.ask()
+    ends = time.monotonic() + 5
+    while "nvmlEventSetWait_v2" not in {call.function for call in simulator.calls()}:
+        assert time.monotonic() < ends, "it never waits for events"
+        time.sleep(0.02)
+
+
 @contextmanager
-def running_child(simulator: Simulator, *options: str, log: Path | None = None) -> Iterator[Child]:
+def running_child(simulator: Simulator, *options: str, environ: Mapping[str, str] | None = None) -> Iterator[Child]:
     """A child on this machine. It tries again 0.2 s after a failure, unless `options` say otherwise."""
     procfs = MACHINES / (simulator.host or "") / "proc"
     command = [sys.executable, "-W", "error", "-m", "memwatch.nvml.child", f"--procfs={procfs}"]
-    with (log or simulator.folder / "stderr").open("ab") as stderr:
+    with (simulator.folder / "stderr").open("ab") as stderr:
         process = subprocess.Popen(
             [*command, "--retry-seconds=0.2", *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
-            env=clean_environment(**simulator.environ),
+            env=clean_environment(**simulator.environ, **(environ or {})),
         )
     with process:
         try:

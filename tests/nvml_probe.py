@@ -73,13 +73,14 @@ def ready(simulator: Simulator) -> Iterator[Probe]:
 
 
 def _serve() -> None:
-    import pynvml
+    import pynvml  # type: ignore[import-untyped]
 
     names: dict[str, Any] = {name: getattr(pynvml, name) for name in dir(pynvml)}
     names["gpu"] = pynvml.nvmlDeviceGetHandleByIndex
     names["mig"] = lambda gpu, index: pynvml.nvmlDeviceGetMigDeviceHandleByIndex(names["gpu"](gpu), index)
     names["pynvml"] = pynvml
     for line in sys.stdin:
+        answer: tuple[Any, tuple[str, Any] | None]
         try:
             answer = _plain(eval(line, names)), None
         except Exception as error:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 UNSIGNED_INT, UNSIGNED_LONG_LONG = 1, 3
-
-Fact = tuple[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +21,16 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
+    """Version 2 of NVML's memory info, where the rest is free unless it says otherwise."""
+
     total: int
     used: int
     reserved: int = 0
     free: int | None = None
 
-    def facts(self) -> Iterator[Fact]:
+    def facts(self) -> dict[str, int]:
         free = self.total - self.reserved - self.used if self.free is None else self.free
-        yield from {"total": self.total, "reserved": self.reserved, "used": self.used, "free": free}.items()
+        return {"total": self.total, "reserved": self.reserved, "used": self.used, "free": free}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ class Ecc:
     aggregate_corrected: int = 0
     aggregate_uncorrected: int = 0
 
-    def facts(self) -> Iterator[Fact]:
-        yield from {"current": self.current, "pending": self.pending}.items()
-        for name in ("volatile_corrected", "volatile_uncorrected", "aggregate_corrected", "aggregate_uncorrected"):
-            yield name.replace("_", "."), getattr(self, name)
+    def facts(self) -> dict[str, int]:
+        names = ("current", "pending", "volatile_corrected", "volatile_uncorrected")
+        totals = ("aggregate_corrected", "aggregate_uncorrected")
+        return {name.replace("_", "."): getattr(self, name) for name in names + totals}
 
     def fields(self) -> dict[int, tuple[int, int]]:
         """The same through nvmlDeviceGetFieldValues: ECC mode, then totals."""
@@ -98,11 +98,10 @@ class Remapped:
     failure: bool = False
     banks: tuple[int, int, int, int, int] = (2560, 0, 0, 0, 0)
 
-    def facts(self) -> Iterator[Fact]:
-        yield from zip(("corrected", "uncorrected", "pending", "failure"), self._rows(), strict=True)
-        yield from zip(
-            ("banks.max", "banks.high", "banks.partial", "banks.low", "banks.none"), self.banks, strict=True
-        )
+    def facts(self) -> dict[str, int]:
+        rows = ("corrected", "uncorrected", "pending", "failure")
+        banks = [f"banks.{name}" for name in ("max", "high", "partial", "low", "none")]
+        return dict(zip((*rows, *banks), (*self._rows(), *self.banks), strict=True))
 
     def fields(self) -> dict[int, tuple[int, int]]:
         return {142 + at: (UNSIGNED_INT, int(value)) for at, value in enumerate(self._rows())}

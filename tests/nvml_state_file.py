@@ -41,7 +41,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nvml_state import UNSIGNED_INT, Fact, Gpu, Machine, Mig, Retired, Trouble
+from nvml_state import UNSIGNED_INT, Gpu, Machine, Mig, Retired, Trouble
+
+Fact = tuple[str, object]
 
 SOURCES = Path(__file__).parent / "nvml_sim"
 FUNCTIONS = frozenset(
@@ -143,7 +145,7 @@ def _parts(owner: object, keys: Mapping[str, str]) -> Iterator[Fact]:
 
 def _facts(part: Any) -> Iterator[Fact]:
     if hasattr(part, "facts"):
-        yield from part.facts()
+        yield from part.facts().items()
     else:
         yield from ((name, getattr(part, name)) for name in part.__slots__)
 

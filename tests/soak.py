@@ -122,10 +122,10 @@ def read(daemon: RunningDaemon, started: float) -> Reading:
 
 
 def soak(daemon: RunningDaemon, minutes: float) -> tuple[Soak, Load]:
-    """Every kind of request once, then load for so many minutes with a reading every two seconds, then quiet."""
+    """A warm-up, then load for so many minutes with a reading every two seconds, then quiet."""
     started = time.monotonic()
-    with Load(daemon.port):
-        time.sleep(QUIET_SECONDS)
+    with Load(daemon.port) as warm_up:
+        warm_up.fill()
     before = read_quiet(daemon, started)
     loaded = []
     with Load(daemon.port) as load:

@@ -41,6 +41,12 @@ class Load:
             self._every(0.1, self._listen)
         return self
 
+    def fill(self) -> None:
+        """Fill what is kept and bounded (1,000 names of hosts, for one): filling it is not growth."""
+        rng = random.Random(0)
+        for _ in range(6000):
+            self._be_a_stranger(rng)
+
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         for thread in self._threads:

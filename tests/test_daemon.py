@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from daemon_process import MEMWATCHD, RunningDaemon, clean_environment, free_port, running_daemon
+from daemon_process import (
+    MEMWATCHD,
+    WITHOUT_COVERAGE,
+    RunningDaemon,
+    clean_environment,
+    free_port,
+    running_daemon,
+)
 
 MIB = 1 << 20
 
@@ -40,7 +47,7 @@ def test_the_pool_is_this_machines_memory(tmp_path: Path) -> None:
 def test_a_first_scrape_comes_soon_after_start(tmp_path: Path) -> None:
     """Start to first answer takes 0.7 s at most on a quiet machine; twice that is allowed to a busy one."""
     started = time.monotonic()
-    with running_daemon(tmp_path) as daemon:
+    with running_daemon(tmp_path, environ=WITHOUT_COVERAGE) as daemon:
         answer = daemon.get("/metrics")
         took = time.monotonic() - started
 
@@ -50,7 +57,7 @@ def test_a_first_scrape_comes_soon_after_start(tmp_path: Path) -> None:
 
 def test_nobody_watching_costs_next_to_nothing(tmp_path: Path) -> None:
     """At most three wake-ups a second, half a percent of a core and 58 MiB, an hour of history included."""
-    with running_daemon(tmp_path) as daemon:
+    with running_daemon(tmp_path, environ=WITHOUT_COVERAGE) as daemon:
         daemon.get("/metrics")
         time.sleep(2)
         cpu, woken = usage_of(daemon.pid)

@@ -7,16 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from memwatch.nvml.reading import NvmlReading, Xid
-from nvml_child import Child, Outcome, running_child
+from nvml_child import Outcome, listening, running_child
 from nvml_machine import Simulator
 from nvml_state import Event, Trouble
 from sample_nvml import DOUBLE_BIT_ECC, EIGHT_H100, RTX_4090, WSL2, XID
 
 FIRST, SECOND = (gpu.uuid for gpu in EIGHT_H100.gpus[:2])
-
-
-def counts(child: Child) -> dict[tuple[str, int], int]:
-    return {(xid.gpu_uuid, xid.code): xid.count for xid in child.reading().xids}
 
 
 def xids_are(expected: dict[tuple[str, int], int]) -> Callable[[Outcome], bool]:
@@ -26,15 +22,6 @@ def xids_are(expected: dict[tuple[str, int], int]) -> Callable[[Outcome], bool]:
         }
 
     return are
-
-
-def listening(simulator: Simulator, child: Child) -> None:
-    """The child has read once and waits for events."""
-    child.ask()
-    ends = time.monotonic() + 5
-    while not any(call.function == "nvmlEventSetWait_v2" for call in simulator.calls()):
-        assert time.monotonic() < ends
-        time.sleep(0.02)
 
 
 def test_xids_are_counted_by_gpu_and_code(tmp_path: Path) -> None:

@@ -28,16 +28,16 @@ def roots_of(host: str) -> Roots:
     return Roots(MACHINES / host / "proc", MACHINES / host / "sys", MACHINES / host / "root")
 
 
-def listed(holders: tuple[Holder, ...] | None) -> list[tuple[int, int | None, int, int]] | None:
+def listed(holders: tuple[Holder, ...]) -> list[list[int | None]]:
     nobody = 0xFFFFFFFF
-    return holders and [
-        (one.pid, one.used, nobody if one.gi is None else one.gi, nobody if one.ci is None else one.ci)
+    return [
+        [one.pid, one.used, nobody if one.gi is None else one.gi, nobody if one.ci is None else one.ci]
         for one in holders
     ]
 
 
 def memory_facts(memory: Memory | None) -> Iterator[Fact]:
-    both = memory and dict(memory.facts())
+    both = memory and memory.facts()
     yield (
         "(lambda m: [m.total, m.reserved, m.used, m.free])(nvmlDeviceGetMemoryInfo({}, version=nvmlMemory_v2))",
         (both and list(both.values())),
@@ -88,8 +88,7 @@ def health_facts(gpu: Gpu) -> Iterator[Fact]:
 def list_facts(gpu: Gpu) -> Iterator[Fact]:
     for kind, holders in (("Compute", gpu.compute), ("Graphics", gpu.graphics), ("MPSCompute", gpu.mps)):
         row = "(p.pid, p.usedGpuMemory, p.gpuInstanceId, p.computeInstanceId)"
-        found = listed(holders)
-        answer = found if found is None else [list(one) for one in found]
+        answer = None if holders is None else listed(holders)
         yield f"[{row} for p in nvmlDeviceGet{kind}RunningProcesses({{}})]", answer
 
 
@@ -173,7 +172,7 @@ def test_the_host_has_the_gpu_on_its_bus(name: str) -> None:
 @pytest.mark.parametrize("host", HOSTS)
 def test_the_host_adds_up(host: str) -> None:
     """System RAM has its parts, nothing is negative, and nodes are as large as the whole."""
-    memory = MemoryCollector(roots_of(host)).collect().pools[0]
+    memory = MemoryCollector(roots_of(host), 4096).collect().pools[0]
     nodes = NumaCollector(roots_of(host)).collect().nodes
 
     assert sum(part.size_bytes for part in memory.contents) == memory.size_bytes
@@ -182,7 +181,7 @@ def test_the_host_adds_up(host: str) -> None:
 
 def test_gb10_host() -> None:
     """A DGX Spark's memory is the whole of it, and holds what NVML's processes hold outside of their RSS."""
-    memory = MemoryCollector(roots_of("gb10")).collect().pools[0]
+    memory = MemoryCollector(roots_of("gb10"), 4096).collect().pools[0]
 
     assert (memory.size_bytes, memory.available_bytes) == (GB10_RAM, GB10_AVAILABLE)
     assert isinstance(memory.unattributed_bytes, int)

@@ -10,7 +10,7 @@ import pytest
 
 from memwatch.model import Absent
 from memwatch.nvml.reading import GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlReading
-from nvml_child import Outcome, running_child
+from nvml_child import Outcome, listening, running_child
 from nvml_machine import Simulator
 from nvml_state import Event, Holder, Machine, Memory, Mig, Trouble
 from nvml_state import GpuInstance as SimulatedInstance
@@ -118,7 +118,7 @@ def test_one_device_without_an_answer_costs_itself(tmp_path: Path) -> None:
     gpu = gpu_of(tmp_path, H200_MIG.with_gpu(0, mig=replace(CUT, devices={**CUT.devices, 3: sick})))
 
     assert used(gpu) == {2: 16925, 3: 17, 9: Absent.NOT_AVAILABLE, 10: 9}
-    assert gpu.codes["mig_memory_info_v2"] == 999
+    assert gpu.codes["mig.9.memory_info_v2"] == 999
 
 
 def test_an_instance_that_contradicts_itself_is_rejected(tmp_path: Path) -> None:
@@ -164,6 +164,7 @@ def test_a_new_instance_beside_the_old_ones_is_told_when_it_is_announced(tmp_pat
     simulator = Simulator.of(tmp_path, H200_MIG.with_gpu(0, mig=few))
 
     with running_child(simulator) as child:
+        listening(simulator, child)
         assert list(used(child.gpu())) == [2]
         simulator.show(H200_MIG.with_event(Event(0, MIG_CHANGE, 0)))
         child.until(instances_are(2, 3, 9, 10), seconds=3)

@@ -206,6 +206,7 @@ def test_hang(tmp_path: Path) -> None:
         assert asked.ask(MEMORY.format(1)) == 70211 * MIB
         asked.begin(MEMORY.format(0))
         asked.process.send_signal(signal.SIGTERM)
+        assert asked.process.stdout is not None
         assert not select.select([asked.process.stdout], [], [], 0.3)[0]
         asked.process.kill()
         assert asked.process.wait(5) == -signal.SIGKILL
@@ -319,9 +320,7 @@ def test_threads_see_whole_states(tmp_path: Path) -> None:
     environ = clean_environment(**simulator.environ)
     pipe = subprocess.PIPE
 
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
-    ) as process:
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         for used in range(1, 300):

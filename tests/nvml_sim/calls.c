@@ -26,7 +26,7 @@ handle handle_of(int gpu, int mig) {
 }
 
 uint64_t mig_generation(int gpu) {
-    char scope[16];
+    char scope[24];
     uint64_t generation = 0;
     snprintf(scope, sizeof scope, "gpu.%d.", gpu);
     state_number(scope, "mig.generation", &generation);
@@ -120,7 +120,7 @@ static int suffer(const struct injection *injection) {
 
 static int down(int gpu) {
     uint64_t answer;
-    char scope[16];
+    char scope[24];
     snprintf(scope, sizeof scope, "gpu.%d.", gpu);
     bool is_down = state_number("", "down", &answer) || (gpu >= 0 && state_number(scope, "down", &answer));
     return is_down ? (int)answer : SUCCESS;

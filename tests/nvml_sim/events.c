@@ -101,7 +101,7 @@ static bool take(struct set *set, struct event_data *out) {
 }
 
 static bool is_lost(const struct set *set) {
-    char scope[16];
+    char scope[24];
     uint64_t answer;
     for (int gpu = 0; gpu < SLOTS; gpu++) {
         snprintf(scope, sizeof scope, "gpu.%d.", gpu);

@@ -128,7 +128,8 @@ static void parse(void) {
         if (*line && *line != '#')
             add_line(line);
     }
-    qsort(state.events, state.event_count, sizeof *state.events, by_sequence);
+    if (state.event_count)
+        qsort(state.events, state.event_count, sizeof *state.events, by_sequence);
     list_devices();
 }
 
@@ -176,13 +177,13 @@ const char *state_text(const char *scope, const char *name) {
 }
 
 bool state_number(const char *scope, const char *name, uint64_t *number) {
-    const char *text = state_text(scope, name);
-    if (!text)
+    const struct entry *entry = entry_of(scope, name);
+    if (!entry->key)
         return false;
     char *end;
-    *number = number_in(text, &end, name);
+    *number = number_in(entry->value, &end, entry->key);
     if (*end)
-        refuse(name, text);
+        refuse(entry->key, entry->value);
     return true;
 }
 

@@ -195,8 +195,8 @@ class Roster:
         self._buffer = create_string_buffer(room * self._WIDEST)
 
     def v3(self, name: str, handle: Handle) -> list[Row]:
-        """A list of version 2 or 3."""
-        return [(pid, used, instance) for pid, used, instance, _ in self._read(name, handle, "IQII")]
+        """A list of version 2 or 3. The compute instance, which is last, says nothing about memory."""
+        return self._read(name, handle, "IQI4x")
 
     def v1(self, name: str, handle: Handle) -> list[Row]:
         """A list of the calls without a version, which know no MIG."""

@@ -1,0 +1,404 @@
+"""Hostile and broken clients get a sentence or the door, and cost nobody else anything."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import resource
+import selectors
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from daemon_process import RunningDaemon, get, running_daemon
+from hostile_requests import HOST, HOSTILE, request
+
+MIB = 1 << 20
+PAGE = resource.getpagesize()
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """One daemon for all the requests of this module; its log holds nothing about any of them."""
+    with running_daemon(tmp_path_factory.mktemp("daemon"), "--interval", "100ms") as running:
+        yield running
+        assert_quiet(running)
+
+
+def assert_quiet(daemon: RunningDaemon) -> None:
+    """Alive, healthy, and no word of it in the log: nobody can fill a disk from outside."""
+    assert daemon.get("/healthz").status == 200
+    lines = daemon.log.read_text().splitlines()
+    assert [line for line in lines if " INFO " not in line and "events" not in line] == []
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What came back before the daemon closed, and how long that took."""
+
+    received: bytes
+    seconds: float
+
+    @property
+    def status(self) -> int:
+        return int(self.received[9:12])
+
+    @property
+    def head(self) -> bytes:
+        return self.received.partition(b"\r\n\r\n")[0].lower()
+
+    @property
+    def body(self) -> bytes:
+        return self.received.partition(b"\r\n\r\n")[2]
+
+
+def exchange(port: int, sent: bytes) -> Exchange:
+    """Send bytes, read until the daemon closes; it has two seconds."""
+    began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
+        connection.sendall(sent)
+        received = b""
+        while part := connection.recv(1 << 20):
+            received += part
+    return Exchange(received, time.monotonic() - began)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_request_gets_its_answer_at_once(daemon: RunningDaemon, name: str) -> None:
+    """The right status within 200 ms, a problem where it is an error, no leave for other origins, then the door."""
+    sent, allowed = HOSTILE[name]
+
+    tries = [exchange(daemon.port, sent) for _ in range(3)]
+
+    for answer in tries:
+        assert answer.status in allowed, answer.received[:500]
+        assert b"access-control-" not in answer.head
+        if answer.status >= 400:
+            assert b"content-type: application/problem+json" in answer.head
+            assert json.loads(answer.body)["status"] == answer.status
+    assert min(answer.seconds for answer in tries) < 0.2
+    assert daemon.get("/healthz").status == 200
+
+
+def documented_paths(daemon: RunningDaemon) -> list[str]:
+    pages = ["/", "/processes", "/about", "/docs", "/openapi.json", "/static/app.css", "/live"]
+    described = daemon.get("/openapi.json").json["paths"]
+    return [*pages, *(path for path, operations in described.items() if "get" in operations)]
+
+
+def test_head_is_get_without_the_body_everywhere(daemon: RunningDaemon) -> None:
+    """Same status, same fields, no byte of a body, and the connection goes on; a stream does not begin."""
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=5)
+    for path in documented_paths(daemon):
+        connection.request("HEAD", path)
+        head = connection.getresponse()
+        body = head.read()
+
+        assert (head.status, body) == (200, b""), path
+        assert head.getheader("access-control-allow-origin") is None
+        if not path.endswith(("/stream", "/live")):
+            whole = daemon.get(path)
+            assert {name.lower() for name, _ in head.getheaders()} == set(whole.headers), path
+            assert head.getheader("content-type") == whole.headers["content-type"]
+    connection.close()
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "TRACE", "POST", "PUT", "DELETE", "PATCH", "PROPFIND"])
+def test_other_methods_are_refused_everywhere(daemon: RunningDaemon, method: str) -> None:
+    """405 as a problem that says what is possible; nothing sent is echoed, not even by TRACE."""
+    for path in documented_paths(daemon):
+        answer = get(daemon.port, path, {"X_Secret": "echo"}, method)
+
+        assert answer.status == 405, path
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.headers["allow"] == "GET, HEAD"
+        assert b"echo" not in answer.body
+        assert "access-control-allow-origin" not in answer.headers
+
+
+def test_no_get_changes_anything(daemon: RunningDaemon) -> None:
+    """After every path was asked for, with parameters that ask for deeds, nothing has happened."""
+    before = daemon.get("/api/v1/events?limit=1000").json
+    for path in documented_paths(daemon):
+        for query in ("", "?reload=1&action=delete&_method=POST", "?limit=1&points=1&page=about&events=event"):
+            exchange(daemon.port, request(path.encode() + query.encode(), method=b"HEAD"))
+            if not path.endswith(("/stream", "/live")):
+                assert daemon.get(path + query, X_HTTP_Method_Override="DELETE").status in {200, 422}
+
+    after = daemon.get("/api/v1/events?limit=1000").json
+    assert {event["seq"] for event in before} <= {event["seq"] for event in after}
+    assert {event["kind"] for event in after} <= {event["kind"] for event in before} | {"late"}
+
+
+def test_a_body_is_refused_before_it_is_sent_and_never_kept(daemon: RunningDaemon) -> None:
+    """Ten clients push 20 MB each: each gets its 413 intact, and the daemon grows by none of it."""
+    head = request(fields=HOST + b"Content-Length: 20000000\r\n", method=b"POST")
+    before = rss_bytes(daemon)
+
+    answers = [exchange(daemon.port, head + bytes(20_000_000)) for _ in range(10)]
+
+    assert [answer.status for answer in answers] == [413] * 10
+    assert all(b"at most 65536 are read" in answer.body for answer in answers)
+    assert rss_bytes(daemon) - before < 4 * MIB
+
+
+def test_a_client_that_waits_for_leave_to_send_is_told_at_once(daemon: RunningDaemon) -> None:
+    """Expect: 100-continue gets the refusal, not the leave."""
+    expecting = HOST + b"Content-Length: 20000000\r\nExpect: 100-continue\r\n"
+    answer = exchange(daemon.port, request(fields=expecting, method=b"POST"))
+
+    assert answer.status == 413
+
+
+def test_pipelined_requests_are_answered_in_order(daemon: RunningDaemon) -> None:
+    """Twenty different requests in one piece, twenty answers, each to its own."""
+    paths = ["/healthz", "/nothing", "/api/v1/pools", "/api/v1/history?points=-1"] * 5
+    sent = b"".join(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for path in paths[:-1])
+    received = exchange(daemon.port, sent + request(paths[-1].encode())).received
+
+    assert [int(part[:3]) for part in received.split(b"HTTP/1.1 ")[1:]] == [200, 404, 200, 422] * 5
+
+
+RUBBISH = st.binary(max_size=400)
+WORDS = (
+    b"GET POST \r \n \r\n\r\n : \x00 0 / /metrics HTTP/1.1 Host:localhost Content-Length: Connection: close chunked"
+)
+TOKENS = st.sampled_from([*WORDS.split(b" "), b" ", b"\r\n", b"Transfer-Encoding: chunked", b"Upgrade: h2c"])
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sent=RUBBISH | st.lists(TOKENS | RUBBISH, max_size=30).map(b"".join))
+def test_random_bytes_are_refused_or_waited_for(daemon: RunningDaemon, sent: bytes) -> None:
+    """Whatever comes: nothing, or answers that are no 5xx; and the next client is served."""
+    received = b""
+    with socket.create_connection(("127.0.0.1", daemon.port), timeout=0.02) as connection:
+        connection.sendall(sent)
+        try:
+            while part := connection.recv(65536):
+                received += part
+        except TimeoutError:
+            pass
+
+    assert received == b"" or received.startswith(b"HTTP/1.1 ")
+    assert b"HTTP/1.1 5" not in received
+    assert daemon.get("/healthz").status == 200
+
+
+def rss_bytes(daemon: RunningDaemon) -> int:
+    return int(Path(f"/proc/{daemon.pid}/statm").read_text().split()[1]) * PAGE
+
+
+def descriptors(daemon: RunningDaemon) -> int:
+    return len(os.listdir(f"/proc/{daemon.pid}/fd"))
+
+
+def wait_until(wanted: Callable[[], bool], seconds: float) -> float:
+    """Seconds until it is so."""
+    began = time.monotonic()
+    while not wanted():
+        assert time.monotonic() - began < seconds, f"not after {seconds} s"
+        time.sleep(0.05)
+    return time.monotonic() - began
+
+
+@contextmanager
+def connections(daemon: RunningDaemon, count: int, sent: bytes = b"") -> Iterator[list[socket.socket]]:
+    """Connections that have sent the same; closed at the end."""
+    with ExitStack() as stack:
+        opened = []
+        for _ in range(count):
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", daemon.port), timeout=5))
+            one.sendall(sent)
+            opened.append(one)
+        yield opened
+
+
+class Crowd:
+    """Connections, read in the background; knows the first bytes of each answer and when each was closed."""
+
+    def __init__(self, members: list[socket.socket]) -> None:
+        self.first: dict[socket.socket, bytes] = {}
+        self.closed_at: dict[socket.socket, float] = {}
+        self._members = members
+        self._stop = threading.Event()
+        self._reading = threading.Thread(target=self._read)
+
+    def __enter__(self) -> Crowd:
+        self._reading.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._reading.join()
+
+    def _read(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            for member in self._members:
+                selector.register(member, selectors.EVENT_READ)
+            while not self._stop.is_set():
+                for key, _ in selector.select(0.05):
+                    self._take(selector, key.fileobj)
+
+    def _take(self, selector: selectors.BaseSelector, member: Any) -> None:
+        try:
+            part = member.recv(1 << 18)
+        except OSError:
+            part = b""
+        if part:
+            self.first.setdefault(member, part)
+        else:
+            self.closed_at[member] = time.monotonic()
+            selector.unregister(member)
+
+
+def times_of(daemon: RunningDaemon, path: str, until: Callable[[], bool]) -> list[float]:
+    """How long each of many requests took, in order of size; all were answered with 200."""
+    times = []
+    while not until():
+        began = time.monotonic()
+        assert daemon.get(path).status == 200
+        times.append(time.monotonic() - began)
+        time.sleep(0.01)
+    return sorted(times)
+
+
+def percentile(times: list[float], part: float) -> float:
+    return times[min(len(times) - 1, int(len(times) * part))]
+
+
+def test_slow_senders_are_gone_after_ten_seconds_and_disturb_nobody(tmp_path: Path) -> None:
+    """200 silent, half-sent and dripping connections end by themselves; health, a stream and a scraper go on."""
+    half = b"GET /metrics HTTP/1.1\r\nHost: local"
+    with ExitStack() as stack:
+        daemon = stack.enter_context(running_daemon(tmp_path))
+        base = descriptors(daemon)
+        scraper = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=5)
+        scraper.request("GET", "/metrics")
+        scraper.getresponse().read()
+        (stream,) = stack.enter_context(connections(daemon, 1, b"GET /api/v1/stream HTTP/1.1\r\n" + HOST + b"\r\n"))
+        began = time.monotonic()
+        silent = stack.enter_context(connections(daemon, 70))
+        halved = stack.enter_context(connections(daemon, 70, half))
+        dripping = stack.enter_context(connections(daemon, 60, half))
+        crowd = stack.enter_context(Crowd([*silent, *halved, *dripping]))
+
+        def all_closed() -> bool:
+            for one in dripping:
+                if one not in crowd.closed_at and time.monotonic() % 1 < 0.1:
+                    drip(one)
+            return len(crowd.closed_at) == 200 or time.monotonic() - began > 15
+
+        times = times_of(daemon, "/healthz", all_closed)
+        stream.recv(1 << 20)
+        ticks = [stream.recv(1 << 20) for _ in range(2)]
+        scraper.request("GET", "/metrics")
+
+        assert len(crowd.closed_at) == 200
+        assert min(crowd.closed_at.values()) - began > 5
+        assert max(crowd.closed_at.values()) - began <= 10
+        assert percentile(times, 0.98) < 0.1
+        assert all(b"event: snapshot" in tick for tick in ticks)
+        assert scraper.getresponse().status == 200
+        assert {crowd.first[one][:12] for one in halved} == {b"HTTP/1.1 408"}
+        assert not any(one in crowd.first for one in silent)
+        assert descriptors(daemon) <= base + 2
+        scraper.close()
+        assert_quiet(daemon)
+
+
+def drip(one: socket.socket) -> None:
+    with suppress(OSError):
+        one.send(b"h")
+
+
+def test_a_flood_beyond_the_descriptors_keeps_nobody_out(tmp_path: Path) -> None:
+    """With ulimit -n 64 and 300 silent connections, health is answered and collectors can open files."""
+    with running_daemon(tmp_path, "--interval", "200ms") as daemon:
+        base = descriptors(daemon)
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (64, 64))
+        until = time.monotonic() + 2
+
+        with connections(daemon, 300):
+            times = times_of(daemon, "/healthz", lambda: time.monotonic() > until)
+            collectors = daemon.get("/api/v1/collectors").json
+            held = descriptors(daemon)
+        wait_until(lambda: descriptors(daemon) <= base, 5)
+
+        assert percentile(times, 0.98) < 0.1
+        assert held < 64
+        assert {one["state"] for one in collectors} <= {"ok", "unavailable"}
+        assert_quiet(daemon)
+
+
+def test_without_a_free_descriptor_it_waits_and_recovers(tmp_path: Path) -> None:
+    """Out of descriptors is one line in the log, no traceback, and over as soon as some are free."""
+    with running_daemon(tmp_path) as daemon:
+        base = descriptors(daemon)
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (base + 3, base + 3))
+
+        with connections(daemon, 12, b"GET /api/v1/stream HTTP/1.1\r\n" + HOST + b"\r\n"):
+            time.sleep(2.5)
+        wait_until(lambda: daemon.get("/healthz").status == 200, 10)
+
+        log = daemon.log.read_text()
+        assert log.count("out of system resource") == 1
+        assert "Traceback" not in log
+
+
+def test_clients_that_never_read_do_not_make_it_grow(tmp_path: Path) -> None:
+    """200 clients ask for the largest file four times and take nothing: each holds a piece of it, not the file."""
+    largest = b"GET /static/vendor/swagger-ui-bundle-5.35.0.js HTTP/1.1\r\n" + HOST + b"\r\n"
+    with running_daemon(tmp_path) as daemon, ExitStack() as stack:
+        before = rss_bytes(daemon)
+        for _ in range(200):
+            one = stack.enter_context(socket.socket())
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            one.connect(("127.0.0.1", daemon.port))
+            one.sendall(largest * 4)
+        time.sleep(1)
+
+        assert daemon.get("/healthz").status == 200
+        assert rss_bytes(daemon) - before < 48 * MIB
+
+
+@pytest.mark.parametrize("most", [64, 1000])
+def test_a_thousand_listeners_leave_room_for_scrapes(tmp_path: Path, most: int) -> None:
+    """Those beyond max_streams are told when to come back; scrapes stay quick, memory and descriptors bounded."""
+    asked = b"GET /api/v1/stream HTTP/1.1\r\n" + HOST + b"\r\n"
+    with room_for_descriptors(3000), running_daemon(tmp_path, config=f"[web]\nmax_streams = {most}\n") as daemon:
+        base = descriptors(daemon)
+        with connections(daemon, 1000, asked) as members, Crowd(members) as crowd:
+            wait_until(lambda: len(crowd.first) == 1000, 10)
+            until = time.monotonic() + 3
+            times = times_of(daemon, "/metrics", lambda: time.monotonic() > until)
+            rss = rss_bytes(daemon)
+        took = wait_until(lambda: descriptors(daemon) <= base, 30)
+
+        answers = Counter(first[9:12] for first in crowd.first.values())
+        refused = [first.lower() for first in crowd.first.values() if first[9:12] == b"503"]
+        assert answers == Counter({b"200": most, b"503": 1000 - most} if most < 1000 else {b"200": 1000})
+        assert all(b"\r\nretry-after: 30\r\n" in first for first in refused)
+        assert percentile(times, 0.99) < 0.1
+        assert rss < 128 * MIB
+        assert took < 30
+        assert_quiet(daemon)
+
+
+@contextmanager
+def room_for_descriptors(count: int) -> Iterator[None]:
+    """This process, and what it starts, may open so many files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
