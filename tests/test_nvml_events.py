@@ -124,3 +124,21 @@ def test_counters_survive_a_gpu_that_falls_off_the_bus(tmp_path: Path) -> None:
         listening(simulator, child)
         simulator.show(machine.with_event(Event(1, XID, 31)))
         child.until(xids_are({(FIRST, 79): 1, (SECOND, 31): 1}))
+
+
+def test_one_silent_round_does_not_end_listening(tmp_path: Path) -> None:
+    """A GPU that answers nothing for one round has NVML opened anew, and its XIDs are heard after that."""
+    simulator = Simulator.of(tmp_path, RTX_4090)
+    silent = ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetComputeRunningProcesses_v3")
+    sick = RTX_4090.with_gpu(0, troubles=dict.fromkeys(silent, Trouble(error=999, times=1)))
+
+    with running_child(simulator) as child:
+        listening(simulator, child)
+        time.sleep(0.25)
+        simulator.show(sick)
+        child.reading()
+        child.until(lambda _: [call.function for call in simulator.calls()].count("nvmlInitWithFlags") == 2)
+        simulator.forget_calls()
+        listening(simulator, child)
+        simulator.show(sick.with_event(Event(0, XID, 31)))
+        child.until(xids_are({(RTX_4090.gpus[0].uuid, 31): 1}))

@@ -179,6 +179,20 @@ def test_a_lost_gpu_is_not_tried_for_hotly(tmp_path: Path) -> None:
     }
 
 
+def test_an_opening_that_fails_is_not_repeated_for_the_sake_of_a_reset(tmp_path: Path) -> None:
+    """Letting a GPU go takes one opening; if that fails, it is a failure like another, with its patience."""
+    simulator = Simulator.of(tmp_path, TWO)
+
+    with running_child(simulator, "--retry-seconds=30") as child:
+        child.reading()
+        simulator.show(replace(TWO.with_gpu(0, down=16), init_error=999))
+        child.until(fails("failed"))
+        again = {child.failure() for _ in range(50)}
+
+    assert {failure.code for failure in again} == {999}
+    assert openings(simulator) == 2
+
+
 @pytest.mark.parametrize("code", [4, 17])
 def test_a_gpu_that_may_not_be_opened_says_so(tmp_path: Path, code: int) -> None:
     """A container with one of two: the other is not permitted, which is not lost."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import mimetypes
 from collections.abc import AsyncIterator, Callable, Iterable, MutableSequence, Sequence
@@ -199,3 +200,4 @@ async def pieces_of(path: Path, size: int) -> AsyncIterator[bytes]:
             file.seek(start)
             piece = file.read(min(PIECE_BYTES, size - start))
         yield piece
+        await asyncio.sleep(0)  # the loop learns here that the client has left, and that others wait

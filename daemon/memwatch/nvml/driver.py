@@ -67,11 +67,13 @@ class Driver:
             self._shut_down()
 
     def _wants_reopening(self, now: float) -> bool:
-        if any(isinstance(gpu, OutOfReach) and gpu.waits_for_release for gpu in self._gpus):
+        """What has begun, with the end of listening, is finished; what keeps a GPU from its reset cannot wait."""
+        if self._asked_at is not None:
             return True
-        return (self._failure is not None or not self._is_open or self._has_trouble()) and self._patience.is_over(
-            now
-        )
+        if self._failure is None and any(isinstance(gpu, OutOfReach) and gpu.blocks_reset for gpu in self._gpus):
+            return True
+        ailing = self._failure is not None or not self._is_open or self._has_trouble()
+        return ailing and self._patience.is_over(now)
 
     def _has_trouble(self) -> bool:
         """A GPU cannot be asked, or does not answer, or there are more or fewer than there were."""
@@ -127,7 +129,7 @@ class Driver:
 
     def _gpu_at(self, index: int, before: Gpu | OutOfReach | None) -> Gpu | OutOfReach:
         """The GPU at an index. One that needs a reset is not touched in the first go, so that it can be reset."""
-        if isinstance(before, OutOfReach) and before.waits_for_release:
+        if isinstance(before, OutOfReach) and before.blocks_reset:
             return replace(before, held=False)
         try:
             return Gpu(index, self._roster, self._sieve, self._slow_seconds)

@@ -74,7 +74,7 @@ class OutOfReach:
         return "lost" if self.code in GPU_WIDE or self.code in HANDLE_GONE else "ok"
 
     @property
-    def waits_for_release(self) -> bool:
+    def blocks_reset(self) -> bool:
         return self.held and self.state == "needs_reset"
 
     def read(self) -> GpuReading:
