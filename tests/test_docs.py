@@ -77,7 +77,7 @@ def test_the_readme_names_only_targets_and_files_that_exist() -> None:
     """make targets, and links into this repository."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
-    assert set(re.findall(r"`?make ([a-z-]+)", README)) <= targets
+    assert set(re.findall(r"(?:^|`)make ([a-z-]+)", README, re.MULTILINE)) <= targets
     for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
         assert (ROOT / link).exists(), link
 

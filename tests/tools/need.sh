@@ -6,7 +6,7 @@ program_of() {
     case $1 in
     chromium) command -v chromium || command -v chromium-browser || command -v google-chrome ;;
     procps) command -v free ;;
-    libc6-dev) echo '#include <stdio.h>' | gcc -E - ;;
+    libc6-dev) [ -e /usr/include/stdio.h ] && echo here ;;
     *) command -v "$1" ;;
     esac
 }
