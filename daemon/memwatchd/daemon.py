@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 from memwatch.alerts import Notice
+from memwatch.backends.finder import Finder
 from memwatch.clock import SystemClock
 from memwatch.collectors import enlist
 from memwatch.monitor import Monitor
@@ -33,6 +34,7 @@ class Daemon:
         self.settings = settings
         self.sampler = Sampler(enlist(roots, wiring.collector_options_of(settings)), clock)
         self.monitor = Monitor(self.sampler, clock, wiring.rules_of(settings), wiring.identity_of(roots))
+        self.find_backends = Finder(roots).find
         self.pages = Pages(lambda: self.monitor.rules.pressure)
         self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)
         self.receivers = wiring.receivers_of(settings)

@@ -11,12 +11,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 
+from memwatch.backends.model import Backends
 from memwatch.history import Bucket
 from memwatch.monitor import Monitor
 from memwatch.series import unit_of
 from memwatch.snapshot import Snapshot
 from memwatch_web import as_json
 from memwatch_web.as_json import to_bytes
+from memwatch_web.background import Shared
 from memwatch_web.once import OncePerTick
 from memwatch_web.problems import Problem
 from memwatch_web.stream import Broker, EventStream, sse
@@ -24,6 +26,8 @@ from memwatch_web.stream import Broker, EventStream, sse
 MOST_SERIES = 20
 MOST_POINTS = 2000
 JSON_TYPE = "application/json"
+# Longer than a driver may take to answer: then this is a hung disk.
+BACKENDS_DEADLINE_SECONDS = 20.0
 STREAM_EVENTS = ("snapshot", "pressure", "event")
 
 # Path, and how its answer is read off a snapshot. What the answers look like is in `contract`.
@@ -44,11 +48,15 @@ def current(monitor: Monitor) -> Snapshot:
     return monitor.latest
 
 
-def create_router(monitor: Monitor, broker: Broker) -> APIRouter:
+FindBackends = Callable[[Snapshot], Backends]
+
+
+def create_router(monitor: Monitor, broker: Broker, find_backends: FindBackends) -> APIRouter:
     router = APIRouter(prefix="/api/v1", tags=["memory"])
     for name, render in PARTS:
         _add_part(router, monitor, name, render)
     _add_lists(router, monitor)
+    _add_backends(router, monitor, find_backends)
     _add_history(router, monitor)
     _add_release(router, monitor)
     _add_stream(router, monitor, broker)
@@ -74,6 +82,25 @@ def _add_lists(router: APIRouter, monitor: Monitor) -> None:
     async def events(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
         """What happened, newest first."""
         return Response(to_bytes(as_json.events_json(monitor.events.latest(limit))), media_type=JSON_TYPE)
+
+
+def _add_backends(router: APIRouter, monitor: Monitor, find: FindBackends) -> None:
+    looking: Shared[Backends] = Shared("backends", BACKENDS_DEADLINE_SECONDS)
+
+    @router.get("/backends")
+    async def backends() -> Response:
+        """What can be computed with here (CPU, CUDA, ROCm, Metal, OpenCL, Vulkan), or why not; looks at most once a
+        minute."""
+        snapshot = current(monitor)
+        try:
+            found = await looking.do(lambda: find(snapshot))
+        except TimeoutError:
+            raise Problem(
+                503,
+                f"looking for backends took more than {BACKENDS_DEADLINE_SECONDS:.0f} s: a file system may hang.",
+                headers={"Retry-After": "60"},
+            ) from None
+        return Response(to_bytes(as_json.backends_json(found)), media_type=JSON_TYPE)
 
 
 def _add_release(router: APIRouter, monitor: Monitor) -> None:
