@@ -28,8 +28,13 @@ def listed(device: Device, snapshot: Snapshot) -> BackendDevice:
         size_bytes=capacity_of(device, snapshot),
         headroom_bytes=device.headroom_bytes,
         unified=UNIFIED.get(device.architecture, Absent.NOT_AVAILABLE),
-        note=None if device.state == "ok" else f"is {device.state.replace('_', ' ')}",
+        note=None if device.state == "ok" else condition_of(device),
     )
+
+
+def condition_of(device: Device) -> str:
+    """In words that can follow its name: "is lost", "needs a reset"."""
+    return "needs a reset" if device.state == "needs_reset" else f"is {device.state}"
 
 
 def capacity_of(device: Device, snapshot: Snapshot) -> Bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from memwatch.backends.devices import condition_of
 from memwatch.backends.model import BackendDevice
 from memwatch.model import Absent, Device
 from memwatch.snapshot import CollectorStatus, Snapshot
@@ -17,7 +18,7 @@ def working(devices: Sequence[Device]) -> list[Device]:
 
 def out_of_order(devices: Sequence[Device], source: str, snapshot: Snapshot) -> Verdict:
     """Devices are known, and none of them works: a silent source says nothing, a lost device says no."""
-    states = ", ".join(f"{device.id} is {device.state.replace('_', ' ')}" for device in devices)
+    states = ", ".join(f"{device.id} {condition_of(device)}" for device in devices)
     status = status_of(source, snapshot)
     why = f": {status.error}" if status and status.error else ""
     silent = any(device.state == "stalled" for device in devices)

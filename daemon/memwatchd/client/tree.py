@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from memwatch.model import Absent
 from memwatch_web import wording
 from memwatchd.client.figures import Json, figure, pressure_of, size, state_of
 
@@ -83,14 +84,20 @@ def _limit(share: Json) -> str:
 
 
 def _halves(pool: Json) -> Iterator[Branch]:
-    parts = {kind.removesuffix("_bytes"): bytes_ for kind, bytes_ in pool["contents"].items()}
+    parts = {kind.removesuffix("_bytes"): part for kind, part in pool["contents"].items()} or held_in(pool)
     used = {kind: part for kind, part in parts.items() if kind not in AVAILABLE_PARTS}
-    if not parts:
-        known = ("reserved", "unattributed")
-        used = {kind: pool[f"{kind}_bytes"] for kind in known if pool[f"{kind}_bytes"] is not None}
     available = {kind: part for kind, part in parts.items() if kind in AVAILABLE_PARTS}
     yield Branch("used", size(pool, "used_bytes"), _ratio(pool), _parts(used))
     yield Branch("available", size(pool, "available_bytes"), "", _parts(available))
+
+
+def held_in(pool: Json) -> dict[str, int]:
+    """What the used part of a GPU's memory consists of, where its processes and its driver say so."""
+    used, rest, reserved = (figure(pool, f"{name}_bytes") for name in ("used", "unattributed", "reserved"))
+    if isinstance(used, Absent) or isinstance(rest, Absent):
+        return {}
+    kept = {} if isinstance(reserved, Absent) else {"reserved": reserved}
+    return {"processes": max(0, used - rest - sum(kept.values())), **kept, "unattributed": rest}
 
 
 def _ratio(pool: Json) -> str:
