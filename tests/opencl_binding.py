@@ -14,9 +14,12 @@ from pathlib import Path
 MISSING = 'raise ModuleNotFoundError("No module named \'pyopencl\'", name="pyopencl")'
 CRASHES = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
 HANGS = "import time; time.sleep(600)"
-CHATTERS_AND_FAILS = (
-    'import os; os.write(1, b"loading...\\n"); os.write(2, b"oops\\n"); raise KeyError("libamd.so")'
-)
+CHATTERS_AND_FAILS = """
+import os
+os.write(1, b"loading...")
+os.write(2, b"oops")
+raise KeyError("libamd.so")
+"""
 # A slow driver, so that several who ask meet while it works.
 SLOW_AND_EMPTY = "import time; time.sleep(1.0)\ndef get_platforms():\n    return []\n"
 LISTS_A_GPU = """

@@ -13,6 +13,7 @@ from memwatch.collectors import enlist
 from memwatch.monitor import Monitor
 from memwatch.sampler import Sampler
 from memwatch.snapshot import Snapshot
+from memwatch_web.background import Shared
 from memwatch_web.options import FaceOptions
 from memwatch_web.pages import Pages
 from memwatch_web.stream import Broker
@@ -25,6 +26,9 @@ from memwatchd.settings.sources import BadSettings
 
 log = logging.getLogger(__name__)
 
+# Longer than a driver of OpenCL may take to answer: what takes longer is a file system that hangs.
+BACKENDS_DEADLINE_SECONDS = 20.0
+
 
 class Daemon:
     """All parts of a running memwatchd but its web server, each knowing only what it is given here."""
@@ -34,7 +38,7 @@ class Daemon:
         self.settings = settings
         self.sampler = Sampler(enlist(roots, wiring.collector_options_of(settings)), clock)
         self.monitor = Monitor(self.sampler, clock, wiring.rules_of(settings), wiring.identity_of(roots))
-        self.find_backends = Finder(roots).find
+        self.finding = Shared(Finder(roots).find, "backends", BACKENDS_DEADLINE_SECONDS)
         self.pages = Pages(lambda: self.monitor.rules.pressure)
         self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)
         self.receivers = wiring.receivers_of(settings)

@@ -18,7 +18,7 @@ from memwatch.series import unit_of
 from memwatch.snapshot import Snapshot
 from memwatch_web import as_json
 from memwatch_web.as_json import to_bytes
-from memwatch_web.background import Shared
+from memwatch_web.background import NotDone, Shared
 from memwatch_web.once import OncePerTick
 from memwatch_web.problems import Problem
 from memwatch_web.stream import Broker, EventStream, sse
@@ -26,8 +26,6 @@ from memwatch_web.stream import Broker, EventStream, sse
 MOST_SERIES = 20
 MOST_POINTS = 2000
 JSON_TYPE = "application/json"
-# Longer than a driver may take to answer: then this is a hung disk.
-BACKENDS_DEADLINE_SECONDS = 20.0
 STREAM_EVENTS = ("snapshot", "pressure", "event")
 
 # Path, and how its answer is read off a snapshot. What the answers look like is in `contract`.
@@ -48,15 +46,15 @@ def current(monitor: Monitor) -> Snapshot:
     return monitor.latest
 
 
-FindBackends = Callable[[Snapshot], Backends]
+FindBackends = Shared[Snapshot, Backends]
 
 
-def create_router(monitor: Monitor, broker: Broker, find_backends: FindBackends) -> APIRouter:
+def create_router(monitor: Monitor, broker: Broker, finding: FindBackends) -> APIRouter:
     router = APIRouter(prefix="/api/v1", tags=["memory"])
     for name, render in PARTS:
         _add_part(router, monitor, name, render)
     _add_lists(router, monitor)
-    _add_backends(router, monitor, find_backends)
+    _add_backends(router, monitor, finding)
     _add_history(router, monitor)
     _add_release(router, monitor)
     _add_stream(router, monitor, broker)
@@ -84,22 +82,15 @@ def _add_lists(router: APIRouter, monitor: Monitor) -> None:
         return Response(to_bytes(as_json.events_json(monitor.events.latest(limit))), media_type=JSON_TYPE)
 
 
-def _add_backends(router: APIRouter, monitor: Monitor, find: FindBackends) -> None:
-    looking: Shared[Backends] = Shared("backends", BACKENDS_DEADLINE_SECONDS)
-
+def _add_backends(router: APIRouter, monitor: Monitor, finding: FindBackends) -> None:
     @router.get("/backends")
     async def backends() -> Response:
         """What can be computed with here (CPU, CUDA, ROCm, Metal, OpenCL, Vulkan), or why not; looks at most once a
         minute."""
-        snapshot = current(monitor)
         try:
-            found = await looking.do(lambda: find(snapshot))
-        except TimeoutError:
-            raise Problem(
-                503,
-                f"looking for backends took more than {BACKENDS_DEADLINE_SECONDS:.0f} s: a file system may hang.",
-                headers={"Retry-After": "60"},
-            ) from None
+            found = await finding.ask(current(monitor))
+        except NotDone as error:
+            raise Problem(503, f"{error}.", headers={"Retry-After": "60"}) from None
         return Response(to_bytes(as_json.backends_json(found)), media_type=JSON_TYPE)
 
 

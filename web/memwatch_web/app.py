@@ -40,7 +40,7 @@ def create_app(
     broker: Broker,
     notifiers: Sequence[Notifier],
     date_headers: MutableSequence[tuple[bytes, bytes]],
-    find_backends: FindBackends,
+    finding: FindBackends,
 ) -> ASGIApp:
     """All faces of one monitor behind the gate."""
     app = Application(
@@ -54,7 +54,7 @@ def create_app(
     problems.install(app)
     exporter = Exporter(__version__, lambda: monitor.watches, notifiers, lambda: options().process_metrics)
     app.router.routes.insert(0, Route("/metrics", Metrics(monitor, exporter), methods=["GET"]))
-    app.include_router(create_router(monitor, broker, find_backends))
+    app.include_router(create_router(monitor, broker, finding))
     _add_health(app, monitor)
     _add_pages(app, monitor, pages, broker)
     _add_static(app)

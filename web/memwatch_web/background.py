@@ -8,37 +8,54 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
-class Shared(Generic[T]):
-    """One piece of work at a time: whoever asks while it is under way gets what comes of it. For one event loop.
+class NotDone(Exception):
+    """No result, in a sentence: it takes too long, or the daemon is stopping."""
+
+
+class Shared(Generic[A, T]):
+    """`work` for whoever asks; who asks while it is under way gets what comes of it. For one event loop.
 
     Its thread is not waited for at exit, as a pool's would be: work that hangs in the kernel keeps nobody from
     stopping the daemon.
     """
 
-    def __init__(self, name: str, deadline_seconds: float) -> None:
+    def __init__(self, work: Callable[[A], T], name: str, deadline_seconds: float) -> None:
+        self._work = work
         self._name = name
         self._deadline = deadline_seconds
         self._running: asyncio.Future[T] | None = None
+        self._closed = False
 
-    async def do(self, work: Callable[[], T]) -> T:
-        """What `work` returns or raises. Raises TimeoutError after the deadline, and the work goes on."""
+    async def ask(self, about: A) -> T:
+        """What the work returns or raises. Raises NotDone after the deadline; the work itself goes on."""
         if self._running is None or self._running.done():
-            self._running = asyncio.wrap_future(self._start(work))
+            self._running = asyncio.wrap_future(self._start(about))
         try:
             return await asyncio.wait_for(asyncio.shield(self._running), self._deadline)
-        except asyncio.TimeoutError:  # since 3.11 the same as TimeoutError
-            raise TimeoutError from None
+        except asyncio.TimeoutError:
+            raise NotDone(f"looking for {self._name} took more than {self._deadline:g} s") from None
+        except asyncio.CancelledError:
+            if self._closed:
+                raise NotDone("memwatchd is stopping") from None
+            raise
 
-    def _start(self, work: Callable[[], T]) -> Future[T]:
+    def close(self) -> None:
+        """Whoever waits gets NotDone at once."""
+        self._closed = True
+        if self._running is not None:
+            self._running.cancel()
+
+    def _start(self, about: A) -> Future[T]:
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()
 
         def run() -> None:
             try:
-                future.set_result(work())
+                future.set_result(self._work(about))
             except Exception as error:  # noqa: BLE001  it is raised again where the result is awaited
                 future.set_exception(error)
 

@@ -150,6 +150,7 @@ def question_of(url: Address | None, as_json: bool) -> Question:
     cls=DocumentedGroup,
     help=ABOUT,
     invoke_without_command=True,
+    subcommand_metavar="COMMAND [ARGS]...",
     context_settings={"help_option_names": ["--help"], "max_content_width": 110},
 )
 @click.option(
