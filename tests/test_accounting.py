@@ -10,7 +10,7 @@ from fakes import GIB, ram
 from memwatch.collector import Findings
 from memwatch.composition import composed
 from memwatch.model import Absent, Architecture, Bytes, Content, Device, Pool, PoolKind, Process, Share, ShareKind
-from memwatch.nvml.reading import GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlReading
+from memwatch.nvml.reading import GpuInstance, GpuMemory, GpuProcess, GpuReading, MissingGpu, NvmlReading
 from memwatch.snapshot import Machine, Node
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -296,6 +296,26 @@ def test_ids_follow_the_bus_and_not_nvmls_order() -> None:
 
     assert [device.uuid for device in accounts(second, first).devices] == ["GPU-a", "GPU-b"]
     assert [device.uuid for device in accounts(first, second).devices] == ["GPU-a", "GPU-b"]
+
+
+def test_a_gpu_that_vanished_keeps_its_number_and_the_others_theirs() -> None:
+    """It is listed as missing, has no pool, and does not make a machine of equal GPUs a mixed one."""
+    cards = [
+        gpu("H100", memory=memory(81559, 479, 0, 81080), pci=f"0000:{bus}:00.0", uuid=f"GPU-{bus}")
+        for bus in ("1b", "43")
+    ]
+    gone = MissingGpu("GPU-1b", "0000:1b:00.0", "H100")
+    reading = NvmlReading("580.126.09", "13.0", (cards[1],), missing=(gone,))
+
+    found = composed([Findings(pools=(ram(GIB),), machine=Machine("test"), nvml=reading)])
+
+    assert [(device.id, device.uuid, device.state) for device in found.devices] == [
+        ("gpu0", "GPU-1b", "missing"),
+        ("gpu1", "GPU-43", "ok"),
+    ]
+    assert [pool.id for pool in found.pools] == ["ram", "gpu1"]
+    assert found.machine is not None
+    assert found.machine.architecture == "discrete"
 
 
 def test_a_process_holds_where_the_bytes_lie() -> None:

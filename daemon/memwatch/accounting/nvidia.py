@@ -21,7 +21,7 @@ from memwatch.model import (
     Words,
     total_of,
 )
-from memwatch.nvml.reading import Ecc, GpuInstance, GpuMemory, GpuReading, NvmlReading, Xid
+from memwatch.nvml.reading import Ecc, GpuInstance, GpuMemory, GpuReading, MissingGpu, NvmlReading, Xid
 from memwatch.snapshot import Machine, Node
 
 EXPLANATIONS = {
@@ -47,7 +47,7 @@ def holdings_of(found: Findings, first: int) -> list[Holding]:
         return []
     reading, machine, ram = found.nvml, found.machine or Machine(), ram_of(found.pools)
     size = ram.size_bytes if ram else None
-    gpus = in_stable_order(reading.gpus)
+    gpus = in_stable_order([*reading.gpus, *(absent_gpu(gpu) for gpu in reading.missing)])
     holdings = [
         holding_of(
             gpu,
@@ -63,6 +63,11 @@ def holdings_of(found: Findings, first: int) -> list[Holding]:
 def in_stable_order(gpus: Sequence[GpuReading]) -> list[GpuReading]:
     """By PCI address: NVML's own order may change with a reboot, and ids must not."""
     return sorted(gpus, key=lambda gpu: (str(gpu.pci), gpu.index))
+
+
+def absent_gpu(missing: MissingGpu) -> GpuReading:
+    """A GPU that was there before, as it is now: it keeps its place in the order, so the others keep their ids."""
+    return GpuReading(-1, missing.uuid, missing.pci, missing.name, state="missing")
 
 
 class Place(NamedTuple):

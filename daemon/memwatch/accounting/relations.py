@@ -9,6 +9,7 @@ from memwatch.collector import Findings
 from memwatch.holding import Holding, ram_of
 from memwatch.model import (
     Absent,
+    Architecture,
     Bytes,
     Content,
     Device,
@@ -186,8 +187,10 @@ def _with_device_bytes(process: Process, held: Mapping[str, Bytes], in_rss: set[
 
 
 def with_architecture(machine: Machine, holdings: Sequence[Holding]) -> Machine:
-    kinds = {holding.device.architecture.value for holding in holdings}
+    """A device that cannot be told (one that is lost, say) does not make the others' machine another one."""
+    told = [one for one in holdings if one.device.architecture is not Architecture.UNKNOWN] or holdings
+    kinds = {holding.device.architecture.value for holding in told}
     if len(kinds) > 1:
         return replace(machine, architecture="mixed", explanation=MIXED)
-    explanations = dict.fromkeys(holding.explanation for holding in holdings)
+    explanations = dict.fromkeys(holding.explanation for holding in told)
     return replace(machine, architecture=kinds.pop(), explanation=" ".join(explanations))
