@@ -10,7 +10,7 @@ from fakes import GIB, ram
 from memwatch.collector import Findings
 from memwatch.composition import composed
 from memwatch.model import Absent, Architecture, Bytes, Content, Device, Pool, PoolKind, Process, Share, ShareKind
-from memwatch.nvml.reading import GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlReading
+from memwatch.nvml.reading import GpuInstance, GpuMemory, GpuProcess, GpuReading, MissingGpu, NvmlReading
 from memwatch.snapshot import Machine, Node
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -142,6 +142,9 @@ def test_a_small_carve_out_is_not_the_gpus_capacity() -> None:
     assert found.devices[0].architecture is Architecture.CARVEOUT
     assert found.pools[1].kind is PoolKind.CARVEOUT
     assert found.pools[1].size_bytes == 8128 * MIB
+    assert found.devices[0].allocates_from == ("gpu0", "ram")
+    assert found.devices[0].headroom_bytes is NO
+    assert "the driver does not say" in found.devices[0].notes[0]
 
 
 def test_gh200_in_numa_mode_counts_its_hbm_once() -> None:
@@ -170,6 +173,46 @@ def test_gh200_in_numa_mode_counts_its_hbm_once() -> None:
     assert (found.shares[0].kind, found.shares[0].within) == (ShareKind.NVML_USED, "gpu0")
     assert found.shares[0].used_bytes == 2 * MIB
     assert found.devices[0].architecture is Architecture.COHERENT
+
+
+def test_gh200_says_who_holds_each_of_its_two_pools() -> None:
+    """By node: what lies on the HBM is taken out of System RAM's parts; the driver's part is named; all adds up."""
+    size, hbm = 600 * GIB, 96 * GIB
+    on_gpu = (Content("anonymous", 2 * GIB), Content("shared_memory", GIB), Content("kernel", GIB))
+    node = Node(1, hbm, 40 * GIB, 30 * GIB, has_cpus=False, contents=on_gpu)
+    parts = {
+        "anonymous": 50,
+        "shared_memory": 3,
+        "huge_pages": 0,
+        "kernel": 9,
+        "unattributed": 78,
+        "page_cache": 60,
+    }
+    contents = tuple(Content(kind, part * GIB) for kind, part in (parts | {"free": 400}).items())
+    host = replace(ram(140 * GIB, size), free_bytes=400 * GIB, contents=contents, unattributed_bytes=78 * GIB)
+    gh200 = gpu("NVIDIA GH200 480GB", memory=memory(97871, 1103, 48 * 1024, 48719), bar1_bytes=NO, numa_node=1)
+
+    system, gpu0 = accounts(gh200, host=host, nodes=(node,)).pools
+
+    assert {part.kind: part.size_bytes // GIB for part in gpu0.contents} == {
+        "anonymous": 2,
+        "shared_memory": 1,
+        "kernel": 1,
+        "devices": 48,
+        "unattributed": 4,
+        "page_cache": 10,
+        "free": 30,
+    }
+    assert {part.kind: part.size_bytes // GIB for part in system.contents} == {
+        "anonymous": 48,
+        "shared_memory": 2,
+        "huge_pages": 0,
+        "kernel": 8,
+        "unattributed": 26,
+        "page_cache": 50,
+        "free": 370,
+    }
+    assert (gpu0.unattributed_bytes, system.unattributed_bytes) == (4 * GIB, 26 * GIB)
 
 
 def test_gh200_in_cdmm_mode_keeps_memtotal_whole() -> None:
@@ -296,6 +339,26 @@ def test_ids_follow_the_bus_and_not_nvmls_order() -> None:
 
     assert [device.uuid for device in accounts(second, first).devices] == ["GPU-a", "GPU-b"]
     assert [device.uuid for device in accounts(first, second).devices] == ["GPU-a", "GPU-b"]
+
+
+def test_a_gpu_that_vanished_keeps_its_number_and_the_others_theirs() -> None:
+    """It is listed as missing, has no pool, and does not make a machine of equal GPUs a mixed one."""
+    cards = [
+        gpu("H100", memory=memory(81559, 479, 0, 81080), pci=f"0000:{bus}:00.0", uuid=f"GPU-{bus}")
+        for bus in ("1b", "43")
+    ]
+    gone = MissingGpu("GPU-1b", "0000:1b:00.0", "H100")
+    reading = NvmlReading("580.126.09", "13.0", (cards[1],), missing=(gone,))
+
+    found = composed([Findings(pools=(ram(GIB),), machine=Machine("test"), nvml=reading)])
+
+    assert [(device.id, device.uuid, device.state) for device in found.devices] == [
+        ("gpu0", "GPU-1b", "missing"),
+        ("gpu1", "GPU-43", "ok"),
+    ]
+    assert [pool.id for pool in found.pools] == ["ram", "gpu1"]
+    assert found.machine is not None
+    assert found.machine.architecture == "discrete"
 
 
 def test_a_process_holds_where_the_bytes_lie() -> None:

@@ -19,6 +19,7 @@ from memwatch_web.pages import Pages
 from memwatch_web.stream import Broker
 from memwatch_web.webhook_delivery import close_all, notify
 from memwatchd import wiring
+from memwatchd.reading import first_tick
 from memwatchd.service import Notifier
 from memwatchd.settings.changes import describe_changes
 from memwatchd.settings.model import Settings
@@ -52,13 +53,16 @@ class Daemon:
         return wiring.face_options_of(self.settings)
 
     def start(self) -> None:
-        """Everything that can be done before anybody may ask: threads and the first snapshot."""
+        """Begin to ask the sources, and what else needs a thread."""
         for warning in filter(None, (*self.settings.warnings, wiring.exposure_of(self.settings))):
             log.warning("%s", warning)
         for receiver in self.receivers:
             receiver.start()
         self.sampler.start()
-        self.monitor.tick()
+
+    def first_tick(self) -> None:
+        """What everybody may ask for from now on."""
+        first_tick(self.sampler, self.monitor)
 
     def start_ticking(self) -> None:
         """From here on nothing big is built any more: return what building left over, then lock what stays."""

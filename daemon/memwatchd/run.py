@@ -24,11 +24,12 @@ def serve(settings: Settings, load: Callable[[], Settings]) -> int:
         print(f"memwatchd: {error}", file=sys.stderr)
         return EXIT_CONFIGURATION
     daemon = Daemon(settings, load)
+    daemon.start()
     # FastAPI comes after the pages: its import uses the memory again that compiling their templates left
     # behind (57.2 instead of 60.6 MiB resident, CPython 3.11, November 2026).
     from memwatchd import server
 
-    daemon.start()
+    daemon.first_tick()
     try:
         asyncio.run(server.serve(daemon, sockets))
     finally:
