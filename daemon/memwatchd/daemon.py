@@ -12,6 +12,7 @@ from memwatch.collectors import enlist
 from memwatch.monitor import Monitor
 from memwatch.sampler import Sampler
 from memwatch.snapshot import Snapshot
+from memwatch.stalltrigger import StallTrigger
 from memwatch_web.options import FaceOptions
 from memwatch_web.pages import Pages
 from memwatch_web.stream import Broker
@@ -35,7 +36,8 @@ class Daemon:
         roots, clock = wiring.roots_of(settings), SystemClock()
         self.settings = settings
         self.sampler = Sampler(enlist(roots, wiring.collector_options_of(settings)), clock)
-        self.monitor = Monitor(self.sampler, clock, wiring.rules_of(settings), wiring.identity_of(roots))
+        trigger = StallTrigger(roots.procfs / "pressure/memory")
+        self.monitor = Monitor(self.sampler, clock, wiring.rules_of(settings), wiring.identity_of(roots), trigger)
         self.pages = Pages(lambda: self.monitor.rules.pressure)
         self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)
         self.receivers = wiring.receivers_of(settings)
@@ -76,6 +78,7 @@ class Daemon:
 
     def stop_ticking(self) -> None:
         self._stop.set()
+        self.monitor.wake()
 
     def stop(self) -> None:
         self.service.stopping()

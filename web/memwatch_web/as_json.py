@@ -108,7 +108,7 @@ def processes_json(snapshot: Snapshot) -> list[Json]:
 
 
 def pressure_json(snapshot: Snapshot) -> list[Json]:
-    return [record_json(pressure) for pressure in snapshot.pressure]
+    return [record_json(pressure, corroborated=pressure.corroborated) for pressure in snapshot.pressure]
 
 
 def collectors_json(snapshot: Snapshot) -> list[Json]:

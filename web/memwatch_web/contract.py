@@ -166,11 +166,13 @@ class PressureReason(Answer):
 
 class Pressure(Figures):
     target: str
+    kind: str = Field(description="The kind of the pool or share.")
     level: LevelWord
     base_level: LevelWord
     ratio: float
     reasons: list[PressureReason]
-    seconds_to_full: float | None
+    seconds_to_full: float | None = Field(description="At the current rate; null where there is no trend.")
+    corroborated: bool = Field(description="Whether any signal besides use speaks for the level.")
 
 
 class Collector(Figures):
