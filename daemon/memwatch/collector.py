@@ -11,6 +11,7 @@ from typing import Protocol
 from memwatch.model import Absent, Device, Pool, Process, Share
 from memwatch.nvml.reading import NvmlReading
 from memwatch.snapshot import Kernel, Machine, Node, ProcessScan, Stalls, Swap, Zram
+from memwatch.tegra.reading import NvMapReading, TegraReading, TegrastatsReading
 
 
 class Unavailable(Exception):
@@ -49,6 +50,9 @@ class Findings:
     nodes: tuple[Node, ...] = ()
     kernel: Kernel | None = None
     nvml: NvmlReading | None = None
+    tegra: TegraReading | None = None
+    nvmap: NvMapReading | None = None
+    tegrastats: TegrastatsReading | None = None
     nvml_is_stale: bool = False
     rejected: int = 0
 

@@ -10,13 +10,17 @@ NVIDIA, AMD, INTEL = "10de", "1002", "8086"
 
 
 class GpuPids:
-    """Which processes hold memory of a GPU: told by one collector, asked by another. Replaced whole."""
+    """Which processes hold memory of a GPU: told by some collectors, asked by another."""
 
     def __init__(self) -> None:
-        self.pids: frozenset[int] = frozenset()
+        self._by_source: dict[str, frozenset[int]] = {}
+
+    def tell(self, source: str, pids: frozenset[int]) -> None:
+        """What one collector knows now, instead of what it said before."""
+        self._by_source[source] = pids
 
     def __call__(self) -> frozenset[int]:
-        return self.pids
+        return frozenset().union(*self._by_source.values())
 
 
 def pci_vendors(roots: Roots) -> frozenset[str]:

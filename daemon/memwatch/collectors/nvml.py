@@ -94,5 +94,5 @@ class Collector:
         """An idle machine says the same again and again: that is looked at once."""
         if self._last is None or self._last[0] != answer:
             self._last = (answer, reading_of(answer))
-            self._pids.pids = pids_of(self._last[1])
+            self._pids.tell(self.name, pids_of(self._last[1]))
         return self._last[1]
