@@ -6,13 +6,17 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from daemon_process import RunningDaemon, running_daemon
 from machine_folders import FOLDER, NAMES
+from nvml_machine import Simulator
+from sample_nvml import READY
 
 # Pages of 64 KiB are simulated by an argument of the collectors; a running daemon asks its own kernel.
-RUN_HERE = tuple(name for name in NAMES if name != "arm64-64k-pages")
+RUN_HERE = (*(name for name in NAMES if name != "arm64-64k-pages"), *READY)
 VOLATILE = (
     "memwatch_collector_duration_seconds{",
     "memwatch_collector_last_success_timestamp_seconds{",
@@ -24,27 +28,47 @@ VOLATILE = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A machine to run the daemon on: where it looks, what is in its environment, where its metrics are written."""
+
+    roots: list[str]
+    environ: Mapping[str, str]
+    golden: Path
+    waits_for: str | None = None
+
+
 def roots_arguments(name: str) -> list[str]:
     folder = FOLDER / name
     return [f"--procfs={folder / 'proc'}", f"--sysfs={folder / 'sys'}", f"--rootfs={folder / 'root'}"]
 
 
-def exported(daemon: RunningDaemon) -> str:
+def host_of(name: str, scratch: Path) -> Host:
+    """A machine by its name, NVIDIA's with their simulated driver."""
+    if name not in READY:
+        return Host(roots_arguments(name), {}, FOLDER / name / "metrics.txt")
+    simulator = Simulator.of(scratch, READY[name])
+    folder = FOLDER / str(READY[name].host)
+    variant = "" if folder.name == name else f".{name.removeprefix(folder.name).strip('-')}"
+    return Host(simulator.roots, simulator.environ, folder / f"metrics{variant}.txt", "nvml")
+
+
+def exported(daemon: RunningDaemon, waits_for: str | None = None) -> str:
     """The stable part of /metrics once every collector has said what it has to say."""
     daemon.wait_for("/api/v1/collectors", lambda found: all(one["state"] != "starting" for one in found))
+    if waits_for:
+        daemon.wait_for(
+            "/api/v1/collectors",
+            lambda found: any((one["name"], one["state"]) == (waits_for, "ok") for one in found),
+        )
     lines = daemon.get("/metrics").text.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith(VOLATILE) and " process_" not in line)
 
 
-def golden_path(name: str) -> Path:
-    return FOLDER / name / "metrics.txt"
-
-
 if __name__ == "__main__":
     for machine in RUN_HERE:
-        with (
-            tempfile.TemporaryDirectory() as scratch,
-            running_daemon(Path(scratch), "--interval", "200ms", *roots_arguments(machine)) as running,
-        ):
-            golden_path(machine).write_text(exported(running))
-            print(golden_path(machine))
+        with tempfile.TemporaryDirectory() as scratch:
+            host = host_of(machine, Path(scratch))
+            with running_daemon(Path(scratch), "--interval", "200ms", *host.roots, environ=host.environ) as running:
+                host.golden.write_text(exported(running, host.waits_for))
+            print(host.golden)

@@ -35,7 +35,9 @@ def machine_folder(name: str) -> MachineFolder:
 def plain(findings: Findings) -> dict[str, Any]:
     """Findings as they are written in expected.json: fields that were not found are left out."""
     named = {field.name: getattr(findings, field.name) for field in fields(findings)}
-    return {name: _plain(value) for name, value in named.items() if value not in (None, (), False, 0)}
+    return {
+        name: _plain(value) for name, value in named.items() if value not in (None, (), False, 0, {}, frozenset())
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from fakes import GIB, ram
-from memwatch.accounting import Accounts, account, device_bytes_by_pid
-from memwatch.model import Absent, Architecture, Bytes, Content, Pool, PoolKind, ShareKind
-from memwatch.nvml.reading import GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlReading
+from memwatch.collector import Findings
+from memwatch.composition import composed
+from memwatch.model import Absent, Architecture, Bytes, Content, Device, Pool, PoolKind, Process, Share, ShareKind
+from memwatch.nvml.reading import GpuInstance, GpuMemory, GpuProcess, GpuReading, MissingGpu, NvmlReading
 from memwatch.snapshot import Machine, Node
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -30,11 +31,39 @@ def gb10(*processes: GpuProcess, **fields: object) -> GpuReading:
     return gpu("NVIDIA GB10", memory=NO, bar1_bytes=NO, addressing_mode="ats", processes=processes, **fields)
 
 
+@dataclass(frozen=True)
+class Accounts:
+    """What is looked at here of a machine."""
+
+    pools: tuple[Pool, ...]
+    shares: tuple[Share, ...]
+    devices: tuple[Device, ...]
+    processes: tuple[Process, ...]
+    machine: Machine
+
+
 def accounts(
-    *gpus: GpuReading, host: Pool | None = None, nodes: tuple[Node, ...] = (), contained: bool = False
+    *gpus: GpuReading,
+    host: Pool | None = None,
+    nodes: tuple[Node, ...] = (),
+    contained: bool = False,
+    machine: Machine | None = None,
+    pids: tuple[int, ...] = (),
+    rejected: frozenset[str] = frozenset(),
 ) -> Accounts:
-    machine = Machine("test", in_container=contained)
-    return account((host or ram(16 * GIB),), nodes, machine, NvmlReading("580.126.09", "13.0", gpus))
+    found = composed(
+        [
+            Findings(
+                pools=(host or ram(16 * GIB),),
+                nodes=nodes,
+                machine=machine or Machine("test", in_container=contained),
+                processes=tuple(Process(pid, 1.0, "python", GIB, GIB, "rss") for pid in pids),
+            ),
+            Findings(nvml=NvmlReading("580.126.09", "13.0", gpus), stale=rejected),
+        ]
+    )
+    assert found.machine is not None
+    return Accounts(found.pools, found.shares, found.devices, found.processes, found.machine)
 
 
 SPARK = 127600748 * KIB
@@ -269,6 +298,26 @@ def test_ids_follow_the_bus_and_not_nvmls_order() -> None:
     assert [device.uuid for device in accounts(first, second).devices] == ["GPU-a", "GPU-b"]
 
 
+def test_a_gpu_that_vanished_keeps_its_number_and_the_others_theirs() -> None:
+    """It is listed as missing, has no pool, and does not make a machine of equal GPUs a mixed one."""
+    cards = [
+        gpu("H100", memory=memory(81559, 479, 0, 81080), pci=f"0000:{bus}:00.0", uuid=f"GPU-{bus}")
+        for bus in ("1b", "43")
+    ]
+    gone = MissingGpu("GPU-1b", "0000:1b:00.0", "H100")
+    reading = NvmlReading("580.126.09", "13.0", (cards[1],), missing=(gone,))
+
+    found = composed([Findings(pools=(ram(GIB),), machine=Machine("test"), nvml=reading)])
+
+    assert [(device.id, device.uuid, device.state) for device in found.devices] == [
+        ("gpu0", "GPU-1b", "missing"),
+        ("gpu1", "GPU-43", "ok"),
+    ]
+    assert [pool.id for pool in found.pools] == ["ram", "gpu1"]
+    assert found.machine is not None
+    assert found.machine.architecture == "discrete"
+
+
 def test_a_process_holds_where_the_bytes_lie() -> None:
     """In the CUDA Pool on a unified machine, in the instance under MIG, in the card otherwise."""
     mig = gpu(
@@ -279,11 +328,44 @@ def test_a_process_holds_where_the_bytes_lie() -> None:
         processes=(GpuProcess(8, 448 * MIB, 1),),
     )
     card = gpu("NVIDIA RTX 4090", memory=memory(24564, 300, 64, 24200), processes=(GpuProcess(8, 64 * MIB),))
-    reading = NvmlReading("580", "13.0", (card, mig))
-    unified = NvmlReading("580", "13.0", (gb10(GpuProcess(9, GIB)),))
+    held = accounts(card, mig, pids=(8,)).processes[0]
+    in_pool = accounts(gb10(GpuProcess(9, GIB)), host=ram(GIB, SPARK), pids=(9,)).processes[0]
 
-    held = device_bytes_by_pid(reading, account((ram(GIB),), (), Machine(), reading))
-    in_pool = device_bytes_by_pid(unified, account((ram(GIB, SPARK),), (), Machine(), unified))
+    assert held.device_bytes == {"gpu0": 64 * MIB, "gpu1.mig1": 448 * MIB}
+    assert held.footprint_bytes == GIB + 512 * MIB
+    assert in_pool.device_bytes == {"cuda0": GIB}
 
-    assert held == {8: {"gpu0": 64 * MIB, "gpu1.mig1": 448 * MIB}}
-    assert in_pool == {9: {"cuda0": GIB}}
+
+def test_where_processes_are_hidden_their_sum_is_not_the_cuda_pool() -> None:
+    """A container's list is partial: the pool has no figure, the list says so, and so does a sentence."""
+    hidden = Machine("test", in_container=True, sees_all_processes=False)
+
+    found = accounts(gb10(GpuProcess(9, GIB)), host=ram(30 * GIB, SPARK), machine=hidden, pids=(9,))
+
+    assert found.shares[0].used_bytes is Absent.NOT_PERMITTED
+    assert found.devices[0].process_list == "partial"
+    assert "outside this container" in found.devices[0].notes[0]
+    assert found.processes[0].device_bytes == {"cuda0": GIB}
+
+
+def test_cudas_own_free_stands_beside_the_headroom() -> None:
+    """On one pool CUDA calls MemFree free, and page cache used: both figures are there, each under its name."""
+    host = ram(30 * GIB, SPARK)
+
+    device = accounts(gb10(), host=host).devices[0]
+
+    assert device.api_free_bytes == {"cuda": host.free_bytes}
+    assert device.headroom_bytes == host.available_bytes
+
+
+def test_a_silent_driver_leaves_the_node_of_a_gh200_its_figures() -> None:
+    """HBM is read from the NUMA node; what only NVML says is stale, and MemTotal is still counted once."""
+    node = Node(1, 96 * GIB, 60 * GIB, 55 * GIB, has_cpus=False)
+    gh200 = gpu("NVIDIA GH200 480GB", memory=memory(97871, 1103, 2, 96767), bar1_bytes=NO, numa_node=1)
+
+    found = accounts(gh200, host=ram(100 * GIB, 576 * GIB), nodes=(node,), rejected=frozenset({"nvml"}))
+
+    assert [(pool.id, pool.size_bytes) for pool in found.pools] == [("ram", 480 * GIB), ("gpu0", 96 * GIB)]
+    assert found.pools[1].available_bytes == 60 * GIB
+    assert found.shares[0].used_bytes is Absent.STALE
+    assert found.devices[0].state == "stalled"

@@ -66,7 +66,7 @@ def test_a_discrete_gpu_says_everything(tmp_path: Path) -> None:
     )
     assert (gpu.addressing_mode, gpu.virtualization_mode, gpu.numa_node) == ("hmm", "none", UNSUPPORTED)
     assert (gpu.mig_enabled, gpu.instances, gpu.recovery_action) == (UNSUPPORTED, (), "none")
-    assert (found.rejected, found.missing_uuids, found.xids) == ({}, (), ())
+    assert (found.rejected, found.missing, found.xids) == ({}, (), ())
 
 
 @pytest.mark.parametrize("machine", [GB10, THOR])

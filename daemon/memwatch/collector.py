@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from memwatch.model import Absent, Device, Pool, Process, Share
 from memwatch.nvml.reading import NvmlReading
@@ -35,7 +35,9 @@ class Roots:
 class Findings:
     """What one collector found at one time. Empty fields mean: not this collector's business.
 
-    `rejected` counts answers of this time that contradicted themselves and were left out.
+    `pci_gpus` counts the GPUs on the PCI bus by their maker. `rejected` counts answers of this time that
+    contradicted themselves and were left out. `stale` names the readings (`READINGS`) that are too old to
+    repeat: they say only what was there.
     """
 
     pools: tuple[Pool, ...] = ()
@@ -49,23 +51,31 @@ class Findings:
     stalls: Stalls | None = None
     nodes: tuple[Node, ...] = ()
     kernel: Kernel | None = None
+    pci_gpus: Mapping[str, int] | None = None
     nvml: NvmlReading | None = None
     tegra: TegraReading | None = None
     nvmap: NvMapReading | None = None
     tegrastats: TegrastatsReading | None = None
-    nvml_is_stale: bool = False
+    stale: frozenset[str] = frozenset()
     rejected: int = 0
 
     def aged(self) -> Findings:
         """The same things with every measured figure stale: sizes and identities stay, readings go."""
+        readings: dict[str, Any] = {name: getattr(self, name) for name in READINGS}
         return Findings(
+            machine=self.machine,
+            pci_gpus=self.pci_gpus,
             pools=tuple(aged_pool(pool) for pool in self.pools),
             shares=tuple(aged_share(share) for share in self.shares),
             devices=tuple(aged_device(device) for device in self.devices),
-            machine=self.machine,
-            nvml=self.nvml,
-            nvml_is_stale=self.nvml is not None,
+            nodes=tuple(aged_node(node) for node in self.nodes),
+            stale=frozenset(name for name, reading in readings.items() if reading is not None),
+            **readings,
         )
+
+
+# The fields of Findings that hold what a driver said, for `composition` to make sense of.
+READINGS = ("nvml", "tegra", "nvmap", "tegrastats")
 
 
 def aged_pool(pool: Pool) -> Pool:
@@ -86,7 +96,23 @@ def aged_share(share: Share) -> Share:
 
 
 def aged_device(device: Device) -> Device:
-    return replace(device, headroom_bytes=Absent.STALE, state="stalled")
+    return replace(
+        device,
+        headroom_bytes=Absent.STALE,
+        process_list=Absent.STALE,
+        api_free_bytes={},
+        busy_ratio=Absent.STALE,
+        memory_busy_ratio=Absent.STALE,
+        state="stalled",
+    )
+
+
+def aged_node(node: Node) -> Node:
+    """A node's size and processors stay: by them GPU memory inside MemTotal is told apart."""
+    stale = Absent.STALE
+    return replace(
+        node, available_bytes=stale, free_bytes=stale, largest_free_block_bytes=stale, free_4mib_bytes=stale
+    )
 
 
 class Collector(Protocol):

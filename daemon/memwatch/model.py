@@ -6,7 +6,7 @@ so whoever shows it has to decide what "unknown" looks like there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -23,6 +23,18 @@ class Absent(Enum):
 
 Bytes = int | Absent
 Words = str | Absent
+
+
+def total_of(figures: Iterable[Bytes] | Absent) -> Bytes:
+    """The sum of figures; why there is none if one of them is not known, or if there is no list of them."""
+    if isinstance(figures, Absent):
+        return figures
+    total = 0
+    for figure in figures:
+        if isinstance(figure, Absent):
+            return figure
+        total += figure
+    return total
 
 
 class Quality(str, Enum):
@@ -190,7 +202,12 @@ class Share:
 class Device:
     """A GPU. `allocates_from`: the pools and shares it can use; `evidence`: what decided `architecture`.
 
-    `errors` counts, by kind, what the driver says about memory that went wrong: `xid_79`, `ecc_uncorrected`.
+    `api_free_bytes`: what an interface itself calls free, by its name (`cuda`, `rocm`), beside our headroom.
+    `process_list` is `complete` or `partial`: whether every process that holds its memory can be seen.
+    `busy_ratio` and `memory_busy_ratio`: part of the time, 0 to 1, that it computed, that its memory moved data.
+    `errors` counts, by kind, what the driver says about memory that went wrong: `xid_79`, `ecc_uncorrected`;
+    `errors_seen_unix` is when a kind was last seen. `details`: further facts in words. `notes`: sentences for
+    people.
     """
 
     id: str
@@ -205,6 +222,13 @@ class Device:
     state: str = "ok"
     evidence: tuple[str, ...] = ()
     errors: Mapping[str, int] = field(default_factory=dict)
+    errors_seen_unix: Mapping[str, float] = field(default_factory=dict)
+    process_list: Words = Absent.NOT_SUPPORTED
+    api_free_bytes: Mapping[str, Bytes] = field(default_factory=dict)
+    busy_ratio: float | Absent = Absent.NOT_SUPPORTED
+    memory_busy_ratio: float | Absent = Absent.NOT_SUPPORTED
+    details: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         refuse_negative(self, ("headroom_bytes",), "device", self.id)

@@ -8,7 +8,18 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Literal
 
-from memwatch.model import Absent, Bytes, Device, Impossible, Pool, Process, Share, Words, refuse_negative
+from memwatch.model import (
+    Absent,
+    Bytes,
+    Device,
+    Impossible,
+    Pool,
+    Process,
+    Share,
+    Words,
+    refuse_negative,
+    total_of,
+)
 
 CollectorState = Literal["ok", "starting", "failing", "stalled", "unavailable"]
 
@@ -51,12 +62,18 @@ class Pressure:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What this machine is. `architecture` is its devices' one, `mixed`, `cpu_only`, or `unknown`."""
+    """What this machine is. `architecture` is its devices' one, `mixed`, `cpu_only`, or `unknown`.
+
+    `sees_all_processes` is false where a process id namespace hides those outside. `details`: facts in words,
+    such as `soc`.
+    """
 
     name: Words = Absent.NOT_AVAILABLE
     architecture: str = "unknown"
     explanation: str = ""
     in_container: bool = False
+    sees_all_processes: bool = True
+    details: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,19 +256,10 @@ class Snapshot:
     def total(self) -> Total:
         return Total(
             sum(pool.size_bytes for pool in self.pools),
-            _sum_known([pool.used_bytes for pool in self.pools]),
-            _sum_known([pool.available_bytes for pool in self.pools]),
+            total_of([pool.used_bytes for pool in self.pools]),
+            total_of([pool.available_bytes for pool in self.pools]),
         )
 
     @property
     def worst_level(self) -> Level | None:
         return max((pressure.level for pressure in self.pressure), default=None)
-
-
-def _sum_known(figures: list[Bytes]) -> Bytes:
-    total = 0
-    for figure in figures:
-        if isinstance(figure, Absent):
-            return figure
-        total += figure
-    return total

@@ -23,6 +23,8 @@ class Machine(Figures):
     architecture: str = Field(examples=["unified", "discrete", "mixed", "cpu_only", "unknown"])
     explanation: str
     in_container: bool
+    sees_all_processes: bool = Field(description="False where processes outside a container are hidden.")
+    details: dict[str, str] = Field(examples=[{"soc": "tegra234"}])
 
 
 class Pool(Figures):
@@ -86,6 +88,17 @@ class Device(Figures):
     state: str
     evidence: list[str]
     errors: dict[str, int] = Field(description="What the driver says about memory that went wrong, by kind.")
+    errors_seen_unix: dict[str, float] = Field(description="When a kind of error was last seen.")
+    process_list: Literal["complete", "partial"] | None = Field(
+        description="Whether every process that holds memory of the device can be seen."
+    )
+    api_free_bytes: dict[str, int | dict[str, Reason] | None] = Field(
+        description="What an interface itself calls free, by its name.", examples=[{"cuda": 2147483648}]
+    )
+    busy_ratio: float | None = Field(description="Part of the time that it computed, 0 to 1.")
+    memory_busy_ratio: float | None = Field(description="Part of the time that its memory moved data, 0 to 1.")
+    details: dict[str, str] = Field(description="Further facts, in the driver's words.")
+    notes: list[str] = Field(description="What else one should know of it, in sentences.")
 
 
 class Process(Figures):

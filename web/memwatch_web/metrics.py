@@ -59,9 +59,12 @@ class Exporter(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        snapshot = self.snapshot
-        if snapshot is None:
-            return
+        """The families that have something to say on this machine."""
+        if self.snapshot is not None:
+            yield from (family for family in self.families(self.snapshot) if family.samples)
+
+    def families(self, snapshot: Snapshot) -> Iterator[Metric]:
+        """Every family there is, those without a sample included."""
         yield from pool_families(snapshot)
         yield from share_families(snapshot)
         yield from device_families(snapshot)
@@ -158,10 +161,31 @@ def device_families(snapshot: Snapshot) -> Iterator[Metric]:
     yield info
     rows = [((device.id,), device.headroom_bytes) for device in snapshot.devices]
     yield gauge("device_headroom_bytes", "What a device could allocate right now.", rows, ("device",))
-    errors = [((device.id, kind), count) for device in snapshot.devices for kind, count in device.errors.items()]
-    yield counter(
-        "driver_memory_errors", "Memory errors that a driver reports, by kind.", errors, ("device", "kind")
+    frees = [((device.id, api), size) for device in snapshot.devices for api, size in device.api_free_bytes.items()]
+    yield gauge(
+        "device_api_free_bytes", "What an interface itself calls free on a device.", frees, ("device", "api")
     )
+    complete = [
+        ((device.id,), int(device.process_list == "complete"))
+        for device in snapshot.devices
+        if isinstance(device.process_list, str)
+    ]
+    text = "1 if every process that holds memory of a device can be seen, 0 if some are hidden."
+    yield gauge("device_process_list_complete", text, complete, ("device",))
+    busy = [((device.id,), device.busy_ratio) for device in snapshot.devices]
+    yield gauge("device_busy_ratio", "Part of the time that a device computed, 0 to 1.", busy, ("device",))
+    moving = [((device.id,), device.memory_busy_ratio) for device in snapshot.devices]
+    yield gauge("device_memory_busy_ratio", "Part of the time that its memory moved data.", moving, ("device",))
+    yield from driver_error_families(snapshot)
+
+
+def driver_error_families(snapshot: Snapshot) -> Iterator[Metric]:
+    labels = ("device", "kind")
+    errors = [((device.id, kind), count) for device in snapshot.devices for kind, count in device.errors.items()]
+    yield counter("driver_memory_errors", "Memory errors that a driver reports, by kind.", errors, labels)
+    seen = [((device.id, kind), at) for device in snapshot.devices for kind, at in device.errors_seen_unix.items()]
+    text = "When a kind of error was last seen, Unix time."
+    yield gauge("driver_memory_error_last_seen_timestamp_seconds", text, seen, labels)
 
 
 def pressure_families(snapshot: Snapshot) -> Iterator[Metric]:

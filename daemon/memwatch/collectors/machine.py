@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memwatch.collector import Findings, Roots, read_once
@@ -105,6 +106,19 @@ def machine_of(name: Words, gpus: list[str] | None, contained: bool) -> Machine:
     return Machine(name, "unknown", text, contained)
 
 
+def sees_all_processes(second_process: bytes | None, contained: bool) -> bool:
+    """Whether this is the first process id namespace: there, and nowhere else, process 2 is the kernel's.
+
+    Outside of a container a missing process 2 is hidden from this user (`hidepid`), which is another matter.
+    """
+    return not contained or (second_process or b"").startswith(b"2 (kthreadd) ")
+
+
+def is_wsl2(kernel_release: bytes | None) -> bool:
+    """Whether the kernel is the one Microsoft builds for the Windows Subsystem for Linux."""
+    return b"microsoft" in (kernel_release or b"").lower()
+
+
 class Collector:
     name = "machine"
     period_seconds = 60.0
@@ -116,7 +130,14 @@ class Collector:
         self._pci_gpus: list[Gpu] = []
 
     def collect(self) -> Findings:
-        return Findings(machine=machine_of(self._name(), self._gpus(), in_container(self._roots)))
+        contained, procfs = in_container(self._roots), self._roots.procfs
+        wsl2 = is_wsl2(read_once(procfs / "sys/kernel/osrelease"))
+        machine = replace(
+            machine_of(self._name(), self._gpus(), contained),
+            sees_all_processes=sees_all_processes(read_once(procfs / "2/stat"), contained),
+            details={"virtualization": "WSL2"} if wsl2 else {},
+        )
+        return Findings(machine=machine, pci_gpus=Counter(gpu.vendor for gpu in self._pci_gpus))
 
     def close(self) -> None:
         pass

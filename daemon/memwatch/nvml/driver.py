@@ -15,7 +15,7 @@ from memwatch.nvml.codes import LIBRARY_WIDE, Refused, failure_of, reason_of
 from memwatch.nvml.events import Events
 from memwatch.nvml.gpu import Gpu, OutOfReach, Static
 from memwatch.nvml.question import Question
-from memwatch.nvml.reading import GpuReading, NvmlFailure, NvmlReading
+from memwatch.nvml.reading import GpuReading, MissingGpu, NvmlFailure, NvmlReading
 from memwatch.patience import Patience
 
 # A wait for events ends after 1 s. One that does not is stuck in the driver, and NVML cannot be closed under it.
@@ -46,8 +46,8 @@ class Driver:
         self._failure: NvmlFailure | None = None
         self._versions: tuple[Words, Words] = (Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
         self._gpus: list[Gpu | OutOfReach] = []
-        self._known_uuids: dict[str, None] = {}
-        self._missing_uuids: tuple[str, ...] = ()
+        self._known: dict[str, MissingGpu] = {}
+        self._missing: tuple[MissingGpu, ...] = ()
 
     def read(self) -> NvmlReading | NvmlFailure:
         """One round. A failure is repeated, and not tried again, until its time has come."""
@@ -99,12 +99,12 @@ class Driver:
         self._is_open = True
         self._versions = _versions()
         gpus = self._enumerate(binding.number("nvmlDeviceGetCount_v2"))
-        self._note_uuids(gpus)
+        self._note_missing(gpus)
         if not gpus:
             self._shut_down()
-            missing = ", ".join(self._missing_uuids)
-            text = f"NVML sees no GPU any more; missing: {missing}" if missing else "NVML sees no GPU"
-            self._failure = NvmlFailure("no_device", text, missing_uuids=self._missing_uuids)
+            uuids = tuple(gpu.uuid for gpu in self._missing)
+            text = f"NVML sees no GPU any more; missing: {', '.join(uuids)}" if uuids else "NVML sees no GPU"
+            self._failure = NvmlFailure("no_device", text, missing_uuids=uuids)
             return
         self._gpus = gpus
         self._failure = None
@@ -139,10 +139,18 @@ class Driver:
             nobody = reason_of(refused.code)
             return OutOfReach(index, Static(nobody, nobody, nobody), refused.code)
 
-    def _note_uuids(self, gpus: list[Gpu | OutOfReach]) -> None:
-        present = dict.fromkeys(gpu.static.uuid for gpu in gpus if isinstance(gpu.static.uuid, str))
-        self._known_uuids |= present
-        self._missing_uuids = tuple(uuid for uuid in self._known_uuids if uuid not in present)
+    def _note_missing(self, gpus: list[Gpu | OutOfReach]) -> None:
+        """Who was here and is not now. A card that was taken out and replaced is not missed."""
+        statics = [gpu.static for gpu in gpus]
+        present = {static.uuid for static in statics} | {static.pci for static in statics}
+        self._known |= {
+            static.uuid: MissingGpu(static.uuid, static.pci, static.name)
+            for static in statics
+            if isinstance(static.uuid, str)
+        }
+        self._missing = tuple(
+            gpu for gpu in self._known.values() if gpu.uuid not in present and gpu.pci not in present
+        )
 
     def _round(self, now: float) -> NvmlReading:
         self._sieve.rejected = {}
@@ -153,7 +161,7 @@ class Driver:
         return NvmlReading(
             *self._versions,
             gpus,
-            self._missing_uuids,
+            self._missing,
             self._events.xids(),
             self._sieve.rejected,
         )

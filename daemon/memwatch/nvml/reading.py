@@ -8,7 +8,7 @@ from typing import Literal
 
 from memwatch.model import Absent, Bytes, Words
 
-GpuState = Literal["ok", "lost", "needs_reset"]
+GpuState = Literal["ok", "lost", "needs_reset", "missing"]
 AddressingMode = Literal["none", "hmm", "ats"]
 VirtualizationMode = Literal["none", "passthrough", "vgpu_guest", "vgpu_host", "vsga_host"]
 
@@ -93,13 +93,22 @@ class Xid:
 
 
 @dataclass(frozen=True, slots=True)
+class MissingGpu:
+    """A GPU that was there in an earlier reading, and that the driver does not list any more."""
+
+    uuid: str
+    pci: Words
+    name: Words
+
+
+@dataclass(frozen=True, slots=True)
 class NvmlReading:
     """Everything of one round. `rejected` counts, by reason, lists that could not be true and were left out."""
 
     driver: Words
     cuda: Words
     gpus: tuple[GpuReading, ...]
-    missing_uuids: tuple[str, ...] = ()
+    missing: tuple[MissingGpu, ...] = ()
     xids: tuple[Xid, ...] = ()
     rejected: Mapping[str, int] = field(default_factory=dict)
 

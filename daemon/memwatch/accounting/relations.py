@@ -1,0 +1,196 @@
+"""What only the whole can say: what is inside System RAM, what is left along a chain, who holds what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from memwatch.collector import Findings
+from memwatch.holding import Holding, ram_of
+from memwatch.model import (
+    Absent,
+    Architecture,
+    Bytes,
+    Content,
+    Device,
+    Pool,
+    PoolKind,
+    Process,
+    Quality,
+    Share,
+    total_of,
+)
+from memwatch.snapshot import Machine, Node
+
+MIXED = "GPUs of different kinds: each pool below is memory of its own, each share lies inside one."
+
+
+def with_holdings(found: Findings, holdings: Sequence[Holding]) -> Findings:
+    """The machine with its devices: each byte in one pool, each share within its parent, each figure explained."""
+    if not holdings:
+        return found
+    ram = ram_of(found.pools)
+    if ram is not None:
+        ram = without_nodes(ram, [holding.node for holding in holdings if holding.node is not None])
+        beyond = [holding.beyond_meminfo for holding in holdings if holding.beyond_meminfo is not None]
+        ram = with_devices(ram, beyond)
+    others = [pool for pool in found.pools if pool.kind is not PoolKind.SYSTEM_RAM]
+    pools = (*([ram] if ram else []), *others, *(pool for holding in holdings for pool in holding.pools))
+    sizes = {pool.id: pool.size_bytes for pool in pools}
+    shares = (*found.shares, *(clamped(share, sizes) for holding in holdings for share in holding.shares))
+    chains = Chains(pools, shares)
+    return replace(
+        found,
+        pools=pools,
+        shares=shares,
+        devices=(*found.devices, *(chains.with_headroom(holding.device) for holding in holdings)),
+        processes=with_device_bytes(found.processes, holdings),
+        machine=with_architecture(found.machine or Machine(), holdings),
+    )
+
+
+def without_nodes(ram: Pool, nodes: Sequence[Node]) -> Pool:
+    """System RAM without the GPU nodes that MemTotal contains. What it holds by use cannot be told apart then."""
+    sizes = total_of([node.size_bytes for node in nodes])
+    if not nodes or isinstance(sizes, Absent):
+        return ram
+    size = max(0, ram.size_bytes - sizes)
+    available = _less(ram.available_bytes, [node.available_bytes for node in nodes])
+    available = available if isinstance(available, Absent) else min(size, available)
+    return replace(
+        ram,
+        size_bytes=size,
+        used_bytes=available if isinstance(available, Absent) else size - available,
+        available_bytes=available,
+        free_bytes=_less(ram.free_bytes, [node.free_bytes for node in nodes]),
+        unattributed_bytes=Absent.NOT_SUPPORTED,
+        contents=(),
+        source=f"{ram.source} less GPU nodes",
+        quality=Quality.DERIVED,
+    )
+
+
+def _less(figure: Bytes, parts: Sequence[Bytes]) -> Bytes:
+    """Never below 0: the files are not read at the same instant."""
+    taken = total_of(parts)
+    if isinstance(figure, Absent) or isinstance(taken, Absent):
+        return figure if isinstance(figure, Absent) else taken
+    return max(0, figure - taken)
+
+
+def with_devices(ram: Pool, beyond: Sequence[Bytes]) -> Pool:
+    """System RAM with what devices hold taken out of what nobody holds: meminfo has it in none of its lines."""
+    rest = ram.unattributed_bytes
+    if isinstance(rest, Absent):
+        return ram
+    if Absent.STALE in beyond:
+        return replace(ram, unattributed_bytes=Absent.STALE, contents=())
+    known = sum(figure for figure in beyond if isinstance(figure, int))
+    explained = min(known, rest)
+    contents = ram.contents
+    if contents and explained:
+        kept = [
+            replace(one, size_bytes=one.size_bytes - explained) if one.kind == "unattributed" else one
+            for one in contents
+        ]
+        contents = (*kept, Content("devices", explained))
+    return replace(ram, unattributed_bytes=rest - explained, overlap=ram.overlap or known > rest, contents=contents)
+
+
+def clamped(share: Share, sizes: Mapping[str, int]) -> Share:
+    """A driver's limit may be larger than all that is there; then the limit is what is there."""
+    most = sizes.get(share.within)
+    if most is None or isinstance(share.limit_bytes, Absent) or share.limit_bytes <= most:
+        return share
+    note = f"the driver's limit of {share.limit_bytes} bytes exceeds its parent: limited to what is there"
+    return replace(share, limit_bytes=most, note="; ".join(filter(None, (share.note, note))))
+
+
+class Chains:
+    """What is left on the way from a share outward to its pool."""
+
+    def __init__(self, pools: Sequence[Pool], shares: Sequence[Share]) -> None:
+        self._pools = {pool.id: pool for pool in pools}
+        self._shares = {share.id: share for share in shares}
+
+    def with_headroom(self, device: Device) -> Device:
+        """What it could allocate now: of ways into one pool the widest, of different pools all. Swap never."""
+        if device.headroom_bytes is not Absent.NOT_AVAILABLE or not device.allocates_from:
+            return device
+        widest: dict[str, Bytes] = {}
+        for place in device.allocates_from:
+            pool, left = self._left(place, device)
+            before = widest.get(pool)
+            if not isinstance(before, int) or (isinstance(left, int) and left > before):
+                widest[pool] = left
+        return replace(device, headroom_bytes=total_of(widest.values()))
+
+    def _left(self, place: str, device: Device) -> tuple[str, Bytes]:
+        """The pool that a way ends in, and the least that is left on it."""
+        bounds: list[Bytes] = []
+        while place in self._shares:
+            share = self._shares[place]
+            if share.limit_bytes is not Absent.NOT_SUPPORTED:
+                bounds.append(left_of(share))
+            place = share.within
+        pool = self._pools[place]
+        unknown = [bound for bound in bounds if isinstance(bound, Absent)]
+        if unknown:
+            return place, unknown[0]
+        bounds.append(_left_in(pool, device, bool(bounds)))
+        known = [bound for bound in bounds if isinstance(bound, int)]
+        return place, min(known) if known else bounds[0]
+
+
+def _left_in(pool: Pool, device: Device, bounded: bool) -> Bytes:
+    """CUDA takes huge pages where they are configured, and then nothing else (NVIDIA's guidance for GB10)."""
+    if pool.kind is PoolKind.SYSTEM_RAM and pool.set_aside_bytes and device.vendor == "NVIDIA" and not bounded:
+        return pool.set_aside_free_bytes
+    return pool.available_bytes
+
+
+def left_of(share: Share) -> Bytes:
+    """What is left of a share's limit."""
+    if isinstance(share.limit_bytes, Absent):
+        return share.limit_bytes
+    if isinstance(share.used_bytes, Absent):
+        return share.used_bytes
+    return max(0, share.limit_bytes - share.used_bytes)
+
+
+def with_device_bytes(processes: Sequence[Process], holdings: Sequence[Holding]) -> tuple[Process, ...]:
+    """Processes with what they hold of devices."""
+    held: dict[int, dict[str, Bytes]] = {}
+    in_rss: set[str] = set()
+    for holding in holdings:
+        for pid, places in holding.held.items():
+            held.setdefault(pid, {}).update(places)
+            in_rss.update(places if holding.held_is_in_rss else ())
+    return tuple(
+        _with_device_bytes(process, held[process.pid], in_rss) if process.pid in held else process
+        for process in processes
+    )
+
+
+def _with_device_bytes(process: Process, held: Mapping[str, Bytes], in_rss: set[str]) -> Process:
+    """The footprint adds only what is known to lie outside the resident set, as memory from cudaMalloc does."""
+    beyond = total_of([figure for place, figure in held.items() if place not in in_rss])
+    if isinstance(beyond, Absent) or isinstance(process.rss_bytes, Absent):
+        return replace(process, device_bytes=held)
+    basis = "rss" if in_rss.issuperset(held) else "rss + device"
+    return replace(
+        process,
+        device_bytes=held,
+        footprint_bytes=process.rss_bytes + beyond,
+        footprint_basis=basis,
+    )
+
+
+def with_architecture(machine: Machine, holdings: Sequence[Holding]) -> Machine:
+    """A device that cannot be told (one that is lost, say) does not make the others' machine another one."""
+    told = [one for one in holdings if one.device.architecture is not Architecture.UNKNOWN] or holdings
+    kinds = {holding.device.architecture.value for holding in told}
+    if len(kinds) > 1:
+        return replace(machine, architecture="mixed", explanation=MIXED)
+    explanations = dict.fromkeys(holding.explanation for holding in told)
+    return replace(machine, architecture=kinds.pop(), explanation=" ".join(explanations))

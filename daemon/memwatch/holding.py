@@ -1,0 +1,65 @@
+"""What one GPU adds to the picture of a machine, before it is put into relation with System RAM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from memwatch.collector import aged_device, aged_pool, aged_share
+from memwatch.model import Absent, Bytes, Device, Pool, PoolKind, Share, total_of
+from memwatch.snapshot import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One device with its memory.
+
+    `held`: by process id, how many bytes it holds of which pool or share. `held_is_in_rss`: those bytes may be
+    in its resident set as well. `node`: the NUMA node inside MemTotal that is this GPU's own memory.
+    `beyond_meminfo`: the bytes of System RAM that the device holds and /proc/meminfo shows in none of its
+    lines; None for a device that takes none from there.
+    """
+
+    device: Device
+    explanation: str
+    pools: tuple[Pool, ...] = ()
+    shares: tuple[Share, ...] = ()
+    held: Mapping[int, Mapping[str, Bytes]] = field(default_factory=dict)
+    node: Node | None = None
+    beyond_meminfo: Bytes | None = None
+    held_is_in_rss: bool = False
+
+    def aged(self) -> Holding:
+        """The same device after its source fell silent. What a NUMA node says of itself is still true."""
+        return replace(
+            self,
+            device=aged_device(self.device),
+            pools=self.pools if self.node else tuple(aged_pool(pool) for pool in self.pools),
+            shares=tuple(aged_share(share) for share in self.shares),
+            held={},
+            beyond_meminfo=None if self.beyond_meminfo is None else Absent.STALE,
+        )
+
+
+class Remainder(NamedTuple):
+    """The part of what is used that nobody known holds; whether the known holders add up to more."""
+
+    bytes: Bytes
+    overlap: bool = False
+
+
+def remainder(used: Bytes, reserved: Bytes, held: Iterable[Bytes] | Absent) -> Remainder:
+    """`held` are the figures of all holders. One that is not known leaves the remainder unknown."""
+    if isinstance(used, Absent):
+        return Remainder(used)
+    known = total_of(held)
+    if isinstance(known, Absent):
+        return Remainder(known)
+    rest = used - (0 if isinstance(reserved, Absent) else reserved) - known
+    return Remainder(max(0, rest), rest < 0)
+
+
+def ram_of(pools: Iterable[Pool]) -> Pool | None:
+    """System RAM among the pools."""
+    return next((pool for pool in pools if pool.kind is PoolKind.SYSTEM_RAM), None)
