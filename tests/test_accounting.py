@@ -142,6 +142,9 @@ def test_a_small_carve_out_is_not_the_gpus_capacity() -> None:
     assert found.devices[0].architecture is Architecture.CARVEOUT
     assert found.pools[1].kind is PoolKind.CARVEOUT
     assert found.pools[1].size_bytes == 8128 * MIB
+    assert found.devices[0].allocates_from == ("gpu0", "ram")
+    assert found.devices[0].headroom_bytes is NO
+    assert "the driver does not say" in found.devices[0].notes[0]
 
 
 def test_gh200_in_numa_mode_counts_its_hbm_once() -> None:
@@ -170,6 +173,46 @@ def test_gh200_in_numa_mode_counts_its_hbm_once() -> None:
     assert (found.shares[0].kind, found.shares[0].within) == (ShareKind.NVML_USED, "gpu0")
     assert found.shares[0].used_bytes == 2 * MIB
     assert found.devices[0].architecture is Architecture.COHERENT
+
+
+def test_gh200_says_who_holds_each_of_its_two_pools() -> None:
+    """By node: what lies on the HBM is taken out of System RAM's parts; the driver's part is named; all adds up."""
+    size, hbm = 600 * GIB, 96 * GIB
+    on_gpu = (Content("anonymous", 2 * GIB), Content("shared_memory", GIB), Content("kernel", GIB))
+    node = Node(1, hbm, 40 * GIB, 30 * GIB, has_cpus=False, contents=on_gpu)
+    parts = {
+        "anonymous": 50,
+        "shared_memory": 3,
+        "huge_pages": 0,
+        "kernel": 9,
+        "unattributed": 78,
+        "page_cache": 60,
+    }
+    contents = tuple(Content(kind, part * GIB) for kind, part in (parts | {"free": 400}).items())
+    host = replace(ram(140 * GIB, size), free_bytes=400 * GIB, contents=contents, unattributed_bytes=78 * GIB)
+    gh200 = gpu("NVIDIA GH200 480GB", memory=memory(97871, 1103, 48 * 1024, 48719), bar1_bytes=NO, numa_node=1)
+
+    system, gpu0 = accounts(gh200, host=host, nodes=(node,)).pools
+
+    assert {part.kind: part.size_bytes // GIB for part in gpu0.contents} == {
+        "anonymous": 2,
+        "shared_memory": 1,
+        "kernel": 1,
+        "devices": 48,
+        "unattributed": 4,
+        "page_cache": 10,
+        "free": 30,
+    }
+    assert {part.kind: part.size_bytes // GIB for part in system.contents} == {
+        "anonymous": 48,
+        "shared_memory": 2,
+        "huge_pages": 0,
+        "kernel": 8,
+        "unattributed": 26,
+        "page_cache": 50,
+        "free": 370,
+    }
+    assert (gpu0.unattributed_bytes, system.unattributed_bytes) == (4 * GIB, 26 * GIB)
 
 
 def test_gh200_in_cdmm_mode_keeps_memtotal_whole() -> None:

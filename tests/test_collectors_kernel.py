@@ -129,14 +129,31 @@ def test_node_of_a_gpu() -> None:
     assert empty.size_bytes == 0
 
 
+def test_a_node_without_processors_says_what_it_is_used_for() -> None:
+    """Such a node may be a GPU's: by kind, so that its part can be taken out of System RAM's."""
+    lines = {"MemTotal": 1000, "MemFree": 400, "AnonPages": 100, "Shmem": 50, "SUnreclaim": 20, "PageTables": 5}
+    data = "".join(f"Node 1 {key}: {value} kB\n" for key, value in lines.items())
+    huge = data + "Node 1 HugePages_Total: 3\n"
+
+    gpu = numa.node_of(1, data.encode(), b"\n")
+
+    assert {part.kind: part.size_bytes >> 10 for part in gpu.contents} == {
+        "anonymous": 100,
+        "shared_memory": 50,
+        "kernel": 25,
+    }
+    assert numa.node_of(1, data.encode(), b"0-3\n").contents == ()
+    assert numa.node_of(1, huge.encode(), b"\n").contents == ()
+
+
 def test_node_figures_for_those_who_need_more() -> None:
-    """All figures of a node can be read by name, counts of huge pages excepted."""
+    """All figures of a node can be read by name; counts of huge pages are counts and no bytes."""
     data = (machine_folder("numa-server-2tib").roots.sysfs / "devices/system/node/node3/meminfo").read_bytes()
     figures = numa.parse_node_meminfo(data)
 
     assert figures["MemTotal"] == 264_155_136 << 10
     assert {"Active(file)", "Inactive(file)", "SReclaimable"} <= figures.keys()
-    assert "HugePages_Total" not in figures
+    assert figures["HugePages_Total"] == 0
 
 
 @pytest.mark.parametrize(

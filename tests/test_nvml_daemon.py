@@ -98,6 +98,18 @@ def test_a_call_that_never_returns_costs_the_gpus_figures_and_nothing_else(
     assert after[1]["used_bytes"] is not None
 
 
+def test_the_first_tick_knows_that_hbm_is_not_system_ram(tmp_path: Path) -> None:
+    """MemTotal of a GH200 contains its HBM: no tick, not even the first, takes it for System RAM."""
+    simulator = Simulator.of(tmp_path, sample_nvml.READY["gh200-numa"])
+    with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
+        daemon.wait_for("/api/v1/snapshot", lambda found: found["seq"] >= 3)
+        series = daemon.get("/api/v1/history?series=pool.ram.used_bytes,pool.gpu0.used_bytes").json["series"]
+
+    for found in series:
+        known = [figure for figure in found["min"] + found["max"] if figure is not None]
+        assert len(set(known)) == 1
+
+
 def watched(daemon: RunningDaemon, seconds: float) -> tuple[float, int]:
     """The slowest scrape of so many seconds, and how many ticks passed meanwhile."""
     before, until, slowest = daemon.snapshot()["seq"], time.monotonic() + seconds, 0.0

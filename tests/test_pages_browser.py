@@ -127,7 +127,7 @@ def test_figures_move_in_place(browser: Browser) -> None:
     site = Site(critical_gb10())
     with opened(browser, site) as (page, complaints):
         wait_for_ticks(page)
-        page.locator("summary").click()
+        page.locator("#evidence-gpu0 summary").click()
         page.evaluate("window.canvas = document.querySelector('#chart canvas')")
         page.evaluate("scrollTo(0, 300)")
         ram = site.snapshot.pools[0]

@@ -111,7 +111,12 @@ def aged_node(node: Node) -> Node:
     """A node's size and processors stay: by them GPU memory inside MemTotal is told apart."""
     stale = Absent.STALE
     return replace(
-        node, available_bytes=stale, free_bytes=stale, largest_free_block_bytes=stale, free_4mib_bytes=stale
+        node,
+        available_bytes=stale,
+        free_bytes=stale,
+        largest_free_block_bytes=stale,
+        free_4mib_bytes=stale,
+        contents=(),
     )
 
 

@@ -197,11 +197,11 @@ class Sampler:
         return composed(findings), tuple(statuses)
 
     def wait_for_first(self, seconds: float) -> None:
-        """Give slow sources the chance to answer once (for a single reading)."""
+        """Give sources that may block the chance to answer once."""
         slow = [source for source in self.sources if source.enlisted.may_block]
         until = time.monotonic() + seconds
         while time.monotonic() < until and any(source.slot.state == "starting" for source in slow):
-            time.sleep(0.01)
+            time.sleep(0.005)
 
     def release(self, seconds: float) -> list[str]:
         """Have everybody let go of devices for so long; the names of those who will, within one period."""

@@ -11,6 +11,7 @@ from typing import Literal
 from memwatch.model import (
     Absent,
     Bytes,
+    Content,
     Device,
     Impossible,
     Pool,
@@ -121,8 +122,8 @@ class Stalls:
 @dataclass(frozen=True, slots=True)
 class Node:
     """A NUMA node. `available_bytes` is free memory, file cache and reclaimable slab: nodes have no
-    MemAvailable. `largest_free_block_bytes` falls with fragmentation; `free_4mib_bytes` lies in blocks of at
-    least 4 MiB."""
+    MemAvailable. `contents` is what the kernel says of its used part; the parts need not add up to it.
+    `largest_free_block_bytes` falls with fragmentation; `free_4mib_bytes` lies in blocks of at least 4 MiB."""
 
     id: int
     size_bytes: Bytes = Absent.NOT_AVAILABLE
@@ -131,6 +132,7 @@ class Node:
     has_cpus: bool | Absent = Absent.NOT_AVAILABLE
     largest_free_block_bytes: Bytes = Absent.NOT_AVAILABLE
     free_4mib_bytes: Bytes = Absent.NOT_AVAILABLE
+    contents: tuple[Content, ...] = ()
 
 
 def merge_nodes(nodes: Iterable[Node]) -> tuple[Node, ...]:
@@ -144,7 +146,8 @@ def merge_nodes(nodes: Iterable[Node]) -> tuple[Node, ...]:
 
 def _merged_node(one: Node, other: Node) -> Node:
     mine, theirs = ({name: getattr(node, name) for name in Node.__slots__} for node in (one, other))
-    return Node(**{name: theirs[name] if isinstance(value, Absent) else value for name, value in mine.items()})
+    unknown = {name for name, value in mine.items() if isinstance(value, Absent) or value == ()}
+    return Node(**{name: theirs[name] if name in unknown else value for name, value in mine.items()})
 
 
 @dataclass(frozen=True, slots=True)

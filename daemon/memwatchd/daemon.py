@@ -24,6 +24,9 @@ from memwatchd.settings.sources import BadSettings
 
 log = logging.getLogger(__name__)
 
+# How long the first tick waits for sources that may block. NVML opens in 0.1 to 1 s, or hangs.
+FIRST_SECONDS = 2.0
+
 
 class Daemon:
     """All parts of a running memwatchd but its web server, each knowing only what it is given here."""
@@ -46,13 +49,21 @@ class Daemon:
         return wiring.face_options_of(self.settings)
 
     def start(self) -> None:
-        """Everything that can be done before anybody may ask: threads and the first snapshot."""
+        """Begin to ask the sources, and what else needs a thread."""
         for warning in filter(None, (*self.settings.warnings, wiring.exposure_of(self.settings))):
             log.warning("%s", warning)
         for receiver in self.receivers:
             receiver.start()
         self.sampler.start()
-        self.monitor.tick()
+
+    def first_tick(self) -> Snapshot:
+        """The first snapshot, before anybody may ask for one. It waits a moment for drivers.
+
+        Until they have said what GPUs there are, MemTotal may contain memory that is not System RAM, and devices
+        would change their ids.
+        """
+        self.sampler.wait_for_first(FIRST_SECONDS)
+        return self.monitor.tick()
 
     def start_ticking(self) -> None:
         """From here on nothing big is built any more: return what building left over, then lock what stays."""

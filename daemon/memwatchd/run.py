@@ -23,11 +23,12 @@ def serve(settings: Settings, load: Callable[[], Settings]) -> int:
         print(f"memwatchd: {error}", file=sys.stderr)
         return EXIT_CONFIGURATION
     daemon = Daemon(settings, load)
+    daemon.start()
     # FastAPI comes after the pages: its import uses the memory again that compiling their templates left
     # behind (57.2 instead of 60.6 MiB resident, CPython 3.11, November 2026).
     from memwatchd import server
 
-    daemon.start()
+    daemon.first_tick()
     try:
         asyncio.run(server.serve(daemon, sockets))
     finally:
@@ -39,8 +40,7 @@ def once(settings: Settings, as_json: bool) -> int:
     """Read everything once, print it, leave."""
     daemon = Daemon(settings, lambda: settings)
     daemon.sampler.start()
-    daemon.sampler.wait_for_first(2.0)
-    snapshot = daemon.monitor.tick()
+    snapshot = daemon.first_tick()
     daemon.sampler.stop()
     sys.stdout.write(to_bytes(snapshot_json(snapshot)).decode() + "\n" if as_json else text_of(snapshot))
     return EXIT_OK if snapshot.pools else EXIT_FAILURE

@@ -12,8 +12,8 @@ import orjson
 
 from memwatch.alerts import Watch
 from memwatch.events import Event
-from memwatch.model import Absent
-from memwatch.snapshot import Level, Snapshot
+from memwatch.model import Absent, Pool
+from memwatch.snapshot import Level, Node, Snapshot
 
 SCHEMA = 1
 
@@ -76,7 +76,7 @@ def snapshot_json(snapshot: Snapshot) -> Json:
         swap=_plain(snapshot.swap),
         zram=_plain(snapshot.zram),
         stalls=_plain(snapshot.stalls),
-        nodes=[record_json(node) for node in snapshot.nodes],
+        nodes=[_with_contents(node) for node in snapshot.nodes],
         kernel=kernel,
         pressure=pressure_json(snapshot),
         collectors=collectors_json(snapshot),
@@ -85,13 +85,14 @@ def snapshot_json(snapshot: Snapshot) -> Json:
 
 
 def pools_json(snapshot: Snapshot) -> list[Json]:
-    """Pools; their contents as one object, `{"anonymous_bytes": …}`."""
-    pools = []
-    for pool in snapshot.pools:
-        found = record_json(pool)
-        found["contents"] = {f"{part.kind}_bytes": part.size_bytes for part in pool.contents}
-        pools.append(found)
-    return pools
+    return [_with_contents(pool) for pool in snapshot.pools]
+
+
+def _with_contents(place: Pool | Node) -> Json:
+    """A pool or a node; its contents as one object, `{"anonymous_bytes": …}`."""
+    found = record_json(place)
+    found["contents"] = {f"{part.kind}_bytes": part.size_bytes for part in place.contents}
+    return found
 
 
 def shares_json(snapshot: Snapshot) -> list[Json]:

@@ -151,6 +151,7 @@ class Node(Figures):
     has_cpus: bool | None
     largest_free_block_bytes: int | None
     free_4mib_bytes: int | None
+    contents: dict[str, int] = Field(description="The used part by use, for a node without processors.")
 
 
 class Kernel(Figures):

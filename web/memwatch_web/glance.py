@@ -46,6 +46,12 @@ def _left(share: Share) -> Bytes:
     return max(0, share.limit_bytes - share.used_bytes)
 
 
+def cuda_free_of(snapshot: Snapshot) -> int | None:
+    """What CUDA itself calls free on a machine of one pool, where that is known."""
+    frees = [device.api_free_bytes.get("cuda") for device in snapshot.devices]
+    return next((size for size in frees if isinstance(size, int)), None)
+
+
 def by_footprint(snapshot: Snapshot) -> list[Process]:
     """Processes, largest first; those whose footprint is not known stand last."""
     return sorted(snapshot.processes, key=lambda process: (-_known(process.footprint_bytes), process.pid))

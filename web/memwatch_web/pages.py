@@ -15,7 +15,7 @@ from memwatch.pressure import PressureRules
 from memwatch.snapshot import Snapshot
 from memwatch_web import wording
 from memwatch_web.bars import bars_of
-from memwatch_web.glance import by_footprint, latest_of, room_of, worst_of
+from memwatch_web.glance import by_footprint, cuda_free_of, latest_of, room_of, worst_of
 
 TEMPLATES = Path(__file__).parent / "templates"
 PATHS = {"overview": "/", "processes": "/processes", "about": "/about"}
@@ -23,6 +23,7 @@ TOP_PROCESSES = 10
 # What templates say `figure | size` with.
 WORDS = (
     "age",
+    "api",
     "architecture",
     "basis",
     "clock",
@@ -86,6 +87,7 @@ class Pages:
             "processes": by_footprint(snapshot)[: TOP_PROCESSES if name == "overview" else None],
             "cpu": self._cpu.of(snapshot),
             "room": room_of(snapshot),
+            "cuda_free": cuda_free_of(snapshot),
         }
 
 

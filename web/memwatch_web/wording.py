@@ -63,6 +63,7 @@ ARCHITECTURE_WORDS = {
     "cpu_only": "CPU only",
     "unknown": "architecture unknown",
 }
+API_WORDS = {"cuda": "CUDA", "rocm": "ROCm"}
 BASIS_WORDS = {
     "rss": "rss (resident set size: a page that several processes share counts in each of them)",
 }
@@ -74,6 +75,11 @@ FIGURE = re.compile(r"(?:&lt; )?\d[\d.,]* (?:%|[KMGTPE]iB|B|µs|ms|s|min|h|d)(?!
 def absent(reason: Absent) -> str:
     """A figure that is not there: "— not permitted"."""
     return f"{DASH} {ABSENT_WORDS[reason]}"
+
+
+def api(name: str) -> str:
+    """A programming interface as its makers write it."""
+    return API_WORDS.get(name, name)
 
 
 def size(count: int | Absent) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from memwatch.accounting.nvidia_architecture import Verdict, architecture_of
@@ -12,6 +13,7 @@ from memwatch.model import (
     Absent,
     Architecture,
     Bytes,
+    Content,
     Device,
     Pool,
     PoolKind,
@@ -38,6 +40,7 @@ EXPLANATIONS = {
     Architecture.UNKNOWN: "A GPU is here, and how its memory relates to System RAM could not be established.",
 }
 UNSEEN = "Processes outside this container are not seen: what they hold of the GPU is in no list here."
+UNBOUNDED = "How much of System RAM the GPU may use besides its carve-out, the driver does not say."
 UNLISTED = "Under WSL the driver lists few processes or none, so an empty list is not an idle GPU."
 
 
@@ -90,7 +93,8 @@ def holding_of(gpu: GpuReading, place: Place, verdict: Verdict, reading: NvmlRea
     pool, shares = _memory_of(gpu, place, verdict)
     unified = verdict.architecture is Architecture.UNIFIED
     instances = tuple(share.id for share in shares if share.kind is ShareKind.MIG_INSTANCE)
-    own = (pool.id,) if pool else ("ram",) if unified and place.ram else ()
+    shared = ("ram",) if place.ram and verdict.architecture in (Architecture.UNIFIED, Architecture.CARVEOUT) else ()
+    own = ((pool.id,) if pool else ()) + shared
     device = _device_of(gpu, place, verdict, reading, instances or own)
     holds = (cuda_id(place.name) if unified else place.name) if own else None
     return Holding(
@@ -107,7 +111,7 @@ def holding_of(gpu: GpuReading, place: Place, verdict: Verdict, reading: NvmlRea
 def _device_of(
     gpu: GpuReading, place: Place, verdict: Verdict, reading: NvmlReading, allocates_from: tuple[str, ...]
 ) -> Device:
-    hidden = place.hides_processes
+    hidden, carved = place.hides_processes, verdict.architecture is Architecture.CARVEOUT
     listed: Words = gpu.processes if isinstance(gpu.processes, Absent) else "partial" if hidden else "complete"
     cuda_free = place.ram.free_bytes if place.ram and verdict.architecture is Architecture.UNIFIED else None
     xids = [xid for xid in reading.xids if xid.gpu_uuid == gpu.uuid]
@@ -120,6 +124,7 @@ def _device_of(
         pci=gpu.pci,
         driver=reading.driver,
         allocates_from=allocates_from,
+        headroom_bytes=Absent.NOT_SUPPORTED if carved else Absent.NOT_AVAILABLE,
         state=gpu.state,
         evidence=verdict.evidence,
         errors=errors_of(gpu, xids),
@@ -127,7 +132,7 @@ def _device_of(
         process_list=listed,
         api_free_bytes={} if cuda_free is None else {"cuda": cuda_free},
         details=details_of(gpu, reading),
-        notes=(hidden,) if hidden and listed == "partial" else (),
+        notes=(*((hidden,) if hidden and listed == "partial" else ()), *((UNBOUNDED,) if carved else ())),
     )
 
 
@@ -156,7 +161,7 @@ def _memory_of(gpu: GpuReading, place: Place, verdict: Verdict) -> tuple[Pool | 
     if verdict.architecture is Architecture.UNIFIED:
         return None, (cuda_share(gpu, place),) if place.ram else ()
     if verdict.node is not None:
-        pool = hbm_pool(name, verdict.node, number)
+        pool = hbm_pool(gpu, name, verdict.node, number)
         return pool, (nvml_share(gpu, pool),) if isinstance(gpu.memory, GpuMemory) else ()
     if isinstance(gpu.memory, GpuMemory) and gpu.memory.total_bytes:
         kind = PoolKind.CARVEOUT if verdict.architecture is Architecture.CARVEOUT else PoolKind.VRAM
@@ -262,11 +267,11 @@ def hidden_pool(gpu: GpuReading, name: str, number: str) -> Pool:
     )
 
 
-def hbm_pool(name: str, node: Node, number: str) -> Pool:
+def hbm_pool(gpu: GpuReading, name: str, node: Node, number: str) -> Pool:
     """Memory of a GPU that is a NUMA node: by the node's own figures, since NVML sees only a part of its use."""
     size = node.size_bytes if isinstance(node.size_bytes, int) else 0
     available = node.available_bytes
-    return Pool(
+    pool = Pool(
         id=name,
         kind=PoolKind.HBM,
         label=f"HBM{number}",
@@ -277,6 +282,25 @@ def hbm_pool(name: str, node: Node, number: str) -> Pool:
         quality=Quality.DERIVED,
         free_bytes=node.free_bytes,
     )
+    return with_contents(pool, node, gpu.memory.used_bytes) if isinstance(gpu.memory, GpuMemory) else pool
+
+
+def with_contents(pool: Pool, node: Node, by_driver: int) -> Pool:
+    """What the node's memory is used for: by the kernel's own lines, and by the driver as NVML says it."""
+    used, free = pool.used_bytes, node.free_bytes
+    if isinstance(used, Absent) or isinstance(free, Absent) or not node.contents:
+        return pool
+    rest = remainder(used, 0, [by_driver, *(part.size_bytes for part in node.contents)])
+    if rest.overlap or isinstance(rest.bytes, Absent):
+        return replace(pool, unattributed_bytes=0, overlap=True)
+    parts = (
+        *node.contents,
+        Content("devices", by_driver),
+        Content("unattributed", rest.bytes),
+        Content("page_cache", pool.size_bytes - used - free),
+        Content("free", free),
+    )
+    return replace(pool, unattributed_bytes=rest.bytes, contents=parts)
 
 
 def memory_source(gpu: GpuReading) -> str:

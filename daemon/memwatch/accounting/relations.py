@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -50,14 +51,14 @@ def with_holdings(found: Findings, holdings: Sequence[Holding]) -> Findings:
 
 
 def without_nodes(ram: Pool, nodes: Sequence[Node]) -> Pool:
-    """System RAM without the GPU nodes that MemTotal contains. What it holds by use cannot be told apart then."""
+    """System RAM without the GPU nodes that MemTotal contains."""
     sizes = total_of([node.size_bytes for node in nodes])
     if not nodes or isinstance(sizes, Absent):
         return ram
     size = max(0, ram.size_bytes - sizes)
     available = _less(ram.available_bytes, [node.available_bytes for node in nodes])
     available = available if isinstance(available, Absent) else min(size, available)
-    return replace(
+    rest = replace(
         ram,
         size_bytes=size,
         used_bytes=available if isinstance(available, Absent) else size - available,
@@ -68,6 +69,33 @@ def without_nodes(ram: Pool, nodes: Sequence[Node]) -> Pool:
         source=f"{ram.source} less GPU nodes",
         quality=Quality.DERIVED,
     )
+    return _with_contents(rest, ram.contents, nodes)
+
+
+def _with_contents(rest: Pool, contents: Sequence[Content], nodes: Sequence[Node]) -> Pool:
+    """What is left of each part of System RAM, where every node says what of it lies there."""
+    used, available, free = rest.used_bytes, rest.available_bytes, rest.free_bytes
+    if isinstance(used, Absent) or isinstance(available, Absent) or isinstance(free, Absent):
+        return rest
+    if not contents or not all(node.contents for node in nodes):
+        return rest
+    there = Counter({part.kind: part.size_bytes for node in nodes for part in node.contents})
+    kinds = ("anonymous", "shared_memory", "huge_pages", "kernel")
+    kept = tuple(
+        replace(part, size_bytes=max(0, part.size_bytes - there[part.kind]))
+        for part in contents
+        if part.kind in kinds
+    )
+    unattributed = used - sum(part.size_bytes for part in kept)
+    if unattributed < 0:
+        return replace(rest, unattributed_bytes=0, overlap=True)
+    others = {
+        "unattributed": unattributed,
+        "page_cache": max(0, available - free),
+        "free": min(free, available),
+    }
+    parts = (*kept, *(Content(kind, size) for kind, size in others.items()))
+    return replace(rest, unattributed_bytes=unattributed, contents=parts)
 
 
 def _less(figure: Bytes, parts: Sequence[Bytes]) -> Bytes:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from collections.abc import Mapping
 
 from memwatch.collector import Findings, Roots, Unavailable, Unreadable
-from memwatch.model import Absent
+from memwatch.model import Absent, Content
 from memwatch.snapshot import Node
 
-_NODE_LINE = re.compile(rb"^Node \d+ ([^:\n]+):[ \t]*(\d{1,19}) kB\n", re.MULTILINE)
+_NODE_LINE = re.compile(rb"^Node \d+ ([^:\n]+):[ \t]*(\d{1,19})( kB)?\n", re.MULTILINE)
+# What is between two readings of a node that may be a GPU's, and of all the others.
+GPU_PERIOD_SECONDS = 1.0
+PERIOD_SECONDS = 10.0
 
 
 def parse_node_meminfo(data: bytes) -> dict[str, int]:
-    """Bytes by name, for lines such as `Node 0 MemTotal:  1024 kB`; counts of huge pages are left out."""
-    return {key.decode("ascii", "replace"): int(value) << 10 for key, value in _NODE_LINE.findall(data)}
+    """Bytes by name, for lines such as `Node 0 MemTotal:  1024 kB`; lines without a unit are counts."""
+    return {
+        key.decode("ascii", "replace"): int(value) << (10 if unit else 0)
+        for key, value, unit in _NODE_LINE.findall(data)
+    }
 
 
 def node_of(number: int, meminfo: bytes, cpulist: bytes | None) -> Node:
@@ -28,32 +34,69 @@ def node_of(number: int, meminfo: bytes, cpulist: bytes | None) -> Node:
     has_cpus = Absent.NOT_AVAILABLE if cpulist is None else bool(cpulist.strip())
     reclaimable = sum(figures.get(key, 0) for key in ("Active(file)", "Inactive(file)", "SReclaimable"))
     available = min(size, free + reclaimable)
-    return Node(number, size_bytes=size, available_bytes=available, free_bytes=free, has_cpus=has_cpus)
+    return Node(
+        number,
+        size_bytes=size,
+        available_bytes=available,
+        free_bytes=free,
+        has_cpus=has_cpus,
+        contents=contents_of(figures) if has_cpus is False and size else (),
+    )
+
+
+def contents_of(figures: Mapping[str, int]) -> tuple[Content, ...]:
+    """What a node's used memory is used for; of interest where the node is a GPU's, and not for the others.
+
+    Huge pages are counted there, and not how large they are: with them the parts are not known.
+    """
+    if not {"AnonPages", "Shmem", "SUnreclaim"} <= figures.keys() or figures.get("HugePages_Total"):
+        return ()
+    kernel = sum(figures.get(key, 0) for key in ("SUnreclaim", "KernelStack", "PageTables", "SecPageTables"))
+    return (
+        Content("anonymous", figures["AnonPages"]),
+        Content("shared_memory", figures["Shmem"]),
+        Content("kernel", kernel),
+    )
 
 
 class Collector:
+    """Memory without processors may be a GPU's and is then taken out of System RAM: it is read as often as that
+    is, the other nodes now and then. Ids have gaps on GH200 and GB200 (GPUs at nodes 2, 10, 18, 26), and nodes can
+    be plugged in."""
+
     name = "numa"
-    period_seconds = 10.0
     may_block = False
 
     def __init__(self, roots: Roots) -> None:
         self._folder = roots.sysfs / "devices/system/node"
-        if not self._nodes():
+        self.period_seconds = PERIOD_SECONDS
+        self._rounds = 0
+        self._nodes: dict[int, Node] = {}
+        if not self._folders():
             raise Unavailable(f"{self._folder}: no NUMA node")
 
     def collect(self) -> Findings:
-        # Ids have gaps on GH200 and GB200 (GPUs at nodes 2, 10, 18, 26), and nodes can be plugged in.
-        return Findings(nodes=tuple(self._node(folder) for folder in self._nodes()))
+        often = self._perhaps_gpus()
+        if not often or self._rounds % (PERIOD_SECONDS // GPU_PERIOD_SECONDS) == 0:
+            self._nodes = {number: self._node(number) for number in self._folders()}
+        else:
+            self._nodes |= {number: self._node(number) for number in often}
+        self._rounds += 1
+        self.period_seconds = GPU_PERIOD_SECONDS if self._perhaps_gpus() else PERIOD_SECONDS
+        return Findings(nodes=tuple(self._nodes.values()))
 
     def close(self) -> None:
         pass
 
-    def _nodes(self) -> list[Path]:
-        folders = [folder for folder in self._folder.glob("node[0-9]*") if folder.name[4:].isdecimal()]
-        return sorted(folders, key=lambda folder: int(folder.name[4:]))
+    def _perhaps_gpus(self) -> list[int]:
+        return [number for number, node in self._nodes.items() if node.has_cpus is False and node.size_bytes]
 
-    @staticmethod
-    def _node(folder: Path) -> Node:
+    def _folders(self) -> list[int]:
+        names = (folder.name[4:] for folder in self._folder.glob("node[0-9]*"))
+        return sorted(int(number) for number in names if number.isdecimal())
+
+    def _node(self, number: int) -> Node:
+        folder = self._folder / f"node{number}"
         cpulist = folder / "cpulist"
         cpus = cpulist.read_bytes() if cpulist.exists() else None
-        return node_of(int(folder.name[4:]), (folder / "meminfo").read_bytes(), cpus)
+        return node_of(number, (folder / "meminfo").read_bytes(), cpus)
