@@ -70,6 +70,14 @@ class RunningDaemon:
             assert time.monotonic() < until, f"{path} never became as wanted; last: {answer}"
             time.sleep(0.05)
 
+    def wait_until_ok(self, collector: str, seconds: float = 20.0) -> None:
+        """Until this collector has answered well."""
+        self.wait_for(
+            "/api/v1/collectors",
+            lambda found: any((one["name"], one["state"]) == (collector, "ok") for one in found),
+            seconds,
+        )
+
     def terminate(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(10)
