@@ -18,9 +18,12 @@ from machine_folders import FOLDER
 SIMULATOR = Path(__file__).parent / "tegra_sim" / "tegrastats"
 
 
-def line_of(name: str) -> str:
-    """What tegrastats prints on a machine."""
-    return (FOLDER / name / "tegrastats").read_text().strip()
+def is_alive(pid: int) -> bool:
+    """Whether it runs: what nobody has waited for yet is no longer alive."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,9 @@ class Tegrastats:
 
     def does(self, what: str, line: str | None = None, deaf: bool = False) -> None:
         """From the next line on. In one step: it never reads half of an order."""
-        orders = {"line": line_of(self.name) if line is None else line, "does": what, "deaf": deaf}
+        printed = FOLDER / self.name / "tegrastats"
+        line = printed.read_text().strip() if line is None and printed.exists() else line
+        orders = {"line": line, "does": what, "deaf": deaf}
         fresh = self.folder / "orders.new"
         fresh.write_text(json.dumps(orders))
         fresh.replace(self.folder / "orders")

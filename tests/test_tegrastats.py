@@ -17,7 +17,7 @@ from machine_folders import machine_folder
 from memwatch.collector import Findings, Roots, Unavailable, Unreadable
 from memwatch.collectors._lines import Lines
 from memwatch.collectors.tegrastats import Collector, program_of
-from tegra_machine import Tegrastats
+from tegra_machine import Tegrastats, is_alive
 
 NANO = "jetson-nano-jp4"
 BLOCKS = 174
@@ -48,14 +48,6 @@ def collecting(tmp_path: Path, interval: float = INTERVAL) -> Iterator[tuple[Teg
 def blocks_of(findings: Findings) -> int:
     assert findings.tegrastats is not None
     return findings.tegrastats.largest_free_blocks
-
-
-def is_alive(pid: int) -> bool:
-    """Whether it runs: what nobody has waited for yet is no longer alive."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def wait_until(wanted: Callable[[], bool], seconds: float = 5.0) -> None:
