@@ -42,8 +42,10 @@ class Collector:
             with self._path.open("rb") as file:
                 data = file.read(MOST_BYTES)
         except PermissionError:
+            self._pids.tell(self.name, frozenset())
             return Findings(nvmap=REFUSED)
         except FileNotFoundError:
+            self._pids.tell(self.name, frozenset())
             raise Unavailable(f"{self._path}: not there; is debugfs mounted?") from None
         try:
             table = parse_clients(data)
