@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from memwatch.accounting.tegra import tegrastats_of
 from memwatch.alerts import AlertRules, Notice, Watch, step
 from memwatch.clock import Clock
 from memwatch.collector import Findings
@@ -219,6 +220,7 @@ class Monitor:
             devices=findings.devices,
             processes=findings.processes,
             nodes=findings.nodes,
+            tegrastats=tegrastats_of(findings),
             pressure=pressure,
             collectors=statuses,
             **found,

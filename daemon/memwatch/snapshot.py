@@ -159,6 +159,20 @@ def _merged_node(one: Node, other: Node) -> Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Tegrastats:
+    """What tegrastats alone says of a Jetson's memory: how many of the largest free blocks, and how large each.
+
+    4 MiB is the most it looks for. Fewer of them is less free memory; smaller ones are fragmentation.
+    """
+
+    largest_free_blocks: int
+    largest_free_block_bytes: int
+
+    def __post_init__(self) -> None:
+        refuse_negative(self, ("largest_free_blocks", "largest_free_block_bytes"), "tegrastats")
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """Counters since boot."""
 
@@ -229,6 +243,7 @@ class Snapshot:
     zram: Zram | Absent = Absent.NOT_AVAILABLE
     stalls: Stalls | Absent = Absent.NOT_AVAILABLE
     nodes: tuple[Node, ...] = ()
+    tegrastats: Tegrastats | Absent = Absent.NOT_AVAILABLE
     kernel: Kernel = Kernel()
     pressure: tuple[Pressure, ...] = ()
     collectors: tuple[CollectorStatus, ...] = ()

@@ -77,6 +77,7 @@ def snapshot_json(snapshot: Snapshot) -> Json:
         zram=_plain(snapshot.zram),
         stalls=_plain(snapshot.stalls),
         nodes=[_with_contents(node) for node in snapshot.nodes],
+        tegrastats=_plain(snapshot.tegrastats),
         kernel=kernel,
         pressure=pressure_json(snapshot),
         collectors=collectors_json(snapshot),

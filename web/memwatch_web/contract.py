@@ -154,6 +154,11 @@ class Node(Figures):
     contents: dict[str, int] = Field(description="The used part by use, for a node without processors.")
 
 
+class Tegrastats(Answer):
+    largest_free_blocks: int = Field(description="How many free blocks there are of the largest size.")
+    largest_free_block_bytes: int = Field(description="At most 4 MiB; falls with fragmentation.")
+
+
 class Kernel(Figures):
     oom_kills_total: int | None
     compact_fail_total: int | None
@@ -217,6 +222,7 @@ class Snapshot(Figures):
     zram: Zram | None
     stalls: Stalls | None
     nodes: list[Node]
+    tegrastats: Tegrastats | None
     kernel: Kernel
     pressure: list[Pressure]
     collectors: list[Collector]

@@ -24,6 +24,7 @@ from memwatchd.settings.values import (
     bytes_of,
     duration_of,
     folder_of,
+    program_of,
     resident_of,
     tuple_of,
 )
@@ -223,6 +224,17 @@ class NvmlCollector(Collector):
     restart_after: Duration = Field(default=seconds(60), ge=seconds(1), le=seconds(3600))
 
 
+class TegraCollector(Collector):
+    board: Literal["auto", "tegra210", "tegra186", "tegra194", "tegra234", "tegra264"] = "auto"
+
+
+class TegrastatsCollector(Collector):
+    path: Annotated[
+        str, BeforeValidator(program_of), Accepts('"auto" or the path of a program', '"/usr/bin/tegrastats"')
+    ] = "auto"
+    interval: Duration = Field(default=seconds(1), ge=seconds(0.1), le=seconds(60))
+
+
 class Collectors(Section):
     """One line for each line of the list in `memwatch.collectors`."""
 
@@ -234,6 +246,9 @@ class Collectors(Section):
     zram: Collector = Collector()
     cgroup: CgroupCollector = CgroupCollector()
     machine: Collector = Collector()
+    tegra: TegraCollector = TegraCollector()
+    nvmap: Collector = Collector()
+    tegrastats: TegrastatsCollector = TegrastatsCollector()
     nvml: NvmlCollector = NvmlCollector()
     processes: Collector = Collector()
     psutil_host: Collector = Collector()

@@ -166,6 +166,13 @@ def folder_of(value: object) -> Path:
     return Path(value).absolute()
 
 
+def program_of(value: object) -> str:
+    """A program's absolute path, or "auto" for the one that is found on PATH. It may be installed later."""
+    if isinstance(value, str) and (value == "auto" or os.path.isabs(value)) and "\0" not in value:
+        return value
+    raise Refused
+
+
 def tuple_of(value: object) -> tuple[object, ...]:
     if isinstance(value, list | tuple):
         return tuple(value)
