@@ -70,6 +70,14 @@ class RunningDaemon:
             assert time.monotonic() < until, f"{path} never became as wanted; last: {answer}"
             time.sleep(0.05)
 
+    def wait_until_ok(self, collector: str, seconds: float = 20.0) -> None:
+        """Until this collector has answered well."""
+        self.wait_for(
+            "/api/v1/collectors",
+            lambda found: any((one["name"], one["state"]) == (collector, "ok") for one in found),
+            seconds,
+        )
+
     def terminate(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(10)
@@ -101,7 +109,11 @@ def clean_environment(**extra: str) -> dict[str, str]:
 
 @contextmanager
 def running_daemon(
-    tmp_path: Path, *arguments: str, config: str = "", environ: Mapping[str, str] | None = None
+    tmp_path: Path,
+    *arguments: str,
+    config: str = "",
+    environ: Mapping[str, str] | None = None,
+    without_privileges: bool = False,
 ) -> Iterator[RunningDaemon]:
     """Start memwatchd on a free port, wait for its first snapshot, and end it with SIGTERM."""
     port = free_port()
@@ -109,6 +121,9 @@ def running_daemon(
     settings.write_text(config)
     log = tmp_path / "log"
     command = [MEMWATCHD, "--config", str(settings), "--listen", f"127.0.0.1:{port}", *arguments]
+    if without_privileges and os.geteuid() == 0:
+        # Not another user, who may not be let into the folder that these sources are in.
+        command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", *command]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=output, env=clean_environment(**(environ or {})), start_new_session=True

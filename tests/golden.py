@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +14,10 @@ from daemon_process import RunningDaemon, running_daemon
 from machine_folders import FOLDER, NAMES
 from nvml_machine import Simulator
 from sample_nvml import READY
+from tegra_machine import Tegrastats
 
 # Pages of 64 KiB are simulated by an argument of the collectors; a running daemon asks its own kernel.
-RUN_HERE = (*(name for name in NAMES if name != "arm64-64k-pages"), *READY)
+RUN_HERE = tuple(dict.fromkeys((*(name for name in NAMES if name != "arm64-64k-pages"), *READY)))
 VOLATILE = (
     "memwatch_collector_duration_seconds{",
     "memwatch_collector_last_success_timestamp_seconds{",
@@ -35,7 +36,7 @@ class Host:
     roots: list[str]
     environ: Mapping[str, str]
     golden: Path
-    waits_for: str | None = None
+    waits_for: Sequence[str] = ()
 
 
 def roots_arguments(name: str) -> list[str]:
@@ -44,23 +45,26 @@ def roots_arguments(name: str) -> list[str]:
 
 
 def host_of(name: str, scratch: Path) -> Host:
-    """A machine by its name, NVIDIA's with their simulated driver."""
-    if name not in READY:
-        return Host(roots_arguments(name), {}, FOLDER / name / "metrics.txt")
-    simulator = Simulator.of(scratch, READY[name])
-    folder = FOLDER / str(READY[name].host)
+    """A machine by its name, NVIDIA's with their simulated driver, Jetsons with their tegrastats."""
+    machine = READY.get(name)
+    folder = FOLDER / str(machine.host if machine else name)
+    environ: dict[str, str] = {}
+    waits_for = []
+    if machine:
+        environ |= Simulator.of(scratch, machine).environ
+        waits_for.append("nvml")
+    if (folder / "tegrastats").exists():
+        environ |= Tegrastats.of(scratch, folder.name).environ
+        waits_for.append("tegrastats")
     variant = "" if folder.name == name else f".{name.removeprefix(folder.name).strip('-')}"
-    return Host(simulator.roots, simulator.environ, folder / f"metrics{variant}.txt", "nvml")
+    return Host(roots_arguments(folder.name), environ, folder / f"metrics{variant}.txt", waits_for)
 
 
-def exported(daemon: RunningDaemon, waits_for: str | None = None) -> str:
+def exported(daemon: RunningDaemon, waits_for: Sequence[str] = ()) -> str:
     """The stable part of /metrics once every collector has said what it has to say."""
     daemon.wait_for("/api/v1/collectors", lambda found: all(one["state"] != "starting" for one in found))
-    if waits_for:
-        daemon.wait_for(
-            "/api/v1/collectors",
-            lambda found: any((one["name"], one["state"]) == (waits_for, "ok") for one in found),
-        )
+    for name in waits_for:
+        daemon.wait_until_ok(name)
     lines = daemon.get("/metrics").text.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith(VOLATILE) and " process_" not in line)
 

@@ -17,19 +17,23 @@ NAMES = tuple(sorted(folder.name for folder in FOLDER.iterdir() if (folder / "ex
 
 @dataclass(frozen=True, slots=True)
 class MachineFolder:
-    """A machine. `expected` holds by collector what it finds: fields of `Findings`, or why it is unavailable."""
+    """A machine. `expected` holds by collector what it finds: fields of `Findings`, or why it is unavailable.
+
+    `report` is what all of them together say, for machines whose GPU is read without a driver of its maker.
+    """
 
     name: str
     roots: Roots
     page_size: int
     expected: Mapping[str, Any]
+    report: Mapping[str, Any]
 
 
 def machine_folder(name: str) -> MachineFolder:
     folder = FOLDER / name
     written = json.loads((folder / "expected.json").read_bytes())
     roots = Roots(folder / "proc", folder / "sys", folder / "root")
-    return MachineFolder(name, roots, written["page_size"], written["collectors"])
+    return MachineFolder(name, roots, written["page_size"], written["collectors"], written.get("report", {}))
 
 
 def plain(findings: Findings) -> dict[str, Any]:

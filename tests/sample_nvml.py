@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nvml_state import Bar1, Ecc, Gpu, GpuInstance, Holder, Machine, Memory, Mig, MigDevice, Remapped
+from nvml_state import Bar1, Ecc, Gpu, GpuInstance, Holder, Machine, Memory, Mig, MigDevice, Remapped, Trouble
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -247,6 +247,25 @@ THOR = Machine(
     ),
 )
 
+
+def orin(host: str, driver: str) -> Machine:
+    """NVML on an Orin: it names the GPU, and answers NOT_SUPPORTED to whatever else it is asked."""
+    not_supported = Trouble(error=3)
+    gpu = Gpu(
+        name="Orin (nvgpu)",
+        uuid=uuid(0x2340),
+        bus_id="00000000:00:00.0",
+        device_id=0,
+        persistence=None,
+        virtualization_mode=None,
+        compute=None,
+        graphics=None,
+        mps=None,
+        troubles={f"nvmlDeviceGetPciInfo{version}": not_supported for version in ("_v3", "Ext")},
+    )
+    return Machine(host=host, driver=driver, nvml=f"12.{driver}", cuda=12060, gpus=(gpu,))
+
+
 _GH200 = replace(
     _H100,
     name="NVIDIA GH200 480GB",
@@ -356,6 +375,9 @@ READY = {
     "gb10-shim": GB10_SHIM,
     "n1x-carveout": N1X_CARVEOUT,
     "thor": THOR,
+    "jetson-orin-nano": orin("jetson-orin-nano", "540.4.0"),
+    "jetson-agx-orin-jp6": orin("jetson-agx-orin-jp6", "540.3.0"),
+    "jetson-agx-orin-jp7.2": orin("jetson-agx-orin-jp7.2", "595.78"),
     "gh200-numa": GH200_NUMA,
     "gh200-cdmm": GH200_CDMM,
     "wsl2": WSL2,

@@ -14,7 +14,7 @@ import pytest
 from daemon_process import MEMWATCHD, clean_environment
 from fakes import GIB, ram
 from memwatch.model import Absent, Process
-from memwatch.snapshot import Kernel, Machine, SelfUse, Snapshot, Stalls, StallTime, Swap
+from memwatch.snapshot import Kernel, Machine, SelfUse, Snapshot, Stalls, StallTime, Swap, Tegrastats
 from memwatch_web.metrics import PREFIX, Exporter
 from memwatch_web.openapi import ANSWERS
 
@@ -33,7 +33,12 @@ def exported_names() -> set[str]:
     snapshot = Snapshot(1, 0.0, 0.0, "boot", "host", 1.0, False, Machine(), own, (ram(GIB),))
     process = Process(1, 0.0, "init", 1, 1, "rss", unit=None, container=None)
     full = replace(
-        snapshot, stalls=Stalls(stall, stall), swap=Swap(1, 0), kernel=Kernel(0, 0), processes=(process,)
+        snapshot,
+        stalls=Stalls(stall, stall),
+        swap=Swap(1, 0),
+        tegrastats=Tegrastats(1, 1),
+        kernel=Kernel(0, 0),
+        processes=(process,),
     )
     exporter = Exporter("1", dict, (), lambda: True)
     suffix = {"counter": "_total", "info": "_info"}

@@ -8,8 +8,8 @@ import pytest
 
 from memwatch.model import Absent
 from memwatch.nvml.codes import HANDLE_GONE, Code, Refused, failure_of, reason_of
-from memwatch.nvml.patience import Patience
 from memwatch.nvml.question import Question
+from memwatch.patience import Patience
 
 
 class Script:

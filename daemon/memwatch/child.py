@@ -1,39 +1,109 @@
-"""What a helper process does before anything else, so that it can harm nobody but itself."""
+"""One process at a time with a pipe from its output: started, read with a deadline, ended, reaped."""
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
+import select
+import subprocess
 import sys
-from contextlib import suppress
-from pathlib import Path
+import time
+from collections.abc import Mapping, Sequence
 
-_PR_SET_PDEATHSIG = 1
-_OOM_SCORE_ABOVE_PARENT = 300
-
-
-def keep_stdout_for_answers() -> int:
-    """A private descriptor for the answers. What vendor libraries print to stdout goes to stderr from now on."""
-    answers = os.dup(1)
-    os.dup2(2, 1)
-    return answers
-
-
-def write(descriptor: int, line: bytes) -> None:
-    """All of it, however little a pipe takes at once."""
-    while line:
-        line = line[os.write(descriptor, line) :]
+_READ_BYTES = 1 << 16
+# Put before a program that is not ours: the kernel kills it with the thread that started it, stuck or not. It is
+# what `preexec_fn` would do, which may deadlock in a process with threads. Python ignores SIGPIPE; programs do not.
+_TIE = (
+    "import ctypes, os, signal, sys\n"
+    "ctypes.CDLL(None).prctl(1, 9)\n"
+    "signal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
 
 
-def die_with_parent() -> None:
-    """Never outlive the daemon, not even stuck. The end of stdin covers a parent that is gone already."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def tied(argv: Sequence[str]) -> list[str]:
+    """A command that never outlives the thread that starts it. Linux only; 20 ms more for each start."""
+    return [sys.executable, "-I", "-S", "-c", _TIE, *argv]
 
 
-def offer_to_oom_killer() -> None:
-    """Be chosen before the daemon is. Where the kernel has no such choice, there is nothing to offer."""
-    score = Path("/proc/self/oom_score_adj")
-    with suppress(OSError, ValueError):
-        score.write_text(str(min(1000, int(score.read_text()) + _OOM_SCORE_ABOVE_PARENT)))
+class Child:
+    """For one thread. A child that cannot be killed (a call stuck in the kernel) is left behind and reaped when
+    the kernel lets go of it.
+
+    `input` is the descriptor of the pipe to it, where it takes any input. What a `quiet` child complains of is
+    for nobody; else it is for our log.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environ: Mapping[str, str] | None = None,
+        takes_input: bool = False,
+        quiet: bool = False,
+    ) -> None:
+        self.input = -1
+        self._errors = subprocess.DEVNULL if quiet else None
+        self._argv = list(argv)
+        self._environ = environ
+        self._takes_input = takes_input
+        self._output = -1
+        self._process: subprocess.Popen[bytes] | None = None
+        self._left_behind: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Raises OSError, and leaves nothing open, when there is no such program."""
+        self._reap(0.0)
+        self._output, theirs_out = os.pipe()
+        theirs_in, self.input = os.pipe() if self._takes_input else (os.open(os.devnull, os.O_RDONLY), -1)
+        try:
+            self._process = subprocess.Popen(  # noqa: S603
+                self._argv, stdin=theirs_in, stdout=theirs_out, stderr=self._errors, env=self._environ
+            )
+        except OSError:
+            self._close()
+            raise
+        finally:
+            os.close(theirs_in)
+            os.close(theirs_out)
+
+    def stop(self) -> None:
+        """End it at once; its descriptors, and so a driver's, are closed by the kernel."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        self._close()
+        self._left_behind.append(process)
+        self._reap(0.2)
+
+    def read(self, seconds: float) -> bytes | None:
+        """What it wrote; None if nothing came for so long, b"" if nothing ever will."""
+        ready, _, _ = select.select([self._output], [], [], max(0.0, seconds))
+        return os.read(self._output, _READ_BYTES) if ready else None
+
+    def last_words(self) -> str:
+        """How it ended, to follow its name. One that closed its pipe is given a second to end."""
+        if self._process is None:
+            return "was stopped"
+        try:
+            code = self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return "closed its pipe and was killed"
+        return f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
+
+    def _close(self) -> None:
+        for descriptor in (self.input, self._output):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.input = self._output = -1
+
+    def _reap(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while True:
+            self._left_behind = [process for process in self._left_behind if process.poll() is None]
+            if not self._left_behind or time.monotonic() >= until:
+                return
+            time.sleep(0.005)

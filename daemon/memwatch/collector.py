@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from memwatch.model import Absent, Device, Pool, Process, Share
 from memwatch.nvml.reading import NvmlReading
 from memwatch.snapshot import Kernel, Machine, Node, ProcessScan, Stalls, Swap, Zram
+from memwatch.tegra.reading import NvMapReading, TegraReading, TegrastatsReading
 
 
 class Unavailable(Exception):
@@ -52,6 +53,9 @@ class Findings:
     kernel: Kernel | None = None
     pci_gpus: Mapping[str, int] | None = None
     nvml: NvmlReading | None = None
+    tegra: TegraReading | None = None
+    nvmap: NvMapReading | None = None
+    tegrastats: TegrastatsReading | None = None
     stale: frozenset[str] = frozenset()
     rejected: int = 0
 
@@ -71,7 +75,7 @@ class Findings:
 
 
 # The fields of Findings that hold what a driver said, for `composition` to make sense of.
-READINGS = ("nvml",)
+READINGS = ("nvml", "tegra", "nvmap", "tegrastats")
 
 
 def aged_pool(pool: Pool) -> Pool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from memwatch.accounting import nvidia
+from memwatch.accounting import tegra
 from memwatch.accounting.relations import with_holdings
 from memwatch.attribution import with_zram
 from memwatch.collector import READINGS, Findings
@@ -17,7 +17,8 @@ from memwatch.snapshot import merge_nodes
 T = TypeVar("T")
 
 # Each maker's PCI vendor id, and who accounts for its GPUs: given all findings and the first free number.
-MAKERS: tuple[tuple[str, Callable[[Findings, int], list[Holding]]], ...] = (("10de", nvidia.holdings_of),)
+# NVIDIA's are `tegra`'s, which leaves what is no Tegra to `nvidia`.
+MAKERS: tuple[tuple[str, Callable[[Findings, int], list[Holding]]], ...] = (("10de", tegra.holdings_of),)
 
 
 def composed(findings: Sequence[Findings]) -> Findings:
@@ -38,7 +39,7 @@ def merged(findings: Sequence[Findings]) -> Findings:
         devices=tuple(device for found in findings for device in found.devices),
         processes=tuple(process for found in findings for process in found.processes),
         process_scan=_first([found.process_scan for found in findings]),
-        machine=_first([found.machine for found in findings]),
+        machine=tegra.machine_of(_first([found.machine for found in findings]), readings["tegra"]),
         swap=_first([found.swap for found in findings]),
         zram=zram,
         stalls=_first([found.stalls for found in findings]),

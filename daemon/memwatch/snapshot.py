@@ -50,7 +50,9 @@ class Reason:
 class Pressure:
     """The level of one target (a pool or a limited share). `ratio` is used ÷ judged size, 0 to 1.
 
-    `base_level` follows from `ratio` and the thresholds alone; `level` adds hysteresis.
+    `base_level` follows from `ratio` and the thresholds alone; `level` adds hysteresis and every other signal,
+    each of which is in `reasons` (`util` is use). `kind` is the pool's or share's kind. `seconds_to_full` is a
+    forecast, absent where there is no trend.
     """
 
     target: str
@@ -59,6 +61,12 @@ class Pressure:
     ratio: float
     reasons: tuple[Reason, ...] = ()
     seconds_to_full: float | Absent = Absent.NOT_AVAILABLE
+    kind: str = ""
+
+    @property
+    def corroborated(self) -> bool:
+        """Whether anything besides use speaks for the level."""
+        return any(reason.signal != "util" for reason in self.reasons)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +159,20 @@ def _merged_node(one: Node, other: Node) -> Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Tegrastats:
+    """What tegrastats alone says of a Jetson's memory: how many of the largest free blocks, and how large each.
+
+    4 MiB is the most it looks for. Fewer of them is less free memory; smaller ones are fragmentation.
+    """
+
+    largest_free_blocks: int
+    largest_free_block_bytes: int
+
+    def __post_init__(self) -> None:
+        refuse_negative(self, ("largest_free_blocks", "largest_free_block_bytes"), "tegrastats")
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """Counters since boot."""
 
@@ -221,6 +243,7 @@ class Snapshot:
     zram: Zram | Absent = Absent.NOT_AVAILABLE
     stalls: Stalls | Absent = Absent.NOT_AVAILABLE
     nodes: tuple[Node, ...] = ()
+    tegrastats: Tegrastats | Absent = Absent.NOT_AVAILABLE
     kernel: Kernel = Kernel()
     pressure: tuple[Pressure, ...] = ()
     collectors: tuple[CollectorStatus, ...] = ()

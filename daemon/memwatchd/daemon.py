@@ -13,6 +13,7 @@ from memwatch.collectors import enlist
 from memwatch.monitor import Monitor
 from memwatch.sampler import Sampler
 from memwatch.snapshot import Snapshot
+from memwatch.stalltrigger import StallTrigger
 from memwatch_web.background import Shared
 from memwatch_web.options import FaceOptions
 from memwatch_web.pages import Pages
@@ -38,7 +39,8 @@ class Daemon:
         roots, clock = wiring.roots_of(settings), SystemClock()
         self.settings = settings
         self.sampler = Sampler(enlist(roots, wiring.collector_options_of(settings)), clock)
-        self.monitor = Monitor(self.sampler, clock, wiring.rules_of(settings), wiring.identity_of(roots))
+        trigger = StallTrigger(roots.procfs / "pressure/memory")
+        self.monitor = Monitor(self.sampler, clock, wiring.rules_of(settings), wiring.identity_of(roots), trigger)
         self.finding = Shared(Finder(roots).find, "backends", BACKENDS_DEADLINE_SECONDS)
         self.pages = Pages(lambda: self.monitor.rules.pressure)
         self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)
@@ -75,6 +77,7 @@ class Daemon:
 
     def stop_ticking(self) -> None:
         self._stop.set()
+        self.monitor.wake()
 
     def stop(self) -> None:
         self.service.stopping()

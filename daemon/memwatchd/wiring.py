@@ -27,6 +27,9 @@ def collector_options_of(settings: Settings) -> CollectorOptions:
         processes_period_seconds=settings.processes.interval.total_seconds(),
         cgroup_scope=settings.collectors.cgroup.scope,
         helper_pause_seconds=settings.collectors.nvml.restart_after.total_seconds(),
+        tegra_board=settings.collectors.tegra.board,
+        tegrastats_path=settings.collectors.tegrastats.path,
+        tegrastats_interval_seconds=settings.collectors.tegrastats.interval.total_seconds(),
         disabled=disabled_of(settings),
     )
 

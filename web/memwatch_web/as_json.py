@@ -78,6 +78,7 @@ def snapshot_json(snapshot: Snapshot) -> Json:
         zram=_plain(snapshot.zram),
         stalls=_plain(snapshot.stalls),
         nodes=[_with_contents(node) for node in snapshot.nodes],
+        tegrastats=_plain(snapshot.tegrastats),
         kernel=kernel,
         pressure=pressure_json(snapshot),
         collectors=collectors_json(snapshot),
@@ -109,7 +110,7 @@ def processes_json(snapshot: Snapshot) -> list[Json]:
 
 
 def pressure_json(snapshot: Snapshot) -> list[Json]:
-    return [record_json(pressure) for pressure in snapshot.pressure]
+    return [record_json(pressure, corroborated=pressure.corroborated) for pressure in snapshot.pressure]
 
 
 def collectors_json(snapshot: Snapshot) -> list[Json]:

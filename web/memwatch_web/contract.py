@@ -154,6 +154,11 @@ class Node(Figures):
     contents: dict[str, int] = Field(description="The used part by use, for a node without processors.")
 
 
+class Tegrastats(Answer):
+    largest_free_blocks: int = Field(description="How many free blocks there are of the largest size.")
+    largest_free_block_bytes: int = Field(description="At most 4 MiB; falls with fragmentation.")
+
+
 class Kernel(Figures):
     oom_kills_total: int | None
     compact_fail_total: int | None
@@ -166,11 +171,13 @@ class PressureReason(Answer):
 
 class Pressure(Figures):
     target: str
+    kind: str = Field(description="The kind of the pool or share.")
     level: LevelWord
     base_level: LevelWord
     ratio: float
     reasons: list[PressureReason]
-    seconds_to_full: float | None
+    seconds_to_full: float | None = Field(description="At the current rate; null where there is no trend.")
+    corroborated: bool = Field(description="Whether any signal besides use speaks for the level.")
 
 
 class Collector(Figures):
@@ -215,6 +222,7 @@ class Snapshot(Figures):
     zram: Zram | None
     stalls: Stalls | None
     nodes: list[Node]
+    tegrastats: Tegrastats | None
     kernel: Kernel
     pressure: list[Pressure]
     collectors: list[Collector]

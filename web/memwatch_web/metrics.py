@@ -223,12 +223,25 @@ def kernel_families(snapshot: Snapshot) -> Iterator[Metric]:
     nodes = [((str(node.id),), node.largest_free_block_bytes) for node in snapshot.nodes]
     text = "Largest free block of physical memory on a NUMA node; falls with fragmentation."
     yield gauge("largest_free_block_bytes", text, nodes, ("node",))
+    large = [((str(node.id),), node.free_4mib_bytes) for node in snapshot.nodes]
+    yield gauge("free_4mib_bytes", "Free memory of a NUMA node in blocks of at least 4 MiB.", large, ("node",))
+    yield from tegrastats_families(snapshot)
     swap = snapshot.swap
     if not isinstance(swap, Absent):
         yield gauge("swap_size_bytes", "Size of swap space; never capacity for a GPU.", [((), swap.size_bytes)])
         yield gauge("swap_used_bytes", "Used part of swap space.", [((), swap.used_bytes)])
     kills = [((), snapshot.kernel.oom_kills_total)]
     yield counter("kernel_oom_kills", "Processes the kernel killed for want of memory since boot.", kills)
+
+
+def tegrastats_families(snapshot: Snapshot) -> Iterator[Metric]:
+    found = snapshot.tegrastats
+    if isinstance(found, Absent):
+        return
+    text = "Largest free block that tegrastats finds, at most 4 MiB; falls with fragmentation."
+    yield gauge("tegrastats_largest_free_block_bytes", text, [((), found.largest_free_block_bytes)])
+    text = "How many free blocks of the largest size tegrastats finds."
+    yield gauge("tegrastats_largest_free_blocks", text, [((), found.largest_free_blocks)])
 
 
 def stall_families(snapshot: Snapshot) -> Iterator[Metric]:

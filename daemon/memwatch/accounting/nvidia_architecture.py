@@ -46,7 +46,7 @@ def _with_memory(gpu: GpuReading, memory: GpuMemory, ram_bytes: int | None, node
     if node is not None:
         text = f"NVML names NUMA node {node.id}, which has memory and no processors"
         return Verdict(Architecture.COHERENT, (text,), node)
-    if _is_integrated(gpu):
+    if is_integrated(gpu):
         if ram_bytes and abs(memory.total_bytes - ram_bytes) <= SAME_SIZE * ram_bytes:
             return Verdict(Architecture.UNIFIED, (_named(gpu), "memory info answers with the machine's own memory"))
         text = f"memory info answers with {memory.total_bytes} bytes, which is not the machine's memory"
@@ -62,8 +62,8 @@ def _without_memory(gpu: GpuReading, observed: str, contained: bool) -> Verdict:
     evidence = [observed]
     if gpu.bar1_bytes is Absent.NOT_SUPPORTED:
         evidence.append("BAR1 is not supported")
-    confirmed = _is_integrated(gpu) or gpu.addressing_mode == "ats"
-    if _is_integrated(gpu):
+    confirmed = is_integrated(gpu) or gpu.addressing_mode == "ats"
+    if is_integrated(gpu):
         evidence.append(_named(gpu))
     if gpu.addressing_mode == "ats":
         evidence.append("it shares page tables with the processors (ATS)")
@@ -84,7 +84,8 @@ def _node_of(gpu: GpuReading, nodes: Iterable[Node]) -> Node | None:
     return None
 
 
-def _is_integrated(gpu: GpuReading) -> bool:
+def is_integrated(gpu: GpuReading) -> bool:
+    """Whether its name is one of a GPU that is part of a chip."""
     return isinstance(gpu.name, str) and any(name in gpu.name.upper() for name in INTEGRATED_NAMES)
 
 

@@ -14,11 +14,14 @@ from memwatch.collectors import (
     machine,
     memory,
     numa,
+    nvmap,
     nvml,
     processes,
     psi,
     psutil_host,
     psutil_processes,
+    tegra,
+    tegrastats,
     vmstat,
     zram,
 )
@@ -33,6 +36,9 @@ class CollectorOptions:
     processes_period_seconds: float = 10.0
     cgroup_scope: cgroup.Scope = "auto"
     helper_pause_seconds: float = nvml.PAUSE_SECONDS
+    tegra_board: str = "auto"
+    tegrastats_path: str = "auto"
+    tegrastats_interval_seconds: float = 1.0
     disabled: frozenset[str] = frozenset()
 
 
@@ -46,6 +52,10 @@ def _of_linux(roots: Roots, options: CollectorOptions) -> list[Enlisted]:
     top, period, scope = options.top, options.processes_period_seconds, options.cgroup_scope
     page, ticks = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
     gpu_pids, pause = GpuPids(), options.helper_pause_seconds
+    board = options.tegra_board
+    stats = partial(
+        tegrastats.Collector, roots, options.tegrastats_path, options.tegrastats_interval_seconds, board
+    )
     return [
         Enlisted("memory", partial(memory.Collector, roots, page), memory.Collector.may_block),
         Enlisted("psi", partial(psi.Collector, roots), psi.Collector.may_block),
@@ -55,6 +65,9 @@ def _of_linux(roots: Roots, options: CollectorOptions) -> list[Enlisted]:
         Enlisted("zram", partial(zram.Collector, roots), zram.Collector.may_block),
         Enlisted("cgroup", partial(cgroup.Collector, roots, scope), cgroup.Collector.may_block),
         Enlisted("machine", partial(machine.Collector, roots), machine.Collector.may_block),
+        Enlisted("tegra", partial(tegra.Collector, roots, board), tegra.Collector.may_block),
+        Enlisted("nvmap", partial(nvmap.Collector, roots, gpu_pids, board), nvmap.Collector.may_block),
+        Enlisted("tegrastats", stats, tegrastats.Collector.may_block),
         Enlisted("nvml", partial(nvml.Collector, roots, gpu_pids, pause), nvml.Collector.may_block),
         Enlisted("processes", partial(processes.Collector, roots, top, period, page, ticks, gpu_pids), True),
     ]

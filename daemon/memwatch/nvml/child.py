@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from memwatch.child import die_with_parent, keep_stdout_for_answers, offer_to_oom_killer, write
+from memwatch.manners import die_with_parent, keep_stdout_for_answers, offer_to_oom_killer, write
 from memwatch.nvml.answers import Limits
 from memwatch.nvml.driver import Driver
 from memwatch.nvml.reading import NvmlFailure, NvmlReading

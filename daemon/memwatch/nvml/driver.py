@@ -14,9 +14,9 @@ from memwatch.nvml.answers import Limits, Sieve
 from memwatch.nvml.codes import LIBRARY_WIDE, Refused, failure_of, reason_of
 from memwatch.nvml.events import Events
 from memwatch.nvml.gpu import Gpu, OutOfReach, Static
-from memwatch.nvml.patience import Patience
 from memwatch.nvml.question import Question
 from memwatch.nvml.reading import GpuReading, MissingGpu, NvmlFailure, NvmlReading
+from memwatch.patience import Patience
 
 # A wait for events ends after 1 s. One that does not is stuck in the driver, and NVML cannot be closed under it.
 STUCK_SECONDS = 5.0

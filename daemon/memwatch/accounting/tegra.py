@@ -1,0 +1,210 @@
+"""A Tegra's own GPU: what NvMap holds of System RAM, what tegrastats adds, and NVML where it knows more.
+
+NVML on Jetsons up to Orin is a stub that names the GPU and knows nothing of it; on Thor it is NvMap that knows
+nothing. Either way there is one GPU in the chip, and so there is one device.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Literal, NamedTuple
+
+from memwatch.accounting import nvidia
+from memwatch.accounting.nvidia_architecture import Verdict, architecture_of, is_integrated
+from memwatch.collector import Findings
+from memwatch.holding import Holding, ram_of
+from memwatch.model import Absent, Architecture, Bytes, Device, Quality, Share, ShareKind, Words
+from memwatch.nvml.reading import GpuReading, NvmlReading
+from memwatch.snapshot import Machine, Tegrastats
+from memwatch.tegra.nvmap import KERNEL_PID
+from memwatch.tegra.reading import NvMapClient, NvMapReading, TegraReading
+
+EXPLANATION = (
+    "GPU memory is part of System RAM on this board: what CUDA allocates comes out of the same memory as all else."
+)
+NAMES = {
+    "tegra210": "NVIDIA Tegra X1",
+    "tegra186": "NVIDIA Tegra X2",
+    "tegra194": "NVIDIA Xavier",
+    "tegra234": "NVIDIA Orin",
+    "tegra264": "NVIDIA Thor",
+}
+NVMAPS = ("meminfo:NvMapMemUsed", "nvmap:total")
+EVERY_BUFFER = "all buffers of NvMap are in it: those of cameras, codecs and displays as well"
+OVERLAP = "Buffers that processes share count for each of them, so together they hold more than the CUDA Pool."
+OF_THE_HOST = "NvMap names processes by the host's numbers: in this container they are nobody's."
+
+
+Clients = tuple[NvMapClient, ...] | Absent
+
+
+class Figure(NamedTuple):
+    """What the GPU holds, and who says so."""
+
+    bytes: Bytes
+    source: str
+
+
+def holdings_of(found: Findings, first: int) -> list[Holding]:
+    """NVIDIA's GPUs: a Tegra's own one before those that are plugged into it."""
+    if found.tegra is None:
+        return nvidia.holdings_of(found, first)
+    own = own_gpu(found.nvml)
+    others = nvidia.holdings_of(_without(found, own), first + 1)
+    number = f" {first}" if others else ""
+    place = nvidia.Place(f"gpu{first}", number, ram_of(found.pools), found.machine or Machine())
+    return [holding_of(found, found.tegra, own, place), *others]
+
+
+def own_gpu(nvml: NvmlReading | None) -> GpuReading | None:
+    """The chip's own GPU among those of NVML, also when it vanished from there."""
+    if nvml is None:
+        return None
+    gpus = [*nvml.gpus, *map(nvidia.absent_gpu, nvml.missing)]
+    return next((gpu for gpu in gpus if is_integrated(gpu) or gpu.memory is Absent.NOT_SUPPORTED), None)
+
+
+def _without(found: Findings, own: GpuReading | None) -> Findings:
+    if found.nvml is None or own is None:
+        return found
+    others = tuple(gpu for gpu in found.nvml.gpus if gpu is not own)
+    missing = tuple(gpu for gpu in found.nvml.missing if gpu.uuid != own.uuid)
+    return replace(found, nvml=replace(found.nvml, gpus=others, missing=missing))
+
+
+def holding_of(found: Findings, tegra: TegraReading, own: GpuReading | None, place: nvidia.Place) -> Holding:
+    """NvMap's figure where the kernel has one, else what NVML lists."""
+    verdict = _verdict_of(found, tegra, own, place)
+    figure = figure_of(found, tegra)
+    if own is None or found.nvml is None:
+        holding = _without_nvml(verdict, place)
+    else:
+        holding = nvidia.holding_of(own, place, verdict, found.nvml)
+    if figure.bytes is not Absent.NOT_SUPPORTED:
+        holding = _with_nvmap(holding, found, figure, place)
+    elif "nvml" in found.stale:
+        holding = holding.aged()
+    device = replace(
+        holding.device,
+        name=NAMES.get(tegra.soc, f"NVIDIA {tegra.soc}"),
+        busy_ratio=_busy(found, "gr3d"),
+        memory_busy_ratio=_busy(found, "emc"),
+    )
+    return replace(holding, device=device, explanation=EXPLANATION)
+
+
+def _verdict_of(found: Findings, tegra: TegraReading, own: GpuReading | None, place: nvidia.Place) -> Verdict:
+    """The chip decides: whatever a driver answers, there is no other memory."""
+    evidence: tuple[str, ...] = (f"the chip is {tegra.soc}, whose GPU shares System RAM",)
+    if own is not None:
+        size = place.ram.size_bytes if place.ram else None
+        evidence += architecture_of(own, size, found.nodes, place.machine.in_container).evidence
+    return Verdict(Architecture.UNIFIED, evidence)
+
+
+def _without_nvml(verdict: Verdict, place: nvidia.Place) -> Holding:
+    device = Device(
+        id=place.name,
+        vendor="NVIDIA",
+        name="",
+        architecture=verdict.architecture,
+        allocates_from=("ram",) if place.ram else (),
+        evidence=verdict.evidence,
+        process_list=Absent.NOT_AVAILABLE,
+        api_free_bytes={"cuda": place.ram.free_bytes} if place.ram else {},
+    )
+    shares = (cuda_share(Figure(Absent.NOT_AVAILABLE, "nvml:processes"), place),) if place.ram else ()
+    return Holding(device, EXPLANATION, shares=shares, beyond_meminfo=Absent.NOT_AVAILABLE)
+
+
+def figure_of(found: Findings, tegra: TegraReading) -> Figure:
+    """All that the GPU holds. Both of NvMap's figures are exact; the one anybody may read is also the newer one."""
+    if tegra.gpu_bytes is not Absent.NOT_SUPPORTED:
+        stale = "tegra" in found.stale
+        return Figure(Absent.STALE if stale else tegra.gpu_bytes, "meminfo:NvMapMemUsed")
+    if found.nvmap is not None:
+        return Figure(Absent.STALE if "nvmap" in found.stale else found.nvmap.total_bytes, "nvmap:total")
+    return Figure(Absent.NOT_SUPPORTED, "")
+
+
+def _with_nvmap(holding: Holding, found: Findings, figure: Figure, place: nvidia.Place) -> Holding:
+    clients = clients_of(found)
+    seen = place.machine.sees_all_processes
+    listed: Words = clients if isinstance(clients, Absent) else "complete" if seen else "partial"
+    notes = notes_of(found.nvmap, clients, figure.bytes)
+    device = replace(
+        holding.device, process_list=listed, notes=notes if seen or listed != "partial" else (*notes, OF_THE_HOST)
+    )
+    return replace(
+        holding,
+        device=device,
+        shares=(cuda_share(figure, place),) if place.ram else (),
+        held=held_by_pid(clients, nvidia.cuda_id(place.name)) if seen and not isinstance(clients, Absent) else {},
+        beyond_meminfo=figure.bytes,
+    )
+
+
+def clients_of(found: Findings) -> Clients:
+    if found.nvmap is None:
+        return Absent.NOT_AVAILABLE
+    return Absent.STALE if "nvmap" in found.stale else found.nvmap.clients
+
+
+def held_by_pid(clients: Iterable[NvMapClient], share: str) -> Mapping[int, Mapping[str, Bytes]]:
+    """A process may open NvMap several times; the kernel's own clients are no processes."""
+    held: Counter[int] = Counter()
+    for client in clients:
+        if client.pid != KERNEL_PID:
+            held[client.pid] += client.used_bytes
+    return {pid: {share: size} for pid, size in held.items()}
+
+
+def notes_of(nvmap: NvMapReading | None, clients: Clients, total: Bytes) -> tuple[str, ...]:
+    notes = [nvmap.would_add] if nvmap and nvmap.would_add else []
+    if isinstance(total, int) and not isinstance(clients, Absent):
+        notes += [OVERLAP] if sum(client.used_bytes for client in clients) > total else []
+    return tuple(notes)
+
+
+def cuda_share(figure: Figure, place: nvidia.Place) -> Share:
+    return Share(
+        id=nvidia.cuda_id(place.name),
+        kind=ShareKind.CUDA_POOL,
+        label=f"CUDA Pool{place.number}",
+        within="ram",
+        used_bytes=figure.bytes,
+        source=figure.source,
+        quality=Quality.MEASURED,
+        device=place.name,
+        note=EVERY_BUFFER if figure.source in NVMAPS else None,
+    )
+
+
+def _busy(found: Findings, part: Literal["gr3d", "emc"]) -> float | Absent:
+    """A line of tegrastats without the field means that nobody knows, not that nothing moves."""
+    if found.tegrastats is None:
+        return Absent.NOT_AVAILABLE
+    if "tegrastats" in found.stale:
+        return Absent.STALE
+    load = found.tegrastats.gr3d if part == "gr3d" else found.tegrastats.emc
+    return load if isinstance(load, Absent) else load.busy_ratio
+
+
+def tegrastats_of(found: Findings) -> Tegrastats | Absent:
+    """What tegrastats alone says of memory."""
+    if found.tegrastats is None:
+        return Absent.NOT_AVAILABLE
+    if "tegrastats" in found.stale:
+        return Absent.STALE
+    return Tegrastats(found.tegrastats.largest_free_blocks, found.tegrastats.largest_free_block_bytes)
+
+
+def machine_of(machine: Machine | None, tegra: TegraReading | None) -> Machine | None:
+    """The machine with the names of its board, chip and release."""
+    if machine is None or tegra is None:
+        return machine
+    words = {"board": tegra.board, "soc": tegra.soc, "l4t": tegra.l4t, "jetpack": tegra.jetpack}
+    known = {name: word for name, word in words.items() if isinstance(word, str)}
+    return replace(machine, details={**machine.details, **known})

@@ -1,0 +1,43 @@
+"""A Jetson, or another Tegra: which board, and what its GPU holds of System RAM. Needs no rights."""
+
+from __future__ import annotations
+
+from memwatch.collector import Findings, Roots, Unavailable, Unreadable, kept_file, read_once
+from memwatch.collectors._tegra import AUTO, soc_of
+from memwatch.model import Absent
+from memwatch.tegra.board import parse_release
+from memwatch.tegra.nvmap import parse_meminfo
+from memwatch.tegra.reading import TegraReading
+from memwatch.wire import Garbled
+
+
+class Collector:
+    """What the board is called does not change while it runs, so only its memory is read again."""
+
+    name = "tegra"
+    period_seconds = 0.0
+    may_block = False
+
+    def __init__(self, roots: Roots, board: str = AUTO) -> None:
+        """`board` names the chip where the device tree cannot be seen, as in most containers."""
+        soc = soc_of(roots, board)
+        if soc is None:
+            raise Unavailable("no Tegra: /proc/device-tree/compatible does not name one")
+        model = (read_once(roots.procfs / "device-tree/model") or b"").split(b"\0")[0].decode("utf-8", "replace")
+        l4t, jetpack = parse_release(read_once(roots.rootfs / "etc/nv_tegra_release"))
+        self._board = TegraReading(soc, model.strip() or Absent.NOT_AVAILABLE, l4t, jetpack)
+        self._meminfo = kept_file(roots.procfs / "meminfo")
+
+    def collect(self) -> Findings:
+        try:
+            memory = parse_meminfo(self._meminfo.read())
+        except Garbled as error:
+            raise Unreadable(str(error)) from None
+        board = self._board
+        reading = TegraReading(
+            board.soc, board.board, board.l4t, board.jetpack, memory.used_bytes, memory.free_bytes
+        )
+        return Findings(tegra=reading)
+
+    def close(self) -> None:
+        self._meminfo.close()

@@ -1,0 +1,119 @@
+"""What only `tegrastats` tells of a Jetson: its largest free blocks, and how busy GPU and memory are.
+
+It is a program that prints a line every now and then, so it runs beside us: one that dies is started again after
+a pause, one that falls silent is killed, and neither costs more than its own figures.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from typing import NoReturn
+
+from memwatch.child import Child, tied
+from memwatch.collector import Findings, Roots, Unavailable, Unreadable
+from memwatch.collectors._lines import Lines
+from memwatch.collectors._tegra import AUTO, soc_of
+from memwatch.patience import Patience
+from memwatch.tegra.reading import TegrastatsReading
+from memwatch.tegra.stats_line import MOST_LINE_BYTES, parse_line
+from memwatch.wire import Garbled
+
+log = logging.getLogger(__name__)
+
+DEADLINE_LEAST_SECONDS = 5.0
+PAUSE_FIRST_SECONDS, PAUSE_MOST_SECONDS = 1.0, 10.0
+# A pipe holds 64 KiB, which is what a program can have in store; more is a program that raves.
+MOST_READS = 8
+
+
+def program_of(roots: Roots, path: str, board: str, search_path: str | None) -> str | None:
+    """The program to run: on a Tegra the one on PATH, anywhere the one that the settings name."""
+    if path == AUTO:
+        return shutil.which("tegrastats", path=search_path) if soc_of(roots, board) else None
+    return path if os.access(path, os.X_OK) else None
+
+
+class Collector:
+    """Each `collect` waits for a line that can be read. Lines that cannot are counted, and nothing of them used."""
+
+    name = "tegrastats"
+    may_block = True
+
+    def __init__(
+        self,
+        roots: Roots,
+        path: str = AUTO,
+        interval_seconds: float = 1.0,
+        board: str = AUTO,
+        search_path: str | None = None,
+    ) -> None:
+        """`search_path` is where to look for the program, PATH by default."""
+        program = program_of(roots, path, board, search_path)
+        if program is None:
+            raise Unavailable("no Tegra, or no tegrastats on PATH" if path == AUTO else f"{path}: no such program")
+        self.period_seconds = interval_seconds
+        self._deadline = max(3 * interval_seconds, DEADLINE_LEAST_SECONDS)
+        self._child = Child(tied([program, "--interval", f"{interval_seconds * 1000:.0f}"]), quiet=True)
+        self._lines = Lines(MOST_LINE_BYTES)
+        self._patience = Patience(PAUSE_FIRST_SECONDS, PAUSE_MOST_SECONDS)
+        self._trouble = ""
+        self._rejected = 0
+
+    def collect(self) -> Findings:
+        self._start()
+        reading = self._newest()
+        self._patience.helped()
+        rejected, self._rejected = self._rejected, 0
+        return Findings(tegrastats=reading, rejected=rejected)
+
+    def close(self) -> None:
+        self._child.stop()
+
+    def _start(self) -> None:
+        if self._child.pid is not None:
+            return
+        if not self._patience.is_over(time.monotonic()):
+            raise Unreadable(self._trouble)
+        self._patience.tried(time.monotonic())
+        self._lines = Lines(MOST_LINE_BYTES)
+        self._child.start()
+        log.info("tegrastats started as process %d", self._child.pid)
+
+    def _newest(self) -> TegrastatsReading:
+        """The last line of all that have come, or the first that comes before the deadline."""
+        until = time.monotonic() + self._deadline
+        newest: TegrastatsReading | None = None
+        reads = 0
+        while True:
+            left = 0.0 if newest else until - time.monotonic()
+            data = self._child.read(left) if left >= 0 and reads < MOST_READS else None
+            if newest and not data:
+                return newest
+            if data is None:
+                self._give_up(f"printed nothing that can be read for {self._deadline:g} s and was killed")
+            if not data:
+                self._give_up(self._child.last_words())
+            newest = self._last_of(self._lines.feed(data)) or newest
+            reads += newest is not None
+
+    def _last_of(self, lines: list[bytes]) -> TegrastatsReading | None:
+        readings = [reading for line in lines if (reading := self._parsed(line))]
+        self._rejected, self._lines.cut = self._rejected + self._lines.cut, 0
+        return readings[-1] if readings else None
+
+    def _parsed(self, line: bytes) -> TegrastatsReading | None:
+        try:
+            return parse_line(line)
+        except Garbled as error:
+            self._rejected += 1
+            log.debug("%s", error)
+            return None
+
+    def _give_up(self, why: str) -> NoReturn:
+        """The words stay the same until something else goes wrong, so that the log has them once."""
+        self._child.stop()
+        self._trouble = f"tegrastats {why}; it is started again after a pause"
+        raise Unreadable(self._trouble)

@@ -1,0 +1,89 @@
+"""What a Tegra says of itself, as records. No judgement: that is `accounting`'s."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from memwatch.model import Absent, Bytes, Words
+
+
+@dataclass(frozen=True, slots=True)
+class TegraReading:
+    """The board, and what anybody may read of its GPU's memory.
+
+    `soc` is the chip's token in the device tree, such as "tegra234". `gpu_bytes` is NvMapMemUsed, all that the
+    GPU holds of System RAM; `free_bytes` is NvMapMemFree, pages which the allocator keeps for the next request.
+    """
+
+    soc: str
+    board: Words = Absent.NOT_AVAILABLE
+    l4t: Words = Absent.NOT_AVAILABLE
+    jetpack: Words = Absent.NOT_AVAILABLE
+    gpu_bytes: Bytes = Absent.NOT_SUPPORTED
+    free_bytes: Bytes = Absent.NOT_SUPPORTED
+
+
+@dataclass(frozen=True, slots=True)
+class NvMapClient:
+    """A process with buffers in GPU memory. Shared buffers are counted for everyone who shares them."""
+
+    pid: int
+    name: str
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NvMapReading:
+    """NvMap's list of clients, which only root may read. `total_bytes` counts shared buffers once.
+
+    `would_add` is a sentence for whoever may not read it.
+    """
+
+    total_bytes: Bytes
+    clients: tuple[NvMapClient, ...] | Absent
+    would_add: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A piece of memory in a line of tegrastats: SWAP, IRAM and, on old chips, Carveout and GART."""
+
+    used_bytes: int
+    total_bytes: int
+    largest_free_block_bytes: Bytes = Absent.NOT_AVAILABLE
+    cached_bytes: Bytes = Absent.NOT_AVAILABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A processor, a GPU or an engine: how busy, and the clock of each of its parts. An engine may be off."""
+
+    is_on: bool = True
+    busy_ratio: float | Absent = Absent.NOT_AVAILABLE
+    hertz: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TegrastatsReading:
+    """One line of tegrastats; what a line does not name is absent or missing from its mapping.
+
+    The largest free blocks are `largest_free_blocks` pieces of `largest_free_block_bytes` each. `gr3d` is the
+    GPU, `emc` the memory's controller. Temperatures and rails are as printed: now, average and, since JetPack
+    7.2, a third figure. `mts` is the Denver cores' translator, in foreground and background.
+    """
+
+    ram_used_bytes: int
+    ram_total_bytes: int
+    largest_free_blocks: int
+    largest_free_block_bytes: int
+    time: Words = Absent.NOT_AVAILABLE
+    swap: Area | Absent = Absent.NOT_AVAILABLE
+    areas: Mapping[str, Area] = field(default_factory=dict)
+    cpus: tuple[Load, ...] = ()
+    gr3d: Load | Absent = Absent.NOT_AVAILABLE
+    emc: Load | Absent = Absent.NOT_AVAILABLE
+    engines: Mapping[str, Load] = field(default_factory=dict)
+    mts: tuple[float, float] | Absent = Absent.NOT_AVAILABLE
+    temperatures_celsius: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    rails_milliwatts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

@@ -1,0 +1,73 @@
+"""A Jetson that is not there: its tegrastats on PATH, and what that does next.
+
+jetson = Tegrastats.of(tmp_path, "jetson-nano-jp4")
+with running_daemon(tmp_path, *jetson.roots, environ=jetson.environ) as daemon:
+    jetson.does("hang")
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from machine_folders import FOLDER
+
+SIMULATOR = Path(__file__).parent / "tegra_sim" / "tegrastats"
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it runs: what nobody has waited for yet is no longer alive."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Tegrastats:
+    """A program of that name with its orders and the list of its process ids, in a folder of their own."""
+
+    folder: Path
+    name: str
+
+    @classmethod
+    def of(cls, folder: Path, name: str) -> Tegrastats:
+        simulator = cls(folder / "tegrastats", name)
+        simulator.folder.mkdir()
+        orders = shlex.join(["env", f"TEGRASTATS_SIM={simulator.folder / 'orders'}", str(SIMULATOR)])
+        simulator.program.write_text(f'#!/bin/sh\nexec {orders} "$@"\n')
+        simulator.program.chmod(0o755)
+        simulator.does("print")
+        return simulator
+
+    @property
+    def program(self) -> Path:
+        return self.folder / "tegrastats"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What a process needs in its environment to find this tegrastats."""
+        return {"PATH": os.pathsep.join([str(self.folder), os.environ["PATH"]])}
+
+    @property
+    def roots(self) -> list[str]:
+        """The arguments that show memwatchd the host of this machine."""
+        folder = FOLDER / self.name
+        return [f"--procfs={folder / 'proc'}", f"--sysfs={folder / 'sys'}", f"--rootfs={folder / 'root'}"]
+
+    def does(self, what: str, line: str | None = None, deaf: bool = False) -> None:
+        """From the next line on. In one step: it never reads half of an order."""
+        printed = FOLDER / self.name / "tegrastats"
+        line = printed.read_text().strip() if line is None and printed.exists() else line
+        orders = {"line": line, "does": what, "deaf": deaf}
+        fresh = self.folder / "orders.new"
+        fresh.write_text(json.dumps(orders))
+        fresh.replace(self.folder / "orders")
+
+    def pids(self) -> list[int]:
+        """Every process there was, the oldest first."""
+        started = self.folder / "orders.pids"
+        return [int(line) for line in started.read_text().split()] if started.exists() else []

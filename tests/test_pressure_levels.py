@@ -1,0 +1,95 @@
+"""Levels as given, hysteresis as worked out in the examples, nothing invented."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memwatch.pressure.levels import Standing, base_level, settle, use_reason
+from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
+from memwatch.snapshot import Level
+
+RULES = PressureRules()
+
+
+def levels_over(ratios: list[float], rules: PressureRules = RULES) -> list[Level]:
+    """The level after each second of a trace."""
+    standing: Standing | None = None
+    levels = []
+    for second, ratio in enumerate(ratios):
+        standing = settle(standing, ratio, float(second), "ram", rules)
+        levels.append(standing.level)
+    return levels
+
+
+@pytest.mark.parametrize(
+    ("ratio", "level"),
+    [
+        (0.0, Level.LOW),
+        (0.5999, Level.LOW),
+        (0.60, Level.MEDIUM),
+        (0.7999, Level.MEDIUM),
+        (0.80, Level.HIGH),
+        (0.95, Level.HIGH),
+        (0.9501, Level.CRITICAL),
+        (1.0, Level.CRITICAL),
+    ],
+)
+def test_levels_begin_where_the_product_says(ratio: float, level: Level) -> None:
+    """60, 80, 95 %: high includes 95, critical begins above it."""
+    assert base_level(ratio, Thresholds()) is level
+
+
+def test_a_level_rises_at_once_and_falls_step_by_step() -> None:
+    """96 % for 20 s, 90 % for 40 s, then 50 %: critical at 0 s, high at 50 s, low at 90 s."""
+    levels = levels_over([0.96] * 20 + [0.90] * 40 + [0.50] * 60)
+
+    changes = [(second, level) for second, level in enumerate(levels) if second == 0 or levels[second - 1] != level]
+    assert changes == [(0, Level.CRITICAL), (50, Level.HIGH), (90, Level.LOW)]
+
+
+def test_a_sawtooth_across_a_threshold_flips_once() -> None:
+    """78 to 82 % every four seconds for ten minutes is one change of level, not three hundred."""
+    levels = levels_over([0.78, 0.80, 0.82, 0.80] * 150)
+
+    assert sum(one != other for one, other in pairwise(levels)) == 1
+    assert levels[-1] is Level.HIGH
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=200))
+def test_hysteresis_never_shows_less_than_use_demands(ratios: list[float]) -> None:
+    """Whatever the trace, the level is at least the one that use alone gives."""
+    for ratio, level in zip(ratios, levels_over(ratios), strict=True):
+        assert level >= base_level(ratio, Thresholds())
+
+
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_a_level_follows_use_down_in_the_end(before: float, after: float) -> None:
+    """After the time to clear, a level held only by hysteresis is within the margin of its entry."""
+    levels = levels_over([before] + [after] * 32)
+
+    ended = levels[-1]
+    assert ended == base_level(after, Thresholds()) or after >= Thresholds().entry(ended) - RULES.clear_margin
+
+
+def test_thresholds_may_differ_by_target() -> None:
+    """A card that a server fills by design gets lines of its own; the others keep theirs."""
+    rules = PressureRules(by_target={"gpu0": TargetRules(Thresholds(0.9, 0.95, 0.99))})
+
+    assert settle(None, 0.90, 0.0, "ram", rules).level is Level.HIGH
+    assert settle(None, 0.85, 0.0, "gpu0", rules).level is Level.LOW
+
+
+def test_reasons_are_sentences_and_silent_while_low() -> None:
+    """A level says why, and says when it is only held."""
+    plain = use_reason(Level.CRITICAL, 0.964, "ram", RULES)
+    held = use_reason(Level.CRITICAL, 0.90, "ram", RULES)
+
+    assert use_reason(Level.LOW, 0.3, "ram", RULES) is None
+    assert plain is not None
+    assert (plain.signal, plain.text) == ("util", "96.4 % used")
+    assert held is not None
+    assert held.text == "90.0 % used; critical is held until use stays below 92 % for 30 s"
