@@ -159,6 +159,7 @@ def test_it_imports_nothing_of_the_web(tmp_path: Path) -> None:
     assert {name for name in ours if not name.startswith("memwatch.nvml")} == {
         "memwatch",
         "memwatch.model",
+        "memwatch.patience",
         "memwatch.wire",
     }
 
