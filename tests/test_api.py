@@ -36,6 +36,7 @@ PARTS: dict[str, Any] = {
     "collectors": list[contract.Collector],
     "alerts": list[contract.Alert],
     "events": list[contract.Event],
+    "backends": contract.Backends,
     "history": contract.History,
 }
 

@@ -9,6 +9,8 @@ from dataclasses import replace
 from importlib.metadata import requires
 from pathlib import Path
 
+import pytest
+
 from daemon_process import MEMWATCHD, clean_environment
 from fakes import GIB, ram
 from memwatch.model import Absent, Process
@@ -63,6 +65,21 @@ def test_the_help_in_the_readme_is_the_help() -> None:
     """Word for word, at eighty columns."""
     done = subprocess.run(
         [MEMWATCHD, "--help"], capture_output=True, text=True, env=clean_environment(COLUMNS="80"), check=True
+    )
+
+    assert done.stdout.strip() in README
+
+
+@pytest.mark.parametrize("command", [[], ["release"]], ids=["memwatch", "release"])
+def test_the_clients_help_in_the_readme_is_its_help(command: list[str]) -> None:
+    """Word for word, at eighty columns; what it says of release as well."""
+    memwatch = Path(MEMWATCHD).with_name("memwatch")
+    done = subprocess.run(
+        [memwatch, *command, "--help"],
+        capture_output=True,
+        text=True,
+        env=clean_environment(COLUMNS="80"),
+        check=True,
     )
 
     assert done.stdout.strip() in README

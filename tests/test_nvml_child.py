@@ -158,6 +158,7 @@ def test_it_imports_nothing_of_the_web(tmp_path: Path) -> None:
     assert foreign == {"pynvml"}
     assert {name for name in ours if not name.startswith("memwatch.nvml")} == {
         "memwatch",
+        "memwatch.manners",
         "memwatch.model",
         "memwatch.patience",
         "memwatch.wire",

@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -100,7 +101,7 @@ def test_the_wheel_holds_every_file_of_the_three_packages_and_nothing_else(built
 
 
 def test_the_wheel_says_what_it_is(built: Built) -> None:
-    """Version from memwatch.__version__, a pure wheel for any Python from 3.10 on, all licences, one program."""
+    """Version from memwatch.__version__, a pure wheel for any Python from 3.10 on, all licences, two programs."""
     information = f"memwatchd-{__version__}.dist-info"
     with zipfile.ZipFile(built.wheel) as archive:
         metadata = archive.read(f"{information}/METADATA").decode()
@@ -113,6 +114,8 @@ def test_the_wheel_says_what_it_is(built: Built) -> None:
     assert "\nRequires-Python: >=3.10\n" in metadata
     assert "\nLicense-Expression: Apache-2.0\n" in metadata
     assert "memwatchd = memwatchd.cli:main" in programs
+    assert "memwatch = memwatchd.client.cli:main" in programs
+    assert "\nProvides-Extra: opencl\n" in metadata
     assert licences
     assert {f"{information}/licenses/{name}" for name in licences | {"LICENSE"}} <= built.wheel_names()
 
@@ -143,9 +146,11 @@ def test_the_installed_program_reads_this_machine(installed: Path, tmp_path: Pat
     where = run(installed / "python", "-c", "import memwatch_web; print(memwatch_web.__file__)", cwd=tmp_path)
     version = run(installed / "memwatchd", "--version", cwd=tmp_path)
     once = run(installed / "memwatchd", "--once", "--json", cwd=tmp_path)
+    client = run(installed / "memwatch", "--version", cwd=tmp_path)
 
     assert where.stdout.startswith(str(installed.parent)), where.stdout + where.stderr
     assert version.stdout == f"memwatchd {__version__}\n"
+    assert client.stdout == f"memwatch {__version__}\n"
     assert once.returncode == 0, once.stderr
     pool = json.loads(once.stdout)["pools"][0]
     assert pool["id"] == "ram"
@@ -164,10 +169,28 @@ def pins_of(name: str) -> dict[str, set[Version]]:
     return pins
 
 
+def required_by(project: dict[str, Any]) -> list[str]:
+    """What it needs, and what its extras need."""
+    return [*project["dependencies"], *extras_of(project)]
+
+
+def extras_of(project: dict[str, Any]) -> list[str]:
+    return [text for extra in project["optional-dependencies"].values() for text in extra]
+
+
+def test_what_an_extra_needs_is_tested() -> None:
+    """The group of tests asks for the same as the extras, so that no test is left out for want of it."""
+    written = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = extras_of(written["project"])
+
+    assert extras
+    assert set(extras) <= set(written["dependency-groups"]["test"])
+
+
 def test_the_oldest_dependencies_that_are_tested_are_the_oldest_allowed() -> None:
     """Each lower bound in pyproject.toml is the version `make test-lowest` installs, so no bound is a guess."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [Requirement(text) for text in project["dependencies"]]
+    wanted = [Requirement(text) for text in required_by(project)]
     floors = {one.name: Version(spec.version) for one in wanted for spec in one.specifier if spec.operator == ">="}
 
     lowest = pins_of("constraints-lowest.txt")
@@ -181,7 +204,7 @@ def test_the_newest_dependencies_that_are_tested_are_allowed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     newest = pins_of("constraints.txt")
 
-    for text in project["dependencies"]:
+    for text in required_by(project):
         wanted = Requirement(text)
         assert newest[wanted.name], text
         assert all(pin in wanted.specifier for pin in newest[wanted.name]), text

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from memwatch.model import Absent
-from memwatch.pressure import PressureRules, Thresholds
+from memwatch.pressure.rules import PressureRules, Thresholds
 from memwatch.snapshot import Snapshot, Swap
 from memwatch_web.glance import room_of
 from memwatch_web.pages import Pages

@@ -5,15 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from memwatch.model import Absent
+from memwatch.pressure.rules import FILLED_ON_PURPOSE
 from memwatch.snapshot import Level, Pressure, Reason
+
+URGENT = frozenset({"floor", "oom_kill"})
+URGENT_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class AlertRules:
-    """How long a target must be critical before anybody is told, and better before the alert is resolved."""
+    """How long a target must be critical before anybody is told, and better before the alert is resolved.
+
+    A GPU's own memory is filled on purpose by programs that serve models, so it has a time of its own. What
+    cannot wait (`URGENT`, or full within `URGENT_SECONDS`) is told at once.
+    """
 
     pending_seconds: float = 5.0
     resolve_seconds: float = 60.0
+    gpu_pending_seconds: float = 60.0
+
+    def pending_for(self, verdict: Pressure) -> float:
+        full = verdict.seconds_to_full
+        if verdict.kind in FILLED_ON_PURPOSE:
+            return self.gpu_pending_seconds
+        if any(reason.signal in URGENT for reason in verdict.reasons):
+            return 0.0
+        return 0.0 if not isinstance(full, Absent) and full < URGENT_SECONDS else self.pending_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +82,7 @@ def watched(watch: Watch, verdict: Pressure, now: float, rules: AlertRules) -> W
     if critical == watch.firing:
         return Watch(watch.firing, None, watch.before if critical else verdict.level)
     since = now if watch.since is None else watch.since
-    wait = rules.resolve_seconds if watch.firing else rules.pending_seconds
+    wait = rules.resolve_seconds if watch.firing else rules.pending_for(verdict)
     if now - since < wait:
         return replace(watch, since=since)
     return Watch(critical, None, watch.before if critical else verdict.level)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 from collections.abc import Callable, Mapping
@@ -15,14 +16,20 @@ from memwatch.collector import Findings
 from memwatch.events import EventLog
 from memwatch.history import History
 from memwatch.own import OwnCost
-from memwatch.pressure import PressureRules, Standing, judge, ratios_of
+from memwatch.pressure.evidence import evidence_of
+from memwatch.pressure.judge import Memory, judge
+from memwatch.pressure.rules import PressureRules
 from memwatch.sampler import Sampler
-from memwatch.schedule import Moment, next_due, suspended_seconds, wall_jump_seconds
+from memwatch.schedule import Moment, Pace, next_due, paced, suspended_seconds, wall_jump_seconds
 from memwatch.series import figures_of
-from memwatch.snapshot import CollectorStatus, Machine, Pressure, Snapshot
+from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Snapshot
+from memwatch.stalltrigger import StallTrigger
 from memwatch.story import Story
 
 log = logging.getLogger(__name__)
+
+# Ticks come some milliseconds early or late: so much of an interval counts as one.
+SAME_INTERVAL = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +55,19 @@ Listener = Callable[[Snapshot, tuple[Notice, ...]], None]
 
 
 class Monitor:
-    """Owns the loop and what it remembers. `latest` is the last finished snapshot; any thread may take it."""
+    """Owns the loop and what it remembers. `latest` is the last finished snapshot; any thread may take it.
 
-    def __init__(self, sampler: Sampler, clock: Clock, rules: Rules, identity: Identity) -> None:
+    Listeners are told once an interval and whenever a level changes, however fast the ticks come.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        clock: Clock,
+        rules: Rules,
+        identity: Identity,
+        trigger: StallTrigger | None = None,
+    ) -> None:
         self.latest: Snapshot | None = None
         self.events = EventLog()
         self.history = History(capacity_of(rules), rules.interval_seconds)
@@ -61,7 +78,12 @@ class Monitor:
         self._sampler = sampler
         self._clock = clock
         self._identity = identity
-        self._standings: Mapping[str, Standing] = {}
+        self._trigger = trigger
+        self._memory = Memory()
+        self._pace = Pace()
+        self._remembered = Peak()
+        self._told_at = -math.inf
+        self._told_levels: Mapping[str, Level] = {}
         self._story = Story(self.events)
         self._before: Moment | None = None
         self._complaint = ""
@@ -73,29 +95,38 @@ class Monitor:
         due = self._clock.monotonic()
         while not stop.is_set():
             self._tick_or_log(self._clock.monotonic() - due)
-            coming = next_due(due, self.rules.interval_seconds, self._clock.monotonic())
-            if coming.missed:
+            usual = self.rules.interval_seconds
+            interval = self._pace.interval(usual)
+            coming = next_due(due, interval, self._clock.monotonic())
+            if coming.missed * interval >= usual:
                 self._story.missed(self._clock.wall(), coming.missed)
             due = coming.at
-            stop.wait(max(0.0, due - self._clock.monotonic()))
+            if self._wait(due - self._clock.monotonic(), stop):
+                self._pace = paced(self._pace, (), self._clock.monotonic(), stalled=True)
+                due = self._clock.monotonic()
 
     def tick(self, lag_seconds: float = 0.0) -> Snapshot:
         """One tick: everything gathered, judged, remembered and published."""
         now = Moment(self._clock.monotonic(), self._clock.boottime(), self._clock.wall())
         rules = self.rules
-        self._notice_clocks(now)
+        resumed = self._notice_clocks(now)
         findings, statuses = self._sampler.gather()
-        ratios = ratios_of(findings.pools, findings.shares)
-        pressure, self._standings = judge(ratios, self._standings, now.monotonic, rules.pressure)
+        evidence = evidence_of(findings, now.monotonic, rules.pressure, resumed)
+        pressure, self._memory = judge(evidence, self._memory, rules.pressure)
+        self._pace = paced(self._pace, pressure, now.monotonic)
         self.watches, notices = step(self.watches, pressure, now.monotonic, now.wall, rules.alerts, _new_notice_id)
         snapshot = self._snapshot(now, rules, findings, statuses, pressure, lag_seconds)
         self._story.tell(self.latest, snapshot, notices)
         self._remember(now, snapshot)
         self.own.tick_duration_seconds = self._clock.monotonic() - now.monotonic
         self.latest = snapshot
-        for listener in self.listeners:
-            listener(snapshot, notices)
+        self._tell(snapshot, notices)
         return snapshot
+
+    def wake(self) -> None:
+        """End the wait for the next tick, so that a loop that was told to stop does. Any thread may call it."""
+        if self._trigger is not None:
+            self._trigger.wake()
 
     def age_seconds(self) -> float | None:
         """How old the latest snapshot is; None before the first."""
@@ -139,7 +170,16 @@ class Monitor:
             log.error("%s", complaint)
         self._complaint = complaint
 
-    def _notice_clocks(self, now: Moment) -> None:
+    def _wait(self, seconds: float, stop: threading.Event) -> bool:
+        """Sleep until the next tick is due. True, and early, if the kernel says that tasks wait for memory."""
+        if self._trigger is not None:
+            return self._trigger.wait(seconds, stop)
+        stop.wait(max(0.0, seconds))
+        return False
+
+    def _notice_clocks(self, now: Moment) -> bool:
+        """Tell of clocks that jumped. True if the machine slept since the tick before."""
+        slept = jumped = 0.0
         if self._before is not None:
             slept = suspended_seconds(self._before, now)
             jumped = wall_jump_seconds(self._before, now)
@@ -148,6 +188,7 @@ class Monitor:
             if jumped:
                 self._story.clock_set(now.wall, jumped)
         self._before = now
+        return bool(slept)
 
     def _snapshot(
         self,
@@ -190,7 +231,36 @@ class Monitor:
         if wanted != self._ring_rules:
             self.history = self.history.resized(capacity_of(self.rules), self.rules.interval_seconds)
             self._ring_rules = wanted
-        self.history.add(now.boottime, figures_of(snapshot))
+        self._remembered = self._remembered.with_tick(snapshot)
+        since = now.monotonic - self._remembered.at
+        if since >= SAME_INTERVAL * self.rules.interval_seconds and self._remembered.worst is not None:
+            self.history.add(now.boottime, figures_of(self._remembered.worst))
+            self._remembered = Peak(now.monotonic)
+
+    def _tell(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
+        levels = {pressure.target: pressure.level for pressure in snapshot.pressure}
+        early = snapshot.monotonic - self._told_at < SAME_INTERVAL * snapshot.interval_seconds
+        if early and levels == self._told_levels and not notices:
+            return
+        self._told_at, self._told_levels = snapshot.monotonic, levels
+        for listener in self.listeners:
+            listener(snapshot, notices)
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The worst tick since something was remembered, at monotonic seconds: no spike is lost between two."""
+
+    at: float = -math.inf
+    worst: Snapshot | None = None
+
+    def with_tick(self, snapshot: Snapshot) -> Peak:
+        worse = self.worst is None or _fullness(snapshot) >= _fullness(self.worst)
+        return Peak(self.at, snapshot) if worse else self
+
+
+def _fullness(snapshot: Snapshot) -> float:
+    return max((pressure.ratio for pressure in snapshot.pressure), default=0.0)
 
 
 def capacity_of(rules: Rules) -> int:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from memwatch.model import Absent
+from memwatch.snapshot import Pressure
 
 # A clock set by less than this is NTP at work and not worth a word.
 WALL_JUMP_SECONDS = 1.0
@@ -45,3 +49,39 @@ def wall_jump_seconds(before: Moment, now: Moment) -> float:
     """By how much somebody set the wall clock between two moments; 0 when nobody did."""
     jump = (now.wall - before.wall) - (now.boottime - before.boottime)
     return jump if abs(jump) >= WALL_JUMP_SECONDS else 0.0
+
+
+# The closer to the edge, the faster the look: from here on ten times a second.
+FAST_SECONDS = 0.1
+FAST_RATIO, SLOW_RATIO = 0.60, 0.57
+FAST_FULL_SECONDS = 60.0
+SLOW_AFTER_SECONDS = 30.0
+# What fills System RAM. A GPU's own memory is asked for once a second, however often one ticks.
+HURRYING = frozenset({"system_ram", "cgroup", "gtt", "gpu_buffers", "cuda_pool", "metal_working_set"})
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Whether ticks come fast, and since when they need not."""
+
+    fast: bool = False
+    calm_since: float | None = None
+
+    def interval(self, usual: float) -> float:
+        return min(FAST_SECONDS, usual) if self.fast else usual
+
+
+def paced(before: Pace, pressure: Iterable[Pressure], now: float, stalled: bool = False) -> Pace:
+    """The pace after a tick: fast at once, slow only after it has been calm for a while."""
+    line = SLOW_RATIO if before.fast else FAST_RATIO
+    if stalled or any(_hurries(one, line) for one in pressure if one.kind in HURRYING):
+        return Pace(fast=True)
+    if not before.fast:
+        return before
+    calm_since = now if before.calm_since is None else before.calm_since
+    return Pace() if now - calm_since >= SLOW_AFTER_SECONDS else Pace(True, calm_since)
+
+
+def _hurries(pressure: Pressure, line: float) -> bool:
+    seconds = pressure.seconds_to_full
+    return pressure.ratio >= line or (not isinstance(seconds, Absent) and seconds < FAST_FULL_SECONDS)

@@ -50,7 +50,9 @@ class Reason:
 class Pressure:
     """The level of one target (a pool or a limited share). `ratio` is used ÷ judged size, 0 to 1.
 
-    `base_level` follows from `ratio` and the thresholds alone; `level` adds hysteresis.
+    `base_level` follows from `ratio` and the thresholds alone; `level` adds hysteresis and every other signal,
+    each of which is in `reasons` (`util` is use). `kind` is the pool's or share's kind. `seconds_to_full` is a
+    forecast, absent where there is no trend.
     """
 
     target: str
@@ -59,6 +61,12 @@ class Pressure:
     ratio: float
     reasons: tuple[Reason, ...] = ()
     seconds_to_full: float | Absent = Absent.NOT_AVAILABLE
+    kind: str = ""
+
+    @property
+    def corroborated(self) -> bool:
+        """Whether anything besides use speaks for the level."""
+        return any(reason.signal != "util" for reason in self.reasons)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,20 @@ import threading
 from collections.abc import Callable
 
 from memwatch.alerts import Notice
+from memwatch.backends.finder import Finder
 from memwatch.clock import SystemClock
 from memwatch.collectors import enlist
 from memwatch.monitor import Monitor
 from memwatch.sampler import Sampler
 from memwatch.snapshot import Snapshot
+from memwatch.stalltrigger import StallTrigger
+from memwatch_web.background import Shared
 from memwatch_web.options import FaceOptions
 from memwatch_web.pages import Pages
 from memwatch_web.stream import Broker
 from memwatch_web.webhook_delivery import close_all, notify
 from memwatchd import wiring
+from memwatchd.reading import first_tick
 from memwatchd.service import Notifier
 from memwatchd.settings.changes import describe_changes
 from memwatchd.settings.model import Settings
@@ -24,8 +28,8 @@ from memwatchd.settings.sources import BadSettings
 
 log = logging.getLogger(__name__)
 
-# How long the first tick waits for sources that may block. NVML opens in 0.1 to 1 s, or hangs.
-FIRST_SECONDS = 2.0
+# Longer than a driver of OpenCL may take to answer: what takes longer is a file system that hangs.
+BACKENDS_DEADLINE_SECONDS = 20.0
 
 
 class Daemon:
@@ -35,7 +39,9 @@ class Daemon:
         roots, clock = wiring.roots_of(settings), SystemClock()
         self.settings = settings
         self.sampler = Sampler(enlist(roots, wiring.collector_options_of(settings)), clock)
-        self.monitor = Monitor(self.sampler, clock, wiring.rules_of(settings), wiring.identity_of(roots))
+        trigger = StallTrigger(roots.procfs / "pressure/memory")
+        self.monitor = Monitor(self.sampler, clock, wiring.rules_of(settings), wiring.identity_of(roots), trigger)
+        self.finding = Shared(Finder(roots).find, "backends", BACKENDS_DEADLINE_SECONDS)
         self.pages = Pages(lambda: self.monitor.rules.pressure)
         self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)
         self.receivers = wiring.receivers_of(settings)
@@ -56,14 +62,9 @@ class Daemon:
             receiver.start()
         self.sampler.start()
 
-    def first_tick(self) -> Snapshot:
-        """The first snapshot, before anybody may ask for one. It waits a moment for drivers.
-
-        Until they have said what GPUs there are, MemTotal may contain memory that is not System RAM, and devices
-        would change their ids.
-        """
-        self.sampler.wait_for_first(FIRST_SECONDS)
-        return self.monitor.tick()
+    def first_tick(self) -> None:
+        """What everybody may ask for from now on."""
+        first_tick(self.sampler, self.monitor)
 
     def start_ticking(self) -> None:
         """From here on nothing big is built any more: return what building left over, then lock what stays."""
@@ -76,6 +77,7 @@ class Daemon:
 
     def stop_ticking(self) -> None:
         self._stop.set()
+        self.monitor.wake()
 
     def stop(self) -> None:
         self.service.stopping()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from memwatch_web.as_json import snapshot_json, to_bytes
 from memwatch_web.as_text import text_of
 from memwatchd.daemon import Daemon
+from memwatchd.reading import read_machine
 from memwatchd.settings.model import Settings
 from memwatchd.sockets import CannotListen, open_sockets
 
@@ -38,9 +39,6 @@ def serve(settings: Settings, load: Callable[[], Settings]) -> int:
 
 def once(settings: Settings, as_json: bool) -> int:
     """Read everything once, print it, leave."""
-    daemon = Daemon(settings, lambda: settings)
-    daemon.sampler.start()
-    snapshot = daemon.first_tick()
-    daemon.sampler.stop()
+    snapshot = read_machine(settings)
     sys.stdout.write(to_bytes(snapshot_json(snapshot)).decode() + "\n" if as_json else text_of(snapshot))
     return EXIT_OK if snapshot.pools else EXIT_FAILURE

@@ -102,7 +102,15 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
     """Answer requests and tick until SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
     dates: list[tuple[bytes, bytes]] = []
-    app = create_app(daemon.monitor, daemon.pages, daemon.face_options, daemon.broker, daemon.receivers, dates)
+    app = create_app(
+        daemon.monitor,
+        daemon.pages,
+        daemon.face_options,
+        daemon.broker,
+        daemon.receivers,
+        dates,
+        daemon.finding,
+    )
     server = Server(app, Limits())
     loop.set_exception_handler(Complaints())
     use_date_headers(server, dates)
@@ -126,6 +134,7 @@ def answer_signals(loop: asyncio.AbstractEventLoop, daemon: Daemon, server: Serv
         log.info("memwatchd is stopping")
         daemon.stop_ticking()
         daemon.broker.close()
+        daemon.finding.close()
         server.stop()
 
     for one in (signal.SIGTERM, signal.SIGINT):

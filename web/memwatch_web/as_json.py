@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from memwatch.alerts import Watch
+from memwatch.backends.model import Backends
 from memwatch.events import Event
 from memwatch.model import Absent, Pool
 from memwatch.snapshot import Level, Node, Snapshot
@@ -109,7 +110,7 @@ def processes_json(snapshot: Snapshot) -> list[Json]:
 
 
 def pressure_json(snapshot: Snapshot) -> list[Json]:
-    return [record_json(pressure) for pressure in snapshot.pressure]
+    return [record_json(pressure, corroborated=pressure.corroborated) for pressure in snapshot.pressure]
 
 
 def collectors_json(snapshot: Snapshot) -> list[Json]:
@@ -122,6 +123,10 @@ def event_json(event: Event) -> Json:
 
 def events_json(events: Sequence[Event]) -> list[Json]:
     return [event_json(event) for event in events]
+
+
+def backends_json(found: Backends) -> Json:
+    return record_json(found)
 
 
 def alerts_json(watches: Mapping[str, Watch]) -> list[Json]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from memwatch.model import Absent, Content, Pool, Share
-from memwatch.pressure import Thresholds
+from memwatch.pressure.rules import Thresholds
 from memwatch.snapshot import Snapshot
 
 # Left to right: what is used, the part that may move first; then what is available.

@@ -171,11 +171,13 @@ class PressureReason(Answer):
 
 class Pressure(Figures):
     target: str
+    kind: str = Field(description="The kind of the pool or share.")
     level: LevelWord
     base_level: LevelWord
     ratio: float
     reasons: list[PressureReason]
-    seconds_to_full: float | None
+    seconds_to_full: float | None = Field(description="At the current rate; null where there is no trend.")
+    corroborated: bool = Field(description="Whether any signal besides use speaks for the level.")
 
 
 class Collector(Figures):
@@ -258,6 +260,33 @@ class History(Answer):
     to: float
     points: int
     series: list[Series]
+
+
+class BackendDevice(Figures):
+    """What a backend computes on; a CPU is listed, and never as a GPU."""
+
+    id: str | None = Field(description="The id of the device in the snapshot, where it is listed there.")
+    name: str
+    kind: Literal["cpu", "gpu", "accelerator"]
+    size_bytes: int | None = Field(description="The memory it can use at most.")
+    headroom_bytes: int | None = Field(description="What it could allocate right now.")
+    unified: bool | None = Field(description="Whether that memory is System RAM.")
+    note: str | None
+
+
+class Backend(Figures):
+    name: Literal["cpu", "cuda", "rocm", "metal", "opencl", "vulkan"]
+    label: str
+    available: bool | None = Field(description="Null where it was not, or could not be, tried.")
+    reason: str
+    devices: list[BackendDevice]
+
+
+class Backends(Answer):
+    recommended: str = Field(description="The name of the backend to use.")
+    recommended_reason: str
+    age_seconds: float = Field(description="How long ago files and drivers were looked at; memory is of now.")
+    backends: list[Backend]
 
 
 class Release(Answer):

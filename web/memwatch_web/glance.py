@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memwatch.model import Absent, Bytes, PoolKind, Process, Share, ShareKind
-from memwatch.pressure import PressureRules
+from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Level, Pressure, Snapshot
 from memwatch_web import wording
 

@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from memwatch import __version__
 from memwatch.model import Absent
-from memwatch.pressure import PressureRules
+from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Snapshot
 from memwatch_web import wording
 from memwatch_web.bars import bars_of

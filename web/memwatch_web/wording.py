@@ -1,4 +1,4 @@
-"""Figures in words: the only place that rounds, and the only place that knows how a figure reads."""
+"""Figures in words, absent ones included."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 
 from markupsafe import Markup, escape
 
+from memwatch import units
 from memwatch.model import Absent
 from memwatch.snapshot import Level, Pressure
 
@@ -68,7 +69,6 @@ BASIS_WORDS = {
     "rss": "rss (resident set size: a page that several processes share counts in each of them)",
 }
 
-BINARY_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 FIGURE = re.compile(r"(?:&lt; )?\d[\d.,]* (?:%|[KMGTPE]iB|B|µs|ms|s|min|h|d)(?!\w)")
 
 
@@ -84,14 +84,7 @@ def api(name: str) -> str:
 
 def size(count: int | Absent) -> str:
     """Bytes as people say them: 13314398208 is "12.4 GiB"."""
-    if isinstance(count, Absent):
-        return absent(count)
-    if count < 1024:
-        return f"{count} B"
-    power = min((count.bit_length() - 1) // 10, len(BINARY_UNITS))
-    if count / 1024**power >= 1023.95 and power < len(BINARY_UNITS):  # one decimal would read 1024.0
-        power += 1
-    return f"{count / 1024**power:.1f} {BINARY_UNITS[power - 1]}"
+    return absent(count) if isinstance(count, Absent) else units.size(count)
 
 
 def exact(count: int | Absent) -> str:
@@ -112,27 +105,8 @@ def ratio(part: float | Absent) -> str:
 
 
 def duration(seconds: float | Absent) -> str:
-    """A stretch of time, two units at most: "35 µs", "1.7 ms", "0.4 s", "3 min 20 s", "2 h 5 min", "3 d 4 h"."""
-    if isinstance(seconds, Absent):
-        return absent(seconds)
-    if 0 < seconds < 0.0009995:
-        return f"{seconds * 1e6:.0f} µs"
-    if 0 < seconds < 0.09995:
-        return f"{seconds * 1e3:.{1 if seconds < 0.00995 else 0}f} ms"
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    return _pair(round(seconds), ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")))
-
-
-def _pair(seconds: int, units: tuple[tuple[int, str], ...]) -> str:
-    first = next(index for index, (length, _) in enumerate(units) if seconds >= length)
-    length, unit = units[first]
-    text = f"{seconds // length} {unit}"
-    if first + 1 < len(units):
-        smaller, name = units[first + 1]
-        rest = seconds % length // smaller
-        text += f" {rest} {name}" if rest else ""
-    return text
+    """A stretch of time, two units at most: "35 µs", "0.4 s", "3 min 20 s", "3 d 4 h"."""
+    return absent(seconds) if isinstance(seconds, Absent) else units.duration(seconds)
 
 
 def age(seconds: float | Absent) -> str:

@@ -8,15 +8,13 @@ with 75 after a failure that only a new process can mend.
 from __future__ import annotations
 
 import argparse
-import ctypes
-import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from memwatch.manners import die_with_parent, keep_stdout_for_answers, offer_to_oom_killer, write
 from memwatch.nvml.answers import Limits
 from memwatch.nvml.driver import Driver
 from memwatch.nvml.reading import NvmlFailure, NvmlReading
@@ -24,20 +22,18 @@ from memwatch.wire import to_line
 
 EXIT_NEEDS_NEW_PROCESS = 75
 MOST_PID_MAX = 4_194_304  # PID_MAX_LIMIT of 64 bit Linux
-_PR_SET_PDEATHSIG = 1
-_OOM_SCORE_ABOVE_PARENT = 300
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
-    answers = _keep_stdout_for_answers()
-    _die_with_parent()
-    _offer_to_oom_killer()
+    answers = keep_stdout_for_answers()
+    die_with_parent()
+    offer_to_oom_killer()
     signal.signal(signal.SIGTERM, _leave)
     limits = Limits(_pid_max(options.procfs), options.system_memory)
     driver = Driver(limits, options.retry_seconds, options.slow_seconds)
     try:
-        return serve(sys.stdin.buffer, lambda line: _write(answers, line), driver.read)
+        return serve(sys.stdin.buffer, lambda line: write(answers, line), driver.read)
     except BrokenPipeError:
         return 0
     finally:
@@ -72,31 +68,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--slow-seconds", type=float, default=30.0, help="how old what changes rarely may be")
     return parser.parse_args(arguments)
-
-
-def _keep_stdout_for_answers() -> int:
-    """A private descriptor for the answers. What vendor libraries print to stdout goes to stderr from now on."""
-    answers = os.dup(1)
-    os.dup2(2, 1)
-    return answers
-
-
-def _write(descriptor: int, line: bytes) -> None:
-    while line:
-        line = line[os.write(descriptor, line) :]
-
-
-def _die_with_parent() -> None:
-    """Never outlive the daemon, not even stuck. The end of stdin covers a parent that is gone already."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _offer_to_oom_killer() -> None:
-    """Be chosen before the daemon is. Where the kernel has no such choice, there is nothing to offer."""
-    score = Path("/proc/self/oom_score_adj")
-    with suppress(OSError, ValueError):
-        score.write_text(str(min(1000, int(score.read_text()) + _OOM_SCORE_ABOVE_PARENT)))
 
 
 def _leave(*_: object) -> None:

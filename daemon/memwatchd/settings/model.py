@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, PlainSerializer, model_validator
 
 from memwatch.alerts import AlertRules
-from memwatch.pressure import PressureRules, Thresholds
+from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
 from memwatch_web.webhooks import Endpoint, Secret, endpoint_of
 from memwatchd.settings.secret import secret_from
 from memwatchd.settings.values import (
@@ -21,9 +21,11 @@ from memwatchd.settings.values import (
     UnixAddress,
     address_of,
     allowed_host_of,
+    bytes_of,
     duration_of,
     folder_of,
     program_of,
+    resident_of,
     tuple_of,
 )
 
@@ -92,11 +94,17 @@ class History(Section):
 
 
 class Target(Section):
-    """Other percentages for one pool or share."""
+    """What differs for one pool or share."""
 
     medium_percent: Percent | None = None
     high_percent: Percent | None = None
     critical_percent: Percent | None = None
+    limit: Annotated[int | None, BeforeValidator(bytes_of), Accepts("a size", '"20GiB"')] = None
+    resident: Annotated[
+        int | Literal["auto"] | None,
+        BeforeValidator(resident_of),
+        Accepts('a size or "auto"', '"96GiB"'),
+    ] = None
 
 
 PERCENTS = ("medium_percent", "high_percent", "critical_percent")
@@ -119,10 +127,14 @@ class Pressure(Section):
     def rules(self) -> PressureRules:
         return PressureRules(
             Thresholds(*(percent / 100 for percent in self.percents_of(""))),
-            {name: Thresholds(*(percent / 100 for percent in self.percents_of(name))) for name in self.targets},
+            {name: self._target_rules(name) for name in self.targets},
             self.clear_points / 100,
             self.clear_after.total_seconds(),
         )
+
+    def _target_rules(self, name: str) -> TargetRules:
+        percents = Thresholds(*(percent / 100 for percent in self.percents_of(name)))
+        return TargetRules(percents, self.targets[name].limit, self.targets[name].resident)
 
     @model_validator(mode="after")
     def _refuse_disorder(self) -> Pressure:
@@ -176,6 +188,7 @@ class Webhook(Section):
 
 class Alerts(Section):
     pending_for: Duration = Field(default=seconds(5), ge=seconds(0), le=seconds(3600))
+    gpu_pending_for: Duration = Field(default=seconds(60), ge=seconds(0), le=seconds(3600))
     resolve_after: Duration = Field(default=seconds(60), ge=seconds(0), le=seconds(86_400))
     webhooks: Annotated[
         tuple[Webhook, ...],
@@ -185,7 +198,8 @@ class Alerts(Section):
 
     @property
     def rules(self) -> AlertRules:
-        return AlertRules(self.pending_for.total_seconds(), self.resolve_after.total_seconds())
+        times = (self.pending_for, self.resolve_after, self.gpu_pending_for)
+        return AlertRules(*(time.total_seconds() for time in times))
 
     @model_validator(mode="after")
     def _refuse_twins(self) -> Alerts:

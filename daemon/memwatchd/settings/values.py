@@ -11,6 +11,7 @@ from pathlib import Path
 
 DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h)?", re.ASCII)
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(?:([KMGT])(i?)B|B)?", re.ASCII)
 HOST_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,62})(?:\.[A-Za-z0-9_-]{1,63})*\.?")
 # sun_path in Linux's sockaddr_un holds 108 bytes with its NUL; macOS has 104.
 SOCKET_PATH_MOST_BYTES = 103
@@ -91,6 +92,21 @@ def duration_text(duration: timedelta) -> str:
             return f"{microseconds // size}{unit}"
     whole, rest = divmod(microseconds, 1000)
     return f"{whole}{f'.{rest:03}'.rstrip('0') if rest else ''}ms" if microseconds else "0s"
+
+
+def bytes_of(value: object) -> int:
+    """A size from "20GiB", "512 MiB", "24GB" (thousands), or a number of bytes; at least one byte."""
+    if isinstance(value, str) and (match := SIZE.fullmatch(value.strip())):
+        power = "KMGT".index(match[2]) + 1 if match[2] else 0
+        value = int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 60:
+        raise Refused
+    return value
+
+
+def resident_of(value: object) -> int | str:
+    """A size, or the word "auto"."""
+    return "auto" if value == "auto" else bytes_of(value)
 
 
 def address_of(value: object) -> TcpAddress | UnixAddress:

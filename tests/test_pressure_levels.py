@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.pressure import PressureRules, Standing, Thresholds, base_level, judge, reasons_of
+from memwatch.pressure.levels import Standing, base_level, settle, use_reason
+from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
 from memwatch.snapshot import Level
 
 RULES = PressureRules()
@@ -16,10 +17,11 @@ RULES = PressureRules()
 
 def levels_over(ratios: list[float], rules: PressureRules = RULES) -> list[Level]:
     """The level after each second of a trace."""
-    standings, levels = {}, []
+    standing: Standing | None = None
+    levels = []
     for second, ratio in enumerate(ratios):
-        verdicts, standings = judge({"ram": ratio}, standings, float(second), rules)
-        levels.append(verdicts[0].level)
+        standing = settle(standing, ratio, float(second), "ram", rules)
+        levels.append(standing.level)
     return levels
 
 
@@ -73,28 +75,21 @@ def test_a_level_follows_use_down_in_the_end(before: float, after: float) -> Non
     assert ended == base_level(after, Thresholds()) or after >= Thresholds().entry(ended) - RULES.clear_margin
 
 
-def test_a_target_without_a_figure_keeps_its_standing() -> None:
-    """A gap in the readings neither clears a level nor forgets it."""
-    _, standings = judge({"ram": 0.97}, {}, 0.0, RULES)
-    verdicts, standings = judge({}, standings, 1.0, RULES)
-
-    assert verdicts == ()
-    assert standings == {"ram": Standing(Level.CRITICAL)}
-
-
 def test_thresholds_may_differ_by_target() -> None:
     """A card that a server fills by design gets lines of its own; the others keep theirs."""
-    rules = PressureRules(by_target={"gpu0": Thresholds(0.9, 0.95, 0.99)})
+    rules = PressureRules(by_target={"gpu0": TargetRules(Thresholds(0.9, 0.95, 0.99))})
 
-    verdicts, _ = judge({"ram": 0.90, "gpu0": 0.85}, {}, 0.0, rules)
-
-    assert [(verdict.target, verdict.level) for verdict in verdicts] == [("ram", Level.HIGH), ("gpu0", Level.LOW)]
+    assert settle(None, 0.90, 0.0, "ram", rules).level is Level.HIGH
+    assert settle(None, 0.85, 0.0, "gpu0", rules).level is Level.LOW
 
 
 def test_reasons_are_sentences_and_silent_while_low() -> None:
     """A level says why, and says when it is only held."""
-    assert reasons_of(Level.LOW, 0.3, "ram", RULES) == ()
-    assert reasons_of(Level.CRITICAL, 0.964, "ram", RULES)[0].text == "96.4 % used"
-    held = reasons_of(Level.CRITICAL, 0.90, "ram", RULES)[0]
-    assert held.signal == "util"
+    plain = use_reason(Level.CRITICAL, 0.964, "ram", RULES)
+    held = use_reason(Level.CRITICAL, 0.90, "ram", RULES)
+
+    assert use_reason(Level.LOW, 0.3, "ram", RULES) is None
+    assert plain is not None
+    assert (plain.signal, plain.text) == ("util", "96.4 % used")
+    assert held is not None
     assert held.text == "90.0 % used; critical is held until use stays below 92 % for 30 s"

@@ -1,0 +1,43 @@
+"""All backends of a machine, and the one to use. Pure: evidence and a snapshot in, verdicts out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from memwatch.backends import cpu, cuda, metal, opencl, rocm, vulkan
+from memwatch.backends.evidence import Evidence
+from memwatch.backends.model import Backend, Backends
+from memwatch.snapshot import Snapshot
+
+RULES: tuple[Callable[[Evidence, Snapshot], Backend], ...] = (
+    cpu.backend_of,
+    cuda.backend_of,
+    rocm.backend_of,
+    metal.backend_of,
+    opencl.backend_of,
+    vulkan.backend_of,
+)
+# A maker's own backend before the one that all share.
+PREFERENCE = (
+    ("cuda", "the maker's own backend for {devices}"),
+    ("rocm", "the maker's own backend for {devices}"),
+    ("metal", "the maker's own backend for {devices}"),
+    ("opencl", "the only backend that reaches {devices}"),
+)
+
+
+def backends_of(evidence: Evidence, snapshot: Snapshot, age_seconds: float) -> Backends:
+    backends = tuple(rule(evidence, snapshot) for rule in RULES)
+    name, reason = recommended_of(backends)
+    return Backends(name, reason, age_seconds, backends)
+
+
+def recommended_of(backends: Sequence[Backend]) -> tuple[str, str]:
+    """The backend to use, and why."""
+    by_name = {backend.name: backend for backend in backends}
+    for name, why in PREFERENCE:
+        backend = by_name[name]
+        if backend.has_gpu:
+            names = dict.fromkeys(device.name for device in backend.devices if device.kind == "gpu")
+            return name, why.format(devices=", ".join(names))
+    return "cpu", "no backend reaches a GPU here"

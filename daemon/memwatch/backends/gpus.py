@@ -1,0 +1,57 @@
+"""What the backends of GPU makers have in common: devices that work, or why there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memwatch.backends.devices import condition_of
+from memwatch.backends.model import BackendDevice
+from memwatch.model import Absent, Device
+from memwatch.snapshot import CollectorStatus, Snapshot
+
+Verdict = tuple[bool | Absent, str]
+
+
+def working(devices: Sequence[Device]) -> list[Device]:
+    return [device for device in devices if device.state == "ok"]
+
+
+def out_of_order(devices: Sequence[Device], source: str, snapshot: Snapshot) -> Verdict:
+    """Devices are known, and none of them works: a silent source says nothing, a lost device says no."""
+    states = ", ".join(f"{device.id} {condition_of(device)}" for device in devices)
+    status = status_of(source, snapshot)
+    why = f": {status.error}" if status and status.error else ""
+    silent = any(device.state == "stalled" for device in devices)
+    return (Absent.STALE if silent else False), states + why
+
+
+def status_of(source: str, snapshot: Snapshot) -> CollectorStatus | None:
+    return next((one for one in snapshot.collectors if one.name == source), None)
+
+
+def not_found(source: str, maker: str, snapshot: Snapshot) -> Verdict:
+    """No device of a maker is listed: what its collector says of that."""
+    status = status_of(source, snapshot)
+    if status is None:
+        return Absent.NOT_AVAILABLE, f"{maker} GPUs are not looked for: there is no collector {source} at work"
+    if status.state == "unavailable":
+        return False, status.error or f"no {maker} GPU is here"
+    if status.state == "ok":
+        return False, f"the driver lists no {maker} GPU"
+    return Absent.NOT_AVAILABLE, _silence(status)
+
+
+def _silence(status: CollectorStatus) -> str:
+    if status.state == "starting":
+        return f"not known yet: collector {status.name} has not answered once"
+    return f"not known: collector {status.name} is {status.state}: {status.error}"
+
+
+def driver_of(devices: Sequence[Device]) -> str:
+    """The driver's version, where all that work say one."""
+    versions = sorted({device.driver for device in devices if isinstance(device.driver, str)})
+    return f"driver {', '.join(versions)}" if versions else "driver of unknown version"
+
+
+def names_of(devices: Sequence[BackendDevice]) -> str:
+    return ", ".join(dict.fromkeys(device.name for device in devices))

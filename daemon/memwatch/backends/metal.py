@@ -1,0 +1,21 @@
+"""Metal: Apple's, and part of macOS."""
+
+from __future__ import annotations
+
+from memwatch.backends.devices import devices_of
+from memwatch.backends.evidence import Evidence
+from memwatch.backends.model import Backend
+from memwatch.model import Absent
+from memwatch.snapshot import Snapshot
+
+APPLE = "Apple"
+
+
+def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
+    devices = devices_of(APPLE, snapshot)
+    if evidence.platform != "darwin":
+        return Backend("metal", "Metal", False, "it exists on macOS only")
+    if not devices:
+        reason = "macOS has it, and no device of this machine is read here"
+        return Backend("metal", "Metal", Absent.NOT_AVAILABLE, reason)
+    return Backend("metal", "Metal", True, "part of macOS", devices)

@@ -1,0 +1,93 @@
+"""OpenCL: what its platforms list. A CPU among them is never a GPU, and what it calls memory is no capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from memwatch.backends.devices import listed, pci_numbers
+from memwatch.backends.evidence import Evidence
+from memwatch.backends.gpus import Verdict, names_of
+from memwatch.backends.model import Backend, BackendDevice
+from memwatch.backends.opencl_answer import OpenclAnswer, OpenclDevice, OpenclPlatform
+from memwatch.model import Absent
+from memwatch.snapshot import Snapshot
+
+NO_DRIVER = "no driver is installed (no .icd in /etc/OpenCL/vendors)"
+NO_BINDING = "not asked: pyopencl is missing; to have it asked, pip install 'memwatchd[opencl]'"
+
+
+def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
+    answer = evidence.opencl
+    platforms = once_each(answer.platforms) if answer else []
+    devices = tuple(device_of(platform, device, snapshot) for platform in platforms for device in platform.devices)
+    available, reason = verdict(answer, platforms, devices, evidence.opencl_drivers)
+    return Backend("opencl", "OpenCL", available, reason, devices)
+
+
+def verdict(
+    answer: OpenclAnswer | None,
+    platforms: Sequence[OpenclPlatform],
+    devices: Sequence[BackendDevice],
+    drivers: Sequence[str],
+) -> Verdict:
+    if answer is None:
+        return unasked("not asked: it can be asked on the machine itself only", drivers)
+    if answer.failure == "no_binding":
+        return unasked(NO_BINDING, drivers)
+    if answer.failure == "no_platform":
+        return False, f"no driver answers ({answer.text})"
+    if answer.failure:
+        return Absent.NOT_AVAILABLE, f"asking failed: {answer.text}"
+    if not devices:
+        return False, "; ".join(empty(platforms)) or NO_DRIVER
+    gpus = [device for device in devices if device.kind == "gpu"]
+    if gpus:
+        return True, names_of(gpus)
+    if all(device.kind == "cpu" for device in devices):
+        return True, f"on the CPU only, by {platform_names(platforms)}: no GPU is reached through it"
+    return True, f"{names_of(devices)}: no GPU is reached through it"
+
+
+def unasked(reason: str, drivers: Sequence[str]) -> Verdict:
+    if not drivers:
+        return False, NO_DRIVER
+    return Absent.NOT_AVAILABLE, f"{reason} (installed: {', '.join(drivers)})"
+
+
+def empty(platforms: Sequence[OpenclPlatform]) -> Iterator[str]:
+    for platform in platforms:
+        yield f"{platform.name} lists no device" + (f" ({platform.failure})" if platform.failure else "")
+
+
+def platform_names(platforms: Sequence[OpenclPlatform]) -> str:
+    return ", ".join(dict.fromkeys(platform.name for platform in platforms if platform.devices))
+
+
+def once_each(platforms: Sequence[OpenclPlatform]) -> list[OpenclPlatform]:
+    """Two files that name one driver make two platforms of it, alike but for figures that change."""
+    unlike: dict[object, OpenclPlatform] = {}
+    for platform in platforms:
+        devices = tuple((device.name, device.kind, device.pci) for device in platform.devices)
+        unlike.setdefault((platform.name, devices), platform)
+    return list(unlike.values())
+
+
+def device_of(platform: OpenclPlatform, device: OpenclDevice, snapshot: Snapshot) -> BackendDevice:
+    """Where it is a GPU that the snapshot lists, by its figures: OpenCL has none of what is used or free."""
+    if device.kind == "cpu":
+        note = f"a CPU and no GPU, by {platform.name}; its memory is System RAM"
+        nothing = Absent.NOT_SUPPORTED
+        return BackendDevice(None, device.name, "cpu", nothing, nothing, device.unified, note)
+    address = pci_numbers(device.pci)
+    known = [one for one in snapshot.devices if address is not None and pci_numbers(one.pci) == address]
+    if known and device.kind == "gpu":
+        return listed(known[0], snapshot)
+    return BackendDevice(
+        id=None,
+        name=device.name,
+        kind="gpu" if device.kind == "gpu" else "accelerator",
+        size_bytes=device.global_memory_bytes,
+        headroom_bytes=Absent.NOT_SUPPORTED,
+        unified=device.unified,
+        note=f"by {platform.name}; OpenCL does not say what of its memory is free",
+    )

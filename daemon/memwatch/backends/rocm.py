@@ -1,0 +1,56 @@
+"""ROCm: an AMD GPU, the kernel's /dev/kfd that this user may open, and a HIP runtime."""
+
+from __future__ import annotations
+
+from memwatch.backends.devices import devices_of
+from memwatch.backends.evidence import Evidence
+from memwatch.backends.gpus import Verdict, out_of_order, working
+from memwatch.backends.model import Backend
+from memwatch.model import Device
+from memwatch.snapshot import Snapshot
+
+AMD, SOURCE = "AMD", "amdgpu"
+NO_DRIVER = "an AMD GPU is on the PCI bus, and its driver amdgpu is not loaded"
+NO_KFD = (
+    "/dev/kfd is not there: the driver has no compute part for this GPU, or the container was not given it "
+    "(docker run --device /dev/kfd --device /dev/dri)"
+)
+NO_RUNTIME = (
+    "no ROCm is installed (no /opt/rocm*/.info/version, no libamdhip64.so); "
+    "programs that bring their own, as PyTorch's builds for ROCm do, need none"
+)
+
+
+def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
+    devices = [device for device in snapshot.devices if device.vendor == AMD]
+    available, reason = verdict(devices, evidence, snapshot)
+    return Backend("rocm", "ROCm", available, reason, devices_of(AMD, snapshot))
+
+
+def verdict(devices: list[Device], evidence: Evidence, snapshot: Snapshot) -> Verdict:
+    if not devices and not evidence.amd_on_pci:
+        return False, "no AMD GPU is here"
+    if not devices and not evidence.amdgpu_loaded:
+        return False, NO_DRIVER
+    if devices and not working(devices):
+        return out_of_order(devices, SOURCE, snapshot)
+    missing = missing_parts(evidence)
+    if missing or evidence.rocm is None:
+        return False, "; ".join(missing)
+    version = evidence.rocm.version or "of unknown version"
+    return True, f"ROCm {version}, {evidence.rocm.path}"
+
+
+def missing_parts(evidence: Evidence) -> list[str]:
+    """Everything that is missing, at once: who mends one wants to know of the other."""
+    missing = []
+    if not evidence.kfd:
+        missing.append(NO_KFD)
+    elif not evidence.kfd_permitted:
+        missing.append(
+            f"user {evidence.user} may not open /dev/kfd: put the user into its group (ls -l /dev/kfd), "
+            "mostly render"
+        )
+    if evidence.rocm is None:
+        missing.append(NO_RUNTIME)
+    return missing

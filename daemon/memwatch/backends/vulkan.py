@@ -1,0 +1,29 @@
+"""Vulkan: which drivers are installed. They are not asked: that takes an instance, which loads every driver, wakes
+sleeping GPUs and may cost 100 MB."""
+
+from __future__ import annotations
+
+from memwatch.backends.evidence import Evidence
+from memwatch.backends.gpus import Verdict
+from memwatch.backends.model import Backend
+from memwatch.model import Absent
+from memwatch.snapshot import Snapshot
+
+# Mesa's lavapipe and Google's SwiftShader compute on the CPU.
+ON_THE_CPU = ("lvp_icd", "vk_swiftshader")
+
+
+def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
+    available, reason = verdict(evidence, snapshot)
+    return Backend("vulkan", "Vulkan", available, reason)
+
+
+def verdict(evidence: Evidence, snapshot: Snapshot) -> Verdict:
+    installed = ", ".join(evidence.vulkan_drivers)
+    if not installed:
+        return False, "no driver is installed (no .json in /usr/share/vulkan/icd.d or /etc/vulkan/icd.d)"
+    if all(name.startswith(ON_THE_CPU) for name in evidence.vulkan_drivers):
+        return False, f"only a driver that computes on the CPU is installed ({installed})"
+    if snapshot.machine.architecture == "cpu_only":
+        return False, f"drivers are installed ({installed}), and no GPU was found"
+    return Absent.NOT_AVAILABLE, f"not probed: drivers are installed ({installed}), and asking them wakes GPUs"

@@ -1,0 +1,114 @@
+"""Signals besides use: each names a level and says why. Pure rules; none of them ever lowers a level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from memwatch import units
+from memwatch.model import Absent
+from memwatch.pressure.evidence import Evidence, Target
+from memwatch.snapshot import Level
+
+MIB = 1 << 20
+# What a signal holds its level for after it was last true.
+HOLD_SECONDS = 30.0
+EVENT_HOLD_SECONDS = 60.0
+STALL_WINDOW_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """One observation that speaks for a level, for `hold_seconds` after it was last made."""
+
+    name: str
+    level: Level
+    text: str
+    hold_seconds: float = HOLD_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """Parts of the last `STALL_WINDOW_SECONDS` (0 to 1) in which some task, and every task, waited for memory."""
+
+    some: float
+    full: float
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What has happened since the tick before. Counts of what is new; `stalled` is None where PSI is not."""
+
+    stalled: Stalled | None = None
+    oom_kills: int = 0
+    compact_fails: int = 0
+    driver_errors: tuple[str, ...] = ()
+
+
+def signals_of(target: Target, seconds_to_full: float | None, evidence: Evidence, news: News) -> Iterator[Signal]:
+    """Everything that speaks for a level of this target now, time to full excepted: that needs two ticks."""
+    yield from _trend(seconds_to_full)
+    if target.is_host:
+        yield from _floor(target)
+        yield from _swap(target, evidence)
+    if target.kind == "system_ram":
+        yield from _stalls(target, news.stalled)
+        yield from _events(evidence, news)
+
+
+def _floor(target: Target) -> Iterator[Signal]:
+    """Small machines end before their percentages do."""
+    for level, least, part in ((Level.CRITICAL, 256 * MIB, 0.10), (Level.HIGH, 512 * MIB, 0.20)):
+        if target.available_bytes < min(least, part * target.size_bytes):
+            yield Signal("floor", level, f"only {units.size(max(0, target.available_bytes))} available")
+            return
+
+
+def _stalls(target: Target, stalled: Stalled | None) -> Iterator[Signal]:
+    if stalled is None:
+        return
+    some, full = stalled.some, stalled.full
+    waited = f"some tasks waited for memory {some * 100:.0f} % of the last {STALL_WINDOW_SECONDS:.0f} s"
+    if full >= 0.20 and target.used_ratio >= 0.60:
+        text = f"all tasks waited for memory {full * 100:.0f} % of the last {STALL_WINDOW_SECONDS:.0f} s"
+        yield Signal("psi_full", Level.CRITICAL, text)
+    if some >= 0.20 or full >= 0.05:
+        localised = ", though much is available: a limit is squeezing somebody" if target.used_ratio < 0.60 else ""
+        yield Signal("psi", Level.HIGH, waited + localised)
+    elif some >= 0.05:
+        yield Signal("psi", Level.MEDIUM, waited)
+
+
+def _trend(seconds: float | None) -> Iterator[Signal]:
+    """`critical` at 60 s is the judge's: it takes two ticks in a row."""
+    if seconds is None or seconds >= 1800:
+        return
+    level = Level.HIGH if seconds < 300 else Level.MEDIUM
+    yield Signal("ttf", level, full_in(seconds))
+
+
+def full_in(seconds: float) -> str:
+    """Rounded to what the forecast is good for."""
+    step = 1 if seconds < 20 else 5 if seconds < 120 else 60
+    return f"full in about {units.duration(max(1.0, round(seconds / step) * step))} at the current rate"
+
+
+def _swap(target: Target, evidence: Evidence) -> Iterator[Signal]:
+    swap = evidence.swap
+    if isinstance(swap, Absent) or not swap.size_bytes or target.kind != "system_ram":
+        return
+    if swap.size_bytes - swap.used_bytes < 0.10 * swap.size_bytes and target.used_ratio > 0.90:
+        yield Signal("swap", Level.CRITICAL, "less than a tenth of swap and of memory is left")
+
+
+def _events(evidence: Evidence, news: News) -> Iterator[Signal]:
+    if news.oom_kills > 0:
+        text = "the kernel killed a process for want of memory"
+        yield Signal("oom_kill", Level.CRITICAL, text, EVENT_HOLD_SECONDS)
+    if evidence.fragmented_nodes and news.compact_fails > 0:
+        where = ", ".join(map(str, evidence.fragmented_nodes))
+        text = f"no free block of 4 MiB on node {where}, and the kernel fails to make one: GPU drivers need them"
+        yield Signal("fragmentation", Level.HIGH, text)
+    if news.driver_errors:
+        text = f"the driver of {', '.join(news.driver_errors)} reported a memory error"
+        yield Signal("driver", Level.HIGH, text, EVENT_HOLD_SECONDS)

@@ -1,0 +1,7 @@
+"""`python -m memwatchd.client` is `memwatch`."""
+
+import sys
+
+from memwatchd.client.cli import main
+
+sys.exit(main())

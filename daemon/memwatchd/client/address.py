@@ -1,0 +1,80 @@
+"""Where a daemon answers: http://HOST:PORT, https://HOST:PORT or unix:/PATH."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from memwatchd.settings.values import Refused, host_of, unix_address_of
+
+DEFAULT_PORT = 6360
+PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`scheme` is http, https or unix. For a socket file `host` is its path and `port` means nothing.
+
+    `prefix` is what a proxy puts before every path.
+    """
+
+    scheme: str
+    host: str
+    port: int = 0
+    prefix: str = ""
+
+    def __str__(self) -> str:
+        if self.scheme == "unix":
+            return f"unix:{self.host}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.prefix}"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this machine's, so that reading this machine answers the same question."""
+        if self.scheme == "unix" or self.host in ("localhost", socket.gethostname().lower()):
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def start_command(self) -> str:
+        """What starts a daemon that would answer there."""
+        if self.scheme == "unix":
+            return f"memwatchd --listen {self}"
+        if not self.is_here:
+            return f"memwatchd --listen 0.0.0.0:{self.port}"
+        return "memwatchd" if self.port == DEFAULT_PORT else f"memwatchd --listen 127.0.0.1:{self.port}"
+
+
+DEFAULT = Address("http", "127.0.0.1", DEFAULT_PORT)
+
+
+def parse_url(url: str) -> Address:
+    """Raises Refused for anything else."""
+    if url.startswith("unix:"):
+        return Address("unix", unix_address_of(url.removeprefix("unix:").removeprefix("//")).path)
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise Refused from None
+    if parts.scheme not in PORTS or host is None or "@" in parts.netloc or parts.query or parts.fragment:
+        raise Refused
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise Refused
+    number = PORTS[parts.scheme] if port is None else port
+    return Address(parts.scheme, _host_of(host), number, parts.path.rstrip("/"))
+
+
+def _host_of(host: str) -> str:
+    if ":" in host:
+        try:
+            return str(ipaddress.IPv6Address(host))
+        except ValueError:
+            raise Refused from None
+    return host_of(host)

@@ -1,0 +1,272 @@
+"""The command line of the client. What an answer needs is imported when it is asked for."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from memwatch import __version__
+from memwatchd.client.address import DEFAULT, Address, parse_url
+from memwatchd.client.connection import SECONDS, Answer, NoAnswer, ask
+from memwatchd.client.failure import Failure
+from memwatchd.client.help import DocumentedGroup
+from memwatchd.settings.values import Refused, duration_of
+
+EXIT_OK, EXIT_FAILURE, EXIT_USAGE = 0, 1, 2
+# Drivers are asked for ten seconds at most; a minute later they are asked again.
+BACKENDS_SECONDS = 30.0
+RELEASE_LEAST, RELEASE_MOST = 1.0, 3600.0
+
+ABOUT = """Shows what memwatchd knows of a machine's memory, GPUs included: which pools there are, what is inside
+which, how full they are, and what could still be allocated."""
+
+WHERE = """A daemon is looked for at --url, else at MEMWATCH_URL, else at http://127.0.0.1:6360. Where none answers
+on this machine, status, devices and backends read the machine themselves, and say so; release and
+events need a daemon. Figures of another machine come from its daemon only."""
+
+EXAMPLES = (
+    ("memwatch status", "what is inside what, how full, how much is left"),
+    ("memwatch status --json", "the same for programs"),
+    ("memwatch backends", "CPU, CUDA, ROCm, Metal, OpenCL, Vulkan: which work, and why the others do not"),
+    ("memwatch --url http://gpu7:6360 devices", "the GPUs of another machine"),
+    ("memwatch release --for 60s", "let go of the GPUs, to reset one or change its MIG mode"),
+)
+
+EXIT_CODES = (
+    ("0", "all went well"),
+    ("1", "no daemon answered, or it declined, or nothing could be read"),
+    ("2", "the command line cannot be used"),
+)
+
+Json = Any
+Command = Callable[..., int]
+
+
+class NotUnderstood(Failure):
+    """An answer that is not shaped as this program expects."""
+
+
+@contextmanager
+def understood(address: Address) -> Iterator[None]:
+    """Only for looking at what `address` answered: whatever cannot be found in it, it is the answer's fault."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise NotUnderstood(
+            f"what {address} answered is not as memwatch {__version__} expects it "
+            f"({type(error).__name__}: {error}): is a memwatchd of that version there?"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Whom to ask, and how to print what comes."""
+
+    address: Address
+    as_json: bool
+
+    def snapshot(self) -> Answer:
+        return self._or_directly("/api/v1/snapshot", SECONDS, _snapshot_here)
+
+    def backends(self) -> Answer:
+        return self._or_directly("/api/v1/backends", BACKENDS_SECONDS, _backends_here)
+
+    def show(self, found: Json, lines: Callable[[], Iterable[str]]) -> int:
+        """As JSON, or as lines that no name somebody chose can break."""
+        if self.as_json:
+            print(json.dumps(found, separators=(",", ":")))
+            return EXIT_OK
+        from memwatch_web import wording
+
+        with understood(self.address):
+            text = "\n".join(wording.printable(line) for line in lines())
+        print(text)
+        return EXIT_OK
+
+    def _or_directly(self, path: str, seconds: float, here: Callable[[], Json]) -> Answer:
+        try:
+            return ask(self.address, path, seconds=seconds)
+        except NoAnswer as error:
+            if not self.address.is_here:
+                raise
+            complain([f"no memwatchd answers at {error.address} ({error.reason}): this machine is read directly"])
+            return Answer(here(), None)
+
+
+def to_address(_ctx: click.Context, _option: click.Parameter, value: str | None) -> Address | None:
+    try:
+        return None if value is None else parse_url(value)
+    except Refused as error:
+        why = str(error) or "is not http://HOST:PORT, https://HOST:PORT or unix:/PATH"
+        raise click.UsageError(f'the URL "{value}" {why}; for example {DEFAULT}') from None
+
+
+def to_seconds(_ctx: click.Context, _option: click.Parameter, value: str) -> float:
+    try:
+        seconds = duration_of(value).total_seconds()
+    except Refused:
+        seconds = 0.0
+    if not RELEASE_LEAST <= seconds <= RELEASE_MOST:
+        raise click.UsageError(f'--for is "{value}", which is not a duration from 1s to 1h; for example 60s')
+    return seconds
+
+
+def _snapshot_here() -> Json:
+    from memwatchd.client import direct
+
+    return direct.snapshot()
+
+
+def _backends_here() -> Json:
+    from memwatchd.client import direct
+
+    return direct.backends()
+
+
+def common(command: Command) -> Command:
+    """The options that may stand before a command or behind it."""
+    command = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
+    return click.option("--url", metavar="URL", callback=to_address, help="Where the daemon is.")(command)
+
+
+def question_of(url: Address | None, as_json: bool) -> Question:
+    """What stands behind the command wins over what stands before it."""
+    parent = click.get_current_context().parent
+    before = parent.params if parent else {}
+    return Question(url or before.get("url") or DEFAULT, as_json or bool(before.get("as_json")))
+
+
+@click.group(
+    "memwatch",
+    cls=DocumentedGroup,
+    help=ABOUT,
+    invoke_without_command=True,
+    subcommand_metavar="COMMAND [ARGS]...",
+    context_settings={"help_option_names": ["--help"], "max_content_width": 110},
+)
+@click.option(
+    "--url",
+    metavar="URL",
+    callback=to_address,
+    envvar="MEMWATCH_URL",
+    help=f"Where the daemon is: http://HOST:PORT or unix:/PATH.  [default: {DEFAULT}]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@click.version_option(__version__, prog_name="memwatch", message="%(prog)s %(version)s")
+def memwatch(**_before: object) -> int:
+    ctx = click.get_current_context()
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+        return EXIT_USAGE
+    return EXIT_OK
+
+
+memwatch.sections = (("Where it looks", WHERE), ("Examples", EXAMPLES), ("Exit codes", EXIT_CODES))
+
+
+@memwatch.command(short_help="What is inside what, how full, how much is left.")
+@common
+def status(url: Address | None, as_json: bool) -> int:
+    """Pools, what is inside them, their pressure, and what each GPU could allocate now."""
+    from memwatchd.client import tree
+
+    question = question_of(url, as_json)
+    answer = question.snapshot()
+    with understood(question.address):
+        age = None if answer.unix is None else answer.unix - answer.json["unix"]
+        code = EXIT_OK if answer.json["pools"] else EXIT_FAILURE
+    return question.show(answer.json, lambda: tree.lines_of(answer.json, age)) or code
+
+
+@memwatch.command(short_help="The GPUs and what they could allocate.")
+@common
+def devices(url: Address | None, as_json: bool) -> int:
+    """A table of GPUs: how their memory relates to System RAM, what they could allocate, their state."""
+    from memwatchd.client import tables
+
+    question = question_of(url, as_json)
+    snapshot = question.snapshot().json
+    with understood(question.address):
+        found = snapshot["devices"]
+    return question.show(found, lambda: tables.device_lines(snapshot))
+
+
+@memwatch.command(short_help="CPU, CUDA, ROCm, …: which work, and why not.")
+@common
+def backends(url: Address | None, as_json: bool) -> int:
+    """What can be computed with (CPU, CUDA, ROCm, Metal, OpenCL, Vulkan), or why not, and which to use.
+
+    Files are looked at, and OpenCL is asked in a process of its own, at most once a minute. Vulkan is not asked,
+    since that wakes sleeping GPUs: a question mark says so.
+    """
+    from memwatchd.client import tables
+
+    question = question_of(url, as_json)
+    found = question.backends().json
+    return question.show(found, lambda: tables.backend_lines(found))
+
+
+@memwatch.command(short_help="What happened, newest last.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="At most so many.")
+@common
+def events(limit: int, url: Address | None, as_json: bool) -> int:
+    """What happened, newest last: levels, alerts, OOM kills, collectors that fail."""
+    from memwatchd.client import tables
+
+    question = question_of(url, as_json)
+    found = ask(question.address, f"/api/v1/events?limit={limit}").json
+    return question.show(found, lambda: tables.event_lines(found))
+
+
+@memwatch.command(short_help="Let go of the GPU drivers for a while.")
+@click.option(
+    "--for",
+    "seconds",
+    callback=to_seconds,
+    default="60s",
+    metavar="DURATION",
+    help="How long, 1s to 1h.  [default: 60s]",
+)
+@common
+def release(seconds: float, url: Address | None, as_json: bool) -> int:
+    """Have the daemon let go of every GPU driver, so that a GPU can be reset or cut into MIG instances."""
+    from memwatchd.client import tables
+
+    question = question_of(url, as_json)
+    answer = ask(question.address, f"/api/v1/release?seconds={seconds:g}", "POST")
+    return question.show(answer.json, lambda: tables.release_lines(answer.json, answer.unix or time.time()))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says and return the exit code. What goes wrong is one sentence on stderr."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may know no "✓"
+    try:
+        code: int = memwatch.main(arguments, prog_name="memwatch", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        return complain([error.format_message()], EXIT_USAGE)
+    except click.Abort:
+        return 130
+    except BrokenPipeError:
+        # Nobody reads any more; what is left in the buffer must not raise again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILURE
+    except (Failure, OSError) as error:
+        return complain([str(error)])
+    return code
+
+
+def complain(sentences: Sequence[str], code: int = EXIT_FAILURE) -> int:
+    for sentence in sentences:
+        print(f"memwatch: {sentence}", file=sys.stderr)
+    return code

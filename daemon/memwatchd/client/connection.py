@@ -1,0 +1,114 @@
+"""One question to a daemon over HTTP, and every way in which there is no answer, in a sentence."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from memwatchd.client.address import Address
+from memwatchd.client.failure import Failure
+
+SECONDS = 10.0
+MOST_ANSWER_BYTES = 64 << 20
+JSON_TYPES = ("application/json", "application/problem+json")
+
+
+class NoAnswer(Failure):
+    """No daemon answers there. `address` is where it was looked for, `reason` why there is none."""
+
+    def __init__(self, address: Address, reason: str) -> None:
+        super().__init__(
+            f"no memwatchd answers at {address} ({reason}); start one with: {address.start_command}, "
+            "or name another with --url"
+        )
+        self.address = address
+        self.reason = reason
+
+
+class Declined(Failure):
+    """Somebody answered, and not with what was asked for; the message says what."""
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a socket file. The daemon knows every machine as localhost."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was said, and when by the clock of who said it (None where that was not said)."""
+
+    json: Any
+    unix: float | None
+
+
+def ask(address: Address, path: str, method: str = "GET", seconds: float = SECONDS) -> Answer:
+    """What is at `path`. Raises NoAnswer or Declined."""
+    connection = connection_to(address, seconds)
+    try:
+        connection.request(method, address.prefix + path, headers={"Accept": "application/json"})
+        response = connection.getresponse()
+        body = response.read(MOST_ANSWER_BYTES)
+    except OSError as error:
+        raise NoAnswer(address, reason_of(error, seconds)) from None
+    except http.client.HTTPException as error:
+        raise Declined(f"what answers at {address} speaks no whole HTTP ({type(error).__name__})") from None
+    finally:
+        connection.close()
+    return Answer(_read(address, response, body), date_of(response.headers["Date"]))
+
+
+def connection_to(address: Address, seconds: float) -> http.client.HTTPConnection:
+    if address.scheme == "unix":
+        return UnixConnection(address.host, seconds)
+    if address.scheme == "https":
+        return http.client.HTTPSConnection(address.host, address.port, timeout=seconds)
+    return http.client.HTTPConnection(address.host, address.port, timeout=seconds)
+
+
+def reason_of(error: OSError, seconds: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"nothing came for {seconds:g} s"
+    if isinstance(error, PermissionError):
+        return "this user may not use that socket; it is for its owner and group"
+    return (error.strerror or str(error) or type(error).__name__).lower()
+
+
+def date_of(header: str | None) -> float | None:
+    try:
+        return parsedate_to_datetime(header or "").timestamp()
+    except (ValueError, TypeError, OverflowError):  # TypeError: Python 3.10 for what is no date
+        return None
+
+
+def _read(address: Address, response: http.client.HTTPResponse, body: bytes) -> Any:  # noqa: ANN401
+    kind = response.headers.get_content_type()
+    try:
+        found = json.loads(body) if kind in JSON_TYPES else None
+    except (ValueError, RecursionError):
+        found = None
+    if response.status != http.client.OK:
+        raise Declined(refusal(address, response, found))
+    if found is None:
+        raise Declined(f"what answers at {address} is no memwatchd: it sent {kind}, not readable JSON")
+    return found
+
+
+def refusal(address: Address, response: http.client.HTTPResponse, found: object) -> str:
+    """The sentence of a problem, or the status where there is none."""
+    detail = found.get("detail") if isinstance(found, dict) else None
+    if isinstance(detail, str) and detail:
+        return f"{address} declined: {detail}"
+    return f"what answers at {address} said {response.status} {response.reason}: is it a memwatchd?"

@@ -1,0 +1,33 @@
+"""The same answers without a daemon: this machine is read once, with the settings a daemon would have."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from memwatch.backends.finder import Finder
+from memwatch_web.as_json import backends_json, snapshot_json
+from memwatchd import wiring
+from memwatchd.client.failure import Failure
+from memwatchd.reading import read_machine
+from memwatchd.settings.model import Settings
+from memwatchd.settings.sources import BadSettings, load
+
+Json = dict[str, Any]
+
+
+def settings_here() -> Settings:
+    """From /etc/memwatchd/memwatchd.toml and the environment."""
+    try:
+        return load({}, os.environ)
+    except BadSettings as error:
+        raise Failure(f"the settings of memwatchd cannot be used: {error}") from None
+
+
+def snapshot() -> Json:
+    return snapshot_json(read_machine(settings_here()))
+
+
+def backends() -> Json:
+    settings = settings_here()
+    return backends_json(Finder(wiring.roots_of(settings)).find(read_machine(settings)))

@@ -1,0 +1,36 @@
+"""From JSON back to figures that are there or absent with a reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memwatch.model import Absent, Bytes
+from memwatch.snapshot import Level, Pressure, Reason
+from memwatch_web import wording
+
+Json = dict[str, Any]
+
+
+def figure(record: Json, name: str) -> Bytes:
+    """A size in bytes, or why there is none."""
+    value = record[name]
+    return Absent(record["absent"][name]) if value is None else int(value)
+
+
+def size(record: Json, name: str) -> str:
+    """It in words: "44.3 GiB", "— not supported"."""
+    return wording.size(figure(record, name))
+
+
+def pressure_of(record: Json) -> Pressure:
+    return Pressure(
+        target=record["target"],
+        level=Level[record["level"].upper()],
+        base_level=Level[record["base_level"].upper()],
+        ratio=record["ratio"],
+        reasons=tuple(Reason(reason["signal"], reason["text"]) for reason in record["reasons"]),
+    )
+
+
+def state_of(device: Json) -> str:
+    return str(device["state"]).replace("_", " ")

@@ -1,0 +1,23 @@
+"""What help shows below options and commands: where a daemon is looked for, examples, exit codes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+Rows = Sequence[tuple[str, str]]
+
+
+class DocumentedGroup(click.Group):
+    """A group of commands with further sections in its help: a text, or rows of two columns."""
+
+    sections: Sequence[tuple[str, Rows | str]] = ()
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        for heading, content in self.sections:
+            with formatter.section(heading):
+                if isinstance(content, str):
+                    formatter.write_text(content)
+                else:
+                    formatter.write_dl(content, col_max=52)

@@ -1,0 +1,93 @@
+"""Devices, events, backends and releases in lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from memwatch_web import wording
+from memwatchd.client.figures import Json, size, state_of
+
+MARKS = {True: "✓", False: "✗", None: "?"}
+UNIFIED = {True: "System RAM", False: "memory of its own", None: "memory of unknown kind"}
+
+
+def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> list[str]:
+    """Rows with their columns one below the other; `right` has the numbers of those that end alike."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if at in right else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def device_lines(snapshot: Json) -> Iterator[str]:
+    """A table of devices with their notes below them; without any, why there is none."""
+    devices = snapshot["devices"]
+    if not devices:
+        yield snapshot["machine"]["explanation"] or "No device is known here."
+        return
+    rows = [("id", "name", "architecture", "can allocate", "state"), *map(_device_row, devices)]
+    head, *lines = columns(rows, right=frozenset({3}))
+    yield head
+    for device, line in zip(devices, lines, strict=True):
+        yield line
+        yield from (f"      {note}" for note in device.get("notes", ()))
+
+
+def _device_row(device: Json) -> tuple[str, ...]:
+    architecture = wording.architecture(device["architecture"])
+    return device["id"], device["name"], architecture, size(device, "headroom_bytes"), state_of(device)
+
+
+def event_lines(events: Sequence[Json]) -> Iterator[str]:
+    """Oldest first, so that the newest is nearest to the prompt. `events` come newest first."""
+    if not events:
+        yield "Nothing has happened yet."
+        return
+    rows = [(wording.timestamp(event["unix"]), event["kind"], event["text"]) for event in reversed(events)]
+    yield from columns(rows)
+
+
+def backend_lines(found: Json) -> Iterator[str]:
+    for backend in found["backends"]:
+        yield f"{MARKS[backend['available']]} {backend['label']} — {backend['reason']}"
+        yield from (f"    {_backend_device(device)}" for device in backend["devices"])
+    yield ""
+    label = next(one["label"] for one in found["backends"] if one["name"] == found["recommended"])
+    yield f"Recommended: {label} — {found['recommended_reason']}"
+    if found["age_seconds"] >= 1:
+        yield f"Files and drivers were looked at {wording.age(found['age_seconds'])}."
+
+
+def _backend_device(device: Json) -> str:
+    """A CPU behind OpenCL has no figures, since they would be System RAM's."""
+    name = f"{device['id']}: {device['name']}" if device["id"] else device["name"]
+    words = [device["note"]] if device["note"] else []
+    if device["kind"] != "cpu" or device["size_bytes"] is not None:
+        words = [_capacity(device), *words]
+    return f"{name}: {'; '.join(words)}" if words else name
+
+
+def _capacity(device: Json) -> str:
+    can = size(device, "headroom_bytes")
+    known = device["headroom_bytes"] is not None
+    now = f"can allocate {can} now" if known else f"headroom {can}"
+    return f"{size(device, 'size_bytes')} of {UNIFIED[device['unified']]}, {now}"
+
+
+def release_lines(answer: Json, now_unix: float) -> Iterator[str]:
+    names: list[Any] = answer["released"]
+    if not names:
+        yield "memwatchd holds no device here, so there is nothing to let go of."
+        return
+    seconds = float(answer["seconds"])
+    until = wording.clock(now_unix + seconds)
+    verb = "lets" if len(names) == 1 else "let"
+    yield (
+        f"{', '.join(map(str, names))} {verb} go of all devices within a second, for {wording.duration(seconds)}: "
+        f"until {until}. Then it takes them up again by itself."
+    )

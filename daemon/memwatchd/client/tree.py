@@ -1,0 +1,148 @@
+"""One snapshot as a tree: pools, what is inside them, and which of that is a subset and adds up to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from memwatch.model import Absent
+from memwatch_web import wording
+from memwatchd.client.figures import Json, figure, pressure_of, size, state_of
+
+# The parts of a pool that can be had now; all others are used.
+AVAILABLE_PARTS = ("page_cache", "free", "available")
+ENDS = {True: ("└─ ", "   "), False: ("├─ ", "│  ")}
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A line of the tree with the lines below it."""
+
+    label: str
+    figure: str
+    remark: str = ""
+    below: tuple[Branch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    label: str
+    figure: str
+    remark: str
+
+
+def lines_of(snapshot: Json, age_seconds: float | None) -> Iterator[str]:
+    """Everything for one look. `age_seconds`: how old the snapshot was when it was handed out, if that is known."""
+    yield from _head(snapshot, age_seconds)
+    yield ""
+    yield from drawn([pool_branch(pool, snapshot) for pool in snapshot["pools"]])
+    yield from _swap(snapshot)
+    yield ""
+    labels = {place["id"]: place["label"] for place in (*snapshot["pools"], *snapshot["shares"])}
+    for pressure in snapshot["pressure"]:
+        yield wording.verdict(labels[pressure["target"]], pressure_of(pressure)) + "."
+    if snapshot["devices"]:
+        yield ""
+    for device in snapshot["devices"]:
+        yield from device_lines(device)
+    yield from _troubles(snapshot)
+
+
+def _head(snapshot: Json, age_seconds: float | None) -> Iterator[str]:
+    machine = snapshot["machine"]
+    yield ", ".join(name for name in (snapshot["host"], machine["name"]) if name)
+    if machine["explanation"]:
+        yield machine["explanation"]
+    if snapshot["simulated"]:
+        yield "All of this is simulated: no such machine is here."
+    # A Date header has no fractions, so an age is known to the second.
+    if age_seconds is not None and age_seconds > 3 * snapshot["interval_seconds"] + 1:
+        yield f"These figures are from {wording.age(age_seconds)}: the daemon does not tick."
+
+
+def pool_branch(pool: Json, snapshot: Json) -> Branch:
+    """A pool with the shares inside it, which are subsets, and its two halves, which add up to it."""
+    shares = _shares_within(pool["id"], snapshot)
+    return Branch(pool["label"], size(pool, "size_bytes"), "", (*shares, *_halves(pool)))
+
+
+def _shares_within(place: str, snapshot: Json) -> tuple[Branch, ...]:
+    return tuple(
+        Branch(
+            f"{share['label']} (subset)",
+            size(share, "used_bytes"),
+            _limit(share),
+            _shares_within(share["id"], snapshot),
+        )
+        for share in snapshot["shares"]
+        if share["within"] == place
+    )
+
+
+def _limit(share: Json) -> str:
+    return "" if share["limit_bytes"] is None else f"of at most {size(share, 'limit_bytes')}"
+
+
+def _halves(pool: Json) -> Iterator[Branch]:
+    parts = {kind.removesuffix("_bytes"): part for kind, part in pool["contents"].items()} or held_in(pool)
+    used = {kind: part for kind, part in parts.items() if kind not in AVAILABLE_PARTS}
+    available = {kind: part for kind, part in parts.items() if kind in AVAILABLE_PARTS}
+    yield Branch("used", size(pool, "used_bytes"), _ratio(pool), _parts(used))
+    yield Branch("available", size(pool, "available_bytes"), "", _parts(available))
+
+
+def held_in(pool: Json) -> dict[str, int]:
+    """What the used part of a GPU's memory consists of, where its processes and its driver say so."""
+    used, rest, reserved = (figure(pool, f"{name}_bytes") for name in ("used", "unattributed", "reserved"))
+    if isinstance(used, Absent) or isinstance(rest, Absent):
+        return {}
+    kept = {} if isinstance(reserved, Absent) else {"reserved": reserved}
+    return {"processes": max(0, used - rest - sum(kept.values())), **kept, "unattributed": rest}
+
+
+def _ratio(pool: Json) -> str:
+    used, whole = figure(pool, "used_bytes"), pool["size_bytes"]
+    return wording.ratio(used / whole) if isinstance(used, int) and whole else ""
+
+
+def _parts(parts: dict[str, int]) -> tuple[Branch, ...]:
+    return tuple(Branch(wording.content(kind), wording.size(part)) for kind, part in parts.items())
+
+
+def drawn(roots: Sequence[Branch]) -> list[str]:
+    """The tree in lines, with its figures one below the other."""
+    rows = [row for root in roots for row in _rows(root, "", "")]
+    label = max((len(row.label) for row in rows), default=0)
+    width = max((len(row.figure) for row in rows), default=0)
+    return [f"{row.label:<{label}}  {row.figure:>{width}}  {row.remark}".rstrip() for row in rows]
+
+
+def _rows(branch: Branch, first: str, rest: str) -> Iterator[Row]:
+    yield Row(first + branch.label, branch.figure, branch.remark)
+    for one in branch.below:
+        end, further = ENDS[one is branch.below[-1]]
+        yield from _rows(one, rest + end, rest + further)
+
+
+def _swap(snapshot: Json) -> Iterator[str]:
+    swap = snapshot["swap"]
+    if swap and swap["size_bytes"]:
+        yield f"Swap: {size(swap, 'used_bytes')} of {size(swap, 'size_bytes')} used (never capacity)"
+
+
+def device_lines(device: Json) -> Iterator[str]:
+    """A device in a sentence, and what else one should know of it."""
+    state = "" if device["state"] == "ok" else f", {state_of(device)}"
+    left = size(device, "headroom_bytes")
+    can = f"headroom {left}" if device["headroom_bytes"] is None else f"can allocate {left} now"
+    yield f"{device['id']}: {device['name']} ({wording.architecture(device['architecture'])}{state}): {can}"
+    for note in device.get("notes", ()):  # daemons before 0.1 have none
+        yield f"  {note}"
+
+
+def _troubles(snapshot: Json) -> Iterator[str]:
+    failing = [one for one in snapshot["collectors"] if one["state"] in ("failing", "stalled")]
+    if failing:
+        yield ""
+    for one in failing:
+        yield f"collector {one['name']} is {one['state']}: {one['error']}"

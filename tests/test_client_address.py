@@ -1,0 +1,95 @@
+"""Where a daemon answers, as people write it."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memwatchd.client.address import DEFAULT, Address, parse_url
+from memwatchd.settings.values import Refused
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "text"),
+    [
+        ("http://127.0.0.1:6360", DEFAULT, "http://127.0.0.1:6360"),
+        ("http://127.0.0.1:6360/", DEFAULT, "http://127.0.0.1:6360"),
+        ("http://GPU7:6360", Address("http", "gpu7", 6360), "http://gpu7:6360"),
+        ("http://gpu7", Address("http", "gpu7", 80), "http://gpu7:80"),
+        ("https://gpu7.example.org/memory/", Address("https", "gpu7.example.org", 443, "/memory"), None),
+        ("http://[::1]:6360", Address("http", "::1", 6360), "http://[::1]:6360"),
+        ("http://[fe80::1%eth0]:6360", Address("http", "fe80::1%eth0", 6360), "http://[fe80::1%eth0]:6360"),
+        ("unix:/run/memwatchd.sock", Address("unix", "/run/memwatchd.sock"), "unix:/run/memwatchd.sock"),
+        ("unix:///run/memwatchd.sock", Address("unix", "/run/memwatchd.sock"), "unix:/run/memwatchd.sock"),
+    ],
+)
+def test_an_address_is_read_and_written(url: str, address: Address, text: str | None) -> None:
+    """http, https, a proxy's prefix, IPv6, and a socket file."""
+    assert parse_url(url) == address
+    assert text is None or str(address) == text
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "gpu7:6360",
+        "ftp://gpu7",
+        "http://",
+        "http://gpu7:port",
+        "http://gpu7:99999",
+        "http://user:secret@gpu7",
+        "http://gpu7/?a=1",
+        "http://gpu7/#a",
+        "http://gpu 7/",
+        "http://gpu7/\r\nX-Header: 1",
+        "http://[::1",
+        "http://[fe80::z]:6360",
+        "http://gpü7",
+        "http://..",
+        "unix:run/memwatchd.sock",
+        "unix:",
+        "unix:/" + "x" * 200,
+    ],
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    """Half a URL, a secret in a URL, a header in a URL: none of them is used."""
+    with pytest.raises(Refused):
+        parse_url(url)
+
+
+@given(st.text(max_size=60) | st.text(max_size=40).map(lambda rest: f"http://{rest}"))
+def test_any_text_is_an_address_or_refused(url: str) -> None:
+    """Nothing else comes of it, and what was understood can be written and read again."""
+    try:
+        address = parse_url(url)
+    except Refused:
+        return
+
+    assert parse_url(str(address)) == address
+
+
+@pytest.mark.parametrize(
+    ("url", "here", "start"),
+    [
+        ("http://127.0.0.1:6360", True, "memwatchd"),
+        ("http://localhost:7000", True, "memwatchd --listen 127.0.0.1:7000"),
+        ("http://[::1]:6360", True, "memwatchd"),
+        ("unix:/run/m.sock", True, "memwatchd --listen unix:/run/m.sock"),
+        ("http://gpu7:6360", False, "memwatchd --listen 0.0.0.0:6360"),
+        ("http://192.0.2.7:6360", False, "memwatchd --listen 0.0.0.0:6360"),
+    ],
+)
+def test_this_machines_addresses_are_known(url: str, here: bool, start: str) -> None:
+    """Only for those may this machine be read in place of its daemon."""
+    address = parse_url(url)
+
+    assert (address.is_here, address.start_command) == (here, start)
+
+
+def test_this_machines_own_name_is_this_machine() -> None:
+    """As `hostname` says it."""
+    assert Address("http", socket.gethostname().lower(), 6360).is_here

@@ -1,0 +1,271 @@
+"""Every signal raises the level it should, says why in words, and leaves when its time is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memwatch.model import (
+    Absent,
+    Architecture,
+    Device,
+    Pool,
+    PoolKind,
+    Quality,
+    Share,
+    ShareKind,
+)
+from memwatch.pressure.evidence import Evidence, Target, driver_errors, fragmented_nodes, targets_of
+from memwatch.pressure.judge import Memory, judge
+from memwatch.pressure.rules import PressureRules, TargetRules
+from memwatch.snapshot import Kernel, Level, Node, Pressure, Stalls, StallTime, Swap
+
+MIB, GIB = 1 << 20, 1 << 30
+RULES = PressureRules()
+
+
+def ram(available: int, size: int = 64 * GIB) -> Target:
+    return Target("ram", "system_ram", size, available, is_host=True)
+
+
+def run(
+    evidence: Callable[[float], Evidence], seconds: int, rules: PressureRules = RULES, step: float = 1.0
+) -> list[Pressure]:
+    """The verdicts on the first target, one a second."""
+    memory, verdicts = Memory(), []
+    for tick in range(int(seconds / step)):
+        found, memory = judge(evidence(tick * step), memory, rules)
+        verdicts.append(found[0])
+    return verdicts
+
+
+def stalls(some: float, full: float) -> Stalls:
+    """Totals in seconds; the kernel's averages say nothing."""
+    return Stalls(StallTime(0.0, 0.0, 0.0, some), StallTime(0.0, 0.0, 0.0, full))
+
+
+def signals(verdict: Pressure) -> set[str]:
+    return {reason.signal for reason in verdict.reasons}
+
+
+def test_a_calm_machine_has_nothing_to_say() -> None:
+    """45 % used and all the rest page cache: low, no reason, no forecast."""
+    verdict = run(lambda at: Evidence(at, (ram(35 * GIB),), stalls(0, 0), Swap(GIB, 0)), 60)[-1]
+
+    assert (verdict.level, verdict.base_level, verdict.reasons) == (Level.LOW, Level.LOW, ())
+    assert verdict.seconds_to_full is Absent.NOT_AVAILABLE
+    assert not verdict.corroborated
+
+
+@pytest.mark.parametrize(
+    ("available", "level"), [(255 * MIB, Level.CRITICAL), (400 * MIB, Level.HIGH), (600 * MIB, Level.MEDIUM)]
+)
+def test_small_machines_end_before_their_percentages(available: int, level: Level) -> None:
+    """On a board of 2.5 GiB what is left counts, in bytes."""
+    verdict = run(lambda at: Evidence(at, (ram(available, 2560 * MIB),)), 1)[0]
+
+    assert verdict.level is level
+    assert ("floor" in signals(verdict)) == (level is not Level.MEDIUM)
+
+
+@pytest.mark.parametrize(
+    ("some", "full", "used", "level"),
+    [
+        (0.04, 0.0, 0.3, Level.LOW),
+        (0.06, 0.0, 0.3, Level.MEDIUM),
+        (0.25, 0.0, 0.3, Level.HIGH),
+        (0.10, 0.06, 0.3, Level.HIGH),
+        (0.30, 0.25, 0.3, Level.HIGH),
+        (0.30, 0.25, 0.7, Level.CRITICAL),
+    ],
+)
+def test_waiting_for_memory_raises_the_level(some: float, full: float, used: float, level: Level) -> None:
+    """By parts of the last ten seconds; below 60 % use it is somebody's limit and never critical."""
+    target = ram(int((1 - used) * 64 * GIB))
+
+    verdict = run(lambda at: Evidence(at, (target,), stalls(at * some, at * full)), 15)[-1]
+
+    assert verdict.level is level
+    assert verdict.corroborated == (level > Level.LOW)
+    if level is Level.HIGH and used < 0.6:
+        assert "a limit is squeezing somebody" in verdict.reasons[0].text
+
+
+def test_a_spike_of_waiting_is_seen_though_the_average_smooths_it() -> None:
+    """Three seconds of standing still in ten: the kernel's avg10 has not said so yet, its total has."""
+    verdicts = run(lambda at: Evidence(at, (ram(20 * GIB),), stalls(*[min(3.0, max(0.0, at - 20))] * 2)), 25)
+
+    assert verdicts[19].level is Level.MEDIUM
+    assert verdicts[-1].level is Level.CRITICAL
+    assert "30 % of the last 10 s" in " ".join(reason.text for reason in verdicts[-1].reasons)
+
+
+def test_no_swap_and_no_memory_is_critical() -> None:
+    """9 % of memory and of swap: the next step is a kill."""
+    verdict = run(lambda at: Evidence(at, (ram(6 * GIB - 1),), swap=Swap(10 * GIB, int(9.1 * GIB))), 1)[0]
+
+    assert verdict.level is Level.CRITICAL
+    assert verdict.base_level is Level.HIGH
+    assert "swap" in signals(verdict)
+
+
+def test_a_kill_for_want_of_memory_is_critical_for_a_minute() -> None:
+    """The machine may look healthy a second later."""
+    kills = lambda at: Kernel(oom_kills_total=3 if at < 5 else 4)  # noqa: E731
+
+    verdicts = run(lambda at: Evidence(at, (ram(50 * GIB),), kernel=kills(at)), 80)
+
+    critical = [second for second, verdict in enumerate(verdicts) if verdict.level is Level.CRITICAL]
+    assert (critical[0], critical[-1]) == (5, 64)
+    assert verdicts[-1].level is Level.LOW
+
+
+def test_crumbs_are_high_where_a_gpu_needs_large_blocks() -> None:
+    """No free block of 4 MiB while compaction fails, on a machine whose GPU allocates from System RAM."""
+    nodes = (Node(0, free_4mib_bytes=0),)
+    gpu = Device("gpu0", "NVIDIA", "NVIDIA GB10", Architecture.UNIFIED, allocates_from=("ram",))
+    crumbs = fragmented_nodes(nodes, (gpu,))
+
+    rising = run(lambda at: Evidence(at, (ram(40 * GIB),), kernel=Kernel(0, int(at)), fragmented_nodes=crumbs), 3)
+    still = run(lambda at: Evidence(at, (ram(40 * GIB),), kernel=Kernel(0, 7), fragmented_nodes=crumbs), 3)
+
+    assert rising[-1].level is Level.HIGH
+    assert signals(rising[-1]) == {"fragmentation"}
+    assert still[-1].level is Level.LOW
+    assert fragmented_nodes(nodes, (replace(gpu, architecture=Architecture.DISCRETE),)) == ()
+
+
+def test_a_memory_error_of_the_driver_is_high_for_a_minute() -> None:
+    """XID 94 counts, XID 13 of a faulty application does not; counts from before the start do not either."""
+    gpu = Device("gpu0", "NVIDIA", "H100", Architecture.DISCRETE)
+
+    def errors(at: float) -> dict[str, int]:
+        hit = replace(gpu, errors={"xid_94": 2 if at < 3 else 3, "xid_13": int(at), "ecc_corrected": int(at)})
+        return dict(driver_errors((hit,)))
+
+    verdicts = run(lambda at: Evidence(at, (ram(50 * GIB),), driver_errors=errors(at)), 70)
+
+    high = [second for second, verdict in enumerate(verdicts) if verdict.level is Level.HIGH]
+    assert (high[0], high[-1]) == (3, 62)
+    assert "the driver of gpu0 reported a memory error" in verdicts[3].reasons[0].text
+
+
+def test_a_forecast_is_in_words_and_not_made_across_a_pause() -> None:
+    """1 GiB a second from 50 %: 'full in about …'; after a suspend the rate is not known."""
+    falling = lambda at: ram(int(32 * GIB - max(0.0, at - 30) * GIB))  # noqa: E731
+
+    verdicts = run(lambda at: Evidence(at, (falling(at),), resumed=at == 50.0), 53)
+
+    before, after = verdicts[49], verdicts[51]
+    assert isinstance(before.seconds_to_full, float)
+    assert 10 < before.seconds_to_full < 16
+    assert "full in about" in next(reason.text for reason in before.reasons if reason.signal == "ttf")
+    assert after.seconds_to_full is Absent.NOT_AVAILABLE
+
+
+def test_memory_of_a_gpu_that_a_server_fills_is_never_critical_by_forecast() -> None:
+    """A model is loaded to 90 % in ten seconds: high while it goes on, and no more than that."""
+    card = lambda at: Target("gpu0", "vram", 80 * GIB, int(80 * GIB - min(72, max(0, at - 20) * 7.2) * GIB))  # noqa: E731
+
+    verdicts = run(lambda at: Evidence(at, (card(at),)), 90)
+
+    assert max(verdict.level for verdict in verdicts) is Level.HIGH
+    assert verdicts[-1].level is Level.HIGH
+    assert verdicts[-1].reasons[0].text == "90.0 % used"
+
+
+def test_a_budget_is_judged_like_a_size() -> None:
+    """`limit = "20GiB"` on a 24 GiB card: 19.5 GiB used are critical, and 21 are more than all."""
+    rules = PressureRules(by_target={"gpu0": TargetRules(limit_bytes=20 * GIB)})
+    card = Pool(
+        "gpu0", PoolKind.VRAM, "VRAM", 24 * GIB, 19 * GIB + GIB // 2, 4 * GIB + GIB // 2, "t", Quality.MEASURED
+    )
+    over = replace(card, used_bytes=21 * GIB, available_bytes=3 * GIB)
+
+    (near,) = judge(Evidence(0.0, targets_of((card,), (), (), rules)), Memory(), rules)[0]
+    (above,) = judge(Evidence(0.0, targets_of((over,), (), (), rules)), Memory(), rules)[0]
+
+    assert (near.level, round(near.ratio, 3)) == (Level.CRITICAL, 0.975)
+    assert above.ratio == pytest.approx(1.05)
+
+
+def test_a_share_without_a_limit_can_be_given_one() -> None:
+    """The CUDA Pool of a shared board with a budget becomes a target; without one it is none."""
+    rules = PressureRules(by_target={"cuda0": TargetRules(limit_bytes=20 * GIB)})
+    cuda = Share("cuda0", ShareKind.CUDA_POOL, "CUDA Pool", "ram", 18 * GIB, "nvml:processes", Quality.MEASURED)
+
+    assert targets_of((), (cuda,), (), RULES) == ()
+    assert [target.used_ratio for target in targets_of((), (cuda,), (), rules)] == [0.9]
+
+
+def test_what_is_resident_by_design_is_not_pressure() -> None:
+    """A box at 92 % with a 96 GiB model: judged on the rest it is calm, and the floor still holds."""
+    rules = PressureRules(by_target={"ram": TargetRules(resident_bytes=96 * GIB)})
+
+    verdict = run(lambda at: Evidence(at, (ram(11 * GIB, 122 * GIB),)), 1, rules)[0]
+    empty = run(lambda at: Evidence(at, (ram(200 * MIB, 122 * GIB),)), 1, rules)[0]
+
+    assert (verdict.level, round(verdict.ratio, 2)) == (Level.LOW, 0.58)
+    assert empty.level is Level.CRITICAL
+
+
+def test_auto_takes_the_least_that_was_used_once_it_is_steady() -> None:
+    """Ten minutes at 92 %: then only what comes on top of it counts."""
+    rules = PressureRules(by_target={"ram": TargetRules(resident_bytes="auto")})
+    used = lambda at: 92 if at < 660 else 94  # noqa: E731
+
+    verdicts = run(lambda at: Evidence(at, (ram((100 - used(at)) * GIB, 100 * GIB),)), 720, rules)
+
+    assert verdicts[500].level is Level.HIGH
+    assert verdicts[-1].ratio == pytest.approx(0.25)
+    assert verdicts[-1].level is Level.LOW
+
+
+def test_a_full_carve_out_is_no_trouble_where_the_gpu_has_more() -> None:
+    """An APU with 455 of 512 MiB used and 60 GiB of GTT left is judged by all that it can use."""
+    carveout = Pool(
+        "gpu0", PoolKind.CARVEOUT, "GPU carve-out", 512 * MIB, 455 * MIB, 57 * MIB, "sysfs", Quality.MEASURED
+    )
+    gtt = Share("gpu0.gtt", ShareKind.GTT, "GTT", "ram", 4 * GIB, "sysfs", Quality.MEASURED, limit_bytes=64 * GIB)
+    apu = Device(
+        "gpu0",
+        "AMD",
+        "Radeon 8060S",
+        Architecture.UNIFIED,
+        allocates_from=("gpu0", "gpu0.gtt"),
+        headroom_bytes=60 * GIB + 57 * MIB,
+    )
+    unknown = replace(apu, headroom_bytes=Absent.NOT_SUPPORTED)
+
+    targets = {target.id: target for target in targets_of((carveout,), (gtt,), (apu,), RULES)}
+
+    assert targets["gpu0"].used_ratio < 0.08
+    assert targets["gpu0.gtt"].used_ratio == pytest.approx(4 / 64)
+    assert [target.id for target in targets_of((carveout,), (), (unknown,), RULES)] == []
+
+
+def test_a_target_without_a_figure_is_remembered() -> None:
+    """A gap in the readings neither clears a level nor forgets it."""
+    _, memory = judge(Evidence(0.0, (ram(GIB),)), Memory(), RULES)
+    verdicts, memory = judge(Evidence(1.0, ()), memory, RULES)
+    (back,), _ = judge(Evidence(2.0, (ram(5 * GIB),)), memory, RULES)
+
+    assert verdicts == ()
+    assert back.level is Level.CRITICAL
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=100))
+def test_no_signal_ever_lowers_a_level(trace: list[tuple[float, float]]) -> None:
+    """Whatever happens, the level is at least what use alone gives, and never without a reason above low."""
+    memory, stalled = Memory(), 0.0
+    for at, (used, stall) in enumerate(trace):
+        stalled += stall
+        evidence = Evidence(float(at), (ram(int((1 - used) * 64 * GIB)),), stalls(stalled, stalled))
+        (verdict,), memory = judge(evidence, memory, RULES)
+
+        assert verdict.level >= verdict.base_level
+        assert verdict.level is Level.LOW or verdict.reasons

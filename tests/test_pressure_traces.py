@@ -1,0 +1,83 @@
+"""Against plain thresholds and the rules others ship: earlier on real trouble, silent on designed load."""
+
+from __future__ import annotations
+
+import pytest
+
+from memwatch.snapshot import Level
+from pressure_judges import RIVALS, ours, score_of, verdicts
+from pressure_traces import TRACES, Trace
+
+BY_NAME = {trace.name: trace for trace in TRACES}
+
+
+@pytest.mark.parametrize("trace", TRACES, ids=lambda trace: trace.name)
+def test_we_speak_first_and_cry_wolf_least(trace: Trace) -> None:
+    """Where somebody must be woken our lead is the longest; where nobody must be, no rival is quieter."""
+    mine = score_of(ours(trace), trace)
+    rivals = [score_of(rule(trace), trace) for rule in RIVALS.values()]
+
+    if trace.critical == "must":
+        assert mine.lead is not None
+        assert mine.lead > max((rival.lead for rival in rivals if rival.lead is not None), default=0.0)
+    if trace.critical == "never":
+        assert mine.criticals == 0
+
+
+def first(trace: Trace, level: Level, fixed: bool = False) -> float | None:
+    return next((at for at, verdict in verdicts(trace, fixed=fixed) if verdict.level >= level), None)
+
+
+def test_a_model_load_is_seen_coming() -> None:
+    """200 MiB/s on an 8 GB board from 35 %: high four seconds in, critical eight seconds before the end."""
+    trace = BY_NAME["8 GB board, model until the end"]
+
+    high, critical = first(trace, Level.HIGH), first(trace, Level.CRITICAL)
+
+    assert high is not None
+    assert high <= 4.0
+    assert critical is not None
+    assert trace.ends_at is not None
+    assert trace.ends_at - critical >= 7.5
+
+
+def test_only_a_fast_tick_sees_a_fast_hog() -> None:
+    """1 GiB gone in 2.9 s: with one tick a second critical is never seen, with ours it is."""
+    trace = BY_NAME["1 GiB machine, hog at 300 MiB/s"]
+
+    assert first(trace, Level.CRITICAL) is not None
+    assert first(trace, Level.CRITICAL, fixed=True) is None
+
+
+def test_a_load_that_stops_in_time_is_a_short_alarm_and_ends() -> None:
+    """At 90 %: critical for less than a minute, then high; the price of the lead, and it is known."""
+    said = ours(BY_NAME["8 GB board, model that stops at 90 %"])
+
+    critical = [at for at, level in said if level is Level.CRITICAL]
+    assert critical[-1] - critical[0] < 45
+    assert said[-1][1] is Level.HIGH
+
+
+def test_a_squeezed_cgroup_is_named_as_one() -> None:
+    """System-wide waiting with 80 % available: high, and the words say that it is a limit."""
+    *_, (_, last) = verdicts(BY_NAME["one cgroup squeezed"])
+
+    assert last.level is Level.HIGH
+    assert last.base_level is Level.LOW
+    assert "a limit is squeezing somebody" in last.reasons[0].text
+
+
+def test_a_sawtooth_does_not_flip() -> None:
+    """Ten minutes across a threshold every four seconds: one level."""
+    levels = [level for _, level in ours(BY_NAME["sawtooth for 10 minutes"])]
+
+    assert set(levels) == {Level.HIGH}
+
+
+def test_thrash_is_corroborated() -> None:
+    """Use, floor and waiting say the same; rules that wait for swap to be gone say nothing."""
+    *_, (_, last) = verdicts(BY_NAME["thrash with swap left"])
+
+    assert last.level is Level.CRITICAL
+    assert {reason.signal for reason in last.reasons} >= {"util", "floor", "psi_full"}
+    assert last.corroborated
