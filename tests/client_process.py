@@ -12,7 +12,7 @@ from daemon_process import clean_environment
 SCRIPT = [str(Path(sys.executable).with_name("memwatch"))]
 MODULE = [sys.executable, "-m", "memwatchd.client"]
 QUESTIONS = ("status", "devices", "backends", "doctor", "events")
-COMMANDS = (*QUESTIONS, "release")
+COMMANDS = (*QUESTIONS, "release", "fit")
 
 
 def memwatch(*arguments: str, command: Sequence[str] = SCRIPT, **environ: str) -> subprocess.CompletedProcess[str]:

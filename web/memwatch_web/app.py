@@ -26,6 +26,7 @@ from memwatch_web.metrics import Exporter, Notifier, negotiated
 from memwatch_web.once import OncePerTick
 from memwatch_web.options import FaceOptions
 from memwatch_web.pages import Pages
+from memwatch_web.planner import create_router as create_planner
 from memwatch_web.problems import Problem
 from memwatch_web.stream import Broker, EventStream, sse
 
@@ -56,6 +57,7 @@ def create_app(
     exporter = Exporter(__version__, lambda: monitor.watches, notifiers, lambda: options().process_metrics)
     app.router.routes.insert(0, Route("/metrics", Metrics(monitor, exporter), methods=["GET"]))
     app.include_router(create_router(monitor, broker, inquiries))
+    app.include_router(create_planner(lambda: current(monitor)))
     _add_health(app, monitor)
     _add_pages(app, monitor, pages, broker)
     _add_static(app)

@@ -15,6 +15,7 @@ from memwatch.backends.model import Backends
 from memwatch.doctor.model import Examination
 from memwatch.events import Event
 from memwatch.model import Absent, Pool
+from memwatch.planning.fit import Fit
 from memwatch.snapshot import Level, Node, Snapshot
 
 SCHEMA = 1
@@ -127,6 +128,10 @@ def events_json(events: Sequence[Event]) -> list[Json]:
 
 
 def backends_json(found: Backends) -> Json:
+    return record_json(found)
+
+
+def fit_json(found: Fit) -> Json:
     return record_json(found)
 
 

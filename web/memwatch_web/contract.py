@@ -289,6 +289,24 @@ class Backends(Answer):
     backends: list[Backend]
 
 
+class FitVerdict(Figures):
+    """One GPU, or the CPU: whether it would fit there now, and why."""
+
+    device: str
+    name: str
+    fits: bool | None
+    size_bytes: int | None = Field(description="The memory it can use at most.")
+    headroom_bytes: int | None = Field(description="What it could allocate right now.")
+    spare_bytes: int | None = Field(description="What would be left; below zero, what is missing.")
+    reason: str
+
+
+class Fit(Answer):
+    bytes: int
+    best: str | None = Field(description="The device to use; null where it fits nowhere.")
+    verdicts: list[FitVerdict]
+
+
 class Check(Answer):
     """One thing that was looked at, in a sentence; `remedy` is what somebody can do about it."""
 

@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 import click
 
 from memwatch import __version__
-from memwatchd.client.address import DEFAULT, Address, parse_url
-from memwatchd.client.connection import SECONDS, Answer, NoAnswer, ask
+from memwatchd.client.address import DEFAULT, Address
+from memwatchd.client.connection import ask
 from memwatchd.client.failure import Failure
+from memwatchd.client.fitting import fit
 from memwatchd.client.help import DocumentedGroup
+from memwatchd.client.question import (
+    EXIT_FAILURE,
+    EXIT_OK,
+    EXIT_USAGE,
+    common,
+    complain,
+    question_of,
+    to_address,
+    understood,
+)
 from memwatchd.settings.values import Refused, duration_of
 
-EXIT_OK, EXIT_FAILURE, EXIT_USAGE = 0, 1, 2
-# Drivers are asked for ten seconds at most; a minute later they are asked again.
-INQUIRY_SECONDS = 30.0
 RELEASE_LEAST, RELEASE_MOST = 1.0, 3600.0
 
 ABOUT = """Shows what memwatchd knows of a machine's memory, GPUs included: which pools there are, what is inside
 which, how full they are, and what could still be allocated."""
 
 WHERE = """A daemon is looked for at --url, else at MEMWATCH_URL, else at http://127.0.0.1:6360. Where none answers
-on this machine, status, devices, backends and doctor read the machine themselves, and say so; release and
+on this machine, status, devices, backends, doctor and fit read the machine themselves, and say so; release and
 events need a daemon. Figures of another machine come from its daemon only."""
 
 EXAMPLES = (
@@ -38,80 +42,16 @@ EXAMPLES = (
     ("memwatch status --json", "the same for programs"),
     ("memwatch backends", "CPU, CUDA, ROCm, Metal, OpenCL, Vulkan: which work, and why the others do not"),
     ("memwatch doctor", "what is seen, what is not, why, and what would change that"),
+    ("memwatch fit ./Mistral-7B --context 32768", "whether a model fits, where, and what would make it fit"),
     ("memwatch --url http://gpu7:6360 devices", "the GPUs of another machine"),
     ("memwatch release --for 60s", "let go of the GPUs, to reset one or change its MIG mode"),
 )
 
 EXIT_CODES = (
     ("0", "all went well"),
-    ("1", "no daemon answered, or it declined, or nothing could be read"),
+    ("1", "no daemon answered, or it declined, or nothing could be read; of fit: it fits nowhere"),
     ("2", "the command line cannot be used"),
 )
-
-Json = Any
-Command = Callable[..., int]
-
-
-class NotUnderstood(Failure):
-    """An answer that is not shaped as this program expects."""
-
-
-@contextmanager
-def understood(address: Address) -> Iterator[None]:
-    """Only for looking at what `address` answered: whatever cannot be found in it, it is the answer's fault."""
-    try:
-        yield
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise NotUnderstood(
-            f"what {address} answered is not as memwatch {__version__} expects it "
-            f"({type(error).__name__}: {error}): is a memwatchd of that version there?"
-        ) from None
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Whom to ask, and how to print what comes."""
-
-    address: Address
-    as_json: bool
-
-    def snapshot(self) -> Answer:
-        return self._or_directly("/api/v1/snapshot", SECONDS, _snapshot_here)
-
-    def backends(self) -> Answer:
-        return self._or_directly("/api/v1/backends", INQUIRY_SECONDS, _backends_here)
-
-    def doctor(self) -> Answer:
-        return self._or_directly("/api/v1/doctor", INQUIRY_SECONDS, _doctor_here)
-
-    def show(self, found: Json, lines: Callable[[], Iterable[str]]) -> int:
-        """As JSON, or as lines that no name somebody chose can break."""
-        if self.as_json:
-            print(json.dumps(found, separators=(",", ":")))
-            return EXIT_OK
-        from memwatch_web import wording
-
-        with understood(self.address):
-            text = "\n".join(wording.printable(line) for line in lines())
-        print(text)
-        return EXIT_OK
-
-    def _or_directly(self, path: str, seconds: float, here: Callable[[], Json]) -> Answer:
-        try:
-            return ask(self.address, path, seconds=seconds)
-        except NoAnswer as error:
-            if not self.address.is_here:
-                raise
-            complain([f"no memwatchd answers at {error.address} ({error.reason}): this machine is read directly"])
-            return Answer(here(), None)
-
-
-def to_address(_ctx: click.Context, _option: click.Parameter, value: str | None) -> Address | None:
-    try:
-        return None if value is None else parse_url(value)
-    except Refused as error:
-        why = str(error) or "is not http://HOST:PORT, https://HOST:PORT or unix:/PATH"
-        raise click.UsageError(f'the URL "{value}" {why}; for example {DEFAULT}') from None
 
 
 def to_seconds(_ctx: click.Context, _option: click.Parameter, value: str) -> float:
@@ -122,37 +62,6 @@ def to_seconds(_ctx: click.Context, _option: click.Parameter, value: str) -> flo
     if not RELEASE_LEAST <= seconds <= RELEASE_MOST:
         raise click.UsageError(f'--for is "{value}", which is not a duration from 1s to 1h; for example 60s')
     return seconds
-
-
-def _snapshot_here() -> Json:
-    from memwatchd.client import direct
-
-    return direct.snapshot()
-
-
-def _doctor_here() -> Json:
-    from memwatchd.client import direct
-
-    return direct.doctor()
-
-
-def _backends_here() -> Json:
-    from memwatchd.client import direct
-
-    return direct.backends()
-
-
-def common(command: Command) -> Command:
-    """The options that may stand before a command or behind it."""
-    command = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
-    return click.option("--url", metavar="URL", callback=to_address, help="Where the daemon is.")(command)
-
-
-def question_of(url: Address | None, as_json: bool) -> Question:
-    """What stands behind the command wins over what stands before it."""
-    parent = click.get_current_context().parent
-    before = parent.params if parent else {}
-    return Question(url or before.get("url") or DEFAULT, as_json or bool(before.get("as_json")))
 
 
 @click.group(
@@ -272,6 +181,10 @@ def release(seconds: float, url: Address | None, as_json: bool) -> int:
     return question.show(answer.json, lambda: tables.release_lines(answer.json, answer.unix or time.time()))
 
 
+for command in (fit,):
+    memwatch.add_command(command)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says and return the exit code. What goes wrong is one sentence on stderr."""
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -289,10 +202,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_FAILURE
     except (Failure, OSError) as error:
         return complain([str(error)])
-    return code
-
-
-def complain(sentences: Sequence[str], code: int = EXIT_FAILURE) -> int:
-    for sentence in sentences:
-        print(f"memwatch: {sentence}", file=sys.stderr)
     return code

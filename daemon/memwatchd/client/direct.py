@@ -7,7 +7,8 @@ from typing import Any
 
 from memwatch.backends.finder import Finder
 from memwatch.doctor.examiner import Examiner
-from memwatch_web.as_json import backends_json, examination_json, snapshot_json
+from memwatch.planning.fit import fit_of
+from memwatch_web.as_json import backends_json, examination_json, fit_json, snapshot_json
 from memwatchd import wiring
 from memwatchd.client.failure import Failure
 from memwatchd.reading import read_machine
@@ -27,6 +28,10 @@ def settings_here() -> Settings:
 
 def snapshot() -> Json:
     return snapshot_json(read_machine(settings_here()))
+
+
+def fit(need: int) -> Json:
+    return fit_json(fit_of(need, read_machine(settings_here())))
 
 
 def doctor() -> Json:

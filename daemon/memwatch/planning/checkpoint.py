@@ -1,0 +1,118 @@
+"""A model on disk: a safetensors or GGUF file, an index of shards, a config.json, or their folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from memwatch.planning import gguf, safetensors
+from memwatch.planning.huggingface import Config, config_of
+from memwatch.planning.quantities import BadInput, bits_of
+from memwatch.planning.transformer import Transformer
+
+INDEX, CONFIG = "model.safetensors.index.json", "config.json"
+MOST_JSON_BYTES = 16 << 20
+MOST_SHARDS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """`weights_bytes` is what its files hold, None where there is only a description. `source` says which."""
+
+    name: str
+    source: str
+    transformer: Transformer | None
+    weights_bytes: int | None
+    context: int
+    dtype_bytes: float
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Raises BadInput, in a sentence, for what is not there, not whole or not known."""
+    try:
+        if path.is_dir():
+            return _of_folder(path)
+        if path.name == CONFIG:
+            return _described(path, _config(path), None, CONFIG)
+        if path.name.endswith(".index.json"):
+            return _of_index(path)
+        return _of_file(path)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+    except RecursionError:
+        raise BadInput(f"{path}: is nested too deep") from None
+
+
+def _of_folder(path: Path) -> Checkpoint:
+    if (path / INDEX).exists():
+        return _of_index(path / INDEX)
+    shards = sorted(path.glob("*.safetensors"))
+    config = _config(path / CONFIG) if (path / CONFIG).exists() else None
+    if shards:
+        return _described(path, config, _bytes_of(shards), "safetensors")
+    files = sorted(path.glob("*.gguf"))
+    if len(files) == 1:
+        return _of_file(files[0])
+    if config:
+        return _described(path, config, None, CONFIG)
+    if files:
+        raise BadInput(f"{path}: has {len(files)} GGUF files; name one of them, for example {files[0].name}")
+    raise BadInput(f"{path}: has neither safetensors nor GGUF files nor a {CONFIG}")
+
+
+def _of_index(path: Path) -> Checkpoint:
+    """An index says which shards there are; their own heads say how large they are."""
+    weight_map = _object(path).get("weight_map")
+    names = set(weight_map.values()) if isinstance(weight_map, dict) and _are_names(weight_map) else set()
+    if not names or len(names) > MOST_SHARDS:
+        raise BadInput(f"{path}: has no readable weight_map from tensors to files")
+    for name in names:
+        if Path(name).name != name:
+            raise BadInput(f"{path}: names the file {name[:80]!r}, which is not beside it")
+    config = path.parent / CONFIG
+    weights = _bytes_of([path.parent / name for name in sorted(names)])
+    return _described(path.parent, _config(config) if config.exists() else None, weights, "safetensors")
+
+
+def _are_names(weight_map: dict[str, Any]) -> bool:
+    return all(isinstance(name, str) and name.endswith(".safetensors") for name in weight_map.values())
+
+
+def _bytes_of(shards: list[Path]) -> int:
+    return sum(safetensors.tensor_bytes_of(shard) for shard in shards)
+
+
+def _of_file(path: Path) -> Checkpoint:
+    if path.suffix == ".gguf":
+        head = gguf.read_head(path)
+        bytes_each = max(0.125, head.tensor_bytes / head.parameters) if head.parameters else 2.0
+        context = head.keys.get(f"{head.keys.get('general.architecture')}.context_length")
+        known = context if isinstance(context, int) else 0
+        return Checkpoint(str(path), "GGUF", gguf.transformer_of(head), head.tensor_bytes, known, bytes_each)
+    if path.suffix == ".safetensors":
+        config = path.parent / CONFIG
+        known_config = _config(config) if config.exists() else None
+        return _described(path, known_config, safetensors.tensor_bytes_of(path), "safetensors")
+    if not path.exists():
+        raise BadInput(f'"{path}" is no size and no file here; for example 20GiB, or a folder with safetensors')
+    raise BadInput(f"{path}: is no .safetensors, no .gguf, no {INDEX} and no {CONFIG}")
+
+
+def _described(path: Path, config: Config | None, weights: int | None, source: str) -> Checkpoint:
+    if config is None:
+        return Checkpoint(str(path), source, None, weights, 0, 2.0)
+    dtype_bytes = bits_of(config.dtype) / 8
+    return Checkpoint(str(path), source, config.transformer, weights, config.context, dtype_bytes)
+
+
+def _config(path: Path) -> Config:
+    return config_of(_object(path), str(path))
+
+
+def _object(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        text = file.read(MOST_JSON_BYTES + 1)
+    if len(text) > MOST_JSON_BYTES:
+        raise BadInput(f"{path}: is larger than the {MOST_JSON_BYTES} bytes that are read of it")
+    return safetensors.parse_object(text, str(path))

@@ -1,0 +1,185 @@
+"""Sizes of tensors and the shape of a model from the head of a GGUF file; no tensor is read.
+
+Format: "GGUF", version, number of tensors, number of keys; the keys with their typed values; for each tensor name,
+dimensions, type and offset; the tensors, each at a multiple of the alignment. Little endian.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from memwatch.planning.quantities import BadInput
+from memwatch.planning.transformer import Transformer
+
+MOST_KEYS = 65_536
+MOST_TENSORS = 1_000_000
+MOST_HEAD_BYTES = 64 << 20
+MOST_TEXTS = 2_000_000
+MOST_KEPT_TEXT = 256
+VERSIONS = (2, 3)
+DEFAULT_ALIGNMENT = 32
+# Sizes of values by their type: u8 i8 u16 i16 u32 i32 f32 bool, string 8, array 9, u64 i64 f64.
+WIDTHS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+TEXT, ARRAY = 8, 9
+# Of a tensor type: numbers in a block, bytes of a block (ggml.h, November 2025).
+BLOCKS = {
+    0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 36),
+    10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292),
+    16: (256, 66), 17: (256, 74), 18: (256, 98), 19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82),
+    23: (256, 136), 24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8), 28: (1, 8), 29: (256, 56), 30: (1, 2),
+    34: (256, 54), 35: (256, 66), 39: (32, 17),
+}  # fmt: skip
+
+Value = int | float | str | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """`keys` has single values, and of arrays their lengths, by name."""
+
+    keys: Mapping[str, Value]
+    tensor_bytes: int
+    parameters: int
+
+
+class Reader:
+    """Reads no further than the file goes, and no further than a head may be long."""
+
+    def __init__(self, file: BinaryIO, size: int, name: str) -> None:
+        self._file = file
+        self._left = min(size, MOST_HEAD_BYTES)
+        self.name = name
+
+    def take(self, count: int) -> bytes:
+        self._spend(count)
+        return self._file.read(count)
+
+    def skip(self, count: int) -> None:
+        self._spend(count)
+        self._file.seek(count, 1)
+
+    def number(self, code: str) -> Value:
+        (found,) = struct.unpack(f"<{code}", self.take(struct.calcsize(code)))
+        return found  # type: ignore[no-any-return]
+
+    def count(self, code: str, most: int, what: str) -> int:
+        found = int(self.number(code))
+        if found > most:
+            raise BadInput(f"{self.name}: says it has {found} {what}; at most {most} are read")
+        return found
+
+    def text(self) -> str:
+        """A string, or its beginning where it is long."""
+        length = int(self.number("Q"))
+        kept = self.take(min(length, MOST_KEPT_TEXT))
+        self.skip(length - len(kept))
+        return kept.decode("utf-8", "replace")
+
+    @property
+    def position(self) -> int:
+        return self._file.tell()
+
+    def _spend(self, count: int) -> None:
+        if count > self._left:
+            raise BadInput(f"{self.name}: its head ends in the middle: is it whole?")
+        self._left -= count
+
+
+def read_head(path: Path) -> Head:
+    """Raises BadInput for what is no whole GGUF file."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        reader = Reader(file, size, str(path))
+        if reader.take(4) != b"GGUF":
+            raise BadInput(f"{path}: does not begin with GGUF, so it is no GGUF file")
+        version = int(reader.number("I"))
+        if version not in VERSIONS:
+            raise BadInput(f"{path}: is GGUF version {version}; versions 2 and 3 are read")
+        tensors = reader.count("Q", MOST_TENSORS, "tensors")
+        keys = dict(_key(reader) for _ in range(reader.count("Q", MOST_KEYS, "keys")))
+        spans = [_tensor(reader) for _ in range(tensors)]
+        start = _aligned(reader.position, keys, reader.name)
+    end = start + max((offset + length for offset, length, _ in spans), default=0)
+    if end > size:
+        raise BadInput(f"{path}: its tensors end at byte {end}, and it has {size}: is it whole?")
+    return Head(keys, sum(length for _, length, _ in spans), sum(count for _, _, count in spans))
+
+
+def _key(reader: Reader) -> tuple[str, Value]:
+    name = reader.text()
+    return name, _value(reader, int(reader.number("I")))
+
+
+def _value(reader: Reader, kind: int) -> Value:
+    if kind == TEXT:
+        return reader.text()
+    if kind == ARRAY:
+        return _array_length(reader)
+    if kind not in WIDTHS:
+        raise BadInput(f"{reader.name}: has a value of type {kind}, which GGUF does not know")
+    return reader.number(WIDTHS[kind])
+
+
+def _array_length(reader: Reader) -> int:
+    """Its elements are stepped over: a tokenizer has a hundred thousand of them."""
+    kind, length = int(reader.number("I")), int(reader.number("Q"))
+    if kind in WIDTHS:
+        reader.skip(struct.calcsize(WIDTHS[kind]) * length)
+    elif kind == TEXT:
+        if length > MOST_TEXTS:
+            raise BadInput(f"{reader.name}: has an array of {length} strings; at most {MOST_TEXTS} are read")
+        for _ in range(length):
+            reader.skip(int(reader.number("Q")))
+    else:
+        raise BadInput(f"{reader.name}: has an array of type {kind}, which is not read")
+    return length
+
+
+def _tensor(reader: Reader) -> tuple[int, int, int]:
+    """Offset, bytes and numbers of one tensor."""
+    name = reader.text()
+    dimensions = [int(reader.number("Q")) for _ in range(reader.count("I", 4, "dimensions of a tensor"))]
+    kind, offset = int(reader.number("I")), int(reader.number("Q"))
+    if kind not in BLOCKS:
+        raise BadInput(f"{reader.name}: the tensor {name[:80]!r} has type {kind}, whose size is not known")
+    numbers, (block, width) = math.prod(dimensions), BLOCKS[kind]
+    if numbers % block:
+        raise BadInput(f"{reader.name}: the tensor {name[:80]!r} has {numbers} numbers, which fill no whole block")
+    return offset, numbers // block * width, numbers
+
+
+def _aligned(position: int, keys: Mapping[str, Value], name: str) -> int:
+    alignment = keys.get("general.alignment", DEFAULT_ALIGNMENT)
+    if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
+        raise BadInput(f"{name}: general.alignment is {alignment!r}; for example {DEFAULT_ALIGNMENT}")
+    return -(-position // alignment) * alignment
+
+
+def transformer_of(head: Head) -> Transformer | None:
+    """The shape that the keys describe; None where they do not describe one."""
+    family = head.keys.get("general.architecture")
+
+    def number(name: str, otherwise: int = 0) -> int:
+        found = head.keys.get(f"{family}.{name}")
+        return found if isinstance(found, int) and not isinstance(found, bool) else otherwise
+
+    heads = number("attention.head_count")
+    try:
+        return Transformer(
+            hidden_size=number("embedding_length"),
+            intermediate_size=number("expert_feed_forward_length") or number("feed_forward_length"),
+            n_layers=number("block_count"),
+            vocab_size=number("vocab_size") or int(head.keys.get("tokenizer.ggml.tokens", 0)),
+            n_heads=heads,
+            n_kv_heads=number("attention.head_count_kv", heads),
+            head_dim=number("attention.key_length"),
+            n_experts=number("expert_count") or 1,
+            sliding_window=number("attention.sliding_window"),
+        )
+    except (BadInput, ValueError):
+        return None

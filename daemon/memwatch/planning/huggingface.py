@@ -1,0 +1,100 @@
+"""The shape of a model from its config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from memwatch.planning.quantities import BadInput
+from memwatch.planning.transformer import Biases, Transformer
+
+Json = Mapping[str, Any]
+# Other words for the same number: ours, then GPT-2's.
+WORDS = {
+    "hidden_size": ("hidden_size", "n_embd"),
+    "n_layers": ("num_hidden_layers", "n_layer"),
+    "n_heads": ("num_attention_heads", "n_head"),
+    "n_kv_heads": ("num_key_value_heads",),
+    "vocab_size": ("vocab_size",),
+    "head_dim": ("head_dim",),
+    "context": ("max_position_embeddings", "n_positions"),
+}
+# What makes the count of parameters or the cache another one, which is not reckoned here.
+STRANGE = ("kv_lora_rank", "ssm_cfg", "state_size", "linear_num_value_heads", "layer_types_mamba", "mamba_d_state")
+TIED = frozenset({"gemma", "gemma2", "gemma3_text", "gpt2"})
+QKV_BIASES = frozenset({"qwen2", "qwen2_moe"})
+QK_NORMS = frozenset({"qwen3", "qwen3_moe", "gemma3_text"})
+# Their window holds for every layer; Gemma's and Qwen's for some or for none.
+WINDOWED = frozenset({"mistral", "mixtral", "phi3"})
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """`context` is the longest that the model was made for, 0 where it is not said. `dtype` as it is written."""
+
+    family: str
+    transformer: Transformer
+    context: int
+    dtype: str
+
+
+def config_of(found: Json, name: str) -> Config:
+    """Raises BadInput where the numbers are missing or the kind of attention is another one."""
+    inner = found.get("text_config")
+    text: Json = {**found, **inner} if isinstance(inner, dict) else found
+    family = str(text.get("model_type", ""))[:40]
+    strange = next((key for key in STRANGE if text.get(key)), None)
+    if strange:
+        raise BadInput(
+            f"{name}: {strange} says that model_type {family!r} has no plain attention: not reckoned here; "
+            "give its safetensors folder or its size, for example 20GiB"
+        )
+    numbers = {key: _number(text, words) for key, words in WORDS.items()}
+    missing = [words[0] for key, words in WORDS.items() if not numbers[key] and key in NEEDED]
+    if missing:
+        raise BadInput(f"{name}: has no readable {', '.join(missing)}, so it describes no transformer")
+    return Config(family, _transformer(text, family, numbers), numbers["context"], _dtype(text))
+
+
+NEEDED = frozenset({"hidden_size", "n_layers", "n_heads", "vocab_size"})
+
+
+def _transformer(text: Json, family: str, numbers: Mapping[str, int]) -> Transformer:
+    experts = _number(text, ("num_local_experts", "num_experts", "n_routed_experts")) or 1
+    wide = _number(text, ("moe_intermediate_size",)) if experts > 1 else 0
+    old = family == "gpt2"
+    return Transformer(
+        hidden_size=numbers["hidden_size"],
+        intermediate_size=wide or _number(text, ("intermediate_size", "n_inner")) or 4 * numbers["hidden_size"],
+        n_layers=numbers["n_layers"],
+        vocab_size=numbers["vocab_size"],
+        n_heads=numbers["n_heads"],
+        n_kv_heads=numbers["n_kv_heads"] or numbers["n_heads"],
+        head_dim=numbers["head_dim"],
+        tied_embeddings=bool(text.get("tie_word_embeddings", family in TIED)),
+        gated_mlp=not old,
+        n_experts=experts,
+        biases=_biases(text, family),
+        qk_norm=family in QK_NORMS,
+        norms_per_layer=4 if family in ("gemma2", "gemma3_text") else 2,
+        learned_positions=numbers["context"] if old else 0,
+        sliding_window=_number(text, ("sliding_window",)) if family in WINDOWED else 0,
+    )
+
+
+def _biases(text: Json, family: str) -> Biases:
+    if family == "gpt2":
+        return "all"
+    return "qkv" if family in QKV_BIASES or text.get("attention_bias") is True else "none"
+
+
+def _number(text: Json, words: tuple[str, ...]) -> int:
+    """The first that is a whole number, 0 where none is. What is too large is refused where it is used."""
+    found = (text.get(word) for word in words)
+    return next((one for one in found if type(one) is int and one > 0), 0)
+
+
+def _dtype(text: Json) -> str:
+    found = text.get("dtype", text.get("torch_dtype"))
+    return found if isinstance(found, str) and len(found) < 40 else "bfloat16"

@@ -1,0 +1,111 @@
+"""What a model takes while it answers: weights, the cache of keys and values, and room to work in."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from memwatch.planning.quantities import count_of, dtype_bytes_of
+from memwatch.planning.transformer import Transformer
+
+# Servers take a long prompt in pieces: 512 (llama.cpp) to 8,192 tokens (vLLM). Only one piece is worked on at once.
+PIECE_TOKENS = 2048
+MOST_TOKENS = 1 << 30
+# Embeddings, output matrix and norms stay at 16 bits where matrices are quantized further.
+UNQUANTIZED_BYTES = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceEstimate:
+    """`weights_bytes` is exact for the shapes that are known; `activations_bytes` is right in size only."""
+
+    parameters: int
+    weights_bytes: int
+    kv_cache_bytes: int
+    activations_bytes: int
+    total_bytes: int
+
+
+def estimate_inference_memory(
+    hidden_size: int,
+    intermediate_size: int,
+    n_layers: int,
+    vocab_size: int,
+    n_heads: int,
+    n_kv_heads: int,
+    max_seq_len: int,
+    dtype_bytes: float = 2,
+    *,
+    batch_size: int = 1,
+    kv_dtype_bytes: float | None = None,
+    tied_embeddings: bool = False,
+    head_dim: int = 0,
+    n_experts: int = 1,
+) -> InferenceEstimate:
+    """Weights, cache and activations of a Llama-like model. Raises BadInput for numbers that cannot be."""
+    model = Transformer(
+        hidden_size,
+        intermediate_size,
+        n_layers,
+        vocab_size,
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        tied_embeddings,
+        n_experts=n_experts,
+    )
+    return inference_of(model, max_seq_len, dtype_bytes, batch_size, kv_dtype_bytes)
+
+
+def inference_of(
+    model: Transformer,
+    max_seq_len: int,
+    dtype_bytes: float = 2,
+    batch_size: int = 1,
+    kv_dtype_bytes: float | None = None,
+    weights_bytes: int | None = None,
+) -> InferenceEstimate:
+    """The same for any shape; `weights_bytes` where the checkpoint itself has told them."""
+    weight = dtype_bytes_of(dtype_bytes)
+    number = max(weight, UNQUANTIZED_BYTES)
+    weights = weights_of(model, weight) if weights_bytes is None else weights_bytes
+    cache = kv_cache_of(model, max_seq_len, batch_size, number if kv_dtype_bytes is None else kv_dtype_bytes)
+    working = activations_of(model, max_seq_len, batch_size, number)
+    return InferenceEstimate(model.parameters, weights, cache, working, weights + cache + working)
+
+
+def weights_of(model: Transformer, dtype_bytes: float) -> int:
+    rest = max(dtype_bytes, UNQUANTIZED_BYTES)
+    return math.ceil(model.matrix_parameters * dtype_bytes + model.other_parameters * rest)
+
+
+def kv_cache_of(model: Transformer, seq_len: int, batch_size: int, dtype_bytes: float) -> int:
+    tokens = count_of(seq_len, "max_seq_len", 8192, 1, MOST_TOKENS)
+    kept = min(tokens, model.sliding_window or tokens)
+    batch = count_of(batch_size, "batch_size", 1, 1, MOST_TOKENS)
+    return math.ceil(
+        2 * model.n_layers * model.kv_width * kept * batch * dtype_bytes_of(dtype_bytes, "kv_dtype_bytes")
+    )
+
+
+def activations_of(model: Transformer, seq_len: int, batch_size: int, dtype_bytes: float) -> int:
+    """One layer's work on one piece of a prompt, and the last token's logits in 32 bits."""
+    tokens = min(seq_len, PIECE_TOKENS) * batch_size
+    width = 4 * model.hidden_size + 3 * model.intermediate_size
+    return math.ceil(tokens * width * dtype_bytes) + batch_size * model.vocab_size * 4
+
+
+def estimate_kv_cache(
+    n_layers: int,
+    n_kv_heads: int,
+    head_dim: int,
+    max_seq_len: int,
+    batch_size: int = 1,
+    dtype_bytes: float = 2,
+) -> int:
+    """Bytes of keys and values for so many tokens in each of so many sequences."""
+    for name, value in (("n_layers", n_layers), ("n_kv_heads", n_kv_heads), ("head_dim", head_dim)):
+        count_of(value, name, {"n_layers": 32, "n_kv_heads": 8, "head_dim": 128}[name], 1, 1 << 28)
+    width = n_kv_heads * head_dim
+    cached = Transformer(width, 1, n_layers, 1, n_kv_heads, n_kv_heads, head_dim)
+    return kv_cache_of(cached, max_seq_len, batch_size, dtype_bytes)

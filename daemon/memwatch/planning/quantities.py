@@ -1,0 +1,96 @@
+"""What people ask about, checked: sizes, counts and number formats."""
+
+from __future__ import annotations
+
+import re
+
+SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(?:([KMGT])(i?)B?|B)?", re.ASCII | re.IGNORECASE)
+MOST_BYTES = 1 << 60
+
+# Bits a weight takes with its block's scales. Block layouts: ggml (super-blocks of 256, blocks of 32), bitsandbytes
+# NF4 (64 weights to an fp32 scale), GPTQ and AWQ (128 weights to a 16-bit scale and a 4-bit zero).
+BITS = {
+    "float64": 64.0,
+    "float32": 32.0,
+    "bfloat16": 16.0,
+    "float16": 16.0,
+    "fp8": 8.0,
+    "int8": 8.0,
+    "nf4": 4.5,
+    "int4": 4.15625,
+    "q8_0": 8.5,
+    "q6_k": 6.5625,
+    "q5_k": 5.5,
+    "q4_k": 4.5,
+    "q4_0": 4.5,
+    "q3_k": 3.4375,
+    "q2_k": 2.625,
+}
+ALIASES = {
+    "fp64": "float64",
+    "fp32": "float32",
+    "f32": "float32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "f16": "float16",
+    "half": "float16",
+    "float8": "fp8",
+    "float8_e4m3fn": "fp8",
+    "q8": "int8",
+    "fp4": "nf4",
+    "q4": "int4",
+    "q4_k_m": "q4_k",
+    "q5_k_m": "q5_k",
+}
+
+
+class BadInput(ValueError):
+    """A question that cannot be answered: the sentence names the thing, its value and one that would work."""
+
+
+def bytes_of(value: object, name: str = "size") -> int:
+    """Bytes from "20GiB", "512 MiB", "24GB" (thousands) or a number of bytes."""
+    found: object = value
+    if isinstance(value, str) and (match := SIZE.fullmatch(value.strip())):
+        power = "KMGT".index(match[2].upper()) + 1 if match[2] else 0
+        found = int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 < found < MOST_BYTES:
+        raise BadInput(f'{name} is {_shown(value)}, which is no size above zero; for example "20GiB"')
+    return found
+
+
+def count_of(value: object, name: str, example: int, least: int = 1, most: int = 1 << 40) -> int:
+    """A whole number within bounds."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        words = f"a whole number from {least} to {most}"
+        raise BadInput(f"{name} is {_shown(value)}, which is not {words}; for example {example}")
+    return value
+
+
+def bits_of(dtype: object) -> float:
+    """Bits that one weight takes in this number format, its scales included."""
+    word = str(dtype).lower().removeprefix("torch.") if isinstance(dtype, str) else ""
+    word = ALIASES.get(word, word)
+    if word not in BITS:
+        raise BadInput(f"dtype is {_shown(dtype)}, which is none of {', '.join(BITS)}; for example bfloat16")
+    return BITS[word]
+
+
+def dtype_bytes_of(value: object, name: str = "dtype_bytes") -> float:
+    """Bytes a number takes: 2 for bfloat16, 0.5 for four bits."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.125 <= value <= 16:
+        raise BadInput(
+            f"{name} is {_shown(value)}, which is not from 0.125 to 16 bytes; for example 2 for bfloat16"
+        )
+    return float(value)
+
+
+def _shown(value: object) -> str:
+    text = f'"{value}"' if isinstance(value, str) else _number(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _number(value: object) -> str:
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"a number of {value.bit_length()} bits"
+    return repr(value)

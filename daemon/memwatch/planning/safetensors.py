@@ -1,0 +1,100 @@
+"""Sizes of tensors from the head of a safetensors file; no tensor is read.
+
+Format: 8 bytes of length, little endian, then so many bytes of JSON, then the tensors without gaps.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from memwatch.planning.quantities import BadInput
+
+# The format allows 100 MB; 30 MB hold 250,000 tensors.
+MOST_HEADER_BYTES = 30 << 20
+MOST_DIMENSIONS = 64
+MOST_DIGITS_BITS = 62
+BITS = {
+    "F64": 64, "I64": 64, "U64": 64, "C64": 64,
+    "F32": 32, "I32": 32, "U32": 32,
+    "BF16": 16, "F16": 16, "I16": 16, "U16": 16,
+    "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I8": 8, "U8": 8, "BOOL": 8,
+    "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
+}  # fmt: skip
+
+Json = dict[str, Any]
+
+
+def tensor_bytes_of(path: Path) -> int:
+    """Bytes of all tensors of one file. Raises BadInput where its head and its size do not fit together."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise BadInput(
+                f"{path}: the head is said to have {length} bytes, and the file has {size}: is it whole?"
+            )
+        if length > MOST_HEADER_BYTES:
+            raise BadInput(f"{path}: the head is said to have {length} bytes; at most {MOST_HEADER_BYTES} are read")
+        header = parse_header(file.read(length), str(path))
+    return checked_bytes(header, size - 8 - length, str(path))
+
+
+def parse_header(text: bytes, name: str) -> Json:
+    return parse_object(text, name)
+
+
+def parse_object(text: bytes, name: str) -> Json:
+    """A JSON object without repeated keys; anything else is refused, however it is broken."""
+    try:
+        found = json.loads(text, object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{name}: is not readable JSON ({str(error)[:80]})") from None
+    if not isinstance(found, dict):
+        raise BadInput(f"{name}: is JSON, and no object")
+    return found
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> Json:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
+def checked_bytes(header: Mapping[str, Any], room: int, name: str) -> int:
+    """The sum of the tensors, if they lie one behind the other and fill the rest of the file exactly."""
+    spans = sorted(_span(tensor, key, name) for key, tensor in header.items() if key != "__metadata__")
+    end = 0
+    for start, stop in spans:
+        if start != end:
+            raise BadInput(f"{name}: a tensor begins at {start}, and the one before ends at {end}")
+        end = stop
+    if end != room:
+        raise BadInput(f"{name}: its tensors take {end} bytes, and {room} are there: is it whole?")
+    return end
+
+
+def _span(tensor: object, key: str, name: str) -> tuple[int, int]:
+    """Where a tensor begins and ends, if its shape says the same."""
+    known: Json = tensor if isinstance(tensor, dict) else {}
+    shape, offsets, dtype = known.get("shape"), known.get("data_offsets"), known.get("dtype")
+    bits = BITS.get(dtype) if isinstance(dtype, str) else None
+    if bits is None or not _are_counts(shape) or not _are_counts(offsets) or len(offsets) != 2:
+        raise BadInput(f"{name}: the tensor {key[:80]!r} has no readable dtype, shape and data_offsets")
+    start, stop = offsets
+    if stop - start != math.ceil(math.prod(shape) * bits / 8) or stop < start:
+        raise BadInput(f"{name}: the tensor {key[:80]!r} takes {stop - start} bytes, and its shape says otherwise")
+    return start, stop
+
+
+def _are_counts(value: object) -> TypeGuard[list[int]]:
+    return (
+        isinstance(value, list)
+        and len(value) <= MOST_DIMENSIONS
+        and all(type(one) is int and one >= 0 and one.bit_length() <= MOST_DIGITS_BITS for one in value)
+        and math.prod(value).bit_length() <= 2 * MOST_DIGITS_BITS
+    )

@@ -1,0 +1,121 @@
+"""What a model takes while it learns: weights, gradients, optimizer states, activations; on the GPU and off it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from memwatch.planning.inference import UNQUANTIZED_BYTES, weights_of
+from memwatch.planning.quantities import BadInput, count_of, dtype_bytes_of
+from memwatch.planning.transformer import Transformer
+
+# Bytes of state a trained parameter: AdamW keeps two moments in 32 bits, 8-bit AdamW two in 8, Lion one in 32;
+# Adafactor's rows and columns are nearly nothing.
+OPTIMIZER_BYTES = {"adamw": 8.0, "adamw_8bit": 2.0, "lion": 4.0, "momentum": 4.0, "adafactor": 0.1, "sgd": 0.0}
+MASTER_BYTES = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPlan:
+    """How it is trained. `lora_rank` 0 trains all weights. `dtype_bytes` is what the weights are kept in;
+    `master_weights` adds a copy in 32 bits of what is trained. `swapped_blocks`: layers whose weights wait in
+    System RAM. `offload_optimizer`: its states and the copy live there as well."""
+
+    batch_size: int = 1
+    seq_len: int = 2048
+    dtype_bytes: float = 2
+    optimizer: str = "adamw"
+    master_weights: bool = True
+    checkpointing: bool = False
+    flash_attention: bool = True
+    lora_rank: int = 0
+    offload_optimizer: bool = False
+    swapped_blocks: int = 0
+
+    def __post_init__(self) -> None:
+        count_of(self.batch_size, "batch_size", 1, 1, 1 << 30)
+        count_of(self.seq_len, "seq_len", 2048, 1, 1 << 30)
+        count_of(self.lora_rank, "lora_rank", 16, 0, 1 << 16)
+        count_of(self.swapped_blocks, "swapped_blocks", 8, 0, 1 << 20)
+        dtype_bytes_of(self.dtype_bytes)
+        if self.optimizer not in OPTIMIZER_BYTES:
+            known = ", ".join(OPTIMIZER_BYTES)
+            raise BadInput(f'optimizer is "{self.optimizer}", which is none of {known}; for example adamw')
+        if self.dtype_bytes < UNQUANTIZED_BYTES and not self.lora_rank:
+            raise BadInput(
+                f"dtype_bytes is {self.dtype_bytes:g}, and quantized weights cannot be trained themselves; "
+                "give lora_rank as well, for example 16"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingEstimate:
+    """`device_bytes` is what the GPU must hold at once, `ram_bytes` what waits in System RAM. On a machine with
+    unified memory both come out of the same pool."""
+
+    parameters: int
+    trained_parameters: int
+    weights_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    activations_bytes: int
+    device_bytes: int
+    ram_bytes: int
+    total_bytes: int
+
+
+def estimate_training_memory(model: Transformer, plan: TrainingPlan = TrainingPlan()) -> TrainingEstimate:
+    """Raises BadInput where the plan does not fit the model."""
+    if plan.swapped_blocks > model.n_layers:
+        raise BadInput(
+            f"swapped_blocks is {plan.swapped_blocks}, and the model has {model.n_layers}; "
+            f"for example {model.n_layers // 2}"
+        )
+    trained = lora_parameters(model, plan.lora_rank) if plan.lora_rank else model.parameters
+    adapters = math.ceil(trained * UNQUANTIZED_BYTES) if plan.lora_rank else 0
+    weights = weights_of(model, plan.dtype_bytes) + adapters
+    gradients = math.ceil(trained * max(plan.dtype_bytes, UNQUANTIZED_BYTES))
+    copies = MASTER_BYTES if plan.master_weights and plan.dtype_bytes < MASTER_BYTES else 0.0
+    states = math.ceil(trained * (OPTIMIZER_BYTES[plan.optimizer] + copies))
+    activations = activations_of(model, plan)
+    layer = math.ceil(model.matrix_parameters * plan.dtype_bytes / model.n_layers)
+    away = layer * plan.swapped_blocks + (states if plan.offload_optimizer else 0)
+    total = weights + gradients + states + activations
+    return TrainingEstimate(
+        parameters=model.parameters,
+        trained_parameters=trained,
+        weights_bytes=weights,
+        gradients_bytes=gradients,
+        optimizer_bytes=states,
+        activations_bytes=activations,
+        device_bytes=total - away,
+        ram_bytes=away,
+        total_bytes=total,
+    )
+
+
+def lora_parameters(model: Transformer, rank: int) -> int:
+    """Of adapters on every matrix of every layer."""
+    return model.n_layers * rank * sum(inputs + outputs for inputs, outputs in model.matrices)
+
+
+def activations_of(model: Transformer, plan: TrainingPlan) -> int:
+    """Kept for the way back. With checkpointing only each layer's input, and one layer that is computed again."""
+    tokens, number = plan.batch_size * plan.seq_len, max(plan.dtype_bytes, UNQUANTIZED_BYTES)
+    layer = tokens * numbers_of_layer(model) * number
+    if not plan.flash_attention:
+        # Korthikanti and others, 2022 (arXiv 2205.05198), equation 1: softmax, mask and dropout a pair of tokens.
+        layer += 5 * model.n_heads * plan.seq_len * tokens
+    logits = tokens * model.vocab_size * (number + 4 + 4)  # themselves, in 32 bits for the loss, and their gradient
+    if plan.checkpointing:
+        inputs = tokens * model.hidden_size * number * model.n_layers
+        return math.ceil(inputs + layer + logits)
+    return math.ceil(layer * model.n_layers + logits)
+
+
+def numbers_of_layer(model: Transformer) -> int:
+    """A token leaves behind: inputs of both norms and both blocks, queries, keys, values, the attention's output,
+    and the MLP's gate, input, activation and product."""
+    attention = 2 * model.n_heads * model.head_dim + 2 * model.kv_width
+    used = 1 if model.n_experts == 1 else 2  # a token is sent to two experts, as Mixtral does
+    return 4 * model.hidden_size + attention + (4 if model.gated_mlp else 2) * model.intermediate_size * used

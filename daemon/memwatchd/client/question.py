@@ -1,0 +1,133 @@
+"""What the commands have in common: whom to ask, and how to show what comes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from memwatch import __version__
+from memwatchd.client.address import DEFAULT, Address, parse_url
+from memwatchd.client.connection import SECONDS, Answer, NoAnswer, ask
+from memwatchd.client.failure import Failure
+from memwatchd.settings.values import Refused
+
+EXIT_OK, EXIT_FAILURE, EXIT_USAGE = 0, 1, 2
+# Drivers are asked for ten seconds at most; a minute later they are asked again.
+INQUIRY_SECONDS = 30.0
+
+Json = Any
+Command = Callable[..., int]
+
+
+class NotUnderstood(Failure):
+    """An answer that is not shaped as this program expects."""
+
+
+@contextmanager
+def understood(address: Address) -> Iterator[None]:
+    """Only for looking at what `address` answered: whatever cannot be found in it, it is the answer's fault."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise NotUnderstood(
+            f"what {address} answered is not as memwatch {__version__} expects it "
+            f"({type(error).__name__}: {error}): is a memwatchd of that version there?"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Whom to ask, and how to print what comes."""
+
+    address: Address
+    as_json: bool
+
+    def snapshot(self) -> Answer:
+        return self._or_directly("/api/v1/snapshot", SECONDS, _snapshot_here)
+
+    def backends(self) -> Answer:
+        return self._or_directly("/api/v1/backends", INQUIRY_SECONDS, _backends_here)
+
+    def doctor(self) -> Answer:
+        return self._or_directly("/api/v1/doctor", INQUIRY_SECONDS, _doctor_here)
+
+    def fit(self, need: int) -> Answer:
+        return self._or_directly(f"/api/v1/fit?bytes={need}", SECONDS, lambda: _fit_here(need))
+
+    def show(self, found: Json, lines: Callable[[], Iterable[str]]) -> int:
+        """As JSON, or as lines that no name somebody chose can break."""
+        if self.as_json:
+            print(json.dumps(found, separators=(",", ":")))
+            return EXIT_OK
+        from memwatch_web import wording
+
+        with understood(self.address):
+            text = "\n".join(wording.printable(line) for line in lines())
+        print(text)
+        return EXIT_OK
+
+    def _or_directly(self, path: str, seconds: float, here: Callable[[], Json]) -> Answer:
+        try:
+            return ask(self.address, path, seconds=seconds)
+        except NoAnswer as error:
+            if not self.address.is_here:
+                raise
+            complain([f"no memwatchd answers at {error.address} ({error.reason}): this machine is read directly"])
+            return Answer(here(), None)
+
+
+def to_address(_ctx: click.Context, _option: click.Parameter, value: str | None) -> Address | None:
+    try:
+        return None if value is None else parse_url(value)
+    except Refused as error:
+        why = str(error) or "is not http://HOST:PORT, https://HOST:PORT or unix:/PATH"
+        raise click.UsageError(f'the URL "{value}" {why}; for example {DEFAULT}') from None
+
+
+def _snapshot_here() -> Json:
+    from memwatchd.client import direct
+
+    return direct.snapshot()
+
+
+def _fit_here(need: int) -> Json:
+    from memwatchd.client import direct
+
+    return direct.fit(need)
+
+
+def _doctor_here() -> Json:
+    from memwatchd.client import direct
+
+    return direct.doctor()
+
+
+def _backends_here() -> Json:
+    from memwatchd.client import direct
+
+    return direct.backends()
+
+
+def common(command: Command) -> Command:
+    """The options that may stand before a command or behind it."""
+    command = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
+    return click.option("--url", metavar="URL", callback=to_address, help="Where the daemon is.")(command)
+
+
+def question_of(url: Address | None, as_json: bool) -> Question:
+    """What stands behind the command wins over what stands before it."""
+    parent = click.get_current_context().parent
+    before = parent.params if parent else {}
+    return Question(url or before.get("url") or DEFAULT, as_json or bool(before.get("as_json")))
+
+
+def complain(sentences: Sequence[str], code: int = EXIT_FAILURE) -> int:
+    for sentence in sentences:
+        print(f"memwatch: {sentence}", file=sys.stderr)
+    return code
