@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from dataclasses import dataclass
+from heapq import merge
 from itertools import islice
 
 KEPT_EVENTS = 1000
+KEPT_MARKS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`kind`: started, reloaded, level, alert, oom_kill, suspend, clock, late, collector, release."""
+    """`kind`: started, reloaded, level, alert, oom_kill, suspend, clock, late, collector, release, mark."""
 
     seq: int
     unix: float
@@ -21,17 +24,20 @@ class Event:
 
 
 class EventLog:
-    """The last events. One thread adds; any thread may read."""
+    """The last events, and the last marks, which programs set and which displace no event. For any thread."""
 
     def __init__(self, kept: int = KEPT_EVENTS) -> None:
         self._events: deque[Event] = deque(maxlen=kept)
+        self._marks: deque[Event] = deque(maxlen=KEPT_MARKS)
         self._seq = 0
+        self._lock = threading.Lock()
 
     def add(self, unix: float, kind: str, text: str, target: str | None = None) -> Event:
-        self._seq += 1
-        event = Event(self._seq, unix, kind, text, target)
-        self._events.append(event)
-        return event
+        return self._append(self._events, unix, kind, text, target)
+
+    def mark(self, unix: float, text: str) -> Event:
+        """What a program says of itself."""
+        return self._append(self._marks, unix, "mark", text, None)
 
     @property
     def last_seq(self) -> int:
@@ -39,8 +45,18 @@ class EventLog:
 
     def since(self, seq: int) -> list[Event]:
         """Events after number `seq`, oldest first."""
-        return [event for event in self._events.copy() if event.seq > seq]
+        return [event for event in self._all() if event.seq > seq]
 
     def latest(self, count: int) -> list[Event]:
         """The newest `count` events, newest first."""
-        return list(islice(reversed(self._events.copy()), count))
+        return list(islice(reversed(self._all()), count))
+
+    def _append(self, kept: deque[Event], unix: float, kind: str, text: str, target: str | None) -> Event:
+        with self._lock:
+            self._seq += 1
+            event = Event(self._seq, unix, kind, text, target)
+            kept.append(event)
+        return event
+
+    def _all(self) -> list[Event]:
+        return list(merge(self._events.copy(), self._marks.copy(), key=lambda event: event.seq))

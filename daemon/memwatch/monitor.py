@@ -19,6 +19,7 @@ from memwatch.own import OwnCost
 from memwatch.pressure.evidence import evidence_of
 from memwatch.pressure.judge import Memory, judge
 from memwatch.pressure.rules import PressureRules
+from memwatch.reports import Reports
 from memwatch.sampler import Sampler
 from memwatch.schedule import Moment, Pace, next_due, paced, suspended_seconds, wall_jump_seconds
 from memwatch.series import figures_of
@@ -67,11 +68,13 @@ class Monitor:
         rules: Rules,
         identity: Identity,
         trigger: StallTrigger | None = None,
+        reports: Reports | None = None,
     ) -> None:
         self.latest: Snapshot | None = None
         self.events = EventLog()
         self.history = History(capacity_of(rules), rules.interval_seconds)
         self.own = OwnCost()
+        self.reports = reports or Reports()
         self.watches: Mapping[str, Watch] = {}
         self.listeners: list[Listener] = []
         self.rules = rules
@@ -223,6 +226,7 @@ class Monitor:
             tegrastats=tegrastats_of(findings),
             pressure=pressure,
             collectors=statuses,
+            claims=self.reports.current(now.monotonic),
             **found,
         )
 

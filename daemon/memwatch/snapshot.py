@@ -8,6 +8,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Literal
 
+from memwatch.claim import Claim
 from memwatch.model import (
     Absent,
     Bytes,
@@ -247,6 +248,7 @@ class Snapshot:
     kernel: Kernel = Kernel()
     pressure: tuple[Pressure, ...] = ()
     collectors: tuple[CollectorStatus, ...] = ()
+    claims: tuple[Claim, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.labels) != len(self.pools) + len(self.shares):

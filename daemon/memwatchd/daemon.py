@@ -12,6 +12,7 @@ from memwatch.clock import SystemClock
 from memwatch.collectors import enlist
 from memwatch.doctor.examiner import Examiner
 from memwatch.monitor import Monitor
+from memwatch.reports import Reports
 from memwatch.sampler import Sampler
 from memwatch.snapshot import Snapshot
 from memwatch.stalltrigger import StallTrigger
@@ -42,7 +43,14 @@ class Daemon:
         self.settings = settings
         self.sampler = Sampler(enlist(roots, wiring.collector_options_of(settings)), clock)
         trigger = StallTrigger(roots.procfs / "pressure/memory")
-        self.monitor = Monitor(self.sampler, clock, wiring.rules_of(settings), wiring.identity_of(roots), trigger)
+        self.monitor = Monitor(
+            self.sampler,
+            clock,
+            wiring.rules_of(settings),
+            wiring.identity_of(roots),
+            trigger,
+            Reports(roots.procfs),
+        )
         self.inquiries = Inquiries(
             Shared(Finder(roots).find, "backends", INQUIRY_DEADLINE_SECONDS),
             Shared(Examiner(roots).examine, "the machine", INQUIRY_DEADLINE_SECONDS),

@@ -21,6 +21,7 @@ from memwatch_web import problems
 from memwatch_web.api import create_router, current, refuse_when_full
 from memwatch_web.as_json import to_bytes
 from memwatch_web.gate import Gate
+from memwatch_web.hearing import create_router as create_hearing
 from memwatch_web.inquiries import Inquiries
 from memwatch_web.metrics import Exporter, Notifier, negotiated
 from memwatch_web.once import OncePerTick
@@ -57,6 +58,7 @@ def create_app(
     exporter = Exporter(__version__, lambda: monitor.watches, notifiers, lambda: options().process_metrics)
     app.router.routes.insert(0, Route("/metrics", Metrics(monitor, exporter), methods=["GET"]))
     app.include_router(create_router(monitor, broker, inquiries))
+    app.include_router(create_hearing(monitor))
     app.include_router(create_planner(lambda: current(monitor)))
     _add_health(app, monitor)
     _add_pages(app, monitor, pages, broker)

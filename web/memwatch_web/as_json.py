@@ -84,6 +84,7 @@ def snapshot_json(snapshot: Snapshot) -> Json:
         kernel=kernel,
         pressure=pressure_json(snapshot),
         collectors=collectors_json(snapshot),
+        claims=[record_json(claim) for claim in snapshot.claims],
         own=own,
     )
 

@@ -190,6 +190,21 @@ class Collector(Figures):
     errors: dict[str, int]
 
 
+class Claim(Figures):
+    """What an allocator inside a process holds, by its own word; added to nothing."""
+
+    pid: int
+    name: str
+    device: str | None
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    active_bytes: int | None
+    inactive_split_bytes: int | None
+    limit_bytes: int | None
+    retries: int | None
+    ooms: int | None
+
+
 class Own(Figures):
     rss_bytes: int | None
     cpu_seconds: float
@@ -226,6 +241,7 @@ class Snapshot(Figures):
     kernel: Kernel
     pressure: list[Pressure]
     collectors: list[Collector]
+    claims: list[Claim]
     own: Own
 
 
@@ -324,6 +340,14 @@ class Examination(Answer):
 class Release(Answer):
     released: list[str] = Field(description="The collectors that let go, within one period.")
     seconds: float
+
+
+class MarkTaken(Answer):
+    seq: int = Field(description="The number of the event that it became.")
+
+
+class ReportTaken(Answer):
+    claims: int
 
 
 class Health(Answer):

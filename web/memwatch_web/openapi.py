@@ -26,6 +26,8 @@ ANSWERS: tuple[tuple[str, type[contract.Answer], bool], ...] = (
     ("/api/v1/fit", contract.Fit, False),
     ("/api/v1/history", contract.History, False),
     ("/api/v1/release", contract.Release, False),
+    ("/api/v1/marks", contract.MarkTaken, False),
+    ("/api/v1/reports", contract.ReportTaken, False),
     ("/healthz", contract.Health, False),
     ("/readyz", contract.Health, False),
 )
