@@ -6,22 +6,68 @@ package costs next to nothing.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # typing itself would cost 30 ms
 if TYPE_CHECKING:
+    from memwatch.library.advice import Advice as Advice
+    from memwatch.library.advice import advise as advise
+    from memwatch.library.advice import recommended_env as recommended_env
+    from memwatch.library.allocation_tracker import AllocationTracker as AllocationTracker
+    from memwatch.library.choosing import NoBackend as NoBackend
+    from memwatch.library.choosing import best_available_backend as best_available_backend
+    from memwatch.library.choosing import discover_backends as discover_backends
+    from memwatch.library.choosing import select_backend_for as select_backend_for
+    from memwatch.library.frameworks import MemoryPool as MemoryPool
+    from memwatch.library.frameworks import PoolStats as PoolStats
+    from memwatch.library.frameworks import pools as pools
+    from memwatch.library.frameworks import register_pool as register_pool
+    from memwatch.library.frameworks import unregister_pool as unregister_pool
+    from memwatch.library.guarding import Usage as Usage
+    from memwatch.library.guarding import guard as guard
+    from memwatch.library.pressure_watch import PressureChange as PressureChange
+    from memwatch.library.pressure_watch import on_pressure as on_pressure
+    from memwatch.library.pressure_watch import shrink_on_pressure as shrink_on_pressure
+    from memwatch.library.profiler import MemoryProfiler as MemoryProfiler
+    from memwatch.library.retrying import is_out_of_memory as is_out_of_memory
+    from memwatch.library.retrying import retry_on_oom as retry_on_oom
+    from memwatch.library.stages import log_memory_usage as log_memory_usage
+    from memwatch.library.tracking import MemoryStats as MemoryStats
+    from memwatch.library.tracking import track as track
+    from memwatch.library.truth import Machine as Machine
+    from memwatch.library.truth import MemoryInfo as MemoryInfo
+    from memwatch.library.truth import get_device_memory_bytes as get_device_memory_bytes
+    from memwatch.library.truth import is_unified_memory_gpu as is_unified_memory_gpu
+    from memwatch.library.truth import machine as machine
+    from memwatch.library.truth import memory_info as memory_info
+    from memwatch.library.waiting import wait_for as wait_for
     from memwatch.planning.checkpoint import read_checkpoint as read_checkpoint
+    from memwatch.planning.inference import InferenceEstimate as InferenceEstimate
     from memwatch.planning.inference import estimate_inference_memory as estimate_inference_memory
     from memwatch.planning.inference import estimate_kv_cache as estimate_kv_cache
+    from memwatch.planning.quantities import BadInput as BadInput
+    from memwatch.planning.training import TrainingEstimate as TrainingEstimate
+    from memwatch.planning.training import TrainingPlan as TrainingPlan
     from memwatch.planning.training import estimate_training_memory as estimate_training_memory
+    from memwatch.planning.transformer import Transformer as Transformer
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "library.advice": "Advice advise recommended_env",
+    "library.allocation_tracker": "AllocationTracker",
+    "library.choosing": "NoBackend best_available_backend discover_backends select_backend_for",
+    "library.frameworks": "MemoryPool PoolStats pools register_pool unregister_pool",
+    "library.guarding": "Usage guard",
+    "library.pressure_watch": "PressureChange on_pressure shrink_on_pressure",
+    "library.profiler": "MemoryProfiler",
+    "library.retrying": "is_out_of_memory retry_on_oom",
+    "library.stages": "log_memory_usage",
+    "library.tracking": "MemoryStats track",
+    "library.truth": "Machine MemoryInfo get_device_memory_bytes is_unified_memory_gpu machine memory_info",
+    "library.waiting": "wait_for",
     "planning.checkpoint": "read_checkpoint",
-    "planning.inference": "estimate_inference_memory estimate_kv_cache",
+    "planning.inference": "InferenceEstimate estimate_inference_memory estimate_kv_cache",
     "planning.quantities": "BadInput",
-    "planning.training": "TrainingPlan estimate_training_memory",
+    "planning.training": "TrainingEstimate TrainingPlan estimate_training_memory",
     "planning.transformer": "Transformer",
 }
 _MODULE_OF = {name: f"memwatch.{module}" for module, names in _HOME.items() for name in names.split()}
@@ -32,6 +78,8 @@ __all__ = ["__version__", *sorted(_MODULE_OF)]
 def __getattr__(name: str) -> object:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     found = getattr(import_module(_MODULE_OF[name]), name)
     globals()[name] = found
     return found

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol
 
 from memwatch.backends.model import BackendDevice
-from memwatch.model import Absent, Architecture, Bytes, Device, total_of
+from memwatch.model import Absent, Architecture, Bytes, Device, Pool, Share, total_of
 from memwatch.snapshot import Snapshot
 
 # Whether what it allocates is System RAM. A coherent GPU (GH200) has memory of its own that the CPU can reach.
@@ -15,6 +16,16 @@ UNIFIED = {
     Architecture.COHERENT: False,
     Architecture.DISCRETE: False,
 }
+
+
+class Places(Protocol):
+    """Whatever knows the pools and shares of a machine."""
+
+    @property
+    def pools(self) -> tuple[Pool, ...]: ...
+
+    @property
+    def shares(self) -> tuple[Share, ...]: ...
 
 
 def devices_of(devices: Iterable[Device], snapshot: Snapshot) -> tuple[BackendDevice, ...]:
@@ -38,7 +49,7 @@ def condition_of(device: Device) -> str:
     return "needs a reset" if device.state == "needs_reset" else f"is {device.state}"
 
 
-def capacity_of(device: Device, snapshot: Snapshot) -> Bytes:
+def capacity_of(device: Device, snapshot: Places) -> Bytes:
     """The most it can use: of ways into one pool the widest, of different pools all. As headroom is reckoned."""
     widest: dict[str, int] = {}
     for place in device.allocates_from:
@@ -47,7 +58,7 @@ def capacity_of(device: Device, snapshot: Snapshot) -> Bytes:
     return total_of(widest.values()) if widest else Absent.NOT_AVAILABLE
 
 
-def _room(place: str, snapshot: Snapshot) -> tuple[str, int]:
+def _room(place: str, snapshot: Places) -> tuple[str, int]:
     """The pool that a way ends in, and the narrowest of its limits."""
     shares = {share.id: share for share in snapshot.shares}
     limits = []

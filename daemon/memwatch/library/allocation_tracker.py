@@ -1,0 +1,83 @@
+"""A ledger of allocations that a program keeps itself: who holds what, where, since when."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from memwatch.planning.quantities import BadInput, bytes_of
+
+Location = Literal["gpu", "cpu"]
+MOST_LIVE = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    id: int
+    tag: str
+    size_bytes: int
+    location: Location
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What lives now and the most that ever lived at once, and what lives by tag."""
+
+    live: int
+    current_bytes: int
+    peak_bytes: int
+    by_tag: dict[str, int]
+
+
+class AllocationTracker:
+    """`id = tracker.add("kv cache", 4 << 30)`, later `tracker.remove(id)`. Any thread may use it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._live: dict[int, Allocation] = {}
+        self._ids = itertools.count(1)
+        self._current: Counter[Location] = Counter()
+        self._peak: Counter[Location] = Counter()
+        self._lock = threading.Lock()
+
+    def add(self, tag: str, size_bytes: int | str, location: Location = "gpu") -> int:
+        """Its number. Raises BadInput for a size or a location that cannot be, or beyond a million that live."""
+        count = bytes_of(size_bytes, "size_bytes")
+        if location not in ("gpu", "cpu"):
+            raise BadInput(f'location is "{location}", which is neither gpu nor cpu; for example gpu')
+        with self._lock:
+            if len(self._live) >= MOST_LIVE:
+                raise BadInput(f"{MOST_LIVE} allocations live already; remove what is gone")
+            found = Allocation(next(self._ids), tag, count, location, self._clock())
+            self._live[found.id] = found
+            self._current[location] += count
+            self._peak[location] = max(self._peak[location], self._current[location])
+        return found.id
+
+    def remove(self, allocation_id: int) -> bool:
+        """Whether it lived."""
+        with self._lock:
+            found = self._live.pop(allocation_id, None)
+            if found is not None:
+                self._current[found.location] -= found.size_bytes
+        return found is not None
+
+    def find_old_allocations(self, older_than: float) -> list[Allocation]:
+        """Those that live for longer than so many seconds, oldest first: candidates for a leak."""
+        limit = self._clock() - older_than
+        with self._lock:
+            return [one for one in self._live.values() if one.at < limit]
+
+    def holdings(self, location: Location = "gpu") -> Holdings:
+        with self._lock:
+            live = [one for one in self._live.values() if one.location == location]
+            tags: Counter[str] = Counter()
+            for one in live:
+                tags[one.tag] += one.size_bytes
+            return Holdings(len(live), self._current[location], self._peak[location], dict(tags.most_common()))

@@ -1,0 +1,29 @@
+"""This machine read once without a daemon, as memwatchd would: up to two seconds, drivers included."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from memwatch.clock import SystemClock
+from memwatch.collector import Roots
+from memwatch.collectors import CollectorOptions, enlist
+from memwatch.library.daemon import roots_of
+from memwatch.monitor import Identity, Monitor, Rules
+from memwatch.sampler import Sampler
+from memwatch.snapshot import Snapshot
+
+FIRST_SECONDS = 2.0
+
+
+def read_machine() -> Snapshot:
+    clock = SystemClock()
+    roots = Roots(*roots_of(os.environ))
+    sampler = Sampler(enlist(roots, CollectorOptions(disabled=frozenset({"processes"}))), clock)
+    monitor = Monitor(sampler, clock, Rules(), Identity(socket.gethostname(), "unknown"))
+    sampler.start()
+    try:
+        sampler.wait_for_first(FIRST_SECONDS)
+        return monitor.tick()
+    finally:
+        sampler.stop()

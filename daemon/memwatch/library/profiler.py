@@ -1,0 +1,117 @@
+"""Memory over the life of a program, in a thread of its own: its past, each stage's peak, and files of both."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from memwatch.library import profile_files
+from memwatch.library.courier import courier
+from memwatch.library.harmless import harmless
+from memwatch.library.sampling import Follower, Peak, Sample, take
+from memwatch.planning.quantities import BadInput
+
+KEPT_SAMPLES = 100_000
+MOST_STAGES = 1000
+FIRST_STAGE = "start"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`peaks` in the order in which stages began. `samples` are the newest that are kept, each with its stage."""
+
+    interval_seconds: float
+    peaks: tuple[Peak, ...]
+    samples: tuple[tuple[str, Sample], ...] = field(repr=False)
+
+
+class MemoryProfiler:
+    """`with MemoryProfiler() as profiler: … profiler.stage("decode")`, then `report()` and `save("memory.html")`.
+
+    Beyond 100,000 samples the oldest are forgotten; the peaks of stages are not.
+    """
+
+    def __init__(self, interval: float = 0.5) -> None:
+        if not 0.01 <= interval <= 3600:
+            raise BadInput(f"interval is {interval!r}, which is not from 0.01 to 3600 seconds; for example 0.5")
+        self._interval = interval
+        self._samples: deque[tuple[str, Sample]] = deque(maxlen=KEPT_SAMPLES)
+        self._peaks: dict[str, Peak] = {FIRST_STAGE: Peak(FIRST_STAGE)}
+        self._stage = FIRST_STAGE
+        self._lock = threading.Lock()
+        self._follower: Follower | None = None
+
+    @harmless(None)
+    def start(self) -> None:
+        """Begin, or go on."""
+        if self._follower is None:
+            self._look()
+            self._follower = Follower(self._see, self._interval)
+            self._follower.start()
+            courier.renew()
+
+    @harmless(None)
+    def stop(self) -> None:
+        if self._follower is not None:
+            self._follower.stop()
+            self._follower = None
+            self._look()
+
+    @harmless(None)
+    def stage(self, name: str) -> None:
+        """From here on it is this stage. What the last one had at its end still counts to it."""
+        self._look()
+        with self._lock:
+            if name not in self._peaks and len(self._peaks) >= MOST_STAGES:
+                return
+            self._stage = name
+            self._peaks.setdefault(name, Peak(name))
+        self._look()
+        courier.mark(f"[{name}]")
+
+    @contextmanager
+    def within(self, name: str) -> Iterator[None]:
+        """A stage for a block; afterwards it is the stage from before."""
+        before = self._stage
+        self.stage(name)
+        try:
+            yield
+        finally:
+            self.stage(before)
+
+    def report(self) -> Report:
+        with self._lock:
+            peaks = tuple(peak for peak in self._peaks.values() if peak.samples)
+            return Report(self._interval, peaks, tuple(self._samples))
+
+    def save(self, path: str | Path) -> Path:
+        """As .json, .csv, or .html with a plot. Raises BadInput for another name, OSError where it may not write."""
+        target = Path(path)
+        write = profile_files.WRITERS.get(target.suffix.lower())
+        if write is None:
+            raise BadInput(f'path is "{path}", which ends in none of .json, .csv, .html; for example memory.html')
+        report = self.report()
+        target.write_text(write(report.interval_seconds, report.peaks, report.samples), encoding="utf-8")
+        return target
+
+    def __enter__(self) -> MemoryProfiler:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _look(self) -> None:
+        self._see(take())
+
+    def _see(self, sample: Sample) -> None:
+        with self._lock:
+            self._samples.append((self._stage, sample))
+            self._peaks[self._stage] = self._peaks[self._stage].with_sample(sample)
