@@ -1,1 +1,1 @@
-"""For training and inference code. Nothing here raises into the caller's step, and nothing is set without being asked."""
+"""For training and inference code: nothing raises into the caller's step, nothing is set without being asked."""

@@ -121,7 +121,7 @@ def parse_events(lines: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401  a fi
             event = value.strip()
         elif name == "data":
             data += value.removeprefix(" ")
-        elif not name:
+        elif not line.strip():
             yield event, data
             event, data = "message", ""
 

@@ -90,7 +90,7 @@ class MemoryProfiler:
             return Report(self._interval, peaks, tuple(self._samples))
 
     def save(self, path: str | Path) -> Path:
-        """As .json, .csv, or .html with a plot. Raises BadInput for another name, OSError where it may not write."""
+        """As .json, .csv, or .html with a plot. Raises BadInput for another name, OSError as open does."""
         target = Path(path)
         write = profile_files.WRITERS.get(target.suffix.lower())
         if write is None:

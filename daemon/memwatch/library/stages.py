@@ -31,8 +31,8 @@ def log_memory_usage(stage: str) -> str:
 
 def parts_of(found: list[MemoryPool]) -> list[str]:
     if not found:
-        resident = _size(rss_bytes())
-        return [f"Free: {_size(host.available_bytes())}", f"Resident: {resident}{_of_limit(rss_bytes())}"]
+        resident = rss_bytes()
+        return [f"Free: {_size(host.available_bytes())}", f"Resident: {_size(resident)}{_of_limit(resident)}"]
     if len(found) == 1:
         return _parts_of_pool(found[0], "")
     return [part for pool in found for part in _parts_of_pool(pool, f"{pool.device} ")]

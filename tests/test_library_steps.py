@@ -1,0 +1,469 @@
+"""In a training step: lines, marks, claims, tracking and guards; nothing of it raises or costs much."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import memwatch
+from daemon_process import RunningDaemon, running_daemon
+from library_process import run_program
+from memwatch.library.daemon import Daemon
+from memwatch.library.frameworks import TorchPool, shrink_all, total_stats
+from memwatch.library.guarding import Guard
+from memwatch.library.host import Host, Ram, parse_meminfo
+from memwatch.library.pressure_watch import PressureChange, PressureWatch, parse_events
+from memwatch.model import Absent
+from memwatch.planning.quantities import BadInput
+
+GIB = 1 << 30
+
+
+class OwnPool:
+    """A program's own pool, with half of what it reserved in use."""
+
+    backend_name, device = "Own", "cuda:0"
+
+    def __init__(self) -> None:
+        self.reserved = 4 * GIB
+
+    def stats(self) -> memwatch.PoolStats:
+        return memwatch.PoolStats(2 * GIB, self.reserved, ooms=1)
+
+    def total(self) -> int:
+        return 8 * GIB
+
+    def free(self) -> int:
+        return 8 * GIB - self.reserved
+
+    def pressure(self) -> float:
+        return self.reserved / self.total()
+
+    def clear(self) -> None:
+        self.reserved = 2 * GIB
+
+    def shrink(self) -> int:
+        before = self.reserved
+        self.clear()
+        return before - self.reserved
+
+
+class BrokenPool(OwnPool):
+    def stats(self) -> memwatch.PoolStats:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    free = total = shrink = clear = stats  # type: ignore[assignment]
+
+
+@pytest.fixture
+def own_pool() -> Iterator[OwnPool]:
+    pool = OwnPool()
+    memwatch.register_pool(pool)
+    yield pool
+    memwatch.unregister_pool(pool)
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """On this machine, since it must find the programs that report."""
+    with running_daemon(tmp_path_factory.mktemp("daemon")) as running:
+        yield running
+
+
+def wait_until(true: Callable[[], object], seconds: float = 10.0) -> None:
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until, "it never became true"
+        time.sleep(0.01)
+
+
+def test_a_line_says_free_and_what_the_process_holds(caplog: pytest.LogCaptureFixture) -> None:
+    """Without a GPU in use: what System RAM has left, and the resident set."""
+    with caplog.at_level(logging.INFO, "memwatch"):
+        line = memwatch.log_memory_usage("Before VAE Load")
+
+    assert re.fullmatch(r"\[Before VAE Load\] Free: [\d.]+ \wiB \| Resident: [\d.]+ \wiB", line)
+    assert caplog.messages == [line]
+
+
+def test_a_line_says_what_a_pool_holds_of_its_limit(own_pool: OwnPool) -> None:
+    """Free, allocated of the limit, reserved."""
+    with memwatch.guard("20GiB"):
+        line = memwatch.log_memory_usage("step")
+
+    assert own_pool.reserved == 4 * GIB
+    assert line == "[step] Free: 4.0 GiB | Allocated: 2.0 GiB (10.0 % of the 20.0 GiB limit) | Reserved: 4.0 GiB"
+
+
+def test_nothing_raises_into_a_step(caplog: pytest.LogCaptureFixture) -> None:
+    """A pool that fails, whatever it is asked: a dash in the line, and one warning for each complaint."""
+    pool = BrokenPool()
+    memwatch.register_pool(pool)
+    try:
+        with memwatch.track("x") as stats, memwatch.MemoryProfiler(0.01) as profiler:
+            profiler.stage("y")
+            lines = {memwatch.log_memory_usage("step") for _ in range(3)}
+        assert shrink_all() == 0
+    finally:
+        memwatch.unregister_pool(pool)
+
+    assert lines == {"[step] Free: — not available | Allocated: — not available | Reserved: — not available"}
+    assert isinstance(stats.allocator.peak_bytes, Absent)
+    assert len([one for one in caplog.messages if "illegal memory access" in one]) <= 4
+
+
+def test_stages_are_marks_and_pools_are_claims(daemon: RunningDaemon) -> None:
+    """A program that ends at once: its line is among the events, its pool inside its process."""
+    code = (
+        "import os, sys, time, memwatch; from test_library_steps import OwnPool; "
+        "memwatch.register_pool(OwnPool()); memwatch.log_memory_usage('Before VAE Load'); print(os.getpid()); "
+        "sys.stdout.flush(); time.sleep(3)"
+    )
+    done = run_program(code, daemon.url, PYTHONPATH=f"{os.environ.get('PYTHONPATH', '')}:{Path(__file__).parent}")
+
+    events = daemon.get("/api/v1/events").json
+    pid = int(done.stdout)
+    (mark,) = [event["text"] for event in events if event["kind"] == "mark"]
+    assert mark.startswith("[Before VAE Load] Free: 4.0 GiB | Allocated: 2.0 GiB")
+    assert mark.endswith(f"(process {pid})")
+    (claim,) = [one for one in daemon.snapshot()["claims"] if one["pid"] == pid]
+    assert (claim["name"], claim["allocated_bytes"], claim["ooms"]) == ("Own", 2 * GIB, 1)
+
+
+def test_tracking_tells_peak_and_difference() -> None:
+    """64 MiB held for a while, then given back: the peak has them, the difference has not."""
+    with memwatch.track("load") as stats:
+        block = bytearray(64 << 20)
+        block[::4096] = b"x" * len(block[::4096])
+        time.sleep(0.2)
+        del block
+
+    peak, before, delta = stats.process.peak_bytes, stats.process.before_bytes, stats.process.delta_bytes
+    assert isinstance(peak, int)
+    assert isinstance(before, int)
+    assert isinstance(delta, int)
+    assert peak - before >= 60 << 20
+    assert delta < 32 << 20
+    assert stats.peak_bytes == peak
+    assert stats.allocations is Absent.NOT_SUPPORTED
+
+
+def test_tracking_decorates() -> None:
+    """The function keeps its name, its result and what its last call took."""
+
+    @memwatch.track()
+    def double(number: int) -> int:
+        """Twice as much."""
+        return 2 * number
+
+    assert (double(21), double.__name__) == (42, "double")
+    assert double.stats.name.endswith("double")  # type: ignore[attr-defined]
+
+
+def test_the_ledger_tells_tags_peaks_and_what_is_old() -> None:
+    """By a clock that is turned by hand."""
+    now = [0.0]
+    tracker = memwatch.AllocationTracker(lambda: now[0])
+    first = tracker.add("weights", "2GiB")
+    now[0] = 60.0
+    second = tracker.add("kv cache", GIB)
+    tracker.add("batch", GIB, "cpu")
+
+    assert [one.tag for one in tracker.find_old_allocations(30.0)] == ["weights"]
+    assert (tracker.remove(first), tracker.remove(first)) == (True, False)
+    holdings = tracker.holdings()
+    assert (holdings.live, holdings.current_bytes, holdings.peak_bytes) == (1, GIB, 3 * GIB)
+    assert holdings.by_tag == {"kv cache": GIB}
+    assert tracker.holdings("cpu").current_bytes == GIB
+    assert second
+    with pytest.raises(BadInput, match="size_bytes"):
+        tracker.add("x", 0)
+    with pytest.raises(BadInput, match="location"):
+        tracker.add("x", 1, "moon")  # type: ignore[arg-type]
+
+
+def test_a_profile_has_peaks_by_stage_and_three_files(tmp_path: Path) -> None:
+    """JSON, CSV and HTML; a stage's name is only text, wherever it is written."""
+    with memwatch.MemoryProfiler(interval=0.01) as profiler:
+        block = b"x" * (32 << 20)
+        time.sleep(0.05)
+        with profiler.within("=decode<script>"):
+            time.sleep(0.05)
+        del block
+    report = profiler.report()
+
+    files = [profiler.save(tmp_path / f"memory.{end}") for end in ("json", "csv", "html")]
+    assert [peak.stage for peak in report.peaks] == ["start", "=decode<script>"]
+    assert all(peak.samples and isinstance(peak.rss_bytes, int) for peak in report.peaks)
+    found = json.loads(files[0].read_text())
+    assert found["samples"][0]["absent"]["allocated_bytes"] == "not_supported"
+    assert "'=decode<script>," in files[1].read_text()
+    html = files[2].read_text()
+    assert "=decode&lt;script&gt;" in html
+    assert "<polyline" in html
+    assert "<script" not in html
+    with pytest.raises(BadInput, match=r"for example memory\.html"):
+        profiler.save(tmp_path / "memory.png")
+    with pytest.raises(BadInput, match="interval is 0"):
+        memwatch.MemoryProfiler(0)
+
+
+def test_a_guard_tells_once_until_use_falls() -> None:
+    """At the warning, at the limit, and again only after it fell by 5 %."""
+    used, told = [0], []
+    guard = Guard(
+        "100B",
+        0.9,
+        lambda usage: told.append(("warn", usage.used_bytes)),
+        lambda usage: told.append(("limit", usage.used_bytes)),
+        3600.0,
+        lambda: used[0],
+    )
+    for used[0] in (50, 91, 95, 101, 89, 92, 80, 93):
+        guard.check()
+    guard.stop()
+
+    assert told == [("warn", 91), ("limit", 101), ("warn", 93)]
+
+
+def test_a_guard_looks_by_itself() -> None:
+    """A limit below what this process holds: told of within moments, and a callback that fails hurts nobody."""
+    reached = threading.Event()
+
+    def fail(_usage: memwatch.Usage) -> None:
+        reached.set()
+        raise RuntimeError("the callback is broken")
+
+    with memwatch.guard("1MiB", on_warn=fail, interval=0.01):
+        assert reached.wait(10)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: memwatch.guard("20 potatoes"), 'limit is "20 potatoes"'),
+        (lambda: memwatch.guard("1GiB", warn_at=2), "warn_at is 2"),
+        (lambda: memwatch.guard("1GiB", interval=0), "interval is 0"),
+        (lambda: memwatch.on_pressure(print, "awful"), 'level is "awful"'),
+        (lambda: memwatch.retry_on_oom(0), "batch_size is 0"),
+        (lambda: memwatch.wait_for("soon"), 'size is "soon"'),
+    ],
+)
+def test_a_mistake_is_said_where_it_is_made(make: Callable[[], object], words: str) -> None:
+    """The thing, its value, one that would work."""
+    with pytest.raises(BadInput, match=re.escape(words)):
+        make()
+
+
+def test_out_of_memory_is_tried_again_with_half() -> None:
+    """Halved until it works; later calls begin there; every pool is cleared between."""
+    tried = []
+
+    @memwatch.retry_on_oom(batch_size=64)
+    def step(scale: int, batch_size: int) -> int:
+        tried.append(batch_size)
+        if batch_size > 16:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return scale * batch_size
+
+    assert (step(2), step(3)) == (32, 48)
+    assert tried == [64, 32, 16, 16]
+
+
+def test_out_of_memory_for_good_is_the_first_error_with_its_history() -> None:
+    """At most so many attempts, and what was tried stands in a note. Other errors pass at once."""
+    errors = []
+
+    @memwatch.retry_on_oom(batch_size=8, attempts=3)
+    def step(batch_size: int) -> None:
+        errors.append(MemoryError(f"batch of {batch_size}"))
+        raise errors[-1]
+
+    with pytest.raises(MemoryError) as raised:
+        step()
+    assert raised.value is errors[0]
+    assert raised.value.__notes__ == ["memwatch: batch sizes 8, 4, 2 were tried, and all ran out of memory"]
+
+    @memwatch.retry_on_oom(batch_size=8)
+    def other(batch_size: int) -> None:
+        raise ValueError(batch_size)
+
+    with pytest.raises(ValueError, match="8"):
+        other()
+
+
+def test_waiting_ends_when_there_is_room_or_time_is_up() -> None:
+    """A byte is there at once; a pebibyte is not, and that is said in time."""
+    began = time.monotonic()
+
+    assert memwatch.wait_for(1)
+    assert not memwatch.wait_for("512TiB", timeout=0.1, interval=0.05)
+    assert time.monotonic() - began < 20
+
+
+class StandIn:
+    """PyTorch's answers for one GPU with 24 GB, by the names of torch/cuda/memory.py."""
+
+    def __init__(self, integrated: bool = False) -> None:
+        self.cuda = self
+        self.total_memory = 24 * 10**9
+        self.is_integrated = integrated
+        self.reserved = 19 * GIB
+
+    def memory_stats_as_nested_dict(self, _device: int) -> dict[str, object]:
+        def of(current: int) -> dict[str, dict[str, int]]:
+            return {"all": {"current": current, "peak": current + 1, "allocated": 7, "freed": 0}}
+
+        return {
+            "allocated_bytes": of(18 * GIB),
+            "reserved_bytes": of(self.reserved),
+            "active_bytes": of(18 * GIB),
+            "inactive_split_bytes": of(GIB),
+            "allocation": of(3),
+            "num_alloc_retries": 2,
+            "num_ooms": 1,
+        }
+
+    def get_device_properties(self, _device: int) -> StandIn:
+        return self
+
+    def mem_get_info(self, _device: int) -> tuple[int, int]:
+        return 2 * 10**9, 24 * 10**9
+
+    def empty_cache(self) -> None:
+        self.reserved = 18 * GIB
+
+
+def test_pytorchs_allocator_is_read_and_shrunk() -> None:
+    """Its statistics by its own names; on a unified machine free is System RAM's, not CUDA's."""
+    pool = TorchPool(StandIn(), 0)
+    stats = pool.stats()
+
+    assert (stats.allocated_bytes, stats.reserved_bytes, stats.inactive_split_bytes) == (18 * GIB, 19 * GIB, GIB)
+    assert (stats.peak_bytes, stats.allocations, stats.retries, stats.ooms) == (18 * GIB + 1, 7, 2, 1)
+    assert (pool.total(), pool.free(), round(float(str(pool.pressure())), 3)) == (24 * 10**9, 2 * 10**9, 0.917)
+    assert pool.shrink() == GIB
+    assert isinstance(TorchPool(StandIn(integrated=True), 0).free(), int)
+
+
+def test_pools_add_up_to_what_the_process_holds(own_pool: OwnPool) -> None:
+    """Two pools of one process hold different bytes."""
+    assert own_pool.total() == 8 * GIB
+    other = OwnPool()
+    memwatch.register_pool(other)
+    try:
+        stats = total_stats()
+    finally:
+        memwatch.unregister_pool(other)
+
+    assert stats is not None
+    assert (stats.allocated_bytes, stats.reserved_bytes) == (4 * GIB, 8 * GIB)
+
+
+def meminfo(available_percent: int) -> str:
+    return f"MemTotal: 1000000 kB\nMemFree: 1000 kB\nMemAvailable: {available_percent * 10000} kB\nCached: 0 kB\n"
+
+
+def test_pressure_reaches_the_program_from_the_daemon(tmp_path: Path) -> None:
+    """Its memory fills: the callback is told within moments, with the daemon's reasons."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text(meminfo(70))
+    told: list[PressureChange] = []
+    with running_daemon(tmp_path, f"--procfs={tmp_path / 'proc'}", f"--sysfs={tmp_path}") as running:
+        watch = PressureWatch(told.append, "high", Daemon(running.url), Host(tmp_path / "elsewhere"))
+        time.sleep(1.5)
+        (tmp_path / "proc/meminfo").write_text(meminfo(3))
+        wait_until(lambda: told)
+        watch.stop()
+
+    assert (told[0].target, told[0].rising) == ("ram", True)
+    assert told[0].level in ("high", "critical")
+    assert "used" in told[0].reasons[0]
+
+
+def test_pressure_is_looked_at_where_no_daemon_answers(tmp_path: Path) -> None:
+    """By the default thresholds, once a second."""
+    (tmp_path / "meminfo").write_text(meminfo(10))
+    told: list[PressureChange] = []
+    watch = PressureWatch(told.append, "high", Daemon("http://127.0.0.1:1"), Host(tmp_path))
+    wait_until(lambda: told)
+    watch.stop()
+
+    assert (told[0].level, told[0].previous, told[0].reasons) == ("high", "low", ("90.0% used",))
+
+
+def test_events_of_a_stream_are_told_apart(tmp_path: Path) -> None:
+    """Name and data, comments and other fields left out."""
+    path = tmp_path / "stream"
+    path.write_bytes(b": hello\n\nevent: pressure\nid: 1\ndata: [1,\ndata: 2]\n\ndata: x\n\nevent: cut")
+
+    with path.open("rb") as lines:
+        events = list(parse_events(lines))
+
+    assert events == [("message", ""), ("pressure", "[1,2]"), ("message", "x")]
+
+
+@pytest.mark.parametrize("text", [b"", b"MemTotal: x kB", b"MemTotal: 1 kB\n", b"\xff" * 100])
+def test_meminfo_that_is_none_is_absent(text: bytes) -> None:
+    """Never 0."""
+    assert parse_meminfo(text) is Absent.NOT_SUPPORTED
+
+
+def test_meminfo_is_read(tmp_path: Path) -> None:
+    """In bytes; a missing file is absent."""
+    (tmp_path / "meminfo").write_text(meminfo(40))
+
+    assert Host(tmp_path).ram() == Ram(1_024_000_000, 409_600_000)
+    assert Host(tmp_path / "meminfo").ram() is Absent.NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("with_daemon", [False, True], ids=["alone", "with a daemon"])
+def test_what_a_step_pays(with_daemon: bool, daemon: RunningDaemon) -> None:
+    """At most 50 µs of its thread's time a call without a daemon, 200 with one: the best of 20 rounds."""
+    limit = 200e-6 if with_daemon else 50e-6
+    done = run_program(COST, daemon.url if with_daemon else None)
+
+    assert done.returncode == 0, done.stderr
+    costs = json.loads(done.stdout)
+    assert len(costs) == 7
+    assert {name: cost for name, cost in costs.items() if cost > limit} == {}
+
+
+COST = """
+import json, logging, time, memwatch
+logging.basicConfig(level=logging.INFO, stream=open("/dev/null", "w"))
+tracker, profiler = memwatch.AllocationTracker(), memwatch.MemoryProfiler(0.5)
+profiler.start()
+def track():
+    with memwatch.track("x"):
+        pass
+calls = {
+    "log_memory_usage": lambda: memwatch.log_memory_usage("step"),
+    "memory_info": memwatch.memory_info,
+    "is_unified_memory_gpu": memwatch.is_unified_memory_gpu,
+    "get_device_memory_bytes": memwatch.get_device_memory_bytes,
+    "track": track,
+    "stage": lambda: profiler.stage("decode"),
+    "allocation": lambda: tracker.remove(tracker.add("x", 1)),
+}
+def cost(call):
+    call()
+    best = 1.0
+    for _ in range(20):
+        began = time.thread_time()
+        for _ in range(50):
+            call()
+        best = min(best, (time.thread_time() - began) / 50)
+    return best
+print(json.dumps({name: cost(call) for name, call in calls.items()}))
+import os
+os._exit(0) if not __import__("sys").stdout.flush() else None
+"""
