@@ -12,7 +12,8 @@ from daemon_process import clean_environment
 SCRIPT = [str(Path(sys.executable).with_name("memwatch"))]
 MODULE = [sys.executable, "-m", "memwatchd.client"]
 QUESTIONS = ("status", "devices", "backends", "doctor", "events")
-COMMANDS = (*QUESTIONS, "release", "fit")
+FURTHER = ("advise", "fit", "history", "run", "top", "wait", "watch")
+COMMANDS = (*QUESTIONS, "release", *FURTHER)
 
 
 def memwatch(*arguments: str, command: Sequence[str] = SCRIPT, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -57,9 +57,10 @@ def environment_of(advice: tuple[Advice, ...]) -> dict[str, str]:
     return {one.name: one.value for one in advice if one.environment and one.certainty == "recommended"}
 
 
-def advice_for(here: Machine, cpus: int) -> tuple[Advice, ...]:
+def advice_for(here: Machine, cpus: int | None) -> tuple[Advice, ...]:
+    """`cpus` is None where they are another machine's and not known."""
     found = [one for device in here.devices for rule in RULES for one in rule(device, here)]
-    general = [*_workers(here, cpus), *_leave_free(here)]
+    general = [*(_workers(here, cpus) if cpus else ()), *_leave_free(here)]
     return tuple({one.name: one for one in reversed([*found, *general])}.values())[::-1]
 
 

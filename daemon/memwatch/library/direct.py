@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from memwatch.clock import SystemClock
 from memwatch.collector import Roots
@@ -17,6 +20,25 @@ FIRST_SECONDS = 2.0
 
 
 def read_machine() -> Snapshot:
+    with quiet():
+        return _read()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """What the engine logs is for a daemon's log, not for that of somebody's training."""
+    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("memwatch.")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _read() -> Snapshot:
     clock = SystemClock()
     roots = Roots(*roots_of(os.environ))
     sampler = Sampler(enlist(roots, CollectorOptions(disabled=frozenset({"processes"}))), clock)

@@ -169,7 +169,7 @@ def pools() -> list[MemoryPool]:
 def _of_torch(torch: Any) -> list[TorchPool]:  # noqa: ANN401
     """Only where CUDA is initialized: to ask before would make a context."""
     cuda = getattr(torch, "cuda", None)
-    if cuda is None or not cuda.is_available() or not cuda.is_initialized():
+    if cuda is None or not cuda.is_initialized():
         return []
     if not _torch_pools:
         _torch_pools.extend(TorchPool(torch, index) for index in range(cuda.device_count()))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from memwatch.backends.devices import UNIFIED, capacity_of
 from memwatch.holding import ram_of
 from memwatch.library.answers import NotAnAnswer, devices_of, pools_of, shares_of
-from memwatch.library.daemon import Daemon, daemon
+from memwatch.library.daemon import Daemon, Json, daemon
 from memwatch.library.frameworks import TorchPool, pools
 from memwatch.library.harmless import complain, harmless
 from memwatch.library.host import host
@@ -110,21 +110,26 @@ def from_daemon(of: Daemon) -> Machine | None:
     if found is None:
         return None
     try:
-        told = found["machine"]
-        return Machine(
-            host=str(found["host"]),
-            name=Absent.NOT_AVAILABLE if told["name"] is None else str(told["name"]),
-            architecture=str(told["architecture"]),
-            explanation=str(told["explanation"]),
-            pools=pools_of(found["pools"]),
-            shares=shares_of(found["shares"]),
-            devices=devices_of(found["devices"]),
-            from_daemon=True,
-            monotonic=time.monotonic(),
-        )
+        return machine_of(found)
     except (NotAnAnswer, TypeError, KeyError) as error:
         complain(f"what {of.url} says is not understood: {error}")
         return None
+
+
+def machine_of(found: Json) -> Machine:
+    """From a snapshot as the daemon says it. Raises NotAnAnswer, TypeError or KeyError."""
+    told = found["machine"]
+    return Machine(
+        host=str(found["host"]),
+        name=Absent.NOT_AVAILABLE if told["name"] is None else str(told["name"]),
+        architecture=str(told["architecture"]),
+        explanation=str(told["explanation"]),
+        pools=pools_of(found["pools"]),
+        shares=shares_of(found["shares"]),
+        devices=devices_of(found["devices"]),
+        from_daemon=True,
+        monotonic=time.monotonic(),
+    )
 
 
 def from_here() -> Machine:

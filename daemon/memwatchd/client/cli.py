@@ -12,10 +12,13 @@ import click
 
 from memwatch import __version__
 from memwatchd.client.address import DEFAULT, Address
+from memwatchd.client.advising import advise
+from memwatchd.client.completing import completion
 from memwatchd.client.connection import ask
 from memwatchd.client.failure import Failure
 from memwatchd.client.fitting import fit
 from memwatchd.client.help import DocumentedGroup
+from memwatchd.client.past import history
 from memwatchd.client.question import (
     EXIT_FAILURE,
     EXIT_OK,
@@ -26,6 +29,8 @@ from memwatchd.client.question import (
     to_address,
     understood,
 )
+from memwatchd.client.running import run, wait
+from memwatchd.client.watching import top, watch
 from memwatchd.settings.values import Refused, duration_of
 
 RELEASE_LEAST, RELEASE_MOST = 1.0, 3600.0
@@ -34,8 +39,8 @@ ABOUT = """Shows what memwatchd knows of a machine's memory, GPUs included: whic
 which, how full they are, and what could still be allocated."""
 
 WHERE = """A daemon is looked for at --url, else at MEMWATCH_URL, else at http://127.0.0.1:6360. Where none answers
-on this machine, status, devices, backends, doctor and fit read the machine themselves, and say so; release and
-events need a daemon. Figures of another machine come from its daemon only."""
+on this machine, all but events, history and release read the machine themselves, and say so; those
+need a daemon. Figures of another machine come from its daemon only."""
 
 EXAMPLES = (
     ("memwatch status", "what is inside what, how full, how much is left"),
@@ -43,14 +48,18 @@ EXAMPLES = (
     ("memwatch backends", "CPU, CUDA, ROCm, Metal, OpenCL, Vulkan: which work, and why the others do not"),
     ("memwatch doctor", "what is seen, what is not, why, and what would change that"),
     ("memwatch fit ./Mistral-7B --context 32768", "whether a model fits, where, and what would make it fit"),
+    ("memwatch watch --interval 0.5 --csv", "one line a sample, for a spreadsheet"),
+    ("memwatch run -- python train.py", "what memory a program and its children take"),
+    ("memwatch wait --free 20GiB -- python train.py", "start it when there is room"),
     ("memwatch --url http://gpu7:6360 devices", "the GPUs of another machine"),
     ("memwatch release --for 60s", "let go of the GPUs, to reset one or change its MIG mode"),
 )
 
 EXIT_CODES = (
     ("0", "all went well"),
-    ("1", "no daemon answered, or it declined, or nothing could be read; of fit: it fits nowhere"),
+    ("1", "no daemon answered, or it declined, or nothing could be read; fit: it fits nowhere; wait: too late"),
     ("2", "the command line cannot be used"),
+    ("…", "of run and wait: the program's own, 128 and the signal's number where one ended it"),
 )
 
 
@@ -181,7 +190,7 @@ def release(seconds: float, url: Address | None, as_json: bool) -> int:
     return question.show(answer.json, lambda: tables.release_lines(answer.json, answer.unix or time.time()))
 
 
-for command in (fit,):
+for command in (fit, advise, history, watch, top, run, wait, completion):
     memwatch.add_command(command)
 
 

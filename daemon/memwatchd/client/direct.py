@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator
 from typing import Any
 
 from memwatch.backends.finder import Finder
+from memwatch.clock import SystemClock
+from memwatch.collectors import enlist
 from memwatch.doctor.examiner import Examiner
+from memwatch.monitor import Monitor
 from memwatch.planning.fit import fit_of
+from memwatch.sampler import Sampler
 from memwatch_web.as_json import backends_json, examination_json, fit_json, snapshot_json
 from memwatchd import wiring
 from memwatchd.client.failure import Failure
-from memwatchd.reading import read_machine
+from memwatchd.reading import first_tick, read_machine
 from memwatchd.settings.model import Settings
 from memwatchd.settings.sources import BadSettings, load
 
@@ -28,6 +34,22 @@ def settings_here() -> Settings:
 
 def snapshot() -> Json:
     return snapshot_json(read_machine(settings_here()))
+
+
+def snapshots(interval_seconds: float) -> Iterator[Json]:
+    """One reading after the other, of sources that stay open."""
+    settings = settings_here()
+    roots, clock = wiring.roots_of(settings), SystemClock()
+    sampler = Sampler(enlist(roots, wiring.collector_options_of(settings)), clock)
+    monitor = Monitor(sampler, clock, wiring.rules_of(settings), wiring.identity_of(roots))
+    sampler.start()
+    try:
+        yield snapshot_json(first_tick(sampler, monitor))
+        while True:
+            time.sleep(interval_seconds)
+            yield snapshot_json(monitor.tick())
+    finally:
+        sampler.stop()
 
 
 def fit(need: int) -> Json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,6 +58,19 @@ class Question:
     def doctor(self) -> Answer:
         return self._or_directly("/api/v1/doctor", INQUIRY_SECONDS, _doctor_here)
 
+    def snapshots(self, interval_seconds: float) -> Iterator[Json]:
+        """One after the other, of the daemon or of this machine; the same again where it has not ticked since."""
+        try:
+            found = ask(self.address, "/api/v1/snapshot").json
+        except NoAnswer as error:
+            self._say_directly(error)
+            yield from _snapshots_here(interval_seconds)
+            return
+        yield found
+        while True:
+            time.sleep(interval_seconds)
+            yield ask(self.address, "/api/v1/snapshot").json
+
     def fit(self, need: int) -> Answer:
         return self._or_directly(f"/api/v1/fit?bytes={need}", SECONDS, lambda: _fit_here(need))
 
@@ -76,10 +90,13 @@ class Question:
         try:
             return ask(self.address, path, seconds=seconds)
         except NoAnswer as error:
-            if not self.address.is_here:
-                raise
-            complain([f"no memwatchd answers at {error.address} ({error.reason}): this machine is read directly"])
+            self._say_directly(error)
             return Answer(here(), None)
+
+    def _say_directly(self, error: NoAnswer) -> None:
+        if not self.address.is_here:
+            raise error
+        complain([f"no memwatchd answers at {error.address} ({error.reason}): this machine is read directly"])
 
 
 def to_address(_ctx: click.Context, _option: click.Parameter, value: str | None) -> Address | None:
@@ -94,6 +111,12 @@ def _snapshot_here() -> Json:
     from memwatchd.client import direct
 
     return direct.snapshot()
+
+
+def _snapshots_here(interval_seconds: float) -> Iterator[Json]:
+    from memwatchd.client import direct
+
+    return direct.snapshots(interval_seconds)
 
 
 def _fit_here(need: int) -> Json:

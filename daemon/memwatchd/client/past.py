@@ -1,0 +1,78 @@
+"""`memwatch history`: the recent past of a daemon in lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import click
+
+from memwatch_web import wording
+from memwatchd.client.address import Address
+from memwatchd.client.connection import ask
+from memwatchd.client.question import common, question_of
+from memwatchd.client.tables import columns
+from memwatchd.settings.values import Refused, duration_of
+
+Json = dict[str, Any]
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def to_duration(_ctx: click.Context, option: click.Parameter, value: str) -> float:
+    try:
+        seconds = duration_of(value).total_seconds()
+    except Refused:
+        seconds = 0.0
+    if not 1 <= seconds <= 366 * 86400:
+        raise click.UsageError(f'{option.opts[0]} is "{value}", which is no duration from 1s on; for example 10m')
+    return seconds
+
+
+@click.command(short_help="The recent past: least, mean and greatest.")
+@click.option("--series", multiple=True, metavar="NAME", help="Such as pool.ram.used_bytes; may be repeated.")
+@click.option(
+    "--last",
+    "seconds",
+    default="10m",
+    callback=to_duration,
+    metavar="DURATION",
+    help="How far.  [default: 10m]",
+)
+@click.option("--points", type=click.IntRange(2, 200), default=20, help="About so many lines.  [default: 20]")
+@common
+def history(series: tuple[str, ...], seconds: float, points: int, url: Address | None, as_json: bool) -> int:
+    """The recent past of each pool, or of the series named: least, mean and greatest of each stretch."""
+    question = question_of(url, as_json)
+    now = ask(question.address, "/api/v1/snapshot").json["unix"]
+    query: list[tuple[str, object]] = [("from", now - seconds), ("points", points)]
+    query += [("series", name) for name in series]
+    found = ask(question.address, f"/api/v1/history?{urlencode(query)}").json
+    return question.show(found, lambda: _lines(found))
+
+
+def _lines(found: Json) -> Iterator[str]:
+    for one in found["series"]:
+        if not any(value is not None for value in one["max"]):
+            yield f"{one['name']}: nothing is remembered of that time"
+            continue
+        yield f"{one['name']}  {sparkline(one['max'])}"
+        rows: list[tuple[str, ...]] = [("time", "least", "mean", "greatest")]
+        for unix, low, mean, high in zip(one["unix"], one["min"], one["avg"], one["max"], strict=True):
+            rows.append((wording.clock(unix), *(_words(value, one["unit"]) for value in (low, mean, high))))
+        yield from columns(rows, right=frozenset({1, 2, 3}))
+
+
+def _words(value: float | None, unit: str) -> str:
+    if value is None:
+        return wording.DASH
+    if unit == "bytes":
+        return wording.size(int(value))
+    return wording.ratio(value) if unit == "ratio" else f"{value:g}"
+
+
+def sparkline(values: list[float | None]) -> str:
+    """From 0 to the greatest; a gap is a space."""
+    top = max((value for value in values if value is not None), default=0) or 1
+    steps = len(BLOCKS) - 1
+    return "".join(" " if value is None else BLOCKS[min(steps, round(value / top * steps))] for value in values)

@@ -1,0 +1,99 @@
+"""A process and its children in /proc, and the most that they held together."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from memwatch.library.host import Ram
+from memwatch.model import Absent
+
+RAM_LABEL = "System RAM"
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+MOST_PROCESSES = 10_000
+MOST_PIDS = 100_000
+
+
+def tree_of(pid: int, procfs: Path = Path("/proc")) -> dict[int, int]:
+    """Resident bytes by process id, of a process and everything below it. What ends meanwhile is left out."""
+    found: dict[int, int] = {}
+    waiting = [pid]
+    while waiting and len(found) < MOST_PROCESSES:
+        one = waiting.pop()
+        resident = _resident(procfs / str(one))
+        if resident is not None and one not in found:
+            found[one] = resident
+            waiting += _children(procfs / str(one))
+    return found
+
+
+def _resident(folder: Path) -> int | None:
+    try:
+        return int((folder / "statm").read_bytes().split()[1]) * PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _children(folder: Path) -> list[int]:
+    """Of all its threads, since any of them may have forked."""
+    found: list[int] = []
+    try:
+        for thread in (folder / "task").iterdir():
+            found += [int(word) for word in (thread / "children").read_bytes().split()]
+    except (OSError, ValueError):
+        return found
+    return found
+
+
+@dataclass(slots=True)
+class Peaks:
+    """Filled while a program runs. Its processes are added up; a page that several of them share counts in each."""
+
+    rss_bytes: int | None = None
+    used_bytes: dict[str, int] = field(default_factory=dict)
+    device_bytes: dict[str, int] = field(default_factory=dict)
+    pids: set[int] = field(default_factory=set)
+    asks_daemon: bool = True
+    asked_at: float = float("-inf")
+    began_unix: float = field(default_factory=time.time)
+
+    def see_tree(self, tree: Mapping[int, int]) -> None:
+        if tree:
+            self.rss_bytes = max(self.rss_bytes or 0, sum(tree.values()))
+        if len(self.pids) < MOST_PIDS:
+            self.pids.update(tree)
+
+    def see_ram(self, ram: Ram | Absent) -> None:
+        if not isinstance(ram, Absent) and not self.used_bytes.keys() - {RAM_LABEL}:
+            _raise(self.used_bytes, RAM_LABEL, ram.total_bytes - ram.available_bytes)
+
+    def see_snapshot(self, snapshot: Mapping[str, Any]) -> None:
+        """What a daemon says: pools and shares, everybody's, and what the tree's processes hold of devices."""
+        labels = {place["id"]: place["label"] for place in (*snapshot["pools"], *snapshot["shares"])}
+        for place in (*snapshot["pools"], *snapshot["shares"]):
+            if place["used_bytes"] is not None:
+                _raise(self.used_bytes, place["label"], place["used_bytes"])
+        held: dict[str, int] = {}
+        for process in snapshot["processes"]:
+            if process["pid"] in self.pids:
+                for place, count in process["device_bytes"].items():
+                    if isinstance(count, int):
+                        held[labels.get(place, place)] = held.get(labels.get(place, place), 0) + count
+        for label, count in held.items():
+            _raise(self.device_bytes, label, count)
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "peak_rss_bytes": self.rss_bytes,
+            "peak_used_bytes": self.used_bytes,
+            "peak_device_bytes": self.device_bytes,
+            "processes": len(self.pids),
+        }
+
+
+def _raise(peaks: dict[str, int], label: str, count: int) -> None:
+    peaks[label] = max(count, peaks.get(label, 0))

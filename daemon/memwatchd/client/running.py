@@ -1,0 +1,196 @@
+"""`memwatch run -- CMD` and `memwatch wait --free SIZE -- CMD`: a program, and the memory it takes or waits for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from memwatch.library.host import host
+from memwatch.planning.quantities import BadInput, bytes_of
+from memwatch_web import wording
+from memwatchd.client.address import Address
+from memwatchd.client.connection import ask
+from memwatchd.client.failure import Failure
+from memwatchd.client.past import to_duration
+from memwatchd.client.process_tree import Peaks, tree_of
+from memwatchd.client.question import EXIT_OK, Question, common, question_of, understood
+from memwatchd.client.tables import columns
+
+Json = dict[str, Any]
+LOOK_SECONDS = 0.1
+ASK_SECONDS = 1.0
+# As shells say it: ended by a signal.
+EXIT_SIGNAL = 128
+FORWARDED = (signal.SIGTERM, signal.SIGHUP)
+
+COMMAND = click.argument("command", nargs=-1, type=click.UNPROCESSED)
+BEHIND = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+@click.command(short_help="Run a program and tell what memory it took.", context_settings=BEHIND)
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write there, not to stderr.")
+@COMMAND
+@common
+def run(output: Path | None, command: tuple[str, ...], url: Address | None, as_json: bool) -> int:
+    """Run COMMAND and tell the most that it and its children held: resident, of each pool, of GPUs, by stage.
+
+    Its exit code is passed through. GPUs and stages come from the daemon, if one answers.
+    """
+    if not command:
+        raise click.UsageError("COMMAND is missing; for example memwatch run -- python train.py")
+    question = question_of(url, as_json)
+    peaks = Peaks()
+    began = time.monotonic()
+    code = _run(command, question, peaks)
+    found = {
+        "command": list(command),
+        "exit_code": code,
+        "seconds": round(time.monotonic() - began, 3),
+        **peaks.json(),
+        "stages": _stages(question, peaks),
+    }
+    _tell(found, question, output)
+    return code
+
+
+def _run(command: Sequence[str], question: Question, peaks: Peaks) -> int:
+    """The exit code of the program, as a shell would have it."""
+    try:
+        process = subprocess.Popen(command)  # noqa: S603  the program that the user names
+    except FileNotFoundError:
+        raise Failure(f"{command[0]} is no program on PATH") from None
+    except OSError as error:
+        raise Failure(f"{command[0]} cannot be run ({(error.strerror or str(error)).lower()})") from None
+    before = {one: signal.signal(one, lambda number, _frame: process.send_signal(number)) for one in FORWARDED}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to both
+    try:
+        while process.poll() is None:
+            peaks.see_tree(tree_of(process.pid))
+            peaks.see_ram(host.ram())
+            _ask_daemon(question, peaks)
+            try:
+                process.wait(LOOK_SECONDS)
+            except subprocess.TimeoutExpired:
+                continue
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return process.returncode if process.returncode >= 0 else EXIT_SIGNAL - process.returncode
+
+
+def _ask_daemon(question: Question, peaks: Peaks) -> None:
+    """At most once a second, and never again after it did not answer."""
+    if peaks.asks_daemon and time.monotonic() - peaks.asked_at >= ASK_SECONDS:
+        peaks.asked_at = time.monotonic()
+        try:
+            snapshot = ask(question.address, "/api/v1/snapshot", seconds=2.0).json
+            with understood(question.address):
+                peaks.see_snapshot(snapshot)
+        except Failure:
+            peaks.asks_daemon = False
+
+
+def _stages(question: Question, peaks: Peaks) -> list[Json]:
+    """The marks that processes of the tree have set since it began."""
+    if not peaks.asks_daemon:
+        return []
+    try:
+        events = ask(question.address, "/api/v1/events?limit=1000", seconds=2.0).json
+    except Failure:
+        return []
+    ends = tuple(f"(process {pid})" for pid in peaks.pids)
+    marks = [one for one in events if one["kind"] == "mark" and one["unix"] >= peaks.began_unix - 1]
+    return [{"unix": one["unix"], "text": one["text"]} for one in reversed(marks) if one["text"].endswith(ends)]
+
+
+def _tell(found: Json, question: Question, output: Path | None) -> None:
+    import json
+
+    lines = [json.dumps(found)] if question.as_json else [wording.printable(line) for line in _lines(found)]
+    text = "\n".join(lines) + "\n"
+    if output is None:
+        sys.stderr.write(text)
+    else:
+        output.write_text(text, encoding="utf-8")
+
+
+def _lines(found: Json) -> Iterator[str]:
+    took = wording.duration(found["seconds"])
+    yield f"{' '.join(found['command'])[:200]}: exit code {found['exit_code']} after {took}"
+    rows = [("  peak resident, all its processes", _size(found["peak_rss_bytes"]))]
+    rows += [(f"  peak of {name}, everybody's", _size(count)) for name, count in found["peak_used_bytes"].items()]
+    rows += [(f"  peak in {name}, its own", _size(count)) for name, count in found["peak_device_bytes"].items()]
+    yield from columns(rows, right=frozenset({1}))
+    yield from (f"  {wording.clock(stage['unix'])} {stage['text']}" for stage in found["stages"])
+
+
+def _size(count: int | None) -> str:
+    return f"{wording.DASH} it ended before it was seen" if count is None else wording.size(count)
+
+
+@click.command(short_help="Wait until there is room, then run a program.", context_settings=BEHIND)
+@click.option("--free", "size", required=True, metavar="SIZE", help="Such as 20GiB.")
+@click.option("--device", metavar="ID", help="On this GPU, such as gpu0, and not in System RAM.")
+@click.option("--timeout", callback=lambda *given: given[2] and to_duration(*given), help="Give up after so long.")
+@COMMAND
+@common
+def wait(
+    size: str,
+    device: str | None,
+    timeout: float | None,
+    command: tuple[str, ...],
+    url: Address | None,
+    as_json: bool,
+) -> int:
+    """Wait until SIZE can be had, then run COMMAND in place of this program. Exits with 1 after --timeout."""
+    try:
+        need = bytes_of(size, "--free")
+    except BadInput as error:
+        raise click.UsageError(str(error)) from None
+    question = question_of(url, as_json)
+    until = None if timeout is None else time.monotonic() + timeout
+    for snapshot in question.snapshots(1.0):
+        with understood(question.address):
+            room = _room(snapshot, device)
+        if room is not None and room >= need:
+            break
+        if until is not None and time.monotonic() >= until:
+            raise Failure(f"{size} could not be had for {wording.duration(timeout or 0.0)}: {_left(room)}")
+    if command:
+        _become(command)
+    question.show({"free_bytes": room}, lambda: [f"{wording.size(room or 0)} can be had now"])
+    return EXIT_OK
+
+
+def _room(snapshot: Json, device: str | None) -> int | None:
+    if device is None:
+        ram = next((pool for pool in snapshot["pools"] if pool["kind"] == "system_ram"), None)
+        left: int | None = None if ram is None else ram["available_bytes"]
+        return left
+    known = {one["id"]: one["headroom_bytes"] for one in snapshot["devices"]}
+    if device not in known:
+        raise click.UsageError(f'--device is "{device}", which is none of {", ".join(known) or "no device"}')
+    headroom: int | None = known[device]
+    return headroom
+
+
+def _left(room: int | None) -> str:
+    return "how much can be had is not known" if room is None else f"{wording.size(room)} can be had"
+
+
+def _become(command: tuple[str, ...]) -> NoReturn:
+    sys.stdout.flush()
+    try:
+        os.execvp(command[0], command)  # noqa: S606  as env and nice do
+    except FileNotFoundError:
+        raise Failure(f"{command[0]} is no program on PATH") from None
+    except OSError as error:
+        raise Failure(f"{command[0]} cannot be run ({(error.strerror or str(error)).lower()})") from None
