@@ -15,7 +15,7 @@ from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Snapshot
 from memwatch_web import wording
 from memwatch_web.bars import bars_of
-from memwatch_web.glance import by_footprint, cuda_free_of, latest_of, room_of, worst_of
+from memwatch_web.glance import by_footprint, cuda_free_of, has_figures, latest_of, room_of, worst_of
 
 TEMPLATES = Path(__file__).parent / "templates"
 PATHS = {"overview": "/", "processes": "/processes", "about": "/about"}
@@ -122,6 +122,7 @@ def create_environment() -> Environment:
     environment.filters |= {name: getattr(wording, name) for name in WORDS}
     environment.filters["percent"] = lambda part: f"{part * 100:.3f}%"
     environment.tests["absent"] = lambda value: isinstance(value, Absent)
+    environment.tests["told"] = has_figures
     environment.globals |= {
         "version": __version__,
         "paths": PATHS,
