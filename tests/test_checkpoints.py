@@ -54,6 +54,27 @@ def test_gguf_tells_its_bytes_and_its_shape(tmp_path: Path) -> None:
     assert (found.transformer.n_layers, found.transformer.n_kv_heads, found.transformer.vocab_size) == (2, 2, 3)
 
 
+def test_a_shape_that_differs_from_layer_to_layer_is_not_guessed(tmp_path: Path) -> None:
+    """An array where a number is expected: the weights are told, the shape is not."""
+    keys = {**LLAMA_KEYS, "llama.attention.head_count_kv": ["1", "2"]}
+    found = read_checkpoint(gguf(tmp_path / "model.gguf", keys, {"t": (12, [256, 4], 0)}, 576))
+
+    assert (found.weights_bytes, found.transformer) == (576, None)
+
+
+def test_parts_of_a_gguf_are_one_model(tmp_path: Path) -> None:
+    """All parts together; a folder with several models, or with a part missing, is refused by name."""
+    for part, keys in ((1, LLAMA_KEYS), (2, {})):
+        gguf(tmp_path / f"model-0000{part}-of-00002.gguf", keys, {"t": (12, [256, 4], 0)}, 576)
+    found = read_checkpoint(tmp_path)
+    (tmp_path / "model-00002-of-00002.gguf").rename(tmp_path / "other.gguf")
+
+    assert found.weights_bytes == 2 * 576
+    assert found.transformer is not None
+    with pytest.raises(BadInput, match="has 2 GGUF files; name one of them"):
+        read_checkpoint(tmp_path)
+
+
 BAD_SAFETENSORS: list[tuple[Any, str]] = [
     (b"{", "is not readable JSON"),
     (b"[" * 100_000, "is not readable JSON"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import sample_nvml
+from checkpoint_files import safetensors
 from client_process import memwatch
 from daemon_process import RunningDaemon, running_daemon
 from memwatch.model import Absent
@@ -123,6 +124,16 @@ def test_the_command_says_what_would_make_it_fit(daemon: RunningDaemon, tmp_path
     assert found["best"] is None
     assert found["change"]["bytes"] < 44.3 * GIB < found["bytes"] == sum(found["parts"].values())
     assert memwatch("--url", daemon.url, "fit", str(tmp_path), "--dtype", "int4").returncode == 0
+
+
+def test_what_is_not_counted_is_said(daemon: RunningDaemon, tmp_path: Path) -> None:
+    """Tensors without a config: their bytes, and that there is more."""
+    path = safetensors(tmp_path / "model.safetensors", {"a": ("F32", [1000])})
+
+    done = memwatch("--url", daemon.url, "fit", str(path))
+
+    assert done.returncode == 0
+    assert "The model's shape is not known: its cache and activations are not counted." in done.stdout
 
 
 def test_the_command_takes_a_size_and_training(daemon: RunningDaemon, tmp_path: Path) -> None:

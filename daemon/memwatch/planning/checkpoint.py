@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from memwatch.planning.transformer import Transformer
 INDEX, CONFIG = "model.safetensors.index.json", "config.json"
 MOST_JSON_BYTES = 16 << 20
 MOST_SHARDS = 4096
+PART = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})\.gguf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,8 @@ def _of_folder(path: Path) -> Checkpoint:
     if shards:
         return _described(path, config, _bytes_of(shards), "safetensors")
     files = sorted(path.glob("*.gguf"))
-    if len(files) == 1:
-        return _of_file(files[0])
+    if files and _are_parts(files):
+        return _of_gguf(files)
     if config:
         return _described(path, config, None, CONFIG)
     if files:
@@ -85,11 +87,7 @@ def _bytes_of(shards: list[Path]) -> int:
 
 def _of_file(path: Path) -> Checkpoint:
     if path.suffix == ".gguf":
-        head = gguf.read_head(path)
-        bytes_each = max(0.125, head.tensor_bytes / head.parameters) if head.parameters else 2.0
-        context = head.keys.get(f"{head.keys.get('general.architecture')}.context_length")
-        known = context if isinstance(context, int) else 0
-        return Checkpoint(str(path), "GGUF", gguf.transformer_of(head), head.tensor_bytes, known, bytes_each)
+        return _of_gguf([path])
     if path.suffix == ".safetensors":
         config = path.parent / CONFIG
         known_config = _config(config) if config.exists() else None
@@ -97,6 +95,23 @@ def _of_file(path: Path) -> Checkpoint:
     if not path.exists():
         raise BadInput(f'"{path}" is no size and no file here; for example 20GiB, or a folder with safetensors')
     raise BadInput(f"{path}: is no .safetensors, no .gguf, no {INDEX} and no {CONFIG}")
+
+
+def _are_parts(files: list[Path]) -> bool:
+    """One file, or all parts of one model: name-00001-of-00003.gguf and its siblings."""
+    found = [PART.fullmatch(file.name) for file in files]
+    kinds = {(match[1], int(match[2])) for match in found if match}
+    return len(files) == 1 or (None not in found and len(kinds) == 1 and kinds.pop()[1] == len(files))
+
+
+def _of_gguf(files: list[Path]) -> Checkpoint:
+    """The first part has the keys, every part some of the tensors."""
+    heads = [gguf.read_head(file) for file in files]
+    held, numbers = (sum(getattr(head, name) for head in heads) for name in ("tensor_bytes", "parameters"))
+    bytes_each = min(16.0, max(0.125, held / numbers)) if numbers else 2.0
+    context = heads[0].keys.get(f"{heads[0].keys.get('general.architecture')}.context_length")
+    known = context if isinstance(context, int) else 0
+    return Checkpoint(str(files[0]), "GGUF", gguf.transformer_of(heads[0]), held, known, bytes_each)
 
 
 def _described(path: Path, config: Config | None, weights: int | None, source: str) -> Checkpoint:

@@ -38,6 +38,10 @@ BLOCKS = {
 Value = int | float | str | bool
 
 
+class Length(int):
+    """How many elements an array has, in place of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """`keys` has single values, and of arrays their lengths, by name."""
@@ -125,7 +129,7 @@ def _value(reader: Reader, kind: int) -> Value:
     return reader.number(WIDTHS[kind])
 
 
-def _array_length(reader: Reader) -> int:
+def _array_length(reader: Reader) -> Length:
     """Its elements are stepped over: a tokenizer has a hundred thousand of them."""
     kind, length = int(reader.number("I")), int(reader.number("Q"))
     if kind in WIDTHS:
@@ -137,7 +141,7 @@ def _array_length(reader: Reader) -> int:
             reader.skip(int(reader.number("Q")))
     else:
         raise BadInput(f"{reader.name}: has an array of type {kind}, which is not read")
-    return length
+    return Length(length)
 
 
 def _tensor(reader: Reader) -> tuple[int, int, int]:
@@ -161,15 +165,19 @@ def _aligned(position: int, keys: Mapping[str, Value], name: str) -> int:
 
 
 def transformer_of(head: Head) -> Transformer | None:
-    """The shape that the keys describe; None where they do not describe one."""
+    """The shape that the keys describe; None where it is none, or one with another kind of attention."""
     family = head.keys.get("general.architecture")
 
     def number(name: str, otherwise: int = 0) -> int:
         found = head.keys.get(f"{family}.{name}")
-        return found if isinstance(found, int) and not isinstance(found, bool) else otherwise
+        if isinstance(found, Length):
+            raise BadInput(f"{name} differs from layer to layer")
+        return found if type(found) is int else otherwise
 
-    heads = number("attention.head_count")
     try:
+        heads = number("attention.head_count")
+        if number("attention.kv_lora_rank"):
+            return None
         return Transformer(
             hidden_size=number("embedding_length"),
             intermediate_size=number("expert_feed_forward_length") or number("feed_forward_length"),

@@ -32,11 +32,12 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What is needed, and of what it consists; empty where only a size was given."""
+    """What is needed, and of what it consists; empty where only a size was given. `note`: what is not counted."""
 
     subject: str
     bytes: int
     parts: Mapping[str, int]
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,8 @@ def need_of_checkpoint(checkpoint: Checkpoint, use: Use) -> Need:
     if shape is None:
         if use.training or checkpoint.weights_bytes is None:
             raise BadInput(f"{checkpoint.name}: its shape is not known; put its config.json beside it")
-        return _need(checkpoint.name, {"weights": checkpoint.weights_bytes})
+        note = "The model's shape is not known: its cache and activations are not counted."
+        return replace(_need(checkpoint.name, {"weights": checkpoint.weights_bytes}), note=note)
     own = checkpoint.weights_bytes if not use.dtype else None
     dtype_bytes = bits_of(use.dtype) / 8 if use.dtype else checkpoint.dtype_bytes
     if use.training:

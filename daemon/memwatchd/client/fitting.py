@@ -58,7 +58,13 @@ def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> 
     with understood(question.address):
         change = None if found["best"] else change_for(found, subject, use)
         code = EXIT_OK if found["best"] else EXIT_FAILURE
-    answer = {"subject": need.subject, "parts": dict(need.parts), **found, "change": _change_json(change)}
+    answer = {
+        "subject": need.subject,
+        "parts": dict(need.parts),
+        "note": need.note,
+        **found,
+        "change": _change_json(change),
+    }
     return question.show(answer, lambda: fit_lines(need, found, change)) or code
 
 
@@ -110,6 +116,8 @@ def fit_lines(need: Need, found: Json, change: Change | None) -> Iterator[str]:
             if part < 0
         ]
         yield from columns(rows, right=frozenset({1}))
+    if need.note:
+        yield need.note
     yield ""
     for verdict in found["verdicts"]:
         mark = MARKS[verdict["fits"]]
