@@ -8,7 +8,7 @@ INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check install \
 RUN_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format bench screenshots test-lowest test-pythons soak build clean tools bench-tools
+.PHONY: help run test lint format bench screenshots test-lowest test-pythons test-torch soak build clean tools bench-tools
 
 help:
 	@echo "make run          set everything up and watch this machine at http://127.0.0.1:6360 (RUN_ARGS='--interval 2s')"
@@ -19,6 +19,7 @@ help:
 	@echo "make soak         accelerated run: memory and descriptors must stay flat (15 minutes)"
 	@echo "make test-pythons the tests on every Python 3.10 to 3.14 found here"
 	@echo "make test-lowest  the tests with the oldest dependencies that are allowed"
+	@echo "make test-torch   every call of the library in a training run of PyTorch, which it installs for that"
 	@echo "make build        the wheel and the source distribution under dist/"
 
 run: $(VENV)/.run
@@ -51,6 +52,12 @@ test-pythons:
 
 test-lowest:
 	@sh tests/tools/lowest.sh
+
+test-torch:
+	@test -d $(VENV)-torch || $(PYTHON) -m venv $(VENV)-torch
+	$(VENV)-torch/bin/python -m pip --quiet --disable-pip-version-check install --editable . torch \
+		--extra-index-url https://download.pytorch.org/whl/cpu
+	$(VENV)-torch/bin/python tests/torch_run.py
 
 build: $(VENV)/.test
 	$(BIN)/python -m build --no-isolation

@@ -1,0 +1,169 @@
+"""Every call of the library in a training run of PyTorch on the CPU: `make test-torch`.
+
+Not among the tests, since PyTorch is 200 MB; it needs no GPU and two minutes.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import torch
+
+import memwatch
+from memwatch.model import Absent
+from memwatch.planning.training import layer_bytes
+
+HIDDEN, WIDE, LAYERS, TOKENS = 512, 1792, 3, 256
+
+
+class Norm(torch.nn.Module):
+    """As Llama's: in 32 bits, whatever comes in."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(width))
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        wide = given.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return self.weight * wide.to(given.dtype)
+
+
+class Layer(torch.nn.Module):
+    """One layer of a Llama with 8 heads, 2 of them for keys and values."""
+
+    def __init__(self, heads: int = 8, kv_heads: int = 2) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.width = heads, kv_heads, HIDDEN // heads
+        self.norms = torch.nn.ModuleList([Norm(HIDDEN), Norm(HIDDEN)])
+        sizes = (HIDDEN, kv_heads * self.width, kv_heads * self.width)
+        self.into = torch.nn.ModuleList([torch.nn.Linear(HIDDEN, size, bias=False) for size in sizes])
+        self.out = torch.nn.Linear(HIDDEN, HIDDEN, bias=False)
+        self.gates = torch.nn.ModuleList([torch.nn.Linear(HIDDEN, WIDE, bias=False) for _ in range(2)])
+        self.down = torch.nn.Linear(WIDE, HIDDEN, bias=False)
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        normed = self.norms[0](given)
+        parts = [one(normed).view(*given.shape[:2], -1, self.width).transpose(1, 2) for one in self.into]
+        attended = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True, enable_gqa=True)
+        given = given + self.out(attended.transpose(1, 2).reshape(given.shape))
+        normed = self.norms[1](given)
+        return given + self.down(torch.nn.functional.silu(self.gates[0](normed)) * self.gates[1](normed))
+
+
+def saved_bytes(model: torch.nn.Module, given: torch.Tensor) -> int:
+    """What PyTorch keeps for the way back, parameters aside."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage().data_ptr() not in own:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(given)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+def check_activations() -> None:
+    """The estimate against PyTorch itself, within 1 %."""
+    model = torch.nn.Sequential(*[Layer() for _ in range(LAYERS)]).bfloat16()
+    given = torch.randn(2, TOKENS, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
+    measured = saved_bytes(model, given) / (2 * TOKENS * LAYERS)
+    reckoned = layer_bytes(memwatch.Transformer(HIDDEN, WIDE, LAYERS, 1, 8, 2), 2)
+    print(f"a token leaves {measured:,.0f} bytes in a layer; reckoned are {reckoned:,.0f}")
+    assert abs(reckoned / measured - 1) < 0.01
+
+
+def check_training(folder: Path) -> None:
+    """Stages, tracking, the ledger, the guard and the profiler around real steps."""
+    model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)])
+    optimizer = torch.optim.AdamW(model.parameters())
+    ledger = memwatch.AllocationTracker()
+    for parameter in model.parameters():
+        ledger.add("weights", parameter.numel() * 4, "cpu")
+
+    @memwatch.track("step")
+    def step(batch_size: int) -> None:
+        optimizer.zero_grad()
+        model(torch.randn(batch_size, 1024)).square().mean().backward()
+        optimizer.step()
+
+    with memwatch.guard("1TiB") as guard, memwatch.MemoryProfiler(0.05) as profiler:
+        for number in range(3):
+            profiler.stage(f"step {number}")
+            step(256)
+            assert memwatch.log_memory_usage(f"step {number}").startswith(f"[step {number}] Free: ")
+    usage = guard.check()
+    assert usage is not None
+    assert 0 < usage.ratio < 1
+    assert ledger.holdings("cpu").current_bytes == 4 * sum(one.numel() for one in model.parameters())
+    assert isinstance(step.stats.process.peak_bytes, int)
+    assert {peak.stage for peak in profiler.report().peaks} == {"start", "step 0", "step 1", "step 2"}
+    for end in ("html", "json", "csv"):
+        assert profiler.save(folder / f"memory.{end}").stat().st_size
+
+
+def check_out_of_memory() -> None:
+    """PyTorch's own error on the CPU is understood, and half is tried."""
+
+    @memwatch.retry_on_oom(batch_size=1 << 36, attempts=40)
+    def allocate(batch_size: int) -> int:
+        return torch.empty(batch_size, 1024).shape[0]
+
+    found = allocate()
+    print(f"out of memory until a batch of {found:,}")
+    assert 1 <= found < 1 << 36
+
+
+def check_the_rest() -> None:
+    """Truth, pools, pressure, waiting, advice, backends."""
+    assert memwatch.pools() == []  # no GPU is in use
+    assert not memwatch.is_unified_memory_gpu(0)
+    assert memwatch.get_device_memory_bytes(0, default=7) == 7
+    info = memwatch.memory_info()
+    assert info is not None
+    assert not isinstance(info.available_bytes, Absent)
+    memwatch.on_pressure(print).stop()
+    assert memwatch.wait_for("1MiB", timeout=5)
+    assert memwatch.advise()
+    assert isinstance(memwatch.recommended_env(), dict)
+    assert memwatch.select_backend_for("1MiB").name
+
+
+def check_cost() -> None:
+    """With PyTorch imported a line costs what it costs without."""
+    best = min(_cost() for _ in range(20))
+    print(f"log_memory_usage takes {best * 1e6:.0f} µs")
+    assert best < 50e-6
+
+
+def _cost() -> float:
+    began = time.thread_time()
+    for _ in range(50):
+        memwatch.log_memory_usage("cost")
+    return (time.thread_time() - began) / 50
+
+
+def main() -> None:
+    import logging
+
+    logging.basicConfig(level=logging.INFO, filename="/dev/null")
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy")
+    print(f"PyTorch {torch.__version__}, Python {sys.version.split()[0]}")
+    check_activations()
+    with tempfile.TemporaryDirectory() as folder:
+        check_training(Path(folder))
+    check_out_of_memory()
+    check_the_rest()
+    check_cost()
+    print("every call of the library works in a training run")
+
+
+if __name__ == "__main__":
+    main()
