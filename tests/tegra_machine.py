@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,14 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def wait_until_gone(pid: int, seconds: float = 5.0) -> None:
+    """A kill is delivered when the kernel comes to it."""
+    until = time.monotonic() + seconds
+    while is_alive(pid):
+        assert time.monotonic() < until, f"process {pid} is still there"
+        time.sleep(0.02)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,30 @@ def test_cuda_says_why_it_does_not_work(
     assert words in backend.reason
 
 
+def test_a_driver_that_is_not_the_makers_own_has_no_cuda() -> None:
+    """nouveau lists the same card, and no CUDA program can use it; radeon is no amdgpu."""
+    nouveau = cuda.backend_of(
+        replace(EVIDENCE, libcuda="/lib/libcuda.so.1"), machine(replace(RTX, driver="nouveau"))
+    )
+    radeon = rocm.backend_of(READY, machine(replace(APU, driver="radeon")))
+
+    assert (nouveau.available, nouveau.devices) == (False, ())
+    assert "gpu0 has the driver nouveau" in nouveau.reason
+    assert (radeon.available, radeon.devices) == (False, ())
+    assert "gpu1 has the driver radeon" in radeon.reason
+
+
+def test_a_silent_jetson_is_explained_by_what_fails_there() -> None:
+    """NVML is not there on older Jetsons, which explains nothing; the collector that hangs does."""
+    stub = CollectorStatus("nvml", "unavailable", error="no library")
+    silent = CollectorStatus("tegra", "stalled", error="no answer for 9 s")
+    orin = replace(RTX, name="NVIDIA Orin", driver=Absent.NOT_SUPPORTED)
+    at = replace(machine(replace(orin, state="stalled")), collectors=(stub, silent))
+
+    assert cuda.backend_of(EVIDENCE, at).reason == "gpu0 is stalled: no answer for 9 s"
+    assert cuda.backend_of(replace(EVIDENCE, libcuda="/l/libcuda.so.1"), machine(orin)).reason == "/l/libcuda.so.1"
+
+
 def test_one_lost_gpu_of_two_is_said_and_the_other_counts() -> None:
     """CUDA works with what is left; the lost one is listed as lost."""
     other = replace(RTX, id="gpu2", state="lost", allocates_from=(), headroom_bytes=Absent.NOT_AVAILABLE)

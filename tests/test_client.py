@@ -7,37 +7,20 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sample_nvml
-from daemon_process import RunningDaemon, clean_environment, free_port, running_daemon
+from client_process import COMMANDS, MODULE, QUESTIONS, SCRIPT, memwatch
+from daemon_process import RunningDaemon, free_port, running_daemon
 from golden import roots_arguments
-from http_site import http, site
 from memwatch import __version__
-from memwatch_web.as_json import snapshot_json, to_bytes
-from memwatchd.client.address import parse_url
-from memwatchd.client.connection import NoAnswer, ask
 from nvml_machine import Simulator
-from sample_snapshots import critical_gb10, hostile_names
 
-SCRIPT = [str(Path(sys.executable).with_name("memwatch"))]
-MODULE = [sys.executable, "-m", "memwatchd.client"]
 QUICK = '[collectors.nvml]\nrestart_after = "1s"\n'
-QUESTIONS = ("status", "devices", "backends", "events")
-COMMANDS = (*QUESTIONS, "release")
-
-
-def memwatch(*arguments: str, command: Sequence[str] = SCRIPT, **environ: str) -> subprocess.CompletedProcess[str]:
-    clean = clean_environment(**environ)
-    if "MEMWATCH_URL" not in environ:
-        clean.pop("MEMWATCH_URL", None)
-    return subprocess.run(
-        [*command, *arguments], env=clean, capture_output=True, text=True, timeout=60, check=False
-    )
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +30,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     simulator = Simulator.of(folder, sample_nvml.READY["gb10"])
     listen = f"--listen=unix:{folder / 'socket'}"
     with running_daemon(folder, listen, *simulator.roots, environ=simulator.environ) as running:
-        running.wait_for("/api/v1/devices", lambda devices: len(devices) == 1)
+        running.wait_for("/api/v1/devices", lambda devices: [one["state"] for one in devices] == ["ok"])
         yield running
 
 
@@ -277,109 +260,6 @@ def test_settings_that_cannot_be_used_are_said() -> None:
     assert done.returncode == 1
     assert "MEMWATCHD_SAMPLING_INTERVAL" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("command", ["events", "release"])
-def test_what_only_a_daemon_knows_needs_one(command: str) -> None:
-    """One sentence: where it was looked for, why there is no answer, and how to start one."""
-    port = free_port()
-
-    done = memwatch(command, "--url", f"http://127.0.0.1:{port}")
-
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        f"memwatch: no memwatchd answers at http://127.0.0.1:{port} (connection refused); "
-        f"start one with: memwatchd --listen 127.0.0.1:{port}, or name another with --url\n"
-    )
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_another_machine_is_never_replaced_by_this_one(command: str) -> None:
-    """0.0.0.0 is no loopback address: what does not answer there is an error, not this machine's figures."""
-    done = memwatch(command, "--url", f"http://0.0.0.0:{free_port()}")
-
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "connection refused" in done.stderr
-    assert "read directly" not in done.stderr
-
-
-def test_a_socket_that_this_user_may_not_use_is_said(tmp_path: Path) -> None:
-    """A path that is no socket, and one that is not there."""
-    plain = tmp_path / "plain"
-    plain.write_text("")
-
-    refused = memwatch("events", "--url", f"unix:{plain}")
-    missing = memwatch("events", "--url", f"unix:{tmp_path}/missing")
-
-    assert "(connection refused)" in refused.stderr
-    assert "(no such file or directory); start one with: memwatchd --listen unix:" in missing.stderr
-
-
-def test_a_refusal_of_the_daemon_is_shown_in_its_words(daemon: RunningDaemon) -> None:
-    """The sentence of problem+json."""
-    done = memwatch("events", "--url", f"{daemon.url}/wrong")
-
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        f"memwatch: {daemon.url}/wrong declined: There is nothing at this path. "
-        "The paths that exist are listed at /docs.\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (http(b"<html>", "text/html"), "is no memwatchd: it sent text/html"),
-        (http(b"<html>", "text/html", "500 Internal Server Error"), "said 500 Internal Server Error"),
-        (http(b'{"detail": 7}', status="403 Forbidden"), "said 403 Forbidden"),
-        (http(b"{", "application/json"), "not readable JSON"),
-        (http(b"[" * 100_000, "application/json"), "not readable JSON"),
-        (http(b"\xff\xfe\xff", "application/json"), "not readable JSON"),
-        (http(b"[]"), "is not as memwatch"),
-        (http(b'{"pools": [1], "unix": 1.0}'), "is not as memwatch"),
-        (http(b'{"pools": {}, "unix": "soon"}'), "is not as memwatch"),
-        (b"SSH-2.0-OpenSSH_9.2p1\r\n", "speaks no whole HTTP"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort", "is no memwatchd"),
-        (b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere/\r\nContent-Length: 0\r\n\r\n", "said 302 Found"),
-    ],
-    ids=["html", "500", "problem", "cut", "bomb", "bytes", "list", "shape", "type", "ssh", "short", "redirect"],
-)
-def test_what_is_no_memwatchd_is_told_so(answer: bytes, words: str) -> None:
-    """Whoever answers, and whatever: one sentence, exit code 1, no traceback, and no other figures in its place."""
-    with site(answer) as port:
-        done = memwatch("status", "--url", f"http://127.0.0.1:{port}")
-
-    assert (done.returncode, done.stdout) == (1, "")
-    assert words in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-def test_nobody_is_waited_for_without_end() -> None:
-    """A daemon that accepts and says nothing: given up after the deadline."""
-    with site(None) as port, pytest.raises(NoAnswer, match=r"nothing came for 0.5 s"):
-        ask(parse_url(f"http://127.0.0.1:{port}"), "/api/v1/snapshot", seconds=0.5)
-
-
-def test_an_old_snapshot_is_called_old() -> None:
-    """By the daemon's own clock: its Date header is minutes after its snapshot."""
-    snapshot = to_bytes(snapshot_json(critical_gb10()))
-    with site(http(snapshot, "application/json", "200 OK", "Date: Sat, 21 Nov 2026 10:25:33 GMT")) as port:
-        done = memwatch("status", "--url", f"http://127.0.0.1:{port}")
-
-    assert done.returncode == 0
-    assert "These figures are from 3 min ago: the daemon does not tick." in done.stdout
-
-
-def test_names_cannot_command_the_terminal() -> None:
-    """Escape sequences and direction marks in names are shown, not obeyed."""
-    found = json.loads(to_bytes(snapshot_json(hostile_names())))
-    found["host"] = "gpu\x1b]0;owned\x07\u202e"
-    with site(http(json.dumps(found).encode())) as port:
-        done = memwatch("status", "--url", f"http://127.0.0.1:{port}")
-
-    assert done.returncode == 0
-    assert "gpu\\u001b]0;owned\\u0007\\u202e" in done.stdout
-    assert "\x1b" not in done.stdout
 
 
 def test_a_terminal_without_unicode_gets_escapes() -> None:

@@ -42,10 +42,7 @@ def test_everything_of_a_machine_is_named(name: str) -> None:
     for device in snapshot.devices:
         assert f"{device.id}: {device.name}" in text
     for pressure in snapshot.pressure:
-        assert (
-            wording.verdict(snapshot.labels[pressure.target], replace(pressure, seconds_to_full=Absent.STALE))
-            in text
-        )
+        assert wording.verdict(snapshot.labels[pressure.target], pressure) in text
     for status in snapshot.collectors:
         assert (f"collector {status.name} is {status.state}" in text) == (status.state in ("failing", "stalled"))
 
@@ -86,6 +83,14 @@ def test_an_absent_figure_is_a_dash_with_its_reason() -> None:
     assert "— " in text
     assert "None" not in text
     assert "null" not in text
+
+
+def test_a_forecast_is_told() -> None:
+    """When it will be full stands beside the level."""
+    snapshot = critical_gb10()
+    soon = replace(snapshot.pressure[0], reasons=(), seconds_to_full=42.0)
+
+    assert "; full in about 42 s at the current rate." in text_of(replace(snapshot, pressure=(soon,)))
 
 
 def test_simulated_figures_say_so() -> None:

@@ -160,6 +160,7 @@ def test_it_imports_nothing_of_the_web(tmp_path: Path) -> None:
         "memwatch",
         "memwatch.manners",
         "memwatch.model",
+        "memwatch.patience",
         "memwatch.wire",
     }
 

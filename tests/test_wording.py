@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memwatch import units
 from memwatch.model import Absent
 from memwatch.snapshot import Level, Pressure, Reason
 from memwatch_web import wording
@@ -35,7 +36,7 @@ def test_a_size_keeps_three_digits_and_its_value(count: int) -> None:
     """What a size says is within half of its last digit of what it is."""
     number, unit = wording.size(count).split()
 
-    unit_bytes = 1024 ** (1 + wording.BINARY_UNITS.index(unit))
+    unit_bytes = 1024 ** (1 + units.BINARY_UNITS.index(unit))
 
     assert float(number) < 1024
     assert abs(float(number) - count / unit_bytes) <= 0.0501

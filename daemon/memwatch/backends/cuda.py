@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from memwatch.backends.devices import devices_of
 from memwatch.backends.evidence import Evidence
-from memwatch.backends.gpus import Verdict, driver_of, not_found, out_of_order, working
+from memwatch.backends.gpus import Verdict, drivers_of, not_found, out_of_order, working
 from memwatch.backends.model import Backend
 from memwatch.model import Device
 from memwatch.snapshot import Snapshot
 
-NVIDIA, SOURCE = "NVIDIA", "nvml"
+NVIDIA = "NVIDIA"
+SOURCES = ("nvml", "tegra")
+FOREIGN = "nouveau"
 NO_LIBRARY = (
     "libcuda.so.1 is not installed: install the part of the driver that has it (on Debian libcuda1), "
     "or give it to the container (NVIDIA_DRIVER_CAPABILITIES=compute,utility)"
@@ -17,18 +19,22 @@ NO_LIBRARY = (
 
 
 def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
-    devices = [device for device in snapshot.devices if device.vendor == NVIDIA]
+    everyone = [device for device in snapshot.devices if device.vendor == NVIDIA]
+    devices = [device for device in everyone if device.driver != FOREIGN]
+    if everyone and not devices:
+        reason = f"{everyone[0].id} has the driver {FOREIGN}, which has no CUDA: install NVIDIA's own"
+        return Backend("cuda", "CUDA", False, reason)
     available, reason = verdict(devices, evidence, snapshot)
-    return Backend("cuda", "CUDA", available, reason, devices_of(NVIDIA, snapshot))
+    return Backend("cuda", "CUDA", available, reason, devices_of(devices, snapshot))
 
 
 def verdict(devices: list[Device], evidence: Evidence, snapshot: Snapshot) -> Verdict:
     if evidence.platform != "linux":
         return False, "its driver is looked for on Linux only"
     if not devices:
-        return not_found(SOURCE, NVIDIA, snapshot)
+        return not_found("nvml", NVIDIA, snapshot)
     if not working(devices):
-        return out_of_order(devices, SOURCE, snapshot)
+        return out_of_order(devices, SOURCES, snapshot)
     if evidence.libcuda is None:
         return False, NO_LIBRARY
-    return True, f"{driver_of(working(devices))}, {evidence.libcuda}"
+    return True, ", ".join([*drivers_of(working(devices)), evidence.libcuda])

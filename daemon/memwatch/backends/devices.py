@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from memwatch.backends.model import BackendDevice
 from memwatch.model import Absent, Architecture, Bytes, Device, total_of
 from memwatch.snapshot import Snapshot
@@ -15,9 +17,8 @@ UNIFIED = {
 }
 
 
-def devices_of(vendor: str, snapshot: Snapshot) -> tuple[BackendDevice, ...]:
-    """The devices of one maker."""
-    return tuple(listed(device, snapshot) for device in snapshot.devices if device.vendor == vendor)
+def devices_of(devices: Iterable[Device], snapshot: Snapshot) -> tuple[BackendDevice, ...]:
+    return tuple(listed(device, snapshot) for device in devices)
 
 
 def listed(device: Device, snapshot: Snapshot) -> BackendDevice:

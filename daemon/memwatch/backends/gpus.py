@@ -16,22 +16,20 @@ def working(devices: Sequence[Device]) -> list[Device]:
     return [device for device in devices if device.state == "ok"]
 
 
-def out_of_order(devices: Sequence[Device], source: str, snapshot: Snapshot) -> Verdict:
+def out_of_order(devices: Sequence[Device], sources: Sequence[str], snapshot: Snapshot) -> Verdict:
     """Devices are known, and none of them works: a silent source says nothing, a lost device says no."""
     states = ", ".join(f"{device.id} {condition_of(device)}" for device in devices)
-    status = status_of(source, snapshot)
-    why = f": {status.error}" if status and status.error else ""
+    troubled = [one for one in snapshot.collectors if one.name in sources and one.error]
+    # What fails now explains more than what is not there: it may never have been.
+    troubled.sort(key=lambda one: one.state == "unavailable")
+    why = f": {troubled[0].error}" if troubled else ""
     silent = any(device.state == "stalled" for device in devices)
     return (Absent.STALE if silent else False), states + why
 
 
-def status_of(source: str, snapshot: Snapshot) -> CollectorStatus | None:
-    return next((one for one in snapshot.collectors if one.name == source), None)
-
-
 def not_found(source: str, maker: str, snapshot: Snapshot) -> Verdict:
     """No device of a maker is listed: what its collector says of that."""
-    status = status_of(source, snapshot)
+    status = next((one for one in snapshot.collectors if one.name == source), None)
     if status is None:
         return Absent.NOT_AVAILABLE, f"{maker} GPUs are not looked for: there is no collector {source} at work"
     if status.state == "unavailable":
@@ -47,10 +45,9 @@ def _silence(status: CollectorStatus) -> str:
     return f"not known: collector {status.name} is {status.state}: {status.error}"
 
 
-def driver_of(devices: Sequence[Device]) -> str:
-    """The driver's version, where all that work say one."""
-    versions = sorted({device.driver for device in devices if isinstance(device.driver, str)})
-    return f"driver {', '.join(versions)}" if versions else "driver of unknown version"
+def drivers_of(devices: Sequence[Device]) -> list[str]:
+    """The drivers of these devices by their versions, as far as they say one."""
+    return [f"driver {one}" for one in sorted({one.driver for one in devices if isinstance(one.driver, str)})]
 
 
 def names_of(devices: Sequence[BackendDevice]) -> str:

@@ -12,7 +12,7 @@ APPLE = "Apple"
 
 
 def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
-    devices = devices_of(APPLE, snapshot)
+    devices = devices_of([device for device in snapshot.devices if device.vendor == APPLE], snapshot)
     if evidence.platform != "darwin":
         return Backend("metal", "Metal", False, "it exists on macOS only")
     if not devices:

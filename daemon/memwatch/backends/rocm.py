@@ -9,7 +9,9 @@ from memwatch.backends.model import Backend
 from memwatch.model import Device
 from memwatch.snapshot import Snapshot
 
-AMD, SOURCE = "AMD", "amdgpu"
+AMD = "AMD"
+SOURCES = ("amdgpu", "drm")
+FOREIGN = "radeon"
 NO_DRIVER = "an AMD GPU is on the PCI bus, and its driver amdgpu is not loaded"
 NO_KFD = (
     "/dev/kfd is not there: the driver has no compute part for this GPU, or the container was not given it "
@@ -22,9 +24,13 @@ NO_RUNTIME = (
 
 
 def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
-    devices = [device for device in snapshot.devices if device.vendor == AMD]
+    everyone = [device for device in snapshot.devices if device.vendor == AMD]
+    devices = [device for device in everyone if device.driver != FOREIGN]
+    if everyone and not devices:
+        reason = f"{everyone[0].id} has the driver {FOREIGN}, which has no ROCm: that needs a GPU with amdgpu"
+        return Backend("rocm", "ROCm", False, reason)
     available, reason = verdict(devices, evidence, snapshot)
-    return Backend("rocm", "ROCm", available, reason, devices_of(AMD, snapshot))
+    return Backend("rocm", "ROCm", available, reason, devices_of(devices, snapshot))
 
 
 def verdict(devices: list[Device], evidence: Evidence, snapshot: Snapshot) -> Verdict:
@@ -33,7 +39,7 @@ def verdict(devices: list[Device], evidence: Evidence, snapshot: Snapshot) -> Ve
     if not devices and not evidence.amdgpu_loaded:
         return False, NO_DRIVER
     if devices and not working(devices):
-        return out_of_order(devices, SOURCE, snapshot)
+        return out_of_order(devices, SOURCES, snapshot)
     missing = missing_parts(evidence)
     if missing or evidence.rocm is None:
         return False, "; ".join(missing)

@@ -86,16 +86,19 @@ def judge_target(
     ends_soon = seconds is not None and seconds < CRITICAL_SECONDS and target.used_ratio >= CRITICAL_USED
     if ends_soon and past.ends_soon and seconds is not None and target.kind not in FILLED_ON_PURPOSE:
         signals.append(Signal("ttf", Level.CRITICAL, full_in(seconds)))
-    held = hold(past.held, signals, evidence.at)
+    held = hold(past.held, signals, evidence.at, rules.clear_after_seconds)
     verdict = verdict_of(target, ratio, standing, held, seconds, rules)
     return Past(standing, past.trend, held, ends_soon, resident), verdict
 
 
-def hold(before: Mapping[str, Held], signals: Iterable[Signal], now: float) -> Mapping[str, Held]:
+def hold(
+    before: Mapping[str, Held], signals: Iterable[Signal], now: float, clear_after: float
+) -> Mapping[str, Held]:
     """Every level a signal speaks for, until its time is over: a lower one does not end a higher one early."""
     held = {key: one for key, one in before.items() if one.until > now}
     for signal in signals:
-        held[f"{signal.name} {signal.level.word}"] = Held(signal, now + signal.hold_seconds)
+        seconds = clear_after if signal.hold_seconds is None else signal.hold_seconds
+        held[f"{signal.name} {signal.level.word}"] = Held(signal, now + seconds)
     return held
 
 

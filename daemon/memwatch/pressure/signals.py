@@ -11,20 +11,22 @@ from memwatch.pressure.evidence import Evidence, Target
 from memwatch.snapshot import Level
 
 MIB = 1 << 20
-# What a signal holds its level for after it was last true.
-HOLD_SECONDS = 30.0
+# What an event holds its level for; other signals hold theirs as long as a level takes to clear.
 EVENT_HOLD_SECONDS = 60.0
 STALL_WINDOW_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One observation that speaks for a level, for `hold_seconds` after it was last made."""
+    """One observation that speaks for a level, for `hold_seconds` after it was last made.
+
+    None: for as long as a level that use gives takes to clear.
+    """
 
     name: str
     level: Level
     text: str
-    hold_seconds: float = HOLD_SECONDS
+    hold_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,14 @@ def size(record: Json, name: str) -> str:
 
 
 def pressure_of(record: Json) -> Pressure:
+    left = "seconds_to_full"
     return Pressure(
         target=record["target"],
         level=Level[record["level"].upper()],
         base_level=Level[record["base_level"].upper()],
         ratio=record["ratio"],
         reasons=tuple(Reason(reason["signal"], reason["text"]) for reason in record["reasons"]),
+        seconds_to_full=Absent(record["absent"][left]) if record[left] is None else float(record[left]),
     )
 
 
