@@ -23,7 +23,7 @@ def folder_of(procfs: Path, *stats: bytes) -> Roots:
     (procfs / "stat").write_bytes(b"cpu 1\nbtime 1700000000\n")
     for stat in stats:
         add_process(procfs, stat)
-    return Roots(procfs=procfs)
+    return Roots(procfs, procfs, procfs)
 
 
 def add_process(procfs: Path, stat: bytes, **files: bytes) -> None:

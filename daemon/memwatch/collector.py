@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from memwatch.model import Absent, Device, Pool, Process, Share
 from memwatch.nvml.reading import NvmlReading
+from memwatch.owners import Owner
 from memwatch.snapshot import Kernel, Machine, Node, ProcessScan, Stalls, Swap, Zram
 from memwatch.tegra.reading import NvMapReading, TegraReading, TegrastatsReading
 
@@ -45,6 +46,7 @@ class Findings:
     devices: tuple[Device, ...] = ()
     processes: tuple[Process, ...] = ()
     process_scan: ProcessScan | None = None
+    owners: tuple[Owner, ...] = ()
     machine: Machine | None = None
     swap: Swap | None = None
     zram: Zram | None = None

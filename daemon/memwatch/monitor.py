@@ -14,7 +14,9 @@ from memwatch.alerts import AlertRules, Notice, Watch, step
 from memwatch.clock import Clock
 from memwatch.collector import Findings
 from memwatch.events import EventLog
+from memwatch.growth import Growth
 from memwatch.history import History
+from memwatch.leaks import LeakRules
 from memwatch.own import OwnCost
 from memwatch.pressure.evidence import evidence_of
 from memwatch.pressure.judge import Memory, judge
@@ -40,6 +42,7 @@ class Rules:
     history_seconds: float = 3600.0
     pressure: PressureRules = PressureRules()
     alerts: AlertRules = AlertRules()
+    leaks: LeakRules = LeakRules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class Monitor:
         self.latest: Snapshot | None = None
         self.events = EventLog()
         self.history = History(capacity_of(rules), rules.interval_seconds)
+        self.growth = Growth()
         self.own = OwnCost()
         self.watches: Mapping[str, Watch] = {}
         self.listeners: list[Listener] = []
@@ -117,6 +121,7 @@ class Monitor:
         self.watches, notices = step(self.watches, pressure, now.monotonic, now.wall, rules.alerts, _new_notice_id)
         snapshot = self._snapshot(now, rules, findings, statuses, pressure, lag_seconds)
         self._story.tell(self.latest, snapshot, notices)
+        self._story.suspected(now.wall, self.growth.add(now.boottime, snapshot.processes, rules.leaks))
         self._remember(now, snapshot)
         self.own.tick_duration_seconds = self._clock.monotonic() - now.monotonic
         self.latest = snapshot
@@ -219,6 +224,7 @@ class Monitor:
             shares=findings.shares,
             devices=findings.devices,
             processes=findings.processes,
+            owners=findings.owners,
             nodes=findings.nodes,
             tegrastats=tegrastats_of(findings),
             pressure=pressure,

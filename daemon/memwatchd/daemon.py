@@ -11,6 +11,7 @@ from memwatch.backends.finder import Finder
 from memwatch.clock import SystemClock
 from memwatch.collectors import enlist
 from memwatch.monitor import Monitor
+from memwatch.pss import PssReader
 from memwatch.sampler import Sampler
 from memwatch.snapshot import Snapshot
 from memwatch.stalltrigger import StallTrigger
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 # Longer than a driver of OpenCL may take to answer: what takes longer is a file system that hangs.
 BACKENDS_DEADLINE_SECONDS = 20.0
+# The kernel walks 100 GiB of a process in a second; longer, and somebody holds that process's lock.
+PSS_DEADLINE_SECONDS = 10.0
 
 
 class Daemon:
@@ -42,7 +45,8 @@ class Daemon:
         trigger = StallTrigger(roots.procfs / "pressure/memory")
         self.monitor = Monitor(self.sampler, clock, wiring.rules_of(settings), wiring.identity_of(roots), trigger)
         self.finding = Shared(Finder(roots).find, "backends", BACKENDS_DEADLINE_SECONDS)
-        self.pages = Pages(lambda: self.monitor.rules.pressure)
+        self.measuring = Shared(PssReader(roots).read, "a PSS", PSS_DEADLINE_SECONDS)
+        self.pages = Pages(lambda: self.monitor.rules.pressure, self.monitor.growth)
         self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)
         self.receivers = wiring.receivers_of(settings)
         self.service = Notifier()

@@ -110,6 +110,7 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
         daemon.receivers,
         dates,
         daemon.finding,
+        daemon.measuring,
     )
     server = Server(app, Limits())
     loop.set_exception_handler(Complaints())
@@ -135,6 +136,7 @@ def answer_signals(loop: asyncio.AbstractEventLoop, daemon: Daemon, server: Serv
         daemon.stop_ticking()
         daemon.broker.close()
         daemon.finding.close()
+        daemon.measuring.close()
         server.stop()
 
     for one in (signal.SIGTERM, signal.SIGINT):

@@ -25,6 +25,7 @@ def collector_options_of(settings: Settings) -> CollectorOptions:
     return CollectorOptions(
         top=settings.processes.top,
         processes_period_seconds=settings.processes.interval.total_seconds(),
+        command_lines=settings.processes.command_lines,
         cgroup_scope=settings.collectors.cgroup.scope,
         helper_pause_seconds=settings.collectors.nvml.restart_after.total_seconds(),
         tegra_board=settings.collectors.tegra.board,
@@ -45,6 +46,7 @@ def rules_of(settings: Settings) -> Rules:
         history_seconds=settings.history.length.total_seconds(),
         pressure=settings.pressure.rules,
         alerts=settings.alerts.rules,
+        leaks=settings.processes.leak_rules,
     )
 
 

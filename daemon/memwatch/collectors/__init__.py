@@ -34,6 +34,7 @@ class CollectorOptions:
 
     top: int = 50
     processes_period_seconds: float = 10.0
+    command_lines: bool = False
     cgroup_scope: cgroup.Scope = "auto"
     helper_pause_seconds: float = nvml.PAUSE_SECONDS
     tegra_board: str = "auto"
@@ -50,6 +51,7 @@ def enlist(roots: Roots, options: CollectorOptions, platform: str = sys.platform
 
 def _of_linux(roots: Roots, options: CollectorOptions) -> list[Enlisted]:
     top, period, scope = options.top, options.processes_period_seconds, options.cgroup_scope
+    commands = options.command_lines
     page, ticks = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
     gpu_pids, pause = GpuPids(), options.helper_pause_seconds
     board = options.tegra_board
@@ -69,7 +71,9 @@ def _of_linux(roots: Roots, options: CollectorOptions) -> list[Enlisted]:
         Enlisted("nvmap", partial(nvmap.Collector, roots, gpu_pids, board), nvmap.Collector.may_block),
         Enlisted("tegrastats", stats, tegrastats.Collector.may_block),
         Enlisted("nvml", partial(nvml.Collector, roots, gpu_pids, pause), nvml.Collector.may_block),
-        Enlisted("processes", partial(processes.Collector, roots, top, period, page, ticks, gpu_pids), True),
+        Enlisted(
+            "processes", partial(processes.Collector, roots, top, period, page, ticks, gpu_pids, commands), True
+        ),
     ]
 
 

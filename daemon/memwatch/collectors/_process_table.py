@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from memwatch.collector import Unreadable
-from memwatch.collectors._process_files import STAT_BYTES, parse_stat, parse_statm, read_in
+from memwatch.collectors._process_files import NOWHERE, STAT_BYTES, Home, parse_stat, parse_statm, read_in
 from memwatch.own import descriptors_for_processes
 
 _STATM_BYTES = 160
@@ -37,7 +37,8 @@ class Entry:
     """A process that was there at the last look.
 
     `descriptor` is its open statm; -1 where there is none to be opened, None where there was no room for it.
-    A kernel thread has no pages, ever. `said` is what statm said last.
+    A kernel thread has no pages, ever. `said` is what statm said last. `home` and `uid` are whose it is, and
+    `home_due` the turn at which to read them again: they are the table's to keep and not its business.
     """
 
     pid: int
@@ -46,11 +47,15 @@ class Entry:
     is_kernel: bool = False
     descriptor: int | None = None
     said: bytes | None = None
+    home: Home = NOWHERE
+    uid: int | None = None
+    home_due: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What a look at the process table came to. `rejected` of the `unreadable` ones made no sense."""
+    """What a look at the process table came to, kernel threads left out. `rejected` of the `unreadable` ones made
+    no sense."""
 
     seen: int
     unreadable: int
@@ -82,7 +87,9 @@ class ProcessTable:
             self._drop(name)
         came = Counter(self._introduce(name) for name in present - self._entries.keys())
         rejected += came["rejected"]
-        return Tally(len(present), came["unreadable"] + came["rejected"], rejected)
+        unreadable = came["unreadable"] + came["rejected"]
+        kernel_threads = sum([entry.is_kernel for entry in self._entries.values()])
+        return Tally(len(self._entries) - kernel_threads + unreadable, unreadable, rejected)
 
     def close(self) -> None:
         for name in list(self._entries):

@@ -8,31 +8,26 @@ from heapq import nlargest
 from operator import attrgetter
 
 from memwatch.collector import Findings, Roots, Unavailable, Unreadable
-from memwatch.collectors._cgroups import parse_cgroup, place_of
+from memwatch.collectors._cgroup_mounts import CgroupUsage
+from memwatch.collectors._cgroups import in_container
 from memwatch.collectors._process_files import (
     STAT_BYTES,
     Passwd,
     Stat,
+    hides_others,
     parse_boot_time,
+    parse_command,
     parse_stat,
-    parse_uid,
+    parse_swap,
     read_in,
 )
+from memwatch.collectors._process_owners import Attribution, owners_of
 from memwatch.collectors._process_table import Entry, ProcessTable
 from memwatch.model import Absent, Process, Words
 from memwatch.snapshot import ProcessScan
 
-_CGROUP_BYTES = 16384
-
-Home = tuple[Words | None, Words | None]
-
-
-def home_of(cgroup: bytes | None) -> Home:
-    """Unit and container of a process, each None where there is none."""
-    if cgroup is None:
-        return Absent.NOT_PERMITTED, Absent.NOT_PERMITTED
-    place = place_of(parse_cgroup(cgroup))
-    return place.unit, place.container
+# Command lines are as long as their writer likes, and hold what is nobody's business further on.
+COMMAND_CHARACTERS = 256
 
 
 class Collector:
@@ -47,32 +42,47 @@ class Collector:
         page_size: int = 4096,
         clock_ticks: int = 100,
         wanted: Callable[[], Collection[int]] = frozenset,
+        commands: bool = False,
     ) -> None:
-        """`wanted`: processes to list however small they are, because a device says that they hold its memory."""
+        """`wanted`: processes to list however small they are, because a device says that they hold its memory.
+        `commands`: whether to read command lines."""
         self._wanted = wanted
         self.period_seconds = period_seconds
         self._top = top
         self._page_size = page_size
         self._clock_ticks = clock_ticks
-        self._boot_time_path = roots.procfs / "stat"
+        self._commands = commands
+        self._roots = roots
         self._passwd = Passwd(roots.rootfs / "etc/passwd")
+        self._usage = CgroupUsage(roots)
         self._boot_time = 0
-        self._homes: dict[tuple[int, int], Home] = {}
         try:
             self._folder = os.open(roots.procfs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise Unavailable(f"{roots.procfs}: {error.strerror}") from error
         self._table = ProcessTable(self._folder)
+        self._attribution = Attribution(self._folder)
 
     def collect(self) -> Findings:
         tally = self._table.look()  # before anything is opened: it gives files back where the limit was lowered
         self._follow_boot_time()
         self._passwd.refresh()
+        self._usage.refresh()
         listed = self._listed()
         processes = [process for entry in listed if (process := self._process(entry))]
-        self._forget_all_but(listed)
-        scan = ProcessScan(tally.seen, tally.unreadable + len(listed) - len(processes))
-        return Findings(processes=tuple(processes), process_scan=scan, rejected=tally.rejected)
+        self._attribution.refresh(self._table)
+        note = hides_others(self._roots, in_container(self._roots))
+        return Findings(
+            processes=tuple(processes),
+            process_scan=ProcessScan(
+                tally.seen,
+                tally.unreadable + len(listed) - len(processes),
+                "partial" if note else "complete",
+                note,
+            ),
+            owners=owners_of(self._table, self._passwd.name, self._page_size, self._usage),
+            rejected=tally.rejected,
+        )
 
     def close(self) -> None:
         self._table.close()
@@ -93,20 +103,16 @@ class Collector:
         try:
             data = read_in(folder, "stat", STAT_BYTES)
             stat = parse_stat(data) if data else None
-            return self._described(stat, folder) if stat and stat.start_ticks == entry.start_ticks else None
+            return self._described(entry, stat, folder) if stat and stat.start_ticks == entry.start_ticks else None
         except Unreadable:
             return None
         finally:
             os.close(folder)
 
-    def _described(self, stat: Stat, folder: int) -> Process:
-        key = (stat.pid, stat.start_ticks)
-        if key not in self._homes:
-            self._homes[key] = home_of(read_in(folder, "cgroup", _CGROUP_BYTES))
-        unit, container = self._homes[key]
-        # Not kept: daemons change their user after they have started.
-        uid = parse_uid(read_in(folder, "status", 4096) or b"")
-        rss = stat.rss_pages * self._page_size
+    def _described(self, entry: Entry, stat: Stat, folder: int) -> Process:
+        status = self._attribution.read(entry, folder)
+        entry.pages, home = stat.rss_pages, entry.home
+        rss, swap = stat.rss_pages * self._page_size, parse_swap(status)
         return Process(
             pid=stat.pid,
             start_time=self._boot_time + stat.start_ticks / self._clock_ticks,
@@ -114,18 +120,22 @@ class Collector:
             rss_bytes=rss,
             footprint_bytes=rss,
             footprint_basis="rss",
-            user=self._passwd.name(uid),
-            unit=unit,
-            container=container,
+            user=self._passwd.name(entry.uid),
+            unit=home.owner("unit"),
+            container=home.owner("container"),
+            swap_bytes=Absent.NOT_SUPPORTED if swap is None else swap,
+            pod=home.owner("pod"),
+            job=home.owner("job"),
+            command=self._command(folder) if self._commands else None,
         )
+
+    def _command(self, folder: int) -> Words:
+        data = read_in(folder, "cmdline", 4 * COMMAND_CHARACTERS)
+        return Absent.NOT_PERMITTED if data is None else parse_command(data, COMMAND_CHARACTERS)
 
     def _follow_boot_time(self) -> None:
         """Boards without a battery boot in 1970 and are told the time later; smaller steps would only make
         the start times, which tell processes apart, waver."""
-        boot_time = parse_boot_time(self._boot_time_path.read_bytes())
+        boot_time = parse_boot_time((self._roots.procfs / "stat").read_bytes())
         if abs(boot_time - self._boot_time) > 2:
             self._boot_time = boot_time
-
-    def _forget_all_but(self, listed: list[Entry]) -> None:
-        keep = {(entry.pid, entry.start_ticks) for entry in listed}
-        self._homes = {key: home for key, home in self._homes.items() if key in keep}

@@ -23,6 +23,7 @@ NEED_RESTART = (
     "sampling.lock_memory",
     "processes.top",
     "processes.interval",
+    "processes.command_lines",
     "alerts.webhooks",
     "collectors",
 )

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, PlainSerializer, model_validator
 
 from memwatch.alerts import AlertRules
+from memwatch.leaks import LeakRules
 from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
 from memwatch_web.webhooks import Endpoint, Secret, endpoint_of
 from memwatchd.settings.secret import secret_from
@@ -160,6 +161,13 @@ class Processes(Section):
     top: int = Field(default=50, ge=1, le=1000)
     interval: Duration = Field(default=seconds(10), ge=seconds(1), le=seconds(300))
     metrics: bool = False
+    command_lines: bool = False
+    leak_window: Duration = Field(default=seconds(3600), ge=seconds(60), le=seconds(604_800))
+    leak_least: Annotated[int, BeforeValidator(bytes_of), Accepts("a size", '"64MiB"')] = 64 << 20
+
+    @property
+    def leak_rules(self) -> LeakRules:
+        return LeakRules(self.leak_window.total_seconds(), self.leak_least)
 
 
 class Webhook(Section):
