@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from machine_folders import NAMES, machine_folder
 from memwatch.collector import Roots, Unavailable, Unreadable
 from memwatch.collectors import _process_files as process_files
-from memwatch.collectors import buddyinfo, cgroup, machine, memory, numa, psi, vmstat, zram
+from memwatch.collectors import buddyinfo, cgroup, drm, machine, memory, numa, psi, vmstat, zram
 from memwatch.collectors._cgroup_mounts import home_of
 from memwatch.collectors._cgroups import folders_of, parse_cgroup, parse_mountinfo, place_of
+from memwatch.drm import cards
+from memwatch.drm.fdinfo import parse_fdinfo
 from memwatch.pss import parse_rollup
 
 Parser = Callable[[bytes], Any]
@@ -50,6 +52,17 @@ PARSERS: dict[str, tuple[Parser, tuple[str, ...]]] = {
     "owners": (lambda data: folders_of(place_of(parse_cgroup(data)), data.decode("latin-1")), ("proc/1/cgroup",)),
     "smaps_rollup": (lambda data: parse_rollup(data, 1), ("proc/meminfo",)),
     "passwd": (process_files.parse_passwd, ("root/etc/passwd",)),
+    "fdinfo": (parse_fdinfo, ("proc/4411/fdinfo/9", "proc/6120/fdinfo/5", "proc/1402/fdinfo/33")),
+    "dmem": (cards.parse_dmem, ("sys/fs/cgroup/dmem.capacity", "sys/fs/cgroup/dmem.current")),
+    "uevent": (
+        lambda data: cards.compatible_of(cards.parse_uevent(data)),
+        ("sys/devices/platform/fb000000.gpu/uevent",),
+    ),
+    "pci.ids": (
+        lambda data: cards.model_of(data, "8086", "56a0"),
+        ("root/usr/share/hwdata/pci.ids", "root/usr/share/misc/pci.ids"),
+    ),
+    "GPU lines": (drm.parse_gpu_lines, ("proc/meminfo",)),
     "text": (machine.text_of, ("sys/class/dmi/id/product_name",)),
 }
 FOLDERS = [machine_folder(name).roots.procfs.parent for name in NAMES]

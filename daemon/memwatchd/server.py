@@ -109,8 +109,7 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
         daemon.broker,
         daemon.receivers,
         dates,
-        daemon.finding,
-        daemon.measuring,
+        daemon.inquiries,
     )
     server = Server(app, Limits())
     loop.set_exception_handler(Complaints())
@@ -135,8 +134,7 @@ def answer_signals(loop: asyncio.AbstractEventLoop, daemon: Daemon, server: Serv
         log.info("memwatchd is stopping")
         daemon.stop_ticking()
         daemon.broker.close()
-        daemon.finding.close()
-        daemon.measuring.close()
+        daemon.inquiries.close()
         server.stop()
 
     for one in (signal.SIGTERM, signal.SIGINT):

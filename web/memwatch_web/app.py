@@ -18,16 +18,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from memwatch import __version__
 from memwatch.monitor import Monitor
 from memwatch_web import problems, who
-from memwatch_web.api import FindBackends, create_router, current, refuse_when_full
+from memwatch_web.api import create_router, current, refuse_when_full
 from memwatch_web.as_json import to_bytes
 from memwatch_web.gate import Gate
+from memwatch_web.inquiries import Inquiries
 from memwatch_web.metrics import Exporter, Notifier, negotiated
 from memwatch_web.once import OncePerTick
 from memwatch_web.options import FaceOptions
 from memwatch_web.pages import Pages
 from memwatch_web.problems import Problem
 from memwatch_web.stream import Broker, EventStream, sse
-from memwatch_web.who import MeasurePss
 
 STATIC = Path(__file__).parent / "static"
 STALLED_INTERVALS = 3.0
@@ -41,8 +41,7 @@ def create_app(
     broker: Broker,
     notifiers: Sequence[Notifier],
     date_headers: MutableSequence[tuple[bytes, bytes]],
-    finding: FindBackends,
-    measuring: MeasurePss,
+    inquiries: Inquiries,
 ) -> ASGIApp:
     """All faces of one monitor behind the gate."""
     app = Application(
@@ -56,8 +55,8 @@ def create_app(
     problems.install(app)
     exporter = Exporter(__version__, lambda: monitor.watches, notifiers, lambda: options().process_metrics)
     app.router.routes.insert(0, Route("/metrics", Metrics(monitor, exporter), methods=["GET"]))
-    app.include_router(create_router(monitor, broker, finding))
-    app.include_router(who.create_router(monitor, measuring))
+    app.include_router(create_router(monitor, broker, inquiries))
+    app.include_router(who.create_router(monitor, inquiries))
     _add_health(app, monitor)
     _add_pages(app, monitor, pages, broker)
     _add_static(app)

@@ -10,15 +10,15 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
-from memwatch.model import Process
 from memwatch.monitor import Monitor
 from memwatch.owners import OWNER_KINDS, OwnerKind
-from memwatch.pss import NoPss, Pss
+from memwatch.pss import NoPss
 from memwatch.snapshot import Snapshot
 from memwatch_web import as_json
 from memwatch_web.api import JSON_TYPE, current, instant
 from memwatch_web.as_json import to_bytes
-from memwatch_web.background import NotDone, Shared
+from memwatch_web.background import NotDone
+from memwatch_web.inquiries import Inquiries
 from memwatch_web.once import OncePerTick
 from memwatch_web.problems import Problem
 
@@ -27,14 +27,12 @@ PSS_PAUSE_SECONDS = 1.0
 DURATION = re.compile(r"([0-9]{1,6})([smh])")
 UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600}
 
-MeasurePss = Shared[Process, Pss]
 
-
-def create_router(monitor: Monitor, measuring: MeasurePss) -> APIRouter:
+def create_router(monitor: Monitor, inquiries: Inquiries) -> APIRouter:
     router = APIRouter(prefix="/api/v1", tags=["memory"])
     _add_owners(router, monitor)
     _add_growth(router, monitor)
-    _add_pss(router, monitor, measuring)
+    _add_pss(router, monitor, inquiries)
     return router
 
 
@@ -103,7 +101,7 @@ class Turnstile:
         self._taken, self._next = False, self._clock() + self._pause
 
 
-def _add_pss(router: APIRouter, monitor: Monitor, measuring: MeasurePss) -> None:
+def _add_pss(router: APIRouter, monitor: Monitor, inquiries: Inquiries) -> None:
     turnstile = Turnstile(PSS_PAUSE_SECONDS)
 
     @router.get("/processes/{pid}/pss")
@@ -115,7 +113,7 @@ def _add_pss(router: APIRouter, monitor: Monitor, measuring: MeasurePss) -> None
         if not turnstile.enter():
             raise Problem(429, "one PSS a second is read at most; ask again then.", headers={"Retry-After": "1"})
         try:
-            found = await measuring.ask(process)
+            found = await inquiries.pss.ask(process)
         except NotDone as error:
             raise Problem(503, f"{error}.", headers={"Retry-After": "60"}) from None
         except NoPss as error:
