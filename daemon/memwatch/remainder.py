@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from memwatch.model import Absent, Pool, PoolKind
+from memwatch.model import Absent, Bytes, Pool, PoolKind, Share, ShareKind, total_of
 from memwatch.snapshot import ProcessScan, Snapshot
 
+# Shares that processes hold; the others are limits, or a driver's sum.
+HELD_BY_PROCESSES = frozenset({ShareKind.CUDA_POOL, ShareKind.GTT, ShareKind.GPU_BUFFERS, ShareKind.MIG_INSTANCE})
 HIDDEN = "what processes hold that cannot be seen from here"
 ANYWHERE = "pages that drivers and network cards keep for themselves, and a virtual machine's balloon"
 ON_GPUS = {
@@ -28,6 +30,16 @@ def causes_of(pool: Pool, snapshot: Snapshot) -> str:
     if hides(snapshot):
         causes.insert(0, HIDDEN)
     return f"Usually {'; '.join(causes)}." if causes else "Nothing is known of what it usually is."
+
+
+def rest_of(share: Share, snapshot: Snapshot) -> Bytes:
+    """What of a device's share no listed process holds. No process at all may also mean that nobody could look."""
+    held = [process.device_bytes[share.id] for process in snapshot.processes if share.id in process.device_bytes]
+    lists = [device.process_list for device in snapshot.devices if device.id == share.device]
+    known = total_of(held) if held or lists == ["complete"] else Absent.NOT_AVAILABLE
+    if isinstance(share.used_bytes, Absent) or isinstance(known, Absent):
+        return share.used_bytes if isinstance(share.used_bytes, Absent) else known
+    return max(0, share.used_bytes - known)
 
 
 def hides(snapshot: Snapshot) -> bool:

@@ -19,7 +19,7 @@ from memwatch.leaks import Suspect
 from memwatch.model import Absent, Bytes, Pool, Process
 from memwatch.owners import OwnerKind, totals_of
 from memwatch.pss import Pss
-from memwatch.remainder import causes_of
+from memwatch.remainder import HELD_BY_PROCESSES, causes_of, rest_of
 from memwatch.snapshot import Level, Node, Snapshot
 
 SCHEMA = 1
@@ -133,12 +133,23 @@ def owners_json(snapshot: Snapshot, kind: OwnerKind) -> Json:
         | {"unattributed_note": causes_of(pool, snapshot)}
         for pool in snapshot.pools
     ]
+    shares = [
+        known(
+            id=share.id,
+            relation=snapshot.relation(share),
+            used_bytes=share.used_bytes,
+            unattributed_bytes=rest_of(share, snapshot),
+        )
+        for share in snapshot.shares
+        if share.kind in HELD_BY_PROCESSES
+    ]
     return known(
         by=kind,
         process_list=scan if isinstance(scan, Absent) else scan.process_list,
         note=None if isinstance(scan, Absent) else scan.note,
         owners=[record_json(total) for total in totals_of(snapshot.owners, snapshot.processes, kind)],
         pools=rests,
+        shares=shares,
     )
 
 

@@ -36,12 +36,22 @@ class Remainder(Figures):
     overlap: bool
 
 
+class ShareRemainder(Figures):
+    """What is used of a device's share, and what of that no listed process holds."""
+
+    id: str
+    relation: str
+    used_bytes: int | None
+    unattributed_bytes: int | None
+
+
 class Owners(Figures):
     by: Literal["unit", "container", "pod", "job", "user"]
     process_list: Literal["complete", "partial"] | None
     note: str | None
     owners: list[Owner]
     pools: list[Remainder]
+    shares: list[ShareRemainder]
 
 
 class Who(Figures):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from memwatch.growth import Grown, Growth
 from memwatch.leaks import Suspect
-from memwatch.model import Bytes, Pool
+from memwatch.model import Bytes
 from memwatch.owners import OwnerKind, Total, totals_of
-from memwatch.remainder import causes_of
+from memwatch.remainder import HELD_BY_PROCESSES, causes_of, rest_of
 from memwatch.snapshot import Snapshot
 
 HEADINGS: Mapping[OwnerKind, str] = {
@@ -43,10 +43,13 @@ class Risen:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What nobody holds of a pool, and what that usually is."""
+    """What nobody holds of a pool or of a device's share, and what that usually is."""
 
-    pool: Pool
-    causes: str
+    id: str
+    label: str
+    used_bytes: Bytes
+    unattributed_bytes: Bytes
+    causes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +69,16 @@ def who_of(snapshot: Snapshot, growth: Growth) -> Who:
         tuple(owned for kind in HEADINGS if (owned := _owned(snapshot, kind)).totals),
         tuple(Risen(one, growth.of(one.process)) for one in grown[:MOST_GROWN]),
         tuple(growth.suspects()),
-        tuple(Rest(pool, causes_of(pool, snapshot)) for pool in snapshot.pools),
+        tuple(_rests(snapshot)),
     )
+
+
+def _rests(snapshot: Snapshot) -> Iterator[Rest]:
+    for pool in snapshot.pools:
+        yield Rest(pool.id, pool.label, pool.used_bytes, pool.unattributed_bytes, causes_of(pool, snapshot))
+    for share in snapshot.shares:
+        if share.kind in HELD_BY_PROCESSES:
+            yield Rest(share.id, snapshot.relation(share), share.used_bytes, rest_of(share, snapshot))
 
 
 def _owned(snapshot: Snapshot, kind: OwnerKind) -> Owned:
