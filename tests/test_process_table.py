@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from daemon_process import kept_files
@@ -51,6 +52,23 @@ def test_a_repeated_look_is_cheap() -> None:
         os.close(folder)
 
     assert min(looks) < 0.5 * min(plain), (looks, plain)
+
+
+def test_a_repeated_scan_is_cheap() -> None:
+    """All of a repeated scan, owners included, costs at most a fifth of what psutil takes for memory and names.
+
+    That is the budget: 15 ms for 5,000 processes where psutil takes 68, once in ten seconds.
+    """
+    wanted = ["name", "create_time", "memory_info"]
+    with sleepers(600):
+        collector = Collector(Roots(), top=20, page_size=os.sysconf("SC_PAGE_SIZE"))
+        collector.collect()
+        collector.collect()
+        scans = [cpu_of(collector.collect) for _ in range(7)]
+        witness = [cpu_of(lambda: list(psutil.process_iter(wanted))) for _ in range(3)]
+        collector.close()
+
+    assert min(scans) < 15 / 68 * min(witness), (scans, witness)
 
 
 def every_stat(folder: int) -> None:

@@ -118,6 +118,7 @@ class Monitor:
         evidence = evidence_of(findings, now.monotonic, rules.pressure, resumed)
         pressure, self._memory = judge(evidence, self._memory, rules.pressure)
         self._pace = paced(self._pace, pressure, now.monotonic)
+        self._sampler.hurry(self._pace.fast)
         self.watches, notices = step(self.watches, pressure, now.monotonic, now.wall, rules.alerts, _new_notice_id)
         snapshot = self._snapshot(now, rules, findings, statuses, pressure, lag_seconds)
         self._story.tell(self.latest, snapshot, notices)
@@ -207,7 +208,7 @@ class Monitor:
         self._seq += 1
         found = {
             name: getattr(findings, name)
-            for name in ("process_scan", "swap", "zram", "stalls", "kernel")
+            for name in ("process_scan", "container_names", "swap", "zram", "stalls", "kernel")
             if getattr(findings, name) is not None
         }
         return Snapshot(

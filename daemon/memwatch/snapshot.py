@@ -247,6 +247,7 @@ class Snapshot:
     processes: tuple[Process, ...] = ()
     process_scan: ProcessScan | Absent = Absent.NOT_AVAILABLE
     owners: tuple[Owner, ...] = ()
+    container_names: Mapping[str, str] = field(default_factory=dict)
     swap: Swap | Absent = Absent.NOT_AVAILABLE
     zram: Zram | Absent = Absent.NOT_AVAILABLE
     stalls: Stalls | Absent = Absent.NOT_AVAILABLE

@@ -28,6 +28,7 @@ def collector_options_of(settings: Settings) -> CollectorOptions:
         command_lines=settings.processes.command_lines,
         cgroup_scope=settings.collectors.cgroup.scope,
         helper_pause_seconds=settings.collectors.nvml.restart_after.total_seconds(),
+        container_socket=settings.collectors.containers.socket,
         tegra_board=settings.collectors.tegra.board,
         tegrastats_path=settings.collectors.tegrastats.path,
         tegrastats_interval_seconds=settings.collectors.tegrastats.interval.total_seconds(),

@@ -112,12 +112,13 @@ def devices_json(snapshot: Snapshot) -> list[Json]:
 
 
 def processes_json(snapshot: Snapshot) -> list[Json]:
-    return [process_json(process) for process in snapshot.processes]
+    return [process_json(process, snapshot.container_names) for process in snapshot.processes]
 
 
-def process_json(process: Process) -> Json:
+def process_json(process: Process, names: Mapping[str, str]) -> Json:
     found = record_json(
         process,
+        container_name=names.get(str(process.container)),
         footprint_low_bytes=process.footprint_low_bytes,
         footprint_high_bytes=process.footprint_high_bytes,
     )
@@ -128,6 +129,7 @@ def process_json(process: Process) -> Json:
 def owners_json(snapshot: Snapshot, kind: OwnerKind) -> Json:
     """Who holds memory, by kind of owner, and what nobody holds of each pool."""
     scan = snapshot.process_scan
+    names = snapshot.container_names if kind == "container" else {}
     rests = [
         record_json_of(pool, ("id", "label", "used_bytes", "unattributed_bytes", "overlap"))
         | {"unattributed_note": causes_of(pool, snapshot)}
@@ -147,7 +149,10 @@ def owners_json(snapshot: Snapshot, kind: OwnerKind) -> Json:
         by=kind,
         process_list=scan if isinstance(scan, Absent) else scan.process_list,
         note=None if isinstance(scan, Absent) else scan.note,
-        owners=[record_json(total) for total in totals_of(snapshot.owners, snapshot.processes, kind)],
+        owners=[
+            record_json(total, container_name=names.get(str(total.name)))
+            for total in totals_of(snapshot.owners, snapshot.processes, kind)
+        ],
         pools=rests,
         shares=shares,
     )

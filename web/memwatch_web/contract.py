@@ -109,6 +109,7 @@ class Process(Figures):
     user: str | None
     unit: str | None
     container: str | None
+    container_name: str | None = Field(description="Null unless a runtime's socket is configured and knows it.")
     pod: str | None = Field(description="The uid of a Kubernetes pod.")
     job: str | None = Field(description="The number of a Slurm job.")
     command: str | None = Field(description="Null unless command_lines is set.")

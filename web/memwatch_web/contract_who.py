@@ -13,6 +13,7 @@ class Owner(Figures):
     """All processes of one unit, container, pod, job or user, whether listed or not."""
 
     name: str | None = Field(description="Null: those that belong to none.")
+    container_name: str | None = Field(description="What the runtime calls the container, where it was asked.")
     processes: int
     rss_bytes: int
     device_bytes: dict[str, int | dict[str, Reason] | None]

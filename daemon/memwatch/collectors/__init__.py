@@ -17,6 +17,7 @@ from memwatch.collectors import (
     apple,
     buddyinfo,
     cgroup,
+    containers,
     drm,
     machine,
     memory,
@@ -44,6 +45,7 @@ class CollectorOptions:
     command_lines: bool = False
     cgroup_scope: cgroup.Scope = "auto"
     helper_pause_seconds: float = nvml.PAUSE_SECONDS
+    container_socket: str | None = None
     tegra_board: str = "auto"
     tegrastats_path: str = "auto"
     tegrastats_interval_seconds: float = 1.0
@@ -74,6 +76,7 @@ def _of_linux(roots: Roots, options: CollectorOptions) -> list[Enlisted]:
         Enlisted("numa", partial(numa.Collector, roots), numa.Collector.may_block),
         Enlisted("zram", partial(zram.Collector, roots), zram.Collector.may_block),
         Enlisted("cgroup", partial(cgroup.Collector, roots, scope), cgroup.Collector.may_block),
+        Enlisted("containers", partial(containers.Collector, options.container_socket), True),
         Enlisted("machine", partial(machine.Collector, roots), machine.Collector.may_block),
         Enlisted("tegra", partial(tegra.Collector, roots, board), tegra.Collector.may_block),
         Enlisted("nvmap", partial(nvmap.Collector, roots, gpu_pids, board), nvmap.Collector.may_block),

@@ -33,6 +33,7 @@ COMMAND_CHARACTERS = 256
 class Collector:
     name = "processes"
     may_block = True
+    hurried_seconds = 1.0
 
     def __init__(
         self,

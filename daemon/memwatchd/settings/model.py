@@ -27,6 +27,7 @@ from memwatchd.settings.values import (
     folder_of,
     program_of,
     resident_of,
+    socket_of,
     tuple_of,
 )
 
@@ -228,6 +229,12 @@ class CgroupCollector(Collector):
     scope: Literal["auto", "host", "cgroup"] = "auto"
 
 
+class ContainersCollector(Collector):
+    socket: Annotated[str | None, BeforeValidator(socket_of), Accepts("unix:/PATH", '"unix:/run/docker.sock"')] = (
+        None
+    )
+
+
 class HelperCollector(Collector):
     restart_after: Duration = Field(default=seconds(60), ge=seconds(1), le=seconds(3600))
 
@@ -253,6 +260,7 @@ class Collectors(Section):
     numa: Collector = Collector()
     zram: Collector = Collector()
     cgroup: CgroupCollector = CgroupCollector()
+    containers: ContainersCollector = ContainersCollector()
     machine: Collector = Collector()
     tegra: TegraCollector = TegraCollector()
     nvmap: Collector = Collector()
