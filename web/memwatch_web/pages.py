@@ -16,11 +16,12 @@ from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Snapshot
 from memwatch_web import wording
 from memwatch_web.bars import bars_of
-from memwatch_web.glance import by_footprint, cuda_free_of, latest_of, room_of, worst_of
+from memwatch_web.devices import entries_of
+from memwatch_web.glance import by_footprint, cuda_free_of, has_figures, latest_of, room_of, worst_of
 from memwatch_web.holders import who_of
 
 TEMPLATES = Path(__file__).parent / "templates"
-PATHS = {"overview": "/", "processes": "/processes", "about": "/about"}
+PATHS = {"overview": "/", "processes": "/processes", "devices": "/devices", "about": "/about"}
 TOP_PROCESSES = 10
 # What templates say `figure | size` with.
 WORDS = (
@@ -34,6 +35,8 @@ WORDS = (
     "content_sentence",
     "duration",
     "exact",
+    "fact",
+    "fault",
     "glued",
     "printable",
     "ratio",
@@ -94,6 +97,7 @@ class Pages:
             "cpu": self._cpu.of(snapshot),
             "room": room_of(snapshot),
             "cuda_free": cuda_free_of(snapshot),
+            "entries": entries_of(snapshot) if name == "devices" else (),
         }
 
 
@@ -128,6 +132,7 @@ def create_environment() -> Environment:
     environment.filters |= {name: getattr(wording, name) for name in WORDS}
     environment.filters["percent"] = lambda part: f"{part * 100:.3f}%"
     environment.tests["absent"] = lambda value: isinstance(value, Absent)
+    environment.tests["told"] = has_figures
     environment.globals |= {
         "version": __version__,
         "paths": PATHS,

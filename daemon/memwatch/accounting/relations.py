@@ -23,6 +23,7 @@ from memwatch.model import (
     total_of,
 )
 from memwatch.snapshot import Machine, Node
+from memwatch.units import size
 
 # Buffers that a driver made of a process's own pages (userptr) may count here and in its resident set.
 PERHAPS_IN_RSS = frozenset({ShareKind.GTT, ShareKind.GPU_BUFFERS})
@@ -133,7 +134,7 @@ def clamped(share: Share, sizes: Mapping[str, int]) -> Share:
     most = sizes.get(share.within)
     if most is None or isinstance(share.limit_bytes, Absent) or share.limit_bytes <= most:
         return share
-    note = f"the driver's limit of {share.limit_bytes} bytes exceeds its parent: limited to what is there"
+    note = f"the driver's limit of {size(share.limit_bytes)} exceeds its parent: limited to what is there"
     return replace(share, limit_bytes=most, note="; ".join(filter(None, (share.note, note))))
 
 
