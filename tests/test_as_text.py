@@ -52,4 +52,5 @@ def test_footprints_with_bounds_stay_in_their_column() -> None:
     server = next(line for line in lines if line.startswith("llama-server"))
 
     assert " 3.0 – 5.0 GiB " in server
+    assert "Processes outside this container are not seen." in lines
     assert head.index("footprint") + len("footprint") == server.index(" GiB") + len(" GiB")

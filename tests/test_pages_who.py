@@ -31,6 +31,7 @@ def test_what_is_hidden_is_said_first() -> None:
 
     assert text.index("Processes outside this container are not seen.") < text.index("llama-server")
     assert "Usually what processes hold that cannot be seen from here" in text
+    assert "Processes outside this container are not seen." in read(many_owners()).text
     assert "not seen" not in read(critical_gb10(), "processes").text
 
 

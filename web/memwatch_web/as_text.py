@@ -82,6 +82,8 @@ def _processes(snapshot: Snapshot) -> Iterator[str]:
     for process, footprint in zip(listed, footprints, strict=True):
         sizes = f"{footprint:>{width}} {wording.size(process.rss_bytes):>11}"
         yield f"{process.name[:22]:<22} {process.pid:>8} {sizes}  {_owner(process)}"
+    if not isinstance(snapshot.process_scan, Absent) and snapshot.process_scan.note:
+        yield snapshot.process_scan.note
 
 
 def _owner(process: Process) -> str:
