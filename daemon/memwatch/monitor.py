@@ -14,7 +14,8 @@ from memwatch.alerts import AlertRules, Notice, Watch, step
 from memwatch.clock import Clock
 from memwatch.collector import Findings
 from memwatch.events import EventLog
-from memwatch.history import History
+from memwatch.history import LENGTHS, History
+from memwatch.interval import Interval
 from memwatch.own import OwnCost
 from memwatch.pressure.evidence import evidence_of
 from memwatch.pressure.judge import Memory, judge
@@ -25,6 +26,8 @@ from memwatch.series import figures_of
 from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Snapshot
 from memwatch.stalltrigger import StallTrigger
 from memwatch.story import Story
+from memwatch.ticks import Choice, KeptTick, KeptTicks, packed, tick_of
+from memwatch.tier import Length
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +40,21 @@ class Rules:
     """What may be changed while running."""
 
     interval_seconds: float = 1.0
-    history_seconds: float = 3600.0
+    history_seconds: float = LENGTHS[0].seconds
+    medium_seconds: float = LENGTHS[1].seconds
+    coarse_seconds: float = LENGTHS[2].seconds
     pressure: PressureRules = PressureRules()
     alerts: AlertRules = AlertRules()
+
+    @property
+    def lengths(self) -> tuple[Length, ...]:
+        """The tiers of the history. No tier is finer than the interval."""
+        _, medium, coarse = LENGTHS
+        return (
+            Length(self.interval_seconds, self.history_seconds),
+            Length(max(medium.step_seconds, self.interval_seconds), self.medium_seconds),
+            Length(coarse.step_seconds, self.coarse_seconds),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +85,8 @@ class Monitor:
     ) -> None:
         self.latest: Snapshot | None = None
         self.events = EventLog()
-        self.history = History(capacity_of(rules), rules.interval_seconds)
+        self.history = History(rules.lengths)
+        self.ticks = KeptTicks()
         self.own = OwnCost()
         self.watches: Mapping[str, Watch] = {}
         self.listeners: list[Listener] = []
@@ -81,14 +97,15 @@ class Monitor:
         self._trigger = trigger
         self._memory = Memory()
         self._pace = Pace()
-        self._remembered = Peak()
+        self._interval = Interval()
+        self._choice = Choice()
         self._told_at = -math.inf
         self._told_levels: Mapping[str, Level] = {}
         self._story = Story(self.events)
         self._before: Moment | None = None
         self._complaint = ""
         self._seq = 0
-        self._ring_rules = (rules.interval_seconds, rules.history_seconds)
+        self._lengths = rules.lengths
 
     def run(self, stop: threading.Event) -> None:
         """Tick until told to stop. Returns when `stop` is set; a failing tick is logged and the next one comes."""
@@ -227,15 +244,20 @@ class Monitor:
         )
 
     def _remember(self, now: Moment, snapshot: Snapshot) -> None:
-        wanted = (self.rules.interval_seconds, self.rules.history_seconds)
-        if wanted != self._ring_rules:
-            self.history = self.history.resized(capacity_of(self.rules), self.rules.interval_seconds)
-            self._ring_rules = wanted
-        self._remembered = self._remembered.with_tick(snapshot)
-        since = now.monotonic - self._remembered.at
-        if since >= SAME_INTERVAL * self.rules.interval_seconds and self._remembered.worst is not None:
-            self.history.add(now.boottime, figures_of(self._remembered.worst))
-            self._remembered = Peak(now.monotonic)
+        lengths = self.rules.lengths
+        if lengths != self._lengths:
+            self.history = self.history.resized(lengths)
+            self._lengths = lengths
+        figures = figures_of(snapshot)
+        self._interval.add(snapshot, figures)
+        worst = self._interval.worst or snapshot
+        if now.monotonic - self._interval.began >= SAME_INTERVAL * self.rules.interval_seconds:
+            self.history.add_row(now.boottime, self._interval.row())
+            self._interval = Interval(now.monotonic)
+        chosen = self._choice.of(snapshot, worst)
+        if chosen is not None:
+            tick = tick_of(chosen, now.boottime + chosen.monotonic - now.monotonic, figures_of(chosen))
+            self.ticks.add(KeptTick(tick.boottime, packed(tick)))
 
     def _tell(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
         levels = {pressure.target: pressure.level for pressure in snapshot.pressure}
@@ -245,26 +267,6 @@ class Monitor:
         self._told_at, self._told_levels = snapshot.monotonic, levels
         for listener in self.listeners:
             listener(snapshot, notices)
-
-
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """The worst tick since something was remembered, at monotonic seconds: no spike is lost between two."""
-
-    at: float = -math.inf
-    worst: Snapshot | None = None
-
-    def with_tick(self, snapshot: Snapshot) -> Peak:
-        worse = self.worst is None or _fullness(snapshot) >= _fullness(self.worst)
-        return Peak(self.at, snapshot) if worse else self
-
-
-def _fullness(snapshot: Snapshot) -> float:
-    return max((pressure.ratio for pressure in snapshot.pressure), default=0.0)
-
-
-def capacity_of(rules: Rules) -> int:
-    return max(1, round(rules.history_seconds / rules.interval_seconds))
 
 
 def _new_notice_id() -> str:

@@ -43,6 +43,8 @@ def rules_of(settings: Settings) -> Rules:
     return Rules(
         interval_seconds=settings.sampling.interval.total_seconds(),
         history_seconds=settings.history.length.total_seconds(),
+        medium_seconds=settings.history.medium_length.total_seconds(),
+        coarse_seconds=settings.history.coarse_length.total_seconds(),
         pressure=settings.pressure.rules,
         alerts=settings.alerts.rules,
     )

@@ -22,6 +22,7 @@ NEED_RESTART = (
     "sampling.sysfs",
     "sampling.rootfs",
     "sampling.lock_memory",
+    "history.disk_size",
     "processes.top",
     "processes.interval",
     "alerts.webhooks",

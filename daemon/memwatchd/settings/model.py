@@ -100,6 +100,11 @@ class Sampling(Section):
 
 class History(Section):
     length: Duration = Field(default=seconds(3600), ge=seconds(60), le=seconds(86_400))
+    medium_length: Duration = Field(default=seconds(86_400), ge=seconds(600), le=seconds(30 * 86_400))
+    coarse_length: Duration = Field(default=seconds(30 * 86_400), ge=seconds(3600), le=seconds(366 * 86_400))
+    disk_size: Annotated[int, BeforeValidator(bytes_of), Field(ge=4 << 20, le=4 << 30), Accepts("a size")] = (
+        64 << 20
+    )
 
 
 class Target(Section):
