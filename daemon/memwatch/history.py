@@ -52,15 +52,20 @@ class History:
             for finer, coarser in zip(self.tiers, self.tiers[1:], strict=False):
                 roll_up(finer, coarser)
 
-    def restore(self, past: Sequence[Sequence[Strip]]) -> None:
-        """Put in what was before this start, a list for each tier, oldest first; make of it what is missing."""
+    def restore(self, past: Sequence[Sequence[Strip]]) -> tuple[int, ...]:
+        """Put in what was before this start, a list for each tier, oldest first; make of it what is missing.
+
+        Returns for each tier the number of the row after those that were put in.
+        """
         with self._lock:
             for tier, strips in zip(self.tiers, past, strict=True):
                 for strip in strips:
                     if not len(tier) or (strip.times and strip.times[0] > tier.end):
                         tier.load(strip)
+            put_in = tuple(tier.added for tier in self.tiers)
             for finer, coarser in zip(self.tiers, self.tiers[1:], strict=False):
                 roll_up(finer, coarser)
+            return put_in
 
     def __len__(self) -> int:
         return len(self.tiers[0])

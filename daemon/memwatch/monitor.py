@@ -25,6 +25,7 @@ from memwatch.schedule import Moment, Pace, next_due, paced, suspended_seconds, 
 from memwatch.series import figures_of
 from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Snapshot
 from memwatch.stalltrigger import StallTrigger
+from memwatch.store.keeper import Keeper
 from memwatch.story import Story
 from memwatch.ticks import Choice, KeptTick, KeptTicks, packed, tick_of
 from memwatch.tier import Length
@@ -87,6 +88,7 @@ class Monitor:
         self.events = EventLog()
         self.history = History(rules.lengths)
         self.ticks = KeptTicks()
+        self.keeper: Keeper | None = None
         self.own = OwnCost()
         self.watches: Mapping[str, Watch] = {}
         self.listeners: list[Listener] = []
@@ -144,6 +146,13 @@ class Monitor:
         """End the wait for the next tick, so that a loop that was told to stop does. Any thread may call it."""
         if self._trigger is not None:
             self._trigger.wake()
+
+    def keep_on_disk(self, keeper: Keeper) -> None:
+        """Before the first tick: go on with what earlier runs wrote, and have everything to come written."""
+        keeper.restore(lambda: self.history, self.ticks)
+        self._story.recovered(self._clock.wall(), keeper.last_words, keeper.files.shelf.complaints)
+        keeper.start()
+        self.keeper = keeper
 
     def age_seconds(self) -> float | None:
         """How old the latest snapshot is; None before the first."""
@@ -255,9 +264,11 @@ class Monitor:
             self.history.add_row(now.boottime, self._interval.row())
             self._interval = Interval(now.monotonic)
         chosen = self._choice.of(snapshot, worst)
-        if chosen is not None:
-            tick = tick_of(chosen, now.boottime + chosen.monotonic - now.monotonic, figures_of(chosen))
-            self.ticks.add(KeptTick(tick.boottime, packed(tick)))
+        kept = None if chosen is None else _kept(chosen, now)
+        if kept is not None:
+            self.ticks.add(kept)
+        if self.keeper is not None:
+            self.keeper.keep(snapshot, now.boottime, figures, kept)
 
     def _tell(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
         levels = {pressure.target: pressure.level for pressure in snapshot.pressure}
@@ -267,6 +278,11 @@ class Monitor:
         self._told_at, self._told_levels = snapshot.monotonic, levels
         for listener in self.listeners:
             listener(snapshot, notices)
+
+
+def _kept(snapshot: Snapshot, now: Moment) -> KeptTick:
+    tick = tick_of(snapshot, now.boottime + snapshot.monotonic - now.monotonic, figures_of(snapshot))
+    return KeptTick(tick.boottime, packed(tick))
 
 
 def _new_notice_id() -> str:

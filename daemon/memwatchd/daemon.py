@@ -38,11 +38,12 @@ class Daemon:
 
     def __init__(self, settings: Settings, load: Callable[[], Settings]) -> None:
         roots, clock = wiring.roots_of(settings), SystemClock()
+        self.clock, self.identity = clock, wiring.identity_of(roots)
         self.settings = settings
         self.state = open_state(settings.state.dir)
         self.sampler = Sampler(enlist(roots, wiring.collector_options_of(settings)), clock)
         trigger = StallTrigger(roots.procfs / "pressure/memory")
-        self.monitor = Monitor(self.sampler, clock, wiring.rules_of(settings), wiring.identity_of(roots), trigger)
+        self.monitor = Monitor(self.sampler, clock, wiring.rules_of(settings), self.identity, trigger)
         self.finding = Shared(Finder(roots).find, "backends", BACKENDS_DEADLINE_SECONDS)
         self.pages = Pages(lambda: self.monitor.rules.pressure)
         self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)
@@ -68,6 +69,9 @@ class Daemon:
 
     def first_tick(self) -> None:
         """What everybody may ask for from now on."""
+        keeper = wiring.keeper_of(self.settings, self.state.folder, self.clock, self.identity)
+        if keeper is not None:
+            self.monitor.keep_on_disk(keeper)
         first_tick(self.sampler, self.monitor)
 
     def start_ticking(self) -> None:
@@ -90,6 +94,8 @@ class Daemon:
             self._ticking.join(timeout=1.0)
         self.sampler.stop()
         close_all(self.receivers, 2.0)
+        if self.monitor.keeper is not None:
+            self.monitor.keeper.stop()
         self.state.close()
         log.info("memwatchd stopped")
 

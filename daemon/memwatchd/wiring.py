@@ -5,11 +5,14 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 
+from memwatch.clock import Clock
 from memwatch.collector import Roots, read_once
 from memwatch.collectors import CollectorOptions
 from memwatch.monitor import Identity, Rules
 from memwatch.snapshot import Snapshot
+from memwatch.store.keeper import Keeper
 from memwatch_web.options import FaceOptions
 from memwatch_web.webhook_delivery import Receiver
 from memwatchd.settings.model import Settings
@@ -48,6 +51,13 @@ def rules_of(settings: Settings) -> Rules:
         pressure=settings.pressure.rules,
         alerts=settings.alerts.rules,
     )
+
+
+def keeper_of(settings: Settings, folder: Path | None, clock: Clock, identity: Identity) -> Keeper | None:
+    """What writes the history; None without a state folder."""
+    if folder is None:
+        return None
+    return Keeper(folder, settings.history.disk_size, clock, identity.boot_id)
 
 
 def face_options_of(settings: Settings) -> FaceOptions:
