@@ -25,6 +25,8 @@ from memwatch.schedule import Moment, Pace, next_due, paced, suspended_seconds, 
 from memwatch.series import figures_of
 from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Snapshot
 from memwatch.stalltrigger import StallTrigger
+from memwatch.store.ending import LastWords
+from memwatch.store.files import FilesStatus
 from memwatch.store.keeper import Keeper
 from memwatch.story import Story
 from memwatch.ticks import Choice, KeptTick, KeptTicks, packed, tick_of
@@ -108,6 +110,19 @@ class Monitor:
         self._complaint = ""
         self._seq = 0
         self._lengths = rules.lengths
+
+    @property
+    def simulated(self) -> bool:
+        return self._identity.simulated
+
+    @property
+    def last_words(self) -> LastWords | None:
+        """What the run before this one wrote at its end, where that was not a clean one."""
+        return self.keeper.last_words if self.keeper else None
+
+    def files_status(self) -> FilesStatus | None:
+        """What became of writing the history; None where it is only in memory."""
+        return self.keeper.status() if self.keeper else None
 
     def run(self, stop: threading.Event) -> None:
         """Tick until told to stop. Returns when `stop` is set; a failing tick is logged and the next one comes."""

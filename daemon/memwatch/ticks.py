@@ -98,7 +98,7 @@ def tick_of(snapshot: Snapshot, boottime: float, figures: Mapping[str, float]) -
             for one in snapshot.pressure
         ),
         tuple(_holder_of(process) for process in largest),
-        dict(figures),
+        {name: float(value) for name, value in figures.items()},
     )
 
 

@@ -45,7 +45,7 @@ class Daemon:
         trigger = StallTrigger(roots.procfs / "pressure/memory")
         self.monitor = Monitor(self.sampler, clock, wiring.rules_of(settings), self.identity, trigger)
         self.finding = Shared(Finder(roots).find, "backends", BACKENDS_DEADLINE_SECONDS)
-        self.pages = Pages(lambda: self.monitor.rules.pressure)
+        self.pages = Pages(lambda: self.monitor.rules.pressure, lambda: self.monitor.keeper)
         self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)
         self.receivers = wiring.receivers_of(settings)
         self.service = Notifier()

@@ -30,7 +30,7 @@ FLUSH_SECONDS = 30.0
 # So many new rows make it worth writing a tier: what the coarser ones lack is made of the finer ones at a start.
 BATCH_ROWS = (1, 30, 12)
 # How long a tick waits for its own write. A disk that takes longer is not waited for until it answers again.
-PATIENCE_SECONDS = 0.05
+PATIENCE_SECONDS = 0.25
 # Should the disk hang: a minute of ticks at ten a second, about 1 MB.
 MOST_WAITING = 600
 
