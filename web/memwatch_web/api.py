@@ -9,12 +9,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 
-from memwatch.backends.model import Backends
 from memwatch.monitor import Monitor
 from memwatch.snapshot import Snapshot
 from memwatch_web import as_json, past
 from memwatch_web.as_json import JSON_TYPE, answer_bytes, to_bytes
-from memwatch_web.background import NotDone, Shared
+from memwatch_web.background import A, NotDone, Shared, T
+from memwatch_web.inquiries import Inquiries
 from memwatch_web.once import OncePerTick
 from memwatch_web.problems import Problem
 from memwatch_web.stream import Broker, EventStream, sse
@@ -43,15 +43,12 @@ def json_response(value: Any, monitor: Monitor) -> Response:  # noqa: ANN401  JS
     return Response(answer_bytes(value, monitor.simulated), media_type=JSON_TYPE)
 
 
-FindBackends = Shared[Snapshot, Backends]
-
-
-def create_router(monitor: Monitor, broker: Broker, finding: FindBackends) -> APIRouter:
+def create_router(monitor: Monitor, broker: Broker, inquiries: Inquiries) -> APIRouter:
     router = APIRouter(prefix="/api/v1", tags=["memory"])
     for name, render in PARTS:
         _add_part(router, monitor, name, render)
     _add_lists(router, monitor)
-    _add_backends(router, monitor, finding)
+    _add_inquiries(router, monitor, inquiries)
     past.add_routes(router, monitor)
     _add_release(router, monitor)
     _add_stream(router, monitor, broker)
@@ -79,16 +76,26 @@ def _add_lists(router: APIRouter, monitor: Monitor) -> None:
         return json_response(as_json.events_json(monitor.events.latest(limit)), monitor)
 
 
-def _add_backends(router: APIRouter, monitor: Monitor, finding: FindBackends) -> None:
+def _add_inquiries(router: APIRouter, monitor: Monitor, inquiries: Inquiries) -> None:
     @router.get("/backends")
     async def backends() -> Response:
         """What can be computed with here (CPU, CUDA, ROCm, Metal, OpenCL, Vulkan), or why not; looks at most once a
         minute."""
-        try:
-            found = await finding.ask(current(monitor))
-        except NotDone as error:
-            raise Problem(503, f"{error}.", headers={"Retry-After": "60"}) from None
+        found = await _answer_of(inquiries.backends, current(monitor))
         return json_response(as_json.backends_json(found), monitor)
+
+    @router.get("/doctor")
+    async def doctor() -> Response:
+        """What is seen of this machine, what is not, why, and what would change that."""
+        found = await _answer_of(inquiries.doctor, current(monitor))
+        return json_response(as_json.examination_json(found), monitor)
+
+
+async def _answer_of(inquiry: Shared[A, T], about: A) -> T:
+    try:
+        return await inquiry.ask(about)
+    except NotDone as error:
+        raise Problem(503, f"{error}.", headers={"Retry-After": "60"}) from None
 
 
 def _add_release(router: APIRouter, monitor: Monitor) -> None:

@@ -17,7 +17,7 @@ from memwatch.store.ending import LastWords
 from memwatch.store.keeper import Keeper
 from memwatch_web import wording
 from memwatch_web.bars import bars_of
-from memwatch_web.glance import by_footprint, cuda_free_of, latest_of, room_of, worst_of
+from memwatch_web.glance import by_footprint, cuda_free_of, has_figures, latest_of, room_of, worst_of
 from memwatch_web.last_words import picture_of
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -141,6 +141,7 @@ def create_environment() -> Environment:
     environment.filters |= {name: getattr(wording, name) for name in WORDS}
     environment.filters["percent"] = lambda part: f"{part * 100:.3f}%"
     environment.tests["absent"] = lambda value: isinstance(value, Absent)
+    environment.tests["told"] = has_figures
     environment.globals |= {
         "version": __version__,
         "paths": PATHS,
