@@ -20,11 +20,11 @@ from memwatch.own import OwnCost
 from memwatch.pressure.evidence import evidence_of
 from memwatch.pressure.judge import Memory, judge
 from memwatch.pressure.rules import PressureRules
-from memwatch.sampler import Sampler
+from memwatch.sampler import Gatherer
 from memwatch.schedule import Moment, Pace, next_due, paced, suspended_seconds, wall_jump_seconds
 from memwatch.series import figures_of
 from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Snapshot
-from memwatch.stalltrigger import StallTrigger
+from memwatch.stalltrigger import Sleep
 from memwatch.store.ending import LastWords
 from memwatch.store.files import FilesStatus
 from memwatch.store.keeper import Keeper
@@ -75,16 +75,18 @@ Listener = Callable[[Snapshot, tuple[Notice, ...]], None]
 class Monitor:
     """Owns the loop and what it remembers. `latest` is the last finished snapshot; any thread may take it.
 
+    `speed` says how fast the time of a recording passes; it is None on a machine, where ticks hurry near the edge.
     Listeners are told once an interval and whenever a level changes, however fast the ticks come.
     """
 
     def __init__(
         self,
-        sampler: Sampler,
+        sampler: Gatherer,
         clock: Clock,
         rules: Rules,
         identity: Identity,
-        trigger: StallTrigger | None = None,
+        trigger: Sleep | None = None,
+        speed: float | None = None,
     ) -> None:
         self.latest: Snapshot | None = None
         self.events = EventLog()
@@ -97,8 +99,9 @@ class Monitor:
         self.rules = rules
         self._sampler = sampler
         self._clock = clock
-        self._identity = identity
+        self.identity = identity
         self._trigger = trigger
+        self._speed = speed
         self._memory = Memory()
         self._pace = Pace()
         self._interval = Interval()
@@ -113,7 +116,7 @@ class Monitor:
 
     @property
     def simulated(self) -> bool:
-        return self._identity.simulated
+        return self.identity.simulated
 
     @property
     def last_words(self) -> LastWords | None:
@@ -147,7 +150,7 @@ class Monitor:
         findings, statuses = self._sampler.gather()
         evidence = evidence_of(findings, now.monotonic, rules.pressure, resumed)
         pressure, self._memory = judge(evidence, self._memory, rules.pressure)
-        self._pace = paced(self._pace, pressure, now.monotonic)
+        self._pace = paced(self._pace, pressure if self._speed is None else (), now.monotonic)
         self.watches, notices = step(self.watches, pressure, now.monotonic, now.wall, rules.alerts, _new_notice_id)
         snapshot = self._snapshot(now, rules, findings, statuses, pressure, lag_seconds)
         self._story.tell(self.latest, snapshot, notices)
@@ -170,8 +173,10 @@ class Monitor:
         self.keeper = keeper
 
     def age_seconds(self) -> float | None:
-        """How old the latest snapshot is; None before the first."""
-        return None if self.latest is None else self._clock.monotonic() - self.latest.monotonic
+        """How old the latest snapshot is, by a clock on the wall; None before the first."""
+        if self.latest is None:
+            return None
+        return (self._clock.monotonic() - self.latest.monotonic) / (self._speed or 1.0)
 
     def to_wall(self, boottime: float) -> float:
         """A boot time as wall clock time, by the clocks of now."""
@@ -185,6 +190,10 @@ class Monitor:
         names = self._sampler.release(seconds)
         self._story.released(self._clock.wall(), names, seconds)
         return names
+
+    def replayed_again(self) -> None:
+        """What is played has come to its end and begins anew."""
+        self.events.add(self._clock.wall(), "replay", "the recording begins again")
 
     def reconfigure(self, rules: Rules) -> None:
         """Use other rules from the next tick on. Any thread may call it."""
@@ -250,10 +259,10 @@ class Monitor:
             seq=self._seq,
             unix=now.wall,
             monotonic=now.monotonic,
-            boot_id=self._identity.boot_id,
-            host=self._identity.host,
+            boot_id=self.identity.boot_id,
+            host=self.identity.host,
             interval_seconds=rules.interval_seconds,
-            simulated=self._identity.simulated,
+            simulated=self.identity.simulated,
             machine=findings.machine or Machine(),
             own=self.own.read(lag_seconds),
             pools=findings.pools,

@@ -81,14 +81,21 @@ def _add_inquiries(router: APIRouter, monitor: Monitor, inquiries: Inquiries) ->
     async def backends() -> Response:
         """What can be computed with here (CPU, CUDA, ROCm, Metal, OpenCL, Vulkan), or why not; looks at most once a
         minute."""
+        refuse_simulated(monitor)
         found = await _answer_of(inquiries.backends, current(monitor))
         return json_response(as_json.backends_json(found), monitor)
 
     @router.get("/doctor")
     async def doctor() -> Response:
         """What is seen of this machine, what is not, why, and what would change that."""
+        refuse_simulated(monitor)
         found = await _answer_of(inquiries.doctor, current(monitor))
         return json_response(as_json.examination_json(found), monitor)
+
+
+def refuse_simulated(monitor: Monitor) -> None:
+    if monitor.simulated:
+        raise Problem(404, "this machine is simulated: it has no libraries and device files to look at.")
 
 
 async def _answer_of(inquiry: Shared[A, T], about: A) -> T:

@@ -52,7 +52,7 @@ def create_app(
         redoc_url=None,
         **_no_telemetry(),
     )
-    problems.install(app)
+    problems.install(app, monitor.simulated)
     exporter = Exporter(
         __version__, lambda: monitor.watches, notifiers, lambda: options().process_metrics, monitor.files_status
     )

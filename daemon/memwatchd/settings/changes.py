@@ -18,6 +18,8 @@ Path = tuple[str, ...]
 NEED_RESTART = (
     "web.listen",
     "state",
+    "replay",
+    "recording",
     "sampling.procfs",
     "sampling.sysfs",
     "sampling.rootfs",

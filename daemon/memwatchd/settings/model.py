@@ -45,6 +45,7 @@ def checked_url(value: object) -> str:
     return str(value).rstrip("/")
 
 
+DEMOS = ("dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", "rtx4090", "macbook")
 Duration = Annotated[timedelta, BeforeValidator(duration_of)]
 Percent = Annotated[float, Field(gt=0, le=100)]
 Folder = Annotated[Path, BeforeValidator(folder_of), Accepts("a folder that exists")]
@@ -87,6 +88,32 @@ class State(Section):
         Path | None,
         BeforeValidator(new_folder_of),
         Accepts("the path of a folder", '"/var/lib/memwatchd"'),
+    ] = None
+
+
+class Replay(Section):
+    """What to show in place of this machine."""
+
+    demo: Annotated[
+        Literal["dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", "rtx4090", "macbook"] | None,
+        Accepts(f"one of {', '.join(DEMOS)}", '"dgx-spark"'),
+    ] = None
+    file: Annotated[
+        Path | None, BeforeValidator(new_folder_of), Accepts("the path of a file", '"box.memwatch"')
+    ] = None
+    speed: float = Field(default=1.0, ge=0.1, le=100)
+    salvage: bool = False
+
+    @model_validator(mode="after")
+    def _refuse_two(self) -> Replay:
+        if self.demo and self.file:
+            raise Refused("names both a demo machine and a recording; use one of them", (("demo",), ("file",)))
+        return self
+
+
+class Recording(Section):
+    file: Annotated[
+        Path | None, BeforeValidator(new_folder_of), Accepts("the path of a file", '"box.memwatch"')
     ] = None
 
 
@@ -284,6 +311,8 @@ class Sections(Section):
 
     web: Web = Web()
     state: State = State()
+    replay: Replay = Replay()
+    recording: Recording = Recording()
     sampling: Sampling = Sampling()
     history: History = History()
     pressure: Pressure = Pressure()
