@@ -38,11 +38,11 @@ class Broken:
 class RecordingFile:
     """Open for writing: new, or the next part of a recording. `write` raises OSError where the disk does."""
 
-    def __init__(self, path: Path, **header: Any) -> None:  # noqa: ANN401  JSON
+    def __init__(self, path: Path, level: int = 6, **header: Any) -> None:  # noqa: ANN401  JSON
         if path.exists() and path.stat().st_size:
             first_line(path)  # refuses what is no recording
         self._file = path.open("ab")
-        self._deflater = zlib.compressobj(6, zlib.DEFLATED, GZIP)
+        self._deflater = zlib.compressobj(level, zlib.DEFLATED, GZIP)
         self.lines = 0
         self.write(json.dumps({KEY: FORMAT, "version": __version__, **header}).encode())
 
