@@ -8,12 +8,21 @@ import select
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 log = logging.getLogger(__name__)
 
 # Some task stalled for 7 % of the window. Without CAP_SYS_RESOURCE the window has to be a multiple of 2 s (Linux
 # commit d82caa27, 2023); before that commit, and with PSI switched off, there is no trigger for anybody else.
 LADDER = (b"some 70000 1000000\0", b"some 140000 2000000\0")
+
+
+class Sleep(Protocol):
+    """How the loop waits for its next tick: `wait` returns True where it should look at once; `wake` ends it."""
+
+    def wait(self, seconds: float, stop: threading.Event) -> bool: ...
+
+    def wake(self) -> None: ...
 
 
 class StallTrigger:

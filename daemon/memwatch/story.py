@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from memwatch.alerts import Notice
 from memwatch.events import EventLog
 from memwatch.model import Absent
 from memwatch.snapshot import CollectorStatus, Kernel, Level, Snapshot
+from memwatch.store.ending import LastWords
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +49,12 @@ class Story:
 
     def reloaded(self, unix: float) -> None:
         self._say(unix, "reloaded", "settings were read again")
+
+    def recovered(self, unix: float, words: LastWords | None, complaints: Sequence[str]) -> None:
+        for complaint in complaints:
+            self._events.add(unix, "history", complaint)
+        if words is not None:
+            self._say(unix, "unclean", words.sentence)
 
     def released(self, unix: float, names: list[str], seconds: float) -> None:
         if names:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bench_history import bench_history
+from bench_store import bench_store
 from subjects import Subject, cpu_seconds, free_port, load, rss_mib, running, subjects, wakeups
 
 from memwatch.clock import SystemClock
@@ -93,4 +95,6 @@ if __name__ == "__main__":
     parser.add_argument("--times", type=int, default=3000, help="how often each reading is repeated")
     options = parser.parse_args()
     bench_reading(options.times)
+    bench_history()
+    bench_store()
     bench_daemons(options.seconds)

@@ -13,6 +13,8 @@ LevelWord = Literal["low", "medium", "high", "critical"]
 class Answer(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
+    simulated: bool = Field(default=False, description="True in what --demo and --replay answer.")
+
 
 class Figures(Answer):
     absent: dict[str, Reason] = Field(default_factory=dict, description="Why a field of this object is null.")
@@ -260,6 +262,59 @@ class History(Answer):
     to: float
     points: int
     series: list[Series]
+
+
+class TickPool(Figures):
+    id: str
+    label: str
+    size_bytes: int
+    used_bytes: int | None
+    available_bytes: int | None
+
+
+class TickPressure(Answer):
+    target: str
+    label: str
+    level: LevelWord
+    ratio: float
+    reasons: list[str]
+
+
+class TickProcess(Figures):
+    pid: int
+    name: str
+    user: str | None
+    unit: str | None
+    container: str | None
+    rss_bytes: int | None
+    footprint_bytes: int | None
+    device_bytes: dict[str, int | dict[str, Reason] | None]
+
+
+class Tick(Answer):
+    """A tick that mattered, with the processes that held the most memory."""
+
+    time: str
+    unix: float
+    pools: list[TickPool]
+    pressure: list[TickPressure]
+    processes: list[TickProcess]
+
+
+class Sample(Answer):
+    unix: float
+    figures: dict[str, float] = Field(description="By the names of series.")
+
+
+class LastWords(Answer):
+    """The last two minutes of a run that did not end cleanly, at full resolution."""
+
+    time: str = Field(description="Of the last sample.")
+    unix: float
+    machine_restarted: bool = Field(description="False where only memwatchd ended.")
+    text: str
+    samples: list[Sample]
+    last: Tick | None = Field(description="The last tick of which is known who held the memory.")
 
 
 class BackendDevice(Figures):
