@@ -9,19 +9,9 @@ import pytest
 
 from machine_folders import machine_folder, plain
 from memwatch.collector import Roots, Unavailable, Unreadable
+from memwatch.collectors._cgroup_mounts import V1, V2, home_of
 from memwatch.collectors._cgroups import Place, in_container, parse_cgroup, parse_mountinfo, place_of
-from memwatch.collectors.cgroup import (
-    NOTE,
-    V1,
-    V2,
-    Collector,
-    Group,
-    binding,
-    home_of,
-    parse_limit,
-    parse_size,
-    used_of,
-)
+from memwatch.collectors.cgroup import NOTE, Collector, Group, binding, parse_limit, parse_size, used_of
 
 ID = "3fa9c1d07be24586" * 4
 GIB = 1 << 30

@@ -14,6 +14,7 @@ from memwatch.apple.reading import AppleReading
 from memwatch.drm.reading import DrmReading
 from memwatch.model import Absent, Device, Pool, Process, Share
 from memwatch.nvml.reading import NvmlReading
+from memwatch.owners import Owner
 from memwatch.snapshot import Kernel, Machine, Node, ProcessScan, Stalls, Swap, Zram
 from memwatch.tegra.reading import NvMapReading, TegraReading, TegrastatsReading
 
@@ -49,6 +50,8 @@ class Findings:
     devices: tuple[Device, ...] = ()
     processes: tuple[Process, ...] = ()
     process_scan: ProcessScan | None = None
+    owners: tuple[Owner, ...] = ()
+    container_names: Mapping[str, str] | None = None
     machine: Machine | None = None
     swap: Swap | None = None
     zram: Zram | None = None
@@ -73,6 +76,7 @@ class Findings:
         readings: dict[str, Any] = {name: getattr(self, name) for name in READINGS}
         return Findings(
             machine=self.machine,
+            container_names=self.container_names,
             pci_gpus=self.pci_gpus,
             pools=tuple(aged_pool(pool) for pool in self.pools),
             shares=tuple(aged_share(share) for share in self.shares),
@@ -136,7 +140,8 @@ class Collector(Protocol):
     `may_block` is true for a source whose reads can wait for somebody (a process, a driver): such a
     collector gets a thread of its own and never delays a tick. `collect` raises `Unreadable` or `OSError`
     when the source fails; any other exception is a defect and is counted as one. A collector that holds a
-    device also has `release(seconds)`: let go of it, so that an administrator can reset it.
+    device also has `release(seconds)`: let go of it, so that an administrator can reset it. One that may be
+    asked more often when memory is nearly full has `hurried_seconds`, the least time between two answers then.
     """
 
     name: str

@@ -44,6 +44,8 @@ def merged(findings: Sequence[Findings]) -> Findings:
         devices=tuple(device for found in findings for device in found.devices),
         processes=tuple(process for found in findings for process in found.processes),
         process_scan=_first([found.process_scan for found in findings]),
+        container_names=_first([found.container_names for found in findings]),
+        owners=tuple(owner for found in findings for owner in found.owners),
         machine=tegra.machine_of(_first([found.machine for found in findings]), readings["tegra"]),
         swap=_first([found.swap for found in findings]),
         zram=zram,

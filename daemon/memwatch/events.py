@@ -12,7 +12,7 @@ KEPT_EVENTS = 1000
 @dataclass(frozen=True, slots=True)
 class Event:
     """`kind`: started, reloaded, level, alert, oom_kill, suspend, clock, late, collector, release,
-    unclean, history, replay."""
+    unclean, history, replay, leak."""
 
     seq: int
     unix: float

@@ -14,8 +14,10 @@ from memwatch.alerts import AlertRules, Notice, Watch, step
 from memwatch.clock import Clock
 from memwatch.collector import Findings
 from memwatch.events import EventLog
+from memwatch.growth import Growth
 from memwatch.history import LENGTHS, History
 from memwatch.interval import Interval
+from memwatch.leaks import LeakRules
 from memwatch.own import OwnCost
 from memwatch.pressure.evidence import evidence_of
 from memwatch.pressure.judge import Memory, judge
@@ -48,6 +50,7 @@ class Rules:
     coarse_seconds: float = LENGTHS[2].seconds
     pressure: PressureRules = PressureRules()
     alerts: AlertRules = AlertRules()
+    leaks: LeakRules = LeakRules()
 
     @property
     def lengths(self) -> tuple[Length, ...]:
@@ -93,6 +96,7 @@ class Monitor:
         self.history = History(rules.lengths)
         self.ticks = KeptTicks()
         self.keeper: Keeper | None = None
+        self.growth = Growth()
         self.own = OwnCost()
         self.watches: Mapping[str, Watch] = {}
         self.listeners: list[Listener] = []
@@ -151,9 +155,11 @@ class Monitor:
         evidence = evidence_of(findings, now.monotonic, rules.pressure, resumed)
         pressure, self._memory = judge(evidence, self._memory, rules.pressure)
         self._pace = paced(self._pace, pressure if self._speed is None else (), now.monotonic)
+        self._sampler.hurry(self._pace.fast)
         self.watches, notices = step(self.watches, pressure, now.monotonic, now.wall, rules.alerts, _new_notice_id)
         snapshot = self._snapshot(now, rules, findings, statuses, pressure, lag_seconds)
         self._story.tell(self.latest, snapshot, notices)
+        self._story.suspected(now.wall, self.growth.add(now.boottime, snapshot.processes, rules.leaks))
         self._remember(now, snapshot)
         self.own.tick_duration_seconds = self._clock.monotonic() - now.monotonic
         self.latest = snapshot
@@ -252,7 +258,7 @@ class Monitor:
         self._seq += 1
         found = {
             name: getattr(findings, name)
-            for name in ("process_scan", "swap", "zram", "stalls", "kernel")
+            for name in ("process_scan", "container_names", "swap", "zram", "stalls", "kernel")
             if getattr(findings, name) is not None
         }
         return Snapshot(
@@ -269,6 +275,7 @@ class Monitor:
             shares=findings.shares,
             devices=findings.devices,
             processes=findings.processes,
+            owners=findings.owners,
             nodes=findings.nodes,
             tegrastats=tegrastats_of(findings),
             pressure=pressure,

@@ -21,6 +21,7 @@ from memwatch.model import (
     refuse_negative,
     total_of,
 )
+from memwatch.owners import Owner
 
 CollectorState = Literal["ok", "starting", "failing", "stalled", "unavailable"]
 
@@ -182,10 +183,16 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class ProcessScan:
-    """How much of the process table the list of processes stands for."""
+    """How much of the process table the list of processes stands for.
+
+    `process_list` is `complete`, or `partial` where some processes cannot be seen; then `note` says why, in a
+    sentence. `unreadable` are those that were there and could not be read, most of them because they ended.
+    """
 
     seen: int
     unreadable: int
+    process_list: Literal["complete", "partial"] = "complete"
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +246,8 @@ class Snapshot:
     devices: tuple[Device, ...] = ()
     processes: tuple[Process, ...] = ()
     process_scan: ProcessScan | Absent = Absent.NOT_AVAILABLE
+    owners: tuple[Owner, ...] = ()
+    container_names: Mapping[str, str] = field(default_factory=dict)
     swap: Swap | Absent = Absent.NOT_AVAILABLE
     zram: Zram | Absent = Absent.NOT_AVAILABLE
     stalls: Stalls | Absent = Absent.NOT_AVAILABLE

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from memwatch.alerts import Notice
 from memwatch.events import EventLog
+from memwatch.leaks import Suspect
 from memwatch.model import Absent
 from memwatch.snapshot import CollectorStatus, Kernel, Level, Snapshot
 from memwatch.store.ending import LastWords
@@ -59,6 +60,12 @@ class Story:
     def released(self, unix: float, names: list[str], seconds: float) -> None:
         if names:
             self._say(unix, "release", f"devices were released for {seconds:.0f} s by {', '.join(names)}")
+
+    def suspected(self, unix: float, suspects: Iterable[Suspect]) -> None:
+        for suspect in suspects:
+            process = suspect.process
+            what = f"suspected leak: {process.name} (process {process.pid}) {suspect.evidence}"
+            self._say(unix, "leak", what)
 
     def _tell_levels(self, before: Snapshot, now: Snapshot) -> None:
         levels = {pressure.target: pressure.level for pressure in before.pressure}

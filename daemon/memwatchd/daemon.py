@@ -14,6 +14,7 @@ from memwatch.collector import Roots
 from memwatch.collectors import enlist
 from memwatch.doctor.examiner import Examiner
 from memwatch.monitor import Monitor
+from memwatch.pss import PssReader
 from memwatch.sampler import Gatherer, Sampler
 from memwatch.snapshot import Snapshot
 from memwatch.stalltrigger import StallTrigger
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 
 # Longer than a driver of OpenCL may take to answer: what takes longer is a file system that hangs.
 INQUIRY_DEADLINE_SECONDS = 20.0
+# The kernel walks 100 GiB of a process in a second; longer, and somebody holds that process's lock.
+PSS_DEADLINE_SECONDS = 10.0
 
 
 class Daemon:
@@ -53,8 +56,9 @@ class Daemon:
         self.inquiries = Inquiries(
             Shared(Finder(roots).find, "backends", INQUIRY_DEADLINE_SECONDS),
             Shared(Examiner(roots).examine, "the machine", INQUIRY_DEADLINE_SECONDS),
+            Shared(PssReader(roots).read, "a PSS", PSS_DEADLINE_SECONDS),
         )
-        self.pages = Pages(lambda: self.monitor.rules.pressure, lambda: self.monitor.keeper)
+        self.pages = Pages(lambda: self.monitor.rules.pressure, lambda: self.monitor.keeper, self.monitor.growth)
         self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)
         self.receivers = wiring.receivers_of(settings) if self.player is None else []
         self.service = Notifier()

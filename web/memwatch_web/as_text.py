@@ -77,7 +77,7 @@ def _host(snapshot: Snapshot) -> Iterator[str]:
 def _processes(snapshot: Snapshot) -> Iterator[str]:
     yield f"{'largest processes':<22} {'pid':>8} {'footprint':>11} {'resident':>11}  of"
     for process in by_footprint(snapshot)[:TOP]:
-        sizes = f"{wording.size(process.footprint_bytes):>11} {wording.size(process.rss_bytes):>11}"
+        sizes = f"{wording.footprint(process):>11} {wording.size(process.rss_bytes):>11}"
         yield f"{process.name[:22]:<22} {process.pid:>8} {sizes}  {_owner(process)}"
 
 

@@ -43,6 +43,7 @@ class Pool(Figures):
     )
     reserved_bytes: int | None
     unattributed_bytes: int | None = Field(description="Used, and nobody known holds it.")
+    unattributed_note: str = Field(description="What that usually is on a machine like this; may be empty.")
     overlap: bool = Field(description="True where the known holders add up to more than is used.")
     set_aside_bytes: int = Field(
         description="Set aside for one purpose (huge pages): left out of the pressure ratio."
@@ -110,15 +111,26 @@ class Process(Figures):
     user: str | None
     unit: str | None
     container: str | None
+    container_name: str | None = Field(description="Null unless a runtime's socket is configured and knows it.")
+    pod: str | None = Field(description="The uid of a Kubernetes pod.")
+    job: str | None = Field(description="The number of a Slurm job.")
+    command: str | None = Field(description="Null unless command_lines is set.")
     rss_bytes: int | None
+    swap_bytes: int | None
     device_bytes: dict[str, int | dict[str, Reason] | None]
-    footprint_bytes: int | None
+    footprint_bytes: int | None = Field(
+        description="Null where it is not one figure: where what is held of a device may be resident as well."
+    )
+    footprint_low_bytes: int | None
+    footprint_high_bytes: int | None
     footprint_basis: str
 
 
 class ProcessScan(Answer):
     seen: int
     unreadable: int
+    process_list: Literal["complete", "partial"]
+    note: str | None = Field(description="Why the list is partial.")
 
 
 class Swap(Figures):

@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from memwatch import __version__
+from memwatch.growth import Growth
 from memwatch.model import Absent
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Snapshot
@@ -19,6 +20,7 @@ from memwatch_web import wording
 from memwatch_web.bars import bars_of
 from memwatch_web.devices import entries_of
 from memwatch_web.glance import by_footprint, cuda_free_of, has_figures, latest_of, room_of, worst_of
+from memwatch_web.holders import who_of
 from memwatch_web.last_words import picture_of
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -30,6 +32,7 @@ WORDS = (
     "api",
     "architecture",
     "basis",
+    "change",
     "clock",
     "content",
     "content_sentence",
@@ -51,7 +54,8 @@ TOLD_SECONDS = 86_400.0
 
 
 class Pages:
-    """Renders the pages by name. `rules` is asked at each rendering: the settings may be read again."""
+    """Renders the pages by name. `rules` is asked at each rendering: the settings may be read again. `growth` is
+    what the monitor remembers of processes."""
 
     names = tuple(PATHS)
 
@@ -59,9 +63,11 @@ class Pages:
         self,
         rules: Callable[[], PressureRules] = PressureRules,
         keeper: Callable[[], Keeper | None] = lambda: None,
+        growth: Growth | None = None,
     ) -> None:
         self._rules = rules
         self._keeper = keeper
+        self._growth = growth or Growth()
         self._cpu = CpuShare()
         self._environment = create_environment()
         self._templates = {name: self._environment.get_template(f"{name}.html") for name in self.names}
@@ -105,6 +111,7 @@ class Pages:
             "bars": bars_of(snapshot, {pool.id: rules.for_target(pool.id) for pool in snapshot.pools}),
             "places": sorted({place for process in snapshot.processes for place in process.device_bytes}),
             "processes": by_footprint(snapshot)[: TOP_PROCESSES if name == "overview" else None],
+            "who": who_of(snapshot, self._growth) if name == "processes" else None,
             "cpu": self._cpu.of(snapshot),
             "files": keeper.status() if keeper else None,
             "words": words if words and snapshot.unix - words.unix < TOLD_SECONDS else None,
@@ -149,6 +156,7 @@ def create_environment() -> Environment:
     environment.globals |= {
         "version": __version__,
         "paths": PATHS,
+        "between": wording.between,
         "verdict": wording.verdict,
         "waited": wording.waited,
         "count": wording.count,

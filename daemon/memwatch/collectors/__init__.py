@@ -17,6 +17,7 @@ from memwatch.collectors import (
     apple,
     buddyinfo,
     cgroup,
+    containers,
     drm,
     machine,
     memory,
@@ -41,8 +42,10 @@ class CollectorOptions:
 
     top: int = 50
     processes_period_seconds: float = 10.0
+    command_lines: bool = False
     cgroup_scope: cgroup.Scope = "auto"
     helper_pause_seconds: float = nvml.PAUSE_SECONDS
+    container_socket: str | None = None
     tegra_board: str = "auto"
     tegrastats_path: str = "auto"
     tegrastats_interval_seconds: float = 1.0
@@ -58,6 +61,7 @@ def enlist(roots: Roots, options: CollectorOptions, platform: str = sys.platform
 
 def _of_linux(roots: Roots, options: CollectorOptions) -> list[Enlisted]:
     top, period, scope = options.top, options.processes_period_seconds, options.cgroup_scope
+    commands = options.command_lines
     page, ticks = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
     gpu_pids, pause = GpuPids(), options.helper_pause_seconds
     board = options.tegra_board
@@ -72,6 +76,7 @@ def _of_linux(roots: Roots, options: CollectorOptions) -> list[Enlisted]:
         Enlisted("numa", partial(numa.Collector, roots), numa.Collector.may_block),
         Enlisted("zram", partial(zram.Collector, roots), zram.Collector.may_block),
         Enlisted("cgroup", partial(cgroup.Collector, roots, scope), cgroup.Collector.may_block),
+        Enlisted("containers", partial(containers.Collector, options.container_socket), True),
         Enlisted("machine", partial(machine.Collector, roots), machine.Collector.may_block),
         Enlisted("tegra", partial(tegra.Collector, roots, board), tegra.Collector.may_block),
         Enlisted("nvmap", partial(nvmap.Collector, roots, gpu_pids, board), nvmap.Collector.may_block),
@@ -82,7 +87,9 @@ def _of_linux(roots: Roots, options: CollectorOptions) -> list[Enlisted]:
         Enlisted("amdsmi", partial(amdsmi.Collector, roots, options.amdsmi_pause_seconds), True),
         Enlisted("amd_cli", partial(amd_cli.Collector, roots), amd_cli.Collector.may_block),
         Enlisted("drm", partial(drm.Collector, roots, gpu_pids), drm.Collector.may_block),
-        Enlisted("processes", partial(processes.Collector, roots, top, period, page, ticks, gpu_pids), True),
+        Enlisted(
+            "processes", partial(processes.Collector, roots, top, period, page, ticks, gpu_pids, commands), True
+        ),
     ]
 
 

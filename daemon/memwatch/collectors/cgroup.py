@@ -5,65 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal
 
 from memwatch.collector import Findings, Roots, Unavailable, Unreadable, read_once
-from memwatch.collectors._cgroups import Mount, in_container, parse_cgroup, parse_mountinfo
-from memwatch.model import Absent, Quality, Share, ShareKind
+from memwatch.collectors._cgroup_mounts import Version, home_of, parse_figure
+from memwatch.collectors._cgroups import in_container
+from memwatch.model import Absent, Share, ShareKind
 
 Scope = Literal["auto", "host", "cgroup"]
 
 _MEM_TOTAL = re.compile(rb"^MemTotal: +(\d{1,19}) kB\n", re.MULTILINE)
 
 NOTE = "does not include GPU memory on unified machines"
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """What the files of a cgroup version are called, and which part of the usage can be had back.
-
-    Usage counts the page cache. What the kernel would drop under pressure (the file LRUs and, where it is
-    counted, reclaimable slab) is taken off, as MemAvailable does for the machine: used then means the same
-    in a container and in its pool. tmpfs is on the anonymous LRUs, so it stays used, here as there.
-    """
-
-    limit: str
-    usage: str
-    reclaimable: tuple[str, ...]
-    source: str
-    quality: Quality
-
-
-V2 = Version(
-    "memory.max",
-    "memory.current",
-    ("inactive_file", "active_file", "slab_reclaimable"),
-    "cgroup2:memory.current less file cache and reclaimable slab",
-    Quality.DERIVED,
-)
-# Documentation/admin-guide/cgroup-v1/memory.rst, 5.5, calls usage_in_bytes a "fuzz value".
-V1 = Version(
-    "memory.limit_in_bytes",
-    "memory.usage_in_bytes",
-    ("total_inactive_file", "total_active_file"),
-    "cgroup1:memory.usage_in_bytes less file cache",
-    Quality.ESTIMATED,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Home:
-    """The cgroup this process is in: where its hierarchy is mounted, and the way from there."""
-
-    version: Version
-    mount: Path
-    way: PurePosixPath
-
-    @property
-    def folders(self) -> list[Path]:
-        """All that can be seen, from the outermost to this process's own."""
-        return [self.mount / parent for parent in reversed([self.way, *self.way.parents])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +35,6 @@ def parse_limit(data: bytes) -> int | None:
     if text == b"max":
         return None
     return parse_figure(data)
-
-
-def parse_figure(data: bytes) -> int:
-    text = data.strip()
-    if not text.isdigit() or len(text) > 20:
-        raise Unreadable(f"cgroup: {data[:40]!r} is not a number of bytes")
-    return int(text)
 
 
 def parse_size(meminfo: bytes) -> int:
@@ -112,37 +59,6 @@ def used_of(version: Version, usage: int, stat: dict[str, int]) -> int:
     if version.reclaimable[0] not in stat:
         raise Unreadable(f"cgroup: memory.stat has no line {version.reclaimable[0]}")
     return max(0, usage - sum(stat.get(key, 0) for key in version.reclaimable))
-
-
-def home_of(cgroup: bytes, mountinfo: bytes, roots: Roots) -> Home:
-    """Which cgroup is ours. In a hybrid layout memory is counted by version 1, and version 2 has no files of it."""
-    paths, mounts = parse_cgroup(cgroup), parse_mountinfo(mountinfo)
-    if "memory" in paths:
-        version, path = V1, paths["memory"]
-        found = [mount for mount in mounts if mount.kind == "cgroup" and "memory" in mount.options.split(",")]
-    elif "" in paths:
-        version, path = V2, paths[""]
-        found = [mount for mount in mounts if mount.kind == "cgroup2"]
-    else:
-        raise Unavailable("self/cgroup names no hierarchy that counts memory")
-    if not found:
-        raise Unavailable(f"self/mountinfo: the hierarchy with {version.usage} is not mounted")
-    mount = next((mount for mount in found if _covers(mount, path)), found[0])
-    way = PurePosixPath(path).relative_to(mount.root) if _covers(mount, path) else PurePosixPath()
-    return Home(version, _under(roots, mount.point), way)
-
-
-def _covers(mount: Mount, path: str) -> bool:
-    """Whether the cgroup can be seen through this mount. Where it cannot, the mount is the nearest we get."""
-    here = PurePosixPath(path)
-    return ".." not in here.parts and here.is_relative_to(mount.root)
-
-
-def _under(roots: Roots, point: str) -> Path:
-    path = PurePosixPath(point)
-    if path.is_relative_to("/sys"):
-        return roots.sysfs / path.relative_to("/sys")
-    return roots.rootfs / point.lstrip("/")
 
 
 def binding(groups: Iterable[Group], size_bytes: int) -> Group | None:
