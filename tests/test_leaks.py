@@ -124,6 +124,7 @@ def test_since_any_time_of_the_last_hour() -> None:
     first, second = growth.since(900.0, UNIX + 900)
 
     assert (first.process.pid, first.grown_bytes, first.whole) == (2, 9 * GIB, True)
+    assert (first.from_boottime, first.to_boottime) == (1200.0, 1800.0)
     assert (second.process.pid, second.grown_bytes, second.whole) == (1, 900 * MIB, True)
 
 

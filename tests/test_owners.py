@@ -225,6 +225,24 @@ def test_a_process_that_is_moved_is_found_again(tmp_path: Path) -> None:
     assert after == {"init.scope": 3, "late.service": 1}
 
 
+def test_one_that_was_listed_as_it_moved_is_found_again(tmp_path: Path) -> None:
+    """Caught among the largest before it was put into its unit, then not among them any more: found after all."""
+    roots = host(tmp_path, *V2)
+    add_process(roots.procfs, stat_line(10, rss=500), cgroup=b"0::/init.scope\n")
+    add_process(roots.procfs, stat_line(11, rss=100), cgroup=b"0::/init.scope\n")
+    collector = Collector(roots, top=1, page_size=4096)
+    collector.collect()
+    add_process(roots.procfs, stat_line(10, rss=50), cgroup=b"0::/system.slice/late.service\n")
+
+    owners = collector.collect().owners
+    collector.close()
+
+    assert {owner.name: owner.rss_bytes >> 12 for owner in owners if owner.kind == "unit"} == {
+        "init.scope": 100,
+        "late.service": 50,
+    }
+
+
 @pytest.mark.parametrize("configured", [False, True])
 def test_command_lines_only_where_configured(tmp_path: Path, configured: bool) -> None:
     """Off, they are not even opened; on, they are cut where they get long."""

@@ -30,7 +30,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """What a process held at two moments (boot time). `whole`: the first of them is the one that was asked for."""
+    """What a process held at two moments (boot time). `whole`: all that it grew by since the one asked for."""
 
     process: Process
     from_boottime: float
@@ -190,6 +190,7 @@ def _grown_in(track: Track | None, window: float) -> Bytes:
 def _grown_since(track: Track, boottime: float, unix: float) -> Grown:
     newest, size = track.newest
     at, before = track.at(boottime)
-    if at > boottime and track.process.start_time >= unix:
-        return Grown(track.process, boottime, 0, newest, size, whole=True)
+    began = boottime + track.process.start_time - unix
+    if at > boottime and began >= boottime:
+        return Grown(track.process, min(began, newest), 0, newest, size, whole=True)
     return Grown(track.process, at, before, newest, size, whole=at <= boottime)

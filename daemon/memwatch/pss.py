@@ -103,8 +103,8 @@ def _rollup_of(process: Process, folder: int) -> bytes:
         raise NoPss("this kernel has no smaps_rollup, which Linux has since 4.14") from None
     except PermissionError:
         sentence = (
-            f"memwatchd may not read the PSS of process {process.pid}, which is another user's: give memwatchd "
-            "CAP_SYS_PTRACE, or run it as root"
+            f"memwatchd may not read the PSS of process {process.pid}: that takes the process's own user, or "
+            "CAP_SYS_PTRACE, which root has unless it was taken away"
         )
         raise NoPss(sentence, permitted=False) from None
     except OSError:

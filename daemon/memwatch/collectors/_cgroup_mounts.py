@@ -127,5 +127,5 @@ class CgroupUsage:
             return Absent.NOT_PERMITTED
         except Unreadable:
             return Absent.INCONSISTENT
-        except OSError:
+        except (OSError, ValueError):  # ValueError: a NUL, which no real path has
             return None

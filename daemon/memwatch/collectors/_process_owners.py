@@ -43,7 +43,7 @@ class Attribution:
         """By the open folder of a process, which stays its own. Its status, for what else that says."""
         status = read_in(folder, "status", _STATUS_BYTES) or b""
         entry.home, entry.uid = self._homes.read(folder, "cgroup"), parse_uid(status)
-        entry.home_due = self._turn + LATER_TURNS
+        entry.home_due = self._turn + 1 + SOON_TURNS  # the first look at which it is not listed any more
         return status
 
     def _read(self, entry: Entry) -> None:
