@@ -17,11 +17,12 @@ from memwatch.store.ending import LastWords
 from memwatch.store.keeper import Keeper
 from memwatch_web import wording
 from memwatch_web.bars import bars_of
+from memwatch_web.devices import entries_of
 from memwatch_web.glance import by_footprint, cuda_free_of, has_figures, latest_of, room_of, worst_of
 from memwatch_web.last_words import picture_of
 
 TEMPLATES = Path(__file__).parent / "templates"
-PATHS = {"overview": "/", "processes": "/processes", "about": "/about"}
+PATHS = {"overview": "/", "processes": "/processes", "devices": "/devices", "about": "/about"}
 TOP_PROCESSES = 10
 # What templates say `figure | size` with.
 WORDS = (
@@ -34,6 +35,8 @@ WORDS = (
     "content_sentence",
     "duration",
     "exact",
+    "fact",
+    "fault",
     "glued",
     "printable",
     "ratio",
@@ -107,6 +110,7 @@ class Pages:
             "words": words if words and snapshot.unix - words.unix < TOLD_SECONDS else None,
             "room": room_of(snapshot),
             "cuda_free": cuda_free_of(snapshot),
+            "entries": entries_of(snapshot) if name == "devices" else (),
         }
 
 
