@@ -117,8 +117,15 @@ class Host:
         for name, value in values.items():
             text = re.sub(rf"^({re.escape(name)}:\s+)\d+", rf"\g<1>{value}", text, flags=re.M)
         (self.root / "proc/meminfo").write_text(text)
+        self._write_node(free)
         self._write_pressure(scene)
         self._write_leak(scene, leak_bytes)
+
+    def _write_node(self, free: int) -> None:
+        """The one NUMA node of most machines has what the machine has."""
+        nodes = list(self.root.glob("sys/devices/system/node/node*/meminfo"))
+        if len(nodes) == 1:
+            nodes[0].write_text(re.sub(r"(MemFree:\s+)\d+", rf"\g<1>{free}", nodes[0].read_text()))
 
     def _write_pressure(self, scene: Scene) -> None:
         some, full = scene.waiting * 100, scene.waiting * 70
@@ -289,7 +296,13 @@ def linux_story(name: str, folder: Path) -> list[Snapshot]:
         host.write(scene, gpu if story.unified else 0, leak)
 
     show(scene_of(0, not story.leaks_gpu))
-    return told(enlisted, identity_of(roots), show, not story.leaks_gpu)
+    return [elsewhere(one, folder) for one in told(enlisted, identity_of(roots), show, not story.leaks_gpu)]
+
+
+def elsewhere(snapshot: Snapshot, folder: Path) -> Snapshot:
+    """The same with paths as they are on such a machine."""
+    errors = [(status, (status.error or "").replace(str(folder), "") or None) for status in snapshot.collectors]
+    return replace(snapshot, collectors=tuple(replace(status, error=error) for status, error in errors))
 
 
 def macbook_story() -> list[Snapshot]:

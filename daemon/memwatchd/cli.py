@@ -178,6 +178,8 @@ def answer(once: bool, as_json: bool, check_config: bool, **flags: Any) -> int: 
         raise click.UsageError("--json says how --once prints; use --once --json")
     if once and check_config:
         raise click.UsageError("--once and --check-config cannot be used together; use one of them")
+    if flags.get("demo") and flags.get("replay"):
+        raise click.UsageError("--demo and --replay both stand in for this machine; use one of them")
     if flags.get("demo") == "list":
         return list_demos()
     from memwatchd.settings.sources import BadSettings, load

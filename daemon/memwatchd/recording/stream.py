@@ -1,7 +1,7 @@
 """The file of a recording: gzip, a header line and then a line a snapshot. `zcat FILE | jq` reads it as well.
 
-Each line is flushed, so a recorder that is killed loses at most one. A recorder that goes on with a file appends a
-part with a header of its own.
+Each line is flushed, so a recorder that is killed loses at most one, and has a checksum, since gzip's own comes too
+late to tell which line is wrong. A recorder that goes on with a file appends a part with a header of its own.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,7 +20,9 @@ FORMAT = 1
 KEY = "memwatch_recording"
 GZIP = 31  # zlib's way to ask for a gzip header and its CRC-32
 MAGIC = b"\x1f\x8b\x08"
-PIECE = 64 << 10
+# Deflated, so at most 4 MiB of lines at a time.
+PIECE = 4096
+MOST_HEADER = 4096
 MOST_LINE = 16 << 20
 
 
@@ -47,7 +49,7 @@ class RecordingFile:
         self.write(json.dumps({KEY: FORMAT, "version": __version__, **header}).encode())
 
     def write(self, line: bytes) -> None:
-        data = self._deflater.compress(line + b"\n") + self._deflater.flush(zlib.Z_SYNC_FLUSH)
+        data = self._deflater.compress(_with_sum(line)) + self._deflater.flush(zlib.Z_SYNC_FLUSH)
         self._file.write(data)
         self._file.flush()
         self.lines += 1
@@ -59,11 +61,24 @@ class RecordingFile:
         self._file.close()
 
 
+def _with_sum(line: bytes) -> bytes:
+    """A line of JSON with the CRC-32 of what follows it as its first field."""
+    return b'{"crc":%d,%s\n' % (zlib.crc32(line[1:]), line[1:])
+
+
+def _without_sum(line: bytes) -> bytes | Broken:
+    head, comma, rest = line.partition(b",")
+    number = head.removeprefix(b'{"crc":')
+    if comma and number.isdigit() and len(number) <= 10 and int(number) == zlib.crc32(rest):
+        return b"{" + rest
+    return Broken("a line is not what was written")
+
+
 def first_line(path: Path) -> dict[str, Any]:
     """The header. Raises BadRecording for a file that is no recording, or one of another version."""
     try:
         with path.open("rb") as file:
-            line = zlib.decompressobj(GZIP).decompress(file.read(PIECE), PIECE).partition(b"\n")[0]
+            line = _inflated(zlib.decompressobj(GZIP), file.read(MOST_HEADER)).partition(b"\n")[0]
         header = json.loads(line)
         version = header[KEY]
     except (OSError, zlib.error, ValueError, KeyError, TypeError) as error:
@@ -89,28 +104,40 @@ def lines_of(path: Path) -> Iterator[bytes | Broken]:
             at = yield from _part(file, at)
 
 
-def _part(file: BinaryIO, start: int) -> Any:  # noqa: ANN401  a generator that returns where the next part is
-    """The lines of one gzip member."""
+def _part(file: BinaryIO, start: int) -> Generator[bytes | Broken, None, int | None]:
+    """The lines of one gzip member; returns where the next one begins, if one does."""
     inflater, rest, fed = zlib.decompressobj(GZIP), b"", start
-    try:
-        while not inflater.eof:
-            piece = inflater.unconsumed_tail or file.read(PIECE)
-            if not inflater.unconsumed_tail:
-                fed += len(piece)
-            if not piece:
-                yield Broken("it ends in the middle")
-                return None
-            rest += inflater.decompress(piece, PIECE)
-            *lines, rest = rest.split(b"\n")
-            yield from lines
-            if len(rest) > MOST_LINE:
-                raise zlib.error("a line without an end")
-    except zlib.error as error:
-        yield Broken(str(error).rpartition(": ")[2])
-        return _next_part(file, start + 1)
+    while not inflater.eof:
+        piece = file.read(PIECE)
+        if not piece:
+            yield Broken("it ends in the middle")
+            return None
+        fed += len(piece)
+        before = inflater.copy()
+        try:
+            rest += inflater.decompress(piece)
+            why = "a line without an end" if len(rest) > MOST_LINE and b"\n" not in rest else ""
+        except zlib.error as error:
+            rest, why = rest + _inflated(before, piece), str(error).rpartition(": ")[2]
+        *lines, rest = rest.split(b"\n")
+        yield from map(_without_sum, lines)
+        if why:
+            yield Broken(why)
+            return _next_part(file, start + 1)
     end = fed - len(inflater.unused_data)
     file.seek(end)
     return end if file.read(1) else None
+
+
+def _inflated(inflater: Any, data: bytes) -> bytes:  # noqa: ANN401  zlib names no type
+    """What can be had of these bytes before they make no sense; zlib itself would keep all of it back."""
+    found = b""
+    try:
+        for at in range(len(data)):
+            found += inflater.decompress(data[at : at + 1])
+    except zlib.error:
+        pass
+    return found
 
 
 def _next_part(file: BinaryIO, start: int) -> int | None:

@@ -106,12 +106,6 @@ class Replay(Section):
     speed: float = Field(default=1.0, ge=0.1, le=100)
     salvage: bool = False
 
-    @model_validator(mode="after")
-    def _refuse_two(self) -> Replay:
-        if self.demo and self.file:
-            raise Refused("names both a demo machine and a recording; use one of them", (("demo",), ("file",)))
-        return self
-
 
 class Recording(Section):
     file: Annotated[
