@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from memwatch.kernel_log import KernelLog
 from memwatch.model import Absent, Device, Pool, Process, Share
 from memwatch.nvml.reading import NvmlReading
 from memwatch.snapshot import Kernel, Machine, Node, ProcessScan, Stalls, Swap, Zram
@@ -51,6 +52,8 @@ class Findings:
     stalls: Stalls | None = None
     nodes: tuple[Node, ...] = ()
     kernel: Kernel | None = None
+    kernel_log: KernelLog | None = None
+    cgroup_oom_kills_total: int | None = None
     pci_gpus: Mapping[str, int] | None = None
     nvml: NvmlReading | None = None
     tegra: TegraReading | None = None

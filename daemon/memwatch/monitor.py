@@ -15,6 +15,7 @@ from memwatch.clock import Clock
 from memwatch.collector import Findings
 from memwatch.events import EventLog
 from memwatch.history import History
+from memwatch.kills import Reckoning, reckon
 from memwatch.own import OwnCost
 from memwatch.pressure.evidence import evidence_of
 from memwatch.pressure.judge import Memory, judge
@@ -80,6 +81,7 @@ class Monitor:
         self._identity = identity
         self._trigger = trigger
         self._memory = Memory()
+        self._reckoning = Reckoning()
         self._pace = Pace()
         self._remembered = Peak()
         self._told_at = -math.inf
@@ -111,12 +113,13 @@ class Monitor:
         rules = self.rules
         resumed = self._notice_clocks(now)
         findings, statuses = self._sampler.gather()
-        evidence = evidence_of(findings, now.monotonic, rules.pressure, resumed)
+        self._reckoning, kills = reckon(self._reckoning, findings.kernel, findings.kernel_log, now.monotonic)
+        evidence = evidence_of(findings, now.monotonic, rules.pressure, resumed, kills)
         pressure, self._memory = judge(evidence, self._memory, rules.pressure)
         self._pace = paced(self._pace, pressure, now.monotonic)
         self.watches, notices = step(self.watches, pressure, now.monotonic, now.wall, rules.alerts, _new_notice_id)
         snapshot = self._snapshot(now, rules, findings, statuses, pressure, lag_seconds)
-        self._story.tell(self.latest, snapshot, notices)
+        self._story.tell(self.latest, snapshot, notices, kills)
         self._remember(now, snapshot)
         self.own.tick_duration_seconds = self._clock.monotonic() - now.monotonic
         self.latest = snapshot
@@ -202,7 +205,7 @@ class Monitor:
         self._seq += 1
         found = {
             name: getattr(findings, name)
-            for name in ("process_scan", "swap", "zram", "stalls", "kernel")
+            for name in ("process_scan", "swap", "zram", "stalls", "kernel", "kernel_log")
             if getattr(findings, name) is not None
         }
         return Snapshot(

@@ -80,6 +80,7 @@ def snapshot_json(snapshot: Snapshot) -> Json:
         nodes=[_with_contents(node) for node in snapshot.nodes],
         tegrastats=_plain(snapshot.tegrastats),
         kernel=kernel,
+        kernel_log=_plain(snapshot.kernel_log),
         pressure=pressure_json(snapshot),
         collectors=collectors_json(snapshot),
         own=own,
@@ -110,7 +111,10 @@ def processes_json(snapshot: Snapshot) -> list[Json]:
 
 
 def pressure_json(snapshot: Snapshot) -> list[Json]:
-    return [record_json(pressure, corroborated=pressure.corroborated) for pressure in snapshot.pressure]
+    return [
+        record_json(pressure, used_ratio=pressure.used_ratio, corroborated=pressure.corroborated)
+        for pressure in snapshot.pressure
+    ]
 
 
 def collectors_json(snapshot: Snapshot) -> list[Json]:

@@ -11,6 +11,7 @@ from memwatch.collector import Enlisted, Roots
 from memwatch.collectors import (
     buddyinfo,
     cgroup,
+    kmsg,
     machine,
     memory,
     numa,
@@ -60,6 +61,7 @@ def _of_linux(roots: Roots, options: CollectorOptions) -> list[Enlisted]:
         Enlisted("memory", partial(memory.Collector, roots, page), memory.Collector.may_block),
         Enlisted("psi", partial(psi.Collector, roots), psi.Collector.may_block),
         Enlisted("vmstat", partial(vmstat.Collector, roots), vmstat.Collector.may_block),
+        Enlisted("kmsg", partial(kmsg.Collector, roots), kmsg.Collector.may_block),
         Enlisted("buddyinfo", partial(buddyinfo.Collector, roots, page), buddyinfo.Collector.may_block),
         Enlisted("numa", partial(numa.Collector, roots), numa.Collector.may_block),
         Enlisted("zram", partial(zram.Collector, roots), zram.Collector.may_block),

@@ -241,6 +241,7 @@ class Collectors(Section):
     memory: Collector = Collector()
     psi: Collector = Collector()
     vmstat: Collector = Collector()
+    kmsg: Collector = Collector()
     buddyinfo: Collector = Collector()
     numa: Collector = Collector()
     zram: Collector = Collector()
