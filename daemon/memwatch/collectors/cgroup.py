@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -30,6 +31,7 @@ class Version:
 
     limit: str
     usage: str
+    events: str
     reclaimable: tuple[str, ...]
     source: str
     quality: Quality
@@ -38,6 +40,7 @@ class Version:
 V2 = Version(
     "memory.max",
     "memory.current",
+    "memory.events",
     ("inactive_file", "active_file", "slab_reclaimable"),
     "cgroup2:memory.current less file cache and reclaimable slab",
     Quality.DERIVED,
@@ -46,6 +49,7 @@ V2 = Version(
 V1 = Version(
     "memory.limit_in_bytes",
     "memory.usage_in_bytes",
+    "memory.oom_control",
     ("total_inactive_file", "total_active_file"),
     "cgroup1:memory.usage_in_bytes less file cache",
     Quality.ESTIMATED,
@@ -68,11 +72,12 @@ class Home:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One cgroup with its limit (None: no limit) and what counts against it."""
+    """One cgroup with its limit (None: no limit), what counts against it, and kills at it (None: not counted)."""
 
     folder: Path
     limit_bytes: int | None
     used_bytes: int
+    oom_kills: int | None = None
 
 
 def parse_limit(data: bytes) -> int | None:
@@ -151,13 +156,25 @@ def binding(groups: Iterable[Group], size_bytes: int) -> Group | None:
     return min(limited, key=lambda group: group.limit_bytes or 0, default=None)
 
 
+# A container of 1 GiB can fill in seconds: looked at once a second, and ten times near its end. Reading memory.stat
+# sums over all processors and descendants, milliseconds on a large machine: it may take 2 % of a processor.
+CALM_SECONDS, NEAR_SECONDS = 1.0, 0.1
+NEAR_RATIO = 0.57
+MOST_CPU = 0.02
+
+
+def period_of(group: Group | None, cpu_seconds: float) -> float:
+    """How long to wait between two looks at this group, when one look costs so much."""
+    near = group is not None and group.limit_bytes and group.used_bytes >= NEAR_RATIO * group.limit_bytes
+    return max(NEAR_SECONDS if near else CALM_SECONDS, cpu_seconds / MOST_CPU)
+
+
 class Collector:
     name = "cgroup"
-    period_seconds = 5.0
-    # Reading memory.stat sums over all processors and descendants: milliseconds on a large machine.
     may_block = True
 
     def __init__(self, roots: Roots, scope: Scope = "auto") -> None:
+        self.period_seconds = CALM_SECONDS
         self._roots = roots
         self._contained = in_container(roots)
         if scope == "host" or (scope == "auto" and not self._contained):
@@ -169,6 +186,7 @@ class Collector:
         return "a container" if self._contained else "no container"
 
     def collect(self) -> Findings:
+        started = time.thread_time()
         version, groups = self._groups()
         size = parse_size((self._roots.procfs / "meminfo").read_bytes())
         group, word = binding(groups, size), "Container" if self._contained else "Unit"
@@ -183,7 +201,8 @@ class Collector:
             quality=version.quality,
             note=NOTE if group else f"no limit is set; {NOTE}",
         )
-        return Findings(shares=(share,))
+        self.period_seconds = period_of(group, time.thread_time() - started)
+        return Findings(shares=(share,), cgroup_oom_kills_total=group.oom_kills if group else None)
 
     def close(self) -> None:
         pass
@@ -212,4 +231,6 @@ def _read_group(version: Version, folder: Path) -> Group | None:
     # Version 1 also tells of ancestors that cannot be seen from inside.
     limits = [parse_limit(limit), stat.get("hierarchical_memory_limit")]
     smallest = min([value for value in limits if value is not None], default=None)
-    return Group(folder, smallest, used_of(version, parse_figure(usage), stat))
+    # `oom_kill` is counted since Linux 4.13.
+    kills = parse_stat(read_once(folder / version.events) or b"").get("oom_kill")
+    return Group(folder, smallest, used_of(version, parse_figure(usage), stat), kills)
