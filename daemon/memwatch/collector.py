@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from memwatch.kernel_log import KernelLog
 from memwatch.model import Absent, Device, Pool, Process, Share
 from memwatch.nvml.reading import NvmlReading
-from memwatch.snapshot import Kernel, Machine, Node, ProcessScan, Stalls, Swap, Zram
+from memwatch.snapshot import Kernel, Machine, Node, ProcessScan, Squeezed, Stalls, Swap, Zram
 from memwatch.tegra.reading import NvMapReading, TegraReading, TegrastatsReading
 
 
@@ -50,6 +50,7 @@ class Findings:
     swap: Swap | None = None
     zram: Zram | None = None
     stalls: Stalls | None = None
+    squeezed: Squeezed | None = None
     nodes: tuple[Node, ...] = ()
     kernel: Kernel | None = None
     kernel_log: KernelLog | None = None

@@ -48,6 +48,7 @@ def merged(findings: Sequence[Findings]) -> Findings:
         machine=tegra.machine_of(_first([found.machine for found in findings]), readings["tegra"]),
         swap=_first([found.swap for found in findings]),
         zram=zram,
+        squeezed=_first([found.squeezed for found in findings]),
         stalls=_first([found.stalls for found in findings]),
         nodes=merge_nodes([node for found in findings for node in found.nodes]),
         kernel=_first([found.kernel for found in findings]),

@@ -205,7 +205,7 @@ class Monitor:
         self._seq += 1
         found = {
             name: getattr(findings, name)
-            for name in ("process_scan", "swap", "zram", "stalls", "kernel", "kernel_log")
+            for name in ("process_scan", "swap", "zram", "stalls", "squeezed", "kernel", "kernel_log")
             if getattr(findings, name) is not None
         }
         return Snapshot(

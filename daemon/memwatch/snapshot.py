@@ -141,6 +141,14 @@ class Stalls:
 
 
 @dataclass(frozen=True, slots=True)
+class Squeezed:
+    """The cgroup whose tasks wait for memory though the machine has plenty, and which part of the time (0 to 1)."""
+
+    cgroup: str
+    some_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """A NUMA node. `available_bytes` is free memory, file cache and reclaimable slab: nodes have no
     MemAvailable. `contents` is what the kernel says of its used part; the parts need not add up to it.
@@ -255,6 +263,7 @@ class Snapshot:
     swap: Swap | Absent = Absent.NOT_AVAILABLE
     zram: Zram | Absent = Absent.NOT_AVAILABLE
     stalls: Stalls | Absent = Absent.NOT_AVAILABLE
+    squeezed: Squeezed | Absent = Absent.NOT_AVAILABLE
     nodes: tuple[Node, ...] = ()
     tegrastats: Tegrastats | Absent = Absent.NOT_AVAILABLE
     kernel: Kernel = Kernel()

@@ -77,6 +77,7 @@ def snapshot_json(snapshot: Snapshot) -> Json:
         swap=_plain(snapshot.swap),
         zram=_plain(snapshot.zram),
         stalls=_plain(snapshot.stalls),
+        squeezed=_plain(snapshot.squeezed),
         nodes=[_with_contents(node) for node in snapshot.nodes],
         tegrastats=_plain(snapshot.tegrastats),
         kernel=kernel,

@@ -143,6 +143,13 @@ class Stalls(Figures):
     full: StallTime | None
 
 
+class Squeezed(Answer):
+    """A cgroup whose limit makes it wait for memory though the machine has plenty."""
+
+    cgroup: str
+    some_ratio: float
+
+
 class Node(Figures):
     id: int
     size_bytes: int | None
@@ -251,6 +258,7 @@ class Snapshot(Figures):
     swap: Swap | None
     zram: Zram | None
     stalls: Stalls | None
+    squeezed: Squeezed | None
     nodes: list[Node]
     tegrastats: Tegrastats | None
     kernel: Kernel

@@ -20,7 +20,7 @@ from memwatch.model import (
     ShareKind,
 )
 from memwatch.pressure.rules import PressureRules
-from memwatch.snapshot import Kernel, Node, Stalls, Swap
+from memwatch.snapshot import Kernel, Node, Squeezed, Stalls, Swap
 
 _OWN_MEMORY = (PoolKind.VRAM, PoolKind.HBM, PoolKind.CARVEOUT)
 
@@ -66,6 +66,7 @@ class Evidence:
     at: float
     targets: tuple[Target, ...]
     stalls: Stalls | Absent = Absent.NOT_AVAILABLE
+    squeezed: Squeezed | None = None
     swap: Swap | Absent = Absent.NOT_AVAILABLE
     kernel: Kernel = Kernel()
     fragmented_nodes: tuple[int, ...] = ()
@@ -83,6 +84,7 @@ def evidence_of(
         at=at,
         targets=targets_of(findings.pools, findings.shares, findings.devices, rules),
         stalls=Absent.NOT_AVAILABLE if findings.stalls is None else findings.stalls,
+        squeezed=findings.squeezed,
         swap=Absent.NOT_AVAILABLE if findings.swap is None else findings.swap,
         kernel=findings.kernel or Kernel(),
         fragmented_nodes=fragmented_nodes(findings.nodes, findings.devices),

@@ -9,7 +9,7 @@ from memwatch import units
 from memwatch.kernel_log import words_of
 from memwatch.model import Absent
 from memwatch.pressure.evidence import DriverErrors, Evidence, Target
-from memwatch.snapshot import Level
+from memwatch.snapshot import Level, Squeezed
 
 MIB = 1 << 20
 # What an event holds its level for; other signals hold theirs as long as a level takes to clear.
@@ -55,7 +55,7 @@ def signals_of(target: Target, seconds_to_full: float | None, evidence: Evidence
         yield from _floor(target)
         yield from _swap(target, evidence)
     if target.is_ram:
-        yield from _stalls(target, news.stalled)
+        yield from _stalls(target, news.stalled, evidence.squeezed)
         yield from _kills(evidence)
         yield from _fragmentation(evidence, news)
     if target.kind == "cgroup" and news.cgroup_oom_kills > 0:
@@ -72,7 +72,7 @@ def _floor(target: Target) -> Iterator[Signal]:
             return
 
 
-def _stalls(target: Target, stalled: Stalled | None) -> Iterator[Signal]:
+def _stalls(target: Target, stalled: Stalled | None, squeezed: Squeezed | None) -> Iterator[Signal]:
     if stalled is None:
         return
     some, full = stalled.some, stalled.full
@@ -81,7 +81,8 @@ def _stalls(target: Target, stalled: Stalled | None) -> Iterator[Signal]:
         text = f"all tasks waited for memory {full * 100:.0f} % of the last {STALL_WINDOW_SECONDS:.0f} s"
         yield Signal("psi_full", Level.CRITICAL, text)
     if some >= 0.20 or full >= 0.05:
-        localised = ", though much is available: a limit is squeezing somebody" if target.used_ratio < 0.60 else ""
+        whom = squeezed.cgroup if squeezed else "somebody"
+        localised = f", though much is available: a limit is squeezing {whom}" if target.used_ratio < 0.60 else ""
         yield Signal("psi", Level.HIGH, waited + localised)
     elif some >= 0.05:
         yield Signal("psi", Level.MEDIUM, waited)

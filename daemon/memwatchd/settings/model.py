@@ -246,6 +246,7 @@ class Collectors(Section):
     numa: Collector = Collector()
     zram: Collector = Collector()
     cgroup: CgroupCollector = CgroupCollector()
+    squeezed: Collector = Collector()
     machine: Collector = Collector()
     tegra: TegraCollector = TegraCollector()
     nvmap: Collector = Collector()
