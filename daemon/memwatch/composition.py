@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from memwatch.accounting import tegra
+from memwatch.accounting import amd, apple, drm, tegra
 from memwatch.accounting.driver_errors import with_logged
 from memwatch.accounting.relations import with_holdings
 from memwatch.attribution import with_zram
@@ -19,18 +19,19 @@ T = TypeVar("T")
 
 # Each maker's PCI vendor id, and who accounts for its GPUs: given all findings and the first free number.
 # NVIDIA's are `tegra`'s, which leaves what is no Tegra to `nvidia`.
-MAKERS: tuple[tuple[str, Callable[[Findings, int], list[Holding]]], ...] = (("10de", tegra.holdings_of),)
+MAKERS: tuple[tuple[str, Callable[[Findings, int], list[Holding]]], ...] = (
+    ("10de", tegra.holdings_of),
+    ("1002", amd.holdings_of),
+    ("8086", drm.holdings_of),
+    ("106b", apple.holdings_of),
+)
 
 
 def composed(findings: Sequence[Findings]) -> Findings:
     """The findings of all collectors, added up and then put into relation."""
     whole = merged(findings)
     whole = with_holdings(whole, holdings_of(whole))
-    devices = (
-        with_logged(whole.devices, whole.kernel_log)
-        if whole.kernel_log and whole.kernel_log.driver_errors
-        else whole.devices
-    )
+    devices = with_logged(whole.devices, whole.kernel_log) if whole.kernel_log else whole.devices
     return replace(whole, devices=devices, shares=without_lost(whole.shares, {pool.id for pool in whole.pools}))
 
 

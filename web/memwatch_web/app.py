@@ -18,9 +18,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from memwatch import __version__
 from memwatch.monitor import Monitor
 from memwatch_web import problems
-from memwatch_web.api import FindBackends, create_router, current, refuse_when_full
+from memwatch_web.api import create_router, current, refuse_when_full
 from memwatch_web.as_json import to_bytes
 from memwatch_web.gate import Gate
+from memwatch_web.inquiries import Inquiries
 from memwatch_web.metrics import Exporter, Notifier, negotiated
 from memwatch_web.once import OncePerTick
 from memwatch_web.options import FaceOptions
@@ -40,7 +41,7 @@ def create_app(
     broker: Broker,
     notifiers: Sequence[Notifier],
     date_headers: MutableSequence[tuple[bytes, bytes]],
-    finding: FindBackends,
+    inquiries: Inquiries,
 ) -> ASGIApp:
     """All faces of one monitor behind the gate."""
     app = Application(
@@ -54,7 +55,7 @@ def create_app(
     problems.install(app)
     exporter = Exporter(__version__, lambda: monitor.watches, notifiers, lambda: options().process_metrics)
     app.router.routes.insert(0, Route("/metrics", Metrics(monitor, exporter), methods=["GET"]))
-    app.include_router(create_router(monitor, broker, finding))
+    app.include_router(create_router(monitor, broker, inquiries))
     _add_health(app, monitor)
     _add_pages(app, monitor, pages, broker)
     _add_static(app)

@@ -12,6 +12,7 @@ import orjson
 
 from memwatch.alerts import Watch
 from memwatch.backends.model import Backends
+from memwatch.doctor.model import Examination
 from memwatch.events import Event
 from memwatch.model import Absent, Pool
 from memwatch.snapshot import Level, Node, Snapshot
@@ -132,6 +133,10 @@ def events_json(events: Sequence[Event]) -> list[Json]:
 
 def backends_json(found: Backends) -> Json:
     return record_json(found)
+
+
+def examination_json(found: Examination) -> Json:
+    return {"worst": found.worst.value, "checks": [record_json(check) for check in found.checks]}
 
 
 def alerts_json(watches: Mapping[str, Watch]) -> list[Json]:
