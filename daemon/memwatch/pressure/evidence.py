@@ -65,13 +65,13 @@ class Evidence:
     at: float
     targets: tuple[Target, ...]
     stalls: Stalls | Absent = Absent.NOT_AVAILABLE
-    squeezed: Squeezed | None = None
     swap: Swap | Absent = Absent.NOT_AVAILABLE
     kernel: Kernel = Kernel()
     fragmented_nodes: tuple[int, ...] = ()
     driver_errors: tuple[DriverErrors, ...] | None = None
     kills: NewKills = NONE
     cgroup_oom_kills_total: int | None = None
+    squeezed: Squeezed | None = None
     resumed: bool = False
 
 

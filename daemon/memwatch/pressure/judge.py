@@ -94,6 +94,7 @@ def judge_target(
     seconds = past.trend.seconds_to_full()
     signals = list(signals_of(target, seconds, evidence, news))
     ends_soon = seconds is not None and is_near_the_end(seconds, target.used_ratio, past.trend.is_slow)
+    ends_soon = ends_soon and past.trend.is_lasting
     if ends_soon and past.ends_soon and seconds is not None and target.kind not in FILLED_ON_PURPOSE:
         signals.append(Signal("ttf", Level.CRITICAL, full_in(seconds)))
     held = hold(past.held, signals, evidence.at, rules.clear_after_seconds)

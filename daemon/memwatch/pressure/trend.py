@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 # Without a reading for so long, what was before says nothing of what is now.
@@ -12,6 +13,9 @@ GAP_SECONDS = 6.0
 # What must have gone before a fall is a trend, as a part of the size; and what must be in use at all.
 LEAST_FALL = 0.03
 LEAST_USED = 0.40
+
+# A little more than a second: what is read once a second changes in each of them.
+STEP_SECONDS = 1.2
 
 
 class Point(NamedTuple):
@@ -77,14 +81,32 @@ class Trend:
             return None
         available = self.near.points[-1].available
         if self.near.pace:
-            return available / self.near.pace
+            return available / self.near.pace if falls_on(self.near, steps=1) else None
         steady = self.far.pace and slower_of(self.near.points, NEAR) >= self.far.pace / 2
         return available / self.far.pace if steady else None
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it has fallen for two steps on end. One large allocation, and all is still again, does not."""
+        return self.is_slow or falls_on(self.near, steps=2)
 
     @property
     def is_slow(self) -> bool:
         """Whether only the far view shows a fall, which then has been steady for a minute or more."""
         return not self.near.pace and bool(self.far.pace)
+
+
+def falls_on(fall: Fall, steps: int) -> bool:
+    """Whether each of the last `steps` stretches of `STEP_SECONDS` fell at a quarter of the pace or more."""
+    now = fall.points[-1].at
+    heights = [_available_at(fall.points, now - step * STEP_SECONDS) for step in range(steps + 1)]
+    least = fall.pace * STEP_SECONDS / 4
+    return all(before - after >= least for after, before in pairwise(heights))
+
+
+def _available_at(points: Sequence[Point], at: float) -> int:
+    """What was available then, by the last reading until then."""
+    return next((point.available for point in reversed(points) if point.at <= at), points[0].available)
 
 
 def pace_of(points: Sequence[Point], horizon: Horizon, size: int) -> float:
