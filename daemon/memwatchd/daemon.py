@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 # Longer than a driver of OpenCL may take to answer: what takes longer is a file system that hangs.
 INQUIRY_DEADLINE_SECONDS = 20.0
+# As many as are read at a glance; `/api/v1/events` has the last 1,000.
+SHOWN_EVENTS = 8
 
 
 class Daemon:
@@ -47,7 +49,7 @@ class Daemon:
             Shared(Finder(roots).find, "backends", INQUIRY_DEADLINE_SECONDS),
             Shared(Examiner(roots).examine, "the machine", INQUIRY_DEADLINE_SECONDS),
         )
-        self.pages = Pages(lambda: self.monitor.rules.pressure)
+        self.pages = Pages(lambda: self.monitor.rules.pressure, lambda: self.monitor.events.latest(SHOWN_EVENTS))
         self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)
         self.receivers = wiring.receivers_of(settings)
         self.service = Notifier()

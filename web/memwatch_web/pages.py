@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from memwatch import __version__
+from memwatch.events import Event
 from memwatch.model import Absent
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Snapshot
 from memwatch_web import wording
 from memwatch_web.bars import bars_of
-from memwatch_web.glance import by_footprint, cuda_free_of, latest_of, room_of, worst_of
+from memwatch_web.glance import by_footprint, cuda_free_of, has_figures, latest_of, room_of, worst_of
 
 TEMPLATES = Path(__file__).parent / "templates"
 PATHS = {"overview": "/", "processes": "/processes", "about": "/about"}
@@ -43,12 +44,16 @@ CPU_WINDOW_SECONDS = 60.0
 
 
 class Pages:
-    """Renders the pages by name. `rules` is asked at each rendering: the settings may be read again."""
+    """Renders the pages by name. `rules` and `events` (newest first) are asked at each rendering."""
 
     names = tuple(PATHS)
 
-    def __init__(self, rules: Callable[[], PressureRules] = PressureRules) -> None:
-        self._rules = rules
+    def __init__(
+        self,
+        rules: Callable[[], PressureRules] = PressureRules,
+        events: Callable[[], Sequence[Event]] = tuple,
+    ) -> None:
+        self._rules, self._events = rules, events
         self._cpu = CpuShare()
         self._environment = create_environment()
         self._templates = {name: self._environment.get_template(f"{name}.html") for name in self.names}
@@ -88,6 +93,7 @@ class Pages:
             "cpu": self._cpu.of(snapshot),
             "room": room_of(snapshot),
             "cuda_free": cuda_free_of(snapshot),
+            "events": self._events(),
         }
 
 
@@ -122,6 +128,7 @@ def create_environment() -> Environment:
     environment.filters |= {name: getattr(wording, name) for name in WORDS}
     environment.filters["percent"] = lambda part: f"{part * 100:.3f}%"
     environment.tests["absent"] = lambda value: isinstance(value, Absent)
+    environment.tests["told"] = has_figures
     environment.globals |= {
         "version": __version__,
         "paths": PATHS,
