@@ -50,7 +50,12 @@ class Story:
         self._tell_drivers(now, first=before is None)
         for notice in notices:
             word = "firing" if notice.firing else "resolved"
-            self._say(now.unix, "alert", f"alert {word}: {notice.target} is {notice.level.word}", notice.target)
+            self._say(
+                now.unix,
+                "alert",
+                f"alert {word}: {now.labels.get(notice.target, notice.target)} is {notice.level.word}",
+                notice.target,
+            )
 
     def suspended(self, unix: float, seconds: float) -> None:
         self._say(unix, "suspend", f"the machine was suspended for {seconds:.0f} s")

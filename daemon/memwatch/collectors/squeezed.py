@@ -16,6 +16,8 @@ from memwatch.snapshot import Squeezed
 LEAST_WAITING = 0.03
 MOST_USED = 0.60
 MOST_GROUPS = 500
+# Between two looks at whether anybody waits, and between two searches.
+CALM_SECONDS, SEARCH_SECONDS = 2.0, 1.0
 # A group is named if at least this part of all waiting is its own, and for as long as waiting is judged.
 LEAST_PART = 0.5
 NAMED_SECONDS = 10.0
@@ -59,10 +61,10 @@ class Collector:
     """Searches only while the machine waits for memory and has plenty of it."""
 
     name = "squeezed"
-    period_seconds = 1.0
     may_block = True
 
     def __init__(self, roots: Roots, clock: Callable[[], float] = time.monotonic) -> None:
+        self.period_seconds = CALM_SECONDS
         self._waiting = kept_file(roots.procfs / "pressure/memory", 256)
         self._meminfo = roots.procfs / "meminfo"
         self._root = root_of(roots)
@@ -75,8 +77,9 @@ class Collector:
         now, waited = self._clock(), parse_waiting(self._waiting.read())
         if waited is not None and self._worth_a_search(now, waited):
             self._search(now, waited)
+            self.period_seconds = SEARCH_SECONDS
         else:
-            self._before = None
+            self._before, self.period_seconds = None, CALM_SECONDS
         fresh = self._named is not None and now - self._named[0] < NAMED_SECONDS
         return Findings(squeezed=self._named[1] if fresh and self._named else None)
 

@@ -98,8 +98,9 @@ def _trend(seconds: float | None) -> Iterator[Signal]:
 
 def full_in(seconds: float) -> str:
     """Rounded to what the forecast is good for."""
-    step = 1 if seconds < 20 else 5 if seconds < 120 else 60
-    return f"full in about {units.duration(max(1.0, round(seconds / step) * step))} at the current rate"
+    step = 1 if seconds < 20 else 5 if seconds < 120 else 30 if seconds < 600 else 60
+    about = max(1, round(seconds / step) * step)
+    return f"full in about {units.duration(about) if about > 9 else f'{about} s'} at the current rate"
 
 
 def _swap(target: Target, evidence: Evidence) -> Iterator[Signal]:
