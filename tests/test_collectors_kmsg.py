@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daemon_process import running_daemon
 from kernel_lines import (
     AMD_EVICT,
     AMD_FAULT,
@@ -213,6 +216,36 @@ def test_a_flood_is_read_in_pieces_and_kept_small(log: Path) -> None:
 
     assert counts[0] < 5000
     assert counts[-1] == 20_000
+
+
+def test_the_log_of_this_machine_is_read_or_it_is_said_what_to_do() -> None:
+    """As this user may: what a program writes there meanwhile is seen to go by, and not believed."""
+    tale = "<3>memwatch test: Out of memory: Killed process 4194304 (memwatch-test) total-vm:1kB, anon-rss:1kB"
+    try:
+        collector = kmsg.Collector(Roots())
+    except Unavailable as error:
+        assert re.search("CAP_SYSLOG|No such file|character device 1:11", str(error))  # noqa: PT017
+        return
+    with contextlib.suppress(PermissionError):
+        Path("/dev/kmsg").write_text(tale)
+
+    found = found_by(collector)
+    collector.close()
+
+    assert [kill for kill in found.kills if kill.pid == 4194304] == []
+
+
+def test_whoever_may_not_read_the_log_is_told_what_would_help(tmp_path: Path) -> None:
+    """A daemon without privileges: a reason and a remedy, or, where the kernel lets everybody read it, the log."""
+    restricted = Path("/proc/sys/kernel/dmesg_restrict")
+    with running_daemon(tmp_path, without_privileges=True) as daemon:
+        states = {one["name"]: one for one in daemon.get("/api/v1/collectors").json}
+
+    if restricted.exists() and restricted.read_text().strip() == "1" and Path("/dev/kmsg").exists():
+        assert states["kmsg"]["state"] == "unavailable"
+        assert "not permitted; run as root, or grant CAP_SYSLOG" in states["kmsg"]["error"]
+    else:
+        assert states["kmsg"]["state"] in ("ok", "unavailable")
 
 
 @given(st.lists(st.binary(max_size=300), max_size=20))

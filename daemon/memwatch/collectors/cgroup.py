@@ -151,14 +151,16 @@ def binding(groups: Iterable[Group], size_bytes: int) -> Group | None:
 
 # A container of 1 GiB can fill in seconds: looked at once a second, and ten times near its end. Reading memory.stat
 # sums over all processors and descendants, milliseconds on a large machine: it may take 2 % of a processor.
-CALM_SECONDS, NEAR_SECONDS = 1.0, 0.1
+UNLIMITED_SECONDS, CALM_SECONDS, NEAR_SECONDS = 5.0, 1.0, 0.1
 NEAR_RATIO = 0.57
 MOST_CPU = 0.02
 
 
 def period_of(group: Group | None, cpu_seconds: float) -> float:
-    """How long to wait between two looks at this group, when one look costs so much."""
-    near = group is not None and group.limit_bytes and group.used_bytes >= NEAR_RATIO * group.limit_bytes
+    """How long to wait between two looks at the group that limits us, if any does, when one look costs so much."""
+    if group is None or not group.limit_bytes:
+        return UNLIMITED_SECONDS
+    near = group.used_bytes >= NEAR_RATIO * group.limit_bytes
     return max(NEAR_SECONDS if near else CALM_SECONDS, cpu_seconds / MOST_CPU)
 
 
@@ -208,13 +210,13 @@ class Collector:
         except OSError as error:
             raise Unavailable(f"{error.filename}: {error.strerror}") from error
         home = home_of(cgroup, mountinfo, self._roots)
-        groups = [group for path in home.folders if (group := _read_group(home.version, path))]
+        groups = [group for path in home.folders if (group := read_group(home.version, path))]
         if not groups:
             raise Unavailable(f"{home.mount / home.way}: no {home.version.usage} from there up")
         return home.version, groups
 
 
-def _read_group(version: Version, folder: Path) -> Group | None:
+def read_group(version: Version, folder: Path) -> Group | None:
     """None where memory is not counted: version 2 has no such files at its root, nor where not delegated."""
     usage, limit = read_once(folder / version.usage), read_once(folder / version.limit)
     statistics = read_once(folder / "memory.stat")

@@ -17,7 +17,7 @@ LEAST_WAITING = 0.03
 MOST_USED = 0.60
 MOST_GROUPS = 500
 # Between two looks at whether anybody waits, and between two searches.
-CALM_SECONDS, SEARCH_SECONDS = 2.0, 1.0
+CALM_SECONDS, SEARCH_SECONDS = 5.0, 1.0
 # A group is named if at least this part of all waiting is its own, and for as long as waiting is judged.
 LEAST_PART = 0.5
 NAMED_SECONDS = 10.0
