@@ -107,7 +107,7 @@ def test_a_fragment_is_the_part_of_the_page(sample: str, name: str) -> None:
     page, fragment = pages.page(name, snapshot), pages.fragment(name, snapshot)
 
     assert fragment in page
-    assert len(fragment) > 1000
+    assert len(fragment) > 500
     assert latest(fragment)["seq"] == snapshot.seq
 
 

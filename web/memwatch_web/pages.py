@@ -16,10 +16,11 @@ from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Snapshot
 from memwatch_web import wording
 from memwatch_web.bars import bars_of
+from memwatch_web.devices import entries_of
 from memwatch_web.glance import by_footprint, cuda_free_of, has_figures, latest_of, room_of, worst_of
 
 TEMPLATES = Path(__file__).parent / "templates"
-PATHS = {"overview": "/", "processes": "/processes", "about": "/about"}
+PATHS = {"overview": "/", "processes": "/processes", "devices": "/devices", "about": "/about"}
 TOP_PROCESSES = 10
 # What templates say `figure | size` with.
 WORDS = (
@@ -32,6 +33,8 @@ WORDS = (
     "content_sentence",
     "duration",
     "exact",
+    "fact",
+    "fault",
     "glued",
     "printable",
     "ratio",
@@ -94,6 +97,7 @@ class Pages:
             "room": room_of(snapshot),
             "cuda_free": cuda_free_of(snapshot),
             "events": self._events(),
+            "entries": entries_of(snapshot) if name == "devices" else (),
         }
 
 
