@@ -75,10 +75,18 @@ def _made(name: str, limit_bytes: int, made: list[Path]) -> MemoryCgroup | None:
             made.append(folder)
             if limit:
                 (folder / limit).write_text(str(limit_bytes))
+                _refuse_swap(folder)
     except OSError:
         return None
     limited = [folder for folder in made if (folder / "memory.stat").exists()]
     return MemoryCgroup(limited[0], tuple(made)) if limited else None
+
+
+def _refuse_swap(folder: Path) -> None:
+    """What cannot be swapped out is killed, on machines with swap as on those without."""
+    for name in ("memory.swap.max", "memory.swappiness"):
+        if (folder / name).exists():
+            (folder / name).write_text("0")
 
 
 def _homes() -> Iterator[tuple[Path, str]]:

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from memwatch.events import EventLog
 from memwatch.model import Absent, Pool, PoolKind, Quality
 from memwatch.pressure.rules import PressureRules, Thresholds
 from memwatch.snapshot import Snapshot, Swap
@@ -297,20 +296,6 @@ def test_names_chosen_by_others_stay_text(name: str) -> None:
     assert "\u202e".encode() not in page
     assert b"\x1b" not in page
     assert latest(page)["title"].endswith("</script><script>alert(2)</script>")
-
-
-def test_what_happened_is_on_the_page_newest_first() -> None:
-    """Every change of level, kill and complaint in its own words, whatever names are in them."""
-    log = EventLog()
-    log.add(1_800_000_000.0, "level", "System RAM: low → high (87.5 % used; 8.0 GiB of 64.0 GiB left)", "ram")
-    log.add(1_800_000_012.0, "oom_kill", "the kernel killed <b>x\x1b</b> (pid 7, 1.0 GiB) for want of memory")
-
-    page = Pages(events=lambda: log.latest(8)).page("overview", calm_workstation())
-
-    text = Reader(page).text
-    assert "08:00:12 UTC the kernel killed <b>x\\u001b</b> (pid 7, 1.0 GiB)" in text
-    assert text.index("08:00:12 UTC") < text.index("08:00:00 UTC System RAM: low → high (87.5 % used;")
-    assert "Nothing yet" in Reader(Pages().page("overview", calm_workstation())).text
 
 
 def test_hostile_names_are_readable() -> None:
