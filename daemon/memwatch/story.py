@@ -100,6 +100,8 @@ class Story:
         """What is new since it was told; what goes on is told again once a minute, with its number."""
         for place, kind, count, words in _complaints(now):
             told = self._told.get((place, kind), Told(count if first else 0, -REPEAT_SECONDS))
+            # A helper process that was started again counts from 0.
+            told = told._replace(number=min(told.number, count))
             if count > told.number and now.monotonic - told.at >= REPEAT_SECONDS:
                 times = count - told.number
                 often = "" if times == 1 else f", {times} times"
