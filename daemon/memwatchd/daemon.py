@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 INQUIRY_DEADLINE_SECONDS = 20.0
 # The kernel walks 100 GiB of a process in a second; longer, and somebody holds that process's lock.
 PSS_DEADLINE_SECONDS = 10.0
+# As many as are read at a glance; `/api/v1/events` has the last 1,000.
+SHOWN_EVENTS = 8
 
 
 class Daemon:
@@ -58,7 +60,12 @@ class Daemon:
             Shared(Examiner(roots).examine, "the machine", INQUIRY_DEADLINE_SECONDS),
             Shared(PssReader(roots).read, "a PSS", PSS_DEADLINE_SECONDS),
         )
-        self.pages = Pages(lambda: self.monitor.rules.pressure, lambda: self.monitor.keeper, self.monitor.growth)
+        self.pages = Pages(
+            lambda: self.monitor.rules.pressure,
+            lambda: self.monitor.keeper,
+            self.monitor.growth,
+            lambda: self.monitor.events.latest(SHOWN_EVENTS),
+        )
         self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)
         self.receivers = wiring.receivers_of(settings) if self.player is None else []
         self.service = Notifier()

@@ -96,9 +96,11 @@ def snapshot_json(snapshot: Snapshot) -> Json:
         swap=_plain(snapshot.swap),
         zram=_plain(snapshot.zram),
         stalls=_plain(snapshot.stalls),
+        squeezed=_plain(snapshot.squeezed),
         nodes=[_with_contents(node) for node in snapshot.nodes],
         tegrastats=_plain(snapshot.tegrastats),
         kernel=kernel,
+        kernel_log=_plain(snapshot.kernel_log),
         pressure=pressure_json(snapshot),
         collectors=collectors_json(snapshot),
         own=own,
@@ -208,7 +210,10 @@ def pss_json(process: Process, pss: Pss) -> Json:
 
 
 def pressure_json(snapshot: Snapshot) -> list[Json]:
-    return [record_json(pressure, corroborated=pressure.corroborated) for pressure in snapshot.pressure]
+    return [
+        record_json(pressure, used_ratio=pressure.used_ratio, corroborated=pressure.corroborated)
+        for pressure in snapshot.pressure
+    ]
 
 
 def collectors_json(snapshot: Snapshot) -> list[Json]:

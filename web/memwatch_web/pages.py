@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from memwatch import __version__
+from memwatch.events import Event
 from memwatch.growth import Growth
 from memwatch.model import Absent
 from memwatch.pressure.rules import PressureRules
@@ -54,8 +55,8 @@ TOLD_SECONDS = 86_400.0
 
 
 class Pages:
-    """Renders the pages by name. `rules` is asked at each rendering: the settings may be read again. `growth` is
-    what the monitor remembers of processes."""
+    """Renders the pages by name. `rules` and `events` (newest first) are asked at each rendering. `growth` is what
+    the monitor remembers of processes."""
 
     names = tuple(PATHS)
 
@@ -64,8 +65,9 @@ class Pages:
         rules: Callable[[], PressureRules] = PressureRules,
         keeper: Callable[[], Keeper | None] = lambda: None,
         growth: Growth | None = None,
+        events: Callable[[], Sequence[Event]] = tuple,
     ) -> None:
-        self._rules = rules
+        self._rules, self._events = rules, events
         self._keeper = keeper
         self._growth = growth or Growth()
         self._cpu = CpuShare()
@@ -117,6 +119,7 @@ class Pages:
             "words": words if words and snapshot.unix - words.unix < TOLD_SECONDS else None,
             "room": room_of(snapshot),
             "cuda_free": cuda_free_of(snapshot),
+            "events": self._events(),
             "entries": entries_of(snapshot) if name == "devices" else (),
         }
 
