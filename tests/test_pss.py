@@ -9,12 +9,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from pydantic import TypeAdapter
 
 from daemon_process import RunningDaemon, running_daemon
 from holders import holder
 from memwatch.collector import Roots, Unreadable
 from memwatch.model import Absent, Process
 from memwatch.pss import NoPss, PssReader, parse_rollup
+from memwatch_web import contract_who
 from memwatch_web.who import Turnstile
 from process_folders import add_process, folder_of, stat_line
 
@@ -115,6 +117,7 @@ def test_a_real_process(tmp_path: Path) -> None:
         nonsense = [daemon.get(f"/api/v1/processes/{word}/pss").status for word in ("0", "-1", "x", "9" * 30)]
 
     assert answer.status == 200, answer.text
+    TypeAdapter(contract_who.Pss).validate_json(answer.body, strict=True)
     assert answer.json["pss_bytes"] == pytest.approx(witness, rel=0.1)
     assert answer.json["anonymous_bytes"] >= 100 * MIB
     assert answer.json["name"] == name

@@ -83,13 +83,16 @@ class Track:
         self._short, self._hour, self._leak = Readings(READINGS), Readings(READINGS), Readings(LEAK_READINGS)
         self._least: int | None = None
 
-    def add(self, boottime: float, size: int, leak_step: float) -> None:
-        """Of all that falls between two readings for the rule about leaks, the least is kept."""
+    def add(self, boottime: float, size: int, leak_step: float) -> bool:
+        """Of all that falls between two readings for the rule about leaks, the least is kept. Whether it has a new
+        one."""
         self._short.add(boottime, size, 0.0)
         self._hour.add(boottime, size, HOUR_SECONDS)
         self._least = size if self._least is None else min(size, self._least)
-        if self._leak.add(boottime, self._least, leak_step):
+        added = self._leak.add(boottime, self._least, leak_step)
+        if added:
             self._least = None
+        return added
 
     def at(self, boottime: float) -> tuple[float, int]:
         """The reading nearest before a time, or the first there is."""
@@ -126,11 +129,10 @@ class Growth:
         self._added_at = boottime
         leak_step = rules.window_seconds / (LEAK_READINGS - 2)
         with self._lock:
-            for process in processes:
-                self._note(boottime, process, leak_step)
+            to_judge = [process for process in processes if self._note(boottime, process, leak_step)]
             self._listed = frozenset(map(key_of, processes))
             self._forget(len(processes))
-            return self._suspect(rules)
+            return self._judge(to_judge, rules)
 
     def of(self, process: Process) -> dict[str, Bytes]:
         """What a process grew by, by window in seconds ("60"); absent where it is not known for so long."""
@@ -148,25 +150,29 @@ class Growth:
         with self._lock:
             return sorted(self._suspects.values(), key=lambda one: (-one.grown_bytes, one.process.pid))
 
-    def _note(self, boottime: float, process: Process, leak_step: float) -> None:
+    def _note(self, boottime: float, process: Process, leak_step: float) -> bool:
+        """Whether there is a new reading for the rule about leaks."""
         size = process.footprint_low_bytes
         if isinstance(size, Absent):
-            return
+            return False
         key = key_of(process)
         track = self._tracks.pop(key, None) or Track(process)
         self._tracks[key] = track  # the one that was seen last stands last
         track.process = process
-        track.add(boottime, size, leak_step)
+        return track.add(boottime, size, leak_step)
 
     def _forget(self, listed: int) -> None:
         most = max(TRACKS_LEAST, TRACKS_PER_PROCESS * listed)
         for key in list(self._tracks)[: max(0, len(self._tracks) - most)]:
             del self._tracks[key]
 
-    def _suspect(self, rules: LeakRules) -> list[Suspect]:
-        found = {key_of(track.process): one for track in self._now() if (one := track.suspect(rules))}
+    def _judge(self, processes: Sequence[Process], rules: LeakRules) -> list[Suspect]:
+        """The new suspects. Without a new reading the verdict stays."""
+        verdicts = {key: self._tracks[key].suspect(rules) for key in map(key_of, processes)}
+        found = {key: one for key, one in verdicts.items() if one}
         new = [one for key, one in found.items() if key not in self._suspects]
-        self._suspects = found
+        stay = self._suspects.items()
+        self._suspects = {key: one for key, one in stay if key in self._listed and key not in verdicts} | found
         return new
 
     def _now(self) -> Iterator[Track]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
@@ -105,7 +105,13 @@ class Turnstile:
 def _add_pss(router: APIRouter, monitor: Monitor, inquiries: Inquiries) -> None:
     turnstile = Turnstile(PSS_PAUSE_SECONDS)
 
-    @router.get("/processes/{pid}/pss")
+    refusals: dict[int | str, dict[str, Any]] = {
+        403: {"description": "This user may not read it; the sentence says who may."},
+        404: {"description": "The process is not listed, or has ended, or the kernel has no such figure."},
+        429: {"description": "Another was read within the last second."},
+    }
+
+    @router.get("/processes/{pid}/pss", responses=refusals)
     async def pss(pid: Annotated[int, Path(ge=1, lt=1 << 31)]) -> Response:
         """The proportional set size of a listed process, read now; one process a second, as that is dear."""
         process = next((one for one in current(monitor).processes if one.pid == pid), None)
