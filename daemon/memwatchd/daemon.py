@@ -92,7 +92,7 @@ class Daemon:
 
     def first_tick(self) -> None:
         """What everybody may ask for from now on."""
-        keeper = wiring.keeper_of(self.settings, self.state.folder, SystemClock(), self.monitor.identity)
+        keeper = wiring.keeper_of(self.settings, self.state, SystemClock(), self.monitor.identity)
         if keeper is not None:
             self.monitor.keep_on_disk(keeper)
         if self.player is not None and self.settings.replay.demo:
