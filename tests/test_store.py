@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import shutil
 import subprocess
 import sys
@@ -264,40 +265,77 @@ def test_coarser_tiers_need_no_write_of_their_own(tmp_path: Path) -> None:
 
 
 @contextmanager
-def tmpfs(folder: Path, size: str) -> Iterator[Path]:
-    """A small disk of its own. Where mounting is not permitted, the limit on a file's size is the full disk."""
+def small_disk(folder: Path) -> Iterator[Callable[[], None]]:
+    """A disk of 64 KiB, and what makes it larger: a tmpfs, or a limit on files where nobody may mount one."""
     folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=False)
-    try:
-        yield folder
-    finally:
-        if done.returncode == 0:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], check=False).returncode == 0:
+        try:
+            yield lambda: subprocess.run(["mount", "-o", "remount,size=64m", folder], check=True) and None
+        finally:
             subprocess.run(["umount", "-l", folder], check=True)
+        return
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, before[1]))
+    try:
+        yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_disk_that_is_full_stops_nothing_and_is_used_when_there_is_room(tmp_path: Path) -> None:
     """Figures go on in memory, the reason is said once, and a minute after there is room history is on disk."""
-    with tmpfs(tmp_path / "disk", "64k") as folder:
-        if os.statvfs(folder).f_blocks * os.statvfs(folder).f_frsize > 1 << 20:
-            pytest.fail("this test needs a small disk: run it where tmpfs can be mounted (as root)")
+    folder = tmp_path / "disk"
+    with small_disk(folder) as make_room:
         machine = Machine(folder)
         run = machine.start()
         for second in range(5):
             run.tick((55 + second) * GIB)
         full = run.keeper.status()
-        subprocess.run(["mount", "-o", "remount,size=64m", folder], check=True)
+        make_room()
         run.keeper.files._retry_at = 0.0
         run.tick(61 * GIB)
         until(lambda: run.keeper.status().writes > 0)
         status = run.keeper.status()
         run.keeper.stop()
+        again = machine.start()
+        last = again.values()[-1]
+        again.keeper.stop()
 
-        assert run.values() == [*((55.0 + second) * GIB for second in range(5)), 61.0 * GIB]
-        assert full.complaint == f"history is not written to {folder}: no space left on device"
-        assert (full.writes, full.errors) == (0, 1)
-        assert full.dropped >= 5
-        assert status.complaint == ""
-        assert machine.start().values()[-1] == 61.0 * GIB
+    assert run.values() == [*((55.0 + second) * GIB for second in range(5)), 61.0 * GIB]
+    assert full.complaint in [
+        f"history is not written to {folder}: {why}" for why in ("no space left on device", "file too large")
+    ]
+    assert (full.writes, full.errors) == (0, 1)
+    assert full.dropped >= 5
+    assert status.complaint == ""
+    assert last == 61.0 * GIB
+
+
+def test_a_read_only_disk_is_read(tmp_path: Path) -> None:
+    """What is there is shown; nothing new is written, and why is said."""
+    machine = Machine(tmp_path / "state")
+    first = machine.start()
+    for second in range(5):
+        first.tick(second * GIB)
+    first.keeper.stop()
+    left = {path.name: path.read_bytes() for path in machine.folder.iterdir()}
+    command = ["mount", "--bind", "-o", "ro", machine.folder, machine.folder]
+    mounted = subprocess.run(command, check=False).returncode == 0
+    if not mounted:
+        for path in (*machine.folder.iterdir(), machine.folder):
+            path.chmod(0o500 if path.is_dir() else 0o400)
+    try:
+        second_run = machine.start()
+        second_run.tick(60 * GIB)
+        status = second_run.keeper.status()
+        second_run.keeper.stop()
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", machine.folder], check=True)
+
+    assert second_run.values() == [*(float(second * GIB) for second in range(5)), 60.0 * GIB]
+    assert status.complaint.startswith(f"history is not written to {machine.folder}: ")
+    assert {path.name: path.read_bytes() for path in machine.folder.iterdir()} == left
 
 
 def damaged(folder: Path, how: str) -> None:

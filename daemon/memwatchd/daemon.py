@@ -93,17 +93,17 @@ class Daemon:
 
     def start(self) -> None:
         """Begin to ask the sources, and what else needs a thread."""
-        for warning in filter(
-            None, (*self.settings.warnings, wiring.exposure_of(self.settings), self.state.complaint)
-        ):
+        for warning in filter(None, (*self.settings.warnings, wiring.exposure_of(self.settings))):
             log.warning("%s", warning)
+        if self.state.complaint:
+            log.log(logging.WARNING if self.state.was_wanted else logging.INFO, "%s", self.state.complaint)
         for receiver in self.receivers:
             receiver.start()
         self.sampler.start()
 
     def first_tick(self) -> None:
         """What everybody may ask for from now on."""
-        keeper = wiring.keeper_of(self.settings, self.state.folder, SystemClock(), self.monitor.identity)
+        keeper = wiring.keeper_of(self.settings, self.state, SystemClock(), self.monitor.identity)
         if keeper is not None:
             self.monitor.keep_on_disk(keeper)
         if self.player is not None and self.settings.replay.demo:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Sequence
-from pathlib import Path
 
 from memwatch.clock import Clock
 from memwatch.collector import Roots, read_once
@@ -21,6 +20,7 @@ from memwatchd.recording.player import PlayedClock, Player
 from memwatchd.recording.recorder import Recorder
 from memwatchd.settings.model import Settings
 from memwatchd.settings.values import TcpAddress, UnixAddress
+from memwatchd.state import State
 
 
 def roots_of(settings: Settings) -> Roots:
@@ -82,8 +82,9 @@ def recorder_of(settings: Settings, identity: Identity) -> Recorder | None:
     return Recorder(settings.recording.file, identity.host) if settings.recording.file else None
 
 
-def keeper_of(settings: Settings, folder: Path | None, clock: Clock, identity: Identity) -> Keeper | None:
-    """What writes the history; None without a state folder."""
+def keeper_of(settings: Settings, state: State, clock: Clock, identity: Identity) -> Keeper | None:
+    """What reads the history and writes it; None without a state folder. One that is read-only is read."""
+    folder = state.folder or state.readable
     if folder is None:
         return None
     return Keeper(folder, settings.history.disk_size, clock, identity.boot_id)

@@ -163,7 +163,7 @@ def _opened(path: Path) -> int:
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
             raise Unusable(error.errno, "is not a file", str(path)) from None
-        if error.errno != errno.EROFS:
+        if error.errno not in (errno.EROFS, errno.EACCES):
             raise
         fd = os.open(path, os.O_RDONLY | flags)
     if stat.S_ISREG(os.fstat(fd).st_mode):
