@@ -69,7 +69,7 @@ def calm_workstation() -> Snapshot:
         pressure=(pressure(ram.id, Level.LOW, ratio_of(ram)),),
         processes=PROCESSES,
         swap=Swap(8 * GIB, 212 * MIB),
-        nodes=(Node(0, ram.size_bytes, ram.free_bytes, True, 4 * MIB, 1_932_735_283),),
+        nodes=(Node(0, ram.size_bytes, ram.available_bytes, ram.free_bytes, True, 4 * MIB, 1_932_735_283),),
     )
 
 
@@ -123,7 +123,7 @@ def critical_gb10() -> Snapshot:
         swap=Swap(16 * GIB, 15_032_385_536),
         zram=Zram(6_871_947_674, 2_254_857_830),
         stalls=Stalls(StallTime(0.121, 0.064, 0.018, 812.4), StallTime(0.031, 0.012, 0.003, 190.2)),
-        nodes=(Node(0, ram.size_bytes, ram.free_bytes, True, 512 * KIB, 0),),
+        nodes=(Node(0, ram.size_bytes, ram.available_bytes, ram.free_bytes, True, 512 * KIB, 0),),
         kernel=Kernel(1, 48_211),
     )
 

@@ -304,7 +304,7 @@ def test_the_limit_on_all_pages_bounds_what_rocm_can_have(tmp_path: Path) -> Non
     device = only(snapshot_of(tmp_path, *machine.arguments)["devices"])
 
     assert device["api_free_bytes"] == {"rocm": 16638816256 - GIB}
-    assert any("15.5 GiB of System RAM" in note for note in device["notes"])
+    assert any("may take 15.5 GiB of System RAM" in note for note in device["notes"])
 
 
 def test_nothing_wakes_a_sleeping_card(tmp_path: Path) -> None:

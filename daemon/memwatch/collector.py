@@ -12,10 +12,11 @@ from memwatch.amd.reading import AmdReading, AmdSensors
 from memwatch.amd.smi import SmiReading
 from memwatch.apple.reading import AppleReading
 from memwatch.drm.reading import DrmReading
+from memwatch.kernel_log import KernelLog
 from memwatch.model import Absent, Device, Pool, Process, Share
 from memwatch.nvml.reading import NvmlReading
 from memwatch.owners import Owner
-from memwatch.snapshot import Kernel, Machine, Node, ProcessScan, Stalls, Swap, Zram
+from memwatch.snapshot import Kernel, Machine, Node, ProcessScan, Squeezed, Stalls, Swap, Zram
 from memwatch.tegra.reading import NvMapReading, TegraReading, TegrastatsReading
 
 
@@ -56,8 +57,11 @@ class Findings:
     swap: Swap | None = None
     zram: Zram | None = None
     stalls: Stalls | None = None
+    squeezed: Squeezed | None = None
     nodes: tuple[Node, ...] = ()
     kernel: Kernel | None = None
+    kernel_log: KernelLog | None = None
+    cgroup_oom_kills_total: int | None = None
     pci_gpus: Mapping[str, int] | None = None
     nvml: NvmlReading | None = None
     tegra: TegraReading | None = None

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from memwatch.clock import Clock
 from memwatch.collector import Collector, Enlisted, Findings, Unavailable, Unreadable
@@ -174,6 +175,22 @@ def sentence_of(error: Exception) -> str:
     if isinstance(error, (Unreadable, OSError)):
         return str(error)
     return f"{type(error).__name__}: {error}"
+
+
+class Gatherer(Protocol):
+    """Where figures come from: this machine by way of its collectors, or a recording of one."""
+
+    def start(self) -> None: ...
+
+    def gather(self) -> tuple[Findings, tuple[CollectorStatus, ...]]: ...
+
+    def hurry(self, hurried: bool) -> None: ...
+
+    def wait_for_first(self, seconds: float) -> None: ...
+
+    def release(self, seconds: float) -> list[str]: ...
+
+    def stop(self) -> None: ...
 
 
 class Sampler:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+from bench_history import bench_history
+from bench_store import bench_store
 from subjects import Subject, cpu_seconds, free_port, load, rss_mib, running, subjects, wakeups
 
 from memwatch.clock import SystemClock
@@ -125,12 +127,23 @@ def bench_daemons(seconds: int) -> None:
         print(bench_subject(subject, port, seconds), flush=True)
 
 
+def bench_judges() -> None:
+    """How early we and others speak, how often in vain, and how often each changes its mind."""
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+    from pressure_judges import table
+
+    print(table(), end="\n\n")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=20, help="how long each daemon is watched while idle")
     parser.add_argument("--times", type=int, default=3000, help="how often each reading is repeated")
     parser.add_argument("--processes", type=int, default=2000, help="how many processes to look at")
     options = parser.parse_args()
+    bench_judges()
     bench_reading(options.times)
+    bench_history()
+    bench_store()
     bench_processes(options.processes)
     bench_daemons(options.seconds)

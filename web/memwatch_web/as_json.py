@@ -21,14 +21,27 @@ from memwatch.owners import OwnerKind, totals_of
 from memwatch.pss import Pss
 from memwatch.remainder import HELD_BY_PROCESSES, causes_of, rest_of
 from memwatch.snapshot import Level, Node, Snapshot
+from memwatch.store.ending import LastWords
+from memwatch.ticks import Tick
 
 SCHEMA = 1
+
+JSON_TYPE = "application/json"
 
 Json = dict[str, Any]
 
 
 def to_bytes(value: Any) -> bytes:  # noqa: ANN401  JSON is anything
     return orjson.dumps(value)
+
+
+def answer_bytes(value: Any, simulated: bool) -> bytes:  # noqa: ANN401
+    """An answer's body. What is simulated says so in every object at its top."""
+    if simulated and isinstance(value, dict):
+        return to_bytes({"simulated": True, **value})
+    if simulated and isinstance(value, list):
+        return to_bytes([{"simulated": True, **one} for one in value])
+    return to_bytes(value)
 
 
 def rfc3339(unix: float) -> str:
@@ -83,9 +96,11 @@ def snapshot_json(snapshot: Snapshot) -> Json:
         swap=_plain(snapshot.swap),
         zram=_plain(snapshot.zram),
         stalls=_plain(snapshot.stalls),
+        squeezed=_plain(snapshot.squeezed),
         nodes=[_with_contents(node) for node in snapshot.nodes],
         tegrastats=_plain(snapshot.tegrastats),
         kernel=kernel,
+        kernel_log=_plain(snapshot.kernel_log),
         pressure=pressure_json(snapshot),
         collectors=collectors_json(snapshot),
         own=own,
@@ -195,7 +210,10 @@ def pss_json(process: Process, pss: Pss) -> Json:
 
 
 def pressure_json(snapshot: Snapshot) -> list[Json]:
-    return [record_json(pressure, corroborated=pressure.corroborated) for pressure in snapshot.pressure]
+    return [
+        record_json(pressure, used_ratio=pressure.used_ratio, corroborated=pressure.corroborated)
+        for pressure in snapshot.pressure
+    ]
 
 
 def collectors_json(snapshot: Snapshot) -> list[Json]:
@@ -208,6 +226,28 @@ def event_json(event: Event) -> Json:
 
 def events_json(events: Sequence[Event]) -> list[Json]:
     return [event_json(event) for event in events]
+
+
+def tick_json(tick: Tick, unix: float) -> Json:
+    """A tick that mattered, without the figures that the history has as series."""
+    return {
+        "time": rfc3339(unix),
+        "unix": unix,
+        "pools": [record_json(pool) for pool in tick.pools],
+        "pressure": [record_json(one) | {"level": one.word} for one in tick.pressure],
+        "processes": [record_json(process) for process in tick.processes],
+    }
+
+
+def last_words_json(words: LastWords) -> Json:
+    return {
+        "time": rfc3339(words.unix),
+        "unix": words.unix,
+        "machine_restarted": words.machine_restarted,
+        "text": words.sentence,
+        "samples": [{"unix": one.unix, "figures": one.figures} for one in words.samples],
+        "last": None if words.last is None else tick_json(words.last, words.last.unix),
+    }
 
 
 def backends_json(found: Backends) -> Json:

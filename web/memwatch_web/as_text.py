@@ -23,6 +23,8 @@ def lines_of(snapshot: Snapshot) -> Iterator[str]:
     yield name
     if machine.explanation:
         yield machine.explanation
+    if snapshot.simulated:
+        yield "SIMULATED: no such machine is here."
     yield ""
     yield from _places(snapshot)
     yield from _devices(snapshot)

@@ -27,6 +27,8 @@ ANSWERS: tuple[tuple[str, type[contract.Answer], bool], ...] = (
     ("/api/v1/backends", contract.Backends, False),
     ("/api/v1/doctor", contract.Examination, False),
     ("/api/v1/history", contract.History, False),
+    ("/api/v1/ticks", contract.Tick, True),
+    ("/api/v1/last-words", contract.LastWords, False),
     ("/api/v1/release", contract.Release, False),
     ("/healthz", contract.Health, False),
     ("/readyz", contract.Health, False),

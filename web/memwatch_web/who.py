@@ -15,11 +15,12 @@ from memwatch.owners import OWNER_KINDS, OwnerKind
 from memwatch.pss import NoPss
 from memwatch.snapshot import Snapshot
 from memwatch_web import as_json
-from memwatch_web.api import JSON_TYPE, current, instant
-from memwatch_web.as_json import to_bytes
+from memwatch_web.api import current, json_response
+from memwatch_web.as_json import JSON_TYPE, answer_bytes
 from memwatch_web.background import NotDone
 from memwatch_web.inquiries import Inquiries
 from memwatch_web.once import OncePerTick
+from memwatch_web.past import instant
 from memwatch_web.problems import Problem
 
 DEFAULT_SINCE_SECONDS = 600.0
@@ -49,7 +50,7 @@ def _add_owners(router: APIRouter, monitor: Monitor) -> None:
 
 
 def _owners_face(kind: OwnerKind) -> Callable[[Snapshot], bytes]:
-    return lambda snapshot: to_bytes(as_json.owners_json(snapshot, kind))
+    return lambda snapshot: answer_bytes(as_json.owners_json(snapshot, kind), snapshot.simulated)
 
 
 def _add_growth(router: APIRouter, monitor: Monitor) -> None:
@@ -71,7 +72,7 @@ def _add_growth(router: APIRouter, monitor: Monitor) -> None:
             "processes": [as_json.grown_json(one, monitor.growth.of(one.process), shift) for one in grown],
             "suspects": [as_json.suspect_json(one, shift) for one in monitor.growth.suspects()],
         }
-        return Response(to_bytes(answer), media_type=JSON_TYPE)
+        return json_response(answer, monitor)
 
 
 def since_when(text: str | None, now: float) -> float:
@@ -116,6 +117,8 @@ def _add_pss(router: APIRouter, monitor: Monitor, inquiries: Inquiries) -> None:
         process = next((one for one in current(monitor).processes if one.pid == pid), None)
         if process is None:
             raise Problem(404, f"process {pid} is not among those that /api/v1/processes lists.")
+        if monitor.simulated:
+            raise Problem(404, "these processes are simulated: there is nothing to look into.")
         if not turnstile.enter():
             raise Problem(429, "one PSS a second is read at most; ask again then.", headers={"Retry-After": "1"})
         try:
@@ -128,4 +131,4 @@ def _add_pss(router: APIRouter, monitor: Monitor, inquiries: Inquiries) -> None:
             turnstile.leave()
         if found.pid != pid:  # somebody's, who did not wait for it
             raise Problem(503, "another PSS is still being read; ask again.", headers={"Retry-After": "10"})
-        return Response(to_bytes(as_json.pss_json(process, found)), media_type=JSON_TYPE)
+        return json_response(as_json.pss_json(process, found), monitor)

@@ -9,6 +9,7 @@ from markupsafe import Markup, escape
 
 from memwatch import units
 from memwatch.model import Absent, Process
+from memwatch.pressure.signals import full_in
 from memwatch.snapshot import Level, Pressure
 
 DASH = "—"
@@ -169,7 +170,7 @@ def reasons(pressure: Pressure) -> str:
     """Why a level is what it is: "96.4 % used; full in about 40 s at the current rate"."""
     texts = [reason.text for reason in pressure.reasons] or [f"{ratio(pressure.ratio)} used"]
     if not isinstance(pressure.seconds_to_full, Absent) and all(r.signal != "ttf" for r in pressure.reasons):
-        texts.append(f"full in about {duration(pressure.seconds_to_full)} at the current rate")
+        texts.append(full_in(pressure.seconds_to_full))
     return "; ".join(texts)
 
 

@@ -21,6 +21,7 @@ class Version:
 
     limit: str
     usage: str
+    events: str
     reclaimable: tuple[str, ...]
     source: str
     quality: Quality
@@ -29,6 +30,7 @@ class Version:
 V2 = Version(
     "memory.max",
     "memory.current",
+    "memory.events",
     ("inactive_file", "active_file", "slab_reclaimable"),
     "cgroup2:memory.current less file cache and reclaimable slab",
     Quality.DERIVED,
@@ -37,6 +39,7 @@ V2 = Version(
 V1 = Version(
     "memory.limit_in_bytes",
     "memory.usage_in_bytes",
+    "memory.oom_control",
     ("total_inactive_file", "total_active_file"),
     "cgroup1:memory.usage_in_bytes less file cache",
     Quality.ESTIMATED,

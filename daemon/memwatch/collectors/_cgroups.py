@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from memwatch.collector import Roots, read_once
 
@@ -134,6 +134,14 @@ def parse_mountinfo(data: bytes) -> list[Mount]:
 def _path(field: bytes) -> str:
     """Mountinfo writes blanks and backslashes in octal."""
     return _OCTAL.sub(lambda found: bytes([int(found[1], 8) & 255]), field).decode("utf-8", "backslashreplace")
+
+
+def under(roots: Roots, point: str) -> Path:
+    """Where a mount point of the host is to be found from here."""
+    path = PurePosixPath(point)
+    if path.is_relative_to("/sys"):
+        return roots.sysfs / path.relative_to("/sys")
+    return roots.rootfs / point.lstrip("/")
 
 
 def in_container(roots: Roots) -> bool:

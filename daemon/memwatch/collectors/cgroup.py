@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +23,12 @@ NOTE = "does not include GPU memory on unified machines"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One cgroup with its limit (None: no limit) and what counts against it."""
+    """One cgroup with its limit (None: no limit), what counts against it, and kills at it (None: not counted)."""
 
     folder: Path
     limit_bytes: int | None
     used_bytes: int
+    oom_kills: int | None = None
 
 
 def parse_limit(data: bytes) -> int | None:
@@ -67,13 +69,27 @@ def binding(groups: Iterable[Group], size_bytes: int) -> Group | None:
     return min(limited, key=lambda group: group.limit_bytes or 0, default=None)
 
 
+# A container of 1 GiB can fill in seconds: looked at once a second, and ten times near its end. Reading memory.stat
+# sums over all processors and descendants, milliseconds on a large machine: it may take 2 % of a processor.
+UNLIMITED_SECONDS, CALM_SECONDS, NEAR_SECONDS = 5.0, 1.0, 0.1
+NEAR_RATIO = 0.57
+MOST_CPU = 0.02
+
+
+def period_of(group: Group | None, cpu_seconds: float) -> float:
+    """How long to wait between two looks at the group that limits us, if any does, when one look costs so much."""
+    if group is None or not group.limit_bytes:
+        return UNLIMITED_SECONDS
+    near = group.used_bytes >= NEAR_RATIO * group.limit_bytes
+    return max(NEAR_SECONDS if near else CALM_SECONDS, cpu_seconds / MOST_CPU)
+
+
 class Collector:
     name = "cgroup"
-    period_seconds = 5.0
-    # Reading memory.stat sums over all processors and descendants: milliseconds on a large machine.
     may_block = True
 
     def __init__(self, roots: Roots, scope: Scope = "auto") -> None:
+        self.period_seconds = CALM_SECONDS
         self._roots = roots
         self._contained = in_container(roots)
         if scope == "host" or (scope == "auto" and not self._contained):
@@ -85,6 +101,7 @@ class Collector:
         return "a container" if self._contained else "no container"
 
     def collect(self) -> Findings:
+        started = time.thread_time()
         version, groups = self._groups()
         size = parse_size((self._roots.procfs / "meminfo").read_bytes())
         group, word = binding(groups, size), "Container" if self._contained else "Unit"
@@ -99,7 +116,8 @@ class Collector:
             quality=version.quality,
             note=NOTE if group else f"no limit is set; {NOTE}",
         )
-        return Findings(shares=(share,))
+        self.period_seconds = period_of(group, time.thread_time() - started)
+        return Findings(shares=(share,), cgroup_oom_kills_total=group.oom_kills if group else None)
 
     def close(self) -> None:
         pass
@@ -112,13 +130,13 @@ class Collector:
         except OSError as error:
             raise Unavailable(f"{error.filename}: {error.strerror}") from error
         home = home_of(cgroup, mountinfo, self._roots)
-        groups = [group for path in home.folders if (group := _read_group(home.version, path))]
+        groups = [group for path in home.folders if (group := read_group(home.version, path))]
         if not groups:
             raise Unavailable(f"{home.mount / home.way}: no {home.version.usage} from there up")
         return home.version, groups
 
 
-def _read_group(version: Version, folder: Path) -> Group | None:
+def read_group(version: Version, folder: Path) -> Group | None:
     """None where memory is not counted: version 2 has no such files at its root, nor where not delegated."""
     usage, limit = read_once(folder / version.usage), read_once(folder / version.limit)
     statistics = read_once(folder / "memory.stat")
@@ -128,4 +146,6 @@ def _read_group(version: Version, folder: Path) -> Group | None:
     # Version 1 also tells of ancestors that cannot be seen from inside.
     limits = [parse_limit(limit), stat.get("hierarchical_memory_limit")]
     smallest = min([value for value in limits if value is not None], default=None)
-    return Group(folder, smallest, used_of(version, parse_figure(usage), stat))
+    # `oom_kill` is counted since Linux 4.13.
+    kills = parse_stat(read_once(folder / version.events) or b"").get("oom_kill")
+    return Group(folder, smallest, used_of(version, parse_figure(usage), stat), kills)
