@@ -14,7 +14,8 @@ KEPT_MARKS = 500
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`kind`: started, reloaded, level, alert, oom_kill, suspend, clock, late, collector, release, mark."""
+    """`kind`: started, reloaded, level, alert, oom_kill, driver, suspend, clock, late, collector, release,
+    unclean, history, replay, leak, mark."""
 
     seq: int
     unix: float
