@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fakes import GIB, ram
+from memwatch.claim import Claim
 from memwatch.model import Absent, Process
 from memwatch.monitor import Identity, Monitor, Rules
 from memwatch.snapshot import Machine, SelfUse, Snapshot
@@ -219,6 +220,7 @@ def test_a_redacted_recording_names_nobody() -> None:
         host="falcon-7.example.com",
         machine=Machine("NVIDIA DGX Spark", explanation="projekt-falke on falcon-7.example.com holds it"),
         processes=(secret, replace(secret, pid=7)),
+        claims=(Claim(4242, "falke-cache", "cuda:0", 1, 2),),
     )
     redactor = Redactor()
 
@@ -231,6 +233,7 @@ def test_a_redacted_recording_names_nobody() -> None:
     assert first["machine"]["name"] == "NVIDIA DGX Spark"
     assert first["machine"]["explanation"] == "process-1 on host-1 holds it"
     assert [process["pid"] for process in first["processes"]] == [1, 2]
+    assert (first["claims"][0]["pid"], first["claims"][0]["name"]) == (1, "allocator-1")
     assert first["processes"] == second["processes"]
     assert first["pools"] == snapshot_json(named)["pools"]
     assert snapshot_from(to_bytes(first)).processes[0].user == "user-1"

@@ -33,8 +33,8 @@ class Redactor:
     def redacted(self, snapshot: Json) -> Json:
         """A copy in which nobody is named."""
         hidden = self._walk(snapshot)
-        for process in hidden.get("processes") or ():
-            process["pid"] = self._pids.setdefault(process["pid"], len(self._pids) + 1)
+        for known in (*(hidden.get("processes") or ()), *(hidden.get("claims") or ())):
+            known["pid"] = self._pids.setdefault(known["pid"], len(self._pids) + 1)
         return self._without_secrets(hidden)
 
     def _walk(self, value: Json) -> Json:
@@ -45,6 +45,8 @@ class Redactor:
     def _field(self, name: str, value: Json) -> Json:
         if name == "processes" and isinstance(value, list):
             return [{**self._walk(one), "name": self._word("process", one["name"])} for one in value]
+        if name == "claims" and isinstance(value, list):
+            return [{**self._walk(one), "name": self._word("allocator", one["name"])} for one in value]
         if name in HIDDEN and isinstance(value, str):
             return self._word(HIDDEN[name], value)
         return self._walk(value)
