@@ -21,6 +21,7 @@ clear_after = "0s"
 [alerts]
 pending_for = "400ms"
 resolve_after = "400ms"
+keep_firing_for = "0s"
 
 [[alerts.webhooks]]
 name = "operators"

@@ -31,9 +31,7 @@ def test_literal_secret_in_a_public_file_warns(tmp_path: Path) -> None:
 
     warnings = load({"config": str(file)}, {}).warnings
 
-    assert warnings == (
-        f"every user of this machine can read the webhook secret in {file}; chmod o-r {file} ends that",
-    )
+    assert warnings == (f"every user of this machine can read the secret in {file}; chmod o-r {file} ends that",)
 
 
 def test_secret_from_a_variable_may_begin_like_a_setting(tmp_path: Path) -> None:

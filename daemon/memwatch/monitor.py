@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from memwatch.accounting.tegra import tegrastats_of
-from memwatch.alerts import AlertRules, Notice, Watch, step
+from memwatch.alerts import Key, Notice, Watch, step
 from memwatch.clock import Clock
 from memwatch.collector import Findings
-from memwatch.events import EventLog
+from memwatch.conditions import EVENT_KINDS, AlertRules, conditions_of
+from memwatch.events import Event, EventLog
 from memwatch.history import History
 from memwatch.own import OwnCost
 from memwatch.pressure.evidence import evidence_of
@@ -22,6 +23,7 @@ from memwatch.pressure.rules import PressureRules
 from memwatch.sampler import Sampler
 from memwatch.schedule import Moment, Pace, next_due, paced, suspended_seconds, wall_jump_seconds
 from memwatch.series import figures_of
+from memwatch.silences import Silence
 from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Snapshot
 from memwatch.stalltrigger import StallTrigger
 from memwatch.story import Story
@@ -72,12 +74,13 @@ class Monitor:
         self.events = EventLog()
         self.history = History(capacity_of(rules), rules.interval_seconds)
         self.own = OwnCost()
-        self.watches: Mapping[str, Watch] = {}
+        self.watches: Mapping[Key, Watch] = {}
+        self.silences: tuple[Silence, ...] = ()
         self.listeners: list[Listener] = []
         self.rules = rules
         self._sampler = sampler
         self._clock = clock
-        self._identity = identity
+        self.identity = identity
         self._trigger = trigger
         self._memory = Memory()
         self._pace = Pace()
@@ -88,6 +91,7 @@ class Monitor:
         self._before: Moment | None = None
         self._complaint = ""
         self._seq = 0
+        self._events_seen = 0
         self._ring_rules = (rules.interval_seconds, rules.history_seconds)
 
     def run(self, stop: threading.Event) -> None:
@@ -107,21 +111,25 @@ class Monitor:
 
     def tick(self, lag_seconds: float = 0.0) -> Snapshot:
         """One tick: everything gathered, judged, remembered and published."""
-        now = Moment(self._clock.monotonic(), self._clock.boottime(), self._clock.wall())
+        now = self.moment()
         rules = self.rules
         resumed = self._notice_clocks(now)
         findings, statuses = self._sampler.gather()
         evidence = evidence_of(findings, now.monotonic, rules.pressure, resumed)
         pressure, self._memory = judge(evidence, self._memory, rules.pressure)
         self._pace = paced(self._pace, pressure, now.monotonic)
-        self.watches, notices = step(self.watches, pressure, now.monotonic, now.wall, rules.alerts, _new_notice_id)
         snapshot = self._snapshot(now, rules, findings, statuses, pressure, lag_seconds)
-        self._story.tell(self.latest, snapshot, notices)
+        self._story.tell(self.latest, snapshot)
+        notices = self._alert(now, snapshot, rules.alerts)
         self._remember(now, snapshot)
         self.own.tick_duration_seconds = self._clock.monotonic() - now.monotonic
         self.latest = snapshot
         self._tell(snapshot, notices)
         return snapshot
+
+    def moment(self) -> Moment:
+        """All clocks, now."""
+        return Moment(self._clock.monotonic(), self._clock.boottime(), self._clock.wall())
 
     def wake(self) -> None:
         """End the wait for the next tick, so that a loop that was told to stop does. Any thread may call it."""
@@ -149,6 +157,23 @@ class Monitor:
         """Use other rules from the next tick on. Any thread may call it."""
         self.rules = rules
         self._story.reloaded(self._clock.wall())
+
+    def _alert(self, now: Moment, snapshot: Snapshot, rules: AlertRules) -> tuple[Notice, ...]:
+        """What is to be told now; alerts and silences move on."""
+        conditions = conditions_of(snapshot, self._new_events(), rules)
+        self.watches, notices = step(
+            self.watches, conditions, now.monotonic, now.wall, rules, new_notice_id, self.silences
+        )
+        self._story.tell_alerts(snapshot, notices)
+        return notices
+
+    def _new_events(self) -> list[Event]:
+        """Events since the last tick that an alert may be about."""
+        if self.events.last_seq == self._events_seen:
+            return []
+        events = self.events.since(self._events_seen)
+        self._events_seen = self.events.last_seq
+        return [event for event in events if event.kind in EVENT_KINDS]
 
     def _tick_or_log(self, lag_seconds: float) -> None:
         """A tick that cannot hurt the loop. The same failure on every tick is logged once."""
@@ -209,10 +234,10 @@ class Monitor:
             seq=self._seq,
             unix=now.wall,
             monotonic=now.monotonic,
-            boot_id=self._identity.boot_id,
-            host=self._identity.host,
+            boot_id=self.identity.boot_id,
+            host=self.identity.host,
             interval_seconds=rules.interval_seconds,
-            simulated=self._identity.simulated,
+            simulated=self.identity.simulated,
             machine=findings.machine or Machine(),
             own=self.own.read(lag_seconds),
             pools=findings.pools,
@@ -267,5 +292,5 @@ def capacity_of(rules: Rules) -> int:
     return max(1, round(rules.history_seconds / rules.interval_seconds))
 
 
-def _new_notice_id() -> str:
+def new_notice_id() -> str:
     return f"msg_{secrets.token_hex(12)}"

@@ -20,16 +20,17 @@ class Story:
     def __init__(self, events: EventLog) -> None:
         self._events = events
 
-    def tell(self, before: Snapshot | None, now: Snapshot, notices: tuple[Notice, ...]) -> None:
+    def tell(self, before: Snapshot | None, now: Snapshot) -> None:
         if before is None:
             self._say(now.unix, "started", f"memwatchd started watching {now.host}")
         else:
             self._tell_levels(before, now)
             self._tell_kernel(before.kernel, now)
             self._tell_collectors(before, now)
+
+    def tell_alerts(self, now: Snapshot, notices: tuple[Notice, ...]) -> None:
         for notice in notices:
-            word = "firing" if notice.firing else "resolved"
-            self._say(now.unix, "alert", f"alert {word}: {notice.target} is {notice.level.word}", notice.target)
+            self._say(now.unix, "alert", _alert_sentence(notice), notice.target)
 
     def suspended(self, unix: float, seconds: float) -> None:
         self._say(unix, "suspend", f"the machine was suspended for {seconds:.0f} s")
@@ -78,6 +79,13 @@ class Story:
     def _say(self, unix: float, kind: str, text: str, target: str | None = None) -> None:
         self._events.add(unix, kind, text, target)
         log.info("%s", text)
+
+
+def _alert_sentence(notice: Notice) -> str:
+    word = "still firing" if notice.repeated else "firing" if notice.firing else "resolved"
+    if notice.level is not None:
+        return f"alert {word}: {notice.target} is {notice.level.word}"
+    return f"alert {word}: {notice.rule} ({'; '.join(why.text for why in notice.reasons) or notice.target})"
 
 
 def _collector_sentence(status: CollectorStatus) -> str:

@@ -6,19 +6,19 @@ import logging
 import threading
 from collections.abc import Callable
 
-from memwatch.alerts import Notice
 from memwatch.backends.finder import Finder
 from memwatch.clock import SystemClock
 from memwatch.collectors import enlist
 from memwatch.monitor import Monitor
+from memwatch.outbox.outbox import Outbox
 from memwatch.sampler import Sampler
-from memwatch.snapshot import Snapshot
 from memwatch.stalltrigger import StallTrigger
+from memwatch_web.alert_view import view_of
+from memwatch_web.alerting import Alerting
 from memwatch_web.background import Shared
 from memwatch_web.options import FaceOptions
 from memwatch_web.pages import Pages
 from memwatch_web.stream import Broker
-from memwatch_web.webhook_delivery import close_all, notify
 from memwatchd import wiring
 from memwatchd.reading import first_tick
 from memwatchd.service import Notifier
@@ -44,11 +44,11 @@ class Daemon:
         trigger = StallTrigger(roots.procfs / "pressure/memory")
         self.monitor = Monitor(self.sampler, clock, wiring.rules_of(settings), wiring.identity_of(roots), trigger)
         self.finding = Shared(Finder(roots).find, "backends", BACKENDS_DEADLINE_SECONDS)
-        self.pages = Pages(lambda: self.monitor.rules.pressure)
+        self.alerting = self._alerting()
+        self.pages = Pages(lambda: self.monitor.rules.pressure, lambda: view_of(self.monitor, self.alerting))
         self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)
-        self.receivers = wiring.receivers_of(settings)
         self.service = Notifier()
-        self.monitor.listeners.append(self._tell_receivers)
+        self.monitor.listeners.append(self.alerting.tell)
         self._load = load
         self._stop = threading.Event()
         self._ticking = threading.Thread(target=self.monitor.run, args=(self._stop,), name="tick", daemon=True)
@@ -62,8 +62,8 @@ class Daemon:
             None, (*self.settings.warnings, wiring.exposure_of(self.settings), self.state.complaint)
         ):
             log.warning("%s", warning)
-        for receiver in self.receivers:
-            receiver.start()
+        self.alerting.restore()
+        self.alerting.start()
         self.sampler.start()
 
     def first_tick(self) -> None:
@@ -89,7 +89,7 @@ class Daemon:
         if self._ticking.is_alive():
             self._ticking.join(timeout=1.0)
         self.sampler.stop()
-        close_all(self.receivers, 2.0)
+        self.alerting.close(2.0)
         self.state.close()
         log.info("memwatchd stopped")
 
@@ -105,9 +105,14 @@ class Daemon:
             self._use(settings)
         self.service.ready()
 
-    def _tell_receivers(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
-        for notice in notices:
-            notify(self.receivers, notice, snapshot, self.settings.web.url)
+    def _alerting(self) -> Alerting:
+        opened = wiring.open_outbox_of(self.state)
+        for complaint in opened.complaints if opened else ():
+            log.warning("%s", complaint)
+        outbox = Outbox(opened.store, opened.kept) if opened else Outbox(None)
+        receivers = wiring.receivers_of(self.settings, outbox)
+        recovered = int(opened.recovered) if opened else 0
+        return Alerting(self.monitor, outbox, receivers, lambda: self.settings.web.url, recovered)
 
     def _use(self, settings: Settings) -> None:
         changes = describe_changes(self.settings, settings)

@@ -71,11 +71,6 @@ def _add_part(router: APIRouter, monitor: Monitor, name: str, render: Callable[[
 
 
 def _add_lists(router: APIRouter, monitor: Monitor) -> None:
-    @router.get("/alerts")
-    async def alerts() -> Response:
-        """Alerts that fire or are about to."""
-        return Response(to_bytes(as_json.alerts_json(monitor.watches)), media_type=JSON_TYPE)
-
     @router.get("/events")
     async def events(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
         """What happened, newest first."""

@@ -10,7 +10,6 @@ from typing import Any
 
 import orjson
 
-from memwatch.alerts import Watch
 from memwatch.backends.model import Backends
 from memwatch.events import Event
 from memwatch.model import Absent, Pool
@@ -127,12 +126,3 @@ def events_json(events: Sequence[Event]) -> list[Json]:
 
 def backends_json(found: Backends) -> Json:
     return record_json(found)
-
-
-def alerts_json(watches: Mapping[str, Watch]) -> list[Json]:
-    """Alerts that fire or are about to."""
-    return [
-        {"target": target, "rule": "pressure.critical", "state": "firing" if watch.firing else "pending"}
-        for target, watch in watches.items()
-        if watch.firing or watch.since is not None
-    ]

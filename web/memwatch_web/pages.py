@@ -14,12 +14,14 @@ from memwatch.model import Absent
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Snapshot
 from memwatch_web import wording
+from memwatch_web.alert_view import AlertView
 from memwatch_web.bars import bars_of
 from memwatch_web.glance import by_footprint, cuda_free_of, latest_of, room_of, worst_of
 
 TEMPLATES = Path(__file__).parent / "templates"
-PATHS = {"overview": "/", "processes": "/processes", "about": "/about"}
+PATHS = {"overview": "/", "processes": "/processes", "alerts": "/alerts", "about": "/about"}
 TOP_PROCESSES = 10
+SILENCE_SPANS = ((3600, "1 h"), (28_800, "8 h"), (86_400, "1 d"))
 # What templates say `figure | size` with.
 WORDS = (
     "age",
@@ -43,12 +45,17 @@ CPU_WINDOW_SECONDS = 60.0
 
 
 class Pages:
-    """Renders the pages by name. `rules` is asked at each rendering: the settings may be read again."""
+    """Renders the pages by name. `rules` and `alerting` are asked at each rendering: they change."""
 
     names = tuple(PATHS)
 
-    def __init__(self, rules: Callable[[], PressureRules] = PressureRules) -> None:
+    def __init__(
+        self,
+        rules: Callable[[], PressureRules] = PressureRules,
+        alerting: Callable[[], AlertView] = AlertView,
+    ) -> None:
         self._rules = rules
+        self._alerting = alerting
         self._cpu = CpuShare()
         self._environment = create_environment()
         self._templates = {name: self._environment.get_template(f"{name}.html") for name in self.names}
@@ -88,6 +95,8 @@ class Pages:
             "cpu": self._cpu.of(snapshot),
             "room": room_of(snapshot),
             "cuda_free": cuda_free_of(snapshot),
+            "alerting": self._alerting() if name == "alerts" else None,
+            "silence_spans": SILENCE_SPANS,
         }
 
 

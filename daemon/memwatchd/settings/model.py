@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, PlainSerializer, model_validator
 
-from memwatch.alerts import AlertRules
+from memwatch.conditions import CRITICAL, EVENTS, AlertRules
 from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
 from memwatch_web.webhooks import Endpoint, Secret, endpoint_of
-from memwatchd.settings.secret import secret_from
+from memwatchd.settings.secret import Service, secret_from, service_from
 from memwatchd.settings.values import (
     Accepts,
     KeyPath,
@@ -40,6 +40,12 @@ def checked_endpoint(value: object) -> Endpoint:
         raise Refused(str(error)) from None
 
 
+def event_of(value: object) -> str:
+    if isinstance(value, str) and value in EVENTS:
+        return value
+    raise Refused
+
+
 def checked_url(value: object) -> str:
     checked_endpoint(value)
     return str(value).rstrip("/")
@@ -49,6 +55,7 @@ Duration = Annotated[timedelta, BeforeValidator(duration_of)]
 Percent = Annotated[float, Field(gt=0, le=100)]
 Folder = Annotated[Path, BeforeValidator(folder_of), Accepts("a folder that exists")]
 Address = Annotated[InstanceOf[TcpAddress] | InstanceOf[UnixAddress], BeforeValidator(address_of)]
+EventName = Annotated[str, BeforeValidator(event_of)]
 HostName = Annotated[str, BeforeValidator(allowed_host_of)]
 
 
@@ -171,10 +178,24 @@ class Processes(Section):
     metrics: bool = False
 
 
-class Webhook(Section):
+class Recipient(Section):
+    """Somebody who is told of alerts, and of which."""
+
     name: Annotated[
         str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$"), Accepts("made of a to z, 0 to 9, - and _", '"operators"')
     ]
+    events: Annotated[
+        tuple[EventName, ...],
+        BeforeValidator(tuple_of),
+        Field(min_length=1),
+        Accepts(f"a list of some of {', '.join(EVENTS)}", '["pressure.critical"]'),
+    ] = (CRITICAL,)
+    targets: Annotated[
+        tuple[str, ...], BeforeValidator(tuple_of), Accepts("a list of ids as in /api/v1/snapshot", '["ram"]')
+    ] = ()
+
+
+class Webhook(Recipient):
     url: Annotated[
         InstanceOf[Endpoint],
         BeforeValidator(checked_endpoint),
@@ -195,29 +216,92 @@ class Webhook(Section):
     allow_link_local: bool = False
 
 
+class Alertmanager(Recipient):
+    url: Annotated[
+        InstanceOf[Endpoint],
+        BeforeValidator(checked_endpoint),
+        PlainSerializer(str),
+        Accepts("a URL", '"http://alertmanager.example.com:9093"', shown=False),
+    ]
+    resend: Duration = Field(default=seconds(60), ge=seconds(1), le=seconds(240))
+    timeout: Duration = Field(default=seconds(15), ge=seconds(1), le=seconds(60))
+    allow_link_local: bool = False
+
+
+class Apprise(Recipient):
+    url: Annotated[
+        InstanceOf[Service],
+        BeforeValidator(service_from),
+        PlainSerializer(str),
+        Accepts(
+            "file:/PATH or env:NAME of an Apprise URL, or one itself",
+            '"file:/etc/memwatchd/apprise-url"',
+            shown=False,
+        ),
+    ]
+
+
+# The keys of [alerts] that hold tables with a name each.
+ALERTMANAGERS = "[[alerts.alertmanagers]]"
+RECIPIENTS = ("webhooks", "alertmanagers", "apprise")
+
+
 class Alerts(Section):
     pending_for: Duration = Field(default=seconds(5), ge=seconds(0), le=seconds(3600))
     gpu_pending_for: Duration = Field(default=seconds(60), ge=seconds(0), le=seconds(3600))
+    collector_pending_for: Duration = Field(default=seconds(60), ge=seconds(0), le=seconds(3600))
+    forecast_within: Duration = Field(default=seconds(300), ge=seconds(1), le=seconds(86_400))
     resolve_after: Duration = Field(default=seconds(60), ge=seconds(0), le=seconds(86_400))
+    keep_firing_for: Duration = Field(default=seconds(120), ge=seconds(0), le=seconds(86_400))
+    repeat_every: Duration = Field(default=seconds(14_400), ge=seconds(0), le=seconds(604_800))
+    again_after: Duration = Field(default=seconds(300), ge=seconds(0), le=seconds(86_400))
     webhooks: Annotated[
         tuple[Webhook, ...],
         BeforeValidator(tuple_of),
         Accepts("a list of tables, each beginning with [[alerts.webhooks]]", "[[alerts.webhooks]]", shown=False),
     ] = ()
+    alertmanagers: Annotated[
+        tuple[Alertmanager, ...],
+        BeforeValidator(tuple_of),
+        Accepts(
+            "a list of tables, each beginning with [[alerts.alertmanagers]]",
+            "[[alerts.alertmanagers]]",
+            shown=False,
+        ),
+    ] = ()
+    apprise: Annotated[
+        tuple[Apprise, ...],
+        BeforeValidator(tuple_of),
+        Accepts("a list of tables, each beginning with [[alerts.apprise]]", "[[alerts.apprise]]", shown=False),
+    ] = ()
+
+    @property
+    def recipients(self) -> tuple[Recipient, ...]:
+        return (*self.webhooks, *self.alertmanagers, *self.apprise)
 
     @property
     def rules(self) -> AlertRules:
-        times = (self.pending_for, self.resolve_after, self.gpu_pending_for)
-        return AlertRules(*(time.total_seconds() for time in times))
+        return AlertRules(
+            pending_seconds=self.pending_for.total_seconds(),
+            resolve_seconds=self.resolve_after.total_seconds(),
+            gpu_pending_seconds=self.gpu_pending_for.total_seconds(),
+            keep_firing_seconds=self.keep_firing_for.total_seconds(),
+            repeat_seconds=self.repeat_every.total_seconds(),
+            again_seconds=self.again_after.total_seconds(),
+            collector_pending_seconds=self.collector_pending_for.total_seconds(),
+            forecast_seconds=self.forecast_within.total_seconds(),
+            events=frozenset({CRITICAL, *(event for one in self.recipients for event in one.events)}),
+        )
 
     @model_validator(mode="after")
     def _refuse_twins(self) -> Alerts:
-        names = [webhook.name for webhook in self.webhooks]
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                raise Refused(
-                    f'another webhook is named "{name}"; use a name of its own', (("webhooks", index, "name"),)
-                )
+        seen: set[str] = set()
+        for kind in RECIPIENTS:
+            for index, recipient in enumerate(getattr(self, kind)):
+                if recipient.name in seen:
+                    why = f'another receiver is named "{recipient.name}"; use a name of its own'
+                    raise Refused(why, ((kind, index, "name"),))
+                seen.add(recipient.name)
         return self
 
 
