@@ -11,7 +11,7 @@ from daemon_process import clean_environment
 
 SCRIPT = [str(Path(sys.executable).with_name("memwatch"))]
 MODULE = [sys.executable, "-m", "memwatchd.client"]
-QUESTIONS = ("status", "devices", "backends", "events")
+QUESTIONS = ("status", "devices", "backends", "doctor", "events")
 COMMANDS = (*QUESTIONS, "release")
 
 

@@ -52,5 +52,5 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {key: _plain(part) for key, part in value.items()}
+        return {str(key): _plain(part) for key, part in value.items()}
     return value.value if hasattr(value, "value") else value

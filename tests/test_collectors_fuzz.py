@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from machine_folders import NAMES, machine_folder
 from memwatch.collector import Roots, Unavailable, Unreadable
-from memwatch.collectors import buddyinfo, cgroup, machine, memory, numa, processes, psi, vmstat, zram
+from memwatch.collectors import buddyinfo, cgroup, drm, machine, memory, numa, processes, psi, vmstat, zram
 from memwatch.collectors._cgroups import parse_cgroup, parse_mountinfo, place_of
+from memwatch.drm import cards
+from memwatch.drm.fdinfo import parse_fdinfo
 
 Parser = Callable[[bytes], Any]
 
@@ -42,6 +44,17 @@ PARSERS: dict[str, tuple[Parser, tuple[str, ...]]] = {
     "boot time": (processes.parse_boot_time, ("proc/stat",)),
     "status": (processes.parse_uid, ("proc/1/status",)),
     "passwd": (processes.parse_passwd, ("root/etc/passwd",)),
+    "fdinfo": (parse_fdinfo, ("proc/4411/fdinfo/9", "proc/6120/fdinfo/5", "proc/1402/fdinfo/33")),
+    "dmem": (cards.parse_dmem, ("sys/fs/cgroup/dmem.capacity", "sys/fs/cgroup/dmem.current")),
+    "uevent": (
+        lambda data: cards.compatible_of(cards.parse_uevent(data)),
+        ("sys/devices/platform/fb000000.gpu/uevent",),
+    ),
+    "pci.ids": (
+        lambda data: cards.model_of(data, "8086", "56a0"),
+        ("root/usr/share/hwdata/pci.ids", "root/usr/share/misc/pci.ids"),
+    ),
+    "GPU lines": (drm.parse_gpu_lines, ("proc/meminfo",)),
     "text": (machine.text_of, ("sys/class/dmi/id/product_name",)),
 }
 FOLDERS = [machine_folder(name).roots.procfs.parent for name in NAMES]

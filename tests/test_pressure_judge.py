@@ -226,26 +226,19 @@ def test_auto_takes_the_least_that_was_used_once_it_is_steady() -> None:
 
 
 def test_a_full_carve_out_is_no_trouble_where_the_gpu_has_more() -> None:
-    """An APU with 455 of 512 MiB used and 60 GiB of GTT left is judged by all that it can use."""
-    carveout = Pool(
+    """455 of 512 MiB of an APU with 64 GiB of GTT are not judged; the GTT is, and a carve-out of 96 GiB is."""
+    small = Pool(
         "gpu0", PoolKind.CARVEOUT, "GPU carve-out", 512 * MIB, 455 * MIB, 57 * MIB, "sysfs", Quality.MEASURED
     )
+    large = replace(small, size_bytes=96 * GIB, used_bytes=72 * GIB, available_bytes=24 * GIB)
     gtt = Share("gpu0.gtt", ShareKind.GTT, "GTT", "ram", 4 * GIB, "sysfs", Quality.MEASURED, limit_bytes=64 * GIB)
-    apu = Device(
-        "gpu0",
-        "AMD",
-        "Radeon 8060S",
-        Architecture.UNIFIED,
-        allocates_from=("gpu0", "gpu0.gtt"),
-        headroom_bytes=60 * GIB + 57 * MIB,
-    )
-    unknown = replace(apu, headroom_bytes=Absent.NOT_SUPPORTED)
+    apu = Device("gpu0", "AMD", "Radeon 8060S", Architecture.UNIFIED, allocates_from=("gpu0", "gpu0.gtt"))
 
-    targets = {target.id: target for target in targets_of((carveout,), (gtt,), (apu,), RULES)}
+    beside_more = {one.id: one.used_ratio for one in targets_of((small,), (gtt,), (apu,), RULES)}
+    most_of_all = {one.id: one.used_ratio for one in targets_of((large,), (gtt,), (apu,), RULES)}
 
-    assert targets["gpu0"].used_ratio < 0.08
-    assert targets["gpu0.gtt"].used_ratio == pytest.approx(4 / 64)
-    assert [target.id for target in targets_of((carveout,), (), (unknown,), RULES)] == []
+    assert beside_more == {"gpu0.gtt": pytest.approx(4 / 64)}
+    assert most_of_all == {"gpu0": pytest.approx(72 / 96), "gpu0.gtt": pytest.approx(4 / 64)}
 
 
 def test_a_target_without_a_figure_is_remembered() -> None:

@@ -69,15 +69,18 @@ class Child:
             os.close(theirs_in)
             os.close(theirs_out)
 
-    def stop(self) -> None:
-        """End it at once; its descriptors, and so a driver's, are closed by the kernel."""
+    def stop(self, seconds: float = 0.2) -> None:
+        """End it at once; its descriptors, and so a driver's, are closed by the kernel.
+
+        It is waited for so long, and left to the kernel if it is not gone then.
+        """
         process, self._process = self._process, None
         if process is None:
             return
         process.kill()
         self._close()
         self._left_behind.append(process)
-        self._reap(0.2)
+        self._reap(seconds)
 
     def read(self, seconds: float) -> bytes | None:
         """What it wrote; None if nothing came for so long, b"" if nothing ever will."""

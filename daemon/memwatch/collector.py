@@ -8,6 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from memwatch.amd.reading import AmdReading, AmdSensors
+from memwatch.amd.smi import SmiReading
+from memwatch.apple.reading import AppleReading
+from memwatch.drm.reading import DrmReading
 from memwatch.model import Absent, Device, Pool, Process, Share
 from memwatch.nvml.reading import NvmlReading
 from memwatch.snapshot import Kernel, Machine, Node, ProcessScan, Stalls, Swap, Zram
@@ -56,6 +60,11 @@ class Findings:
     tegra: TegraReading | None = None
     nvmap: NvMapReading | None = None
     tegrastats: TegrastatsReading | None = None
+    amdgpu: AmdReading | None = None
+    amdgpu_sensors: Mapping[str, AmdSensors] | None = None
+    amd_smi: SmiReading | None = None
+    drm: DrmReading | None = None
+    apple: AppleReading | None = None
     stale: frozenset[str] = frozenset()
     rejected: int = 0
 
@@ -75,7 +84,7 @@ class Findings:
 
 
 # The fields of Findings that hold what a driver said, for `composition` to make sense of.
-READINGS = ("nvml", "tegra", "nvmap", "tegrastats")
+READINGS = ("nvml", "tegra", "nvmap", "tegrastats", "amdgpu", "amdgpu_sensors", "amd_smi", "drm", "apple")
 
 
 def aged_pool(pool: Pool) -> Pool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from memwatch.accounting import tegra
+from memwatch.accounting import amd, apple, drm, tegra
 from memwatch.accounting.relations import with_holdings
 from memwatch.attribution import with_zram
 from memwatch.collector import READINGS, Findings
@@ -18,7 +18,12 @@ T = TypeVar("T")
 
 # Each maker's PCI vendor id, and who accounts for its GPUs: given all findings and the first free number.
 # NVIDIA's are `tegra`'s, which leaves what is no Tegra to `nvidia`.
-MAKERS: tuple[tuple[str, Callable[[Findings, int], list[Holding]]], ...] = (("10de", tegra.holdings_of),)
+MAKERS: tuple[tuple[str, Callable[[Findings, int], list[Holding]]], ...] = (
+    ("10de", tegra.holdings_of),
+    ("1002", amd.holdings_of),
+    ("8086", drm.holdings_of),
+    ("106b", apple.holdings_of),
+)
 
 
 def composed(findings: Sequence[Findings]) -> Findings:

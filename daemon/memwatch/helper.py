@@ -56,10 +56,10 @@ class Helper:
             self.stop()
             raise
 
-    def stop(self) -> None:
-        """End the child at once."""
+    def stop(self, seconds: float = 0.2) -> None:
+        """End the child at once, and wait so long for its end."""
         self._read = b""
-        self._child.stop()
+        self._child.stop(seconds)
 
     def _start(self) -> None:
         if self._child.pid is not None:

@@ -1,4 +1,4 @@
-"""What a helper process does before anything else, so that it can harm nobody but itself."""
+"""What a helper process does first: keep its stdout for answers, die with the daemon, be chosen before it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,15 @@ _PR_SET_PDEATHSIG = 1
 _OOM_SCORE_ABOVE_PARENT = 300
 
 
+def settle_in() -> int:
+    """Everything below at once, and SIGTERM ends the process calmly. Returns the descriptor for answers."""
+    answers = keep_stdout_for_answers()
+    die_with_parent()
+    offer_to_oom_killer()
+    signal.signal(signal.SIGTERM, _leave)
+    return answers
+
+
 def keep_stdout_for_answers() -> int:
     """A private descriptor for the answers. What vendor libraries print to stdout goes to stderr from now on."""
     answers = os.dup(1)
@@ -20,8 +29,7 @@ def keep_stdout_for_answers() -> int:
     return answers
 
 
-def write(descriptor: int, line: bytes) -> None:
-    """All of it, however little a pipe takes at once."""
+def write_all(descriptor: int, line: bytes) -> None:
     while line:
         line = line[os.write(descriptor, line) :]
 
@@ -37,3 +45,7 @@ def offer_to_oom_killer() -> None:
     score = Path("/proc/self/oom_score_adj")
     with suppress(OSError, ValueError):
         score.write_text(str(min(1000, int(score.read_text()) + _OOM_SCORE_ABOVE_PARENT)))
+
+
+def _leave(*_: object) -> None:
+    raise SystemExit(0)

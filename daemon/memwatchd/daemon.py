@@ -9,6 +9,7 @@ from collections.abc import Callable
 from memwatch.backends.finder import Finder
 from memwatch.clock import SystemClock
 from memwatch.collectors import enlist
+from memwatch.doctor.examiner import Examiner
 from memwatch.monitor import Monitor
 from memwatch.outbox.outbox import Outbox
 from memwatch.sampler import Sampler
@@ -16,6 +17,7 @@ from memwatch.stalltrigger import StallTrigger
 from memwatch_web.alert_view import view_of
 from memwatch_web.alerting import Alerting
 from memwatch_web.background import Shared
+from memwatch_web.inquiries import Inquiries
 from memwatch_web.options import FaceOptions
 from memwatch_web.pages import Pages
 from memwatch_web.stream import Broker
@@ -30,7 +32,7 @@ from memwatchd.state import open_state
 log = logging.getLogger(__name__)
 
 # Longer than a driver of OpenCL may take to answer: what takes longer is a file system that hangs.
-BACKENDS_DEADLINE_SECONDS = 20.0
+INQUIRY_DEADLINE_SECONDS = 20.0
 
 
 class Daemon:
@@ -43,7 +45,10 @@ class Daemon:
         self.sampler = Sampler(enlist(roots, wiring.collector_options_of(settings)), clock)
         trigger = StallTrigger(roots.procfs / "pressure/memory")
         self.monitor = Monitor(self.sampler, clock, wiring.rules_of(settings), wiring.identity_of(roots), trigger)
-        self.finding = Shared(Finder(roots).find, "backends", BACKENDS_DEADLINE_SECONDS)
+        self.inquiries = Inquiries(
+            Shared(Finder(roots).find, "backends", INQUIRY_DEADLINE_SECONDS),
+            Shared(Examiner(roots).examine, "the machine", INQUIRY_DEADLINE_SECONDS),
+        )
         self.alerting = self._alerting()
         self.pages = Pages(lambda: self.monitor.rules.pressure, lambda: view_of(self.monitor, self.alerting))
         self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)

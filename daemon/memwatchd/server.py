@@ -109,7 +109,7 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
         daemon.broker,
         daemon.alerting,
         dates,
-        daemon.finding,
+        daemon.inquiries,
     )
     server = Server(app, Limits())
     loop.set_exception_handler(Complaints())
@@ -134,7 +134,7 @@ def answer_signals(loop: asyncio.AbstractEventLoop, daemon: Daemon, server: Serv
         log.info("memwatchd is stopping")
         daemon.stop_ticking()
         daemon.broker.close()
-        daemon.finding.close()
+        daemon.inquiries.close()
         server.stop()
 
     for one in (signal.SIGTERM, signal.SIGINT):

@@ -42,6 +42,7 @@ def collector_options_of(settings: Settings) -> CollectorOptions:
         tegra_board=settings.collectors.tegra.board,
         tegrastats_path=settings.collectors.tegrastats.path,
         tegrastats_interval_seconds=settings.collectors.tegrastats.interval.total_seconds(),
+        amdsmi_pause_seconds=settings.collectors.amdsmi.restart_after.total_seconds(),
         disabled=disabled_of(settings),
     )
 

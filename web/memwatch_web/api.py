@@ -11,14 +11,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 
-from memwatch.backends.model import Backends
 from memwatch.history import Bucket
 from memwatch.monitor import Monitor
 from memwatch.series import unit_of
 from memwatch.snapshot import Snapshot
 from memwatch_web import as_json
 from memwatch_web.as_json import to_bytes
-from memwatch_web.background import NotDone, Shared
+from memwatch_web.background import A, NotDone, Shared, T
+from memwatch_web.inquiries import Inquiries
 from memwatch_web.once import OncePerTick
 from memwatch_web.problems import Problem
 from memwatch_web.stream import Broker, EventStream, sse
@@ -46,15 +46,12 @@ def current(monitor: Monitor) -> Snapshot:
     return monitor.latest
 
 
-FindBackends = Shared[Snapshot, Backends]
-
-
-def create_router(monitor: Monitor, broker: Broker, finding: FindBackends) -> APIRouter:
+def create_router(monitor: Monitor, broker: Broker, inquiries: Inquiries) -> APIRouter:
     router = APIRouter(prefix="/api/v1", tags=["memory"])
     for name, render in PARTS:
         _add_part(router, monitor, name, render)
     _add_lists(router, monitor)
-    _add_backends(router, monitor, finding)
+    _add_inquiries(router, monitor, inquiries)
     _add_history(router, monitor)
     _add_release(router, monitor)
     _add_stream(router, monitor, broker)
@@ -77,16 +74,26 @@ def _add_lists(router: APIRouter, monitor: Monitor) -> None:
         return Response(to_bytes(as_json.events_json(monitor.events.latest(limit))), media_type=JSON_TYPE)
 
 
-def _add_backends(router: APIRouter, monitor: Monitor, finding: FindBackends) -> None:
+def _add_inquiries(router: APIRouter, monitor: Monitor, inquiries: Inquiries) -> None:
     @router.get("/backends")
     async def backends() -> Response:
         """What can be computed with here (CPU, CUDA, ROCm, Metal, OpenCL, Vulkan), or why not; looks at most once a
         minute."""
-        try:
-            found = await finding.ask(current(monitor))
-        except NotDone as error:
-            raise Problem(503, f"{error}.", headers={"Retry-After": "60"}) from None
+        found = await _answer_of(inquiries.backends, current(monitor))
         return Response(to_bytes(as_json.backends_json(found)), media_type=JSON_TYPE)
+
+    @router.get("/doctor")
+    async def doctor() -> Response:
+        """What is seen of this machine, what is not, why, and what would change that."""
+        found = await _answer_of(inquiries.doctor, current(monitor))
+        return Response(to_bytes(as_json.examination_json(found)), media_type=JSON_TYPE)
+
+
+async def _answer_of(inquiry: Shared[A, T], about: A) -> T:
+    try:
+        return await inquiry.ask(about)
+    except NotDone as error:
+        raise Problem(503, f"{error}.", headers={"Retry-After": "60"}) from None
 
 
 def _add_release(router: APIRouter, monitor: Monitor) -> None:

@@ -20,9 +20,10 @@ from memwatch.monitor import Monitor
 from memwatch_web import problems
 from memwatch_web.alert_api import create_alert_router
 from memwatch_web.alerting import Alerting
-from memwatch_web.api import FindBackends, create_router, current, refuse_when_full
+from memwatch_web.api import create_router, current, refuse_when_full
 from memwatch_web.as_json import to_bytes
 from memwatch_web.gate import Gate
+from memwatch_web.inquiries import Inquiries
 from memwatch_web.metrics import Exporter, negotiated
 from memwatch_web.once import OncePerTick
 from memwatch_web.options import FaceOptions
@@ -42,7 +43,7 @@ def create_app(
     broker: Broker,
     alerting: Alerting,
     date_headers: MutableSequence[tuple[bytes, bytes]],
-    finding: FindBackends,
+    inquiries: Inquiries,
 ) -> ASGIApp:
     """All faces of one monitor behind the gate."""
     app = Application(
@@ -62,7 +63,7 @@ def create_app(
         alerting.outbox_figures,
     )
     app.router.routes.insert(0, Route("/metrics", Metrics(monitor, exporter), methods=["GET"]))
-    app.include_router(create_router(monitor, broker, finding))
+    app.include_router(create_router(monitor, broker, inquiries))
     app.include_router(create_alert_router(monitor, alerting))
     _add_health(app, monitor)
     _add_pages(app, monitor, pages, broker)

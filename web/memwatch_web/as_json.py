@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from memwatch.backends.model import Backends
+from memwatch.doctor.model import Examination
 from memwatch.events import Event
 from memwatch.model import Absent, Pool
 from memwatch.snapshot import Level, Node, Snapshot
@@ -126,3 +127,7 @@ def events_json(events: Sequence[Event]) -> list[Json]:
 
 def backends_json(found: Backends) -> Json:
     return record_json(found)
+
+
+def examination_json(found: Examination) -> Json:
+    return {"worst": found.worst.value, "checks": [record_json(check) for check in found.checks]}

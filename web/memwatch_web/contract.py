@@ -325,6 +325,20 @@ class Backends(Answer):
     backends: list[Backend]
 
 
+class Check(Answer):
+    """One thing that was looked at, in a sentence; `remedy` is what somebody can do about it."""
+
+    id: str
+    verdict: Literal["ok", "hint", "problem"]
+    text: str
+    remedy: str | None
+
+
+class Examination(Answer):
+    worst: Literal["ok", "hint", "problem"] = Field(description="The worst verdict of all checks.")
+    checks: list[Check]
+
+
 class Release(Answer):
     released: list[str] = Field(description="The collectors that let go, within one period.")
     seconds: float

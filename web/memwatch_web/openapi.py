@@ -26,6 +26,7 @@ ANSWERS: tuple[tuple[str, type[contract.Answer], bool], ...] = (
     ("/api/v1/silences/{silence_id}", contract.Silence, True),
     ("/api/v1/events", contract.Event, True),
     ("/api/v1/backends", contract.Backends, False),
+    ("/api/v1/doctor", contract.Examination, False),
     ("/api/v1/history", contract.History, False),
     ("/api/v1/release", contract.Release, False),
     ("/healthz", contract.Health, False),

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from memwatch.backends.opencl_answer import Failure, OpenclAnswer, OpenclDevice, OpenclKind, OpenclPlatform
-from memwatch.manners import die_with_parent, keep_stdout_for_answers, offer_to_oom_killer, write
+from memwatch.manners import die_with_parent, keep_stdout_for_answers, offer_to_oom_killer, write_all
 from memwatch.model import Absent, Words
 from memwatch.wire import to_line
 
@@ -33,7 +33,7 @@ def main() -> int:
     signal.alarm(LIFE_SECONDS)
     die_with_parent()
     offer_to_oom_killer()
-    write(answers, to_line(asked()))
+    write_all(answers, to_line(asked()))
     return 0
 
 

@@ -6,11 +6,18 @@ import os
 import sys
 from dataclasses import dataclass
 from functools import partial
+from platform import machine as processor
 
 from memwatch.collector import Enlisted, Roots
 from memwatch.collectors import (
+    amd_cli,
+    amdgpu,
+    amdgpu_sensors,
+    amdsmi,
+    apple,
     buddyinfo,
     cgroup,
+    drm,
     machine,
     memory,
     numa,
@@ -39,12 +46,13 @@ class CollectorOptions:
     tegra_board: str = "auto"
     tegrastats_path: str = "auto"
     tegrastats_interval_seconds: float = 1.0
+    amdsmi_pause_seconds: float = amdsmi.PAUSE_SECONDS
     disabled: frozenset[str] = frozenset()
 
 
 def enlist(roots: Roots, options: CollectorOptions, platform: str = sys.platform) -> list[Enlisted]:
     """The collectors of this platform in the order in which they are asked."""
-    listed = _of_linux(roots, options) if platform == "linux" else _of_others(options)
+    listed = _of_linux(roots, options) if platform == "linux" else _of_others(options, platform)
     return [entry for entry in listed if entry.name not in options.disabled]
 
 
@@ -69,13 +77,23 @@ def _of_linux(roots: Roots, options: CollectorOptions) -> list[Enlisted]:
         Enlisted("nvmap", partial(nvmap.Collector, roots, gpu_pids, board), nvmap.Collector.may_block),
         Enlisted("tegrastats", stats, tegrastats.Collector.may_block),
         Enlisted("nvml", partial(nvml.Collector, roots, gpu_pids, pause), nvml.Collector.may_block),
+        Enlisted("amdgpu", partial(amdgpu.Collector, roots, page, gpu_pids), amdgpu.Collector.may_block),
+        Enlisted("amdgpu_sensors", partial(amdgpu_sensors.Collector, roots), amdgpu_sensors.Collector.may_block),
+        Enlisted("amdsmi", partial(amdsmi.Collector, roots, options.amdsmi_pause_seconds), True),
+        Enlisted("amd_cli", partial(amd_cli.Collector, roots), amd_cli.Collector.may_block),
+        Enlisted("drm", partial(drm.Collector, roots, gpu_pids), drm.Collector.may_block),
         Enlisted("processes", partial(processes.Collector, roots, top, period, page, ticks, gpu_pids), True),
     ]
 
 
-def _of_others(options: CollectorOptions) -> list[Enlisted]:
+def _of_others(options: CollectorOptions, platform: str) -> list[Enlisted]:
     top, period = options.top, options.processes_period_seconds
-    return [
-        Enlisted("psutil_host", psutil_host.Collector, psutil_host.Collector.may_block),
+    # Apple's chips have one memory for all their parts, and that is what Apple calls it.
+    label = "Unified memory" if (platform, processor()) == ("darwin", "arm64") else "System RAM"
+    listed = [
+        Enlisted("psutil_host", partial(psutil_host.Collector, label), psutil_host.Collector.may_block),
         Enlisted("psutil_processes", partial(psutil_processes.Collector, top, period), True),
     ]
+    if platform == "darwin":
+        listed.append(Enlisted("apple", apple.Collector, apple.Collector.may_block))
+    return listed

@@ -7,13 +7,13 @@ from memwatch.model import Pool, PoolKind, Quality
 from memwatch.snapshot import Swap
 
 
-def pool_of(size: int, available: int, free: int) -> Pool:
+def pool_of(size: int, available: int, free: int, label: str = "System RAM") -> Pool:
     if not 0 <= available <= size or not 0 <= free <= size:
         raise Unreadable(f"psutil: available {available} and free {free} do not fit in {size}")
     return Pool(
         id="ram",
         kind=PoolKind.SYSTEM_RAM,
-        label="System RAM",
+        label=label,
         size_bytes=size,
         used_bytes=size - available,
         available_bytes=available,
@@ -28,19 +28,19 @@ class Collector:
     period_seconds = 0.0
     may_block = False
 
-    def __init__(self) -> None:
+    def __init__(self, label: str = "System RAM") -> None:
         try:
             import psutil
         except ImportError as error:
             raise Unavailable(f"psutil cannot be imported: {error}") from error
         self._psutil = psutil
+        self._label = label
 
     def collect(self) -> Findings:
         ram, swap = self._psutil.virtual_memory(), self._psutil.swap_memory()
         used = min(max(swap.used, 0), swap.total)
-        return Findings(
-            pools=(pool_of(ram.total, ram.available, ram.free),), swap=Swap(size_bytes=swap.total, used_bytes=used)
-        )
+        pool = pool_of(ram.total, ram.available, ram.free, self._label)
+        return Findings(pools=(pool,), swap=Swap(size_bytes=swap.total, used_bytes=used))
 
     def close(self) -> None:
         pass

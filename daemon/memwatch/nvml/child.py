@@ -8,13 +8,12 @@ with 75 after a failure that only a new process can mend.
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from memwatch.manners import die_with_parent, keep_stdout_for_answers, offer_to_oom_killer, write
+from memwatch.manners import settle_in, write_all
 from memwatch.nvml.answers import Limits
 from memwatch.nvml.driver import Driver
 from memwatch.nvml.reading import NvmlFailure, NvmlReading
@@ -26,14 +25,11 @@ MOST_PID_MAX = 4_194_304  # PID_MAX_LIMIT of 64 bit Linux
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
-    answers = keep_stdout_for_answers()
-    die_with_parent()
-    offer_to_oom_killer()
-    signal.signal(signal.SIGTERM, _leave)
+    answers = settle_in()
     limits = Limits(_pid_max(options.procfs), options.system_memory)
     driver = Driver(limits, options.retry_seconds, options.slow_seconds)
     try:
-        return serve(sys.stdin.buffer, lambda line: write(answers, line), driver.read)
+        return serve(sys.stdin.buffer, lambda line: write_all(answers, line), driver.read)
     except BrokenPipeError:
         return 0
     finally:
@@ -68,10 +64,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--slow-seconds", type=float, default=30.0, help="how old what changes rarely may be")
     return parser.parse_args(arguments)
-
-
-def _leave(*_: object) -> None:
-    raise SystemExit(0)
 
 
 def _pid_max(procfs: Path) -> int:

@@ -9,7 +9,6 @@ from memwatch.collector import Findings
 from memwatch.model import (
     Absent,
     Architecture,
-    Bytes,
     Device,
     Pool,
     PoolKind,
@@ -84,24 +83,27 @@ def targets_of(
 def _of_pools(pools: Sequence[Pool], shares: Sequence[Share], devices: Sequence[Device]) -> Iterator[Target]:
     for pool in pools:
         size, available = pool.size_bytes - pool.set_aside_bytes, pool.available_bytes
-        beyond = next((one for one in devices if _allocates_beyond(one, pool)), None)
-        if beyond is not None:
-            size, available = _reach_of(beyond, pools, shares), beyond.headroom_bytes
-        if size > 0 and isinstance(available, int):
+        if size <= 0 or not isinstance(available, int):
+            continue
+        if not any(_is_minor(pool, device, pools, shares) for device in devices):
             yield Target(pool.id, pool.kind.value, size, available, pool.kind is PoolKind.SYSTEM_RAM)
 
 
-def _allocates_beyond(device: Device, pool: Pool) -> bool:
-    """A full carve-out is no trouble for a device that has other memory besides: it is judged by all it can use."""
-    return pool.kind is PoolKind.CARVEOUT and pool.id in device.allocates_from and len(device.allocates_from) > 1
+def _is_minor(pool: Pool, device: Device, pools: Sequence[Pool], shares: Sequence[Share]) -> bool:
+    """A carve-out that is less than half of what its device can have is always full, and that troubles nobody:
+    what the device takes besides is judged by itself."""
+    if pool.kind is not PoolKind.CARVEOUT or pool.id not in device.allocates_from:
+        return False
+    return 2 * pool.size_bytes < _reach_of(device, pools, shares)
 
 
 def _reach_of(device: Device, pools: Sequence[Pool], shares: Sequence[Share]) -> int:
-    """The size of all that a device can allocate from; shares by their limits."""
-    sizes: dict[str, Bytes] = {pool.id: pool.size_bytes for pool in pools}
-    sizes |= {share.id: share.limit_bytes for share in shares}
-    known = [sizes.get(place, 0) for place in device.allocates_from]
-    return sum(size for size in known if isinstance(size, int))
+    """The size of all that a device can allocate from: shares by their limits, else by what they lie in."""
+    sizes = {pool.id: pool.size_bytes for pool in pools}
+    for share in shares:
+        limit = share.limit_bytes
+        sizes[share.id] = limit if isinstance(limit, int) else sizes.get(share.within, 0)
+    return sum(sizes.get(place, 0) for place in device.allocates_from)
 
 
 def _of_shares(shares: Sequence[Share]) -> Iterator[Target]:

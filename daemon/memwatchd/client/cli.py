@@ -23,20 +23,21 @@ from memwatchd.settings.values import Refused, duration_of
 
 EXIT_OK, EXIT_FAILURE, EXIT_USAGE = 0, 1, 2
 # Drivers are asked for ten seconds at most; a minute later they are asked again.
-BACKENDS_SECONDS = 30.0
+INQUIRY_SECONDS = 30.0
 RELEASE_LEAST, RELEASE_MOST = 1.0, 3600.0
 
 ABOUT = """Shows what memwatchd knows of a machine's memory, GPUs included: which pools there are, what is inside
 which, how full they are, and what could still be allocated."""
 
 WHERE = """A daemon is looked for at --url, else at MEMWATCH_URL, else at http://127.0.0.1:6360. Where none answers
-on this machine, status, devices and backends read the machine themselves, and say so; release and
+on this machine, status, devices, backends and doctor read the machine themselves, and say so; release and
 events need a daemon. Figures of another machine come from its daemon only."""
 
 EXAMPLES = (
     ("memwatch status", "what is inside what, how full, how much is left"),
     ("memwatch status --json", "the same for programs"),
     ("memwatch backends", "CPU, CUDA, ROCm, Metal, OpenCL, Vulkan: which work, and why the others do not"),
+    ("memwatch doctor", "what is seen, what is not, why, and what would change that"),
     ("memwatch --url http://gpu7:6360 devices", "the GPUs of another machine"),
     ("memwatch release --for 60s", "let go of the GPUs, to reset one or change its MIG mode"),
 )
@@ -78,7 +79,10 @@ class Question:
         return self._or_directly("/api/v1/snapshot", SECONDS, _snapshot_here)
 
     def backends(self) -> Answer:
-        return self._or_directly("/api/v1/backends", BACKENDS_SECONDS, _backends_here)
+        return self._or_directly("/api/v1/backends", INQUIRY_SECONDS, _backends_here)
+
+    def doctor(self) -> Answer:
+        return self._or_directly("/api/v1/doctor", INQUIRY_SECONDS, _doctor_here)
 
     def show(self, found: Json, lines: Callable[[], Iterable[str]]) -> int:
         """As JSON, or as lines that no name somebody chose can break."""
@@ -124,6 +128,12 @@ def _snapshot_here() -> Json:
     from memwatchd.client import direct
 
     return direct.snapshot()
+
+
+def _doctor_here() -> Json:
+    from memwatchd.client import direct
+
+    return direct.doctor()
 
 
 def _backends_here() -> Json:
@@ -213,6 +223,22 @@ def backends(url: Address | None, as_json: bool) -> int:
     question = question_of(url, as_json)
     found = question.backends().json
     return question.show(found, lambda: tables.backend_lines(found))
+
+
+@memwatch.command(short_help="What is not seen, why, and what would change that.")
+@common
+def doctor(url: Address | None, as_json: bool) -> int:
+    """What is seen of a machine, what is not, why, and what would change that; versions known not to fit together.
+
+    Exits with 1 where figures are missing or wrong.
+    """
+    from memwatchd.client import tables
+
+    question = question_of(url, as_json)
+    found = question.doctor().json
+    with understood(question.address):
+        code = EXIT_FAILURE if found["worst"] == "problem" else EXIT_OK
+    return question.show(found, lambda: tables.check_lines(found)) or code
 
 
 @memwatch.command(short_help="What happened, newest last.")

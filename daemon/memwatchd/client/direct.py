@@ -6,7 +6,8 @@ import os
 from typing import Any
 
 from memwatch.backends.finder import Finder
-from memwatch_web.as_json import backends_json, snapshot_json
+from memwatch.doctor.examiner import Examiner
+from memwatch_web.as_json import backends_json, examination_json, snapshot_json
 from memwatchd import wiring
 from memwatchd.client.failure import Failure
 from memwatchd.reading import read_machine
@@ -26,6 +27,11 @@ def settings_here() -> Settings:
 
 def snapshot() -> Json:
     return snapshot_json(read_machine(settings_here()))
+
+
+def doctor() -> Json:
+    settings = settings_here()
+    return examination_json(Examiner(wiring.roots_of(settings)).examine(read_machine(settings)))
 
 
 def backends() -> Json:

@@ -79,6 +79,30 @@ def _capacity(device: Json) -> str:
     return f"{size(device, 'size_bytes')} of {UNIFIED[device['unified']]}, {now}"
 
 
+VERDICTS = {"ok": "✓", "hint": "!", "problem": "✗"}
+
+
+def check_lines(found: Json) -> Iterator[str]:
+    """A line for each check, its remedy below it, and a last line that sums up."""
+    checks = found["checks"]
+    for check in checks:
+        yield f"{VERDICTS[check['verdict']]} {check['text']}"
+        if check["remedy"]:
+            yield f"    → {check['remedy']}"
+    yield ""
+    problems, hints = (sum(check["verdict"] == one for check in checks) for one in ("problem", "hint"))
+    if problems:
+        yield f"{_counted(problems, 'problem')} and {_counted(hints, 'hint')}: see the lines with ✗ and !."
+    elif hints:
+        yield f"No problem, and {_counted(hints, 'hint')}: see the lines with !."
+    else:
+        yield "Everything is as it should be."
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
 def release_lines(answer: Json, now_unix: float) -> Iterator[str]:
     names: list[Any] = answer["released"]
     if not names:

@@ -313,7 +313,7 @@ class CgroupCollector(Collector):
     scope: Literal["auto", "host", "cgroup"] = "auto"
 
 
-class NvmlCollector(Collector):
+class HelperCollector(Collector):
     restart_after: Duration = Field(default=seconds(60), ge=seconds(1), le=seconds(3600))
 
 
@@ -342,10 +342,16 @@ class Collectors(Section):
     tegra: TegraCollector = TegraCollector()
     nvmap: Collector = Collector()
     tegrastats: TegrastatsCollector = TegrastatsCollector()
-    nvml: NvmlCollector = NvmlCollector()
+    nvml: HelperCollector = HelperCollector()
+    amdgpu: Collector = Collector()
+    amdgpu_sensors: Collector = Collector()
+    amdsmi: HelperCollector = HelperCollector()
+    amd_cli: Collector = Collector()
+    drm: Collector = Collector()
     processes: Collector = Collector()
     psutil_host: Collector = Collector()
     psutil_processes: Collector = Collector()
+    apple: Collector = Collector()
 
 
 class Log(Section):

@@ -1,0 +1,253 @@
+"""AMD's GPUs as the amdgpu driver tells of them: cards with VRAM, and APUs whose memory is System RAM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from memwatch.accounting.amd_clients import Clients, clients_of
+from memwatch.amd.architecture import Verdict, architecture_of
+from memwatch.amd.reading import AmdGpu, AmdReading, AmdSensors
+from memwatch.amd.rocm import free_bytes, takes_gtt
+from memwatch.amd.smi import SmiGpu
+from memwatch.collector import Findings
+from memwatch.drm.reading import DrmReading
+from memwatch.holding import Holding, ram_of, remainder
+from memwatch.model import (
+    Absent,
+    Architecture,
+    Bytes,
+    Device,
+    Pool,
+    PoolKind,
+    Quality,
+    Share,
+    ShareKind,
+    Words,
+)
+
+DISCRETE = "Each GPU has memory of its own beside System RAM; the two may be added up."
+APU = "The GPU is part of the processor: beside memory that firmware set aside for it, it takes System RAM (GTT)."
+NO_VRAM = "The GPU is part of the processor and has no memory of its own: what it uses is System RAM."
+UNKNOWN = "A GPU is here, and how its memory relates to System RAM could not be established."
+SPILL = "spill: buffers of this GPU that lie in System RAM; no VRAM beyond its own"
+UNREAD = "Some processes could not be looked into: what they hold of this GPU is in no list, unless they use ROCm."
+SHARED = "Several processes hold some buffers together: what they hold adds up to more than what is used."
+NO_BAR = "Processors see only a part of this GPU's memory: it has no resizable BAR."
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a GPU stands: its id, the number in labels (empty if it is the only one), what is known around it."""
+
+    name: str
+    number: str
+    ram: Pool | None
+    reading: AmdReading
+    drm: DrmReading | Absent
+    sensors: AmdSensors
+    smi: SmiGpu
+    sees_all_processes: bool
+
+    @property
+    def gtt(self) -> str:
+        return f"{self.name}.gtt"
+
+    @property
+    def hides_processes(self) -> bool:
+        return not self.sees_all_processes or (isinstance(self.drm, DrmReading) and not self.drm.is_complete)
+
+
+def holdings_of(found: Findings, first: int) -> list[Holding]:
+    """The GPUs that the driver tells of, by PCI address. Where it fell silent they stay, without figures."""
+    reading = found.amdgpu
+    if reading is None:
+        return []
+    alone = first == 0 and len(reading.gpus) == 1
+    drm = Absent.STALE if "drm" in found.stale else found.drm or Absent.NOT_AVAILABLE
+    holdings = [
+        holding_of(
+            gpu,
+            Place(
+                name=f"gpu{at}",
+                number="" if alone else f" {at}",
+                ram=ram_of(found.pools),
+                reading=reading,
+                drm=drm,
+                sensors=sensors_of(gpu, found),
+                smi=smi_of(gpu, found),
+                sees_all_processes=found.machine is None or found.machine.sees_all_processes,
+            ),
+        )
+        for at, gpu in enumerate(reading.gpus, first)
+    ]
+    return [holding.aged() for holding in holdings] if "amdgpu" in found.stale else holdings
+
+
+def sensors_of(gpu: AmdGpu, found: Findings) -> AmdSensors:
+    """A GPU that may fall asleep is not asked, so that it can."""
+    if "amdgpu_sensors" in found.stale:
+        return AmdSensors(Absent.STALE, Absent.STALE)
+    unknown = AmdSensors(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
+    return (found.amdgpu_sensors or {}).get(gpu.card.pci, unknown)
+
+
+def smi_of(gpu: AmdGpu, found: Findings) -> SmiGpu:
+    """What AMD's own tools add."""
+    listed = found.amd_smi.gpus if found.amd_smi is not None and "amd_smi" not in found.stale else ()
+    return next((one for one in listed if one.pci == gpu.card.pci), SmiGpu(gpu.card.pci))
+
+
+def holding_of(gpu: AmdGpu, place: Place) -> Holding:
+    verdict = architecture_of(gpu.card)
+    in_gtt = takes_gtt(gpu, verdict.is_apu, place.reading.pages_limit_bytes)
+    clients = clients_of(gpu, place.drm, in_gtt, place.smi.processes)
+    pool = pool_of(gpu, place, verdict, clients)
+    share = gtt_of(gpu, place, verdict) if place.ram and gpu.state == "ok" else None
+    places = {"vram": pool.id if pool else None, "gtt": share.id if share else None}
+    return Holding(
+        device=device_of(gpu, place, verdict, clients, in_gtt, places),
+        explanation=explanation_of(verdict, pool),
+        pools=(pool,) if pool else (),
+        shares=(share,) if share else (),
+        held=held_in(clients, places),
+        beyond_meminfo=share.used_bytes if share else None,
+    )
+
+
+def explanation_of(verdict: Verdict, pool: Pool | None) -> str:
+    if verdict.is_apu:
+        return APU if pool else NO_VRAM
+    return DISCRETE if verdict.architecture is Architecture.DISCRETE else UNKNOWN
+
+
+def pool_of(gpu: AmdGpu, place: Place, verdict: Verdict, clients: Clients) -> Pool | None:
+    """VRAM, or what firmware set aside for an APU, which is not in MemTotal. An MI300A has neither."""
+    size, used = gpu.vram.total_bytes, gpu.vram.used_bytes
+    if not isinstance(size, int) or not size:
+        return None
+    held = clients.total if isinstance(clients.total, Absent) else [clients.total.vram]
+    rest = remainder(used, Absent.NOT_SUPPORTED, held)
+    return Pool(
+        id=place.name,
+        kind=PoolKind.CARVEOUT if verdict.is_apu else PoolKind.VRAM,
+        label=("GPU carve-out" if verdict.is_apu else "VRAM") + place.number,
+        size_bytes=size,
+        used_bytes=used,
+        available_bytes=used if isinstance(used, Absent) else size - used,
+        source=source_of(place.reading, "mem_info_vram_used"),
+        quality=quality_of(place.reading),
+        unattributed_bytes=rest.bytes,
+        overlap=rest.overlap,
+    )
+
+
+def gtt_of(gpu: AmdGpu, place: Place, verdict: Verdict) -> Share | None:
+    """System RAM that the GPU has bound. Its total is a limit on that, and no memory."""
+    if gpu.gtt.total_bytes is Absent.NOT_SUPPORTED and gpu.gtt.used_bytes is Absent.NOT_SUPPORTED:
+        return None
+    return Share(
+        id=place.gtt,
+        kind=ShareKind.GTT,
+        label=f"GTT{place.number}",
+        within="ram",
+        used_bytes=gpu.gtt.used_bytes,
+        limit_bytes=gpu.gtt.total_bytes,
+        source=source_of(place.reading, "mem_info_gtt_used"),
+        quality=quality_of(place.reading),
+        device=place.name,
+        note=SPILL if verdict.architecture is Architecture.DISCRETE else None,
+    )
+
+
+def source_of(reading: AmdReading, file: str) -> str:
+    return f"sysfs:{file}" if reading.source == "sysfs" else reading.source
+
+
+def quality_of(reading: AmdReading) -> Quality:
+    """amd-smi cuts off what is less than a MiB."""
+    return Quality.ESTIMATED if reading.source == "amd-smi" else Quality.MEASURED
+
+
+def held_in(clients: Clients, places: Mapping[str, str | None]) -> dict[int, dict[str, Bytes]]:
+    """By process and place; what lies in a place that is not known is nobody's."""
+    held: dict[int, dict[str, Bytes]] = {}
+    for pid, figures in clients.by_pid.items():
+        by_place = {"vram": figures.vram, "gtt": figures.gtt}
+        held[pid] = {place: by_place[kind] for kind, place in places.items() if place and by_place[kind]}
+    return held
+
+
+def device_of(
+    gpu: AmdGpu, place: Place, verdict: Verdict, clients: Clients, in_gtt: bool, places: Mapping[str, str | None]
+) -> Device:
+    """A card allocates its own memory only; an APU both, and the rule for both is the whole's."""
+    ways = (places["vram"], places["gtt"]) if verdict.is_apu else (places["vram"],)
+    return Device(
+        id=place.name,
+        vendor="AMD",
+        name=gpu.card.name,
+        architecture=verdict.architecture,
+        uuid=gpu.card.unique_id,
+        pci=gpu.card.pci if ":" in gpu.card.pci else Absent.NOT_AVAILABLE,
+        driver=f"amdgpu {place.reading.driver}" if isinstance(place.reading.driver, str) else "amdgpu",
+        allocates_from=tuple(way for way in ways if way),
+        state=gpu.state,
+        evidence=verdict.evidence,
+        errors={**place.smi.errors, **place.sensors.errors},
+        process_list=_process_list(place),
+        api_free_bytes=_api_free(gpu, place, in_gtt),
+        busy_ratio=place.sensors.busy_ratio,
+        memory_busy_ratio=place.sensors.memory_busy_ratio,
+        details=details_of(gpu, place),
+        notes=notes_of(gpu, place, clients),
+    )
+
+
+def _process_list(place: Place) -> Words:
+    if isinstance(place.drm, Absent):
+        return place.drm
+    return "partial" if place.hides_processes else "complete"
+
+
+def _api_free(gpu: AmdGpu, place: Place, in_gtt: bool) -> dict[str, Bytes]:
+    """ROCm's own rule, where ROCm can use the GPU at all."""
+    if not gpu.card.nodes or place.ram is None or gpu.state != "ok":
+        return {}
+    return {"rocm": free_bytes(gpu, in_gtt, place.reading, place.ram.size_bytes, place.ram.available_bytes)}
+
+
+def details_of(gpu: AmdGpu, place: Place) -> dict[str, str]:
+    """What else the driver says of a GPU, in its own words."""
+    card = gpu.card
+    words: dict[str, Words] = {
+        "pci_id": f"1002:{card.device_id}" if card.device_id else Absent.NOT_AVAILABLE,
+        "gfx": card.nodes[0].gfx if card.nodes else Absent.NOT_SUPPORTED,
+        "vram_vendor": card.vram_vendor,
+        "vram_type": place.smi.vram_type,
+        "compute_partition": card.compute_partition,
+        "memory_partition": card.memory_partition,
+        "power": gpu.runtime_status,
+    }
+    return {name: word for name, word in words.items() if isinstance(word, str)}
+
+
+def notes_of(gpu: AmdGpu, place: Place, clients: Clients) -> tuple[str, ...]:
+    visible, vram = gpu.card.visible_vram_bytes, gpu.card.vram_bytes
+    notes = {
+        UNREAD: place.hides_processes,
+        SHARED: clients.are_shared,
+        NO_BAR: isinstance(visible, int) and isinstance(vram, int) and visible < vram,
+        _pages_limit(place.reading, gpu): bool(_pages_limit(place.reading, gpu)),
+    }
+    return tuple(note for note, holds in notes.items() if holds)
+
+
+def _pages_limit(reading: AmdReading, gpu: AmdGpu) -> str:
+    """A limit for all GPUs together that is below this GPU's own, which the driver then calls unusual."""
+    limit, own = reading.pages_limit_bytes, gpu.gtt.total_bytes
+    if not isinstance(limit, int) or not isinstance(own, int) or limit >= own:
+        return ""
+    return (
+        f"All GPUs together may take {limit} bytes of System RAM (pages_limit), which is less than this one's GTT."
+    )

@@ -1,0 +1,78 @@
+"""What processes hold of an AMD GPU: witnesses each of whom misses some, and no byte counted twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from memwatch.amd.reading import AmdGpu
+from memwatch.amd.smi import SmiProcess
+from memwatch.drm.reading import DrmClient, DrmReading
+from memwatch.model import Absent
+
+
+class Held(NamedTuple):
+    """Bytes of VRAM (or of the carve-out) and of System RAM by way of GTT."""
+
+    vram: int = 0
+    gtt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """`by_pid` has for each process all that it holds, `total` has each byte once: some is held by several."""
+
+    by_pid: Mapping[int, Held]
+    total: Held | Absent
+    are_shared: bool
+
+
+def clients_of(
+    gpu: AmdGpu, drm: DrmReading | Absent, compute_is_gtt: bool, listed: Iterable[SmiProcess] = ()
+) -> Clients:
+    """Of the graphics driver's clients, and of processes of the compute driver that are not all among those.
+
+    Both see most of a ROCm process, so the larger figure counts and never the sum. Processes that AMD's tools
+    list (`listed`) count where nobody else knows them. Buffers in the region `cpu` are left out: up to Linux 6.12
+    that is also where a process's own pages are listed, which its resident set contains.
+    """
+    clients = [] if isinstance(drm, Absent) else [client for client in drm.clients if _is_of(client, gpu)]
+    by_pid: dict[int, Held] = {}
+    total = Held()
+    for client in clients:
+        held = Held(client.resident.get("vram", 0), client.resident.get("gtt", 0))
+        total = _sum(total, held)
+        for pid in client.pids:
+            by_pid[pid] = _sum(by_pid.get(pid, Held()), held)
+    for pid, size in gpu.held.items():
+        before = by_pid.get(pid, Held())
+        more = Held(gtt=max(0, size - before.gtt)) if compute_is_gtt else Held(vram=max(0, size - before.vram))
+        by_pid[pid] = _sum(before, more)
+        total = _sum(total, more)
+    for process in listed:
+        if process.pid not in by_pid:
+            by_pid[process.pid] = Held(process.vram_bytes, process.gtt_bytes)
+            total = _sum(total, by_pid[process.pid])
+    return Clients(
+        {pid: held for pid, held in sorted(by_pid.items()) if held != Held()},
+        drm if isinstance(drm, Absent) else total,
+        any(len(client.pids) > 1 and any(client.resident.values()) for client in clients),
+    )
+
+
+def _sum(one: Held, other: Held) -> Held:
+    return Held(one.vram + other.vram, one.gtt + other.gtt)
+
+
+def _is_of(client: DrmClient, gpu: AmdGpu) -> bool:
+    """By PCI address; a partition of an MI300 has none, and is known by the device file that was opened."""
+    if client.driver != "amdgpu":
+        return False
+    if client.pdev is not None:
+        return client.pdev == gpu.card.pci
+    return client.node == gpu.card.render_node or client.node in gpu.card.cards or client.node in _partitions(gpu)
+
+
+def _partitions(gpu: AmdGpu) -> set[str]:
+    return {f"renderD{node.render_minor}" for node in gpu.card.nodes if isinstance(node.render_minor, int)}

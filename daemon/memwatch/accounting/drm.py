@@ -1,0 +1,228 @@
+"""GPUs of Intel's and of systems on a chip, as their kernel drivers tell of them in files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from memwatch.accounting.drm_architecture import Gpu, gpus_of, is_in_ram, is_own
+from memwatch.collector import Findings
+from memwatch.drm.reading import DrmReading
+from memwatch.holding import Holding, ram_of, remainder
+from memwatch.model import (
+    Absent,
+    Architecture,
+    Bytes,
+    Device,
+    Pool,
+    PoolKind,
+    Quality,
+    Share,
+    ShareKind,
+    Words,
+    total_of,
+)
+from memwatch.snapshot import Machine
+
+EXPLANATIONS = {
+    Architecture.UNIFIED: (
+        "GPU memory is part of System RAM: the GPU's buffers come out of the same memory as all else."
+    ),
+    Architecture.DISCRETE: "Each GPU has memory of its own beside System RAM; the two may be added up.",
+    Architecture.UNKNOWN: "A GPU is here, and how its memory relates to System RAM could not be established.",
+}
+# Buffers from TTM's page pools are in no line of /proc/meminfo that says what for (xe). All other drivers here take
+# shared memory of the kernel's (shmem), which is in Shmem already.
+BEYOND_MEMINFO = frozenset({"xe"})
+# Drivers with TTM pools: where only one of them is here, what the kernel counts of those pools is its.
+WITH_TTM = frozenset({"amdgpu", "nouveau", "radeon", "vmwgfx", "xe"})
+VENDORS = {"8086": "Intel", "10de": "NVIDIA", "1002": "AMD"}
+MAKERS_BY_DRIVER = {
+    "asahi": ("Apple", "Apple GPU"),
+    "etnaviv": ("Vivante", "Vivante GPU"),
+    "lima": ("Arm", "Arm Mali"),
+    "msm": ("Qualcomm", "Qualcomm Adreno"),
+    "panfrost": ("Arm", "Arm Mali"),
+    "panthor": ("Arm", "Arm Mali"),
+    "powervr": ("Imagination", "Imagination PowerVR"),
+    "v3d": ("Broadcom", "Broadcom VideoCore"),
+}
+HIDDEN = "Processes outside this container are not seen: what they hold of the GPU is in no figure here."
+UNREADABLE = "Some processes may not be looked into by this user: what they hold of the GPU is in no figure here."
+SHARED_CLIENT = "Some processes share one client of the driver: its bytes are counted once, and listed for each."
+NO_SIZE = "No file tells the size of its memory; under xe the dmem control group does (Linux 6.14 and newer)."
+NO_MEMORY_KEYS = "Its driver says nothing of memory."
+
+
+class Place(NamedTuple):
+    """Where a GPU stands: its id, the number in labels (empty if it is the only one), and what is around it."""
+
+    name: str
+    number: str
+    ram: Pool | None
+    machine: Machine
+    reading: DrmReading
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """What clients hold, as far as it can be known, and who says so."""
+
+    bytes: Bytes
+    source: str
+    quality: Quality
+    note: str | None = None
+
+
+def holdings_of(found: Findings, first: int) -> list[Holding]:
+    """The GPUs of the kernel's own drivers. Where the collector fell silent they stay, without figures."""
+    if found.drm is None:
+        return []
+    gpus, machine, ram = gpus_of(found.drm), found.machine or Machine(), ram_of(found.pools)
+    holdings = [
+        holding_of(gpu, Place(f"gpu{at}", "" if len(gpus) == 1 else f" {at}", ram, machine, found.drm))
+        for at, gpu in enumerate(gpus, first)
+    ]
+    return [holding.aged() for holding in holdings] if "drm" in found.stale else holdings
+
+
+def holding_of(gpu: Gpu, place: Place) -> Holding:
+    pool = vram_pool(gpu, place)
+    system = in_system_ram(gpu, place)
+    share = buffers_share(place, system) if place.ram and system else None
+    return Holding(
+        device=device_of(gpu, place, pool),
+        explanation=EXPLANATIONS[gpu.architecture],
+        pools=(pool,) if pool else (),
+        shares=(share,) if share else (),
+        held=held_by_pid(gpu, pool, share),
+        beyond_meminfo=system.bytes if share and system and gpu.driver in BEYOND_MEMINFO else None,
+    )
+
+
+def device_of(gpu: Gpu, place: Place, pool: Pool | None) -> Device:
+    card, unified = gpu.card, gpu.architecture is Architecture.UNIFIED
+    vendor, name = names_of(gpu)
+    compatible = {} if isinstance(card.compatible, Absent) else {"compatible": card.compatible}
+    return Device(
+        id=place.name,
+        vendor=vendor,
+        name=name,
+        architecture=gpu.architecture,
+        pci=card.pdev or Absent.NOT_SUPPORTED,
+        driver=gpu.driver,
+        allocates_from=(pool.id,) if pool else ("ram",) if unified and place.ram else (),
+        headroom_bytes=Absent.NOT_AVAILABLE if pool or unified else Absent.NOT_SUPPORTED,
+        evidence=gpu.evidence,
+        process_list=process_list_of(gpu, place),
+        details=compatible,
+        notes=notes_of(gpu, place, pool),
+    )
+
+
+def names_of(gpu: Gpu) -> tuple[str, str]:
+    """Vendor and name. A card's numbers tell the vendor, on a chip the driver does."""
+    card = gpu.card
+    if isinstance(card.vendor_id, Absent):
+        return MAKERS_BY_DRIVER.get(gpu.driver, ("unknown", f"{gpu.driver} GPU"))
+    vendor = VENDORS.get(card.vendor_id, card.vendor_id)
+    return vendor, card.model if isinstance(card.model, str) else f"{vendor} GPU {card.device_id}"
+
+
+def process_list_of(gpu: Gpu, place: Place) -> Words:
+    if gpu.is_silent:
+        return Absent.NOT_SUPPORTED
+    return "complete" if place.machine.sees_all_processes and place.reading.is_complete else "partial"
+
+
+def notes_of(gpu: Gpu, place: Place, pool: Pool | None) -> tuple[str, ...]:
+    reasons = {
+        NO_MEMORY_KEYS: gpu.is_silent,
+        HIDDEN: not place.machine.sees_all_processes,
+        UNREADABLE: place.machine.sees_all_processes and not place.reading.is_complete,
+        SHARED_CLIENT: any(len(client.pids) > 1 and any(client.resident.values()) for client in gpu.clients),
+        NO_SIZE: gpu.architecture is Architecture.DISCRETE and pool is None,
+    }
+    return tuple(text for text, holds in reasons.items() if holds)
+
+
+def in_system_ram(gpu: Gpu, place: Place) -> Sum | None:
+    """What the GPU has of System RAM. None where it is not even known whether it has any."""
+    if gpu.architecture is Architecture.UNKNOWN:
+        return None
+    if gpu.is_silent:
+        return Sum(Absent.NOT_SUPPORTED, "fdinfo", Quality.DERIVED, NO_MEMORY_KEYS)
+    counted = place.reading.gpu_active_bytes
+    ttm = [card for card in place.reading.cards if card.driver in WITH_TTM]
+    if isinstance(counted, int) and counted and gpu.driver in BEYOND_MEMINFO and len(ttm) == 1:
+        return Sum(counted, "meminfo:GPUActive", Quality.MEASURED, "the driver's own buffers are in it")
+    if not place.machine.sees_all_processes:
+        return Sum(Absent.NOT_PERMITTED, "fdinfo", Quality.DERIVED, HIDDEN)
+    return sum_of_clients(gpu, place)
+
+
+def sum_of_clients(gpu: Gpu, place: Place) -> Sum:
+    """Exact arithmetic, unless clients share buffers, which each of them counts as its own."""
+    bases = sorted({client.basis for client in gpu.clients if client.basis})
+    sharing = [client for client in gpu.clients if any(is_in_ram(key) and n for key, n in client.shared.items())]
+    notes = {
+        "a lower bound: some processes may not be looked into by this user": not place.reading.is_complete,
+        "buffers that clients share count for each of them": len(sharing) > 1,
+        "what was asked for, whether there is memory behind it or not": "total" in bases,
+    }
+    exact = len(sharing) < 2 and "total" not in bases
+    return Sum(
+        bytes=gpu.in_ram.total,
+        source=f"fdinfo:drm-{'+'.join(bases) or 'resident'}",
+        quality=Quality.DERIVED if exact else Quality.ESTIMATED,
+        note="; ".join(text for text, holds in notes.items() if holds) or None,
+    )
+
+
+def buffers_share(place: Place, system: Sum) -> Share:
+    fits = isinstance(system.bytes, Absent) or place.ram is None or system.bytes <= place.ram.size_bytes
+    return Share(
+        id=f"{place.name}.buffers",
+        kind=ShareKind.GPU_BUFFERS,
+        label=f"GPU buffers{place.number}",
+        within="ram",
+        used_bytes=system.bytes if fits else Absent.INCONSISTENT,
+        source=system.source,
+        quality=system.quality,
+        device=place.name,
+        note=system.note,
+    )
+
+
+def vram_pool(gpu: Gpu, place: Place) -> Pool | None:
+    """Memory of the card's own, where a counter of the whole device tells its size. Clients never add up to it."""
+    regions = [region for region in gpu.card.regions if is_own(region.name)]
+    if gpu.architecture is not Architecture.DISCRETE or not regions:
+        return None
+    size = sum(region.size_bytes for region in regions)
+    used = total_of([region.used_bytes for region in regions])
+    rest = remainder(used, Absent.NOT_SUPPORTED, [gpu.own.total])
+    return Pool(
+        id=place.name,
+        kind=PoolKind.VRAM,
+        label=f"VRAM{place.number}",
+        size_bytes=size,
+        used_bytes=used,
+        available_bytes=used if isinstance(used, Absent) else size - used,
+        source=regions[0].source,
+        quality=Quality.MEASURED if len(regions) == 1 else Quality.DERIVED,
+        unattributed_bytes=rest.bytes,
+        overlap=rest.overlap,
+    )
+
+
+def held_by_pid(gpu: Gpu, pool: Pool | None, share: Share | None) -> Mapping[int, Mapping[str, Bytes]]:
+    """What each process holds of which place."""
+    places = [(pool.id, gpu.own)] if pool else []
+    places += [(share.id, gpu.in_ram)] if share else []
+    held: dict[int, dict[str, Bytes]] = {}
+    for place, those in places:
+        for pid, size in those.by_pid.items():
+            held.setdefault(pid, {})[place] = size
+    return held

@@ -1,0 +1,130 @@
+"""What AMD's own tools (library amdsmi, amd-smi, rocm-smi) say of GPUs, and what is known to be wrong with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from memwatch.model import Absent, Words
+
+# amdsmi_vram_type_t of ROCm 7; the names that came with ROCm 7.13 at the end.
+_VRAM_TYPES = {
+    1: "HBM",
+    2: "HBM2",
+    3: "HBM2E",
+    4: "HBM3",
+    10: "DDR2",
+    11: "DDR3",
+    12: "DDR4",
+    17: "GDDR1",
+    18: "GDDR2",
+    19: "GDDR3",
+    20: "GDDR4",
+    21: "GDDR5",
+    22: "GDDR6",
+    23: "GDDR7",
+    13: "DDR5",
+    30: "LPDDR4",
+    31: "LPDDR5",
+}
+_BDF = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
+_MOST_BYTES = 1 << 60
+_PAGE_BYTES, _PAGE_AS_THOUSANDS = 4096, 4000
+_MOST_PIDS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SmiProcess:
+    """A process that holds memory of a GPU: VRAM, and System RAM by way of GTT."""
+
+    pid: int
+    vram_bytes: int
+    gtt_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SmiGpu:
+    """One GPU. `errors` counts by kind; `codes` holds, by question, the library's codes for what it refused."""
+
+    pci: str
+    vram_type: Words = Absent.NOT_SUPPORTED
+    errors: Mapping[str, int] = field(default_factory=dict)
+    processes: tuple[SmiProcess, ...] = ()
+    codes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SmiReading:
+    gpus: tuple[SmiGpu, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SmiFailure:
+    """No reading. `reason`: no_library, no_driver or failed."""
+
+    reason: str
+    text: str
+
+
+def pci_of(text: Any) -> str | None:  # noqa: ANN401  whatever a tool answers
+    """A PCI address as sysfs writes it."""
+    found = _BDF.fullmatch(text.strip().lower()) if isinstance(text, str) else None
+    return found[1] if found else None
+
+
+def count_of(answer: Any) -> int | None:  # noqa: ANN401
+    """A count or a size; None for what is none, such as "N/A"."""
+    if isinstance(answer, str) and answer.isdecimal() and len(answer) <= 20:
+        answer = int(answer)
+    if not isinstance(answer, int) or isinstance(answer, bool) or not 0 <= answer <= _MOST_BYTES:
+        return None
+    return answer
+
+
+def errors_of(answer: Any) -> dict[str, int]:  # noqa: ANN401
+    """amdsmi_get_gpu_total_ecc_count."""
+    keys = {"correctable_count": "ecc_corrected", "uncorrectable_count": "ecc_uncorrected"}
+    keys["deferred_count"] = "ecc_deferred"
+    counts = {name: count_of(answer.get(key)) for key, name in keys.items()} if isinstance(answer, dict) else {}
+    return {name: count for name, count in counts.items() if count is not None}
+
+
+def bad_pages_of(answer: Any) -> dict[str, int]:  # noqa: ANN401
+    """amdsmi_get_gpu_bad_page_info: a list of pages, or a sentence that there are none."""
+    if isinstance(answer, str):
+        return {"pages_retired": 0} if "no bad pages" in answer.lower() else {}
+    return {"pages_retired": len(answer)} if isinstance(answer, list) else {}
+
+
+def vram_type_of(answer: Any) -> Words:  # noqa: ANN401
+    """amdsmi_get_gpu_vram_info: a number of the library's enumeration, or a word already."""
+    kind = answer.get("vram_type") if isinstance(answer, dict) else None
+    if isinstance(kind, str):
+        return kind[:32] if kind not in ("N/A", "UNKNOWN", "") else Absent.NOT_SUPPORTED
+    number = count_of(getattr(kind, "value", kind))
+    return Absent.NOT_SUPPORTED if number is None else _VRAM_TYPES.get(number, Absent.NOT_SUPPORTED)
+
+
+def processes_of(answer: Any) -> tuple[SmiProcess, ...]:  # noqa: ANN401
+    """amdsmi_get_gpu_process_list; `mem` is no sum of its parts there, and so is not read."""
+    found = (process_of(one) for one in (answer[:_MOST_PIDS] if isinstance(answer, list) else ()))
+    return tuple(one for one in found if one is not None)
+
+
+def process_of(answer: Any) -> SmiProcess | None:  # noqa: ANN401
+    if not isinstance(answer, dict) or not isinstance(answer.get("memory_usage"), dict):
+        return None
+    pid, parts = count_of(answer.get("pid")), answer["memory_usage"]
+    vram, gtt = (count_of(parts.get(key)) for key in ("vram_mem", "gtt_mem"))
+    if not pid or pid >= 1 << 22 or vram is None or gtt is None:
+        return None
+    return SmiProcess(pid, repaired(vram), repaired(gtt))
+
+
+def repaired(size: int) -> int:
+    """Up to ROCm 6.4.1 a KiB was taken for 1000 bytes. Memory comes in pages, so such a figure shows."""
+    if size % _PAGE_BYTES and not size % _PAGE_AS_THOUSANDS:
+        return size // 1000 * 1024
+    return size

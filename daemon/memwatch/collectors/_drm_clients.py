@@ -1,0 +1,181 @@
+"""Which processes have a graphics device open, and what the kernel says of each descriptor. Not a collector."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from memwatch.collector import Unavailable
+from memwatch.drm.fdinfo import Fdinfo, Held, parse_fdinfo
+
+# Links of descriptors as the kernel writes them, after a folder for a process in a root of its own. Only the link
+# is looked at: /dev itself is never touched.
+_DEVICES = re.compile(r"/dev/(?:dri|accel)/([^/ ]+)(?: \(deleted\))?$")
+_KERNEL_THREAD = 0x00200000
+_FDINFO_BYTES = 16384
+# After how many rounds, at most, a process is looked through although nothing about it seems to have changed.
+QUIET_ROUNDS = 60
+QUIET_ROUNDS_UNCOUNTED = 2
+HOLDER_ROUNDS = 6
+# A process with thousands of descriptors costs 3 µs for each: it waits a round more for every so many of them.
+DESCRIPTORS_A_ROUND = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """One round. `seen` are processes, `unreadable` those of them that may not be looked into."""
+
+    held: tuple[Held, ...]
+    seen: int
+    unreadable: int
+
+
+@dataclass(slots=True)
+class _Descriptor:
+    fd: str
+    node: str
+    info: Fdinfo | None = None
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was learned about one process; forgotten with it."""
+
+    mark: tuple[int, int, int]
+    due: int = 0
+    earliest: int = 0
+    is_kernel: bool = False
+    is_readable: bool = True
+    descriptors: list[_Descriptor] = field(default_factory=list)
+
+
+class Clients:
+    """All processes' descriptors of graphics devices, without reading all links of all processes each time.
+
+    One `stat` of /proc/<pid>/fd tells two things: the inode is this process's alone (a reused process id has
+    another), and its size is the number of open descriptors since Linux 6.2. A process is looked through when it
+    is new, when that number changed, and otherwise every `QUIET_ROUNDS` rounds, for the rare one that closed as
+    many descriptors as it opened. Before 6.2 the number is 0, and everybody is looked through every second round.
+    """
+
+    def __init__(self, procfs: Path) -> None:
+        try:
+            self._folder = os.open(procfs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise Unavailable(f"{procfs}: {error.strerror}") from error
+        self._known: dict[str, _Known] = {}
+        self._round = 0
+
+    def scan(self, asleep: Collection[str] = ()) -> Scan:
+        """`asleep`: nodes whose clients are not read now, because that would wake the device."""
+        self._round += 1
+        before, self._known = self._known, {}
+        held: list[Held] = []
+        seen = unreadable = 0
+        for pid in os.listdir(self._folder):
+            if not pid.isdecimal():
+                continue
+            known = self._followed(pid, before.get(pid))
+            if known is None:
+                continue
+            self._known[pid] = known
+            if known.is_kernel:
+                continue
+            seen += 1
+            if not known.is_readable or (known.descriptors and not self._read(pid, known, asleep, held)):
+                unreadable += 1
+        return Scan(tuple(held), seen, unreadable)
+
+    def close(self) -> None:
+        os.close(self._folder)
+
+    def _followed(self, pid: str, known: _Known | None) -> _Known | None:
+        """The process as it is now; None if it has ended meanwhile, which is no lack of anything."""
+        try:
+            status = os.stat(pid + "/fd", dir_fd=self._folder)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            return known or _Known((0, 0, 0), is_readable=False)
+        mark = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if known is None or known.mark[0] != mark[0]:
+            return self._looked_through(pid, mark, [])
+        if known.is_kernel or self._round < (known.due if known.mark == mark else known.earliest):
+            return known
+        return self._looked_through(pid, mark, known.descriptors)
+
+    def _looked_through(self, pid: str, mark: tuple[int, int, int], before: list[_Descriptor]) -> _Known | None:
+        """`before`: what the same process had, for those whose device sleeps now."""
+        known = _Known(mark)
+        try:
+            count, known.descriptors = self._descriptors(pid)
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        except OSError:
+            count, known.is_readable = 0, False
+        infos = {(one.fd, one.node): one.info for one in before}
+        for one in known.descriptors:
+            one.info = infos.get((one.fd, one.node))
+        known.is_kernel = not known.descriptors and self._is_kernel_thread(pid)
+        known.earliest = self._round + count // DESCRIPTORS_A_ROUND
+        # Spread over the rounds, so that none of them pays for everybody.
+        rounds = self._rounds(known)
+        known.due = known.earliest + 1 + rounds // 3 + int(pid) % max(1, rounds - rounds // 3)
+        return known
+
+    def _rounds(self, known: _Known) -> int:
+        if known.descriptors:
+            return HOLDER_ROUNDS
+        return QUIET_ROUNDS if known.mark[2] or not known.is_readable else QUIET_ROUNDS_UNCOUNTED
+
+    def _descriptors(self, pid: str) -> tuple[int, list[_Descriptor]]:
+        """How many there are, and those of devices. PermissionError where the process is somebody else's."""
+        folder = os.open(pid + "/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._folder)
+        try:
+            found, every = [], os.listdir(folder)
+            for fd in every:
+                with suppress(FileNotFoundError):
+                    node = _DEVICES.search(os.readlink(fd, dir_fd=folder))
+                    if node:
+                        found.append(_Descriptor(fd, node[1]))
+            return len(every), found
+        finally:
+            os.close(folder)
+
+    def _read(self, pid: str, known: _Known, asleep: Collection[str], held: list[Held]) -> bool:
+        """Adds what this process holds. False where a part of it could not be read."""
+        complete = True
+        for one in known.descriptors:
+            if one.node not in asleep:
+                data = self._content(f"{pid}/fdinfo/{one.fd}", _FDINFO_BYTES)
+                one.info = parse_fdinfo(data) if data is not None else None
+                # The number is a file's or a socket's by now: look the process through in the next round.
+                if one.info is None:
+                    known.due = 0
+                complete = complete and data is not None
+            elif one.info is None:
+                complete = False
+            if one.info is not None:
+                held.append(Held(int(pid), one.node, one.info))
+        return complete
+
+    def _is_kernel_thread(self, pid: str) -> bool:
+        stat = self._content(pid + "/stat", 1200) or b""
+        columns = stat.rpartition(b")")[2].split()
+        return len(columns) > 6 and columns[6].isdigit() and bool(int(columns[6]) & _KERNEL_THREAD)
+
+    def _content(self, path: str, size: int) -> bytes | None:
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder)
+        except OSError:
+            return None
+        try:
+            return os.read(file, size)
+        except OSError:
+            return None
+        finally:
+            os.close(file)

@@ -1,0 +1,223 @@
+"""AMD GPUs by the amdgpu driver's files in sysfs: no library, no privileges, and no sleeping GPU is woken."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from memwatch.amd import kfd
+from memwatch.amd.architecture import architecture_of
+from memwatch.amd.fusion import is_fused
+from memwatch.amd.reading import AmdCard, AmdGpu, AmdReading, Region
+from memwatch.amd.sysfs import parse_figure, parse_text, reason_of, region_of
+from memwatch.collector import Findings, Roots, Unavailable
+from memwatch.collectors import _amdgpu_cards as cards
+from memwatch.collectors._gpus import GpuPids
+from memwatch.model import Absent, Bytes, Words
+
+# How often to look for cards that were plugged in, and at what processes hold through the compute driver.
+LOOK_SECONDS = 2.0
+HELD_SECONDS = 5.0
+# More processes than this are not using a GPU; a folder that claims so is not the driver's.
+MOST_PROCESSES = 4096
+# Figures in the order in which they are read: each is one system call on a descriptor that stays open.
+FIGURES = ("mem_info_vram_used", "mem_info_vis_vram_used", "mem_info_gtt_used", "power/runtime_status")
+_AWAKE = ("active", "unsupported")
+_GONE = (errno.ENODEV, errno.ENOENT, errno.ENXIO, errno.ESRCH)
+
+AskFused = Callable[[Path, Words], "bool | Absent"]
+
+
+class Gone(Exception):
+    """A file that was open belongs to a device that is no more."""
+
+
+class OpenCard:
+    """One GPU with its files open. What it says is looked at anew only when it says something else."""
+
+    def __init__(self, device: Path, card: AmdCard) -> None:
+        self.card = card
+        self._opened: list[int | Absent] = [_opened(device / name) for name in FIGURES]
+        self._said: list[bytes | Absent] = []
+        self._gpu = AmdGpu(card, Region(), Region(), Region(), Absent.NOT_AVAILABLE)
+
+    def read(self, held: dict[int, int]) -> AmdGpu:
+        """Raises Gone when the driver has let go of the card."""
+        said = [file if isinstance(file, Absent) else _pread(file) for file in self._opened]
+        if said != self._said or held != self._gpu.held:
+            self._gpu, self._said = gpu_of(self.card, said, held), said
+        return self._gpu
+
+    def close(self) -> None:
+        for file in self._opened:
+            if not isinstance(file, Absent):
+                os.close(file)
+        self._opened = []
+
+
+def gpu_of(card: AmdCard, said: list[bytes | Absent], held: dict[int, int]) -> AmdGpu:
+    """`said`: what the files of FIGURES say."""
+    vram, visible, gtt = (parse_figure(one) for one in said[:3])
+    return AmdGpu(
+        card,
+        region_of(card.vram_bytes, vram),
+        region_of(card.visible_vram_bytes, visible),
+        region_of(card.gtt_bytes, gtt),
+        parse_text(said[3]),
+        held,
+    )
+
+
+def missing_of(gpu: AmdGpu) -> AmdGpu:
+    """A GPU that was here: its figures go, its name and its place in the list stay."""
+    gone = Region(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
+    return AmdGpu(gpu.card, gone, gone, gone, Absent.NOT_AVAILABLE, state="missing")
+
+
+def rejected_in(gpu: AmdGpu) -> int:
+    """Figures that made no sense."""
+    figures: list[Bytes] = [one for part in (gpu.vram, gpu.visible_vram, gpu.gtt) for one in _both(part)]
+    return sum(figure is Absent.INCONSISTENT for figure in figures)
+
+
+def _both(region: Region) -> tuple[Bytes, Bytes]:
+    return region.total_bytes, region.used_bytes
+
+
+def _opened(path: Path) -> int | Absent:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        return reason_of(error)
+
+
+def _pread(file: int) -> bytes | Absent:
+    try:
+        return os.pread(file, 64, 0)
+    except OSError as error:
+        if error.errno in _GONE:
+            raise Gone from None
+        return reason_of(error)
+
+
+class Collector:
+    """Reads a few figures of each card on every tick, and the rest when it starts and when cards change."""
+
+    name = "amdgpu"
+    period_seconds = 0.0
+    may_block = False
+
+    def __init__(
+        self,
+        roots: Roots,
+        page_size: int,
+        pids: GpuPids,
+        ask_fused: AskFused = is_fused,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._roots, self._page_size = roots, page_size
+        self._drm = roots.sysfs / "class/drm"
+        self._kfd = roots.sysfs / "class/kfd/kfd"
+        self._pids, self._monotonic = pids, monotonic
+        self._open: list[OpenCard] = []
+        self._last: dict[str, AmdGpu] = {}
+        self._held: dict[str, dict[int, int]] = {}
+        self._layout: tuple[list[str], bytes | Absent, cards.Driver | None] = ([], b"", None)
+        self._look_at = self._held_at = 0.0
+        self._rejected = 0
+        if not cards.find(self._drm).gpus:
+            raise Unavailable(f"{self._drm}: no card of the driver {cards.DRIVER}")
+        self._take_up(ask_fused)
+
+    def collect(self) -> Findings:
+        if self._monotonic() >= self._look_at:
+            self._look()
+        if self._monotonic() >= self._held_at:
+            self._read_held()
+        gpus = self._read_all()
+        if len(gpus) < len(self._open):
+            self._take_up()
+            gpus = self._read_all()
+        self._last |= {gpu.card.pci: gpu for gpu in gpus}
+        here = {gpu.card.pci for gpu in gpus}
+        missing = [missing_of(gpu) for pci, gpu in self._last.items() if pci not in here]
+        reading = replace(self._frame, gpus=tuple(sorted([*gpus, *missing], key=lambda gpu: gpu.card.pci)))
+        return Findings(amdgpu=reading, rejected=self._rejected + sum(map(rejected_in, gpus)))
+
+    def close(self) -> None:
+        while self._open:
+            self._open.pop().close()
+
+    def _read_all(self) -> list[AmdGpu]:
+        """Without those that are gone."""
+        gpus = []
+        for one in self._open:
+            with suppress(Gone):
+                gpus.append(one.read(self._held.get(one.card.pci, {})))
+        return gpus
+
+    def _look(self) -> None:
+        """Whether cards, partitions or limits are others now: five small reads, and all the rest only if so."""
+        self._look_at = self._monotonic() + LOOK_SECONDS
+        if self._layout != self._layout_now():
+            self._take_up()
+
+    def _layout_now(self) -> tuple[list[str], bytes | Absent, cards.Driver]:
+        generation = cards.read(self._kfd / "topology/generation_id")
+        return cards.names_in(self._drm), generation, cards.driver_of(self._roots, self._page_size)
+
+    def _take_up(self, ask_fused: AskFused | None = None) -> None:
+        """Open everything anew and read what does not change. `ask_fused` only at the start: it opens a GPU."""
+        self.close()
+        self._layout = self._layout_now()
+        found, driver = cards.find(self._drm), cards.driver_of(self._roots, self._page_size)
+        nodes = cards.nodes_of(self._kfd / "topology", list(found.gpus))
+        names = cards.listed_names(self._roots)
+        for entries in found.gpus.values():
+            device = Path(os.path.realpath(self._drm / entries[0] / "device"))
+            card = cards.card_of(device, entries, nodes, found.partitions, names, driver.release)
+            self._open.append(OpenCard(device, self._judged(card, device, ask_fused)))
+        self._frame = AmdReading(
+            (), driver.version, driver.pages_limit_bytes, found.partition_count, self._kfd.is_dir()
+        )
+        self._held_at = 0.0
+
+    def _judged(self, card: AmdCard, device: Path, ask: AskFused | None) -> AmdCard:
+        """With what only an awake GPU can be asked, where files have not told an APU from a card."""
+        if known := self._last.get(card.pci):
+            card = replace(card, is_fused=known.card.is_fused, metrics_format=known.card.metrics_format)
+        status = parse_text(cards.read(device / "power/runtime_status"))
+        if architecture_of(card).is_apu is not None or status not in _AWAKE:
+            return card
+        card = replace(card, metrics_format=cards.metrics_format_of(device))
+        if architecture_of(card).is_apu is not None or ask is None or isinstance(card.render_node, Absent):
+            return card
+        return replace(card, is_fused=ask(self._roots.rootfs / "dev/dri" / card.render_node, status))
+
+    def _read_held(self) -> None:
+        """What processes hold through the compute driver. Never its `sdma_` files: those make the kernel work."""
+        self._held_at = self._monotonic() + HELD_SECONDS
+        nodes = [node for one in self._open for node in one.card.nodes]
+        figures: list[tuple[int, int, Bytes]] = []
+        for name in cards.names_in(self._kfd / "proc")[:MOST_PROCESSES] if nodes else ():
+            if name.isdecimal() and len(name) <= 10:
+                figures += [(int(name), *one) for one in _held_in(self._kfd / "proc" / name)]
+        self._held, self._rejected = kfd.held_by_gpu(figures, nodes)
+        self._pids.tell(self.name, frozenset(pid for held in self._held.values() for pid in held))
+
+
+def _held_in(folder: Path, is_context: bool = False) -> list[tuple[int, Bytes]]:
+    """Figures by GPU of a process, and of its further contexts, which are folders in its own (Linux 6.19)."""
+    found: list[tuple[int, Bytes]] = []
+    for name in cards.names_in(folder):
+        gpu_id = kfd.gpu_id_of(name)
+        if gpu_id is not None:
+            found.append((gpu_id, parse_figure(cards.read(folder / name, 64))))
+        elif name.startswith("context_") and not is_context:
+            found += _held_in(folder / name, is_context=True)
+    return found

@@ -1,0 +1,66 @@
+"""How busy AMD GPUs are, and their memory errors: answers of the GPU's own firmware, which may let one wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from memwatch.amd.reading import AmdSensors
+from memwatch.amd.sysfs import parse_bad_pages, parse_errors, parse_ratio, parse_text
+from memwatch.collector import Findings, Roots, Unavailable
+from memwatch.collectors import _amdgpu_cards as cards
+from memwatch.model import Absent
+
+ERRORS_SECONDS = 60.0
+# A page is a line of 35 characters, and drivers stop at some thousands of them.
+_MOST_PAGES_BYTES = 1 << 18
+_AWAKE = ("active", "unsupported")
+
+
+class Collector:
+    """Asks only GPUs that never sleep: to ask one that may would keep it from falling asleep (Linux 6.12, 7.2)."""
+
+    name = "amdgpu_sensors"
+    period_seconds = 2.0
+    may_block = True
+
+    def __init__(self, roots: Roots, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._drm, self._pci = roots.sysfs / "class/drm", roots.sysfs / "bus/pci/devices"
+        self._monotonic = monotonic
+        self._errors_at = 0.0
+        self._errors: dict[str, dict[str, int]] = {}
+        self._gpus: list[str] = []
+        if not cards.find(self._drm).gpus:
+            raise Unavailable(f"{self._drm}: no card of the driver {cards.DRIVER}")
+
+    def collect(self) -> Findings:
+        if self._monotonic() >= self._errors_at:
+            self._errors_at = self._monotonic() + ERRORS_SECONDS
+            self._gpus = [pci for pci in cards.find(self._drm).gpus if stays_awake(self._pci / pci)]
+            self._errors = {pci: errors_of(self._pci / pci / "ras") for pci in self._gpus}
+        return Findings(amdgpu_sensors={pci: self._sensors_of(pci) for pci in self._gpus})
+
+    def close(self) -> None:
+        pass
+
+    def _sensors_of(self, pci: str) -> AmdSensors:
+        device = self._pci / pci
+        return AmdSensors(
+            parse_ratio(cards.read(device / "gpu_busy_percent", 64)),
+            parse_ratio(cards.read(device / "mem_busy_percent", 64)),
+            self._errors[pci],
+        )
+
+
+def stays_awake(device: Path) -> bool:
+    if cards.may_sleep(cards.read(device / "power/control")):
+        return False
+    return parse_text(cards.read(device / "power/runtime_status")) in _AWAKE
+
+
+def errors_of(ras: Path) -> dict[str, int]:
+    """Counts of the memory controller since the driver was loaded, and pages that were taken out of use."""
+    counts, pages = cards.read(ras / "umc_err_count"), cards.read(ras / "gpu_vram_bad_pages", _MOST_PAGES_BYTES)
+    found = {} if isinstance(counts, Absent) else parse_errors(counts)
+    return found if isinstance(pages, Absent) else found | parse_bad_pages(pages)

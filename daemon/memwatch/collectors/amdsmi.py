@@ -1,0 +1,111 @@
+"""What AMD's library knows beside the driver's files: ECC errors, bad pages, kind of memory. A helper asks it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from memwatch.amd.smi import SmiFailure, SmiReading
+from memwatch.collector import Findings, Roots, Unavailable, Unreadable
+from memwatch.collectors import _amdgpu_cards as cards
+from memwatch.collectors._gpus import AMD, pci_vendors
+from memwatch.helper import Helper, HelperFailed
+from memwatch.wire import Garbled, from_line
+
+CHILD = (sys.executable, "-m", "memwatch.amd.smi_child")
+DEADLINE_SECONDS = 10.0
+PAUSE_SECONDS = 60.0
+MOST_PAUSE_SECONDS = 3600.0
+NOT_HERE = frozenset({"no_library", "no_driver"})
+
+
+def is_installed(environ: Mapping[str, str], package: str = "amdsmi") -> bool:
+    """Whether there is such a package; it is not imported here, for that may fail in any way."""
+    folders = [folder for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    if PathFinder.find_spec(package, [*folders, *sys.path]) is not None:
+        return True
+    return (Path(environ.get("ROCM_PATH", "/opt/rocm")) / "share/amd_smi" / package).is_dir()
+
+
+def reading_of(answer: bytes) -> SmiReading | SmiFailure:
+    kind, _, line = answer.partition(b" ")
+    try:
+        return from_line(SmiReading, line) if kind == b"reading" else from_line(SmiFailure, line)
+    except Garbled as error:
+        raise Unreadable(f"the helper process speaks nonsense: {error}") from None
+
+
+def outcome_of(failure: SmiFailure) -> Exception:
+    """Not having the library or the driver is normal; everything else is a failure."""
+    return Unavailable(failure.text) if failure.reason in NOT_HERE else Unreadable(failure.text)
+
+
+class Collector:
+    """Asks every 30 s, and only where no GPU may fall asleep: the library opens them, which wakes them.
+
+    What is not here is asked for again after a pause that doubles each time.
+    """
+
+    name = "amdsmi"
+    may_block = True
+
+    def __init__(
+        self,
+        roots: Roots,
+        pause_seconds: float = PAUSE_SECONDS,
+        environ: Mapping[str, str] = os.environ,
+        deadline_seconds: float = DEADLINE_SECONDS,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if AMD not in pci_vendors(roots):
+            raise Unavailable("no AMD GPU is on the PCI bus")
+        if not is_installed(environ):
+            raise Unavailable("the Python package amdsmi is not installed")
+        self._roots, self._monotonic = roots, monotonic
+        self._first_pause = self._pause = pause_seconds
+        self.period_seconds = min(30.0, pause_seconds)
+        self._helper = Helper(CHILD, deadline_seconds, pause_seconds, dict(environ))
+        self._absent: SmiFailure | None = None
+        self._ask_again_at = self._released_until = 0.0
+
+    def collect(self) -> Findings:
+        self._refuse_to_wake()
+        if self._absent is not None and self._monotonic() < self._ask_again_at:
+            raise outcome_of(self._absent)
+        try:
+            found = reading_of(self._helper.ask(b"read"))
+        except HelperFailed as error:
+            raise Unreadable(str(error)) from None
+        if isinstance(found, SmiFailure):
+            self._give_up_for_now(found)
+            raise outcome_of(found)
+        self._absent, self._pause = None, self._first_pause
+        return Findings(amd_smi=found)
+
+    def release(self, seconds: float) -> None:
+        """Let go of the driver from the next round on, for so long. Any thread may call it."""
+        self._released_until = self._monotonic() + seconds
+
+    def close(self) -> None:
+        self._helper.stop(2.0)
+
+    def _refuse_to_wake(self) -> None:
+        if self._monotonic() < self._released_until:
+            self._helper.stop()
+            raise Unavailable("the driver is released on request, and taken up again by itself")
+        devices = self._roots.sysfs / "bus/pci/devices"
+        for pci in cards.find(self._roots.sysfs / "class/drm").gpus:
+            if cards.may_sleep(cards.read(devices / pci / "power/control")):
+                self._helper.stop()
+                raise Unavailable("a GPU here may fall asleep, and this library would wake it")
+
+    def _give_up_for_now(self, failure: SmiFailure) -> None:
+        """A library that is there later is found by a new process only."""
+        self._helper.stop()
+        self._absent = failure
+        self._ask_again_at = self._monotonic() + self._pause
+        self._pause = min(2 * self._pause, MOST_PAUSE_SECONDS)

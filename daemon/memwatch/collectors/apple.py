@@ -1,0 +1,115 @@
+"""Apple machines through macOS's own tools: how much of memory the GPU has in use, and how hard-pressed it is."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from memwatch.apple.ioreg import NotAList, parse_ioreg
+from memwatch.apple.metal import parse_metal
+from memwatch.apple.reading import AppleReading, Metal
+from memwatch.apple.text import (
+    SETTINGS,
+    memory_of,
+    parse_sysctl,
+    parse_vm_stat,
+    pressure_of,
+    wired_limit_of,
+)
+from memwatch.collector import Findings, Unavailable, Unreadable
+from memwatch.model import Absent, Words
+from memwatch.snapshot import Machine
+
+PERIOD_SECONDS = 5.0
+DEADLINE_SECONDS = 4.0
+# What Metal recommends changes with a setting that only an administrator changes.
+METAL_SECONDS = 300.0
+IOREG = ("ioreg", "-a", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
+METAL = (sys.executable, "-m", "memwatch.apple.metal")
+
+
+class Collector:
+    """Runs three short-lived children every 5 s (ioreg takes about 24 ms), in a thread that may wait for them."""
+
+    name = "apple"
+    period_seconds = PERIOD_SECONDS
+    may_block = True
+
+    def __init__(
+        self, path: str | None = None, metal: Sequence[str] = METAL, deadline_seconds: float = DEADLINE_SECONDS
+    ) -> None:
+        """`path`: where to look for the tools, in place of PATH."""
+        found = {tool: shutil.which(tool, path=path) for tool in ("ioreg", "vm_stat", "sysctl")}
+        missing = [tool for tool, place in found.items() if place is None]
+        if missing:
+            raise Unavailable(f"{' and '.join(missing)} cannot be found: this is no macOS")
+        self._tools = {tool: str(place) for tool, place in found.items()}
+        self._metal_argv = metal
+        self._deadline = deadline_seconds
+        self._metal: Metal | Absent = Absent.NOT_AVAILABLE
+        self._metal_asked_at: float | None = None
+
+    def collect(self) -> Findings:
+        settings = parse_sysctl(self._said("sysctl", *SETTINGS))
+        try:
+            accelerators = parse_ioreg(self._said(*IOREG))
+        except NotAList as error:
+            raise Unreadable(str(error)) from None
+        reading = AppleReading(
+            chip=settings.get("machdep.cpu.brand_string", Absent.NOT_SUPPORTED),
+            model=settings.get("hw.model", Absent.NOT_SUPPORTED),
+            memory_bytes=memory_of(settings),
+            accelerators=accelerators,
+            pressure=pressure_of(settings),
+            wired_limit_bytes=wired_limit_of(settings),
+            vm=parse_vm_stat(self._said("vm_stat")) or Absent.NOT_AVAILABLE,
+            metal=self._what_metal_says(),
+        )
+        return Findings(apple=reading, machine=machine_of(reading))
+
+    def close(self) -> None:
+        pass
+
+    def _said(self, tool: str, *arguments: str) -> bytes:
+        """What a tool prints. sysctl ends with 1 if one of the settings is not known, so codes say nothing."""
+        try:
+            return _output([self._tools[tool], *arguments], self._deadline)
+        except subprocess.TimeoutExpired:
+            raise Unreadable(f"{tool} did not answer for {self._deadline:g} s and was killed") from None
+
+    def _what_metal_says(self) -> Metal | Absent:
+        now = time.monotonic()
+        if self._metal_asked_at is None or now - self._metal_asked_at > METAL_SECONDS:
+            self._metal_asked_at = now
+            try:
+                self._metal = parse_metal(_output(self._metal_argv, self._deadline))
+            except (OSError, subprocess.TimeoutExpired):
+                self._metal = Absent.NOT_AVAILABLE
+        return self._metal
+
+
+def _output(argv: Sequence[str], seconds: float) -> bytes:
+    done = subprocess.run(  # noqa: S603  the system's own tools, found once
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        timeout=seconds,
+        check=False,
+    )
+    return done.stdout[: 1 << 20]
+
+
+def machine_of(reading: AppleReading) -> Machine:
+    """Named after its chip; the system's own verdict on memory is a fact in words."""
+    name: Words = reading.chip if isinstance(reading.chip, str) else reading.model
+    words = {"model": reading.model, "memory_pressure": reading.pressure}
+    return Machine(
+        name=name,
+        architecture="unknown",
+        explanation="What GPU there is, and in which memory, could not be established.",
+        details={key: word for key, word in words.items() if isinstance(word, str)},
+    )

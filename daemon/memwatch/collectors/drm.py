@@ -1,0 +1,111 @@
+"""Graphics cards of all makers through the kernel: what processes hold of them, by sysfs and fdinfo alone."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from memwatch.collector import Findings, Roots, Unavailable, read_once
+from memwatch.collectors._drm_cards import card_names, cards_of, is_asleep, is_wanted, regions_by_name, speaks
+from memwatch.collectors._drm_clients import Clients, Scan
+from memwatch.collectors._gpus import GpuPids
+from memwatch.drm.fdinfo import clients_of
+from memwatch.drm.reading import DrmCard, DrmReading, DrmRegion
+from memwatch.model import Absent, Bytes
+
+PERIOD_SECONDS = 5.0
+# While nobody uses a GPU: the first one to do so is seen this late.
+IDLE_PERIOD_SECONDS = 10.0
+# Reading a descriptor of xe wakes its GPU (xe_drm_client.c takes a runtime-PM reference, Linux 6.8 to 6.17), and
+# while it sleeps nobody can allocate on it without waking it. Other drivers answer from what they keep in RAM.
+WAKES_WHEN_READ = frozenset({"xe"})
+# How often cards themselves are looked at although no name came or went: a driver may have been bound anew.
+CARD_ROUNDS = 12
+
+_GPU_LINES = re.compile(rb"^(GPUActive|GPUReclaim): +(\d{1,19}) kB\n", re.MULTILINE)
+
+
+def parse_gpu_lines(meminfo: bytes) -> Mapping[str, int]:
+    """The newest kernels' own sum of GPU buffers in System RAM, and of what drivers keep for the next ones."""
+    return {key.decode(): int(pages) << 10 for key, pages in _GPU_LINES.findall(meminfo)}
+
+
+def reading_of(
+    cards: tuple[DrmCard, ...],
+    scan: Scan,
+    gpu_lines: Mapping[str, int],
+) -> DrmReading:
+    rejected: Counter[str] = Counter()
+    for held in scan.held:
+        rejected.update(held.info.rejected)
+    absent: Bytes = Absent.NOT_SUPPORTED
+    return DrmReading(
+        cards=cards,
+        clients=clients_of(scan.held),
+        seen=scan.seen,
+        unreadable=scan.unreadable,
+        rejected=dict(rejected),
+        gpu_active_bytes=gpu_lines.get("GPUActive", absent),
+        gpu_reclaim_bytes=gpu_lines.get("GPUReclaim", absent),
+    )
+
+
+def pids_of(reading: DrmReading) -> frozenset[int]:
+    """Processes with GPU memory: they are listed however small they are otherwise."""
+    return frozenset(pid for client in reading.clients if any(client.resident.values()) for pid in client.pids)
+
+
+class Collector:
+    """Asks every 5 s; every 10 s while no process has a GPU open. The GPUs' own files are never opened."""
+
+    name = "drm"
+    may_block = True
+
+    def __init__(self, roots: Roots, pids: GpuPids) -> None:
+        self.period_seconds = IDLE_PERIOD_SECONDS
+        self._roots = roots
+        self._pids = pids
+        self._card_names: list[str] = []
+        self._cards: tuple[DrmCard, ...] = ()
+        self._regions: Mapping[str, tuple[DrmRegion, ...]] = {}
+        self._rounds = 0
+        self._look_at_cards()
+        self._clients = Clients(roots.procfs)
+
+    def collect(self) -> Findings:
+        self._rounds += 1
+        if self._rounds % CARD_ROUNDS == 0 or card_names(self._roots.sysfs) != self._card_names:
+            self._look_at_cards()
+        asleep = {card.name for card in self._cards if is_asleep(self._roots.sysfs, card)}
+        scan = self._scan(asleep)
+        meminfo = read_once(self._roots.procfs / "meminfo") or b""
+        reading = reading_of(self._with_regions(asleep), scan, parse_gpu_lines(meminfo))
+        self._pids.tell(self.name, pids_of(reading))
+        self.period_seconds = PERIOD_SECONDS if reading.clients else IDLE_PERIOD_SECONDS
+        return Findings(drm=reading, rejected=sum(reading.rejected.values()))
+
+    def close(self) -> None:
+        self._clients.close()
+
+    def _look_at_cards(self) -> None:
+        self._card_names, self._cards = card_names(self._roots.sysfs), cards_of(self._roots)
+        if not any(is_wanted(card) for card in self._cards):
+            self._pids.tell(self.name, frozenset())
+            raise Unavailable("no graphics card that the kernel's own drivers tell of")
+
+    def _scan(self, asleep: set[str]) -> Scan:
+        if not any(speaks(card) for card in self._cards):
+            return Scan((), 0, 0)
+        wakes = [card for card in self._cards if card.name in asleep and card.driver in WAKES_WHEN_READ]
+        return self._clients.scan({node for card in wakes for node in card.nodes})
+
+    def _with_regions(self, asleep: set[str]) -> tuple[DrmCard, ...]:
+        """A card that sleeps keeps the figures that only its driver can give."""
+        found = regions_by_name(self._roots, self._cards, asleep)
+        self._regions = {
+            name: self._regions.get(name, ()) if name in asleep and not regions else regions
+            for name, regions in found.items()
+        }
+        return tuple(replace(card, regions=self._regions[card.name]) for card in self._cards)

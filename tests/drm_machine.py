@@ -1,0 +1,102 @@
+"""A machine with graphics cards in a folder: its processes' descriptors and its cards, and nothing else.
+
+    machine = DrmMachine(tmp_path)
+    machine.card("card0", "xe", "0000:00:02.0")
+    machine.opens(2100, 7, fdinfo("xe", 12, "0000:00:02.0", gtt="1 GiB"))
+    ...
+    machine.ends(2100)
+
+Links lead to /dev/dri/renderD128 as they do in /proc; nobody follows them. (In tests/machines they lead to the
+machine's own root/dev: a source distribution must not hold links to absolute paths.)
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from memwatch.collector import Roots
+
+USER_PROCESS, KERNEL_THREAD = 0x400100, 0x208040
+
+
+def fdinfo(driver: str, client: int, pdev: str | None = None, *lines: str, **resident: str) -> str:
+    """What the kernel prints for one descriptor: `resident` by region, further lines as they are."""
+    head = ["pos:\t0", "flags:\t02100002", "mnt_id:\t26", "ino:\t284"]
+    head += [f"drm-driver:\t{driver}", f"drm-client-id:\t{client}"]
+    head += [f"drm-pdev:\t{pdev}"] if pdev else []
+    sizes = [
+        f"drm-{kind}-{region.replace('_', '-')}:\t{size if kind != 'shared' else 0}"
+        for region, size in resident.items()
+        for kind in ("total", "shared", "active", "resident")
+    ]
+    return "\n".join([*head, *sizes, *lines, f"drm-engine-render:\t{client * 977} ns"]) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class DrmMachine:
+    folder: Path
+
+    @property
+    def roots(self) -> Roots:
+        return Roots(self.folder / "proc", self.folder / "sys", self.folder / "root")
+
+    def card(
+        self,
+        name: str,
+        driver: str,
+        place: str,
+        nodes: tuple[str, ...] = (),
+        vendor: str = "0x8086",
+        device: str = "0x56a0",
+        **files: str,
+    ) -> Path:
+        """A card of the kernel's: a PCI function, or a platform device if `place` is no PCI address."""
+        bus = "pci0000:00" if place.count(":") == 2 else "platform"
+        folder = self.folder / "sys/devices" / bus / place
+        for node in nodes or (name, f"renderD{128 + int(name[4:])}"):
+            (folder / "drm" / node).mkdir(parents=True)
+        (self.folder / "sys/class/drm").mkdir(parents=True, exist_ok=True)
+        (folder / "drm" / name / "device").symlink_to("../..")
+        (self.folder / "sys/class/drm" / name).symlink_to(f"../../devices/{bus}/{place}/drm/{name}")
+        (folder / "driver").symlink_to(f"../../../bus/pci/drivers/{driver}")
+        if bus != "platform":
+            files = {"vendor": vendor, "device": device} | files
+        for path, text in files.items():
+            file = folder / path.replace("__", "/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text + "\n")
+        return folder
+
+    def process(self, pid: int, name: str = "python3", flags: int = USER_PROCESS, files: int = 3) -> Path:
+        """A process with some open files that are no GPUs."""
+        folder = self.folder / "proc" / str(pid)
+        (folder / "fd").mkdir(parents=True)
+        (folder / "fdinfo").mkdir()
+        stat = f"{pid} ({name}) S 1 {pid} {pid} 0 -1 {flags} " + "0 " * 12 + f"{pid} 1000 250 " + "0 " * 28
+        (folder / "stat").write_text(stat.strip() + "\n")
+        for fd in range(files):
+            self.links(pid, fd, "/dev/null")
+        return folder
+
+    def opens(self, pid: int, fd: int, text: str, node: str = "/dev/dri/renderD128") -> None:
+        """Descriptor `fd` of a process, which need not be there yet, is a graphics device from now on."""
+        if not (self.folder / "proc" / str(pid)).exists():
+            self.process(pid)
+        self.says(pid, fd, text)
+        self.links(pid, fd, node)
+
+    def says(self, pid: int, fd: int, text: str) -> None:
+        (self.folder / "proc" / str(pid) / "fdinfo" / str(fd)).write_text(text)
+
+    def links(self, pid: int, fd: int, target: str) -> None:
+        os.symlink(target, self.folder / "proc" / str(pid) / "fd" / str(fd))
+
+    def closes(self, pid: int, fd: int) -> None:
+        (self.folder / "proc" / str(pid) / "fd" / str(fd)).unlink()
+        (self.folder / "proc" / str(pid) / "fdinfo" / str(fd)).unlink()
+
+    def ends(self, pid: int) -> None:
+        shutil.rmtree(self.folder / "proc" / str(pid))

@@ -1,0 +1,78 @@
+"""An APU is told from a card by what was observed, strongest first; what decides nothing leaves it unknown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from memwatch.amd.architecture import architecture_of
+from memwatch.amd.reading import AmdCard, KfdNode
+from memwatch.model import Absent, Architecture
+
+GIB = 1 << 30
+# A GPU of which nothing is known but its memory, on a kernel that tells nothing by a missing file.
+BARE = AmdCard("0000:03:00.0", ("card1",), "renderD128", "ffff", "00", "x", 24 * GIB, 24 * GIB, 32 * GIB, (6, 1))
+NODE = KfdNode(1, 77, BARE.pci, "gfx1100", 24 * GIB)
+MI300A = KfdNode(4, 78, BARE.pci, "gfx942", 118 * GIB)
+UNIFIED, DISCRETE, UNKNOWN = Architecture.UNIFIED, Architecture.DISCRETE, Architecture.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("card", "architecture", "sentence"),
+    [
+        (replace(BARE, is_fused=True), UNIFIED, "FUSION is set"),
+        (replace(BARE, is_fused=False), DISCRETE, "FUSION is not set"),
+        (replace(BARE, has_uma=True), UNIFIED, "folder uma"),
+        (replace(BARE, has_board_info=True), DISCRETE, "board_info is there"),
+        (replace(BARE, release=(6, 12)), UNIFIED, "board_info is missing"),
+        (replace(BARE, release=(6, 11)), UNKNOWN, "nothing that was observed"),
+        (replace(BARE, release=(6, 12), gtt_bytes=Absent.NOT_SUPPORTED), UNKNOWN, "nothing that was observed"),
+        (replace(BARE, metrics_format=2), UNIFIED, "format 2, a layout of APUs"),
+        (replace(BARE, metrics_format=3), UNIFIED, "format 3, a layout of APUs"),
+        (replace(BARE, metrics_format=1), DISCRETE, "format 1, a layout of cards"),
+        (replace(BARE, metrics_format=1, vram_bytes=0, nodes=(MI300A,)), UNIFIED, "there is no VRAM"),
+        (replace(BARE, metrics_format=9), UNKNOWN, "format 9, which is not known"),
+        (replace(BARE, vram_bytes=Absent.NOT_SUPPORTED, nodes=(MI300A,)), UNIFIED, "node 4 for it"),
+        (replace(BARE, vram_bytes=Absent.NOT_SUPPORTED), UNKNOWN, "nothing that was observed"),
+        (replace(BARE, vram_bytes=GIB, nodes=(NODE,)), UNIFIED, "more than its VRAM"),
+        (replace(BARE, nodes=(NODE,)), UNKNOWN, "nothing that was observed"),
+        (replace(BARE, device_id="163f"), UNIFIED, "1002:163f, an APU's"),
+        (replace(BARE, vram_bytes=GIB), UNKNOWN, "as is common on APUs"),
+        (BARE, UNKNOWN, "nothing that was observed"),
+    ],
+)
+def test_ladder(card: AmdCard, architecture: Architecture, sentence: str) -> None:
+    """Each observation decides what it can decide, and says so in a sentence."""
+    verdict = architecture_of(card)
+
+    assert verdict.architecture is architecture
+    assert any(sentence in text for text in verdict.evidence)
+
+
+def test_the_strongest_decides() -> None:
+    """The driver's own flag beats every hint, and no later hint is even mentioned."""
+    card = replace(BARE, is_fused=False, has_uma=True, metrics_format=2, device_id="163f")
+
+    verdict = architecture_of(card)
+
+    assert verdict.architecture is DISCRETE
+    assert verdict.evidence == ("the driver's flag FUSION is not set: it is a card",)
+
+
+def test_a_large_carve_out_is_no_card() -> None:
+    """96 GiB set aside by the firmware, GTT no larger than that: sizes would say card, the kernel says APU."""
+    card = replace(BARE, vram_bytes=96 * GIB, gtt_bytes=96 * GIB, release=(6, 16))
+
+    verdict = architecture_of(card)
+
+    assert verdict.is_apu
+    assert f"firmware set {96 * GIB} bytes aside" in verdict.evidence[-1]
+
+
+def test_a_card_in_a_host_with_much_memory_is_not_guessed_to_be_an_apu() -> None:
+    """8 GiB of VRAM beside a limit of 256 GiB is a hint, and hints decide nothing."""
+    verdict = architecture_of(replace(BARE, vram_bytes=8 * GIB, gtt_bytes=256 * GIB))
+
+    assert verdict.architecture is UNKNOWN
+    assert verdict.is_apu is None

@@ -1,0 +1,23 @@
+"""Questions that take longer than a request should: each is worked on once, for all who ask meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memwatch.backends.model import Backends
+from memwatch.doctor.model import Examination
+from memwatch.snapshot import Snapshot
+from memwatch_web.background import Shared
+
+
+@dataclass(frozen=True, slots=True)
+class Inquiries:
+    """Which backends can be used; what is seen of the machine and what is not."""
+
+    backends: Shared[Snapshot, Backends]
+    doctor: Shared[Snapshot, Examination]
+
+    def close(self) -> None:
+        """Whoever waits is answered at once that there will be no answer."""
+        self.backends.close()
+        self.doctor.close()
