@@ -26,14 +26,15 @@ class Delivery:
 
 @dataclass
 class Site:
-    """What has arrived, and how the next requests are answered: by status and headers; the last answer stays.
+    """What has arrived, the ids of what was answered 2xx, and how the next requests are answered.
 
-    While `may_answer` is cleared, requests arrive and wait for their answer.
+    By status and headers; the last answer stays. While `may_answer` is cleared, requests wait for their answer.
     """
 
     answers: list[tuple[int, dict[str, str]]]
     url: str = ""
     deliveries: list[Delivery] = field(default_factory=list)
+    accepted: list[str] = field(default_factory=list)
     may_answer: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -51,6 +52,8 @@ def receiving(*answers: int | tuple[int, dict[str, str]], certificate: Path | No
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
+            if len(body) < int(self.headers["Content-Length"]):
+                return  # the sender died in mid-sentence
             headers = {name.lower(): value for name, value in self.headers.items()}
             site.deliveries.append(Delivery(time.monotonic(), self.path, headers, body))
             site.may_answer.wait(5.0)
@@ -61,6 +64,8 @@ def receiving(*answers: int | tuple[int, dict[str, str]], certificate: Path | No
             self.send_header("Content-Length", "2")
             self.end_headers()
             self.wfile.write(b"ok")
+            if status < 300:
+                site.accepted.append(headers.get("webhook-id", ""))
 
         def log_message(self, *_: object) -> None:
             """Quiet."""
