@@ -32,6 +32,8 @@ def open_outbox(folder: Path, unix: float) -> Opened:
         return _opened(file)
     except Unusable as unusable:
         why = str(unusable)
+    except UnicodeError:  # sqlite3 fails to decode what SQLite says of a damaged schema
+        why = "is damaged (its schema is no text)"
     except (sqlite3.Error, OSError) as error:
         if not is_file_at_fault(error):
             return Opened(None, Kept(), (f"{file} cannot be used ({error}): {IN_MEMORY}",))

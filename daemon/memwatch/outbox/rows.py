@@ -91,6 +91,6 @@ def checksum(cells: Row) -> int:
     """CRC-32 of the cells, with their lengths and types, so that none can run into the next."""
     total = 0
     for cell in cells:
-        data = cell if isinstance(cell, bytes) else str(cell).encode("utf-8", "surrogatepass")
+        data = cell if isinstance(cell, bytes) else str(cell).encode("utf-8", "surrogateescape")
         total = zlib.crc32(data, zlib.crc32(b"%s%d:" % (type(cell).__name__.encode(), len(data)), total))
     return total

@@ -57,6 +57,8 @@ class Store:
         refuse_strange(file)
         os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE))
         self._connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=1.0)
+        # What is damaged is found by its checksum, not by a text that will not be decoded.
+        self._connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
         try:
             self._set_up()
         except BaseException:
