@@ -168,6 +168,21 @@ def self_signed(folder: Path, name: str = "localhost") -> Path:
     return file
 
 
+def expired(folder: Path) -> Path:
+    """A certificate for localhost whose time is over a second after it was made, with its key in the same file."""
+    file, key, request = folder / "expired.pem", folder / "expired.key", folder / "expired.csr"
+    for command in (
+        ["req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
+         "-keyout", str(key), "-out", str(request)],
+        ["x509", "-req", "-in", str(request), "-signkey", str(key), "-days", "0", "-copy_extensions", "copy",
+         "-out", str(file)],
+    ):  # fmt: skip
+        subprocess.run(["openssl", *command], check=True, capture_output=True)
+    file.write_text(key.read_text() + file.read_text())
+    time.sleep(1.1)
+    return file
+
+
 def wait_until(reached: Callable[[], bool], seconds: float = 5.0) -> None:
     """Returns as soon as something is so; fails when it is not so in time."""
     until = time.monotonic() + seconds

@@ -22,6 +22,7 @@ from memwatch.silences import SILENCES_MOST, Silence, in_force
 from memwatch.snapshot import Reason, Snapshot
 from memwatch_web.delivery import Receiver, close_all
 from memwatch_web.options import OutboxFigures
+from memwatch_web.webhooks import cut
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +132,9 @@ class Alerting:
             channel = receiver.channel
             if channel.kind not in bodies:
                 bodies[channel.kind] = channel.body(notice, snapshot, self._dashboard_url())
-            drafts.append((receiver.box, Draft(notice.id, notice.alert, kind_of(notice), bodies[channel.kind])))
+            drafts.append(
+                (receiver.box, Draft(notice.id, cut(notice.alert, 300), kind_of(notice), bodies[channel.kind]))
+            )
         return drafts
 
     def _use_silences(self, silences: tuple[Silence, ...]) -> None:

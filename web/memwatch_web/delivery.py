@@ -105,14 +105,22 @@ class Receiver:
 
     def _serve(self) -> None:
         while (task := self._take()) is not None:
-            if isinstance(task, Message):
-                answer = self.channel.send(task.id, task.body)
-                with self.box.changed:
+            answer = self._attempt(task)
+            with self.box.changed:
+                if isinstance(task, Message):
                     self._settle(task, answer)
-            else:
-                answer = self.channel.send_again(task)
-                with self.box.changed:
+                else:
                     self._heed(answer)
+
+    def _attempt(self, task: Message | list[bytes]) -> Answer:
+        """Whatever goes wrong in it, an attempt failed and the next one must come."""
+        try:
+            if isinstance(task, Message):
+                return self.channel.send(task.id, task.body)
+            return self.channel.send_again(task)
+        except Exception as error:
+            log.debug("the defect in full", exc_info=True)
+            return Answer(None, f"the attempt failed: {type(error).__name__}", may_have_heard=True)
 
     def _take(self) -> Message | list[bytes] | None:
         """The next message that is due, or what is to be said again; None when it is time to stop."""
