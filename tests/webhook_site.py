@@ -169,11 +169,11 @@ def self_signed(folder: Path, name: str = "localhost") -> Path:
 
 
 def expired(folder: Path) -> Path:
-    """A certificate for localhost whose time is over a second after it was made, with its key in the same file."""
+    """A certificate for localhost whose time is over when this returns, with its key in the same file."""
     file, key, request = folder / "expired.pem", folder / "expired.key", folder / "expired.csr"
     for command in (
-        ["req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
-         "-keyout", str(key), "-out", str(request)],
+        ["req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(request)],
         ["x509", "-req", "-in", str(request), "-signkey", str(key), "-days", "0", "-copy_extensions", "copy",
          "-out", str(file)],
     ):  # fmt: skip

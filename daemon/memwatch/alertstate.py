@@ -13,6 +13,7 @@ from memwatch.silences import SILENCES_MOST, Silence, in_force
 from memwatch.snapshot import Level, Reason
 
 WATCHES_MOST = 10_000
+TIME_MOST = 1e11
 TIMES = ("since", "fired_at", "said_at")
 
 
@@ -90,7 +91,7 @@ def _watch_of(one: dict[str, Any], moment: Moment, same_boot: bool) -> tuple[Key
         said_at=moment.monotonic if one["told"] and said_at is None else said_at,
         told=bool(one["told"]),
         seen_at=moment.monotonic if firing else None,
-        started_unix=float(one["started_unix"]),
+        started_unix=_number(one["started_unix"]),
         reasons=tuple(Reason(str(signal), str(text)) for signal, text in one["reasons"]),
     )
     return (str(one["rule"]), str(one["target"])), watch
@@ -100,12 +101,19 @@ def _monotonic(boottime: float | None, moment: Moment, same_boot: bool) -> float
     """A time from boot on as a monotonic one; never in the future, and none of another boot."""
     if boottime is None or not same_boot:
         return None
-    return min(moment.monotonic, float(boottime) - (moment.boottime - moment.monotonic))
+    return min(moment.monotonic, _number(boottime) - (moment.boottime - moment.monotonic))
+
+
+def _number(value: float) -> float:
+    """A time. Raises ValueError for what no clock has ever shown."""
+    if not abs(float(value)) < TIME_MOST:
+        raise ValueError("not a time")
+    return float(value)
 
 
 def _silence_of(one: dict[str, Any]) -> Silence:
     def text(name: str) -> str | None:
         return None if one[name] is None else str(one[name])
 
-    until, created = float(one["until_unix"]), float(one["created_unix"])
+    until, created = _number(one["until_unix"]), _number(one["created_unix"])
     return Silence(str(one["id"]), until, created, text("event"), text("target"), str(one["comment"]))

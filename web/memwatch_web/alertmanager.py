@@ -29,6 +29,9 @@ class AlertmanagerChannel:
         self.repeat_seconds = repeat_seconds
         self._poster = poster
 
+    def prepare(self) -> None:
+        self._poster.prepare()
+
     def body(self, notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
         return to_bytes([alert_json(notice, snapshot, dashboard_url)])
 

@@ -41,6 +41,9 @@ class AppriseChannel:
         logger.propagate = False
         logger.addHandler(self._words)
 
+    def prepare(self) -> None:
+        """Its plug-in was loaded with it."""
+
     def body(self, notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
         kind = TYPES[notice.severity] if notice.firing else "success"
         text = text_of(notice, snapshot, dashboard_url)

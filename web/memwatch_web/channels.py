@@ -26,6 +26,10 @@ class Channel(Protocol):
     title: str
     repeat_seconds: float
 
+    def prepare(self) -> None:
+        """Once, in the thread that sends: load what would otherwise be loaded for the first message."""
+        ...
+
     def body(self, notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
         """What is sent, the same at every attempt."""
         ...
@@ -56,6 +60,9 @@ class WebhookChannel:
         self._secret = secret
         self._poster = poster
         self._wall = wall
+
+    def prepare(self) -> None:
+        self._poster.prepare()
 
     def body(self, notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
         return body_of(notice, snapshot, dashboard_url)

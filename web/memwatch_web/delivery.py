@@ -104,6 +104,7 @@ class Receiver:
             self._thread.join(max(0.0, until - time.monotonic()))
 
     def _serve(self) -> None:
+        self.channel.prepare()
         while (task := self._take()) is not None:
             answer = self._attempt(task)
             with self.box.changed:

@@ -85,6 +85,11 @@ class Poster:
         self._sent = False
         self._aborted = False
 
+    def prepare(self) -> None:
+        """Look the name up once: the libraries that do so are loaded when the first name is."""
+        with contextlib.suppress(OSError, UnicodeError):
+            self._resolve(self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM)
+
     def post(self, headers: dict[str, str], body: bytes) -> Answer:
         self._sent = False
         deadline = time.monotonic() + self._timeout
