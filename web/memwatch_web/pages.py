@@ -16,10 +16,11 @@ from memwatch.snapshot import Snapshot
 from memwatch_web import wording
 from memwatch_web.alert_view import AlertView
 from memwatch_web.bars import bars_of
-from memwatch_web.glance import by_footprint, cuda_free_of, latest_of, room_of, worst_of
+from memwatch_web.devices import entries_of
+from memwatch_web.glance import by_footprint, cuda_free_of, has_figures, latest_of, room_of, worst_of
 
 TEMPLATES = Path(__file__).parent / "templates"
-PATHS = {"overview": "/", "processes": "/processes", "alerts": "/alerts", "about": "/about"}
+PATHS = {"overview": "/", "processes": "/processes", "devices": "/devices", "alerts": "/alerts", "about": "/about"}
 TOP_PROCESSES = 10
 SILENCE_SPANS = ((3600, "1 h"), (28_800, "8 h"), (86_400, "1 d"))
 # What templates say `figure | size` with.
@@ -33,6 +34,8 @@ WORDS = (
     "content_sentence",
     "duration",
     "exact",
+    "fact",
+    "fault",
     "glued",
     "printable",
     "ratio",
@@ -95,6 +98,7 @@ class Pages:
             "cpu": self._cpu.of(snapshot),
             "room": room_of(snapshot),
             "cuda_free": cuda_free_of(snapshot),
+            "entries": entries_of(snapshot) if name == "devices" else (),
             "alerting": self._alerting() if name == "alerts" else None,
             "silence_spans": SILENCE_SPANS,
         }
@@ -131,6 +135,7 @@ def create_environment() -> Environment:
     environment.filters |= {name: getattr(wording, name) for name in WORDS}
     environment.filters["percent"] = lambda part: f"{part * 100:.3f}%"
     environment.tests["absent"] = lambda value: isinstance(value, Absent)
+    environment.tests["told"] = has_figures
     environment.globals |= {
         "version": __version__,
         "paths": PATHS,

@@ -65,6 +65,15 @@ ARCHITECTURE_WORDS = {
     "unknown": "architecture unknown",
 }
 API_WORDS = {"cuda": "CUDA", "rocm": "ROCm"}
+FACT_WORDS = {
+    "cuda": "CUDA",
+    "gfx": "Instruction set",
+    "jetpack": "JetPack",
+    "l4t": "L4T",
+    "mig": "MIG",
+    "pci_id": "PCI id",
+    "soc": "Chip",
+}
 BASIS_WORDS = {
     "rss": "rss (resident set size: a page that several processes share counts in each of them)",
 }
@@ -164,6 +173,18 @@ def printable(text: str) -> str:
 def glued(text: str) -> Markup:
     """A sentence for a page, in which no line ends between a number and its unit."""
     return Markup(FIGURE.sub(r'<span class="figure">\g<0></span>', str(escape(text))))  # noqa: S704  escaped
+
+
+def fact(name: str) -> str:
+    """What a detail is called: "L4T", "MIG", "Addressing mode"."""
+    if name in FACT_WORDS:
+        return FACT_WORDS[name]
+    return name[:1].upper() + name[1:].replace("_", " ")
+
+
+def fault(kind: str) -> str:
+    """A kind of error as NVIDIA and AMD write of it: "XID 79", "ECC uncorrected"."""
+    return re.sub(r"^(xid|ecc|ras)(?=_|$)", lambda word: word[0].upper(), kind).replace("_", " ")
 
 
 def content(kind: str) -> str:

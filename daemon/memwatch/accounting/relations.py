@@ -22,6 +22,7 @@ from memwatch.model import (
     total_of,
 )
 from memwatch.snapshot import Machine, Node
+from memwatch.units import size
 
 MIXED = "GPUs of different kinds: each pool below is memory of its own, each share lies inside one."
 
@@ -130,7 +131,7 @@ def clamped(share: Share, sizes: Mapping[str, int]) -> Share:
     most = sizes.get(share.within)
     if most is None or isinstance(share.limit_bytes, Absent) or share.limit_bytes <= most:
         return share
-    note = f"the driver's limit of {share.limit_bytes} bytes exceeds its parent: limited to what is there"
+    note = f"the driver's limit of {size(share.limit_bytes)} exceeds its parent: limited to what is there"
     return replace(share, limit_bytes=most, note="; ".join(filter(None, (share.note, note))))
 
 
