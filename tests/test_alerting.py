@@ -58,7 +58,7 @@ def test_a_critical_machine_tells_and_a_recovered_one_tells_again(tmp_path: Path
     assert events == ["alert resolved: ram is low", "alert firing: ram is critical"]
     assert SECRET not in log
     assert "/hook/token" not in log
-    assert "no state folder: nothing survives a restart" in log
+    assert "WARNING no state folder: nothing survives a restart" in log
 
 
 def test_alert_outlives_its_daemon(tmp_path: Path) -> None:

@@ -63,10 +63,11 @@ class Daemon:
 
     def start(self) -> None:
         """Begin to ask the sources, and what else needs a thread."""
-        for warning in filter(
-            None, (*self.settings.warnings, wiring.exposure_of(self.settings), self.state.complaint)
-        ):
+        for warning in filter(None, (*self.settings.warnings, wiring.exposure_of(self.settings))):
             log.warning("%s", warning)
+        if self.state.complaint:
+            missed = self.settings.state.dir or self.settings.alerts.recipients
+            log.log(logging.WARNING if missed else logging.INFO, "%s", self.state.complaint)
         self.alerting.restore()
         self.alerting.start()
         self.sampler.start()
