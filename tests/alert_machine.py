@@ -54,6 +54,11 @@ class AlertMachine:
     def empty(self) -> None:
         self.set_available(ROOMY_KIB)
 
+    def kill_for_want_of_memory(self) -> None:
+        """Count one more OOM kill, as the kernel does."""
+        vmstat = self.folder / "proc/vmstat"
+        vmstat.write_text(vmstat.read_text().replace("\noom_kill 0\n", "\noom_kill 1\n"))
+
     def set_available(self, kib: int) -> None:
         """Rewrite the simulated meminfo at one stroke, as the kernel does."""
         lines = (FOLDER / "workstation/proc/meminfo").read_text().splitlines(keepends=True)

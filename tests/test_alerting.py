@@ -140,6 +140,31 @@ def test_silence_that_cannot_be_is_refused_with_a_sentence(tmp_path: Path, query
         assert daemon.get("/api/v1/silences").json == []
 
 
+def test_alert_comes_before_the_kernel_kills(tmp_path: Path) -> None:
+    """Memory runs out, the kernel kills somebody: both are told, in this order, and by no new thread."""
+    machine = AlertMachine.of(tmp_path)
+    with receiving(200) as site:
+        config = quick_config(site) + 'events = ["pressure.critical", "kernel.oom_kill"]\n'
+        with running_daemon(tmp_path, *machine.arguments, config=config) as daemon:
+            threads = threads_of(daemon.pid)
+            machine.fill()
+            wait_for_deliveries(site, 1)
+            machine.kill_for_want_of_memory()
+            deliveries = wait_for_deliveries(site, 2)
+            threads_after = threads_of(daemon.pid)
+
+    assert events_of(site) == ["pressure.critical", "kernel.oom_kill"]
+    killed = json.loads(deliveries[1].body)
+    assert killed["reasons"] == [{"signal": "oom_kill", "text": "the kernel killed a process for want of memory"}]
+    assert (killed["target"], killed["level"], killed["severity"]) == ("kernel", None, "critical")
+    assert killed["values"]["used_bytes"] > 0
+    assert threads_after == threads
+
+
+def threads_of(pid: int) -> set[int]:
+    return {int(name) for name in os.listdir(f"/proc/{pid}/task")}
+
+
 def test_dead_receiver_delays_no_other(tmp_path: Path) -> None:
     """One never answers, one is not there; the third is told within two seconds, and the page says how each is."""
     machine = AlertMachine.of(tmp_path)

@@ -214,7 +214,8 @@ def test_failed_source_and_lost_gpu_are_alerts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "rule"), [("oom_kill", "kernel.oom_kill"), ("unclean_restart", "daemon.unclean_restart")]
+    ("kind", "rule"),
+    [("oom_kill", "kernel.oom_kill"), ("driver", "driver.error"), ("unclean", "daemon.unclean_restart")],
 )
 def test_what_happened_is_told_once_and_has_no_end(kind: str, rule: str) -> None:
     """An event of that name is a message at once; there is nothing to resolve. The next one is told as well."""

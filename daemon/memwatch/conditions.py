@@ -136,14 +136,15 @@ RULES = (
     Rule("collector.failing", "warning", "a source of figures has failed", ask_collectors),
     Rule("device.lost", "critical", "a GPU is lost, or needs a reset", ask_devices),
     Rule("kernel.oom_kill", "critical", "the kernel killed for want of memory", ask_events("oom_kill", "kernel")),
+    Rule("driver.error", "warning", "a GPU's driver reported an error", ask_events("driver", "driver")),
     Rule(
         "daemon.unclean_restart",
         "warning",
         "memwatchd ended without stopping",
-        ask_events("unclean_restart", "memwatchd"),
+        ask_events("unclean", "memwatchd"),
     ),
 )
 SEVERITY = {rule.name: rule.severity for rule in RULES}
 EVENTS = tuple(rule.name for rule in RULES)
 LEVELS = {CRITICAL: Level.CRITICAL, "pressure.high": Level.HIGH, "pressure.medium": Level.MEDIUM}
-EVENT_KINDS = frozenset({"oom_kill", "unclean_restart"})
+EVENT_KINDS = frozenset({"oom_kill", "driver", "unclean"})

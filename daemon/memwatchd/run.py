@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 
-from memwatch_web.alerting import test_notice
+from memwatch_web.alerting import notice_of_test
 from memwatch_web.as_json import snapshot_json, to_bytes
 from memwatch_web.as_text import text_of
 from memwatchd import wiring
@@ -48,7 +48,7 @@ def test_alert(settings: Settings) -> int:
             file=sys.stderr,
         )
         return EXIT_CONFIGURATION
-    notice, snapshot, failed = test_notice(), read_machine(settings), 0
+    notice, snapshot, failed = notice_of_test(), read_machine(settings), 0
     for _, channel in channels:
         answer = channel.send(notice.id, channel.body(notice, snapshot, settings.web.url))
         failed += not answer.success

@@ -55,6 +55,8 @@ class Alerting:
     def restore(self) -> None:
         """Take up alerts and silences where an earlier daemon left them. Before the first tick."""
         moment, values = self._monitor.moment(), self.outbox.values
+        if self._monitor.identity.simulated:
+            return
         try:
             if WATCHES in values:
                 self._monitor.watches = watches_from_bytes(values[WATCHES], moment, self._monitor.identity.boot_id)
@@ -69,7 +71,12 @@ class Alerting:
             receiver.start()
 
     def tell(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
-        """After every tick: put what is new on its way, together with the state that it follows from."""
+        """After every tick: put what is new on its way, together with the state that it follows from.
+
+        A simulated machine gets nobody out of bed, and leaves no state for a real one.
+        """
+        if snapshot.simulated:
+            return
         try:
             self._tell(snapshot, notices)
         except MemoryError:
@@ -80,7 +87,7 @@ class Alerting:
         """Send every receiver a message that says that nothing is wrong; the names of those who are told."""
         snapshot = self._monitor.latest
         if snapshot is not None:
-            drafts = self._drafts(test_notice(), snapshot, self.receivers)
+            drafts = self._drafts(notice_of_test(), snapshot, self.receivers)
             self.outbox.put(drafts, {})
         return [receiver.name for receiver in self.receivers]
 
@@ -148,7 +155,7 @@ def kind_of(notice: Notice) -> Kind:
     return Kind.FIRING if notice.firing else Kind.RESOLVED
 
 
-def test_notice() -> Notice:
+def notice_of_test() -> Notice:
     """A message to see whether messages arrive."""
     return Notice(
         id=new_notice_id(),

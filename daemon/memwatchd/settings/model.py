@@ -207,7 +207,7 @@ class Webhook(Recipient):
         BeforeValidator(secret_from),
         PlainSerializer(str),
         Accepts(
-            "file:/PATH, env:NAME, or whsec_ and the base64 of 24 to 64 bytes",
+            "file:/PATH, credential:NAME, env:NAME, or whsec_ and the base64 of 24 to 64 bytes",
             '"file:/etc/memwatchd/webhook-secret"',
             shown=False,
         ),
@@ -234,7 +234,7 @@ class Apprise(Recipient):
         BeforeValidator(service_from),
         PlainSerializer(str),
         Accepts(
-            "file:/PATH or env:NAME of an Apprise URL, or one itself",
+            "file:/PATH, credential:NAME or env:NAME of an Apprise URL, or one itself",
             '"file:/etc/memwatchd/apprise-url"',
             shown=False,
         ),

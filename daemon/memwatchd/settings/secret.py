@@ -15,6 +15,7 @@ from memwatch_web.webhooks import SECRET_PREFIX, Secret, secret_of
 from memwatchd.settings.values import Refused
 
 SECRET_FILE_MOST_BYTES = 4096
+CREDENTIALS = "CREDENTIALS_DIRECTORY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +31,13 @@ class Surroundings:
 
 
 def secret_from(value: object, info: ValidationInfo) -> Secret:
-    """A secret from "file:/path", "env:NAME" or a literal."""
+    """A secret from "file:/path", "credential:NAME", "env:NAME" or a literal."""
     around = info.context if isinstance(info.context, Surroundings) else Surroundings()
     if isinstance(value, Secret):
         return value
     if not isinstance(value, str):
         raise Refused
-    if not value.startswith(("file:", "env:", SECRET_PREFIX)):
+    if not value.startswith(("file:", "env:", "credential:", SECRET_PREFIX)):
         raise Refused
     return parsed(*looked_up(value, around))
 
@@ -53,9 +54,23 @@ def looked_up(value: str, around: Surroundings) -> tuple[str, str]:
         if name not in around.environ:
             raise Refused(f"names the environment variable {name}, which is not set")
         return around.environ[name], f"names the environment variable {name}, which"
+    if value.startswith("credential:"):
+        return looked_up(f"file:{credential_path(value.removeprefix('credential:'), around)}", around)
     if around.public_file:
         warn_public(around, around.public_file)
     return value, ""
+
+
+def credential_path(name: str, around: Surroundings) -> str:
+    """Where systemd has put a credential (systemd.exec(5), LoadCredential=)."""
+    folder = around.environ.get(CREDENTIALS)
+    if not folder:
+        raise Refused(
+            f"names the credential {name}, and the unit loads none: add LoadCredential={name}:/PATH to it"
+        )
+    if "/" in name or name in ("", ".", ".."):
+        raise Refused(f"names the credential {name!r}, and a credential's name has no / in it")
+    return f"{folder}/{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +88,7 @@ class Service:
 
 
 def service_from(value: object, info: ValidationInfo) -> Service:
-    """An Apprise URL from "file:/path", "env:NAME" or a literal."""
+    """An Apprise URL from "file:/path", "credential:NAME", "env:NAME" or a literal."""
     around = info.context if isinstance(info.context, Surroundings) else Surroundings()
     if isinstance(value, Service):
         return value
