@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from memwatchd.settings.alerts import RECIPIENTS
 from memwatchd.settings.changes import describe_changes, flat
 from memwatchd.settings.environment import variables
-from memwatchd.settings.model import RECIPIENTS, Sections, Settings
+from memwatchd.settings.model import Sections, Settings
 from memwatchd.settings.sources import BadSettings, load
 from memwatchd.settings.values import (
     TcpAddress,

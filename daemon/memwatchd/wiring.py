@@ -20,7 +20,8 @@ from memwatch_web.delivery import Receiver, Subscription
 from memwatch_web.options import FaceOptions
 from memwatch_web.webhook_post import Poster
 from memwatch_web.webhooks import Endpoint
-from memwatchd.settings.model import Alertmanager, Recipient, Settings, Webhook
+from memwatchd.settings.alerts import Alertmanager, Recipient, Webhook
+from memwatchd.settings.model import Settings
 from memwatchd.settings.values import TcpAddress, UnixAddress
 from memwatchd.state import State
 

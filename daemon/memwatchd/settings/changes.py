@@ -9,7 +9,8 @@ from datetime import timedelta
 
 from pydantic import BaseModel
 
-from memwatchd.settings.model import Recipient, Sections
+from memwatchd.settings.alerts import Recipient
+from memwatchd.settings.model import Sections
 from memwatchd.settings.values import duration_text
 
 Path = tuple[str, ...]

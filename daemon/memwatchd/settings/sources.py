@@ -9,9 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from memwatchd.settings.alerts import RECIPIENTS
 from memwatchd.settings.changes import flat
 from memwatchd.settings.environment import CONFIG, FLAGS, SYSTEMD_STATE, read_environment
-from memwatchd.settings.model import RECIPIENTS, Sections, Settings
+from memwatchd.settings.model import Sections, Settings
 from memwatchd.settings.problems import Place, Problem, dotted, problem_of
 from memwatchd.settings.secret import Surroundings
 from memwatchd.settings.toml import BadFile, TomlFile, line_of, read_toml
