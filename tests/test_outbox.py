@@ -17,6 +17,7 @@ import pytest
 from memwatch.outbox.opening import FILE_NAME, open_outbox
 from memwatch.outbox.outbox import Draft, Outbox
 from memwatch.outbox.queue import Kind
+from memwatch_web.delivery import Receiver, Subscription
 from webhook_sample import Told, ids, made_receiver, notice, told, webhook_channel
 from webhook_site import receiving, wait_until
 
@@ -299,6 +300,28 @@ def test_disk_that_hangs_holds_no_message_up() -> None:
 
     assert took < 0.6
     assert ids(site) == ["msg_1"]
+
+
+def test_what_a_receiver_no_longer_subscribes_to_is_forgotten(tmp_path: Path) -> None:
+    """Settings changed before a restart: what waits, and what was said to fire, is only what is still wanted."""
+    with receiving(200) as site, outbox_in(tmp_path, site.url) as made:
+        told(made, notice(1), notice(2, target="vram0"))
+        wait_until(lambda: made.counts()["delivered"] == 2)
+    with outbox_in(tmp_path) as made:
+        told(made, notice(3, target="vram1"), notice(4, target="vram0", firing=False))
+        wait_until(lambda: made.counts()["retry"] == 2)
+
+    opened = open_outbox(tmp_path, 0.0)
+    outbox = Outbox(opened.store, opened.kept)
+    Receiver("ops", webhook_channel(NOBODY), outbox.box("ops"), Subscription(targets=frozenset({"ram"})))
+    outbox.start()
+    outbox.close()
+
+    again = open_outbox(tmp_path, 0.0)
+    assert again.store is not None
+    again.store.close()
+    assert again.kept.messages == {}
+    assert [alert for alert, _ in again.kept.heard["ops"]] == ["pressure.critical ram"]
 
 
 def test_messages_for_who_is_no_longer_a_receiver_are_dropped(

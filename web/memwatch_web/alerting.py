@@ -59,7 +59,9 @@ class Alerting:
             return
         try:
             if WATCHES in values:
-                self._monitor.watches = watches_from_bytes(values[WATCHES], moment, self._monitor.identity.boot_id)
+                found = watches_from_bytes(values[WATCHES], moment, self._monitor.identity.boot_id)
+                rules = self._monitor.rules.alerts.events
+                self._monitor.watches = {key: watch for key, watch in found.items() if key[0] in rules}
             if SILENCES in values:
                 self._monitor.silences = silences_from_bytes(values[SILENCES], moment.wall)
         except BadState as error:

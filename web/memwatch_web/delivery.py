@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from memwatch.alerts import Notice
-from memwatch.conditions import CRITICAL
+from memwatch.conditions import CRITICAL, EVENTS
 from memwatch.outbox.outbox import Box
 from memwatch.outbox.queue import Kind, Message, Outcome
 from memwatch_web.channels import Channel
@@ -37,7 +37,15 @@ class Subscription:
     targets: frozenset[str] = frozenset()
 
     def wants(self, notice: Notice) -> bool:
-        return notice.rule in self.events and (not self.targets or notice.target in self.targets)
+        return self.covers(notice.rule, notice.target)
+
+    def covers(self, rule: str, target: str) -> bool:
+        return rule in self.events and (not self.targets or target in self.targets)
+
+    def still_wants(self, alert: str) -> bool:
+        """Whether a message of an earlier start is still wanted, by what its alert is called."""
+        rule, _, target = alert.partition(" ")
+        return rule not in EVENTS or self.covers(rule, target.partition(" ")[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,7 @@ class Receiver:
         self.name = name
         self.channel = channel
         self.box = box
+        box.queue.keep_only(subscription.still_wants)
         self.subscription = subscription
         self.disabled = False
         self._schedule = schedule

@@ -104,6 +104,7 @@ class Outbox:
             log.warning("no longer receivers: %s; messages dropped: %d", ", ".join(strangers), lost)
             self._behind = True
         self._kept = Kept()
+        self._lazy = True
         self._thread.start()
 
     def put(self, drafts: Sequence[tuple[Box, Draft]], values: Mapping[str, bytes], urgent: bool = True) -> None:

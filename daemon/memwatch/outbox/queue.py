@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -154,6 +154,13 @@ class Queue:
         for alert in list(self._heard):
             self._forget(alert)
         return dropped
+
+    def keep_only(self, wanted: Callable[[str], bool]) -> None:
+        """Forget alerts that the receiver is no longer to hear of."""
+        for entry in [entry for entry in self._waiting.values() if not wanted(entry.alert)]:
+            self._remove(entry)
+        for alert in [alert for alert in self._heard if not wanted(alert)]:
+            self._forget(alert)
 
     def _remove(self, entry: Message) -> None:
         del self._waiting[entry.seq]
