@@ -90,9 +90,15 @@ class Outbox:
         return self._store is not None and not self._behind
 
     def box(self, name: str) -> Box:
-        """The part of a receiver, with what an earlier daemon left in it. To be called before `start`."""
+        """The part of a receiver, with what an earlier daemon left in it. To be called before `start`.
+
+        A start tries everything at once, and takes that attempt back from the count: restarts use up none.
+        """
         box = Box(name, threading.Condition(self._lock), self._dirty)
-        box.queue.restore(self._kept.messages.pop(name, ()), self._kept.heard.pop(name, ()))
+        messages = self._kept.messages.pop(name, [])
+        for message in messages:
+            message.attempts = max(0, message.attempts - 1)
+        box.queue.restore(messages, self._kept.heard.pop(name, ()))
         self._boxes[name] = box
         return box
 
