@@ -15,6 +15,7 @@ from standardwebhooks import Webhook
 
 from alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from daemon_process import MEMWATCHD, clean_environment, get, running_daemon
+from memwatch_web import contract
 from webhook_sample import SECRET, ids
 from webhook_site import receiving, silent, talking, wait_until
 
@@ -113,6 +114,8 @@ def test_silence_outlives_its_daemon_and_ends(tmp_path: Path) -> None:
 
     assert (made.status, made.json) == (200, listed)
     assert (listed[0]["target"], listed[0]["comment"]) == ("ram", "loading")
+    contract.Alert.model_validate(silenced[0])
+    contract.Silence.model_validate(listed[0])
     assert silenced[0]["silenced"] is True
     assert before == []
     assert (ended.status, ended.json, gone.status) == (200, [], 404)
@@ -180,6 +183,8 @@ def test_dead_receiver_delays_no_other(tmp_path: Path) -> None:
             lag = daemon.snapshot()["own"]["tick_lag_seconds"]
 
     assert took < 2.0
+    for found in receivers:
+        contract.Receiver.model_validate(found)
     assert [(one["name"], one["pending"]) for one in receivers] == [("site0", 0), ("site1", 1)]
     assert "webhook site0 (http://localhost:" in page
     assert "/hook/token" not in page

@@ -16,7 +16,7 @@ from memwatchd.settings.values import Accepts, Refused, tuple_of
 def event_of(value: object) -> str:
     if isinstance(value, str) and value in EVENTS:
         return value
-    raise Refused
+    raise Refused(f"is {str(value)[:60]!r}, which is none of {', '.join(EVENTS)}")
 
 
 EventName = Annotated[str, BeforeValidator(event_of)]
@@ -35,7 +35,7 @@ class Recipient(Section):
         Accepts(f"a list of some of {', '.join(EVENTS)}", '["pressure.critical"]'),
     ] = (CRITICAL,)
     targets: Annotated[
-        tuple[str, ...], BeforeValidator(tuple_of), Accepts("a list of ids as in /api/v1/snapshot", '["ram"]')
+        tuple[str, ...], BeforeValidator(tuple_of), Accepts("made of ids as in /api/v1/snapshot", '["ram"]')
     ] = ()
 
 
