@@ -14,6 +14,7 @@ import pytest
 from standardwebhooks.webhooks import Webhook
 
 from memwatch_web.delivery import SCHEDULE, close_all
+from memwatch_web.webhook_post import Answer
 from webhook_sample import SECRET, ids, made_receiver, notice, receiver, told, webhook_channel
 from webhook_site import (
     receiving,
@@ -305,3 +306,31 @@ def test_attempt_under_way_may_finish_when_stopping() -> None:
         made.close(timeout=2.0)
 
         assert made.counts()["delivered"] == 1
+
+
+class Starved(Answer):
+    """An answer that there is no memory for, twice."""
+
+    left = 2
+
+    @property
+    def success(self) -> bool:
+        if Starved.left:
+            Starved.left -= 1
+            raise MemoryError
+        return True
+
+
+def test_without_memory_an_attempt_is_made_again() -> None:
+    """Where memory runs out on the way back from a receiver, its thread lives on and the message is sent again."""
+    with receiving(200) as site:
+        channel = webhook_channel(site.url)
+        post = channel.send
+        channel.send = lambda message_id, body: Starved(post(message_id, body).status)  # type: ignore[method-assign]
+        made = made_receiver(channel)
+        made.start()
+        told(made, notice())
+        wait_until(lambda: made.counts()["delivered"] == 1)
+        made.close()
+
+    assert ids(site) == ["msg_1"] * 3

@@ -17,6 +17,7 @@ import pytest
 from memwatch.outbox.opening import FILE_NAME, open_outbox
 from memwatch.outbox.outbox import Draft, Outbox
 from memwatch.outbox.queue import Kind
+from memwatch.outbox.rows import Batch
 from memwatch_web.delivery import Receiver, Subscription
 from webhook_sample import Told, ids, made_receiver, notice, told, webhook_channel
 from webhook_site import receiving, wait_until
@@ -232,6 +233,7 @@ from pathlib import Path
 from memwatch.outbox.opening import open_outbox
 from memwatch.outbox.outbox import Draft, Outbox
 from memwatch.outbox.queue import Kind
+from memwatch.outbox.rows import Batch
 from webhook_sample import made_receiver, webhook_channel
 
 opened = open_outbox(Path(sys.argv[1]), 0.0)
@@ -286,6 +288,50 @@ class Stuck:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+class Starved:
+    """A disk for which there is no memory, at first."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+
+    def write(self, batch: Batch) -> None:
+        self.batches.append(batch)
+        if len(self.batches) == 1:
+            raise MemoryError
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_without_memory_the_outbox_goes_on_and_writes_everything_later() -> None:
+    """A transaction that there was no memory for is made up for by one that has everything."""
+    disk = Starved()
+    outbox = Outbox(disk)
+    box = outbox.box("ops")
+    outbox.start()
+    outbox.put([(box, Draft("msg_1", "fact 1", Kind.FACT, b"{}"))], {"last": b"1"})
+    wait_until(lambda: outbox.errors == 1)
+
+    assert outbox.flush(10.0)
+
+    outbox.close()
+    assert disk.batches[-1].everything
+    assert [row and row[2] for row in disk.batches[-1].messages.values()] == ["msg_1"]
+    assert set(disk.batches[-1].values) == {"last"}
+
+
+def test_slow_disk_brings_no_attempt_forward() -> None:
+    """A message that failed before the disk had it is tried again by its schedule, not when the disk answers."""
+    with receiving(503) as site:
+        made = made_receiver(webhook_channel(site.url), PATIENT, Outbox(Stuck()))
+        made.start()
+        told(made, notice())
+        time.sleep(1.3)
+        made.close()
+
+    assert len(site.deliveries) == 1
 
 
 def test_disk_that_hangs_holds_no_message_up() -> None:

@@ -25,6 +25,7 @@ GONE = 410
 THROTTLED = frozenset({429, 503})
 # Part of the time given to `close` in which an attempt under way may still come to its end.
 FINISH_PART = 0.5
+RECOVER_SECONDS = 0.5
 # A resolve is said again for so long, where what fires is said again: some receivers ask for it.
 RESOLVED_AGAIN_SECONDS = 300.0
 
@@ -114,6 +115,16 @@ class Receiver:
 
     def _serve(self) -> None:
         self.channel.prepare()
+        while not self._closing:
+            self._serve_until_closed()
+
+    def _serve_until_closed(self) -> None:
+        try:
+            self._serve_all()
+        except MemoryError:
+            self._recover()
+
+    def _serve_all(self) -> None:
         while (task := self._take()) is not None:
             answer = self._attempt(task)
             with self.box.changed:
@@ -121,6 +132,13 @@ class Receiver:
                     self._settle(task, answer)
                 else:
                     self._heed(answer)
+
+    def _recover(self) -> None:
+        """There was no memory for what came of an attempt: it is made again."""
+        with self.box.changed:
+            for entry in self.box.queue.all()[0]:
+                entry.in_flight = False
+            self.box.changed.wait(RECOVER_SECONDS)
 
     def _attempt(self, task: Message | list[bytes]) -> Answer:
         """Whatever goes wrong in it, an attempt failed and the next one must come."""

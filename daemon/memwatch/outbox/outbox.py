@@ -160,15 +160,30 @@ class Outbox:
 
     def _serve(self) -> None:
         while self._wait_for_work():
-            with self._lock:
-                batch, upto = self._batch(), self._wanted
-                fresh = [message for box in self._boxes.values() for message in box.fresh]
-                for box in self._boxes.values():
-                    box.fresh = []
-            if self._written_or_complained(batch):
-                self._announce(fresh, upto)
+            self._write_or_complain()
         if self._store is not None:
             self._store.close()
+
+    def _write_or_complain(self) -> None:
+        try:
+            self._write()
+        except Exception as error:  # noqa: BLE001  no memory, no disk: the next attempt must come
+            self._refused(error)
+
+    def _write(self) -> None:
+        with self._lock:
+            upto = self._wanted
+            fresh = [message for box in self._boxes.values() for message in box.fresh]
+            for box in self._boxes.values():
+                box.fresh = []
+            batch = self._batch()
+        if self._store is not None:
+            self._store.write(batch)
+        if self._complaint:
+            log.warning("alerts are kept on disk again")
+        self._complaint, self._behind = "", False
+        self._patience.helped()
+        self._announce(fresh, upto)
 
     def _wait_for_work(self) -> bool:
         """True when there is something to write; false when it is time to leave and nothing is left."""
@@ -221,20 +236,6 @@ class Outbox:
             batch.heard[box.name, alert] = None if heard is None else heard_row(box.name, alert, heard)
         changes.messages, changes.heard = set(), set()
 
-    def _written_or_complained(self, batch: Batch) -> bool:
-        if self._store is None:
-            return True
-        try:
-            self._store.write(batch)
-        except (OSError, MemoryError) as error:
-            self._refused(error)
-            return False
-        if self._complaint:
-            log.warning("alerts are kept on disk again")
-        self._complaint, self._behind = "", False
-        self._patience.helped()
-        return True
-
     def _refused(self, error: Exception) -> None:
         """The disk is behind from here on, until one transaction has written everything anew."""
         self.errors += 1
@@ -253,7 +254,8 @@ class Outbox:
         with self._lock:
             self._done = upto
             for message in fresh:
-                message.due = min(message.due, now)
+                if not message.attempts:  # one that failed already has its time by the schedule
+                    message.due = min(message.due, now)
             for box in self._boxes.values():
                 box.changed.notify_all()
             self._written.notify_all()
