@@ -111,7 +111,8 @@ class Outbox:
             self._behind = True
         self._kept = Kept()
         self._lazy = True
-        self._thread.start()
+        if self._boxes or self._store is not None:
+            self._thread.start()
 
     def put(self, drafts: Sequence[tuple[Box, Draft]], values: Mapping[str, bytes], urgent: bool = True) -> None:
         """Queue messages and change named values, all in one transaction."""
