@@ -92,6 +92,7 @@ class Monitor:
         self._complaint = ""
         self._seq = 0
         self._events_seen = 0
+        self._untold: tuple[Notice, ...] = ()
         self._ring_rules = (rules.interval_seconds, rules.history_seconds)
 
     def run(self, stop: threading.Event) -> None:
@@ -120,11 +121,11 @@ class Monitor:
         self._pace = paced(self._pace, pressure, now.monotonic)
         snapshot = self._snapshot(now, rules, findings, statuses, pressure, lag_seconds)
         self._story.tell(self.latest, snapshot)
-        notices = self._alert(now, snapshot, rules.alerts)
+        self._alert(now, snapshot, rules.alerts)
         self._remember(now, snapshot)
         self.own.tick_duration_seconds = self._clock.monotonic() - now.monotonic
         self.latest = snapshot
-        self._tell(snapshot, notices)
+        self._tell(snapshot)
         return snapshot
 
     def moment(self) -> Moment:
@@ -158,22 +159,21 @@ class Monitor:
         self.rules = rules
         self._story.reloaded(self._clock.wall())
 
-    def _alert(self, now: Moment, snapshot: Snapshot, rules: AlertRules) -> tuple[Notice, ...]:
-        """What is to be told now; alerts and silences move on."""
+    def _alert(self, now: Moment, snapshot: Snapshot, rules: AlertRules) -> None:
+        """Alerts move on. What is to be told stays so until it was, should the rest of this tick fail."""
+        seen = self.events.last_seq
         conditions = conditions_of(snapshot, self._new_events(), rules)
-        self.watches, notices = step(
+        watches, notices = step(
             self.watches, conditions, now.monotonic, now.wall, rules, new_notice_id, self.silences
         )
+        self.watches, self._untold, self._events_seen = watches, (*self._untold, *notices), seen
         self._story.tell_alerts(snapshot, notices)
-        return notices
 
     def _new_events(self) -> list[Event]:
         """Events since the last tick that an alert may be about."""
         if self.events.last_seq == self._events_seen:
             return []
-        events = self.events.since(self._events_seen)
-        self._events_seen = self.events.last_seq
-        return [event for event in events if event.kind in EVENT_KINDS]
+        return [event for event in self.events.since(self._events_seen) if event.kind in EVENT_KINDS]
 
     def _tick_or_log(self, lag_seconds: float) -> None:
         """A tick that cannot hurt the loop. The same failure on every tick is logged once."""
@@ -262,14 +262,15 @@ class Monitor:
             self.history.add(now.boottime, figures_of(self._remembered.worst))
             self._remembered = Peak(now.monotonic)
 
-    def _tell(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
+    def _tell(self, snapshot: Snapshot) -> None:
         levels = {pressure.target: pressure.level for pressure in snapshot.pressure}
         early = snapshot.monotonic - self._told_at < SAME_INTERVAL * snapshot.interval_seconds
-        if early and levels == self._told_levels and not notices:
+        if early and levels == self._told_levels and not self._untold:
             return
         self._told_at, self._told_levels = snapshot.monotonic, levels
         for listener in self.listeners:
-            listener(snapshot, notices)
+            listener(snapshot, self._untold)
+        self._untold = ()
 
 
 @dataclass(frozen=True, slots=True)
