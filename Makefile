@@ -8,7 +8,8 @@ INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check install \
 RUN_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format bench bench-alerts screenshots test-lowest test-pythons soak build clean tools bench-tools
+.PHONY: help run test lint format bench bench-alerts screenshots test-lowest test-pythons soak crash build clean \
+	tools bench-tools
 
 help:
 	@echo "make run          set everything up and watch this machine at http://127.0.0.1:6360 (RUN_ARGS='--interval 2s')"
@@ -18,6 +19,7 @@ help:
 	@echo "make bench-alerts how long after the tick an alert arrives, and what a hundred kills cost"
 	@echo "make screenshots  the pages as PNG files under out/screenshots"
 	@echo "make soak         accelerated run: memory and descriptors must stay flat (15 minutes)"
+	@echo "make crash        SIGKILL under critical pressure, two hundred times: one tick may be lost"
 	@echo "make test-pythons the tests on every Python 3.10 to 3.14 found here"
 	@echo "make test-lowest  the tests with the oldest dependencies that are allowed"
 	@echo "make build        the wheel and the source distribution under dist/"
@@ -49,6 +51,9 @@ screenshots: $(VENV)/.test tools
 
 soak: $(VENV)/.test
 	$(BIN)/python tests/soak.py $(SOAK_ARGS)
+
+crash: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python tests/crash_loop.py $(CRASH_ARGS)
 
 test-pythons:
 	@sh tests/tools/each_python.sh

@@ -18,6 +18,7 @@ from daemon_process import (
     WITHOUT_COVERAGE,
     RunningDaemon,
     clean_environment,
+    descriptors,
     free_port,
     running_daemon,
 )
@@ -231,7 +232,7 @@ def test_many_scrapers_and_a_vanishing_stream_leave_no_descriptors(tmp_path: Pat
     """After a crowd has come and gone, the daemon holds what it held before."""
     with running_daemon(tmp_path) as daemon:
         daemon.get("/metrics")
-        before = len(os.listdir(f"/proc/{daemon.pid}/fd"))
+        before = descriptors(daemon.pid)
         crowd = [threading.Thread(target=lambda: [daemon.get("/metrics") for _ in range(20)]) for _ in range(8)]
         streams = [listen(daemon.port) for _ in range(20)]
         for one in crowd:
@@ -241,7 +242,7 @@ def test_many_scrapers_and_a_vanishing_stream_leave_no_descriptors(tmp_path: Pat
         for stream in streams:
             stream.close()
         until = time.monotonic() + 10
-        while len(os.listdir(f"/proc/{daemon.pid}/fd")) > before:
+        while descriptors(daemon.pid) > before:
             assert time.monotonic() < until
             time.sleep(0.1)
 

@@ -217,7 +217,7 @@ def test_vendored_files_are_the_published_ones() -> None:
         (unknown_figures(), "free — not available"),
         (unknown_figures(), "How many processes there are: — not available."),
         (no_psi(), "This kernel does not report pressure stall information (PSI)."),
-        (simulated(), "Simulated: these figures are made up and are not this machine’s."),
+        (simulated(), "SIMULATED: these figures are replayed and are not this machine’s."),
         (replace(calm_workstation(), swap=Swap(0, 0)), "There is nowhere to move pages to when memory runs out."),
         (replace(calm_workstation(), pools=(), pressure=()), "No pool of memory is known yet."),
         (replace(calm_workstation(), processes=()), "No process list yet."),

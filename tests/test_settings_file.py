@@ -46,9 +46,13 @@ def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
     assert {path for path, default in flat(Sections()) if values.get(path) != default} == {
         ("web", "url"),
         ("state", "dir"),
+        ("replay", "demo"),
+        ("replay", "file"),
+        ("recording", "file"),
         ("alerts", "webhooks"),
         ("alerts", "alertmanagers"),
         ("alerts", "apprise"),
+        ("collectors", "containers", "socket"),
     }
     assert settings.alerts.webhooks[0].timeout == timedelta(seconds=15)
     assert settings.pressure.percents_of("ram") == settings.pressure.percents_of("")

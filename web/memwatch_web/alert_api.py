@@ -12,17 +12,16 @@ from memwatch.monitor import Monitor
 from memwatch.silences import LEAST_SECONDS, MOST_SECONDS, SILENCES_MOST
 from memwatch_web.alert_view import alert_json, alert_rows, receiver_json, receiver_rows, silence_json
 from memwatch_web.alerting import Alerting, TooMany
-from memwatch_web.as_json import to_bytes
+from memwatch_web.api import json_response
 from memwatch_web.problems import Problem
 
-JSON_TYPE = "application/json"
 Seconds = Annotated[float, Query(ge=LEAST_SECONDS, le=MOST_SECONDS, allow_inf_nan=False)]
 
 
 def create_alert_router(monitor: Monitor, alerting: Alerting) -> APIRouter:
     router = APIRouter(prefix="/api/v1", tags=["alerts"])
     _add_alerts(router, monitor, alerting)
-    _add_silences(router, alerting)
+    _add_silences(router, monitor, alerting)
     return router
 
 
@@ -30,24 +29,24 @@ def _add_alerts(router: APIRouter, monitor: Monitor, alerting: Alerting) -> None
     @router.get("/alerts")
     async def alerts() -> Response:
         """Alerts that fire or are about to."""
-        return Response(to_bytes([alert_json(row) for row in alert_rows(monitor)]), media_type=JSON_TYPE)
+        return json_response([alert_json(row) for row in alert_rows(monitor)], monitor)
 
     @router.get("/receivers")
     async def receivers() -> Response:
         """Who is told of alerts, and how that goes."""
-        return Response(to_bytes([receiver_json(row) for row in receiver_rows(alerting)]), media_type=JSON_TYPE)
+        return json_response([receiver_json(row) for row in receiver_rows(alerting)], monitor)
 
     @router.post("/alerts/test")
     async def test() -> Response:
         """Send every receiver a message that says that nothing is wrong."""
         if not alerting.receivers:
             raise Problem(409, "no receiver is configured; add [[alerts.webhooks]] to the configuration file.")
-        return Response(to_bytes({"receivers": alerting.test()}), media_type=JSON_TYPE)
+        return json_response({"receivers": alerting.test()}, monitor)
 
 
-def _add_silences(router: APIRouter, alerting: Alerting) -> None:
+def _add_silences(router: APIRouter, monitor: Monitor, alerting: Alerting) -> None:
     def answer() -> Response:
-        return Response(to_bytes([silence_json(one) for one in alerting.silences()]), media_type=JSON_TYPE)
+        return json_response([silence_json(one) for one in alerting.silences()], monitor)
 
     @router.get("/silences")
     async def silences() -> Response:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, InstanceOf, model_validator
 
+from memwatch.leaks import LeakRules
 from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
 from memwatchd.settings.alerts import Alerts
 from memwatchd.settings.section import Duration, Section, checked_url, seconds
@@ -24,9 +25,11 @@ from memwatchd.settings.values import (
     new_folder_of,
     program_of,
     resident_of,
+    socket_of,
     tuple_of,
 )
 
+DEMOS = ("dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", "rtx4090", "macbook")
 Percent = Annotated[float, Field(gt=0, le=100)]
 Folder = Annotated[Path, BeforeValidator(folder_of), Accepts("a folder that exists")]
 Address = Annotated[InstanceOf[TcpAddress] | InstanceOf[UnixAddress], BeforeValidator(address_of)]
@@ -61,6 +64,26 @@ class State(Section):
     ] = None
 
 
+class Replay(Section):
+    """What to show in place of this machine."""
+
+    demo: Annotated[
+        Literal["dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", "rtx4090", "macbook"] | None,
+        Accepts(f"one of {', '.join(DEMOS)}", '"dgx-spark"'),
+    ] = None
+    file: Annotated[
+        Path | None, BeforeValidator(new_folder_of), Accepts("the path of a file", '"box.memwatch"')
+    ] = None
+    speed: float = Field(default=1.0, ge=0.1, le=100)
+    salvage: bool = False
+
+
+class Recording(Section):
+    file: Annotated[
+        Path | None, BeforeValidator(new_folder_of), Accepts("the path of a file", '"box.memwatch"')
+    ] = None
+
+
 class Sampling(Section):
     interval: Duration = Field(default=seconds(1), ge=seconds(0.1), le=seconds(60))
     procfs: Folder = Path("/proc")
@@ -71,6 +94,11 @@ class Sampling(Section):
 
 class History(Section):
     length: Duration = Field(default=seconds(3600), ge=seconds(60), le=seconds(86_400))
+    medium_length: Duration = Field(default=seconds(86_400), ge=seconds(600), le=seconds(30 * 86_400))
+    coarse_length: Duration = Field(default=seconds(30 * 86_400), ge=seconds(3600), le=seconds(366 * 86_400))
+    disk_size: Annotated[int, BeforeValidator(bytes_of), Field(ge=4 << 20, le=4 << 30), Accepts("a size")] = (
+        64 << 20
+    )
 
 
 class Target(Section):
@@ -140,6 +168,13 @@ class Processes(Section):
     top: int = Field(default=50, ge=1, le=1000)
     interval: Duration = Field(default=seconds(10), ge=seconds(1), le=seconds(300))
     metrics: bool = False
+    command_lines: bool = False
+    leak_window: Duration = Field(default=seconds(3600), ge=seconds(60), le=seconds(604_800))
+    leak_least: Annotated[int, BeforeValidator(bytes_of), Accepts("a size", '"64MiB"')] = 64 << 20
+
+    @property
+    def leak_rules(self) -> LeakRules:
+        return LeakRules(self.leak_window.total_seconds(), self.leak_least)
 
 
 class Collector(Section):
@@ -148,6 +183,12 @@ class Collector(Section):
 
 class CgroupCollector(Collector):
     scope: Literal["auto", "host", "cgroup"] = "auto"
+
+
+class ContainersCollector(Collector):
+    socket: Annotated[str | None, BeforeValidator(socket_of), Accepts("unix:/PATH", '"unix:/run/docker.sock"')] = (
+        None
+    )
 
 
 class HelperCollector(Collector):
@@ -171,10 +212,13 @@ class Collectors(Section):
     memory: Collector = Collector()
     psi: Collector = Collector()
     vmstat: Collector = Collector()
+    kmsg: Collector = Collector()
     buddyinfo: Collector = Collector()
     numa: Collector = Collector()
     zram: Collector = Collector()
     cgroup: CgroupCollector = CgroupCollector()
+    containers: ContainersCollector = ContainersCollector()
+    squeezed: Collector = Collector()
     machine: Collector = Collector()
     tegra: TegraCollector = TegraCollector()
     nvmap: Collector = Collector()
@@ -200,6 +244,8 @@ class Sections(Section):
 
     web: Web = Web()
     state: State = State()
+    replay: Replay = Replay()
+    recording: Recording = Recording()
     sampling: Sampling = Sampling()
     history: History = History()
     pressure: Pressure = Pressure()
