@@ -97,7 +97,8 @@ class Daemon:
         for warning in filter(None, (*self.settings.warnings, wiring.exposure_of(self.settings))):
             log.warning("%s", warning)
         if self.state.complaint:
-            log.log(logging.WARNING if self.state.was_wanted else logging.INFO, "%s", self.state.complaint)
+            missed = self.state.was_wanted or self.settings.alerts.recipients
+            log.log(logging.WARNING if missed else logging.INFO, "%s", self.state.complaint)
         self.alerting.restore()
         self.alerting.start()
         self.sampler.start()
