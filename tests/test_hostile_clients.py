@@ -119,6 +119,8 @@ def test_head_is_get_without_the_body_everywhere(daemon: RunningDaemon) -> None:
     """Same status, same fields, no byte of a body, and the connection goes on; a stream does not begin."""
     connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=5)
     for path in documented_paths(daemon):
+        if "{" in path:
+            continue  # names one process of many, and is answered once a second
         connection.request("HEAD", path)
         head = connection.getresponse()
         body = head.read()

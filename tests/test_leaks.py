@@ -184,3 +184,18 @@ def test_a_suspect_is_told_once() -> None:
     assert told[0].text.startswith("suspected leak: p41 (process 41) grew by ")
     assert suspect.process.pid == 41
     assert not any(watch.firing for watch in monitor.watches.values())
+
+
+def test_one_that_wavers_is_told_once_a_window() -> None:
+    """A process that is suspected, then not, then again, is an event once, not at each turn."""
+    growth, told, size = Growth(), 0, GIB
+    rules = LeakRules(600.0)
+    verdicts = set()
+    for step in range(240):
+        size += 10 * MIB if step % 90 < 75 else 0
+        told += len(growth.add(step * 10.0, [process(5, size)], rules))
+        verdicts.add((step, bool(growth.suspects())))
+
+    changes = sum((step - 1, not suspected) in verdicts for step, suspected in verdicts if suspected)
+    assert changes >= 2
+    assert told < changes

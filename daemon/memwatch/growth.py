@@ -7,6 +7,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from memwatch.leaks import LeakRules, Suspect, suspect_of
@@ -76,12 +77,13 @@ class Readings:
 class Track:
     """What one process held, and when."""
 
-    __slots__ = ("_hour", "_leak", "_least", "_short", "process")
+    __slots__ = ("_hour", "_leak", "_least", "_short", "process", "told_at")
 
     def __init__(self, process: Process) -> None:
         self.process = process
         self._short, self._hour, self._leak = Readings(READINGS), Readings(READINGS), Readings(LEAK_READINGS)
         self._least: int | None = None
+        self.told_at = -inf
 
     def add(self, boottime: float, size: int, leak_step: float) -> bool:
         """Of all that falls between two readings for the rule about leaks, the least is kept. Whether it has a new
@@ -101,7 +103,7 @@ class Track:
 
     @property
     def newest(self) -> tuple[float, int]:
-        return self._short.at(float("inf"))
+        return self._short.at(inf)
 
     def suspect(self, rules: LeakRules) -> Suspect | None:
         return suspect_of(self.process, self._leak.all(), rules)
@@ -115,7 +117,7 @@ class Growth:
         self._tracks: dict[Key, Track] = {}
         self._listed: frozenset[Key] = frozenset()
         self._suspects: dict[Key, Suspect] = {}
-        self._added_at = float("-inf")
+        self._added_at = -inf
 
     @property
     def boottime(self) -> float:
@@ -167,13 +169,15 @@ class Growth:
             del self._tracks[key]
 
     def _judge(self, processes: Sequence[Process], rules: LeakRules) -> list[Suspect]:
-        """The new suspects. Without a new reading the verdict stays."""
+        """The new suspects: those that were none for a window. Without a new reading the verdict stays."""
         verdicts = {key: self._tracks[key].suspect(rules) for key in map(key_of, processes)}
         found = {key: one for key, one in verdicts.items() if one}
-        new = [one for key, one in found.items() if key not in self._suspects]
+        new = {key for key in found if self._added_at - self._tracks[key].told_at >= rules.window_seconds}
+        for key in found:
+            self._tracks[key].told_at = self._added_at
         stay = self._suspects.items()
         self._suspects = {key: one for key, one in stay if key in self._listed and key not in verdicts} | found
-        return new
+        return [found[key] for key in found if key in new]
 
     def _now(self) -> Iterator[Track]:
         return (track for key, track in self._tracks.items() if key in self._listed)
