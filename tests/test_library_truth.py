@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,8 @@ from daemon_process import RunningDaemon, running_daemon
 from library_process import roots_environment, run_program, told
 from memwatch.library.choosing import NoBackend, selected
 from memwatch.library.daemon import Daemon
-from memwatch.library.truth import Source, from_daemon
+from memwatch.library.host import Ram
+from memwatch.library.truth import Source, aged, from_daemon
 from memwatch.model import Absent
 from nvml_machine import Simulator
 
@@ -60,6 +62,24 @@ def test_without_a_gpu_there_is_system_ram() -> None:
 
     assert (found["unified"], found["pool"]) == (False, None)
     assert found["size"] == found["ram"] == found["sum"]
+
+
+def test_figures_without_a_daemon_do_not_freeze(spark: tuple[RunningDaemon, Simulator]) -> None:
+    """Some time after the only reading: System RAM is of now, all else is stale, and what a machine is stays."""
+    found = replace(Source(Daemon(spark[0].url)).any(), from_daemon=False)
+    ram = found.ram
+    assert ram is not None
+
+    later = aged(found, Ram(ram.size_bytes, GIB))
+    coherent = aged(found, Ram(2 * ram.size_bytes, GIB))
+
+    assert later.ram is not None
+    assert (later.ram.available_bytes, later.ram.used_bytes) == (GIB, ram.size_bytes - GIB)
+    assert later.shares[0].used_bytes is Absent.STALE
+    assert later.devices[0].headroom_bytes is Absent.STALE
+    assert later.architecture == "unified"
+    assert coherent.ram is not None
+    assert coherent.ram.used_bytes is Absent.STALE
 
 
 def test_a_daemon_that_is_none_is_not_asked_again() -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memwatch.backends.devices import UNIFIED, capacity_of
+from memwatch.collector import aged_pool, aged_share
 from memwatch.holding import ram_of
 from memwatch.library.answers import NotAnAnswer, devices_of, pools_of, shares_of
 from memwatch.library.daemon import Daemon, Json, daemon
 from memwatch.library.frameworks import TorchPool, pools
 from memwatch.library.harmless import complain, harmless
-from memwatch.library.host import host
+from memwatch.library.host import Ram, host
 from memwatch.model import Absent, Architecture, Bytes, Device, Pool, Share
 
 # Figures of the daemon that are this old are asked for anew, in a thread of their own.
@@ -84,6 +85,8 @@ class Source:
         found = self._machine
         if found is None or (found.from_daemon and now - found.monotonic > IDLE_SECONDS):
             found = self._look()
+        elif not found.from_daemon and not self._of.is_silent:
+            found = self._machine = from_daemon(self._of) or found  # one may have been started since
         if found.from_daemon and self._thread is None:
             self._thread = threading.Thread(target=self._follow, name="memwatch-machine", daemon=True)
             self._thread.start()
@@ -154,8 +157,31 @@ source = Source(daemon)
 
 
 def machine() -> Machine:
-    """Pools, shares and devices of this machine. The first call takes up to two seconds without a daemon."""
-    return source.fresh()
+    """Pools, shares and devices of this machine. The first call takes up to two seconds without a daemon.
+
+    Without one, later calls read System RAM anew; what else was read at the first is stale, and says so.
+    """
+    found = source.fresh()
+    old = not found.from_daemon and time.monotonic() - found.monotonic > FRESH_SECONDS
+    return aged(found, host.ram()) if old else found
+
+
+def aged(found: Machine, ram: Ram | Absent) -> Machine:
+    """What is still true some time after it was read, with System RAM as of now."""
+    return replace(
+        found,
+        pools=tuple(_anew(pool, ram) or aged_pool(pool) for pool in found.pools),
+        shares=tuple(aged_share(share) for share in found.shares),
+        devices=tuple(replace(device, headroom_bytes=Absent.STALE) for device in found.devices),
+    )
+
+
+def _anew(pool: Pool, ram: Ram | Absent) -> Pool | None:
+    """None where /proc/meminfo does not speak of this pool alone."""
+    if pool.id != RAM or isinstance(ram, Absent) or ram.total_bytes != pool.size_bytes:
+        return None
+    left = ram.available_bytes
+    return replace(aged_pool(pool), used_bytes=pool.size_bytes - left, available_bytes=left)
 
 
 @harmless(False)
@@ -221,8 +247,10 @@ def _now(pool: Pool, here: Machine, device: Device | None) -> tuple[Bytes, Bytes
     ram = host.ram()
     if pool.id == RAM and not isinstance(ram, Absent) and ram.total_bytes == pool.size_bytes:
         return ram.total_bytes - ram.available_bytes, ram.available_bytes
-    if here.from_daemon or device is None:
+    if here.from_daemon:
         return pool.used_bytes, pool.available_bytes
+    if device is None:
+        return Absent.STALE, Absent.STALE
     free = _free_by_framework(here.devices.index(device))
     return (free if isinstance(free, Absent) else max(0, pool.size_bytes - free)), free
 
