@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,15 @@ def test_no_file_crashes(content: bytes, suffix: str, magic: bool, tmp_path: Pat
     except BadInput:
         return
     assert found.weights_bytes is not None
+
+
+@pytest.mark.parametrize("name", ["model.gguf", "model.safetensors", "config.json", "model.safetensors.index.json"])
+def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    """Nobody writes to it, so to open it would never end."""
+    os.mkfifo(tmp_path / name)
+
+    with pytest.raises(BadInput, match="is no regular file"):
+        read_checkpoint(tmp_path / name)
 
 
 def test_what_is_not_there_or_not_a_model_is_said(tmp_path: Path) -> None:

@@ -154,6 +154,7 @@ def test_the_command_takes_a_size_and_training(daemon: RunningDaemon, tmp_path: 
     ("arguments", "words"),
     [
         (["20 potatoes"], 'size is "20 potatoes", which is no size above zero; for example "20GiB"'),
+        ([""], 'size is ""'),
         (["/nonexistent"], "is no size and no file here"),
         (["1GiB", "--dtype", "int3"], 'dtype is "int3"'),
         (["1GiB", "--train", "--optimizer", "magic"], 'optimizer is "magic"'),

@@ -83,5 +83,5 @@ def _with_history(error: BaseException, tried: list[int]) -> BaseException:
     if sys.version_info >= (3, 11):
         error.add_note(note)
     else:
-        error.__notes__ = [*getattr(error, "__notes__", ()), note]
+        error.__dict__["__notes__"] = [*error.__dict__.get("__notes__", ()), note]
     return error

@@ -9,7 +9,7 @@ from typing import Any
 
 from memwatch.planning import gguf, safetensors
 from memwatch.planning.huggingface import Config, config_of
-from memwatch.planning.quantities import BadInput, bits_of
+from memwatch.planning.quantities import BadInput, bits_of, regular_size
 from memwatch.planning.transformer import Transformer
 
 INDEX, CONFIG = "model.safetensors.index.json", "config.json"
@@ -126,8 +126,7 @@ def _config(path: Path) -> Config:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        text = file.read(MOST_JSON_BYTES + 1)
-    if len(text) > MOST_JSON_BYTES:
+    if regular_size(path) > MOST_JSON_BYTES:
         raise BadInput(f"{path}: is larger than the {MOST_JSON_BYTES} bytes that are read of it")
-    return safetensors.parse_object(text, str(path))
+    with path.open("rb") as file:
+        return safetensors.parse_object(file.read(MOST_JSON_BYTES), str(path))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from memwatch.planning.quantities import BadInput
+from memwatch.planning.quantities import BadInput, regular_size
 from memwatch.planning.transformer import Transformer
 
 MOST_KEYS = 65_536
@@ -96,7 +96,7 @@ class Reader:
 
 def read_head(path: Path) -> Head:
     """Raises BadInput for what is no whole GGUF file."""
-    size = path.stat().st_size
+    size = regular_size(path)
     with path.open("rb") as file:
         reader = Reader(file, size, str(path))
         if reader.take(4) != b"GGUF":

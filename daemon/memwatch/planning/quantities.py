@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import stat
+from pathlib import Path
 
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(?:([KMGT])(i?)B?|B)?", re.ASCII | re.IGNORECASE)
 MOST_BYTES = 1 << 60
@@ -83,6 +85,14 @@ def dtype_bytes_of(value: object, name: str = "dtype_bytes") -> float:
             f"{name} is {_shown(value)}, which is not from 0.125 to 16 bytes; for example 2 for bfloat16"
         )
     return float(value)
+
+
+def regular_size(path: Path) -> int:
+    """Bytes of a file. A pipe or a device is refused: to open it may never end."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise BadInput(f"{path}: is no regular file")
+    return status.st_size
 
 
 def _shown(value: object) -> str:

@@ -56,7 +56,7 @@ def need_of(subject: str, use: Use) -> Need:
     """What `subject`, a size or a path, needs. Raises BadInput."""
     if is_size(subject):
         return Need(subject, bytes_of(subject), {})
-    if (subject[:1].isdigit() and " " in subject) or subject.startswith("-"):
+    if not subject.strip() or subject.startswith("-") or (subject[:1].isdigit() and " " in subject):
         bytes_of(subject)
     return need_of_checkpoint(read_checkpoint(Path(subject)), use)
 

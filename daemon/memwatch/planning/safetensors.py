@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from memwatch.planning.quantities import BadInput
+from memwatch.planning.quantities import BadInput, regular_size
 
 # The format allows 100 MB; 30 MB hold 250,000 tensors.
 MOST_HEADER_BYTES = 30 << 20
@@ -30,7 +30,7 @@ Json = dict[str, Any]
 
 def tensor_bytes_of(path: Path) -> int:
     """Bytes of all tensors of one file. Raises BadInput where its head and its size do not fit together."""
-    size = path.stat().st_size
+    size = regular_size(path)
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > size - 8:
