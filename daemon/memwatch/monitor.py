@@ -112,7 +112,7 @@ class Monitor:
         self._before: Moment | None = None
         self._complaint = ""
         self._seq = 0
-        self._lengths = rules.lengths
+        self._remembered_by = rules
 
     @property
     def simulated(self) -> bool:
@@ -277,10 +277,9 @@ class Monitor:
         )
 
     def _remember(self, now: Moment, snapshot: Snapshot) -> None:
-        lengths = self.rules.lengths
-        if lengths != self._lengths:
-            self.history = self.history.resized(lengths)
-            self._lengths = lengths
+        if self.rules is not self._remembered_by:
+            self._remembered_by = self.rules
+            self.history = self.history.resized(self.rules.lengths)
         figures = figures_of(snapshot)
         self._interval.add(snapshot, figures)
         worst = self._interval.worst or snapshot
