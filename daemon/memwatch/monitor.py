@@ -154,10 +154,13 @@ class Monitor:
         self.watches, notices = step(self.watches, pressure, now.monotonic, now.wall, rules.alerts, _new_notice_id)
         snapshot = self._snapshot(now, rules, findings, statuses, pressure, lag_seconds)
         self._story.tell(self.latest, snapshot, notices)
-        self._remember(now, snapshot)
-        self.own.tick_duration_seconds = self._clock.monotonic() - now.monotonic
-        self.latest = snapshot
-        self._tell(snapshot, notices)
+        try:
+            self._remember(now, snapshot)
+        finally:
+            # Memory may be too short to remember a tick; whoever asks gets it all the same.
+            self.own.tick_duration_seconds = self._clock.monotonic() - now.monotonic
+            self.latest = snapshot
+            self._tell(snapshot, notices)
         return snapshot
 
     def wake(self) -> None:
