@@ -126,4 +126,4 @@ def _last_words(reader: Reader, shelf: Shelf, boot: bytes) -> LastWords | None:
             samples += samples_of(strip, record.stamp.wall - record.stamp.boottime)
             tick = reader.tick_in(worst) if worst else None
             ticks += [] if tick is None else [tick]
-    return last_words(ticks, samples, ended != boot)
+    return last_words(ticks, samples, flight[-1].stamp.wall, ended != boot)
