@@ -46,6 +46,7 @@ def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
         ("replay", "file"),
         ("recording", "file"),
         ("alerts", "webhooks"),
+        ("collectors", "containers", "socket"),
     }
     assert settings.alerts.webhooks[0].timeout == timedelta(seconds=15)
     assert settings.pressure.percents_of("ram") == settings.pressure.percents_of("")

@@ -14,8 +14,11 @@ from memwatch.alerts import AlertRules, Notice, Watch, step
 from memwatch.clock import Clock
 from memwatch.collector import Findings
 from memwatch.events import EventLog
+from memwatch.growth import Growth
 from memwatch.history import LENGTHS, History
 from memwatch.interval import Interval
+from memwatch.kills import Reckoning, reckon
+from memwatch.leaks import LeakRules
 from memwatch.own import OwnCost
 from memwatch.pressure.evidence import evidence_of
 from memwatch.pressure.judge import Memory, judge
@@ -48,6 +51,7 @@ class Rules:
     coarse_seconds: float = LENGTHS[2].seconds
     pressure: PressureRules = PressureRules()
     alerts: AlertRules = AlertRules()
+    leaks: LeakRules = LeakRules()
 
     @property
     def lengths(self) -> tuple[Length, ...]:
@@ -93,6 +97,7 @@ class Monitor:
         self.history = History(rules.lengths)
         self.ticks = KeptTicks()
         self.keeper: Keeper | None = None
+        self.growth = Growth()
         self.own = OwnCost()
         self.watches: Mapping[str, Watch] = {}
         self.listeners: list[Listener] = []
@@ -103,6 +108,7 @@ class Monitor:
         self._trigger = trigger
         self._speed = speed
         self._memory = Memory()
+        self._reckoning = Reckoning()
         self._pace = Pace()
         self._interval = Interval()
         self._choice = Choice()
@@ -148,12 +154,15 @@ class Monitor:
         rules = self.rules
         resumed = self._notice_clocks(now)
         findings, statuses = self._sampler.gather()
-        evidence = evidence_of(findings, now.monotonic, rules.pressure, resumed)
+        self._reckoning, kills = reckon(self._reckoning, findings.kernel, findings.kernel_log, now.monotonic)
+        evidence = evidence_of(findings, now.monotonic, rules.pressure, resumed, kills)
         pressure, self._memory = judge(evidence, self._memory, rules.pressure)
         self._pace = paced(self._pace, pressure if self._speed is None else (), now.monotonic)
+        self._sampler.hurry(self._pace.fast)
         self.watches, notices = step(self.watches, pressure, now.monotonic, now.wall, rules.alerts, _new_notice_id)
         snapshot = self._snapshot(now, rules, findings, statuses, pressure, lag_seconds)
-        self._story.tell(self.latest, snapshot, notices)
+        self._story.tell(self.latest, snapshot, notices, kills)
+        self._story.suspected(now.wall, self.growth.add(now.boottime, snapshot.processes, rules.leaks))
         try:
             self._remember(now, snapshot)
         finally:
@@ -255,7 +264,16 @@ class Monitor:
         self._seq += 1
         found = {
             name: getattr(findings, name)
-            for name in ("process_scan", "swap", "zram", "stalls", "kernel")
+            for name in (
+                "process_scan",
+                "container_names",
+                "swap",
+                "zram",
+                "stalls",
+                "squeezed",
+                "kernel",
+                "kernel_log",
+            )
             if getattr(findings, name) is not None
         }
         return Snapshot(
@@ -272,6 +290,7 @@ class Monitor:
             shares=findings.shares,
             devices=findings.devices,
             processes=findings.processes,
+            owners=findings.owners,
             nodes=findings.nodes,
             tegrastats=tegrastats_of(findings),
             pressure=pressure,

@@ -61,7 +61,8 @@ class StallTrigger:
         os.close(self._waker)
 
     def _armed(self, path: Path) -> int:
-        """The descriptor that fires, or -1. Only a file of the kernel's is written to: those say they are empty."""
+        """The descriptor that fires, or -1. Only a file of the kernel's is written to: it says
+        that it is empty, and is not."""
         for seconds, request in enumerate(LADDER, 1):
             try:
                 file = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -69,8 +70,8 @@ class StallTrigger:
                 log.debug("no stall trigger at %s: %s", path, error.strerror)
                 return -1
             try:
-                if os.fstat(file).st_size:
-                    raise OSError(f"{path} is a copy")
+                if os.fstat(file).st_size or os.pread(file, 5, 0) != b"some ":
+                    raise OSError(f"{path} is not the kernel's")
                 os.write(file, request)
             except OSError as error:
                 log.debug("no stall trigger of %d s: %s", seconds, error)

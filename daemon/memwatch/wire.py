@@ -43,6 +43,8 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
         return [_plain(part) for part in value]
     if kind is dict:
         return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, int):  # a driver's code, which has a name here
+        return int(value)
     return {name: _plain(getattr(value, name)) for name in kind.__slots__}
 
 

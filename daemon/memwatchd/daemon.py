@@ -14,6 +14,7 @@ from memwatch.collector import Roots
 from memwatch.collectors import enlist
 from memwatch.doctor.examiner import Examiner
 from memwatch.monitor import Monitor
+from memwatch.pss import PssReader
 from memwatch.sampler import Gatherer, Sampler
 from memwatch.snapshot import Snapshot
 from memwatch.stalltrigger import StallTrigger
@@ -36,6 +37,10 @@ log = logging.getLogger(__name__)
 
 # Longer than a driver of OpenCL may take to answer: what takes longer is a file system that hangs.
 INQUIRY_DEADLINE_SECONDS = 20.0
+# The kernel walks 100 GiB of a process in a second; longer, and somebody holds that process's lock.
+PSS_DEADLINE_SECONDS = 10.0
+# As many as are read at a glance; `/api/v1/events` has the last 1,000.
+SHOWN_EVENTS = 8
 
 
 class Daemon:
@@ -53,8 +58,14 @@ class Daemon:
         self.inquiries = Inquiries(
             Shared(Finder(roots).find, "backends", INQUIRY_DEADLINE_SECONDS),
             Shared(Examiner(roots).examine, "the machine", INQUIRY_DEADLINE_SECONDS),
+            Shared(PssReader(roots).read, "a PSS", PSS_DEADLINE_SECONDS),
         )
-        self.pages = Pages(lambda: self.monitor.rules.pressure, lambda: self.monitor.keeper)
+        self.pages = Pages(
+            lambda: self.monitor.rules.pressure,
+            lambda: self.monitor.keeper,
+            self.monitor.growth,
+            lambda: self.monitor.events.latest(SHOWN_EVENTS),
+        )
         self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)
         self.receivers = wiring.receivers_of(settings) if self.player is None else []
         self.service = Notifier()
@@ -82,10 +93,10 @@ class Daemon:
 
     def start(self) -> None:
         """Begin to ask the sources, and what else needs a thread."""
-        for warning in filter(
-            None, (*self.settings.warnings, wiring.exposure_of(self.settings), self.state.complaint)
-        ):
+        for warning in filter(None, (*self.settings.warnings, wiring.exposure_of(self.settings))):
             log.warning("%s", warning)
+        if self.state.complaint:
+            log.log(logging.WARNING if self.state.was_wanted else logging.INFO, "%s", self.state.complaint)
         for receiver in self.receivers:
             receiver.start()
         self.sampler.start()

@@ -24,6 +24,7 @@ class State:
     complaint: str = ""
     lock: int = -1
     readable: Path | None = None
+    was_wanted: bool = True
 
     def close(self) -> None:
         if self.lock >= 0:
@@ -33,7 +34,9 @@ class State:
 def open_state(wanted: Path | None) -> State:
     """The folder, made if it is not there, and locked against a second daemon."""
     if wanted is None:
-        return State(None, "no state folder: nothing survives a restart; --state-dir DIR names one")
+        return State(
+            None, "no state folder: nothing survives a restart; --state-dir DIR names one", was_wanted=False
+        )
     try:
         wanted.mkdir(MODE, parents=True, exist_ok=True)
         lock = os.open(wanted, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -32,8 +32,10 @@ def collector_options_of(settings: Settings) -> CollectorOptions:
     return CollectorOptions(
         top=settings.processes.top,
         processes_period_seconds=settings.processes.interval.total_seconds(),
+        command_lines=settings.processes.command_lines,
         cgroup_scope=settings.collectors.cgroup.scope,
         helper_pause_seconds=settings.collectors.nvml.restart_after.total_seconds(),
+        container_socket=settings.collectors.containers.socket,
         tegra_board=settings.collectors.tegra.board,
         tegrastats_path=settings.collectors.tegrastats.path,
         tegrastats_interval_seconds=settings.collectors.tegrastats.interval.total_seconds(),
@@ -57,6 +59,7 @@ def rules_of(settings: Settings, player: Player | None = None) -> Rules:
         coarse_seconds=settings.history.coarse_length.total_seconds(),
         pressure=settings.pressure.rules,
         alerts=settings.alerts.rules,
+        leaks=settings.processes.leak_rules,
     )
 
 

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memwatch import __version__
 from memwatch.monitor import Monitor
-from memwatch_web import problems
+from memwatch_web import problems, who
 from memwatch_web.api import create_router, current, refuse_when_full
 from memwatch_web.as_json import answer_bytes
 from memwatch_web.gate import Gate
@@ -58,6 +58,7 @@ def create_app(
     )
     app.router.routes.insert(0, Route("/metrics", Metrics(monitor, exporter), methods=["GET"]))
     app.include_router(create_router(monitor, broker, inquiries))
+    app.include_router(who.create_router(monitor, inquiries))
     _add_health(app, monitor)
     _add_pages(app, monitor, pages, broker)
     _add_static(app)

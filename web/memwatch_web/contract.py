@@ -43,6 +43,7 @@ class Pool(Figures):
     )
     reserved_bytes: int | None
     unattributed_bytes: int | None = Field(description="Used, and nobody known holds it.")
+    unattributed_note: str = Field(description="What that usually is on a machine like this; may be empty.")
     overlap: bool = Field(description="True where the known holders add up to more than is used.")
     set_aside_bytes: int = Field(
         description="Set aside for one purpose (huge pages): left out of the pressure ratio."
@@ -110,15 +111,26 @@ class Process(Figures):
     user: str | None
     unit: str | None
     container: str | None
+    container_name: str | None = Field(description="Null unless a runtime's socket is configured and knows it.")
+    pod: str | None = Field(description="The uid of a Kubernetes pod.")
+    job: str | None = Field(description="The number of a Slurm job.")
+    command: str | None = Field(description="Null unless command_lines is set.")
     rss_bytes: int | None
+    swap_bytes: int | None
     device_bytes: dict[str, int | dict[str, Reason] | None]
-    footprint_bytes: int | None
+    footprint_bytes: int | None = Field(
+        description="Null where it is not one figure: where what is held of a device may be resident as well."
+    )
+    footprint_low_bytes: int | None
+    footprint_high_bytes: int | None
     footprint_basis: str
 
 
 class ProcessScan(Answer):
     seen: int
     unreadable: int
+    process_list: Literal["complete", "partial"]
+    note: str | None = Field(description="Why the list is partial.")
 
 
 class Swap(Figures):
@@ -145,6 +157,13 @@ class Stalls(Figures):
     full: StallTime | None
 
 
+class Squeezed(Answer):
+    """A cgroup whose limit makes it wait for memory though the machine has plenty."""
+
+    cgroup: str
+    some_ratio: float
+
+
 class Node(Figures):
     id: int
     size_bytes: int | None
@@ -166,6 +185,32 @@ class Kernel(Figures):
     compact_fail_total: int | None
 
 
+class OomKill(Answer):
+    number: int = Field(description="Counts since memwatchd was started.")
+    pid: int
+    name: str
+    anonymous_bytes: int
+    scope: Literal["machine", "nodes", "cgroup"] = Field(description="What had run out.")
+    cgroup: str = Field(description="Whose limit was reached, as the kernel names it; empty if it was none.")
+
+
+class DriverError(Answer):
+    driver: str
+    pci: str = Field(description="Empty where the line does not say which GPU.")
+    kind: str
+    count: int
+    last_seen_unix: float
+    text: str = Field(description="The latest such line.")
+
+
+class KernelLog(Answer):
+    """What the kernel's log said about memory since memwatchd was started."""
+
+    kills: list[OomKill]
+    driver_errors: list[DriverError]
+    lost_total: int = Field(description="Messages that were overwritten before they could be read.")
+
+
 class PressureReason(Answer):
     signal: str
     text: str
@@ -176,7 +221,11 @@ class Pressure(Figures):
     kind: str = Field(description="The kind of the pool or share.")
     level: LevelWord
     base_level: LevelWord
-    ratio: float
+    ratio: float = Field(description="Used part of what is judged, 0 to 1: without what is resident.")
+    used_ratio: float = Field(description="The same with what is resident.")
+    size_bytes: int | None = Field(description="What is judged: without what is set aside, or a budget.")
+    available_bytes: int | None
+    resident_bytes: int = Field(description="What is there to stay, and not judged.")
     reasons: list[PressureReason]
     seconds_to_full: float | None = Field(description="At the current rate; null where there is no trend.")
     corroborated: bool = Field(description="Whether any signal besides use speaks for the level.")
@@ -223,9 +272,11 @@ class Snapshot(Figures):
     swap: Swap | None
     zram: Zram | None
     stalls: Stalls | None
+    squeezed: Squeezed | None
     nodes: list[Node]
     tegrastats: Tegrastats | None
     kernel: Kernel
+    kernel_log: KernelLog | None
     pressure: list[Pressure]
     collectors: list[Collector]
     own: Own

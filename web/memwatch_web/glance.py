@@ -54,7 +54,7 @@ def cuda_free_of(snapshot: Snapshot) -> int | None:
 
 def by_footprint(snapshot: Snapshot) -> list[Process]:
     """Processes, largest first; those whose footprint is not known stand last."""
-    return sorted(snapshot.processes, key=lambda process: (-_known(process.footprint_bytes), process.pid))
+    return sorted(snapshot.processes, key=lambda process: (-_known(process.footprint_low_bytes), process.pid))
 
 
 def _known(figure: Bytes) -> int:

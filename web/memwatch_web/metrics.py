@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from memwatch.accounting.driver_errors import homeless
 from memwatch.alerts import Watch
 from memwatch.model import Absent, Process
 from memwatch.snapshot import CollectorStatus, Level, Snapshot, StallTime
@@ -185,9 +186,13 @@ def device_families(snapshot: Snapshot) -> Iterator[Metric]:
 
 def driver_error_families(snapshot: Snapshot) -> Iterator[Metric]:
     labels = ("device", "kind")
+    log = snapshot.kernel_log
+    others = () if isinstance(log, Absent) else homeless(snapshot.devices, log)
     errors = [((device.id, kind), count) for device in snapshot.devices for kind, count in device.errors.items()]
+    errors += [((one.place, one.kind), one.count) for one in others]
     yield counter("driver_memory_errors", "Memory errors that a driver reports, by kind.", errors, labels)
     seen = [((device.id, kind), at) for device in snapshot.devices for kind, at in device.errors_seen_unix.items()]
+    seen += [((one.place, one.kind), one.last_seen_unix) for one in others]
     text = "When a kind of error was last seen, Unix time."
     yield gauge("driver_memory_error_last_seen_timestamp_seconds", text, seen, labels)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from memwatch import __version__
+from memwatch.events import Event
+from memwatch.growth import Growth
 from memwatch.model import Absent
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Snapshot
@@ -19,6 +21,7 @@ from memwatch_web import wording
 from memwatch_web.bars import bars_of
 from memwatch_web.devices import entries_of
 from memwatch_web.glance import by_footprint, cuda_free_of, has_figures, latest_of, room_of, worst_of
+from memwatch_web.holders import who_of
 from memwatch_web.last_words import picture_of
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -30,6 +33,7 @@ WORDS = (
     "api",
     "architecture",
     "basis",
+    "change",
     "clock",
     "content",
     "content_sentence",
@@ -51,7 +55,8 @@ TOLD_SECONDS = 86_400.0
 
 
 class Pages:
-    """Renders the pages by name. `rules` is asked at each rendering: the settings may be read again."""
+    """Renders the pages by name. `rules` and `events` (newest first) are asked at each rendering. `growth` is what
+    the monitor remembers of processes."""
 
     names = tuple(PATHS)
 
@@ -59,9 +64,12 @@ class Pages:
         self,
         rules: Callable[[], PressureRules] = PressureRules,
         keeper: Callable[[], Keeper | None] = lambda: None,
+        growth: Growth | None = None,
+        events: Callable[[], Sequence[Event]] = tuple,
     ) -> None:
-        self._rules = rules
+        self._rules, self._events = rules, events
         self._keeper = keeper
+        self._growth = growth or Growth()
         self._cpu = CpuShare()
         self._environment = create_environment()
         self._templates = {name: self._environment.get_template(f"{name}.html") for name in self.names}
@@ -105,11 +113,13 @@ class Pages:
             "bars": bars_of(snapshot, {pool.id: rules.for_target(pool.id) for pool in snapshot.pools}),
             "places": sorted({place for process in snapshot.processes for place in process.device_bytes}),
             "processes": by_footprint(snapshot)[: TOP_PROCESSES if name == "overview" else None],
+            "who": who_of(snapshot, self._growth) if name == "processes" else None,
             "cpu": self._cpu.of(snapshot),
             "files": keeper.status() if keeper else None,
             "words": words if words and snapshot.unix - words.unix < TOLD_SECONDS else None,
             "room": room_of(snapshot),
             "cuda_free": cuda_free_of(snapshot),
+            "events": self._events(),
             "entries": entries_of(snapshot) if name == "devices" else (),
         }
 
@@ -149,6 +159,7 @@ def create_environment() -> Environment:
     environment.globals |= {
         "version": __version__,
         "paths": PATHS,
+        "between": wording.between,
         "verdict": wording.verdict,
         "waited": wording.waited,
         "count": wording.count,

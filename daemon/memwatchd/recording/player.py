@@ -77,6 +77,9 @@ class Player:
     def stop(self) -> None:
         """There is nothing to stop."""
 
+    def hurry(self, hurried: bool) -> None:
+        """A recording has the pace that it was made at."""
+
     def wait_for_first(self, seconds: float) -> None:
         """What is recorded is there at once."""
 

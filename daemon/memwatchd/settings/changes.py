@@ -27,6 +27,7 @@ NEED_RESTART = (
     "history.disk_size",
     "processes.top",
     "processes.interval",
+    "processes.command_lines",
     "alerts.webhooks",
     "collectors",
 )

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, PlainSerializer, model_validator
 
 from memwatch.alerts import AlertRules
+from memwatch.leaks import LeakRules
 from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
 from memwatch_web.webhooks import Endpoint, Secret, endpoint_of
 from memwatchd.settings.secret import secret_from
@@ -27,6 +28,7 @@ from memwatchd.settings.values import (
     new_folder_of,
     program_of,
     resident_of,
+    socket_of,
     tuple_of,
 )
 
@@ -195,6 +197,13 @@ class Processes(Section):
     top: int = Field(default=50, ge=1, le=1000)
     interval: Duration = Field(default=seconds(10), ge=seconds(1), le=seconds(300))
     metrics: bool = False
+    command_lines: bool = False
+    leak_window: Duration = Field(default=seconds(3600), ge=seconds(60), le=seconds(604_800))
+    leak_least: Annotated[int, BeforeValidator(bytes_of), Accepts("a size", '"64MiB"')] = 64 << 20
+
+    @property
+    def leak_rules(self) -> LeakRules:
+        return LeakRules(self.leak_window.total_seconds(), self.leak_least)
 
 
 class Webhook(Section):
@@ -255,6 +264,12 @@ class CgroupCollector(Collector):
     scope: Literal["auto", "host", "cgroup"] = "auto"
 
 
+class ContainersCollector(Collector):
+    socket: Annotated[str | None, BeforeValidator(socket_of), Accepts("unix:/PATH", '"unix:/run/docker.sock"')] = (
+        None
+    )
+
+
 class HelperCollector(Collector):
     restart_after: Duration = Field(default=seconds(60), ge=seconds(1), le=seconds(3600))
 
@@ -276,10 +291,13 @@ class Collectors(Section):
     memory: Collector = Collector()
     psi: Collector = Collector()
     vmstat: Collector = Collector()
+    kmsg: Collector = Collector()
     buddyinfo: Collector = Collector()
     numa: Collector = Collector()
     zram: Collector = Collector()
     cgroup: CgroupCollector = CgroupCollector()
+    containers: ContainersCollector = ContainersCollector()
+    squeezed: Collector = Collector()
     machine: Collector = Collector()
     tegra: TegraCollector = TegraCollector()
     nvmap: Collector = Collector()
