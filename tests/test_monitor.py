@@ -11,6 +11,7 @@ import pytest
 from fakes import GIB, FakeClock, FakeCollector, ram
 from memwatch.alerts import Notice
 from memwatch.collector import Enlisted, Findings, Unreadable
+from memwatch.conditions import AlertRules
 from memwatch.kernel_log import DriverError, KernelLog, OomKill
 from memwatch.monitor import Identity, Monitor, Rules
 from memwatch.sampler import Sampler
@@ -273,3 +274,26 @@ def test_a_pause_is_told_and_not_caught_up_with() -> None:
         "10 ticks were missed: the machine was too busy"
     ]
     assert len(at) == 4
+
+
+def test_what_could_not_be_told_is_told_by_the_next_tick() -> None:
+    """Memory runs out while an alert is told: the next tick tells it, under the same id, and that is all."""
+    memory, clock = calm(), FakeClock()
+    memory.findings = Findings(pools=(ram(62 * GIB),))
+    monitor = monitor_of(memory, clock, Rules(alerts=AlertRules(pending_seconds=0)))
+    tried: list[tuple[Notice, ...]] = []
+
+    def listen(_: Snapshot, notices: tuple[Notice, ...]) -> None:
+        tried.append(notices)
+        if len(tried) == 1:
+            raise MemoryError
+
+    monitor.listeners.append(listen)
+    with pytest.raises(MemoryError):
+        monitor.tick()
+    for _ in range(2):
+        clock.now += 1.0
+        monitor.tick()
+
+    assert [len(notices) for notices in tried] == [1, 1, 0]
+    assert tried[0] == tried[1]
