@@ -6,6 +6,8 @@ CONSTRAINTS := tests/constraints.txt
 INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check install \
 	--constraint $(CONSTRAINTS) --build-constraint $(CONSTRAINTS)
 RUN_ARGS ?=
+# The build for the CPU is enough; name its index with TORCH="torch --index-url …".
+TORCH ?= torch
 
 .DEFAULT_GOAL := help
 .PHONY: help run test lint format bench bench-alerts screenshots test-lowest test-pythons test-torch soak crash build clean \
@@ -64,8 +66,7 @@ test-lowest:
 
 test-torch:
 	@test -d $(VENV)-torch || $(PYTHON) -m venv $(VENV)-torch
-	$(VENV)-torch/bin/python -m pip --quiet --disable-pip-version-check install --editable . torch \
-		--extra-index-url https://download.pytorch.org/whl/cpu
+	$(VENV)-torch/bin/python -m pip --quiet --disable-pip-version-check install --editable . $(TORCH)
 	$(VENV)-torch/bin/python tests/torch_run.py
 
 build: $(VENV)/.test
