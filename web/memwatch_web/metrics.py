@@ -159,6 +159,9 @@ def device_families(snapshot: Snapshot) -> Iterator[Metric]:
         words = ["" if isinstance(value, Absent) else str(getattr(value, "value", value)) for value in values]
         info.add_metric(words, {})
     yield info
+    up = [((device.id,), int(device.state == "ok")) for device in snapshot.devices]
+    text = "1 if a device answers, 0 if it is lost, missing or needs a reset; its other figures are absent then."
+    yield gauge("device_up", text, up, ("device",))
     rows = [((device.id,), device.headroom_bytes) for device in snapshot.devices]
     yield gauge("device_headroom_bytes", "What a device could allocate right now.", rows, ("device",))
     frees = [((device.id, api), size) for device in snapshot.devices for api, size in device.api_free_bytes.items()]
