@@ -44,3 +44,8 @@ class LivingMachine:
         with vmstat.open("r+b", buffering=0) as file:
             file.write(text)
             file.truncate()
+
+    def garble(self, file: str) -> None:
+        """What its collector cannot read, in the file that it has open."""
+        with (self.folder / file).open("r+b", buffering=0) as opened:
+            opened.write(b"?")
