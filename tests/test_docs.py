@@ -40,7 +40,7 @@ def exported_names() -> set[str]:
         kernel=Kernel(0, 0),
         processes=(process,),
     )
-    exporter = Exporter("1", dict, (), lambda: True)
+    exporter = Exporter("1", dict, (), lambda: 1)
     suffix = {"counter": "_total", "info": "_info"}
     return {family.name.removeprefix(PREFIX) + suffix.get(family.type, "") for family in exporter.families(full)}
 

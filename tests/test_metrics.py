@@ -30,8 +30,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
         yield running
 
 
-def rendered(snapshot: Snapshot, with_processes: bool = False) -> str:
-    exporter = Exporter("1.2.3", dict, (), lambda: with_processes)
+def rendered(snapshot: Snapshot, most_processes: int = 0) -> str:
+    exporter = Exporter("1.2.3", dict, (), lambda: most_processes)
     text = exporter.render(snapshot, generate_latest).decode()
     return "\n".join(line for line in text.splitlines() if line.startswith("memwatch_"))
 
@@ -154,6 +154,6 @@ def test_processes_are_exported_only_when_asked_for() -> None:
     shot = snapshot_of(processes=(process,))
 
     assert "process_memory" not in rendered(shot)
-    text = rendered(shot, with_processes=True)
+    text = rendered(shot, most_processes=1)
     labels = 'container="",name="py\\"thon\\n",pid="42",unit="x.service",where="rss"'
     assert f"memwatch_process_memory_bytes{{{labels}}} 1.073741824e+09" in text

@@ -50,7 +50,8 @@ def rules_of(settings: Settings) -> Rules:
 
 
 def face_options_of(settings: Settings) -> FaceOptions:
-    return FaceOptions(hosts=settings.web.hosts, process_metrics=settings.processes.metrics)
+    most = settings.processes.top if settings.processes.metrics else 0
+    return FaceOptions(hosts=settings.web.hosts, process_metrics=most)
 
 
 def receivers_of(settings: Settings) -> list[Receiver]:

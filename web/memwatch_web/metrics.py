@@ -40,13 +40,13 @@ class Exporter(Collector):
         version: str,
         watches: Callable[[], Mapping[str, Watch]],
         notifiers: Sequence[Notifier] = (),
-        with_processes: Callable[[], bool] = lambda: False,
+        most_processes: Callable[[], int] = lambda: 0,
     ) -> None:
         self.snapshot: Snapshot | None = None
         self._version = version
         self._watches = watches
         self._notifiers = notifiers
-        self._with_processes = with_processes
+        self._most_processes = most_processes
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -70,8 +70,8 @@ class Exporter(Collector):
         yield from device_families(snapshot)
         yield from pressure_families(snapshot)
         yield from kernel_families(snapshot)
-        if self._with_processes():
-            yield from process_families(snapshot)
+        if most := self._most_processes():
+            yield from process_families(snapshot, most)
         yield from collector_families(snapshot)
         yield from self._own_families(snapshot)
         yield from self._alert_families()
@@ -269,9 +269,15 @@ def stall_families(snapshot: Snapshot) -> Iterator[Metric]:
     yield counter("psi_stalled_seconds", "Time lost to waiting for memory since boot.", totals, ("kind",))
 
 
-def process_families(snapshot: Snapshot) -> Iterator[Metric]:
+def process_families(snapshot: Snapshot, most: int) -> Iterator[Metric]:
+    """The largest. A snapshot also has everybody who holds memory of a GPU, however many they are."""
+
+    def size(process: Process) -> int:
+        return -1 if isinstance(process.footprint_bytes, Absent) else process.footprint_bytes
+
     labels = ("pid", "name", "unit", "container", "where")
-    rows = [row for process in snapshot.processes for row in process_rows(process)]
+    largest = sorted(snapshot.processes, key=size, reverse=True)[:most]
+    rows = [row for process in largest for row in process_rows(process)]
     yield gauge("process_memory_bytes", "Memory of one of the largest processes, by where it lies.", rows, labels)
 
 
