@@ -8,7 +8,7 @@ INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check install \
 RUN_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format bench screenshots test-lowest test-pythons soak test-image build clean tools bench-tools
+.PHONY: help run test lint format bench screenshots test-lowest test-pythons soak scale test-image build clean tools bench-tools
 
 help:
 	@echo "make run          set everything up and watch this machine at http://127.0.0.1:6360 (RUN_ARGS='--interval 2s')"
@@ -17,6 +17,7 @@ help:
 	@echo "make bench        what watching costs, beside a bare read of the same files and beside peers"
 	@echo "make screenshots  the pages as PNG files under out/screenshots"
 	@echo "make soak         accelerated run: memory and descriptors must stay flat (15 minutes)"
+	@echo "make scale        500 machines for one Prometheus: scrapes, memory, rules (7 minutes)"
 	@echo "make test-image   the steps of deploy/Dockerfile for real, without a container engine (root, Debian; 3 minutes)"
 	@echo "make test-pythons the tests on every Python 3.10 to 3.14 found here"
 	@echo "make test-lowest  the tests with the oldest dependencies that are allowed"
@@ -46,6 +47,10 @@ screenshots: $(VENV)/.test tools
 
 soak: $(VENV)/.test
 	$(BIN)/python tests/soak.py $(SOAK_ARGS)
+
+scale: $(VENV)/.test
+	@sh tests/tools/need.sh prometheus
+	$(BIN)/python tests/scale.py $(SCALE_ARGS)
 
 test-image: $(VENV)/.test
 	@sh tests/tools/need.sh debootstrap
