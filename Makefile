@@ -8,7 +8,7 @@ INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check install \
 RUN_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format bench screenshots test-lowest test-pythons soak scale test-image build clean tools bench-tools
+.PHONY: help run test lint format bench screenshots test-lowest test-pythons soak crash scale test-image build clean tools bench-tools
 
 help:
 	@echo "make run          set everything up and watch this machine at http://127.0.0.1:6360 (RUN_ARGS='--interval 2s')"
@@ -19,6 +19,7 @@ help:
 	@echo "make soak         accelerated run: memory and descriptors must stay flat (15 minutes)"
 	@echo "make scale        500 machines for one Prometheus: scrapes, memory, rules (7 minutes)"
 	@echo "make test-image   the steps of deploy/Dockerfile for real, without a container engine (root, Debian; 3 minutes)"
+	@echo "make crash        SIGKILL under critical pressure, two hundred times: one tick may be lost"
 	@echo "make test-pythons the tests on every Python 3.10 to 3.14 found here"
 	@echo "make test-lowest  the tests with the oldest dependencies that are allowed"
 	@echo "make build        the wheel and the source distribution under dist/"
@@ -55,6 +56,9 @@ scale: $(VENV)/.test
 test-image: $(VENV)/.test
 	@sh tests/tools/need.sh debootstrap
 	$(BIN)/python tests/image.py out/image
+
+crash: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python tests/crash_loop.py $(CRASH_ARGS)
 
 test-pythons:
 	@sh tests/tools/each_python.sh

@@ -41,7 +41,12 @@ def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
     values = dict(flat(settings))
     assert {path for path, default in flat(Sections()) if values.get(path) != default} == {
         ("web", "url"),
+        ("state", "dir"),
+        ("replay", "demo"),
+        ("replay", "file"),
+        ("recording", "file"),
         ("alerts", "webhooks"),
+        ("collectors", "containers", "socket"),
     }
     assert settings.alerts.webhooks[0].timeout == timedelta(seconds=15)
     assert settings.pressure.percents_of("ram") == settings.pressure.percents_of("")

@@ -27,6 +27,8 @@ EXAMPLES = (
     ("memwatchd --listen 0.0.0.0:6360", "serve it to the network"),
     ("memwatchd --once --json", "print one reading and leave"),
     ("memwatchd --config my.toml --check-config", "look for mistakes in a configuration"),
+    ("memwatchd --demo dgx-spark", "look at a simulated machine"),
+    ("memwatchd --replay box.memwatch --speed 10", "look at what was recorded elsewhere"),
     ("memwatchd --procfs /host/proc --sysfs /host/sys", "watch the host from inside a container"),
 )
 
@@ -90,6 +92,18 @@ OPTIONS = (
         help="Time between readings, 100ms to 60s.  [default: 1s]",
     ),
     Option(
+        ["--state-dir"],
+        group="Settings",
+        metavar="DIR",
+        help="Keep here what must survive a restart.  [default: $STATE_DIRECTORY as set by systemd, else nowhere]",
+    ),
+    Option(
+        ["--record"],
+        group="Settings",
+        metavar="FILE",
+        help="Write what is read to this file as well, to be replayed.",
+    ),
+    Option(
         ["--log-level"],
         group="Settings",
         metavar="LEVEL",
@@ -98,6 +112,29 @@ OPTIONS = (
     Option(["--procfs"], group="Where to find the host", metavar="DIR", help="Its /proc.  [default: /proc]"),
     Option(["--sysfs"], group="Where to find the host", metavar="DIR", help="Its /sys.  [default: /sys]"),
     Option(["--rootfs"], group="Where to find the host", metavar="DIR", help="Its root folder.  [default: /]"),
+    Option(
+        ["--demo"],
+        group="In place of this machine",
+        metavar="MACHINE",
+        help='Show a simulated one; "list" names them.',
+    ),
+    Option(
+        ["--replay"], group="In place of this machine", metavar="FILE", help="Show what was recorded, in a loop."
+    ),
+    Option(
+        ["--speed"],
+        group="In place of this machine",
+        metavar="NUMBER",
+        type=float,
+        help="How many times as fast, 0.1 to 100.  [default: 1]",
+    ),
+    Option(
+        ["--salvage"],
+        group="In place of this machine",
+        is_flag=True,
+        default=None,
+        help="With --replay: play what can be read of a damaged recording.",
+    ),
     Option(["--once"], group="Instead of serving", is_flag=True, help="Print one reading and leave."),
     Option(["--json", "as_json"], group="Instead of serving", is_flag=True, help="With --once: print it as JSON."),
     Option(
@@ -141,6 +178,10 @@ def answer(once: bool, as_json: bool, check_config: bool, **flags: Any) -> int: 
         raise click.UsageError("--json says how --once prints; use --once --json")
     if once and check_config:
         raise click.UsageError("--once and --check-config cannot be used together; use one of them")
+    if flags.get("demo") and flags.get("replay"):
+        raise click.UsageError("--demo and --replay both stand in for this machine; use one of them")
+    if flags.get("demo") == "list":
+        return list_demos()
     from memwatchd.settings.sources import BadSettings, load
 
     try:
@@ -170,6 +211,15 @@ def show(settings: Settings) -> int:
     print("ok")
     for key, value in lines:
         print(f"{f'{key} = {value}':<{width}}  # {settings.origins.get(key, 'default')}")
+    return EXIT_OK
+
+
+def list_demos() -> int:
+    from memwatchd.recording.demos import DESCRIPTIONS
+
+    width = max(map(len, DESCRIPTIONS))
+    for name, description in DESCRIPTIONS.items():
+        print(f"{name:<{width}}  {description}")
     return EXIT_OK
 
 

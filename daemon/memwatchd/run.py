@@ -10,6 +10,7 @@ from memwatch_web.as_json import snapshot_json, to_bytes
 from memwatch_web.as_text import text_of
 from memwatchd.daemon import Daemon
 from memwatchd.reading import read_machine
+from memwatchd.recording.stream import BadRecording
 from memwatchd.settings.model import Settings
 from memwatchd.sockets import CannotListen, open_sockets
 
@@ -23,7 +24,11 @@ def serve(settings: Settings, load: Callable[[], Settings]) -> int:
     except CannotListen as error:
         print(f"memwatchd: {error}", file=sys.stderr)
         return EXIT_CONFIGURATION
-    daemon = Daemon(settings, load)
+    try:
+        daemon = Daemon(settings, load)
+    except (BadRecording, OSError) as error:
+        print(f"memwatchd: {error}", file=sys.stderr)
+        return EXIT_CONFIGURATION
     daemon.start()
     # FastAPI comes after the pages: its import uses the memory again that compiling their templates left
     # behind (57.2 instead of 60.6 MiB resident, CPython 3.11, November 2026).
@@ -39,6 +44,10 @@ def serve(settings: Settings, load: Callable[[], Settings]) -> int:
 
 def once(settings: Settings, as_json: bool) -> int:
     """Read everything once, print it, leave."""
-    snapshot = read_machine(settings)
+    try:
+        snapshot = read_machine(settings)
+    except BadRecording as error:
+        print(f"memwatchd: {error}", file=sys.stderr)
+        return EXIT_CONFIGURATION
     sys.stdout.write(to_bytes(snapshot_json(snapshot)).decode() + "\n" if as_json else text_of(snapshot))
     return EXIT_OK if snapshot.pools else EXIT_FAILURE

@@ -6,14 +6,21 @@ import ipaddress
 import socket
 from collections.abc import Sequence
 
+from memwatch.clock import Clock
 from memwatch.collector import Roots, read_once
 from memwatch.collectors import CollectorOptions
 from memwatch.monitor import Identity, Rules
 from memwatch.snapshot import Snapshot
+from memwatch.store.keeper import Keeper
 from memwatch_web.options import FaceOptions
 from memwatch_web.webhook_delivery import Receiver
+from memwatchd.recording.demos import path_of
+from memwatchd.recording.frames import open_recording
+from memwatchd.recording.player import PlayedClock, Player
+from memwatchd.recording.recorder import Recorder
 from memwatchd.settings.model import Settings
 from memwatchd.settings.values import TcpAddress, UnixAddress
+from memwatchd.state import State
 
 
 def roots_of(settings: Settings) -> Roots:
@@ -25,8 +32,10 @@ def collector_options_of(settings: Settings) -> CollectorOptions:
     return CollectorOptions(
         top=settings.processes.top,
         processes_period_seconds=settings.processes.interval.total_seconds(),
+        command_lines=settings.processes.command_lines,
         cgroup_scope=settings.collectors.cgroup.scope,
         helper_pause_seconds=settings.collectors.nvml.restart_after.total_seconds(),
+        container_socket=settings.collectors.containers.socket,
         tegra_board=settings.collectors.tegra.board,
         tegrastats_path=settings.collectors.tegrastats.path,
         tegrastats_interval_seconds=settings.collectors.tegrastats.interval.total_seconds(),
@@ -40,13 +49,45 @@ def disabled_of(settings: Settings) -> frozenset[str]:
     return frozenset(name for name in type(collectors).model_fields if not getattr(collectors, name).enabled)
 
 
-def rules_of(settings: Settings) -> Rules:
+def rules_of(settings: Settings, player: Player | None = None) -> Rules:
+    """`player` has an interval of its own: that of what it plays."""
+    interval = settings.sampling.interval.total_seconds() if player is None else player.interval_seconds
     return Rules(
-        interval_seconds=settings.sampling.interval.total_seconds(),
+        interval_seconds=interval,
         history_seconds=settings.history.length.total_seconds(),
+        medium_seconds=settings.history.medium_length.total_seconds(),
+        coarse_seconds=settings.history.coarse_length.total_seconds(),
         pressure=settings.pressure.rules,
         alerts=settings.alerts.rules,
+        leaks=settings.processes.leak_rules,
     )
+
+
+def player_of(settings: Settings, unix: float) -> Player | None:
+    """What is shown in place of this machine, if anything is. Raises BadRecording.
+
+    A demo begins so long ago that its first round ends now; a recording shows the times at which it was made.
+    """
+    replay = settings.replay
+    file = path_of(replay.demo) if replay.demo else replay.file
+    if file is None:
+        return None
+    contents = open_recording(file, replay.salvage)
+    began = unix - contents.length if replay.demo else contents.first.unix
+    return Player(contents, PlayedClock(began, replay.speed))
+
+
+def recorder_of(settings: Settings, identity: Identity) -> Recorder | None:
+    """What writes down what is read, if that is wanted. Raises BadRecording or OSError."""
+    return Recorder(settings.recording.file, identity.host) if settings.recording.file else None
+
+
+def keeper_of(settings: Settings, state: State, clock: Clock, identity: Identity) -> Keeper | None:
+    """What reads the history and writes it; None without a state folder. One that is read-only is read."""
+    folder = state.folder or state.readable
+    if folder is None:
+        return None
+    return Keeper(folder, settings.history.disk_size, clock, identity.boot_id)
 
 
 def face_options_of(settings: Settings) -> FaceOptions:
@@ -71,6 +112,10 @@ def identity_of(roots: Roots) -> Identity:
     """Which machine the figures are of: the one that procfs shows, else the one this runs on."""
     host = _word(roots, "sys/kernel/hostname") or socket.gethostname()
     return Identity(host, _word(roots, "sys/kernel/random/boot_id") or "unknown")
+
+
+def identity_played(player: Player) -> Identity:
+    return Identity(player.contents.first.host, player.contents.first.boot_id, simulated=True)
 
 
 def _word(roots: Roots, path: str) -> str:

@@ -12,9 +12,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from memwatch.accounting.driver_errors import homeless
 from memwatch.alerts import Watch
 from memwatch.model import Absent, Process
 from memwatch.snapshot import CollectorStatus, Level, Snapshot, StallTime
+from memwatch.store.files import FilesStatus
 
 PREFIX = "memwatch_"
 
@@ -41,12 +43,14 @@ class Exporter(Collector):
         watches: Callable[[], Mapping[str, Watch]],
         notifiers: Sequence[Notifier] = (),
         most_processes: Callable[[], int] = lambda: 0,
+        files: Callable[[], FilesStatus | None] = lambda: None,
     ) -> None:
         self.snapshot: Snapshot | None = None
         self._version = version
         self._watches = watches
         self._notifiers = notifiers
         self._most_processes = most_processes
+        self._files = files
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -75,6 +79,7 @@ class Exporter(Collector):
         yield from collector_families(snapshot)
         yield from self._own_families(snapshot)
         yield from self._alert_families()
+        yield from history_families(self._files())
 
     def _own_families(self, snapshot: Snapshot) -> Iterator[Metric]:
         yield gauge(
@@ -184,9 +189,13 @@ def device_families(snapshot: Snapshot) -> Iterator[Metric]:
 
 def driver_error_families(snapshot: Snapshot) -> Iterator[Metric]:
     labels = ("device", "kind")
+    log = snapshot.kernel_log
+    others = () if isinstance(log, Absent) else homeless(snapshot.devices, log)
     errors = [((device.id, kind), count) for device in snapshot.devices for kind, count in device.errors.items()]
+    errors += [((one.place, one.kind), one.count) for one in others]
     yield counter("driver_memory_errors", "Memory errors that a driver reports, by kind.", errors, labels)
     seen = [((device.id, kind), at) for device in snapshot.devices for kind, at in device.errors_seen_unix.items()]
+    seen += [((one.place, one.kind), one.last_seen_unix) for one in others]
     text = "When a kind of error was last seen, Unix time."
     yield gauge("driver_memory_error_last_seen_timestamp_seconds", text, seen, labels)
 
@@ -306,6 +315,29 @@ def collector_families(snapshot: Snapshot) -> Iterator[Metric]:
     )
     errors = [((s.name, reason), count) for s in snapshot.collectors for reason, count in s.errors.items()]
     yield counter("collector_errors", "A collector's errors by reason.", errors, ("collector", "reason"))
+
+
+def history_families(files: FilesStatus | None) -> Iterator[Metric]:
+    """The history on disk; nothing where none is kept there."""
+
+    def rows(figure: Callable[[FilesStatus], Value]) -> list[Row]:
+        return [] if files is None else [((), figure(files))]
+
+    yield gauge(
+        "history_size_bytes",
+        "Space taken for history on disk; it does not grow.",
+        rows(lambda status: status.size_bytes),
+    )
+    text = "Bytes of history written to disk."
+    yield counter("history_written_bytes", text, rows(lambda status: status.written_bytes))
+    yield counter("history_writes", "Records of history written.", rows(lambda status: status.writes))
+    text = "How long the disk took to have it, the last time."
+    yield gauge("history_sync_duration_seconds", text, rows(lambda status: status.sync_seconds))
+    yield counter("history_errors", "Writes of history that the disk refused.", rows(lambda status: status.errors))
+    text = "Records of history that were not written, for want of a disk that takes them."
+    yield counter("history_dropped_records", text, rows(lambda status: status.dropped))
+    text = "Records of history that were found damaged at the start; the others are used."
+    yield gauge("history_damaged_records", text, rows(lambda status: status.lost))
 
 
 @lru_cache(maxsize=32)

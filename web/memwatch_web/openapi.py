@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from memwatch_web import contract
+from memwatch_web import contract, contract_who
 
 Json = dict[str, Any]
 
@@ -17,6 +17,9 @@ ANSWERS: tuple[tuple[str, type[contract.Answer], bool], ...] = (
     ("/api/v1/shares", contract.Share, True),
     ("/api/v1/devices", contract.Device, True),
     ("/api/v1/processes", contract.Process, True),
+    ("/api/v1/processes/{pid}/pss", contract_who.Pss, False),
+    ("/api/v1/owners", contract_who.Owners, False),
+    ("/api/v1/growth", contract_who.Growth, False),
     ("/api/v1/pressure", contract.Pressure, True),
     ("/api/v1/collectors", contract.Collector, True),
     ("/api/v1/alerts", contract.Alert, True),
@@ -24,6 +27,8 @@ ANSWERS: tuple[tuple[str, type[contract.Answer], bool], ...] = (
     ("/api/v1/backends", contract.Backends, False),
     ("/api/v1/doctor", contract.Examination, False),
     ("/api/v1/history", contract.History, False),
+    ("/api/v1/ticks", contract.Tick, True),
+    ("/api/v1/last-words", contract.LastWords, False),
     ("/api/v1/release", contract.Release, False),
     ("/healthz", contract.Health, False),
     ("/readyz", contract.Health, False),

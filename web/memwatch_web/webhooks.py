@@ -179,13 +179,13 @@ def share_values(share: Share, relation: str, length: int) -> Json:
 
 
 def top_of(processes: tuple[Process, ...]) -> list[Process]:
-    """The processes with the largest known footprint."""
-    known_ones = [process for process in processes if not isinstance(process.footprint_bytes, Absent)]
+    """The processes with the largest footprint, as far as it is known."""
+    known_ones = [process for process in processes if not isinstance(process.footprint_low_bytes, Absent)]
     return sorted(known_ones, key=_footprint, reverse=True)[:TOP_PROCESSES]
 
 
 def _footprint(process: Process) -> int:
-    return 0 if isinstance(process.footprint_bytes, Absent) else process.footprint_bytes
+    return 0 if isinstance(process.footprint_low_bytes, Absent) else process.footprint_low_bytes
 
 
 def top_json(process: Process, length: int) -> Json:

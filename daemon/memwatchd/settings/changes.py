@@ -17,12 +17,17 @@ Path = tuple[str, ...]
 # Taken up when the daemon starts, and not when it reloads: sockets, open files, threads, locked pages.
 NEED_RESTART = (
     "web.listen",
+    "state",
+    "replay",
+    "recording",
     "sampling.procfs",
     "sampling.sysfs",
     "sampling.rootfs",
     "sampling.lock_memory",
+    "history.disk_size",
     "processes.top",
     "processes.interval",
+    "processes.command_lines",
     "alerts.webhooks",
     "collectors",
 )

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, PlainSerializer, model_validator
 
 from memwatch.alerts import AlertRules
+from memwatch.leaks import LeakRules
 from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
 from memwatch_web.webhooks import Endpoint, Secret, endpoint_of
 from memwatchd.settings.secret import secret_from
@@ -24,8 +25,10 @@ from memwatchd.settings.values import (
     bytes_of,
     duration_of,
     folder_of,
+    new_folder_of,
     program_of,
     resident_of,
+    socket_of,
     tuple_of,
 )
 
@@ -44,6 +47,7 @@ def checked_url(value: object) -> str:
     return str(value).rstrip("/")
 
 
+DEMOS = ("dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", "rtx4090", "macbook")
 Duration = Annotated[timedelta, BeforeValidator(duration_of)]
 Percent = Annotated[float, Field(gt=0, le=100)]
 Folder = Annotated[Path, BeforeValidator(folder_of), Accepts("a folder that exists")]
@@ -81,6 +85,34 @@ class Web(Section):
     max_streams: int = Field(default=64, ge=1, le=10_000)
 
 
+class State(Section):
+    dir: Annotated[
+        Path | None,
+        BeforeValidator(new_folder_of),
+        Accepts("the path of a folder", '"/var/lib/memwatchd"'),
+    ] = None
+
+
+class Replay(Section):
+    """What to show in place of this machine."""
+
+    demo: Annotated[
+        Literal["dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", "rtx4090", "macbook"] | None,
+        Accepts(f"one of {', '.join(DEMOS)}", '"dgx-spark"'),
+    ] = None
+    file: Annotated[
+        Path | None, BeforeValidator(new_folder_of), Accepts("the path of a file", '"box.memwatch"')
+    ] = None
+    speed: float = Field(default=1.0, ge=0.1, le=100)
+    salvage: bool = False
+
+
+class Recording(Section):
+    file: Annotated[
+        Path | None, BeforeValidator(new_folder_of), Accepts("the path of a file", '"box.memwatch"')
+    ] = None
+
+
 class Sampling(Section):
     interval: Duration = Field(default=seconds(1), ge=seconds(0.1), le=seconds(60))
     procfs: Folder = Path("/proc")
@@ -91,6 +123,11 @@ class Sampling(Section):
 
 class History(Section):
     length: Duration = Field(default=seconds(3600), ge=seconds(60), le=seconds(86_400))
+    medium_length: Duration = Field(default=seconds(86_400), ge=seconds(600), le=seconds(30 * 86_400))
+    coarse_length: Duration = Field(default=seconds(30 * 86_400), ge=seconds(3600), le=seconds(366 * 86_400))
+    disk_size: Annotated[int, BeforeValidator(bytes_of), Field(ge=4 << 20, le=4 << 30), Accepts("a size")] = (
+        64 << 20
+    )
 
 
 class Target(Section):
@@ -160,6 +197,13 @@ class Processes(Section):
     top: int = Field(default=50, ge=1, le=1000)
     interval: Duration = Field(default=seconds(10), ge=seconds(1), le=seconds(300))
     metrics: bool = False
+    command_lines: bool = False
+    leak_window: Duration = Field(default=seconds(3600), ge=seconds(60), le=seconds(604_800))
+    leak_least: Annotated[int, BeforeValidator(bytes_of), Accepts("a size", '"64MiB"')] = 64 << 20
+
+    @property
+    def leak_rules(self) -> LeakRules:
+        return LeakRules(self.leak_window.total_seconds(), self.leak_least)
 
 
 class Webhook(Section):
@@ -220,6 +264,12 @@ class CgroupCollector(Collector):
     scope: Literal["auto", "host", "cgroup"] = "auto"
 
 
+class ContainersCollector(Collector):
+    socket: Annotated[str | None, BeforeValidator(socket_of), Accepts("unix:/PATH", '"unix:/run/docker.sock"')] = (
+        None
+    )
+
+
 class HelperCollector(Collector):
     restart_after: Duration = Field(default=seconds(60), ge=seconds(1), le=seconds(3600))
 
@@ -241,10 +291,13 @@ class Collectors(Section):
     memory: Collector = Collector()
     psi: Collector = Collector()
     vmstat: Collector = Collector()
+    kmsg: Collector = Collector()
     buddyinfo: Collector = Collector()
     numa: Collector = Collector()
     zram: Collector = Collector()
     cgroup: CgroupCollector = CgroupCollector()
+    containers: ContainersCollector = ContainersCollector()
+    squeezed: Collector = Collector()
     machine: Collector = Collector()
     tegra: TegraCollector = TegraCollector()
     nvmap: Collector = Collector()
@@ -269,6 +322,9 @@ class Sections(Section):
     """Everything that a configuration file may hold."""
 
     web: Web = Web()
+    state: State = State()
+    replay: Replay = Replay()
+    recording: Recording = Recording()
     sampling: Sampling = Sampling()
     history: History = History()
     pressure: Pressure = Pressure()

@@ -131,6 +131,13 @@ def unix_address_of(path: str) -> UnixAddress:
     return UnixAddress(path)
 
 
+def socket_of(value: object) -> str:
+    """A socket file, from unix:/PATH."""
+    if not isinstance(value, str) or not value.startswith("unix:"):
+        raise Refused
+    return str(unix_address_of(value.removeprefix("unix:")))
+
+
 def ipv6_of(text: str) -> str:
     try:
         return str(ipaddress.IPv6Address(text))
@@ -162,6 +169,15 @@ def folder_of(value: object) -> Path:
     if isinstance(value, Path):
         return value
     if not isinstance(value, str) or not os.path.isdir(value):
+        raise Refused
+    return Path(value).absolute()
+
+
+def new_folder_of(value: object) -> Path:
+    """A folder that is made where it is not there yet."""
+    if isinstance(value, Path):
+        return value
+    if not isinstance(value, str) or not value or "\0" in value:
         raise Refused
     return Path(value).absolute()
 
