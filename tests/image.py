@@ -141,14 +141,20 @@ def live(stage: Stage, root: Path) -> dict[str, Any]:
     service = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["memwatchd"]
     assert service["read_only"]
     assert service["cap_drop"] == ["ALL"]
-    binds = [(one["source"], root / one["target"].lstrip("/"), "ro") for one in service["volumes"]]
+    binds = [
+        (one["source"], root / one["target"].lstrip("/"), "ro")
+        for one in service["volumes"]
+        if one["type"] == "bind"
+    ]
+    # A new volume is what the image has in its place.
+    (volume,) = (root / one["target"].lstrip("/") for one in service["volumes"] if one["type"] == "volume")
     environment = stage.environment | {name: str(value) for name, value in service["environment"].items()}
     user, _, group = stage.user.partition(":")
     confined = ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups", "--no-new-privs"]
     inside = ["chroot", str(root), *confined, "--bounding-set=-all", "--inh-caps=-all"]
     for _, target, _ in binds:
         target.parent.mkdir(parents=True, exist_ok=True)
-    with mounted((str(root), root, ""), ("/proc", root / "proc", ""), *binds):
+    with mounted((str(root), root, ""), (str(volume), volume, ""), ("/proc", root / "proc", ""), *binds):
         run("mount", "-o", "remount,bind,ro", root)
         return watch(inside, stage, environment)
 
@@ -166,8 +172,17 @@ def watch(inside: Sequence[str], stage: Stage, environment: Mapping[str, str]) -
     finally:
         process.terminate()
         code = process.wait(10)
+    has_state = (
+        subprocess.run([*inside, "ls", environment["MEMWATCHD_STATE_DIR"]], capture_output=True).stdout != b""
+    )
     written = subprocess.run([*inside, "touch", "/opt/memwatchd/x", "/tmp/x"], env=environment, capture_output=True)
-    return {"snapshot": snapshot, "status": status, "code": code, "error": written.stderr.decode()}
+    return {
+        "snapshot": snapshot,
+        "status": status,
+        "code": code,
+        "error": written.stderr.decode(),
+        "has_state": has_state,
+    }
 
 
 def complaints_about(found: Mapping[str, Any]) -> list[str]:
@@ -176,6 +191,7 @@ def complaints_about(found: Mapping[str, Any]) -> list[str]:
     (ram,) = (pool for pool in snapshot["pools"] if pool["kind"] == "system_ram")
     checks = {
         f"System RAM is {ram['size_bytes']}, and not this machine's {total}": ram["size_bytes"] == total,
+        "it keeps no history": found["has_state"],
         "it sees no processes": len(snapshot["processes"]) > 1,
         "it does not run as the image's user": "Uid:\t64360\t64360" in found["status"],
         "it has capabilities": "CapEff:\t0000000000000000" in found["status"],

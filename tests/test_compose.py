@@ -71,9 +71,11 @@ def test_the_host_is_mounted_to_be_read(name: str) -> None:
     """/proc, /sys and the names of users, read-only, where the settings look for them."""
     service = SERVICES[name]
     environment = service["environment"]
-    mounts = {one["target"]: one for one in service["volumes"]}
+    mounts = {one["target"]: one for one in service["volumes"] if one["type"] == "bind"}
+    (kept,) = (one for one in service["volumes"] if one["type"] == "volume")
 
     assert all(one["read_only"] for one in mounts.values())
+    assert environment["MEMWATCHD_STATE_DIR"].startswith(kept["target"] + "/")
     assert mounts[environment["MEMWATCHD_PROCFS"]]["source"] == "/proc"
     assert mounts[environment["MEMWATCHD_SYSFS"]]["source"] == "/sys"
     assert mounts[environment["MEMWATCHD_ROOTFS"] + "/etc/passwd"]["source"] == "/etc/passwd"
@@ -85,6 +87,7 @@ def test_memwatchd_takes_the_settings_it_is_given(tmp_path: Path) -> None:
     host = tmp_path / "host"
     for folder in ("proc", "sys", "root"):
         (host / folder).mkdir(parents=True)
+    given["MEMWATCHD_STATE_DIR"] = str(tmp_path / "state")
     ours = {name: str(value).replace("/host", str(host)) for name, value in given.items() if "MEMWATCHD_" in name}
     done = subprocess.run(
         [MEMWATCHD, "--check-config"], capture_output=True, text=True, env=clean_environment(**ours), check=False
