@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
@@ -15,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from daemon_process import RunningDaemon, running_daemon
 from fakes import GIB, ram
+from machine_folders import FOLDER
 from memwatch.model import Absent, PoolKind, Process, Quality, Share, ShareKind
 from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Reason, SelfUse, Snapshot
 from memwatch_web.metrics import Exporter
@@ -50,6 +52,18 @@ def test_promtool_finds_nothing_to_complain_about(daemon: RunningDaemon) -> None
 
     assert lint.returncode == 0, lint.stdout.decode() + lint.stderr.decode()
     assert lint.stderr == b""
+
+
+@pytest.mark.parametrize(
+    "file", sorted(FOLDER.glob("*/metrics*.txt")), ids=lambda file: f"{file.parent.name}/{file.stem}"
+)
+def test_promtool_finds_nothing_on_any_machine(file: Path) -> None:
+    """Every family that any simulated machine has, with no line filtered out."""
+    lint = subprocess.run(
+        ["promtool", "check", "metrics"], input=file.read_bytes(), capture_output=True, check=False
+    )
+
+    assert (lint.returncode, lint.stdout, lint.stderr) == (0, b"", b"")
 
 
 def test_both_formats_parse_and_agree(daemon: RunningDaemon) -> None:
