@@ -8,13 +8,15 @@ INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check install \
 RUN_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format bench screenshots test-lowest test-pythons soak crash scale test-image build clean tools bench-tools
+.PHONY: help run test lint format bench bench-alerts screenshots test-lowest test-pythons soak crash scale test-image build clean \
+	tools bench-tools
 
 help:
 	@echo "make run          set everything up and watch this machine at http://127.0.0.1:6360 (RUN_ARGS='--interval 2s')"
 	@echo "make test         set everything up and run the tests"
 	@echo "make lint         formatting, types, layers"
 	@echo "make bench        what watching costs, beside a bare read of the same files and beside peers"
+	@echo "make bench-alerts how long after the tick an alert arrives, and what a hundred kills cost"
 	@echo "make screenshots  the pages as PNG files under out/screenshots"
 	@echo "make soak         accelerated run: memory and descriptors must stay flat (15 minutes)"
 	@echo "make scale        500 machines for one Prometheus: scrapes, memory, rules (7 minutes)"
@@ -42,6 +44,9 @@ format: $(VENV)/.test
 
 bench: $(VENV)/.test bench-tools
 	$(BIN)/python tests/bench/bench.py $(BENCH_ARGS)
+
+bench-alerts: $(VENV)/.test
+	$(BIN)/python tests/bench/alerts.py $(BENCH_ARGS)
 
 screenshots: $(VENV)/.test tools
 	$(BIN)/python tests/screenshots.py

@@ -99,7 +99,17 @@ NOTHING_HERE = ("/last-words", "/pss")
 
 
 def documented_paths(daemon: RunningDaemon) -> list[str]:
-    pages = ["/", "/processes", "/devices", "/about", "/docs", "/openapi.json", "/static/app.css", "/live"]
+    pages = [
+        "/",
+        "/processes",
+        "/devices",
+        "/alerts",
+        "/about",
+        "/docs",
+        "/openapi.json",
+        "/static/app.css",
+        "/live",
+    ]
     described = daemon.get("/openapi.json").json["paths"]
     paths = [*pages, *(path for path, operations in described.items() if "get" in operations)]
     return [path.replace("{pid}", "2147483647") for path in paths]
@@ -127,12 +137,15 @@ def test_head_is_get_without_the_body_everywhere(daemon: RunningDaemon) -> None:
 @pytest.mark.parametrize("method", ["OPTIONS", "TRACE", "POST", "PUT", "DELETE", "PATCH", "PROPFIND"])
 def test_other_methods_are_refused_everywhere(daemon: RunningDaemon, method: str) -> None:
     """405 as a problem that says what is possible; nothing sent is echoed, not even by TRACE."""
+    described = daemon.get("/openapi.json").json["paths"]
     for path in documented_paths(daemon):
+        if method.lower() in described.get(path, {}):
+            continue
         answer = get(daemon.port, path, {"X_Secret": "echo"}, method)
 
         assert answer.status == 405, path
         assert answer.headers["content-type"] == "application/problem+json"
-        assert answer.headers["allow"] == "GET, HEAD"
+        assert answer.headers["allow"].startswith("GET, HEAD")
         assert b"echo" not in answer.body
         assert "access-control-allow-origin" not in answer.headers
 

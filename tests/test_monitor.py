@@ -11,10 +11,12 @@ import pytest
 from fakes import GIB, FakeClock, FakeCollector, ram
 from memwatch.alerts import Notice
 from memwatch.collector import Enlisted, Findings, Unreadable
+from memwatch.conditions import AlertRules
 from memwatch.kernel_log import DriverError, KernelLog, OomKill
 from memwatch.monitor import Identity, Monitor, Rules
 from memwatch.sampler import Sampler
 from memwatch.snapshot import Kernel, Level, Snapshot
+from memwatch.ticks import KeptTick, KeptTicks
 
 QUICK = Rules(interval_seconds=0.01)
 
@@ -234,6 +236,25 @@ def test_running_out_of_memory_costs_one_tick(caplog: pytest.LogCaptureFixture) 
     assert "out of memory in a tick; it was left out" in caplog.messages
 
 
+def test_what_cannot_be_remembered_is_still_shown() -> None:
+    """Memory is too short to keep a tick: everybody who asks gets it, and listeners hear of it."""
+
+    class Full(KeptTicks):
+        def add(self, tick: KeptTick) -> None:
+            raise MemoryError(tick)
+
+    heard: list[int] = []
+    monitor = monitor_of(calm(), FakeClock())
+    monitor.ticks = Full()
+    monitor.listeners.append(lambda snapshot, _: heard.append(snapshot.seq))
+
+    with pytest.raises(MemoryError):
+        monitor.tick()
+
+    assert monitor.latest is not None
+    assert heard == [monitor.latest.seq] == [1]
+
+
 def test_a_pause_is_told_and_not_caught_up_with() -> None:
     """A machine that stood still for ten seconds gets one event and no burst of ticks."""
     clock, stop = FakeClock(), threading.Event()
@@ -253,3 +274,26 @@ def test_a_pause_is_told_and_not_caught_up_with() -> None:
         "10 ticks were missed: the machine was too busy"
     ]
     assert len(at) == 4
+
+
+def test_what_could_not_be_told_is_told_by_the_next_tick() -> None:
+    """Memory runs out while an alert is told: the next tick tells it, under the same id, and that is all."""
+    memory, clock = calm(), FakeClock()
+    memory.findings = Findings(pools=(ram(62 * GIB),))
+    monitor = monitor_of(memory, clock, Rules(alerts=AlertRules(pending_seconds=0)))
+    tried: list[tuple[Notice, ...]] = []
+
+    def listen(_: Snapshot, notices: tuple[Notice, ...]) -> None:
+        tried.append(notices)
+        if len(tried) == 1:
+            raise MemoryError
+
+    monitor.listeners.append(listen)
+    with pytest.raises(MemoryError):
+        monitor.tick()
+    for _ in range(2):
+        clock.now += 1.0
+        monitor.tick()
+
+    assert [len(notices) for notices in tried] == [1, 1, 0]
+    assert tried[0] == tried[1]

@@ -32,7 +32,11 @@ def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
     secret_file = tmp_path / "webhook-secret"
     secret_file.write_text(SECRET)
     secret_file.chmod(0o600)
+    url_file = tmp_path / "apprise-url"
+    url_file.write_text("json://localhost/")
+    url_file.chmod(0o600)
     text = uncommented(SHIPPED.read_text()).replace("/etc/memwatchd/webhook-secret", str(secret_file))
+    text = text.replace("/etc/memwatchd/apprise-url", str(url_file))
 
     settings = settings_from(tmp_path, text)
 
@@ -46,6 +50,8 @@ def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
         ("replay", "file"),
         ("recording", "file"),
         ("alerts", "webhooks"),
+        ("alerts", "alertmanagers"),
+        ("alerts", "apprise"),
         ("collectors", "containers", "socket"),
     }
     assert settings.alerts.webhooks[0].timeout == timedelta(seconds=15)

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from memwatch.accounting.tegra import tegrastats_of
-from memwatch.alerts import AlertRules, Notice, Watch, step
+from memwatch.alerts import Key, Notice, Watch, step
 from memwatch.clock import Clock
 from memwatch.collector import Findings
-from memwatch.events import EventLog
+from memwatch.conditions import EVENT_KINDS, AlertRules, conditions_of
+from memwatch.events import Event, EventLog
 from memwatch.growth import Growth
 from memwatch.history import LENGTHS, History
 from memwatch.interval import Interval
@@ -26,6 +27,7 @@ from memwatch.pressure.rules import PressureRules
 from memwatch.sampler import Gatherer
 from memwatch.schedule import Moment, Pace, next_due, paced, suspended_seconds, wall_jump_seconds
 from memwatch.series import figures_of
+from memwatch.silences import Silence
 from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Snapshot
 from memwatch.stalltrigger import Sleep
 from memwatch.store.ending import LastWords
@@ -99,7 +101,8 @@ class Monitor:
         self.keeper: Keeper | None = None
         self.growth = Growth()
         self.own = OwnCost()
-        self.watches: Mapping[str, Watch] = {}
+        self.watches: Mapping[Key, Watch] = {}
+        self.silences: tuple[Silence, ...] = ()
         self.listeners: list[Listener] = []
         self.rules = rules
         self._sampler = sampler
@@ -118,7 +121,9 @@ class Monitor:
         self._before: Moment | None = None
         self._complaint = ""
         self._seq = 0
-        self._lengths = rules.lengths
+        self._remembered_by = rules
+        self._events_seen = 0
+        self._untold: tuple[Notice, ...] = ()
 
     @property
     def simulated(self) -> bool:
@@ -150,7 +155,7 @@ class Monitor:
 
     def tick(self, lag_seconds: float = 0.0) -> Snapshot:
         """One tick: everything gathered, judged, remembered and published."""
-        now = Moment(self._clock.monotonic(), self._clock.boottime(), self._clock.wall())
+        now = self.moment()
         rules = self.rules
         resumed = self._notice_clocks(now)
         findings, statuses = self._sampler.gather()
@@ -159,15 +164,22 @@ class Monitor:
         pressure, self._memory = judge(evidence, self._memory, rules.pressure)
         self._pace = paced(self._pace, pressure if self._speed is None else (), now.monotonic)
         self._sampler.hurry(self._pace.fast)
-        self.watches, notices = step(self.watches, pressure, now.monotonic, now.wall, rules.alerts, _new_notice_id)
         snapshot = self._snapshot(now, rules, findings, statuses, pressure, lag_seconds)
-        self._story.tell(self.latest, snapshot, notices, kills)
+        self._story.tell(self.latest, snapshot, kills)
         self._story.suspected(now.wall, self.growth.add(now.boottime, snapshot.processes, rules.leaks))
-        self._remember(now, snapshot)
-        self.own.tick_duration_seconds = self._clock.monotonic() - now.monotonic
-        self.latest = snapshot
-        self._tell(snapshot, notices)
+        self._alert(now, snapshot, rules.alerts)
+        try:
+            self._remember(now, snapshot)
+        finally:
+            # Memory may be too short to remember a tick; whoever asks gets it all the same.
+            self.own.tick_duration_seconds = self._clock.monotonic() - now.monotonic
+            self.latest = snapshot
+            self._tell(snapshot)
         return snapshot
+
+    def moment(self) -> Moment:
+        """All clocks, now."""
+        return Moment(self._clock.monotonic(), self._clock.boottime(), self._clock.wall())
 
     def wake(self) -> None:
         """End the wait for the next tick, so that a loop that was told to stop does. Any thread may call it."""
@@ -208,6 +220,22 @@ class Monitor:
         """Use other rules from the next tick on. Any thread may call it."""
         self.rules = rules
         self._story.reloaded(self._clock.wall())
+
+    def _alert(self, now: Moment, snapshot: Snapshot, rules: AlertRules) -> None:
+        """Alerts move on. What is to be told stays so until it was, should the rest of this tick fail."""
+        seen = self.events.last_seq
+        conditions = conditions_of(snapshot, self._new_events(), rules)
+        watches, notices = step(
+            self.watches, conditions, now.monotonic, now.wall, rules, new_notice_id, self.silences
+        )
+        self.watches, self._untold, self._events_seen = watches, (*self._untold, *notices), seen
+        self._story.tell_alerts(snapshot, notices)
+
+    def _new_events(self) -> list[Event]:
+        """Events since the last tick that an alert may be about."""
+        if self.events.last_seq == self._events_seen:
+            return []
+        return [event for event in self.events.since(self._events_seen) if event.kind in EVENT_KINDS]
 
     def _tick_or_log(self, lag_seconds: float) -> None:
         """A tick that cannot hurt the loop. The same failure on every tick is logged once."""
@@ -296,10 +324,9 @@ class Monitor:
         )
 
     def _remember(self, now: Moment, snapshot: Snapshot) -> None:
-        lengths = self.rules.lengths
-        if lengths != self._lengths:
-            self.history = self.history.resized(lengths)
-            self._lengths = lengths
+        if self.rules is not self._remembered_by:
+            self._remembered_by = self.rules
+            self.history = self.history.resized(self.rules.lengths)
         figures = figures_of(snapshot)
         self._interval.add(snapshot, figures)
         worst = self._interval.worst or snapshot
@@ -313,14 +340,15 @@ class Monitor:
         if self.keeper is not None:
             self.keeper.keep(snapshot, now.boottime, figures, kept)
 
-    def _tell(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
+    def _tell(self, snapshot: Snapshot) -> None:
         levels = {pressure.target: pressure.level for pressure in snapshot.pressure}
         early = snapshot.monotonic - self._told_at < SAME_INTERVAL * snapshot.interval_seconds
-        if early and levels == self._told_levels and not notices:
+        if early and levels == self._told_levels and not self._untold:
             return
         self._told_at, self._told_levels = snapshot.monotonic, levels
         for listener in self.listeners:
-            listener(snapshot, notices)
+            listener(snapshot, self._untold)
+        self._untold = ()
 
 
 def _kept(snapshot: Snapshot, now: Moment) -> KeptTick:
@@ -328,5 +356,5 @@ def _kept(snapshot: Snapshot, now: Moment) -> KeptTick:
     return KeptTick(tick.boottime, packed(tick))
 
 
-def _new_notice_id() -> str:
+def new_notice_id() -> str:
     return f"msg_{secrets.token_hex(12)}"

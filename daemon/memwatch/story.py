@@ -40,9 +40,7 @@ class Story:
         self._levels: dict[str, Level] = {}
         self._told: dict[tuple[str, str], Told] = {}
 
-    def tell(
-        self, before: Snapshot | None, now: Snapshot, notices: tuple[Notice, ...], kills: NewKills = NONE
-    ) -> None:
+    def tell(self, before: Snapshot | None, now: Snapshot, kills: NewKills = NONE) -> None:
         if before is None:
             self._say(now.unix, "started", f"memwatchd started watching {now.host}")
         else:
@@ -50,14 +48,11 @@ class Story:
         self._tell_levels(now)
         self._tell_kills(now, kills)
         self._tell_drivers(now, first=before is None)
+
+    def tell_alerts(self, now: Snapshot, notices: tuple[Notice, ...]) -> None:
         for notice in notices:
-            word = "firing" if notice.firing else "resolved"
-            self._say(
-                now.unix,
-                "alert",
-                f"alert {word}: {now.labels.get(notice.target, notice.target)} is {notice.level.word}",
-                notice.target,
-            )
+            label = now.labels.get(notice.target, notice.target)
+            self._say(now.unix, "alert", _alert_sentence(notice, label), notice.target)
 
     def suspended(self, unix: float, seconds: float) -> None:
         self._say(unix, "suspend", f"the machine was suspended for {seconds:.0f} s")
@@ -134,6 +129,13 @@ class Story:
     def _say(self, unix: float, kind: str, text: str, target: str | None = None) -> None:
         self._events.add(unix, kind, text, target)
         log.info("%s", text)
+
+
+def _alert_sentence(notice: Notice, label: str) -> str:
+    word = "still firing" if notice.repeated else "firing" if notice.firing else "resolved"
+    if notice.level is not None:
+        return f"alert {word}: {label} is {notice.level.word}"
+    return f"alert {word}: {notice.rule} ({'; '.join(why.text for why in notice.reasons) or notice.target})"
 
 
 def _collector_sentence(status: CollectorStatus) -> str:

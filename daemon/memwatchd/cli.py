@@ -29,6 +29,7 @@ EXAMPLES = (
     ("memwatchd --config my.toml --check-config", "look for mistakes in a configuration"),
     ("memwatchd --demo dgx-spark", "look at a simulated machine"),
     ("memwatchd --replay box.memwatch --speed 10", "look at what was recorded elsewhere"),
+    ("memwatchd --test-alert", "see whether alerts arrive where they should"),
     ("memwatchd --procfs /host/proc --sysfs /host/sys", "watch the host from inside a container"),
 )
 
@@ -138,6 +139,12 @@ OPTIONS = (
     Option(["--once"], group="Instead of serving", is_flag=True, help="Print one reading and leave."),
     Option(["--json", "as_json"], group="Instead of serving", is_flag=True, help="With --once: print it as JSON."),
     Option(
+        ["--test-alert"],
+        group="Instead of serving",
+        is_flag=True,
+        help="Send every receiver a test message, say what came of it, and leave.",
+    ),
+    Option(
         ["--check-config"],
         group="Instead of serving",
         is_flag=True,
@@ -172,12 +179,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def answer(once: bool, as_json: bool, check_config: bool, **flags: Any) -> int:  # noqa: ANN401  from click
-    """Serve, print one reading, or check the settings."""
+def answer(once: bool, as_json: bool, test_alert: bool, check_config: bool, **flags: Any) -> int:  # noqa: ANN401  from click
+    """Serve, print one reading, send a test message, or check the settings."""
     if as_json and not once:
         raise click.UsageError("--json says how --once prints; use --once --json")
-    if once and check_config:
-        raise click.UsageError("--once and --check-config cannot be used together; use one of them")
+    chosen = [
+        flag
+        for flag, given in (("--once", once), ("--test-alert", test_alert), ("--check-config", check_config))
+        if given
+    ]
+    if len(chosen) > 1:
+        raise click.UsageError(f"{' and '.join(chosen)} cannot be used together; use one of them")
     if flags.get("demo") and flags.get("replay"):
         raise click.UsageError("--demo and --replay both stand in for this machine; use one of them")
     if flags.get("demo") == "list":
@@ -193,7 +205,9 @@ def answer(once: bool, as_json: bool, check_config: bool, **flags: Any) -> int: 
     from memwatchd import run
     from memwatchd.logs import start_logging
 
-    start_logging("warning" if once else settings.log.level, os.environ)
+    start_logging("warning" if chosen else settings.log.level, os.environ)
+    if test_alert:
+        return run.test_alert(settings)
     if once:
         return run.once(settings, as_json)
     return run.serve(settings, lambda: load(flags, os.environ))

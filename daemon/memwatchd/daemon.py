@@ -7,23 +7,23 @@ import threading
 import time
 from collections.abc import Callable
 
-from memwatch.alerts import Notice
 from memwatch.backends.finder import Finder
 from memwatch.clock import SystemClock
 from memwatch.collector import Roots
 from memwatch.collectors import enlist
 from memwatch.doctor.examiner import Examiner
 from memwatch.monitor import Monitor
+from memwatch.outbox.outbox import Outbox
 from memwatch.pss import PssReader
 from memwatch.sampler import Gatherer, Sampler
-from memwatch.snapshot import Snapshot
 from memwatch.stalltrigger import StallTrigger
+from memwatch_web.alert_view import view_of
+from memwatch_web.alerting import Alerting
 from memwatch_web.background import Shared
 from memwatch_web.inquiries import Inquiries
 from memwatch_web.options import FaceOptions
 from memwatch_web.pages import Pages
 from memwatch_web.stream import Broker
-from memwatch_web.webhook_delivery import close_all, notify
 from memwatchd import wiring
 from memwatchd.reading import first_tick
 from memwatchd.recording.player import PlayedSleep, Player, play_through
@@ -65,11 +65,12 @@ class Daemon:
             lambda: self.monitor.keeper,
             self.monitor.growth,
             lambda: self.monitor.events.latest(SHOWN_EVENTS),
+            alerting=lambda: view_of(self.monitor, self.alerting),
         )
+        self.alerting = self._alerting()
         self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)
-        self.receivers = wiring.receivers_of(settings) if self.player is None else []
         self.service = Notifier()
-        self.monitor.listeners.append(self._tell_receivers)
+        self.monitor.listeners.append(self.alerting.tell)
         self._load = load
         self._stop = threading.Event()
         self._ticking = threading.Thread(target=self.monitor.run, args=(self._stop,), name="tick", daemon=True)
@@ -96,9 +97,10 @@ class Daemon:
         for warning in filter(None, (*self.settings.warnings, wiring.exposure_of(self.settings))):
             log.warning("%s", warning)
         if self.state.complaint:
-            log.log(logging.WARNING if self.state.was_wanted else logging.INFO, "%s", self.state.complaint)
-        for receiver in self.receivers:
-            receiver.start()
+            missed = self.state.was_wanted or self.settings.alerts.recipients
+            log.log(logging.WARNING if missed else logging.INFO, "%s", self.state.complaint)
+        self.alerting.restore()
+        self.alerting.start()
         self.sampler.start()
 
     def first_tick(self) -> None:
@@ -132,7 +134,7 @@ class Daemon:
         if self._ticking.is_alive():
             self._ticking.join(timeout=1.0)
         self.sampler.stop()
-        close_all(self.receivers, 2.0)
+        self.alerting.close(2.0)
         if self.monitor.keeper is not None:
             self.monitor.keeper.stop()
         if self.recorder is not None:
@@ -152,9 +154,14 @@ class Daemon:
             self._use(settings)
         self.service.ready()
 
-    def _tell_receivers(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
-        for notice in notices:
-            notify(self.receivers, notice, snapshot, self.settings.web.url)
+    def _alerting(self) -> Alerting:
+        opened = wiring.open_outbox_of(self.state)
+        for complaint in opened.complaints if opened else ():
+            log.warning("%s", complaint)
+        outbox = Outbox(opened.store, opened.kept) if opened else Outbox(None)
+        receivers = wiring.receivers_of(self.settings, outbox) if self.player is None else []
+        recovered = int(opened.recovered) if opened else 0
+        return Alerting(self.monitor, outbox, receivers, lambda: self.settings.web.url, recovered)
 
     def _use(self, settings: Settings) -> None:
         changes = describe_changes(self.settings, settings)

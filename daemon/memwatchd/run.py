@@ -6,8 +6,10 @@ import asyncio
 import sys
 from collections.abc import Callable
 
+from memwatch_web.alerting import notice_of_test
 from memwatch_web.as_json import snapshot_json, to_bytes
 from memwatch_web.as_text import text_of
+from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.reading import read_machine
 from memwatchd.recording.stream import BadRecording
@@ -40,6 +42,23 @@ def serve(settings: Settings, load: Callable[[], Settings]) -> int:
     finally:
         daemon.stop()
     return EXIT_OK
+
+
+def test_alert(settings: Settings) -> int:
+    """Send every receiver a test message, without the outbox, and print what came of it."""
+    channels = wiring.channels_of(settings)
+    if not channels:
+        print(
+            "memwatchd: no receiver is configured; add [[alerts.webhooks]] to the configuration file",
+            file=sys.stderr,
+        )
+        return EXIT_CONFIGURATION
+    notice, snapshot, failed = notice_of_test(), read_machine(settings), 0
+    for _, channel in channels:
+        answer = channel.send(notice.id, channel.body(notice, snapshot, settings.web.url))
+        failed += not answer.success
+        print(f"{channel.title}: {'delivered' if answer.success else answer.failure}", flush=True)
+    return EXIT_FAILURE if failed else EXIT_OK
 
 
 def once(settings: Settings, as_json: bool) -> int:

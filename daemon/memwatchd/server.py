@@ -108,7 +108,7 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
         daemon.pages,
         daemon.face_options,
         daemon.broker,
-        daemon.receivers,
+        daemon.alerting,
         dates,
         daemon.inquiries,
     )

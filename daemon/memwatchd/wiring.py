@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from memwatch.clock import Clock
 from memwatch.collector import Roots, read_once
 from memwatch.collectors import CollectorOptions
 from memwatch.monitor import Identity, Rules
+from memwatch.outbox.outbox import Outbox
 from memwatch.snapshot import Snapshot
 from memwatch.store.keeper import Keeper
+from memwatch_web.alertmanager import AlertmanagerChannel, alerts_endpoint
+from memwatch_web.apprise_channel import AppriseChannel
+from memwatch_web.channels import Channel, WebhookChannel, context_for
+from memwatch_web.delivery import Receiver, Subscription
 from memwatch_web.options import FaceOptions
-from memwatch_web.webhook_delivery import Receiver
+from memwatch_web.webhook_post import Poster
+from memwatch_web.webhooks import Endpoint
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording
 from memwatchd.recording.player import PlayedClock, Player
 from memwatchd.recording.recorder import Recorder
+from memwatchd.settings.alerts import Alertmanager, Recipient, Webhook
 from memwatchd.settings.model import Settings
 from memwatchd.settings.values import TcpAddress, UnixAddress
 from memwatchd.state import State
+
+if TYPE_CHECKING:
+    from memwatch.outbox.opening import Opened
 
 
 def roots_of(settings: Settings) -> Roots:
@@ -95,17 +107,50 @@ def face_options_of(settings: Settings) -> FaceOptions:
     return FaceOptions(hosts=settings.web.hosts, process_metrics=most)
 
 
-def receivers_of(settings: Settings) -> list[Receiver]:
+def open_outbox_of(state: State) -> Opened | None:
+    """What the state folder holds of alerts; SQLite is loaded only where there is one."""
+    if state.folder is None:
+        return None
+    from memwatch.outbox.opening import open_outbox
+
+    return open_outbox(state.folder, time.time())
+
+
+def receivers_of(settings: Settings, outbox: Outbox) -> list[Receiver]:
+    """Everybody who is told. What they need to be reached (TLS, threads) exists from here on."""
     return [
-        Receiver(
-            webhook.name,
-            webhook.url,
-            webhook.secret,
-            timeout_seconds=webhook.timeout.total_seconds(),
-            allow_link_local=webhook.allow_link_local,
-        )
-        for webhook in settings.alerts.webhooks
+        Receiver(one.name, channel, outbox.box(one.name), subscription_of(one))
+        for one, channel in channels_of(settings)
     ]
+
+
+def channels_of(settings: Settings) -> list[tuple[Recipient, Channel]]:
+    return [*webhooks_of(settings), *alertmanagers_of(settings), *services_of(settings)]
+
+
+def webhooks_of(settings: Settings) -> Iterator[tuple[Recipient, Channel]]:
+    for one in settings.alerts.webhooks:
+        yield one, WebhookChannel(one.name, one.url, one.secret, poster_of(one.url, one))
+
+
+def alertmanagers_of(settings: Settings) -> Iterator[tuple[Recipient, Channel]]:
+    for one in settings.alerts.alertmanagers:
+        endpoint = alerts_endpoint(one.url)
+        poster = poster_of(endpoint, one)
+        yield one, AlertmanagerChannel(one.name, endpoint, poster, one.resend.total_seconds())
+
+
+def services_of(settings: Settings) -> Iterator[tuple[Recipient, Channel]]:
+    for one in settings.alerts.apprise:
+        yield one, AppriseChannel(one.name, one.url.target)
+
+
+def poster_of(endpoint: Endpoint, how: Webhook | Alertmanager) -> Poster:
+    return Poster(endpoint, how.timeout.total_seconds(), how.allow_link_local, context_for(endpoint), time.time)
+
+
+def subscription_of(recipient: Recipient) -> Subscription:
+    return Subscription(frozenset(recipient.events), frozenset(recipient.targets))
 
 
 def identity_of(roots: Roots) -> Identity:

@@ -65,11 +65,6 @@ def _add_part(router: APIRouter, monitor: Monitor, name: str, render: Callable[[
 
 
 def _add_lists(router: APIRouter, monitor: Monitor) -> None:
-    @router.get("/alerts")
-    async def alerts() -> Response:
-        """Alerts that fire or are about to."""
-        return json_response(as_json.alerts_json(monitor.watches), monitor)
-
     @router.get("/events")
     async def events(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
         """What happened, newest first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import mimetypes
-from collections.abc import AsyncIterator, Callable, Iterable, MutableSequence, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, MutableSequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from memwatch import __version__
 from memwatch.monitor import Monitor
 from memwatch_web import problems, who
+from memwatch_web.alert_api import create_alert_router
+from memwatch_web.alerting import Alerting
 from memwatch_web.api import create_router, current, refuse_when_full
 from memwatch_web.as_json import answer_bytes
 from memwatch_web.gate import Gate
 from memwatch_web.inquiries import Inquiries
-from memwatch_web.metrics import Exporter, Notifier, negotiated
+from memwatch_web.metrics import Exporter, negotiated
 from memwatch_web.once import OncePerTick
 from memwatch_web.options import FaceOptions
 from memwatch_web.pages import Pages
@@ -39,7 +41,7 @@ def create_app(
     pages: Pages,
     options: Callable[[], FaceOptions],
     broker: Broker,
-    notifiers: Sequence[Notifier],
+    alerting: Alerting,
     date_headers: MutableSequence[tuple[bytes, bytes]],
     inquiries: Inquiries,
 ) -> ASGIApp:
@@ -54,10 +56,16 @@ def create_app(
     )
     problems.install(app, monitor.simulated)
     exporter = Exporter(
-        __version__, lambda: monitor.watches, notifiers, lambda: options().process_metrics, monitor.files_status
+        __version__,
+        lambda: monitor.watches,
+        alerting.receivers,
+        lambda: options().process_metrics,
+        alerting.outbox_figures,
+        monitor.files_status,
     )
     app.router.routes.insert(0, Route("/metrics", Metrics(monitor, exporter), methods=["GET"]))
     app.include_router(create_router(monitor, broker, inquiries))
+    app.include_router(create_alert_router(monitor, alerting))
     app.include_router(who.create_router(monitor, inquiries))
     _add_health(app, monitor)
     _add_pages(app, monitor, pages, broker)

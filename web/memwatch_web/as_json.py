@@ -10,7 +10,6 @@ from typing import Any
 
 import orjson
 
-from memwatch.alerts import Watch
 from memwatch.backends.model import Backends
 from memwatch.doctor.model import Examination
 from memwatch.events import Event
@@ -256,12 +255,3 @@ def backends_json(found: Backends) -> Json:
 
 def examination_json(found: Examination) -> Json:
     return {"worst": found.worst.value, "checks": [record_json(check) for check in found.checks]}
-
-
-def alerts_json(watches: Mapping[str, Watch]) -> list[Json]:
-    """Alerts that fire or are about to."""
-    return [
-        {"target": target, "rule": "pressure.critical", "state": "firing" if watch.firing else "pending"}
-        for target, watch in watches.items()
-        if watch.firing or watch.since is not None
-    ]

@@ -284,8 +284,44 @@ class Snapshot(Figures):
 
 class Alert(Answer):
     target: str
-    rule: str
+    rule: str = Field(examples=["pressure.critical"])
+    severity: Literal["critical", "warning", "info"]
     state: Literal["pending", "firing"]
+    since: str | None = Field(description="When it began to fire.")
+    since_unix: float | None
+    silenced: bool
+    reasons: list[PressureReason]
+
+
+class Silence(Answer):
+    """Alerts that nobody is told of before it ends."""
+
+    id: str
+    event: str | None = Field(description="Which alerts; null means all.")
+    target: str | None = Field(description="About what; null means anything.")
+    until: str
+    until_unix: float
+    created_unix: float
+    comment: str
+
+
+class Receiver(Answer):
+    """Somebody who is told of alerts, and how that goes."""
+
+    name: str
+    kind: Literal["webhook", "alertmanager", "apprise"]
+    events: list[str]
+    targets: list[str] = Field(description="None means any.")
+    disabled: bool = Field(description="It answered 410; nothing more is sent until a restart.")
+    pending: int
+    outcomes: dict[str, int]
+    failure: str = Field(description="Why the last attempt failed; empty after one that did not.")
+    next_attempt_seconds: float | None
+    last_delivered_unix: float | None
+
+
+class Tested(Answer):
+    receivers: list[str]
 
 
 class Event(Answer):

@@ -29,6 +29,8 @@ SECURITY_HEADERS = (
 
 MOST_REMEMBERED = 1000
 SAFE_METHODS = frozenset({"GET", "HEAD"})
+# What a reverse proxy on this machine adds: then it is somebody else who asks.
+FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})
 LONGEST_NAME = 253 + len(":65535")
 
 
@@ -58,10 +60,11 @@ class Gate:
         if len(named) != 1 or not self._is_known(named[0]):
             await self._refuse(named)(scope, receive, send)
             return
-        if scope["method"] not in SAFE_METHODS and self._is_foreign(scope["headers"]):
-            refusal = problem_response(403, "a page of another site may not change anything here.")
-            await refusal(scope, receive, send)
-            return
+        if scope["method"] not in SAFE_METHODS:
+            refusal = self._refusal_of_change(scope)
+            if refusal is not None:
+                await refusal(scope, receive, send)
+                return
         if scope["method"] == "HEAD":
             # The server leaves the body out by the scope it has kept; only a stream must know not to begin.
             scope = {**scope, "method": "GET", HEAD_ONLY: True}
@@ -89,6 +92,16 @@ class Gate:
                 self._known[header] = known
         return known
 
+    def _refusal_of_change(self, scope: Scope) -> ASGIApp | None:
+        """Why a request that changes something is refused; None where it is not. There is no login yet."""
+        if self._is_foreign(scope["headers"]):
+            return problem_response(403, "a page of another site may not change anything here.")
+        if FORWARDED.intersection(dict(scope["headers"])) or not is_from_here(scope.get("client")):
+            return problem_response(
+                403, "changes are accepted from this machine only: ask at its 127.0.0.1 or its unix socket."
+            )
+        return None
+
     def _is_foreign(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
         """Whether a browser says that another site's page asks. Programs send neither header."""
         fields = dict(headers)
@@ -105,6 +118,18 @@ class Gate:
         return problem_response(
             400, f"Host {name!r} is not a name of this machine. To allow it, add it to hosts under [web]."
         )
+
+
+def is_from_here(client: Sequence[object] | None) -> bool:
+    """Whether a request comes from this machine: over a unix socket, or from a loopback address."""
+    if not client or not client[0]:
+        return True
+    try:
+        address = ipaddress.ip_address(str(client[0]))
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def host_of(header: str) -> str:

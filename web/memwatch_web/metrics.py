@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol
@@ -13,10 +14,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from memwatch.accounting.driver_errors import homeless
-from memwatch.alerts import Watch
+from memwatch.alerts import Key, Watch
+from memwatch.conditions import CRITICAL, SEVERITY
 from memwatch.model import Absent, Process
 from memwatch.snapshot import CollectorStatus, Level, Snapshot, StallTime
 from memwatch.store.files import FilesStatus
+from memwatch_web.options import OutboxFigures
 
 PREFIX = "memwatch_"
 
@@ -40,9 +43,10 @@ class Exporter(Collector):
     def __init__(
         self,
         version: str,
-        watches: Callable[[], Mapping[str, Watch]],
+        watches: Callable[[], Mapping[Key, Watch]],
         notifiers: Sequence[Notifier] = (),
         most_processes: Callable[[], int] = lambda: 0,
+        outbox: Callable[[], OutboxFigures | None] = lambda: None,
         files: Callable[[], FilesStatus | None] = lambda: None,
     ) -> None:
         self.snapshot: Snapshot | None = None
@@ -50,6 +54,7 @@ class Exporter(Collector):
         self._watches = watches
         self._notifiers = notifiers
         self._most_processes = most_processes
+        self._outbox = outbox
         self._files = files
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -93,13 +98,10 @@ class Exporter(Collector):
         yield InfoMetricFamily(PREFIX + "build", "Version of memwatchd; whether the figures are simulated.", labels)
 
     def _alert_families(self) -> Iterator[Metric]:
-        firing = sum(watch.firing for watch in self._watches().values())
-        yield gauge(
-            "alerts_firing",
-            "Alerts firing now.",
-            [(("pressure.critical", "critical"), firing)],
-            ("rule", "severity"),
-        )
+        firing = Counter({CRITICAL: 0})
+        firing.update(rule for (rule, _), watch in self._watches().items() if watch.firing)
+        rows: list[Row] = [((rule, SEVERITY[rule]), count) for rule, count in firing.items()]
+        yield gauge("alerts_firing", "Alerts firing now.", rows, ("rule", "severity"))
         yield counter(
             "notifications",
             "Notifications by what became of them.",
@@ -108,6 +110,13 @@ class Exporter(Collector):
         )
         pending = [((n.name,), n.pending()) for n in self._notifiers]
         yield gauge("notifications_pending", "Notifications not delivered yet.", pending, ("receiver",))
+        outbox = self._outbox() if self._notifiers else None
+        durable = [((), int(outbox.durable))] if outbox else []
+        yield gauge("outbox_durable", "1 if notifications not delivered yet survive a restart.", durable)
+        errors = [((), outbox.errors)] if outbox else []
+        yield counter("outbox_errors", "How often the disk refused to keep notifications.", errors)
+        anew = [((), outbox.recovered)] if outbox else []
+        yield counter("outbox_recovered", "Damaged files that were set aside, or damaged parts left out.", anew)
 
 
 def gauge(name: str, text: str, rows: Iterable[Row], labels: Sequence[str] = ()) -> Metric:

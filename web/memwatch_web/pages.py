@@ -18,6 +18,7 @@ from memwatch.snapshot import Snapshot
 from memwatch.store.ending import LastWords
 from memwatch.store.keeper import Keeper
 from memwatch_web import wording
+from memwatch_web.alert_view import AlertView
 from memwatch_web.bars import bars_of
 from memwatch_web.devices import entries_of
 from memwatch_web.glance import by_footprint, cuda_free_of, has_figures, latest_of, room_of, worst_of
@@ -25,8 +26,9 @@ from memwatch_web.holders import who_of
 from memwatch_web.last_words import picture_of
 
 TEMPLATES = Path(__file__).parent / "templates"
-PATHS = {"overview": "/", "processes": "/processes", "devices": "/devices", "about": "/about"}
+PATHS = {"overview": "/", "processes": "/processes", "devices": "/devices", "alerts": "/alerts", "about": "/about"}
 TOP_PROCESSES = 10
+SILENCE_SPANS = ((3600, "1 h"), (28_800, "8 h"), (86_400, "1 d"))
 # What templates say `figure | size` with.
 WORDS = (
     "age",
@@ -66,8 +68,9 @@ class Pages:
         keeper: Callable[[], Keeper | None] = lambda: None,
         growth: Growth | None = None,
         events: Callable[[], Sequence[Event]] = tuple,
+        alerting: Callable[[], AlertView] = AlertView,
     ) -> None:
-        self._rules, self._events = rules, events
+        self._rules, self._events, self._alerting = rules, events, alerting
         self._keeper = keeper
         self._growth = growth or Growth()
         self._cpu = CpuShare()
@@ -96,7 +99,7 @@ class Pages:
     def last_words(self, words: LastWords | None, simulated: bool = False) -> bytes:
         """The final two minutes of the run before this one."""
         template = self._environment.get_template("last-words.html")
-        picture = picture_of(words) if words else None
+        picture = picture_of(words) if words and words.samples else None
         return template.render(page="last-words", words=words, picture=picture, simulated=simulated).encode()
 
     def _context(self, name: str, snapshot: Snapshot) -> dict[str, Any]:
@@ -121,6 +124,8 @@ class Pages:
             "cuda_free": cuda_free_of(snapshot),
             "events": self._events(),
             "entries": entries_of(snapshot) if name == "devices" else (),
+            "alerting": self._alerting() if name == "alerts" else None,
+            "silence_spans": SILENCE_SPANS,
         }
 
 

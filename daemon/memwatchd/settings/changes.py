@@ -9,7 +9,8 @@ from datetime import timedelta
 
 from pydantic import BaseModel
 
-from memwatchd.settings.model import Sections, Webhook
+from memwatchd.settings.alerts import Recipient
+from memwatchd.settings.model import Sections
 from memwatchd.settings.values import duration_text
 
 Path = tuple[str, ...]
@@ -29,6 +30,8 @@ NEED_RESTART = (
     "processes.interval",
     "processes.command_lines",
     "alerts.webhooks",
+    "alerts.alertmanagers",
+    "alerts.apprise",
     "collectors",
 )
 
@@ -66,7 +69,7 @@ def text_at(values: Mapping[Path, object], path: Path) -> str:
 
 
 def flat(settings: Sections) -> Iterator[tuple[Path, object]]:
-    """Every setting with its path; webhooks go by their names."""
+    """Every setting with its path; receivers go by their names."""
     for section in Sections.model_fields:
         yield from _flat((section,), getattr(settings, section))
 
@@ -78,9 +81,9 @@ def _flat(path: Path, value: object) -> Iterator[tuple[Path, object]]:
     elif isinstance(value, Mapping):
         for name, inner in value.items():
             yield from _flat((*path, name), inner)
-    elif isinstance(value, tuple) and any(isinstance(item, Webhook) for item in value):
-        for webhook in value:
-            yield from _flat((*path, webhook.name), webhook)
+    elif isinstance(value, tuple) and any(isinstance(item, Recipient) for item in value):
+        for recipient in value:
+            yield from _flat((*path, recipient.name), recipient)
     else:
         yield path, value
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, PlainSerializer, model_validator
+from pydantic import BeforeValidator, Field, InstanceOf, model_validator
 
-from memwatch.alerts import AlertRules
 from memwatch.leaks import LeakRules
 from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
-from memwatch_web.webhooks import Endpoint, Secret, endpoint_of
-from memwatchd.settings.secret import secret_from
+from memwatchd.settings.alerts import Alerts
+from memwatchd.settings.section import Duration, Section, checked_url, seconds
 from memwatchd.settings.values import (
     Accepts,
     KeyPath,
@@ -23,7 +21,6 @@ from memwatchd.settings.values import (
     address_of,
     allowed_host_of,
     bytes_of,
-    duration_of,
     folder_of,
     new_folder_of,
     program_of,
@@ -32,37 +29,11 @@ from memwatchd.settings.values import (
     tuple_of,
 )
 
-
-def checked_endpoint(value: object) -> Endpoint:
-    if not isinstance(value, str):
-        raise Refused
-    try:
-        return endpoint_of(value)
-    except ValueError as error:
-        raise Refused(str(error)) from None
-
-
-def checked_url(value: object) -> str:
-    checked_endpoint(value)
-    return str(value).rstrip("/")
-
-
 DEMOS = ("dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", "rtx4090", "macbook")
-Duration = Annotated[timedelta, BeforeValidator(duration_of)]
 Percent = Annotated[float, Field(gt=0, le=100)]
 Folder = Annotated[Path, BeforeValidator(folder_of), Accepts("a folder that exists")]
 Address = Annotated[InstanceOf[TcpAddress] | InstanceOf[UnixAddress], BeforeValidator(address_of)]
 HostName = Annotated[str, BeforeValidator(allowed_host_of)]
-
-
-def seconds(number: float) -> timedelta:
-    return timedelta(seconds=number)
-
-
-class Section(BaseModel):
-    """A table of the configuration file: only what is declared, and not to be changed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
 
 class Web(Section):
@@ -204,56 +175,6 @@ class Processes(Section):
     @property
     def leak_rules(self) -> LeakRules:
         return LeakRules(self.leak_window.total_seconds(), self.leak_least)
-
-
-class Webhook(Section):
-    name: Annotated[
-        str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$"), Accepts("made of a to z, 0 to 9, - and _", '"operators"')
-    ]
-    url: Annotated[
-        InstanceOf[Endpoint],
-        BeforeValidator(checked_endpoint),
-        PlainSerializer(str),
-        Accepts("a URL", '"https://example.com/hook"', shown=False),
-    ]
-    secret: Annotated[
-        InstanceOf[Secret],
-        BeforeValidator(secret_from),
-        PlainSerializer(str),
-        Accepts(
-            "file:/PATH, env:NAME, or whsec_ and the base64 of 24 to 64 bytes",
-            '"file:/etc/memwatchd/webhook-secret"',
-            shown=False,
-        ),
-    ]
-    timeout: Duration = Field(default=seconds(15), ge=seconds(1), le=seconds(60))
-    allow_link_local: bool = False
-
-
-class Alerts(Section):
-    pending_for: Duration = Field(default=seconds(5), ge=seconds(0), le=seconds(3600))
-    gpu_pending_for: Duration = Field(default=seconds(60), ge=seconds(0), le=seconds(3600))
-    resolve_after: Duration = Field(default=seconds(60), ge=seconds(0), le=seconds(86_400))
-    webhooks: Annotated[
-        tuple[Webhook, ...],
-        BeforeValidator(tuple_of),
-        Accepts("a list of tables, each beginning with [[alerts.webhooks]]", "[[alerts.webhooks]]", shown=False),
-    ] = ()
-
-    @property
-    def rules(self) -> AlertRules:
-        times = (self.pending_for, self.resolve_after, self.gpu_pending_for)
-        return AlertRules(*(time.total_seconds() for time in times))
-
-    @model_validator(mode="after")
-    def _refuse_twins(self) -> Alerts:
-        names = [webhook.name for webhook in self.webhooks]
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                raise Refused(
-                    f'another webhook is named "{name}"; use a name of its own', (("webhooks", index, "name"),)
-                )
-        return self
 
 
 class Collector(Section):
