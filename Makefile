@@ -10,7 +10,8 @@ RUN_ARGS ?=
 TORCH ?= torch
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format bench bench-alerts screenshots test-lowest test-pythons test-torch soak crash build clean \
+.PHONY: help run test lint format bench bench-alerts screenshots test-lowest test-pythons test-torch soak crash scale \
+	test-image build clean \
 	tools bench-tools
 
 help:
@@ -21,6 +22,8 @@ help:
 	@echo "make bench-alerts how long after the tick an alert arrives, and what a hundred kills cost"
 	@echo "make screenshots  the pages as PNG files under out/screenshots"
 	@echo "make soak         accelerated run: memory and descriptors must stay flat (15 minutes)"
+	@echo "make scale        500 machines for one Prometheus: scrapes, memory, rules (7 minutes)"
+	@echo "make test-image   the steps of deploy/Dockerfile for real, without a container engine (root, Debian; 3 minutes)"
 	@echo "make crash        SIGKILL under critical pressure, two hundred times: one tick may be lost"
 	@echo "make test-pythons the tests on every Python 3.10 to 3.14 found here"
 	@echo "make test-lowest  the tests with the oldest dependencies that are allowed"
@@ -55,6 +58,14 @@ screenshots: $(VENV)/.test tools
 soak: $(VENV)/.test
 	$(BIN)/python tests/soak.py $(SOAK_ARGS)
 
+scale: $(VENV)/.test
+	@sh tests/tools/need.sh prometheus
+	$(BIN)/python tests/scale.py $(SCALE_ARGS)
+
+test-image: $(VENV)/.test
+	@sh tests/tools/need.sh debootstrap
+	$(BIN)/python tests/image.py out/image
+
 crash: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python tests/crash_loop.py $(CRASH_ARGS)
 
@@ -73,7 +84,7 @@ build: $(VENV)/.test
 	$(BIN)/python -m build --no-isolation
 
 tools:
-	@sh tests/tools/need.sh chromium prometheus prometheus-alertmanager openssl procps gcc libc6-dev pocl-opencl-icd
+	@sh tests/tools/need.sh chromium prometheus prometheus-alertmanager victoria-metrics kubernetes-client openssl procps gcc libc6-dev pocl-opencl-icd
 
 bench-tools:
 	@sh tests/tools/need.sh prometheus-node-exporter wrk

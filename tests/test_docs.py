@@ -18,6 +18,7 @@ from memwatch.snapshot import Kernel, Machine, SelfUse, Snapshot, Stalls, StallT
 from memwatch.store.files import FilesStatus
 from memwatch_web.metrics import PREFIX, Exporter
 from memwatch_web.openapi import ANSWERS
+from memwatch_web.options import OutboxFigures
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -42,7 +43,8 @@ def exported_names() -> set[str]:
         processes=(process,),
     )
     files = FilesStatus(Path("/"), 0, 0, 0, 0, 0.0, 0, 0, 0, (), "")
-    exporter = Exporter("1", dict, (), lambda: True, lambda: files)
+    outbox = OutboxFigures(True, 0, 0)
+    exporter = Exporter("1", dict, (), lambda: 1, lambda: outbox, lambda: files)
     suffix = {"counter": "_total", "info": "_info"}
     return {family.name.removeprefix(PREFIX) + suffix.get(family.type, "") for family in exporter.families(full)}
 

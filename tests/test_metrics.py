@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
@@ -15,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from daemon_process import RunningDaemon, running_daemon
 from fakes import GIB, ram
+from machine_folders import FOLDER
 from memwatch.model import Absent, PoolKind, Process, Quality, Share, ShareKind
 from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Reason, SelfUse, Snapshot
 from memwatch_web.metrics import Exporter
@@ -30,8 +32,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
         yield running
 
 
-def rendered(snapshot: Snapshot, with_processes: bool = False) -> str:
-    exporter = Exporter("1.2.3", dict, (), lambda: with_processes)
+def rendered(snapshot: Snapshot, most_processes: int = 0) -> str:
+    exporter = Exporter("1.2.3", dict, (), lambda: most_processes)
     text = exporter.render(snapshot, generate_latest).decode()
     return "\n".join(line for line in text.splitlines() if line.startswith("memwatch_"))
 
@@ -50,6 +52,18 @@ def test_promtool_finds_nothing_to_complain_about(daemon: RunningDaemon) -> None
 
     assert lint.returncode == 0, lint.stdout.decode() + lint.stderr.decode()
     assert lint.stderr == b""
+
+
+@pytest.mark.parametrize(
+    "file", sorted(FOLDER.glob("*/metrics*.txt")), ids=lambda file: f"{file.parent.name}/{file.stem}"
+)
+def test_promtool_finds_nothing_on_any_machine(file: Path) -> None:
+    """Every family that any simulated machine has, with no line filtered out."""
+    lint = subprocess.run(
+        ["promtool", "check", "metrics"], input=file.read_bytes(), capture_output=True, check=False
+    )
+
+    assert (lint.returncode, lint.stdout, lint.stderr) == (0, b"", b"")
 
 
 def test_both_formats_parse_and_agree(daemon: RunningDaemon) -> None:
@@ -154,6 +168,6 @@ def test_processes_are_exported_only_when_asked_for() -> None:
     shot = snapshot_of(processes=(process,))
 
     assert "process_memory" not in rendered(shot)
-    text = rendered(shot, with_processes=True)
+    text = rendered(shot, most_processes=1)
     labels = 'container="",name="py\\"thon\\n",pid="42",unit="x.service",where="rss"'
     assert f"memwatch_process_memory_bytes{{{labels}}} 1.073741824e+09" in text

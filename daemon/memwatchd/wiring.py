@@ -103,7 +103,8 @@ def keeper_of(settings: Settings, state: State, clock: Clock, identity: Identity
 
 
 def face_options_of(settings: Settings) -> FaceOptions:
-    return FaceOptions(hosts=settings.web.hosts, process_metrics=settings.processes.metrics)
+    most = settings.processes.top if settings.processes.metrics else 0
+    return FaceOptions(hosts=settings.web.hosts, process_metrics=most)
 
 
 def open_outbox_of(state: State) -> Opened | None:

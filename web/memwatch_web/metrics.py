@@ -45,7 +45,7 @@ class Exporter(Collector):
         version: str,
         watches: Callable[[], Mapping[Key, Watch]],
         notifiers: Sequence[Notifier] = (),
-        with_processes: Callable[[], bool] = lambda: False,
+        most_processes: Callable[[], int] = lambda: 0,
         outbox: Callable[[], OutboxFigures | None] = lambda: None,
         files: Callable[[], FilesStatus | None] = lambda: None,
     ) -> None:
@@ -53,7 +53,7 @@ class Exporter(Collector):
         self._version = version
         self._watches = watches
         self._notifiers = notifiers
-        self._with_processes = with_processes
+        self._most_processes = most_processes
         self._outbox = outbox
         self._files = files
         self._registry = CollectorRegistry(auto_describe=False)
@@ -79,8 +79,8 @@ class Exporter(Collector):
         yield from device_families(snapshot)
         yield from pressure_families(snapshot)
         yield from kernel_families(snapshot)
-        if self._with_processes():
-            yield from process_families(snapshot)
+        if most := self._most_processes():
+            yield from process_families(snapshot, most)
         yield from collector_families(snapshot)
         yield from self._own_families(snapshot)
         yield from self._alert_families()
@@ -173,6 +173,9 @@ def device_families(snapshot: Snapshot) -> Iterator[Metric]:
         words = ["" if isinstance(value, Absent) else str(getattr(value, "value", value)) for value in values]
         info.add_metric(words, {})
     yield info
+    up = [((device.id,), int(device.state == "ok")) for device in snapshot.devices]
+    text = "1 if a device answers, 0 if it is lost, missing or needs a reset; its other figures are absent then."
+    yield gauge("device_up", text, up, ("device",))
     rows = [((device.id,), device.headroom_bytes) for device in snapshot.devices]
     yield gauge("device_headroom_bytes", "What a device could allocate right now.", rows, ("device",))
     frees = [((device.id, api), size) for device in snapshot.devices for api, size in device.api_free_bytes.items()]
@@ -284,9 +287,15 @@ def stall_families(snapshot: Snapshot) -> Iterator[Metric]:
     yield counter("psi_stalled_seconds", "Time lost to waiting for memory since boot.", totals, ("kind",))
 
 
-def process_families(snapshot: Snapshot) -> Iterator[Metric]:
+def process_families(snapshot: Snapshot, most: int) -> Iterator[Metric]:
+    """The largest. A snapshot also has everybody who holds memory of a GPU, however many they are."""
+
+    def size(process: Process) -> int:
+        return -1 if isinstance(process.footprint_bytes, Absent) else process.footprint_bytes
+
     labels = ("pid", "name", "unit", "container", "where")
-    rows = [row for process in snapshot.processes for row in process_rows(process)]
+    largest = sorted(snapshot.processes, key=size, reverse=True)[:most]
+    rows = [row for process in largest for row in process_rows(process)]
     yield gauge("process_memory_bytes", "Memory of one of the largest processes, by where it lies.", rows, labels)
 
 

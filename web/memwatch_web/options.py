@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FaceOptions:
-    """May change while the faces are served. `hosts` are further names this machine answers to."""
+    """May change while the faces are served.
+
+    `hosts` are further names this machine answers to; `process_metrics` is how many processes /metrics names.
+    """
 
     hosts: tuple[str, ...] = ()
-    process_metrics: bool = False
+    process_metrics: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,184 @@
+"""Panels in our manner, made with Grafana's own builders; each comes with a sentence on how to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from grafana_foundation_sdk.builders import common as style
+from grafana_foundation_sdk.builders import dashboard, heatmap, prometheus, stat, statetimeline, table, timeseries
+from grafana_foundation_sdk.models import common
+from grafana_foundation_sdk.models import prometheus as query_model
+from grafana_foundation_sdk.models.dashboard import (
+    DashboardCursorSync,
+    DashboardLinkType,
+    DataSourceRef,
+    DataTransformerConfig,
+    DynamicConfigValue,
+    Threshold,
+    ThresholdsMode,
+    ValueMap,
+    ValueMappingResult,
+    VariableOption,
+    VariableRefresh,
+    VariableSort,
+)
+
+DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
+GREEN, YELLOW, ORANGE, RED = "green", "yellow", "orange", "red"
+LEVELS = ValueMap(
+    options={
+        str(number): ValueMappingResult(text=text, color=color, index=number)
+        for number, (text, color) in enumerate(
+            (("low", GREEN), ("medium", YELLOW), ("high", ORANGE), ("critical", RED))
+        )
+    }
+)
+UP = ValueMap(
+    options={
+        "0": ValueMappingResult(text="does not answer", color=RED, index=0),
+        "1": ValueMappingResult(text="answers", color=GREEN, index=1),
+    }
+)
+# Where levels begin; a machine may have others, so lines are drawn and nothing is judged by them.
+USE = ((None, GREEN), (0.6, YELLOW), (0.8, ORANGE), (0.95, RED))
+
+Queries = Mapping[str, str]
+Panel = TypeVar("Panel", heatmap.Panel, stat.Panel, statetimeline.Panel, table.Panel, timeseries.Panel)
+
+
+def thresholds(steps: Sequence[tuple[float | None, str]]) -> dashboard.ThresholdsConfig:
+    marks = [Threshold(value=value, color=color) for value, color in steps]
+    return dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(marks)
+
+
+def targets(queries: Queries, instant: bool = False) -> list[prometheus.Dataquery]:
+    """Queries by their legends; those of tables and figures are asked for one moment."""
+    built = []
+    for place, (legend, expression) in enumerate(queries.items()):
+        query = prometheus.Dataquery().ref_id(chr(ord("A") + place)).datasource(DATASOURCE).expr(expression)
+        built.append(query.instant().legend_format(legend) if instant else query.range().legend_format(legend))
+    return built
+
+
+def common_parts(panel: Panel, title: str, text: str, size: tuple[int, int], missing: str | None) -> Panel:
+    width, height = size
+    panel.title(title).description(text).datasource(DATASOURCE).span(width).height(height)
+    return panel.no_value(missing) if missing else panel
+
+
+def lines(
+    title: str, text: str, queries: Queries, unit: str = "bytes", width: int = 12, missing: str | None = None
+) -> timeseries.Panel:
+    """Lines over time from zero. `missing`: why a machine may have none of them."""
+    panel = common_parts(timeseries.Panel(), title, text, (width, 8), missing).unit(unit).min(0)
+    panel.fill_opacity(8).span_nulls(False).show_points(common.VisibilityMode.NEVER)
+    panel.legend(
+        style.VizLegendOptions()
+        .display_mode(common.LegendDisplayMode.TABLE)
+        .placement(common.LegendPlacement.BOTTOM)
+        .show_legend(True)
+        .calcs(["lastNotNull", "max"])
+    )
+    panel.tooltip(style.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI).sort(common.SortOrder.DESCENDING))
+    for query in targets(queries):
+        panel.with_target(query)
+    return panel
+
+
+def stacked(panel: timeseries.Panel) -> timeseries.Panel:
+    """Only what may be added up is ever stacked."""
+    return panel.stacking(style.StackingConfig().mode(common.StackingMode.NORMAL)).fill_opacity(30)
+
+
+def dashed(panel: timeseries.Panel, pattern: str) -> timeseries.Panel:
+    """Sizes and limits: dashed, unfilled, and not part of a stack."""
+    return panel.override_by_regexp(
+        pattern,
+        [
+            DynamicConfigValue("custom.lineStyle", {"fill": "dash", "dash": [8, 6]}),
+            DynamicConfigValue("custom.fillOpacity", 0),
+            DynamicConfigValue("custom.stacking", {"mode": "none"}),
+        ],
+    )
+
+
+def figure(
+    title: str,
+    text: str,
+    queries: Queries,
+    unit: str = "bytes",
+    missing: str | None = None,
+    steps: Sequence[tuple[float | None, str]] = ((None, GREEN),),
+    width: int = 4,
+    spark: bool = False,
+) -> stat.Panel:
+    """One figure per series, as large as it fits."""
+    panel = common_parts(stat.Panel(), title, text, (width, 5), missing).unit(unit).thresholds(thresholds(steps))
+    panel.reduce_options(style.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
+    panel.color_mode(common.BigValueColorMode.BACKGROUND if len(steps) > 1 else common.BigValueColorMode.VALUE)
+    panel.graph_mode(common.BigValueGraphMode.AREA if spark else common.BigValueGraphMode.NONE)
+    for query in targets(queries, instant=not spark):
+        panel.with_target(query)
+    return panel
+
+
+def states(
+    title: str, text: str, queries: Queries, words: ValueMap, width: int = 12, missing: str | None = None
+) -> statetimeline.Panel:
+    """Coloured bars: which state, from when to when."""
+    panel = common_parts(statetimeline.Panel(), title, text, (width, 8), missing).mappings([words])
+    panel.show_value(common.VisibilityMode.NEVER).merge_values(True).row_height(0.8)
+    for query in targets(queries):
+        panel.with_target(query)
+    return panel
+
+
+def rows(
+    title: str,
+    text: str,
+    queries: Queries,
+    columns: Mapping[str, str],
+    width: int = 12,
+    missing: str | None = None,
+    sort_by: Sequence[str] = (),
+) -> table.Panel:
+    """A table: `columns` names the labels and values (`Value`, or `Value #A`, …) to show, in order."""
+    panel = common_parts(table.Panel(), title, text, (width, 9), missing)
+    for query in targets(queries, instant=True):
+        panel.with_target(query.format(query_model.PromQueryFormat.TABLE))
+    if len(queries) > 1:
+        panel.with_transformation(DataTransformerConfig("merge", options={}))
+    panel.with_transformation(
+        DataTransformerConfig("filterFieldsByName", options={"include": {"names": list(columns)}})
+    )
+    order = {name: place for place, name in enumerate(columns)}
+    panel.with_transformation(
+        DataTransformerConfig("organize", options={"indexByName": order, "renameByName": dict(columns)})
+    )
+    panel.sort_by([style.TableSortByFieldState().display_name(column).desc(True) for column in sort_by])
+    return panel
+
+
+def column(panel: table.Panel, name: str, **properties: object) -> table.Panel:
+    """How one column is shown: `unit`, `mappings`, `links`, `color`."""
+    values = [DynamicConfigValue(key.replace("__", "."), value) for key, value in properties.items()]
+    return panel.override_by_name(name, values)
+
+
+def variable(name: str, label: str, query: str, several: bool) -> dashboard.QueryVariable:
+    built = dashboard.QueryVariable(name).label(label).query({"query": query, "refId": name}).datasource(DATASOURCE)
+    built.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).sort(VariableSort.ALPHABETICAL_ASC)
+    if several:
+        # Without a value of its own, All is every job that has memwatchd, and no other.
+        built.multi(True).include_all(True).current(VariableOption(text="All", value="$__all", selected=True))
+    return built
+
+
+def board(uid: str, title: str, text: str, other: tuple[str, str]) -> dashboard.Dashboard:
+    """A dashboard that any Prometheus can be chosen for, with a way to its sister."""
+    built = dashboard.Dashboard(title).uid(uid).description(text).tags(["memwatch"]).editable()
+    built.refresh("30s").time("now-3h", "now").timezone("browser").tooltip(DashboardCursorSync.CROSSHAIR)
+    built.with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
+    link = dashboard.DashboardLink(other[0]).url(f"/d/{other[1]}").type(DashboardLinkType.LINK)
+    return built.link(link.keep_time(True).include_vars(False))

@@ -1,0 +1,186 @@
+"""The dashboard of many machines: which are worst, how much is left, and where something would fit."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders import common as style
+from grafana_foundation_sdk.builders import dashboard, heatmap
+from grafana_foundation_sdk.builders.dashboard import Row
+from grafana_foundation_sdk.models.common import HeatmapCalculationMode
+
+from board import (
+    DATASOURCE,
+    LEVELS,
+    ORANGE,
+    RED,
+    USE,
+    YELLOW,
+    board,
+    column,
+    common_parts,
+    figure,
+    lines,
+    rows,
+    stacked,
+    targets,
+    variable,
+)
+
+UID = "memwatch-fleet"
+J = '{job=~"$job"}'
+# A GPU's own memory is filled on purpose: what is critical there is no machine in need.
+SHARED = '{job=~"$job",target!~"gpu[0-9]+([.]mig[0-9]+)?"}'
+LEVEL = f"max by (job, instance) (memwatch_pressure_level{SHARED})"
+WORDS = ("low", "medium", "high", "critical")
+
+
+def fleet() -> dashboard.Dashboard:
+    text = "All machines that memwatchd watches: worst first, what is left, and where a model would fit."
+    built = board(UID, "memwatch: fleet", text, ("Machine", "memwatch-machine"))
+    built.with_variable(variable("job", "Job", "label_values(memwatch_build_info, job)", several=True))
+    needed = dashboard.TextBoxVariable("need").label("Fits (GiB)").default_value("20")
+    built.with_variable(needed)
+    for add in (summary, worst, room, trouble):
+        add(built)
+    return built
+
+
+def summary(built: dashboard.Dashboard) -> None:
+    watched = {"machines": f"count(up{J})"}
+    built.with_panel(figure("Machines", "Known to Prometheus.", watched, "none", width=3))
+    down = {"down": f"count(up{J} == 0) or vector(0)"}
+    bad = ((None, "green"), (1, RED))
+    built.with_panel(
+        figure("Not answering", "Prometheus gets no answer from their memwatchd.", down, "none", steps=bad, width=3)
+    )
+    for word, number, color in (("Critical", 3, RED), ("High", 2, ORANGE), ("Medium", 1, YELLOW)):
+        queries = {word: f"count({LEVEL} == {number}) or vector(0)"}
+        text = "Machines whose worst pool or limit is at this level; GPUs' own memory aside."
+        built.with_panel(figure(word, text, queries, "none", steps=((None, "green"), (1, color)), width=3))
+    size = {"size": f"sum(memwatch_pool_size_bytes{J})"}
+    built.with_panel(figure("Memory", "All pools of all machines.", size, width=3))
+    left = {"available": f"sum(memwatch_pool_available_bytes{J})"}
+    built.with_panel(figure("Available", "Over all, in pieces: see where it lies.", left, width=3))
+    used = {"used": f"sum(memwatch_pool_used_bytes{J}) / sum(memwatch_pool_size_bytes{J})"}
+    built.with_panel(
+        figure("Used", "Used part of all pools of all machines.", used, "percentunit", steps=USE, width=3)
+    )
+
+
+def worst(built: dashboard.Dashboard) -> None:
+    built.with_row(Row("Worst machines first"))
+    queries = {
+        "level": LEVEL,
+        "used": f"max by (job, instance) (memwatch_pressure_ratio{SHARED})",
+        "available": f'sum by (job, instance) (memwatch_pool_available_bytes{J[:-1]},kind="system_ram"}})',
+        "full": f"min by (job, instance) (memwatch_seconds_to_full{SHARED})",
+        "unattributed": f"sum by (job, instance) (memwatch_pool_unattributed_bytes{J})",
+    }
+    columns = {
+        "instance": "machine",
+        "Value #A": "pressure",
+        "Value #B": "used",
+        "Value #C": "available",
+        "Value #D": "full in",
+        "Value #E": "unattributed",
+    }
+    text = "By level, then by use. The name leads to the machine's own dashboard."
+    # Where no machine has a trend, the column "full in" is missing and the table is whole.
+    panel = rows("Machines", text, queries, columns, 16, sort_by=("pressure", "used"))
+    links = [{"title": "Open", "url": "/d/memwatch-machine?var-instance=${__value.text}&${__url_time_range}"}]
+    column(panel, "machine", links=links)
+    column(panel, "pressure", mappings=[LEVELS], custom__cellOptions={"type": "color-background"})
+    column(panel, "used", unit="percentunit", decimals=1)
+    for name in ("available", "unattributed"):
+        column(panel, name, unit="bytes")
+    built.with_panel(column(panel, "full in", unit="s"))
+    alerts = {"": 'ALERTS{alertstate="firing",job=~"$job"}'}
+    names = {
+        "severity": "severity",
+        "alertname": "alert",
+        "instance": "machine",
+        "target": "target",
+        "device": "device",
+    }
+    text = "From the rules in deploy/prometheus/rules."
+    built.with_panel(rows("Firing", text, alerts, names, 8, "nothing fires", ("severity",)))
+    built.with_panel(heat())
+    by_level = {word: f"count({LEVEL} == {number}) or vector(0)" for number, word in enumerate(WORDS)}
+    built.with_panel(
+        stacked(lines("Machines by level", "Each machine once, by its worst pool or limit.", by_level, "none"))
+    )
+
+
+def heat() -> heatmap.Panel:
+    queries = {"{{instance}}": f"max by (instance) (memwatch_pressure_ratio{SHARED})"}
+    text = "How many machines were how full: dark where many are. A band that climbs is the fleet filling up."
+    panel = common_parts(heatmap.Panel(), "Pressure heat map", text, (12, 8), None)
+    buckets = style.HeatmapCalculationBucketConfig().mode(HeatmapCalculationMode.SIZE).value("0.05")
+    panel.calculate(True).calculation(style.HeatmapCalculationOptions().y_buckets(buckets))
+    panel.y_axis(heatmap.YAxisConfig().unit("percentunit").min(0).max(1)).datasource(DATASOURCE)
+    for query in targets(queries):
+        panel.with_target(query)
+    return panel
+
+
+def room(built: dashboard.Dashboard) -> None:
+    built.with_row(Row("Room"))
+    size = {
+        "{{kind}} used": f"sum by (kind) (memwatch_pool_used_bytes{J})",
+        "{{kind}} available": f"sum by (kind) (memwatch_pool_available_bytes{J})",
+    }
+    text = "Pools over all machines: stacked, all there is."
+    built.with_panel(stacked(lines("Headroom of the fleet", text, size)))
+    identity = f"memwatch_device_info{J}"
+    fits = (
+        f"sort_desc(memwatch_device_headroom_bytes{J} >= $need * 1024 * 1024 * 1024)"
+        f" * on (job, instance, device) group_left (name, architecture) {identity}"
+    )
+    names = {
+        "instance": "machine",
+        "device": "device",
+        "name": "name",
+        "architecture": "memory",
+        "Value": "can allocate",
+    }
+    text = "Devices that could allocate what stands above, the roomiest first. Those of a unified machine share."
+    panel = rows("Where does it fit", text, {"": fits}, names, 12, "nowhere", ("can allocate",))
+    built.with_panel(column(panel, "can allocate", unit="bytes"))
+
+
+def trouble(built: dashboard.Dashboard) -> None:
+    built.with_row(Row("Trouble"))
+    nobody = {"{{instance}}": f"topk(10, sum by (instance) (memwatch_pool_unattributed_bytes{J}))"}
+    text = "Used memory that nobody known holds: what grows here is a driver's or the kernel's leak."
+    built.with_panel(lines("Unattributed, the ten largest", text, nobody))
+    kills = {"{{instance}}": f"topk(10, increase(memwatch_kernel_oom_kills_total{J}[$__rate_interval]))"}
+    built.with_panel(
+        lines(
+            "OOM kills",
+            "Processes that kernels killed for want of memory; the ten machines with the most.",
+            kills,
+            "none",
+            missing="not told",
+        )
+    )
+    waits = {"{{instance}}": f'topk(10, memwatch_psi_share_ratio{J[:-1]},kind="full",window="60s"}})'}
+    text = "Part of the last minute in which all tasks of a machine waited for memory."
+    built.with_panel(lines("Time lost waiting, the ten worst", text, waits, "percentunit", missing="not told"))
+    lost = {"": f"memwatch_device_up{J} == 0"}
+    names = {"instance": "machine", "device": "device"}
+    built.with_panel(
+        rows("GPUs that do not answer", "Lost, missing, or in need of a reset.", lost, names, 6, "all answer")
+    )
+    failing = {"": f"memwatch_collector_up{J} == 0"}
+    names = {"instance": "machine", "collector": "collector"}
+    built.with_panel(
+        rows(
+            "Collectors that fail",
+            "Sources of figures that these machines have and that give none.",
+            failing,
+            names,
+            6,
+            "all answer",
+        )
+    )
+    versions = {"{{version}}": f"count by (version) (memwatch_build_info{J})"}
+    built.with_panel(lines("Versions of memwatchd", "How far an upgrade has got.", versions, "none"))
