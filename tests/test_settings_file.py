@@ -41,6 +41,7 @@ def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
     values = dict(flat(settings))
     assert {path for path, default in flat(Sections()) if values.get(path) != default} == {
         ("web", "url"),
+        ("state", "dir"),
         ("alerts", "webhooks"),
     }
     assert settings.alerts.webhooks[0].timeout == timedelta(seconds=15)

@@ -90,6 +90,12 @@ OPTIONS = (
         help="Time between readings, 100ms to 60s.  [default: 1s]",
     ),
     Option(
+        ["--state-dir"],
+        group="Settings",
+        metavar="DIR",
+        help="Keep here what must survive a restart.  [default: $STATE_DIRECTORY as set by systemd, else nowhere]",
+    ),
+    Option(
         ["--log-level"],
         group="Settings",
         metavar="LEVEL",

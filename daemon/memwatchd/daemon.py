@@ -27,6 +27,7 @@ from memwatchd.service import Notifier
 from memwatchd.settings.changes import describe_changes
 from memwatchd.settings.model import Settings
 from memwatchd.settings.sources import BadSettings
+from memwatchd.state import open_state
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class Daemon:
     def __init__(self, settings: Settings, load: Callable[[], Settings]) -> None:
         roots, clock = wiring.roots_of(settings), SystemClock()
         self.settings = settings
+        self.state = open_state(settings.state.dir)
         self.sampler = Sampler(enlist(roots, wiring.collector_options_of(settings)), clock)
         trigger = StallTrigger(roots.procfs / "pressure/memory")
         self.monitor = Monitor(self.sampler, clock, wiring.rules_of(settings), wiring.identity_of(roots), trigger)
@@ -61,7 +63,9 @@ class Daemon:
 
     def start(self) -> None:
         """Begin to ask the sources, and what else needs a thread."""
-        for warning in filter(None, (*self.settings.warnings, wiring.exposure_of(self.settings))):
+        for warning in filter(
+            None, (*self.settings.warnings, wiring.exposure_of(self.settings), self.state.complaint)
+        ):
             log.warning("%s", warning)
         for receiver in self.receivers:
             receiver.start()
@@ -91,6 +95,7 @@ class Daemon:
             self._ticking.join(timeout=1.0)
         self.sampler.stop()
         close_all(self.receivers, 2.0)
+        self.state.close()
         log.info("memwatchd stopped")
 
     def reload(self) -> None:

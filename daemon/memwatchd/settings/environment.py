@@ -17,11 +17,14 @@ from memwatchd.settings.values import from_text
 
 PREFIX = "MEMWATCHD_"
 CONFIG = "MEMWATCHD_CONFIG"
+# Where systemd tells a service its StateDirectory=; several are separated by colons (systemd.exec(5)).
+SYSTEMD_STATE = "STATE_DIRECTORY"
 
 # Which key each flag sets; the flag's name with _ for -.
 FLAGS: Mapping[str, tuple[str, str]] = {
     "listen": ("web", "listen"),
     "interval": ("sampling", "interval"),
+    "state_dir": ("state", "dir"),
     "procfs": ("sampling", "procfs"),
     "sysfs": ("sampling", "sysfs"),
     "rootfs": ("sampling", "rootfs"),

@@ -24,6 +24,7 @@ from memwatchd.settings.values import (
     bytes_of,
     duration_of,
     folder_of,
+    new_folder_of,
     program_of,
     resident_of,
     tuple_of,
@@ -79,6 +80,14 @@ class Web(Section):
         Accepts("a URL", '"https://gpu1.example.com/memory"', shown=False),
     ] = None
     max_streams: int = Field(default=64, ge=1, le=10_000)
+
+
+class State(Section):
+    dir: Annotated[
+        Path | None,
+        BeforeValidator(new_folder_of),
+        Accepts("the path of a folder", '"/var/lib/memwatchd"'),
+    ] = None
 
 
 class Sampling(Section):
@@ -269,6 +278,7 @@ class Sections(Section):
     """Everything that a configuration file may hold."""
 
     web: Web = Web()
+    state: State = State()
     sampling: Sampling = Sampling()
     history: History = History()
     pressure: Pressure = Pressure()

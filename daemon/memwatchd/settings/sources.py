@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from memwatchd.settings.changes import flat
-from memwatchd.settings.environment import CONFIG, FLAGS, read_environment
+from memwatchd.settings.environment import CONFIG, FLAGS, SYSTEMD_STATE, read_environment
 from memwatchd.settings.model import Sections, Settings
 from memwatchd.settings.problems import Place, Problem, dotted, problem_of
 from memwatchd.settings.secret import Surroundings
@@ -73,6 +73,9 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], *, default_file: 
     given = read_file(flags, environ, default_file, problems)
     found, mistakes = read_environment(environ, not_ours=secret_variables(given.values))
     problems += mistakes
+    systemd_state = environ.get(SYSTEMD_STATE, "").partition(":")[0]
+    if systemd_state and not is_in(given.values, FLAGS["state_dir"]):
+        given.put(FLAGS["state_dir"], systemd_state, Place(SYSTEMD_STATE))
     for variable in found:
         given.put(variable.path, variable.value, Place(variable.variable))
     for flag, path in FLAGS.items():

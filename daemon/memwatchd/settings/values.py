@@ -166,6 +166,15 @@ def folder_of(value: object) -> Path:
     return Path(value).absolute()
 
 
+def new_folder_of(value: object) -> Path:
+    """A folder that is made where it is not there yet."""
+    if isinstance(value, Path):
+        return value
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise Refused
+    return Path(value).absolute()
+
+
 def program_of(value: object) -> str:
     """A program's absolute path, or "auto" for the one that is found on PATH. It may be installed later."""
     if isinstance(value, str) and (value == "auto" or os.path.isabs(value)) and "\0" not in value:

@@ -1,0 +1,57 @@
+"""The folder for what must survive a restart. Trouble with it is said and never keeps the daemon from starting."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+MODE = 0o700
+ADVICE = "; use a folder of its own, such as --state-dir /var/lib/memwatchd"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """An open state folder, or none and the reason. `folder` is ours alone until `close`."""
+
+    folder: Path | None
+    complaint: str = ""
+    lock: int = -1
+
+    def close(self) -> None:
+        if self.lock >= 0:
+            os.close(self.lock)
+
+
+def open_state(wanted: Path | None) -> State:
+    """The folder, made if it is not there, and locked against a second daemon."""
+    if wanted is None:
+        return State(None, "no state folder: nothing survives a restart; --state-dir DIR names one")
+    try:
+        wanted.mkdir(MODE, parents=True, exist_ok=True)
+        lock = os.open(wanted, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        return _refused(wanted, f"cannot be used ({(error.strerror or str(error)).lower()})")
+    unfit = _why_unfit(lock, wanted)
+    if unfit:
+        os.close(lock)
+        return _refused(wanted, unfit)
+    return State(wanted, lock=lock)
+
+
+def _why_unfit(lock: int, folder: Path) -> str:
+    if stat.S_IMODE(os.fstat(lock).st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
+        return "cannot be used (other users may write there)"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return "cannot be used (this user may not write there)"
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return "is in use by another memwatchd"
+    return ""
+
+
+def _refused(folder: Path, why: str) -> State:
+    return State(None, f"state folder {folder} {why}: nothing survives a restart{ADVICE}")
