@@ -24,7 +24,7 @@ Without options it serves http://127.0.0.1:6360 until it is told to stop."""
 
 EXAMPLES = (
     ("memwatchd", "serve the page on this machine only"),
-    ("memwatchd --listen 0.0.0.0:6360", "serve it to the network"),
+    ("memwatchd --listen 0.0.0.0:6360 --insecure", "serve it to a network that is trusted"),
     ("memwatchd --once --json", "print one reading and leave"),
     ("memwatchd --config my.toml --check-config", "look for mistakes in a configuration"),
     ("memwatchd --procfs /host/proc --sysfs /host/sys", "watch the host from inside a container"),
@@ -82,6 +82,13 @@ OPTIONS = (
         metavar="ADDRESS",
         multiple=True,
         help="HOST:PORT, [IPv6]:PORT or unix:/PATH; may be given several times.  [default: 127.0.0.1:6360]",
+    ),
+    Option(
+        ["--insecure"],
+        group="Settings",
+        is_flag=True,
+        default=None,
+        help="Answer other machines without a login and without TLS.",
     ),
     Option(
         ["--interval"],

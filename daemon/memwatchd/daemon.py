@@ -53,6 +53,7 @@ class Daemon:
         self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)
         self.receivers = wiring.receivers_of(settings)
         self.service = Notifier()
+        self.tls = wiring.tls_of(settings)
         self.monitor.listeners.append(self._tell_receivers)
         self._load = load
         self._stop = threading.Event()
@@ -63,10 +64,10 @@ class Daemon:
 
     def start(self) -> None:
         """Begin to ask the sources, and what else needs a thread."""
-        for warning in filter(
-            None, (*self.settings.warnings, wiring.exposure_of(self.settings), self.state.complaint)
-        ):
+        for warning in filter(None, (*self.settings.warnings, wiring.exposure_of(self.settings))):
             log.warning("%s", warning)
+        if self.state.complaint:
+            log.log(logging.WARNING if self.settings.state.dir else logging.INFO, "%s", self.state.complaint)
         for receiver in self.receivers:
             receiver.start()
         self.sampler.start()
@@ -124,3 +125,5 @@ class Daemon:
         self.broker.most = settings.web.max_streams
         logging.getLogger().setLevel(settings.log.level.upper())
         self.monitor.reconfigure(wiring.rules_of(settings))
+        if self.tls is not None:
+            wiring.renew_certificate(self.tls, settings)

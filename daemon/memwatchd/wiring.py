@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from memwatch.collector import Roots, read_once
 from memwatch.collectors import CollectorOptions
@@ -12,8 +12,11 @@ from memwatch.monitor import Identity, Rules
 from memwatch.snapshot import Snapshot
 from memwatch_web.options import FaceOptions
 from memwatch_web.webhook_delivery import Receiver
+from memwatchd.settings.certificates import load_certificate, tls_context
 from memwatchd.settings.model import Settings
-from memwatchd.settings.values import TcpAddress, UnixAddress
+
+if TYPE_CHECKING:
+    import ssl
 
 
 def roots_of(settings: Settings) -> Roots:
@@ -50,7 +53,21 @@ def rules_of(settings: Settings) -> Rules:
 
 
 def face_options_of(settings: Settings) -> FaceOptions:
-    return FaceOptions(hosts=settings.web.hosts, process_metrics=settings.processes.metrics)
+    web = settings.web
+    return FaceOptions(hosts=web.hosts, process_metrics=settings.processes.metrics, login=web.login)
+
+
+def tls_of(settings: Settings) -> ssl.SSLContext | None:
+    """What listeners speak; None for plain HTTP."""
+    tls = settings.web.tls
+    return None if tls.cert_file is None else tls_context(tls.cert_file, tls.key_file, tls.client_ca_file)
+
+
+def renew_certificate(context: ssl.SSLContext, settings: Settings) -> None:
+    """Show new clients what the files hold now."""
+    tls = settings.web.tls
+    if tls.cert_file is not None:
+        load_certificate(context, tls.cert_file, tls.key_file)
 
 
 def receivers_of(settings: Settings) -> list[Receiver]:
@@ -85,30 +102,26 @@ def status_of(snapshot: Snapshot) -> str:
 
 
 def exposure_of(settings: Settings) -> str | None:
-    """What an administrator should know about addresses that others can reach; None when only this machine can."""
-    exposed = [str(address) for address in settings.web.listen if not _is_local(address)]
-    if not exposed:
+    """What an administrator should know about addresses that others can reach; None when all is well."""
+    web = settings.web
+    if not web.exposed:
         return None
-    return f"anybody who reaches {', '.join(exposed)} can read all figures: there is no login; use a reverse proxy"
+    where = ", ".join(web.exposed)
+    if not web.login.is_required and not web.login.by_certificate:
+        return f"anybody who reaches {where} can read all figures: there is no login"
+    if web.tls.cert_file is None:
+        return f"passwords and tokens cross the network in the clear to {where}: set cert_file under [web.tls]"
+    return None
 
 
-def _is_local(address: TcpAddress | UnixAddress) -> bool:
-    if isinstance(address, UnixAddress) or address.host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(address.host).is_loopback
-    except ValueError:
-        return False
-
-
-def addresses_of(sockets: Sequence[socket.socket]) -> list[str]:
+def addresses_of(sockets: Sequence[socket.socket], scheme: str = "http") -> list[str]:
     """Where the daemon answers, as one would type it."""
-    return [_address_of(one) for one in sockets]
+    return [_address_of(one, scheme) for one in sockets]
 
 
-def _address_of(listener: socket.socket) -> str:
+def _address_of(listener: socket.socket, scheme: str) -> str:
     name = listener.getsockname()
     if listener.family == socket.AF_UNIX:
         return f"unix:{name}"
     host, port = name[0], name[1]
-    return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"{scheme}://{host}:{port}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from memwatch_web.auth import Login
+
 
 @dataclass(frozen=True, slots=True)
 class FaceOptions:
@@ -11,3 +13,4 @@ class FaceOptions:
 
     hosts: tuple[str, ...] = ()
     process_metrics: bool = False
+    login: Login = Login()

@@ -17,6 +17,7 @@ Path = tuple[str, ...]
 # Taken up when the daemon starts, and not when it reloads: sockets, open files, threads, locked pages.
 NEED_RESTART = (
     "web.listen",
+    "web.tls",
     "state",
     "sampling.procfs",
     "sampling.sysfs",

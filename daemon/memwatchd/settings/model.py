@@ -7,20 +7,17 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, PlainSerializer, model_validator
+from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer, model_validator
 
 from memwatch.alerts import AlertRules
 from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
-from memwatch_web.webhooks import Endpoint, Secret, endpoint_of
+from memwatch_web.webhooks import Endpoint, Secret
 from memwatchd.settings.secret import secret_from
+from memwatchd.settings.section import Section
 from memwatchd.settings.values import (
     Accepts,
     KeyPath,
     Refused,
-    TcpAddress,
-    UnixAddress,
-    address_of,
-    allowed_host_of,
     bytes_of,
     duration_of,
     folder_of,
@@ -29,57 +26,15 @@ from memwatchd.settings.values import (
     resident_of,
     tuple_of,
 )
-
-
-def checked_endpoint(value: object) -> Endpoint:
-    if not isinstance(value, str):
-        raise Refused
-    try:
-        return endpoint_of(value)
-    except ValueError as error:
-        raise Refused(str(error)) from None
-
-
-def checked_url(value: object) -> str:
-    checked_endpoint(value)
-    return str(value).rstrip("/")
-
+from memwatchd.settings.web import Web, checked_endpoint
 
 Duration = Annotated[timedelta, BeforeValidator(duration_of)]
 Percent = Annotated[float, Field(gt=0, le=100)]
 Folder = Annotated[Path, BeforeValidator(folder_of), Accepts("a folder that exists")]
-Address = Annotated[InstanceOf[TcpAddress] | InstanceOf[UnixAddress], BeforeValidator(address_of)]
-HostName = Annotated[str, BeforeValidator(allowed_host_of)]
 
 
 def seconds(number: float) -> timedelta:
     return timedelta(seconds=number)
-
-
-class Section(BaseModel):
-    """A table of the configuration file: only what is declared, and not to be changed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
-
-
-class Web(Section):
-    listen: Annotated[
-        tuple[Address, ...],
-        BeforeValidator(tuple_of),
-        Field(min_length=1),
-        Accepts("HOST:PORT (port 0 to 65535), [IPv6]:PORT or unix:/PATH", '["127.0.0.1:6360"]'),
-    ] = (TcpAddress("127.0.0.1", 6360),)
-    hosts: Annotated[
-        tuple[HostName, ...],
-        BeforeValidator(tuple_of),
-        Accepts("a host name or an IP address without a port", '["gpu1.example.com"]'),
-    ] = ()
-    url: Annotated[
-        str | None,
-        BeforeValidator(checked_url),
-        Accepts("a URL", '"https://gpu1.example.com/memory"', shown=False),
-    ] = None
-    max_streams: int = Field(default=64, ge=1, le=10_000)
 
 
 class State(Section):

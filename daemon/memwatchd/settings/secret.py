@@ -13,6 +13,7 @@ from memwatch_web.webhooks import SECRET_PREFIX, Secret, secret_of
 from memwatchd.settings.values import Refused
 
 SECRET_FILE_MOST_BYTES = 4096
+WEBHOOK = "webhook secret"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +30,34 @@ class Surroundings:
 
 def secret_from(value: object, info: ValidationInfo) -> Secret:
     """A secret from "file:/path", "env:NAME" or a literal."""
-    around = info.context if isinstance(info.context, Surroundings) else Surroundings()
     if isinstance(value, Secret):
         return value
+    if isinstance(value, str) and value.startswith(SECRET_PREFIX):
+        around = surroundings_of(info)
+        if around.public_file:
+            warn_public(around, around.public_file, WEBHOOK)
+        return parsed(value, "")
+    return parsed(*kept_text(value, info, WEBHOOK))
+
+
+def surroundings_of(info: ValidationInfo) -> Surroundings:
+    return info.context if isinstance(info.context, Surroundings) else Surroundings()
+
+
+def kept_text(value: object, info: ValidationInfo, what: str) -> tuple[str, str]:
+    """What "file:/path" or "env:NAME" holds, and words for where that was."""
     if not isinstance(value, str):
         raise Refused
+    around = surroundings_of(info)
     if value.startswith("file:"):
         path = value.removeprefix("file:")
-        return parsed(secret_in(path, around), f"names the file {path}, which")
+        return secret_in(path, around, what), f"names the file {path}, which"
     if value.startswith("env:"):
         name = value.removeprefix("env:")
         if name not in around.environ:
             raise Refused(f"names the environment variable {name}, which is not set")
-        return parsed(around.environ[name], f"names the environment variable {name}, which")
-    if not value.startswith(SECRET_PREFIX):
-        raise Refused
-    if around.public_file:
-        warn_public(around, around.public_file)
-    return parsed(value, "")
+        return around.environ[name], f"names the environment variable {name}, which"
+    raise Refused
 
 
 def parsed(text: str, whose: str) -> Secret:
@@ -56,7 +67,7 @@ def parsed(text: str, whose: str) -> Secret:
         raise Refused(f"{whose} {error}".strip()) from None
 
 
-def secret_in(path: str, around: Surroundings) -> str:
+def secret_in(path: str, around: Surroundings, what: str) -> str:
     if not path.startswith("/"):
         raise Refused(
             f"names the file {path!r}, and must name it from the root, for example file:/etc/memwatchd/secret"
@@ -72,11 +83,11 @@ def secret_in(path: str, around: Surroundings) -> str:
         if not stat.S_ISREG(mode):
             raise Refused(f"names {path}, which is not a regular file")
         if mode & stat.S_IROTH:
-            warn_public(around, path)
+            warn_public(around, path, what)
         return file.read(SECRET_FILE_MOST_BYTES).decode("ascii", "replace")
 
 
-def warn_public(around: Surroundings, path: str) -> None:
-    warning = f"every user of this machine can read the webhook secret in {path}; chmod o-r {path} ends that"
+def warn_public(around: Surroundings, path: str, what: str) -> None:
+    warning = f"every user of this machine can read the {what} in {path}; chmod o-r {path} ends that"
     if warning not in around.warnings:
         around.warnings.append(warning)

@@ -129,11 +129,14 @@ def origins(sections: Sections, given: Given) -> dict[str, str]:
 
 
 def secret_variables(values: Mapping[str, Any]) -> frozenset[str]:
-    """The variables that webhooks name for their secrets; they may begin like settings and are none."""
+    """The variables that webhooks and the login name for secrets; they may begin like settings and are none."""
     alerts = values.get("alerts")
     webhooks = alerts.get("webhooks") if isinstance(alerts, dict) else None
     tables = [table for table in webhooks if isinstance(table, dict)] if isinstance(webhooks, list) else []
-    secrets = [str(table.get("secret", "")) for table in tables]
+    web = values.get("web")
+    login = web.get("auth") if isinstance(web, dict) else None
+    token = login.get("bearer_token", "") if isinstance(login, dict) else ""
+    secrets = [str(token), *(str(table.get("secret", "")) for table in tables)]
     return frozenset(secret.removeprefix("env:") for secret in secrets if secret.startswith("env:"))
 
 
