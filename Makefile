@@ -56,7 +56,7 @@ build: $(VENV)/.test
 	$(BIN)/python -m build --no-isolation
 
 tools:
-	@sh tests/tools/need.sh chromium prometheus openssl procps gcc libc6-dev pocl-opencl-icd
+	@sh tests/tools/need.sh chromium prometheus openssl systemd procps gcc libc6-dev pocl-opencl-icd
 
 bench-tools:
 	@sh tests/tools/need.sh prometheus-node-exporter wrk

@@ -109,7 +109,10 @@ class Daemon:
                 log.error("the old settings stay: %s", problem)
         else:
             self._use(settings)
-        self.service.ready()
+        self.ready()
+
+    def ready(self) -> None:
+        self.service.ready(self.settings.sampling.interval.total_seconds())
 
     def _tell_receivers(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
         for notice in notices:

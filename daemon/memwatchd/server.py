@@ -150,7 +150,7 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
     daemon.monitor.listeners.append(tell)
     daemon.start_ticking()
     log.info("memwatchd answers at %s", ", ".join(wiring.addresses_of(sockets, "https" if daemon.tls else "http")))
-    daemon.service.ready()
+    daemon.ready()
     await server.serve(sockets=sockets)
 
 
