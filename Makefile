@@ -8,7 +8,7 @@ INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check install \
 RUN_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format bench screenshots test-lowest test-pythons soak build clean tools bench-tools
+.PHONY: help run test lint format bench screenshots test-lowest test-pythons soak build deb test-system audit clean tools bench-tools
 
 help:
 	@echo "make run          set everything up and watch this machine at http://127.0.0.1:6360 (RUN_ARGS='--interval 2s')"
@@ -19,6 +19,9 @@ help:
 	@echo "make soak         accelerated run: memory and descriptors must stay flat (15 minutes)"
 	@echo "make test-pythons the tests on every Python 3.10 to 3.14 found here"
 	@echo "make test-lowest  the tests with the oldest dependencies that are allowed"
+	@echo "make deb          a Debian package under dist/ (DEB_ARGS='--arch arm64')"
+	@echo "make test-system  the package in a machine of its own: installed, killed, hung, upgraded, purged (root)"
+	@echo "make audit        the dependencies against the list of known vulnerabilities, and what they are (SBOM)"
 	@echo "make build        the wheel and the source distribution under dist/"
 
 run: $(VENV)/.run
@@ -54,6 +57,13 @@ test-lowest:
 
 build: $(VENV)/.test
 	$(BIN)/python -m build --no-isolation
+
+deb: $(VENV)/.test
+	$(BIN)/python distribution/deb.py $(DEB_ARGS)
+
+test-system: deb
+	@sh tests/tools/need.sh systemd-container debootstrap
+	$(BIN)/python -m pytest -o python_files='check_*.py' -p no:cacheprovider --confcutdir=tests/system tests/system $(SYSTEM_ARGS)
 
 tools:
 	@sh tests/tools/need.sh chromium prometheus openssl systemd procps gcc libc6-dev pocl-opencl-icd
