@@ -33,6 +33,7 @@ class Machine:
             text=True,
             check=False,
             timeout=180,
+            start_new_session=True,  # else `kill 0` in there would be heard out here
         )
         output = done.stdout + done.stderr
         assert not check or done.returncode == 0, f"{command}: {done.returncode}\n{output}"
