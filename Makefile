@@ -65,10 +65,20 @@ test-system: deb
 	@sh tests/tools/need.sh systemd-container debootstrap
 	$(BIN)/python -m pytest -o python_files='check_*.py' -p no:cacheprovider --confcutdir=tests/system tests/system $(SYSTEM_ARGS)
 
+audit: $(VENV)/.test
+	$(BIN)/python -m pip --quiet --disable-pip-version-check install --group audit
+	$(BIN)/python distribution/sbom.py dist
+	$(BIN)/pip-audit --requirement dist/runtime.txt --no-deps --disable-pip --strict
+
 tools:
 	@sh tests/tools/need.sh chromium prometheus openssl systemd procps gcc libc6-dev pocl-opencl-icd
 
-bench-tools:
+bench-audit: $(VENV)/.test
+	$(BIN)/python -m pip --quiet --disable-pip-version-check install --group audit
+	$(BIN)/python distribution/sbom.py dist
+	$(BIN)/pip-audit --requirement dist/runtime.txt --no-deps --disable-pip --strict
+
+tools:
 	@sh tests/tools/need.sh prometheus-node-exporter wrk
 
 clean:

@@ -100,6 +100,21 @@ def test_who_is_known_gets_everything(daemon: RunningDaemon, headers: Mapping[st
     assert get(daemon.port, "/api/v1/release?seconds=1", headers, "POST").status == 200
 
 
+def test_the_client_shows_the_token_that_the_environment_holds(daemon: RunningDaemon) -> None:
+    """With MEMWATCH_TOKEN, or over the socket file, it is answered; without, it says what is missing."""
+
+    def memwatch(url: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        command = [str(Path(MEMWATCHD).with_name("memwatch")), "--url", url, "status"]
+        env = clean_environment(**environ)
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+
+    assert "System RAM" in memwatch(daemon.url, MEMWATCH_TOKEN=TOKEN).stdout
+    assert "System RAM" in memwatch(f"unix:{daemon.log.parent}/socket").stdout
+    refused = memwatch(daemon.url)
+    assert refused.returncode == 1
+    assert "this needs a login" in refused.stderr
+
+
 def test_two_authorizations_are_none(daemon: RunningDaemon) -> None:
     """Which of them would count is a question that two programs answer differently."""
     with socket.create_connection(("127.0.0.1", daemon.port), timeout=5) as connection:

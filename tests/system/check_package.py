@@ -34,7 +34,7 @@ def test_installing_starts_it_as_the_readme_says(machine: Machine) -> None:
     assert "System RAM" in machine.run("memwatch status")
     assert machine.property_of("UnitFileState") == "enabled"
     assert machine.property_of("Type") == "notify"
-    assert machine.property_of("StatusText").startswith("System RAM ")
+    machine.wait_until(lambda: machine.property_of("StatusText").startswith("System RAM "))
 
 
 def test_only_this_machine_is_answered(machine: Machine) -> None:
