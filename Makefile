@@ -8,15 +8,18 @@ INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check install \
 RUN_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format bench screenshots test-lowest test-pythons soak build deb test-system audit clean tools bench-tools
+.PHONY: help run test lint format bench bench-alerts screenshots test-lowest test-pythons soak crash build deb test-system audit clean \
+	tools bench-tools
 
 help:
 	@echo "make run          set everything up and watch this machine at http://127.0.0.1:6360 (RUN_ARGS='--interval 2s')"
 	@echo "make test         set everything up and run the tests"
 	@echo "make lint         formatting, types, layers"
 	@echo "make bench        what watching costs, beside a bare read of the same files and beside peers"
+	@echo "make bench-alerts how long after the tick an alert arrives, and what a hundred kills cost"
 	@echo "make screenshots  the pages as PNG files under out/screenshots"
 	@echo "make soak         accelerated run: memory and descriptors must stay flat (15 minutes)"
+	@echo "make crash        SIGKILL under critical pressure, two hundred times: one tick may be lost"
 	@echo "make test-pythons the tests on every Python 3.10 to 3.14 found here"
 	@echo "make test-lowest  the tests with the oldest dependencies that are allowed"
 	@echo "make deb          a Debian package under dist/ (DEB_ARGS='--arch arm64')"
@@ -43,11 +46,17 @@ format: $(VENV)/.test
 bench: $(VENV)/.test bench-tools
 	$(BIN)/python tests/bench/bench.py $(BENCH_ARGS)
 
+bench-alerts: $(VENV)/.test
+	$(BIN)/python tests/bench/alerts.py $(BENCH_ARGS)
+
 screenshots: $(VENV)/.test tools
 	$(BIN)/python tests/screenshots.py
 
 soak: $(VENV)/.test
 	$(BIN)/python tests/soak.py $(SOAK_ARGS)
+
+crash: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python tests/crash_loop.py $(CRASH_ARGS)
 
 test-pythons:
 	@sh tests/tools/each_python.sh
@@ -63,7 +72,8 @@ deb: $(VENV)/.test
 
 test-system: deb
 	@sh tests/tools/need.sh systemd-container debootstrap
-	$(BIN)/python -m pytest -o python_files='check_*.py' -p no:cacheprovider --confcutdir=tests/system tests/system $(SYSTEM_ARGS)
+	$(BIN)/python -m pytest -o python_files='check_*.py' -p no:cacheprovider --confcutdir=tests/system tests/system \
+		$(SYSTEM_ARGS)
 
 audit: $(VENV)/.test
 	$(BIN)/python -m pip --quiet --disable-pip-version-check install --group audit
@@ -71,14 +81,9 @@ audit: $(VENV)/.test
 	$(BIN)/pip-audit --requirement dist/runtime.txt --no-deps --disable-pip --strict
 
 tools:
-	@sh tests/tools/need.sh chromium prometheus openssl systemd procps gcc libc6-dev pocl-opencl-icd
+	@sh tests/tools/need.sh chromium prometheus prometheus-alertmanager openssl systemd procps gcc libc6-dev pocl-opencl-icd
 
-bench-audit: $(VENV)/.test
-	$(BIN)/python -m pip --quiet --disable-pip-version-check install --group audit
-	$(BIN)/python distribution/sbom.py dist
-	$(BIN)/pip-audit --requirement dist/runtime.txt --no-deps --disable-pip --strict
-
-tools:
+bench-tools:
 	@sh tests/tools/need.sh prometheus-node-exporter wrk
 
 clean:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,25 @@ def clean_environment(**extra: str) -> dict[str, str]:
     """This environment without settings of a memwatchd that may run here, plus `extra`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MEMWATCHD_", "NOTIFY_"))}
     return {**kept, **extra}
+
+
+def open_files(pid: int) -> list[str]:
+    folder = Path(f"/proc/{pid}/fd")
+    names = []
+    for entry in os.listdir(folder):
+        with suppress(FileNotFoundError):  # closed since it was listed, like the one that lists
+            names.append(os.readlink(folder / entry))
+    return names
+
+
+def kept_files(pid: int) -> int:
+    """How many files of processes are kept open."""
+    return sum(name.endswith("/statm") and name != f"/proc/{pid}/statm" for name in open_files(pid))
+
+
+def descriptors(pid: int) -> int:
+    """Open descriptors without the files of processes, of which there are as many as processes come and go."""
+    return len(open_files(pid)) - kept_files(pid)
 
 
 @contextmanager

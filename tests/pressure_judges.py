@@ -16,7 +16,7 @@ from memwatch.pressure.levels import base_level
 from memwatch.pressure.rules import PressureRules, Thresholds
 from memwatch.schedule import Pace, paced
 from memwatch.snapshot import Level, Pressure, Stalls, StallTime, Swap
-from pressure_traces import LEAD_IN_SECONDS, Sample, Trace
+from pressure_traces import LEAD_IN_SECONDS, TRACES, Sample, Trace
 
 Said = list[tuple[float, Level]]
 
@@ -127,3 +127,24 @@ RIVALS: dict[str, Callable[[Trace], Said]] = {
     "node-mixin": node_mixin,
     "Netdata": netdata,
 }
+
+
+def cell_of(score: Score, trace: Trace) -> str:
+    """What a judge did in a few words: how early, or how often it cried wolf, and how often it changed its mind."""
+    if trace.critical == "must":
+        what = "missed" if score.lead is None else f"{score.lead:.1f} s before"
+    elif trace.critical == "never":
+        what = "quiet" if not score.criticals else f"{score.criticals} false"
+    else:
+        what = "no alarm" if not score.criticals else f"{score.criticals} alarm"
+    return f"{what}, {score.flips}"
+
+
+def table() -> str:
+    """Everybody's scores on every trace, as the README has them."""
+    judges = {"memwatchd": ours, **RIVALS}
+    lines = [f"| trace | {' | '.join(judges)} |", f"|---|{'---|' * len(judges)}"]
+    for trace in TRACES:
+        cells = [cell_of(score_of(said(trace), trace), trace) for said in judges.values()]
+        lines.append(f"| {trace.name} | **{cells[0]}** | {' | '.join(cells[1:])} |")
+    return "\n".join(lines)

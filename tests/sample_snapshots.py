@@ -15,6 +15,7 @@ from memwatch.model import (
     Share,
     ShareKind,
 )
+from memwatch.owners import Owner
 from memwatch.snapshot import (
     CollectorStatus,
     Kernel,
@@ -68,7 +69,7 @@ def calm_workstation() -> Snapshot:
         pressure=(pressure(ram.id, Level.LOW, ratio_of(ram)),),
         processes=PROCESSES,
         swap=Swap(8 * GIB, 212 * MIB),
-        nodes=(Node(0, ram.size_bytes, ram.free_bytes, True, 4 * MIB, 1_932_735_283),),
+        nodes=(Node(0, ram.size_bytes, ram.available_bytes, ram.free_bytes, True, 4 * MIB, 1_932_735_283),),
     )
 
 
@@ -122,7 +123,7 @@ def critical_gb10() -> Snapshot:
         swap=Swap(16 * GIB, 15_032_385_536),
         zram=Zram(6_871_947_674, 2_254_857_830),
         stalls=Stalls(StallTime(0.121, 0.064, 0.018, 812.4), StallTime(0.031, 0.012, 0.003, 190.2)),
-        nodes=(Node(0, ram.size_bytes, ram.free_bytes, True, 512 * KIB, 0),),
+        nodes=(Node(0, ram.size_bytes, ram.available_bytes, ram.free_bytes, True, 512 * KIB, 0),),
         kernel=Kernel(1, 48_211),
     )
 
@@ -332,6 +333,39 @@ def hostile_names() -> Snapshot:
     return replace(calm_workstation(), host="</script><script>alert(2)</script>", processes=processes)
 
 
+def many_owners() -> Snapshot:
+    """An APU in a container: footprints with bounds, owners with and without cgroups, processes that are hidden."""
+    base = calm_workstation()
+    share = Share("gpu0.gtt", ShareKind.GTT, "GTT", "ram", 3 * GIB, "sysfs:mem_info_gtt_used", MEASURED)
+    server = Process(
+        77,
+        UNIX - 60,
+        "llama-server",
+        2 * GIB,
+        Absent.NOT_SUPPORTED,
+        "rss + device, perhaps overlapping",
+        user="ada",
+        unit="docker-c0ffee.scope",
+        container="c0ffeec0ffee",
+        device_bytes={"gpu0.gtt": 3 * GIB},
+        footprint_range=(3 * GIB, 5 * GIB),
+    )
+    hidden = replace(server, pid=78, name="tini", container=Absent.NOT_PERMITTED, device_bytes={})
+    return replace(
+        base,
+        shares=(share,),
+        processes=(server, replace(hidden, footprint_range=None, footprint_bytes=MIB)),
+        process_scan=ProcessScan(3, 0, "partial", "Processes outside this container are not seen."),
+        owners=(
+            Owner("container", "c0ffeec0ffee", 2, 2 * GIB, 9 * GIB),
+            Owner("container", "<b>bold</b>", 1, MIB, Absent.NOT_PERMITTED),
+            Owner("container", None, 1, MIB),
+            Owner("user", "ada", 4, 2 * GIB + 2 * MIB),
+        ),
+        container_names={"c0ffeec0ffee": "</th><i>vllm"},
+    )
+
+
 def simulated() -> Snapshot:
     """Figures that are made up must say so."""
     return replace(critical_gb10(), simulated=True)
@@ -351,6 +385,7 @@ SAMPLES: dict[str, Callable[[], Snapshot]] = {
         unknown_figures,
         no_psi,
         hostile_names,
+        many_owners,
         simulated,
     )
 }

@@ -24,7 +24,7 @@ QUIET = (
     "--disable-sync",
 )
 LOOKS = (("light", 1280, "light"), ("dark", 1280, "dark"), ("phone", 390, "light"), ("phone-dark", 390, "dark"))
-PAGES = {"overview": "/", "processes": "/processes", "about": "/about", "docs": "/docs"}
+PAGES = {"overview": "/", "processes": "/processes", "alerts": "/alerts", "about": "/about", "docs": "/docs"}
 
 
 @contextmanager

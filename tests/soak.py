@@ -7,7 +7,6 @@ the daemon does by itself. Requests come far more often than in life and count a
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from daemon_process import RunningDaemon, running_daemon
+from daemon_process import RunningDaemon, descriptors, running_daemon
 from soak_load import Load
 
 MIB = 1 << 20
@@ -116,7 +115,7 @@ def read(daemon: RunningDaemon, started: float) -> Reading:
         ticks=ticks,
         rss_bytes=figure("VmRSS") * 1024,
         anonymous_bytes=figure("RssAnon") * 1024,
-        descriptors=len(os.listdir(f"/proc/{daemon.pid}/fd")),
+        descriptors=descriptors(daemon.pid),
         threads=figure("Threads"),
     )
 
@@ -139,7 +138,7 @@ def soak(daemon: RunningDaemon, minutes: float) -> tuple[Soak, Load]:
 
 
 def read_quiet(daemon: RunningDaemon, started: float) -> Reading:
-    """Nobody asks but this. The least of ten readings: a scan of /proc holds a descriptor while it lasts."""
+    """Nobody asks but this. The least of ten readings: a scan of /proc opens files while it lasts."""
     time.sleep(QUIET_SECONDS)
     readings = []
     for _ in range(10):

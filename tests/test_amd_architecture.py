@@ -67,7 +67,7 @@ def test_a_large_carve_out_is_no_card() -> None:
     verdict = architecture_of(card)
 
     assert verdict.is_apu
-    assert f"firmware set {96 * GIB} bytes aside" in verdict.evidence[-1]
+    assert "firmware set 96.0 GiB aside" in verdict.evidence[-1]
 
 
 def test_a_card_in_a_host_with_much_memory_is_not_guessed_to_be_an_apu() -> None:

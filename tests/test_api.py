@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from daemon_process import RunningDaemon, get, running_daemon
 from memwatch.model import Absent
-from memwatch_web import contract
+from memwatch_web import contract, contract_who
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,8 @@ PARTS: dict[str, Any] = {
     "events": list[contract.Event],
     "backends": contract.Backends,
     "history": contract.History,
+    "owners": contract_who.Owners,
+    "growth": contract_who.Growth,
 }
 
 
@@ -78,8 +80,11 @@ def test_history_remembers_what_was_served(daemon: RunningDaemon) -> None:
 
     series = history["series"][0]
     assert series["unit"] == "bytes"
-    assert 1 <= len(series["unix"]) <= 3
-    for low, mean, high in zip(series["min"], series["avg"], series["max"], strict=True):
+    buckets = list(zip(series["min"], series["avg"], series["max"], strict=True))
+    # A busy machine may begin to tick late, which is a gap.
+    known = [bucket for bucket in buckets if bucket != (None, None, None)]
+    assert 1 <= len(known) <= 3
+    for low, mean, high in known:
         assert low <= mean <= high
     assert all(history["from"] <= at <= history["to"] for at in series["unix"])
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from memwatch.model import Absent
 from memwatch_web.as_text import text_of
-from sample_snapshots import calm_workstation, critical_gb10, unknown_figures
+from sample_snapshots import calm_workstation, critical_gb10, many_owners, unknown_figures
 
 
 def test_a_spark_says_what_is_inside_what_and_what_is_left() -> None:
@@ -43,3 +43,14 @@ def test_unknown_is_said_in_words() -> None:
     assert "—" in text
     assert "headroom — stale" in lost
     assert "stalled" in lost
+
+
+def test_footprints_with_bounds_stay_in_their_column() -> None:
+    """The least and the most of a footprint, one below the other with what is one figure."""
+    lines = text_of(many_owners()).splitlines()
+    head = next(line for line in lines if line.startswith("largest processes"))
+    server = next(line for line in lines if line.startswith("llama-server"))
+
+    assert " 3.0 – 5.0 GiB " in server
+    assert "Processes outside this container are not seen." in lines
+    assert head.index("footprint") + len("footprint") == server.index(" GiB") + len(" GiB")

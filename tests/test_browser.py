@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
+from alert_machine import quick_config
 from daemon_process import running_daemon
 from screenshots import chromium
+from webhook_site import receiving
 
 pytestmark = pytest.mark.xdist_group("browser")
 
@@ -72,3 +74,31 @@ def test_the_page_of_a_daemon_that_is_gone_looks_gone(tmp_path: Path) -> None:
 
     assert "figures are from" in words
     assert title.startswith("no answer")
+
+
+def test_alerts_are_tried_and_silenced_by_buttons(tmp_path: Path) -> None:
+    """A click sends a test message that arrives; another silences all, a third ends that, without a reload."""
+    complaints: list[str] = []
+    with (
+        receiving(200) as site,
+        running_daemon(tmp_path, "--interval", "500ms", config=quick_config(site)) as daemon,
+        chromium() as browser,
+    ):
+        page = browser.new_page(viewport={"width": 390, "height": 800})
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(f"{daemon.url}/alerts")
+
+        page.click("#test-alert")
+        page.wait_for_selector("#receiver-site0 >> text=ok", timeout=10_000)
+        page.click("text=Silence everything for 8 h")
+        page.click("text=End it", timeout=10_000)
+        page.wait_for_selector("text=End it", state="detached", timeout=10_000)
+        silences = daemon.get("/api/v1/silences").json
+        wide = page.evaluate("document.documentElement.scrollWidth")
+
+    assert len(site.deliveries) == 1
+    assert silences == []
+    assert wide <= 390
+    assert page.url.endswith("/alerts")
+    assert complaints == []

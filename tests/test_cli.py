@@ -137,7 +137,7 @@ def test_check_config_warns_of_a_secret_that_everybody_can_read(tmp_path: Path) 
     done = memwatchd("--check-config", "--config", str(file))
 
     assert done.returncode == 0
-    assert done.stderr.startswith(f"memwatchd: every user of this machine can read the webhook secret in {file}")
+    assert done.stderr.startswith(f"memwatchd: every user of this machine can read the secret in {file}")
 
 
 def test_nobody_reading_is_no_traceback() -> None:

@@ -9,17 +9,17 @@ import pytest
 
 from machine_folders import machine_folder, plain
 from memwatch.collector import Roots, Unavailable, Unreadable
+from memwatch.collectors._cgroup_mounts import V1, V2, Version, home_of
 from memwatch.collectors._cgroups import Place, in_container, parse_cgroup, parse_mountinfo, place_of
 from memwatch.collectors.cgroup import (
     NOTE,
-    V1,
-    V2,
     Collector,
     Group,
     binding,
-    home_of,
     parse_limit,
     parse_size,
+    period_of,
+    read_group,
     used_of,
 )
 
@@ -248,3 +248,37 @@ def copied(tmp_path: Path, name: str) -> Roots:
     ):
         shutil.copytree(source, target)
     return roots
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "cost", "period"),
+    [
+        (None, GIB, 0.001, 5.0),
+        (GIB, GIB // 2, 0.001, 1.0),
+        (GIB, GIB * 6 // 10, 0.001, 0.1),
+        (GIB, GIB * 6 // 10, 0.010, 0.5),
+        (GIB, GIB // 2, 0.040, 2.0),
+    ],
+    ids=["no limit", "calm", "near", "near and dear", "calm and dear"],
+)
+def test_the_nearer_the_limit_the_oftener_it_is_read(
+    limit: int | None, used: int, cost: float, period: float
+) -> None:
+    """Ten times a second near its end, and never for more than 2 % of a processor."""
+    assert period_of(Group(Path("/"), limit, used), cost) == pytest.approx(period)
+    assert period_of(None, cost) == 5.0
+
+
+@pytest.mark.parametrize("version", [V1, V2], ids=["v1", "v2"])
+def test_kills_at_the_limit_are_counted(version: Version, tmp_path: Path) -> None:
+    """`oom_kill` of the group's own file; kernels before 4.13 have no such line."""
+    stat = {V1: "total_inactive_file 0\n", V2: "inactive_file 0\n"}[version]
+    for name, text in ((version.limit, f"{GIB}\n"), (version.usage, "4096\n"), ("memory.stat", stat)):
+        (tmp_path / name).write_text(text)
+    before = read_group(version, tmp_path)
+    (tmp_path / version.events).write_text("low 0\nhigh 4\noom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
+
+    after = read_group(version, tmp_path)
+
+    assert before == Group(tmp_path, GIB, 4096, None)
+    assert after == Group(tmp_path, GIB, 4096, 3)

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 from machine_folders import NAMES, machine_folder
 from memwatch.collector import Roots, Unavailable, Unreadable
-from memwatch.collectors import buddyinfo, cgroup, drm, machine, memory, numa, processes, psi, vmstat, zram
-from memwatch.collectors._cgroups import parse_cgroup, parse_mountinfo, place_of
+from memwatch.collectors import _process_files as process_files
+from memwatch.collectors import buddyinfo, cgroup, drm, machine, memory, numa, psi, vmstat, zram
+from memwatch.collectors._cgroup_mounts import home_of
+from memwatch.collectors._cgroups import folders_of, parse_cgroup, parse_mountinfo, place_of
 from memwatch.drm import cards
 from memwatch.drm.fdinfo import parse_fdinfo
+from memwatch.pss import parse_rollup
 
 Parser = Callable[[bytes], Any]
 
@@ -33,17 +36,22 @@ PARSERS: dict[str, tuple[Parser, tuple[str, ...]]] = {
     "mm_stat": (zram.parse_mm_stat, ("sys/block/zram0/mm_stat",)),
     "cgroup": (lambda data: place_of(parse_cgroup(data)), ("proc/self/cgroup", "proc/1/cgroup")),
     "mountinfo": (parse_mountinfo, ("proc/self/mountinfo",)),
-    "home v1": (lambda data: cgroup.home_of(b"4:memory:/docker/x\n", data, Roots()), ("proc/self/mountinfo",)),
+    "home v1": (lambda data: home_of(b"4:memory:/docker/x\n", data, Roots()), ("proc/self/mountinfo",)),
     "home v2": (
-        lambda data: cgroup.home_of(data, b"3 1 0:2 / /sys/fs/cgroup rw - cgroup2 x rw\n", Roots()),
+        lambda data: home_of(data, b"3 1 0:2 / /sys/fs/cgroup rw - cgroup2 x rw\n", Roots()),
         ("proc/self/cgroup",),
     ),
     "limit": (cgroup.parse_limit, ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")),
     "memory.stat": (cgroup.parse_stat, ("sys/fs/cgroup/memory.stat", "sys/fs/cgroup/memory/memory.stat")),
-    "stat": (processes.parse_stat, ("proc/1/stat", "proc/2/stat")),
-    "boot time": (processes.parse_boot_time, ("proc/stat",)),
-    "status": (processes.parse_uid, ("proc/1/status",)),
-    "passwd": (processes.parse_passwd, ("root/etc/passwd",)),
+    "stat": (process_files.parse_stat, ("proc/1/stat", "proc/2/stat")),
+    "boot time": (process_files.parse_boot_time, ("proc/stat",)),
+    "status": (process_files.parse_uid, ("proc/1/status",)),
+    "swap of a process": (process_files.parse_swap, ("proc/1/status",)),
+    "statm": (process_files.parse_statm, ("proc/1/stat",)),
+    "command": (lambda data: process_files.parse_command(data, 40), ("proc/1/stat", "proc/1/status")),
+    "owners": (lambda data: folders_of(place_of(parse_cgroup(data)), data.decode("latin-1")), ("proc/1/cgroup",)),
+    "smaps_rollup": (lambda data: parse_rollup(data, 1), ("proc/meminfo",)),
+    "passwd": (process_files.parse_passwd, ("root/etc/passwd",)),
     "fdinfo": (parse_fdinfo, ("proc/4411/fdinfo/9", "proc/6120/fdinfo/5", "proc/1402/fdinfo/33")),
     "dmem": (cards.parse_dmem, ("sys/fs/cgroup/dmem.capacity", "sys/fs/cgroup/dmem.current")),
     "uevent": (

@@ -95,6 +95,7 @@ def test_other_systems_have_processes() -> None:
     assert own.rss_bytes == pytest.approx(psutil.Process().memory_info().rss, rel=0.05)
     assert findings.process_scan is not None
     assert findings.process_scan.seen >= len(findings.processes)
+    assert sum(owner.processes for owner in findings.owners) == len(findings.processes)
 
 
 def test_user_that_psutil_may_not_know() -> None:
@@ -108,3 +109,5 @@ def test_user_that_psutil_may_not_know() -> None:
     }
 
     assert psutil_processes.process_of(info).user is Absent.NOT_PERMITTED
+    (owner,) = psutil_processes.owners_of([info, info])
+    assert (owner.name, owner.processes, owner.rss_bytes) == (Absent.NOT_PERMITTED, 2, 2 * info["memory_info"].rss)

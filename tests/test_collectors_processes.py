@@ -11,62 +11,17 @@ from pathlib import Path
 import psutil
 import pytest
 
+from daemon_process import descriptors
 from machine_folders import machine_folder
 from memwatch.collector import Roots, Unavailable, Unreadable
-from memwatch.collectors.processes import (
-    Collector,
-    Stat,
-    parse_boot_time,
-    parse_passwd,
-    parse_stat,
-    parse_uid,
-    still_there,
-)
+from memwatch.collectors._process_files import Stat, parse_boot_time, parse_passwd, parse_stat, parse_uid
+from memwatch.collectors.processes import Collector
 from memwatch.model import Absent, Process
 from memwatch.snapshot import ProcessScan
+from process_folders import folder_of, stat_line
 
 PAGE, TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 HOLD = "import sys; block = bytearray(b'x') * (200 << 20); print('held', flush=True); sys.stdin.read()"
-
-
-def stat_line(pid: int, comm: str = "x", rss: int = 5, start: int = 77, flags: int = 0x400100) -> bytes:
-    fields = [
-        pid,
-        f"({comm})",
-        "S",
-        1,
-        pid,
-        pid,
-        0,
-        -1,
-        flags,
-        0,
-        0,
-        0,
-        0,
-        1,
-        1,
-        0,
-        0,
-        20,
-        0,
-        1,
-        0,
-        start,
-        999,
-        rss,
-    ]
-    return " ".join(map(str, fields + [0] * 28)).encode() + b"\n"
-
-
-def folder_of(procfs: Path, *stats: bytes) -> Roots:
-    procfs.mkdir(exist_ok=True)
-    (procfs / "stat").write_bytes(b"cpu 1\nbtime 1700000000\n")
-    for stat in stats:
-        folder = procfs / stat.split()[0].decode()
-        folder.mkdir()
-        (folder / "stat").write_bytes(stat)
-    return Roots(procfs=procfs)
 
 
 def find(processes: tuple[Process, ...], pid: int) -> Process:
@@ -168,16 +123,6 @@ def test_nonsense_about_a_process(data: bytes) -> None:
         parse_stat(data)
 
 
-def test_number_that_went_to_another() -> None:
-    """A process id that was given to another process between two reads is not the same process."""
-    before = parse_stat(stat_line(42, "victim", rss=900, start=100))
-    assert before is not None
-
-    assert still_there(before, stat_line(42, "victim", rss=901, start=100)) == Stat(901, 42, 100, b"victim")
-    assert still_there(before, stat_line(42, "newcomer", rss=1, start=101)) is None
-    assert still_there(before, None) is None
-
-
 def test_what_cannot_be_read_is_counted(tmp_path: Path) -> None:
     """A process that ends while it is looked at is counted, and costs nobody else's figures."""
     roots = folder_of(tmp_path, stat_line(5), stat_line(6))
@@ -263,14 +208,15 @@ def test_no_procfs(tmp_path: Path) -> None:
 
 
 def test_descriptors_are_given_back() -> None:
-    """Looking a hundred times leaves no more descriptors open than looking once."""
+    """Looking a hundred times leaves no more descriptors open than looking once, and closing leaves none."""
+    before = len(os.listdir("/proc/self/fd"))
     collector = Collector(Roots(), top=10, page_size=PAGE)
     collector.collect()
-    before = len(os.listdir("/proc/self/fd"))
+    own = descriptors(os.getpid())
 
     for _ in range(100):
         collector.collect()
 
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors(os.getpid()) == own
     collector.close()
-    assert len(os.listdir("/proc/self/fd")) == before - 1
+    assert len(os.listdir("/proc/self/fd")) == before

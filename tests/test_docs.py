@@ -15,6 +15,7 @@ from daemon_process import MEMWATCHD, clean_environment
 from fakes import GIB, ram
 from memwatch.model import Absent, Process
 from memwatch.snapshot import Kernel, Machine, SelfUse, Snapshot, Stalls, StallTime, Swap, Tegrastats
+from memwatch.store.files import FilesStatus
 from memwatch_web.metrics import PREFIX, Exporter
 from memwatch_web.openapi import ANSWERS
 
@@ -40,7 +41,8 @@ def exported_names() -> set[str]:
         kernel=Kernel(0, 0),
         processes=(process,),
     )
-    exporter = Exporter("1", dict, (), lambda: True)
+    files = FilesStatus(Path("/"), 0, 0, 0, 0, 0.0, 0, 0, 0, (), "")
+    exporter = Exporter("1", dict, (), lambda: True, lambda: files)
     suffix = {"counter": "_total", "info": "_info"}
     return {family.name.removeprefix(PREFIX) + suffix.get(family.type, "") for family in exporter.families(full)}
 

@@ -92,7 +92,9 @@ def test_a_client_that_comes_and_goes_is_seen_within_two_periods(tmp_path: Path)
 
     (process,) = (one for one in listed if one["pid"] == 7000)
     assert process["device_bytes"] == {"gpu0.buffers": 100 * MIB}
-    assert process["footprint_basis"] == "rss + device"
+    assert process["footprint_basis"] == "rss + device, perhaps overlapping"
+    assert process["footprint_low_bytes"] == max(process["rss_bytes"], 100 * MIB)
+    assert process["footprint_high_bytes"] == process["rss_bytes"] + 100 * MIB
 
 
 def test_a_driver_that_does_not_answer_costs_the_gpus_figures_and_nothing_else(tmp_path: Path) -> None:

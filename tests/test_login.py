@@ -6,6 +6,7 @@ import base64
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -213,6 +214,20 @@ def checked(settings: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     )
 
 
+def test_command_lines_are_not_read_where_strangers_could_see_them(tmp_path: Path) -> None:
+    """Asked for, they are there behind a loopback address, and absent where the network reads without a login."""
+    config = "[processes]\ncommand_lines = true\n"
+    marked = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "--password=hunter2"])
+    try:
+        with running_daemon(tmp_path, config=config) as daemon:
+            assert "time.sleep" in daemon.get("/api/v1/processes").text
+        with running_daemon(tmp_path, "--listen", "0.0.0.0:0", "--insecure", config=config) as daemon:
+            assert "time.sleep" not in daemon.get("/api/v1/processes").text
+    finally:
+        marked.kill()
+        marked.wait()
+
+
 def test_what_is_in_force_is_shown_without_secrets(tmp_path: Path) -> None:
     """--check-config names users and says that there is a token; it prints neither token nor hash."""
     settings = tmp_path / "memwatchd.toml"
@@ -229,7 +244,7 @@ def test_what_is_in_force_is_shown_without_secrets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('[web.auth]\nbearer_token = "hunter2hunter2hunter2"', "is not file:/PATH or env:NAME of a token"),
+        ('[web.auth]\nbearer_token = "hunter2hunter2hunter2"', "is not file:/PATH, credential:NAME or env:NAME of a token"),
         ('[web.auth]\nbearer_token = "env:NOWHERE"', "names the environment variable NOWHERE, which is not set"),
         ('[web.auth]\nbearer_token = "file:/nonexistent/token"', "cannot be read (No such file or directory)"),
         ('[web.auth.users]\nada = "hunter2hunter2hunter2"', "is not a bcrypt hash with a cost of 4 to 16"),
@@ -259,4 +274,4 @@ def test_a_token_that_others_can_read_is_a_warning(tmp_path: Path) -> None:
     with running_daemon(tmp_path, config=config) as daemon:
         log = daemon.log.read_text()
 
-    assert f"every user of this machine can read the bearer token in {tmp_path}/token" in log
+    assert f"every user of this machine can read the secret in {tmp_path}/token" in log

@@ -11,6 +11,8 @@ import pytest
 from fakes import GIB, FakeClock, FakeCollector, ram
 from memwatch.alerts import Notice
 from memwatch.collector import Enlisted, Findings, Unreadable
+from memwatch.conditions import AlertRules
+from memwatch.kernel_log import DriverError, KernelLog, OomKill
 from memwatch.monitor import Identity, Monitor, Rules
 from memwatch.sampler import Sampler
 from memwatch.snapshot import Kernel, Level, Snapshot
@@ -45,7 +47,7 @@ def test_a_tick_is_gathered_judged_remembered_and_published() -> None:
     assert snapshot.pressure[0].level is Level.CRITICAL
     assert snapshot.worst_level is Level.CRITICAL
     assert monitor.history.since("pool.ram.used_bytes", 0.0) == [(clock.boottime(), 62.0 * GIB)]
-    assert kinds(monitor) == ["started"]
+    assert kinds(monitor) == ["started", "level"]
 
 
 def test_suspend_is_a_gap_and_an_event() -> None:
@@ -105,7 +107,57 @@ def test_a_level_change_is_told_in_words() -> None:
 
     monitor.tick()
 
-    assert monitor.events.since(0)[-1].text == "System RAM: low → high (87.5 % used)"
+    assert monitor.events.since(0)[-1].text == "System RAM: low → high (87.5 % used; 8.0 GiB of 64.0 GiB left)"
+
+
+def test_a_killed_process_is_told_by_name_once() -> None:
+    """Counted in one file and named in another, a second apart: one event, with the name."""
+    memory, clock = calm(), FakeClock()
+    monitor = monitor_of(memory, clock)
+    kill = OomKill(1, 4242, "train", 64 << 20, "machine")
+    for counted, kills in ((3, ()), (4, ()), (4, (kill,)), (4, (kill,)), (5, (kill,)), *[(5, (kill,))] * 3):
+        memory.findings = Findings(
+            pools=(ram(GIB),), kernel=Kernel(oom_kills_total=counted), kernel_log=KernelLog(kills=kills)
+        )
+        monitor.tick()
+        clock.now += 1.0
+
+    assert [event.text for event in monitor.events.since(0) if event.kind == "oom_kill"] == [
+        "the kernel killed train (pid 4242, 64.0 MiB) for want of memory",
+        "the kernel killed a process for want of memory",
+    ]
+
+
+def test_a_driver_that_repeats_itself_is_told_once_a_minute() -> None:
+    """The first complaint at once, the following thousands with their number."""
+    memory, clock = calm(), FakeClock()
+    monitor = monitor_of(memory, clock)
+    for second in range(70):
+        error = DriverError("nvidia", "", "nv_err_no_memory", 100 * second, 0.0, "NVRM: no memory")
+        memory.findings = Findings(
+            pools=(ram(GIB),), kernel_log=KernelLog(driver_errors=(error,) if second else ())
+        )
+        monitor.tick()
+        clock.now += 1.0
+
+    assert [event.text for event in monitor.events.since(0) if event.kind == "driver"] == [
+        "the driver of nvidia reported no memory to be had (NV_ERR_NO_MEMORY), 100 times: NVRM: no memory",
+        "the driver of nvidia reported no memory to be had (NV_ERR_NO_MEMORY), 6000 times: NVRM: no memory",
+    ]
+
+
+def test_a_target_without_a_figure_for_a_tick_changes_no_level() -> None:
+    """A source that misses one answer writes no history of ups and downs."""
+    memory, clock = calm(), FakeClock()
+    monitor = monitor_of(memory, clock)
+    for pools in ((ram(62 * GIB),), (), (ram(62 * GIB),)):
+        memory.findings = Findings(pools=pools)
+        monitor.tick()
+        clock.now += 1.0
+
+    assert [event.text for event in monitor.events.since(0) if event.kind == "level"] == [
+        "System RAM: low → critical (96.9 % used; 2.0 GiB of 64.0 GiB left)"
+    ]
 
 
 def test_a_source_that_fails_and_recovers_is_told_twice() -> None:
@@ -202,3 +254,26 @@ def test_a_pause_is_told_and_not_caught_up_with() -> None:
         "10 ticks were missed: the machine was too busy"
     ]
     assert len(at) == 4
+
+
+def test_what_could_not_be_told_is_told_by_the_next_tick() -> None:
+    """Memory runs out while an alert is told: the next tick tells it, under the same id, and that is all."""
+    memory, clock = calm(), FakeClock()
+    memory.findings = Findings(pools=(ram(62 * GIB),))
+    monitor = monitor_of(memory, clock, Rules(alerts=AlertRules(pending_seconds=0)))
+    tried: list[tuple[Notice, ...]] = []
+
+    def listen(_: Snapshot, notices: tuple[Notice, ...]) -> None:
+        tried.append(notices)
+        if len(tried) == 1:
+            raise MemoryError
+
+    monitor.listeners.append(listen)
+    with pytest.raises(MemoryError):
+        monitor.tick()
+    for _ in range(2):
+        clock.now += 1.0
+        monitor.tick()
+
+    assert [len(notices) for notices in tried] == [1, 1, 0]
+    assert tried[0] == tried[1]

@@ -9,6 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memwatch.accounting.driver_errors import with_logged
+from memwatch.collector import Findings
+from memwatch.kernel_log import DriverError, KernelLog, OomKill
+from memwatch.kills import NewKills
 from memwatch.model import (
     Absent,
     Architecture,
@@ -115,13 +119,35 @@ def test_no_swap_and_no_memory_is_critical() -> None:
 
 def test_a_kill_for_want_of_memory_is_critical_for_a_minute() -> None:
     """The machine may look healthy a second later."""
-    kills = lambda at: Kernel(oom_kills_total=3 if at < 5 else 4)  # noqa: E731
+    kills = lambda at: NewKills(unnamed=int(at == 5))  # noqa: E731
 
-    verdicts = run(lambda at: Evidence(at, (ram(50 * GIB),), kernel=kills(at)), 80)
+    verdicts = run(lambda at: Evidence(at, (ram(50 * GIB),), kills=kills(at)), 80)
 
     critical = [second for second, verdict in enumerate(verdicts) if verdict.level is Level.CRITICAL]
     assert (critical[0], critical[-1]) == (5, 64)
+    assert verdicts[5].reasons[0].text == "the kernel killed a process for want of memory"
+    assert verdicts[40].reasons[0].text == "35 s ago: the kernel killed a process for want of memory"
     assert verdicts[-1].level is Level.LOW
+
+
+def test_a_kill_at_somebodys_limit_is_no_end_of_the_machine() -> None:
+    """The log says whose limit it was: high and named, and critical only where the limit is our own."""
+    kill = OomKill(1, 4242, "train", 64 * MIB, "cgroup", "/job")
+    ours = Target("cgroup", "cgroup", GIB, GIB // 2, is_host=True)
+
+    def evidence(at: float) -> Evidence:
+        kills = NewKills((kill,)) if at == 2 else NewKills()
+        return Evidence(at, (ram(50 * GIB), ours), kills=kills, cgroup_oom_kills_total=7 + (at >= 3))
+
+    memory, found = Memory(), []
+    for at in range(5):
+        verdicts, memory = judge(evidence(at), memory, RULES)
+        found.append([verdict.level for verdict in verdicts])
+
+    assert found[1] == [Level.LOW, Level.LOW]
+    assert found[2] == [Level.HIGH, Level.LOW]
+    assert found[4] == [Level.HIGH, Level.CRITICAL]
+    assert "train (pid 4242, 64.0 MiB): /job had reached its limit" in verdicts[0].reasons[0].text
 
 
 def test_crumbs_are_high_where_a_gpu_needs_large_blocks() -> None:
@@ -141,17 +167,40 @@ def test_crumbs_are_high_where_a_gpu_needs_large_blocks() -> None:
 
 def test_a_memory_error_of_the_driver_is_high_for_a_minute() -> None:
     """XID 94 counts, XID 13 of a faulty application does not; counts from before the start do not either."""
-    gpu = Device("gpu0", "NVIDIA", "H100", Architecture.DISCRETE)
+    gpu = Device("gpu0", "NVIDIA", "H100", Architecture.DISCRETE, allocates_from=("gpu0",))
+    card = Target("gpu0", "vram", 80 * GIB, 70 * GIB)
 
-    def errors(at: float) -> dict[str, int]:
+    def evidence(at: float) -> Evidence:
         hit = replace(gpu, errors={"xid_94": 2 if at < 3 else 3, "xid_13": int(at), "ecc_corrected": int(at)})
-        return dict(driver_errors((hit,)))
+        return Evidence(at, (card, ram(50 * GIB)), driver_errors=driver_errors(Findings(devices=(hit,))))
 
-    verdicts = run(lambda at: Evidence(at, (ram(50 * GIB),), driver_errors=errors(at)), 70)
+    verdicts = run(evidence, 70)
+    _, memory = judge(evidence(0.0), Memory(), RULES)
+    (_, beside), _ = judge(evidence(3.0), memory, RULES)
 
     high = [second for second, verdict in enumerate(verdicts) if verdict.level is Level.HIGH]
     assert (high[0], high[-1]) == (3, 62)
-    assert "the driver of gpu0 reported a memory error" in verdicts[3].reasons[0].text
+    assert verdicts[3].reasons[0].text == "the driver of gpu0 reported XID 94"
+    assert beside.level is Level.LOW
+
+
+def test_a_driver_without_memory_on_a_unified_machine_is_system_rams_trouble() -> None:
+    """NV_ERR_NO_MEMORY in the log of a GB10: the machine is about to wedge though much is available."""
+    gpu = Device("gpu0", "NVIDIA", "NVIDIA GB10", Architecture.UNIFIED, allocates_from=("ram",))
+    card = Device("gpu9", "AMD", "R9700", Architecture.DISCRETE)
+
+    def evidence(at: float, devices: tuple[Device, ...]) -> Evidence:
+        error = DriverError("nvidia", "", "nv_err_no_memory", int(at), 0.0, "NVRM: …")
+        log = KernelLog(driver_errors=(error,) if at else ())
+        found = Findings(devices=with_logged(devices, log), kernel_log=log)
+        return Evidence(at, (ram(40 * GIB),), driver_errors=driver_errors(found))
+
+    known = run(lambda at: evidence(at, (gpu, card)), 3)[-1]
+    unknown = run(lambda at: evidence(at, (card,)), 3)[-1]
+
+    assert known.level is unknown.level is Level.HIGH
+    assert known.reasons[0].text == "the driver of gpu0 reported no memory to be had (NV_ERR_NO_MEMORY)"
+    assert unknown.reasons[0].text == "the driver of nvidia reported no memory to be had (NV_ERR_NO_MEMORY)"
 
 
 def test_a_forecast_is_in_words_and_not_made_across_a_pause() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from fakes import GIB, FakeClock, FakeCollector, ram
+from memwatch.clock import SystemClock
 from memwatch.collector import Collector, Enlisted, Findings, Unavailable, Unreadable
 from memwatch.model import Absent, Quality, Share, ShareKind
 from memwatch.sampler import Sampler
@@ -120,3 +121,58 @@ def test_a_slow_source_is_asked_in_its_own_period() -> None:
 
     assert slow.asked == 3
     assert findings.pools[0].used_bytes == GIB
+
+
+class Hurried(FakeCollector):
+    """May be asked every 20 ms near the edge, else once in ten minutes. Says when it was asked."""
+
+    hurried_seconds = 0.02
+
+    def __init__(self, name: str = "hurried", took: float = 0.0) -> None:
+        super().__init__(name, period_seconds=600.0, may_block=True)
+        self.took = took
+        self.again = threading.Event()
+
+    def collect(self) -> Findings:
+        if self.asked >= 2:
+            self.again.set()
+        threading.Event().wait(self.took)
+        return super().collect()
+
+
+def test_near_the_edge_a_source_is_asked_sooner_at_once() -> None:
+    """One in the middle of its pause of ten minutes is asked again right away, and again; calm gives it rest."""
+    eager, patient = Hurried(), FakeCollector("patient", period_seconds=600.0, may_block=True)
+    sampler = Sampler(enlist(eager, patient), SystemClock())
+    sampler.start()
+    sampler.wait_for_first(5.0)
+    before = eager.asked
+
+    sampler.hurry(True)
+    came = eager.again.wait(5.0)
+    sampler.hurry(False)
+    threading.Event().wait(0.1)  # one that is under way comes to its end
+    after = eager.asked
+    threading.Event().wait(0.2)
+    sampler.stop()
+
+    assert (before, came) == (1, True)
+    assert eager.asked == after
+    assert patient.asked == 1
+
+
+def test_a_slow_source_is_not_hurried_beyond_its_budget() -> None:
+    """What takes 50 ms is asked every 15 s at most, however near the edge: a 300th of a core."""
+    slow = Hurried(took=0.05)
+    sampler = Sampler(enlist(slow), SystemClock())
+    sampler.start()
+    sampler.wait_for_first(5.0)
+
+    sampler.hurry(True)
+    came = slow.again.wait(0.3)
+    left = sampler.sources[0].seconds_until_due()
+    sampler.stop()
+
+    assert not came
+    assert slow.asked == 1
+    assert left > 10.0

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.schedule import Due, Moment, next_due, suspended_seconds, wall_jump_seconds
+from memwatch.model import Absent
+from memwatch.schedule import Due, Moment, Pace, next_due, paced, suspended_seconds, wall_jump_seconds
+from memwatch.snapshot import Level, Pressure
 
 
 def test_the_grid_does_not_drift() -> None:
@@ -52,3 +54,48 @@ def test_a_set_clock_is_not_a_suspend() -> None:
 def test_ntp_at_work_is_not_worth_a_word() -> None:
     """Half a second is adjusted every day."""
     assert wall_jump_seconds(Moment(0.0, 0.0, 0.0), Moment(1.0, 1.0, 1.5)) == 0.0
+
+
+def pressure(ratio: float, kind: str = "system_ram", seconds: float | None = None) -> Pressure:
+    left = Absent.NOT_AVAILABLE if seconds is None else seconds
+    return Pressure("x", Level.LOW, Level.LOW, ratio, seconds_to_full=left, kind=kind)
+
+
+@pytest.mark.parametrize(
+    ("found", "interval"),
+    [
+        (pressure(0.59), 1.0),
+        (pressure(0.60), 0.1),
+        (pressure(0.30, seconds=59.0), 0.1),
+        (pressure(0.30, seconds=61.0), 1.0),
+        (pressure(0.99, kind="vram"), 1.0),
+        (pressure(0.60, kind="cgroup"), 0.1),
+        (pressure(0.60, kind="gtt"), 0.1),
+    ],
+)
+def test_the_closer_to_the_edge_the_faster_the_look(found: Pressure, interval: float) -> None:
+    """From 60 % of what programs share, or a minute before the end; a GPU's own memory is read once a second."""
+    assert paced(Pace(), [found], 0.0).interval(1.0) == interval
+
+
+def test_who_wants_it_faster_gets_it_faster() -> None:
+    """An interval shorter than the fast one stays as it is."""
+    assert Pace(fast=True).interval(0.05) == 0.05
+
+
+def test_it_slows_down_once_it_has_been_calm() -> None:
+    """Thirty seconds below 57 %: not at the first dip, nor at 58 %."""
+    pace = paced(Pace(), [pressure(0.7)], 0.0)
+    dipped = paced(pace, [pressure(0.5)], 10.0)
+    above = paced(dipped, [pressure(0.58)], 20.0)
+    calm = paced(above, [pressure(0.5)], 30.0)
+
+    assert dipped.fast
+    assert above == Pace(fast=True)
+    assert paced(calm, [pressure(0.5)], 59.0).fast
+    assert not paced(calm, [pressure(0.5)], 60.0).fast
+
+
+def test_waiting_makes_it_fast_however_much_there_is() -> None:
+    """The kernel's alarm counts by itself."""
+    assert paced(Pace(), [pressure(0.1)], 0.0, stalled=True).fast

@@ -33,6 +33,9 @@ def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
     secret_file = tmp_path / "webhook-secret"
     secret_file.write_text(SECRET)
     secret_file.chmod(0o600)
+    url_file = tmp_path / "apprise-url"
+    url_file.write_text("json://localhost/")
+    url_file.chmod(0o600)
     (tmp_path / "token").write_text("a token of tests".replace(" ", "-"))
     ca = authority(tmp_path, "clients")
     signed_by(ca, "tls")
@@ -50,7 +53,13 @@ def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
         ("web", "tls", "key_file"),
         ("web", "tls", "client_ca_file"),
         ("state", "dir"),
+        ("replay", "demo"),
+        ("replay", "file"),
+        ("recording", "file"),
         ("alerts", "webhooks"),
+        ("alerts", "alertmanagers"),
+        ("alerts", "apprise"),
+        ("collectors", "containers", "socket"),
     }
     assert settings.alerts.webhooks[0].timeout == timedelta(seconds=15)
     assert settings.pressure.percents_of("ram") == settings.pressure.percents_of("")

@@ -31,9 +31,7 @@ def test_literal_secret_in_a_public_file_warns(tmp_path: Path) -> None:
 
     warnings = load({"config": str(file)}, {}).warnings
 
-    assert warnings == (
-        f"every user of this machine can read the webhook secret in {file}; chmod o-r {file} ends that",
-    )
+    assert warnings == (f"every user of this machine can read the secret in {file}; chmod o-r {file} ends that",)
 
 
 def test_secret_from_a_variable_may_begin_like_a_setting(tmp_path: Path) -> None:
@@ -44,10 +42,24 @@ def test_secret_from_a_variable_may_begin_like_a_setting(tmp_path: Path) -> None
     assert len(settings.alerts.webhooks[0].secret.keys) == 2
 
 
+def test_secret_from_a_systemd_credential(tmp_path: Path) -> None:
+    """What LoadCredential= put into the folder of the unit is found by its name, and nothing outside of it."""
+    (tmp_path / "hook").write_text(SECRET)
+    (tmp_path / "hook").chmod(0o400)
+    environ = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
+
+    settings = settings_from(tmp_path, WEBHOOK.replace(SECRET, "credential:hook"), environ=environ)
+    problems = problems_from(tmp_path, WEBHOOK.replace(SECRET, "credential:../hook"), environ=environ)
+
+    assert settings.alerts.webhooks[0].secret.keys == (b"a secret of thirty-two bytes len",)
+    assert "has no / in it" in problems[0]
+
+
 @pytest.mark.parametrize(
     ("secret", "words"),
     [
-        ("hunter2", "secret is not file:/PATH, env:NAME, or whsec_"),
+        ("hunter2", "secret is not file:/PATH, credential:NAME, env:NAME, or whsec_"),
+        ("credential:hook", "names the credential hook, and the unit loads none: add LoadCredential=hook:/PATH"),
         ("whsec_hunter2", "secret is not whsec_ followed by the base64 of 24 to 64 bytes"),
         ("env:NOT_THERE", "names the environment variable NOT_THERE, which is not set"),
         ("env:EMPTY", "names the environment variable EMPTY, which is empty"),

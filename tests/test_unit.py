@@ -115,5 +115,5 @@ def test_the_networks_drop_in_has_a_login() -> None:
     """Who listens on the network by our example does so behind a token."""
     text = (SYSTEMD / "drop-ins" / "network.conf").read_text()
 
-    assert "MEMWATCHD_WEB_AUTH_BEARER_TOKEN=file:%d/token" in text
+    assert "MEMWATCHD_WEB_AUTH_BEARER_TOKEN=credential:token" in text
     assert "LoadCredential=token:" in text

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,6 +18,7 @@ from webhook_sample import ids, notice, receiver, told
 from webhook_site import (
     Endless,
     dripping,
+    expired,
     garbage,
     receiving,
     self_signed,
@@ -170,3 +174,67 @@ def test_plain_text_behind_https_is_refused(caplog: pytest.LogCaptureFixture) ->
 
     assert site.deliveries == []
     assert "TLS failed" in caplog.text
+
+
+def test_expired_certificate_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A certificate that everybody trusts, and whose time is over, is none."""
+    certificate = expired(tmp_path)
+    trusting = ssl.create_default_context(cadata=certificate.read_text())
+    with receiving(200, certificate=certificate) as site, receiver(site.url, tls=trusting) as made:
+        told(made, notice())
+        wait_until(lambda: made.counts()["retry"] >= 1)
+
+    assert site.deliveries == []
+    assert "its TLS certificate was refused: certificate has expired" in caplog.text
+
+
+def test_name_server_that_hangs_holds_up_its_own_receiver_only() -> None:
+    """While one name is not resolved another receiver is told; when it is, so is the first, once."""
+    answered = threading.Event()
+
+    def resolve(*name: Any, **how: Any) -> Any:
+        answered.wait(10.0)
+        return socket.getaddrinfo(*name, **how)
+
+    with (
+        receiving(200) as first,
+        receiving(200) as second,
+        receiver(first.url, resolve=resolve) as stuck,
+        receiver(second.url) as quick,
+    ):
+        started = time.monotonic()
+        told(stuck, notice())
+        told(quick, notice())
+        wait_until(lambda: quick.counts()["delivered"] == 1)
+        took = time.monotonic() - started
+        waited = stuck.pending()
+        answered.set()
+        wait_until(lambda: stuck.counts()["delivered"] == 1)
+
+    assert took < 2.0
+    assert waited == 1
+    assert ids(first) == ids(second) == ["msg_1"]
+
+
+def test_clock_that_jumps_delays_no_attempt() -> None:
+    """The wall clock goes back to 1970 and on to 2100 between attempts: they come when they are due, and verify."""
+    walls = (time.time(), 10.0, 4.1e9, 4.1e9)
+    with receiving(500, 500, 200) as site, receiver(site.url, wall=lambda: walls[len(site.deliveries)]) as made:
+        started = time.monotonic()
+        told(made, notice())
+        wait_until(lambda: made.counts()["delivered"] == 1)
+
+    assert time.monotonic() - started < 2.0
+    assert len({delivery.body for delivery in site.deliveries}) == 1
+    assert [int(delivery.headers["webhook-timestamp"]) for delivery in site.deliveries[1:]] == [10, 4_100_000_000]
+
+
+def test_receiver_that_comes_and_goes_hears_everything_once() -> None:
+    """Every other request fails in another way; ten messages arrive, each once, and in their order."""
+    flaps = [answer for status in (500, 429, 502, 404, 503) for answer in (status, 200)] * 2
+    with receiving(*flaps, 200) as site, receiver(site.url, schedule=(0.0, *[0.02] * 10)) as made:
+        for number in range(10):
+            told(made, notice(number, firing=number % 2 == 0))
+            wait_until(lambda number=number: made.counts()["delivered"] == number + 1)  # type: ignore[misc]
+
+    assert site.accepted == [f"msg_{number}" for number in range(10)]

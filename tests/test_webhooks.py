@@ -30,8 +30,8 @@ def test_body_says_what_happened_where_and_who_did_it() -> None:
     said = json.loads(body_of(notice(), snapshot, "https://spark/memory"))
 
     assert list(said) == [
-        "schema", "id", "event", "time", "unix", "host", "target", "level", "previous", "reasons", "values", "top",
-        "dashboard_url",
+        "schema", "id", "event", "time", "unix", "host", "target", "rule", "severity", "started", "repeated",
+        "level", "previous", "reasons", "values", "top", "dashboard_url",
     ]  # fmt: skip
     assert (said["schema"], said["id"], said["event"]) == (1, "msg_1", "pressure.critical")
     assert (said["time"], said["unix"]) == ("2026-11-21T10:22:33.250Z", 1_795_256_553.25)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from memwatch.model import Absent
 from memwatch.nvml.reading import Ecc, GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlFailure, NvmlReading, Xid
+from memwatch.ticks import Holder
 from memwatch.wire import Garbled, from_line, to_line
 
 counts = st.integers(0, 2**63)
@@ -69,3 +70,10 @@ def test_a_record_with_a_field_of_another_kind_is_refused() -> None:
     for change in ({"code": "9"}, {"text": []}, {"reason": {"absent": "because"}}, {"more": 1}):
         with pytest.raises(Garbled):
             from_line(NvmlFailure, json.dumps(good | change).encode())
+
+
+def test_a_figure_that_is_absent_within_a_mapping_survives() -> None:
+    """What a process holds of one share may be known, and of another one not."""
+    holder = Holder(1, "a", "root", None, None, 5, 5, {"cuda0": Absent.NOT_PERMITTED, "gpu0": 7})
+
+    assert from_line(Holder, to_line(holder)) == holder

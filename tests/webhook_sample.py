@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass, field
 
 from memwatch.alerts import Notice
+from memwatch.conditions import CRITICAL
+from memwatch.outbox.outbox import Draft, Outbox
 from memwatch.snapshot import Level, Reason
-from memwatch_web.webhook_delivery import Receiver, notify
+from memwatch_web.alerting import kind_of
+from memwatch_web.channels import Channel, WebhookChannel, context_for
+from memwatch_web.delivery import Receiver, close_all
+from memwatch_web.webhook_post import Poster
 from memwatch_web.webhooks import endpoint_of, secret_of
 from sample_snapshots import critical_gb10
 from webhook_site import (
@@ -20,24 +27,70 @@ SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode
 QUICK = (0.0, 0.05, 0.05, 0.05, 0.05)
 
 
-def notice(number: int = 1, firing: bool = True, target: str = "ram") -> Notice:
+def notice(number: int = 1, firing: bool = True, target: str = "ram", rule: str = CRITICAL) -> Notice:
     return Notice(
         id=f"msg_{number}",
-        event="pressure.critical" if firing else "pressure.resolved",
+        event=rule if firing else "pressure.resolved",
         unix=1_795_256_553.25,
         target=target,
         level=Level.CRITICAL if firing else Level.LOW,
         previous=Level.HIGH if firing else Level.CRITICAL,
         reasons=(Reason("util", "96.2 % used"),),
         firing=firing,
+        rule=rule,
+        started_unix=1_795_256_500.0,
     )
+
+
+@dataclass
+class Told:
+    """A receiver with an outbox of its own."""
+
+    receiver: Receiver
+    outbox: Outbox = field(repr=False)
+
+    @property
+    def disabled(self) -> bool:
+        return self.receiver.disabled
+
+    def counts(self) -> Mapping[str, int]:
+        return self.receiver.counts()
+
+    def pending(self) -> int:
+        return self.receiver.pending()
+
+    def start(self) -> None:
+        self.outbox.start()
+        self.receiver.start()
+
+    def close(self, timeout: float = 2.0) -> None:
+        close_all([self.receiver], timeout)
+        self.outbox.close()
+
+
+def webhook_channel(
+    url: str,
+    timeout_seconds: float = 15.0,
+    allow_link_local: bool = False,
+    tls: ssl.SSLContext | None = None,
+    wall: Callable[[], float] = time.time,
+    **poster: object,
+) -> WebhookChannel:
+    endpoint = endpoint_of(url)
+    context = tls or context_for(endpoint)
+    made = Poster(endpoint, timeout_seconds, allow_link_local, context, wall, **poster)  # type: ignore[arg-type]
+    return WebhookChannel("ops", endpoint, secret_of(SECRET), made, wall)
+
+
+def made_receiver(channel: Channel, schedule: Sequence[float] = QUICK, outbox: Outbox | None = None) -> Told:
+    box = outbox or Outbox(None)
+    return Told(Receiver("ops", channel, box.box("ops"), schedule=schedule), box)
 
 
 @contextmanager
-def receiver(url: str, **options: Any) -> Iterator[Receiver]:
-    made = Receiver(
-        "ops", endpoint_of(url), secret_of(SECRET), **{"schedule": QUICK, "timeout_seconds": 2.0, **options}
-    )
+def receiver(url: str, schedule: Sequence[float] = QUICK, **options: object) -> Iterator[Told]:
+    options = {"timeout_seconds": 2.0, **options}
+    made = made_receiver(webhook_channel(url, **options), schedule)  # type: ignore[arg-type]
     made.start()
     try:
         yield made
@@ -45,9 +98,10 @@ def receiver(url: str, **options: Any) -> Iterator[Receiver]:
         made.close()
 
 
-def told(made: Receiver, *notices: Notice) -> None:
+def told(made: Told, *notices: Notice) -> None:
     for one in notices:
-        notify([made], one, critical_gb10())
+        body = made.receiver.channel.body(one, critical_gb10(), None)
+        made.outbox.put([(made.receiver.box, Draft(one.id, one.alert, kind_of(one), body))], {})
 
 
 def ids(site: Site) -> list[str]:

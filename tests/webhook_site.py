@@ -26,14 +26,15 @@ class Delivery:
 
 @dataclass
 class Site:
-    """What has arrived, and how the next requests are answered: by status and headers; the last answer stays.
+    """What has arrived, the ids of what was answered 2xx, and how the next requests are answered.
 
-    While `may_answer` is cleared, requests arrive and wait for their answer.
+    By status and headers; the last answer stays. While `may_answer` is cleared, requests wait for their answer.
     """
 
     answers: list[tuple[int, dict[str, str]]]
     url: str = ""
     deliveries: list[Delivery] = field(default_factory=list)
+    accepted: list[str] = field(default_factory=list)
     may_answer: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -51,6 +52,8 @@ def receiving(*answers: int | tuple[int, dict[str, str]], certificate: Path | No
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
+            if len(body) < int(self.headers["Content-Length"]):
+                return  # the sender died in mid-sentence
             headers = {name.lower(): value for name, value in self.headers.items()}
             site.deliveries.append(Delivery(time.monotonic(), self.path, headers, body))
             site.may_answer.wait(5.0)
@@ -61,6 +64,8 @@ def receiving(*answers: int | tuple[int, dict[str, str]], certificate: Path | No
             self.send_header("Content-Length", "2")
             self.end_headers()
             self.wfile.write(b"ok")
+            if status < 300:
+                site.accepted.append(headers.get("webhook-id", ""))
 
         def log_message(self, *_: object) -> None:
             """Quiet."""
@@ -160,6 +165,21 @@ def self_signed(folder: Path, name: str = "localhost") -> Path:
         capture_output=True,
     )  # fmt: skip
     file.write_text(key.read_text() + file.read_text())
+    return file
+
+
+def expired(folder: Path) -> Path:
+    """A certificate for localhost whose time is over when this returns, with its key in the same file."""
+    file, key, request = folder / "expired.pem", folder / "expired.key", folder / "expired.csr"
+    for command in (
+        ["req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(request)],
+        ["x509", "-req", "-in", str(request), "-signkey", str(key), "-days", "0", "-copy_extensions", "copy",
+         "-out", str(file)],
+    ):  # fmt: skip
+        subprocess.run(["openssl", *command], check=True, capture_output=True)
+    file.write_text(key.read_text() + file.read_text())
+    time.sleep(1.1)
     return file
 
 

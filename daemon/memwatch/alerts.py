@@ -1,101 +1,195 @@
-"""When to speak: one notice when a target stays critical, one when it has stayed better. Pure rules."""
+"""When to speak: one notice when something stays bad, one when it has stayed better. Pure rules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum, auto
+from itertools import chain
 
-from memwatch.model import Absent
-from memwatch.pressure.rules import FILLED_ON_PURPOSE
-from memwatch.snapshot import Level, Pressure, Reason
+from memwatch.conditions import CRITICAL, LEVELS, SEVERITY, AlertRules, Condition, Severity
+from memwatch.silences import Silence, is_silenced
+from memwatch.snapshot import Level, Reason
+from memwatch.units import duration
 
-URGENT = frozenset({"floor", "oom_kill"})
-URGENT_SECONDS = 15.0
+Key = tuple[str, str]
+
+# An alert about what is no longer there (a MIG instance, a container) is over after so long.
+GONE_SECONDS = 3600.0
+REASONS_MOST = 16
 
 
-@dataclass(frozen=True, slots=True)
-class AlertRules:
-    """How long a target must be critical before anybody is told, and better before the alert is resolved.
-
-    A GPU's own memory is filled on purpose by programs that serve models, so it has a time of its own. What
-    cannot wait (`URGENT`, or full within `URGENT_SECONDS`) is told at once.
-    """
-
-    pending_seconds: float = 5.0
-    resolve_seconds: float = 60.0
-    gpu_pending_seconds: float = 60.0
-
-    def pending_for(self, verdict: Pressure) -> float:
-        full = verdict.seconds_to_full
-        if verdict.kind in FILLED_ON_PURPOSE:
-            return self.gpu_pending_seconds
-        if any(reason.signal in URGENT for reason in verdict.reasons):
-            return 0.0
-        return 0.0 if not isinstance(full, Absent) and full < URGENT_SECONDS else self.pending_seconds
+class Said(Enum):
+    FIRES = auto()
+    AGAIN = auto()
+    OVER = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something to tell somebody. `id` stays the same over every attempt to deliver it."""
+    """Something to tell somebody. `id` stays the same over every attempt to deliver it.
+
+    `rule` is what fired; `event` is that, or the word for its end. `started_unix`: when it began to fire.
+    `repeated`: it was told before, and still fires. `level` is absent for what has none.
+    """
 
     id: str
     event: str
     unix: float
     target: str
-    level: Level
-    previous: Level
+    level: Level | None
+    previous: Level | None
     reasons: tuple[Reason, ...]
     firing: bool
+    rule: str = CRITICAL
+    severity: Severity = "critical"
+    started_unix: float = 0.0
+    repeated: bool = False
+    fact: bool = False
+
+    @property
+    def alert(self) -> str:
+        """The alert that this is about; facts are each about themselves."""
+        return f"{self.rule} {self.target} {self.id}" if self.fact else f"{self.rule} {self.target}"
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What has to be remembered of one target's alert. Times are monotonic seconds."""
+    """What has to be remembered of one alert. Times are monotonic seconds, but for `started_unix`.
+
+    `since`: when the change that is waited for began. `seen_at`: when it last fired with its target there.
+    `told`: that it fires was said, and its end was not.
+    """
 
     firing: bool = False
     since: float | None = None
     before: Level = Level.LOW
+    fired_at: float | None = None
+    said_at: float | None = None
+    told: bool = False
+    seen_at: float | None = None
+    started_unix: float = 0.0
+    reasons: tuple[Reason, ...] = ()
+
+    @property
+    def pending(self) -> bool:
+        return not self.firing and self.since is not None
 
 
 def step(
-    watches: Mapping[str, Watch],
-    pressure: Iterable[Pressure],
+    watches: Mapping[Key, Watch],
+    conditions: Iterable[Condition],
     now: float,
     unix: float,
     rules: AlertRules,
     new_id: Callable[[], str],
-) -> tuple[Mapping[str, Watch], tuple[Notice, ...]]:
-    """What to remember and what to say. A target that has no figure now neither fires nor resolves."""
+    silences: Iterable[Silence] = (),
+) -> tuple[Mapping[Key, Watch], tuple[Notice, ...]]:
+    """What to remember and what to say. An alert without a condition now stays what it is."""
     after, notices = dict(watches), []
-    for verdict in pressure:
-        watch = watches.get(verdict.target, Watch())
-        moved = watched(watch, verdict, now, rules)
-        after[verdict.target] = moved
-        if moved.firing != watch.firing:
-            notices.append(notice_of(moved, verdict, unix, new_id()))
+    for condition, seen_at in chain(((condition, now) for condition in conditions), gone(watches, now)):
+        key = condition.rule, condition.target
+        watch = watches.get(key)
+        if watch is None and not condition.true and condition.level is None:
+            continue
+        silenced = is_silenced(silences, *key, unix)
+        if condition.fact:
+            told, notice = happened(watch or Watch(), condition, now, unix, rules, silenced)
+        else:
+            moved = watched(watch or Watch(), condition, now, unix, rules)
+            told, notice = said(moved, now, rules, silenced)
+        after[key] = replace(told, seen_at=seen_at) if told.firing else told
+        notices += [notice_of(told, condition, unix, new_id(), notice is Said.AGAIN)] if notice else []
     return after, tuple(notices)
 
 
-def watched(watch: Watch, verdict: Pressure, now: float, rules: AlertRules) -> Watch:
-    """One target's alert after this verdict: pending becomes firing and firing resolved, each in its time."""
-    critical = verdict.level is Level.CRITICAL
-    if critical == watch.firing:
-        return Watch(watch.firing, None, watch.before if critical else verdict.level)
+def gone(watches: Mapping[Key, Watch], now: float) -> Iterator[tuple[Condition, float]]:
+    """Alerts whose target nobody has seen for long, and when it was seen: as if all were well there."""
+    for (rule, target), watch in watches.items():
+        if watch.firing and watch.seen_at is not None and now - watch.seen_at >= GONE_SECONDS:
+            why = Reason("gone", f"{target} has not been seen for {duration(now - watch.seen_at)}")
+            yield Condition(rule, target, False, reasons=(why,)), watch.seen_at
+
+
+def watched(watch: Watch, condition: Condition, now: float, unix: float, rules: AlertRules) -> Watch:
+    """One alert after this tick: pending becomes firing and firing resolved, each in its time."""
+    bad = condition.true
+    reasons = condition.reasons if condition.true else watch.reasons
+    before = watch.before if bad or condition.level is None else condition.level
+    if bad == watch.firing:
+        return replace(watch, since=None, before=before, reasons=reasons if bad else ())
     since = now if watch.since is None else watch.since
-    wait = rules.resolve_seconds if watch.firing else rules.pending_for(verdict)
-    if now - since < wait:
-        return replace(watch, since=since)
-    return Watch(critical, None, watch.before if critical else verdict.level)
+    if not (is_over if watch.firing else is_due)(watch, condition, now - since, now, rules):
+        return replace(watch, since=since, reasons=reasons)
+    if bad:
+        return replace(watch, firing=True, since=None, fired_at=now, started_unix=unix, reasons=reasons, told=False)
+    return replace(watch, firing=False, since=None, before=before)
 
 
-def notice_of(watch: Watch, verdict: Pressure, unix: float, notice_id: str) -> Notice:
+def happened(
+    watch: Watch, condition: Condition, now: float, unix: float, rules: AlertRules, silenced: bool
+) -> tuple[Watch, Said | None]:
+    """What cannot end is told when it happens. More of it soon after waits, and is told together."""
+    if condition.true:
+        since = now if watch.since is None else watch.since
+        why = dict.fromkeys((*watch.reasons, *condition.reasons)) if watch.since is not None else condition.reasons
+        watch = replace(watch, since=since, reasons=tuple(why)[-REASONS_MOST:], started_unix=unix)
+    if watch.since is None or not is_due(watch, condition, now - watch.since, now, rules):
+        return watch, None
+    if silenced:
+        return replace(watch, since=None), None
+    return replace(watch, since=None, said_at=now), Said.FIRES
+
+
+def is_due(watch: Watch, condition: Condition, waited: float, now: float, rules: AlertRules) -> bool:
+    """Whether what is bad has been so for long enough, and was not told too lately."""
+    rested = watch.said_at is None or now - watch.said_at >= rules.again_seconds
+    return waited >= condition.pending_seconds and (rested or condition.urgent)
+
+
+def is_over(watch: Watch, _: Condition, waited: float, now: float, rules: AlertRules) -> bool:
+    """Whether what was bad has been better for long enough, and the alert has fired for long enough."""
+    fired = watch.fired_at is None or now - watch.fired_at >= rules.keep_firing_seconds
+    return waited >= rules.resolve_seconds and fired
+
+
+def said(watch: Watch, now: float, rules: AlertRules, silenced: bool) -> tuple[Watch, Said | None]:
+    """What is said of an alert as it is now. What was told has its end told, silence or not."""
+    if watch.firing:
+        again = watch.told and is_repeat_due(watch, now, rules)
+        if silenced or (watch.told and not again):
+            return watch, None
+        return replace(watch, told=True, said_at=now), Said.AGAIN if again else Said.FIRES
+    if not watch.told:
+        return watch, None
+    return replace(watch, told=False), Said.OVER
+
+
+def is_repeat_due(watch: Watch, now: float, rules: AlertRules) -> bool:
+    long_ago = watch.said_at is not None and now - watch.said_at >= rules.repeat_seconds
+    return rules.repeat_seconds > 0 and long_ago
+
+
+def notice_of(watch: Watch, condition: Condition, unix: float, notice_id: str, repeated: bool = False) -> Notice:
+    firing = watch.firing or condition.fact
+    previous = watch.before if firing else LEVELS.get(condition.rule, watch.before)
     return Notice(
         id=notice_id,
-        event="pressure.critical" if watch.firing else "pressure.resolved",
+        event=condition.rule if firing else resolved_event(condition.rule),
         unix=unix,
-        target=verdict.target,
-        level=verdict.level,
-        previous=watch.before if watch.firing else Level.CRITICAL,
-        reasons=verdict.reasons,
-        firing=watch.firing,
+        target=condition.target,
+        level=condition.level,
+        previous=None if condition.level is None else previous,
+        reasons=watch.reasons if firing else condition.reasons,
+        firing=firing,
+        rule=condition.rule,
+        severity=SEVERITY[condition.rule],
+        started_unix=watch.started_unix,
+        repeated=repeated,
+        fact=condition.fact,
     )
+
+
+def resolved_event(rule: str) -> str:
+    """The word for the end: pressure.critical ends with pressure.resolved."""
+    return f"{rule.partition('.')[0]}.resolved"

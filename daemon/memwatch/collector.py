@@ -12,9 +12,11 @@ from memwatch.amd.reading import AmdReading, AmdSensors
 from memwatch.amd.smi import SmiReading
 from memwatch.apple.reading import AppleReading
 from memwatch.drm.reading import DrmReading
+from memwatch.kernel_log import KernelLog
 from memwatch.model import Absent, Device, Pool, Process, Share
 from memwatch.nvml.reading import NvmlReading
-from memwatch.snapshot import Kernel, Machine, Node, ProcessScan, Stalls, Swap, Zram
+from memwatch.owners import Owner
+from memwatch.snapshot import Kernel, Machine, Node, ProcessScan, Squeezed, Stalls, Swap, Zram
 from memwatch.tegra.reading import NvMapReading, TegraReading, TegrastatsReading
 
 
@@ -49,12 +51,17 @@ class Findings:
     devices: tuple[Device, ...] = ()
     processes: tuple[Process, ...] = ()
     process_scan: ProcessScan | None = None
+    owners: tuple[Owner, ...] = ()
+    container_names: Mapping[str, str] | None = None
     machine: Machine | None = None
     swap: Swap | None = None
     zram: Zram | None = None
     stalls: Stalls | None = None
+    squeezed: Squeezed | None = None
     nodes: tuple[Node, ...] = ()
     kernel: Kernel | None = None
+    kernel_log: KernelLog | None = None
+    cgroup_oom_kills_total: int | None = None
     pci_gpus: Mapping[str, int] | None = None
     nvml: NvmlReading | None = None
     tegra: TegraReading | None = None
@@ -73,6 +80,7 @@ class Findings:
         readings: dict[str, Any] = {name: getattr(self, name) for name in READINGS}
         return Findings(
             machine=self.machine,
+            container_names=self.container_names,
             pci_gpus=self.pci_gpus,
             pools=tuple(aged_pool(pool) for pool in self.pools),
             shares=tuple(aged_share(share) for share in self.shares),
@@ -136,7 +144,8 @@ class Collector(Protocol):
     `may_block` is true for a source whose reads can wait for somebody (a process, a driver): such a
     collector gets a thread of its own and never delays a tick. `collect` raises `Unreadable` or `OSError`
     when the source fails; any other exception is a defect and is counted as one. A collector that holds a
-    device also has `release(seconds)`: let go of it, so that an administrator can reset it.
+    device also has `release(seconds)`: let go of it, so that an administrator can reset it. One that may be
+    asked more often when memory is nearly full has `hurried_seconds`, the least time between two answers then.
     """
 
     name: str

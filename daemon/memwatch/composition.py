@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from memwatch.accounting import amd, apple, drm, tegra
+from memwatch.accounting.driver_errors import with_logged
 from memwatch.accounting.relations import with_holdings
 from memwatch.attribution import with_zram
 from memwatch.collector import READINGS, Findings
@@ -30,7 +31,8 @@ def composed(findings: Sequence[Findings]) -> Findings:
     """The findings of all collectors, added up and then put into relation."""
     whole = merged(findings)
     whole = with_holdings(whole, holdings_of(whole))
-    return replace(whole, shares=without_lost(whole.shares, {pool.id for pool in whole.pools}))
+    devices = with_logged(whole.devices, whole.kernel_log) if whole.kernel_log else whole.devices
+    return replace(whole, devices=devices, shares=without_lost(whole.shares, {pool.id for pool in whole.pools}))
 
 
 def merged(findings: Sequence[Findings]) -> Findings:
@@ -44,12 +46,17 @@ def merged(findings: Sequence[Findings]) -> Findings:
         devices=tuple(device for found in findings for device in found.devices),
         processes=tuple(process for found in findings for process in found.processes),
         process_scan=_first([found.process_scan for found in findings]),
+        container_names=_first([found.container_names for found in findings]),
+        owners=tuple(owner for found in findings for owner in found.owners),
         machine=tegra.machine_of(_first([found.machine for found in findings]), readings["tegra"]),
         swap=_first([found.swap for found in findings]),
         zram=zram,
+        squeezed=_first([found.squeezed for found in findings]),
         stalls=_first([found.stalls for found in findings]),
         nodes=merge_nodes([node for found in findings for node in found.nodes]),
         kernel=_first([found.kernel for found in findings]),
+        cgroup_oom_kills_total=_first([found.cgroup_oom_kills_total for found in findings]),
+        kernel_log=_first([found.kernel_log for found in findings]),
         pci_gpus=_first([found.pci_gpus for found in findings]),
         stale=frozenset().union(*[found.stale for found in findings]),
         **readings,

@@ -11,7 +11,8 @@ KEPT_EVENTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`kind`: started, reloaded, level, alert, oom_kill, suspend, clock, late, collector, release."""
+    """`kind`: started, reloaded, level, alert, oom_kill, driver, suspend, clock, late, collector, release,
+    unclean, history, replay, leak."""
 
     seq: int
     unix: float

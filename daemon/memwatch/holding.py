@@ -15,8 +15,8 @@ from memwatch.snapshot import Node
 class Holding:
     """One device with its memory.
 
-    `held`: by process id, how many bytes it holds of which pool or share. `held_is_in_rss`: those bytes may be
-    in its resident set as well. `node`: the NUMA node inside MemTotal that is this GPU's own memory.
+    `held`: by process id, how many bytes it holds of which pool or share. `node`: the NUMA node inside MemTotal
+    that is this GPU's own memory.
     `beyond_meminfo`: the bytes of System RAM that the device holds and /proc/meminfo shows in none of its
     lines; None for a device that takes none from there.
     """
@@ -28,7 +28,6 @@ class Holding:
     held: Mapping[int, Mapping[str, Bytes]] = field(default_factory=dict)
     node: Node | None = None
     beyond_meminfo: Bytes | None = None
-    held_is_in_rss: bool = False
 
     def aged(self) -> Holding:
         """The same device after its source fell silent. What a NUMA node says of itself is still true."""

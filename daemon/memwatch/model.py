@@ -238,7 +238,10 @@ class Device:
 class Process:
     """One process. `device_bytes` is keyed by share or pool id; `footprint_basis` says what was added up.
 
-    `start_time` is seconds since the Unix epoch. `unit` and `container` are None where there is none.
+    `footprint_range` is the least and the most it can be, where it cannot be told whether device bytes are
+    part of the resident set as well, or how many they are; `footprint_bytes` is absent then.
+    `start_time` is seconds since the Unix epoch. `unit`, `container`, `pod` (Kubernetes) and `job` (Slurm) are
+    None where there is none, `command` is None unless command lines are read.
     """
 
     pid: int
@@ -251,11 +254,24 @@ class Process:
     unit: Words | None = Absent.NOT_AVAILABLE
     container: Words | None = Absent.NOT_AVAILABLE
     device_bytes: Mapping[str, Bytes] = field(default_factory=dict)
+    swap_bytes: Bytes = Absent.NOT_AVAILABLE
+    pod: Words | None = None
+    job: Words | None = None
+    command: Words | None = None
+    footprint_range: tuple[int, Bytes] | None = None
+
+    @property
+    def footprint_low_bytes(self) -> Bytes:
+        return self.footprint_range[0] if self.footprint_range else self.footprint_bytes
+
+    @property
+    def footprint_high_bytes(self) -> Bytes:
+        return self.footprint_range[1] if self.footprint_range else self.footprint_bytes
 
     def __post_init__(self) -> None:
         if self.pid <= 0:
             raise Impossible(f"process {self.pid}: a process id is at least 1")
-        refuse_negative(self, ("rss_bytes", "footprint_bytes"), "process", self.pid)
+        refuse_negative(self, ("rss_bytes", "footprint_bytes", "swap_bytes"), "process", self.pid)
         for place, figure in self.device_bytes.items():
             if isinstance(figure, int) and figure < 0:
                 raise Impossible(f"process {self.pid}: {place} is {figure}, and a memory figure cannot be negative")

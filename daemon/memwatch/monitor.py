@@ -10,21 +10,32 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from memwatch.accounting.tegra import tegrastats_of
-from memwatch.alerts import AlertRules, Notice, Watch, step
+from memwatch.alerts import Key, Notice, Watch, step
 from memwatch.clock import Clock
 from memwatch.collector import Findings
-from memwatch.events import EventLog
-from memwatch.history import History
+from memwatch.conditions import EVENT_KINDS, AlertRules, conditions_of
+from memwatch.events import Event, EventLog
+from memwatch.growth import Growth
+from memwatch.history import LENGTHS, History
+from memwatch.interval import Interval
+from memwatch.kills import Reckoning, reckon
+from memwatch.leaks import LeakRules
 from memwatch.own import OwnCost
 from memwatch.pressure.evidence import evidence_of
 from memwatch.pressure.judge import Memory, judge
 from memwatch.pressure.rules import PressureRules
-from memwatch.sampler import Sampler
+from memwatch.sampler import Gatherer
 from memwatch.schedule import Moment, Pace, next_due, paced, suspended_seconds, wall_jump_seconds
 from memwatch.series import figures_of
+from memwatch.silences import Silence
 from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Snapshot
-from memwatch.stalltrigger import StallTrigger
+from memwatch.stalltrigger import Sleep
+from memwatch.store.ending import LastWords
+from memwatch.store.files import FilesStatus
+from memwatch.store.keeper import Keeper
 from memwatch.story import Story
+from memwatch.ticks import Choice, KeptTick, KeptTicks, packed, tick_of
+from memwatch.tier import Length
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +48,22 @@ class Rules:
     """What may be changed while running."""
 
     interval_seconds: float = 1.0
-    history_seconds: float = 3600.0
+    history_seconds: float = LENGTHS[0].seconds
+    medium_seconds: float = LENGTHS[1].seconds
+    coarse_seconds: float = LENGTHS[2].seconds
     pressure: PressureRules = PressureRules()
     alerts: AlertRules = AlertRules()
+    leaks: LeakRules = LeakRules()
+
+    @property
+    def lengths(self) -> tuple[Length, ...]:
+        """The tiers of the history. No tier is finer than the interval."""
+        _, medium, coarse = LENGTHS
+        return (
+            Length(self.interval_seconds, self.history_seconds),
+            Length(max(medium.step_seconds, self.interval_seconds), self.medium_seconds),
+            Length(coarse.step_seconds, self.coarse_seconds),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,38 +81,62 @@ Listener = Callable[[Snapshot, tuple[Notice, ...]], None]
 class Monitor:
     """Owns the loop and what it remembers. `latest` is the last finished snapshot; any thread may take it.
 
+    `speed` says how fast the time of a recording passes; it is None on a machine, where ticks hurry near the edge.
     Listeners are told once an interval and whenever a level changes, however fast the ticks come.
     """
 
     def __init__(
         self,
-        sampler: Sampler,
+        sampler: Gatherer,
         clock: Clock,
         rules: Rules,
         identity: Identity,
-        trigger: StallTrigger | None = None,
+        trigger: Sleep | None = None,
+        speed: float | None = None,
     ) -> None:
         self.latest: Snapshot | None = None
         self.events = EventLog()
-        self.history = History(capacity_of(rules), rules.interval_seconds)
+        self.history = History(rules.lengths)
+        self.ticks = KeptTicks()
+        self.keeper: Keeper | None = None
+        self.growth = Growth()
         self.own = OwnCost()
-        self.watches: Mapping[str, Watch] = {}
+        self.watches: Mapping[Key, Watch] = {}
+        self.silences: tuple[Silence, ...] = ()
         self.listeners: list[Listener] = []
         self.rules = rules
         self._sampler = sampler
         self._clock = clock
-        self._identity = identity
+        self.identity = identity
         self._trigger = trigger
+        self._speed = speed
         self._memory = Memory()
+        self._reckoning = Reckoning()
         self._pace = Pace()
-        self._remembered = Peak()
+        self._interval = Interval()
+        self._choice = Choice()
         self._told_at = -math.inf
         self._told_levels: Mapping[str, Level] = {}
         self._story = Story(self.events)
         self._before: Moment | None = None
         self._complaint = ""
         self._seq = 0
-        self._ring_rules = (rules.interval_seconds, rules.history_seconds)
+        self._events_seen = 0
+        self._untold: tuple[Notice, ...] = ()
+        self._lengths = rules.lengths
+
+    @property
+    def simulated(self) -> bool:
+        return self.identity.simulated
+
+    @property
+    def last_words(self) -> LastWords | None:
+        """What the run before this one wrote at its end, where that was not a clean one."""
+        return self.keeper.last_words if self.keeper else None
+
+    def files_status(self) -> FilesStatus | None:
+        """What became of writing the history; None where it is only in memory."""
+        return self.keeper.status() if self.keeper else None
 
     def run(self, stop: threading.Event) -> None:
         """Tick until told to stop. Returns when `stop` is set; a failing tick is logged and the next one comes."""
@@ -107,30 +155,46 @@ class Monitor:
 
     def tick(self, lag_seconds: float = 0.0) -> Snapshot:
         """One tick: everything gathered, judged, remembered and published."""
-        now = Moment(self._clock.monotonic(), self._clock.boottime(), self._clock.wall())
+        now = self.moment()
         rules = self.rules
         resumed = self._notice_clocks(now)
         findings, statuses = self._sampler.gather()
-        evidence = evidence_of(findings, now.monotonic, rules.pressure, resumed)
+        self._reckoning, kills = reckon(self._reckoning, findings.kernel, findings.kernel_log, now.monotonic)
+        evidence = evidence_of(findings, now.monotonic, rules.pressure, resumed, kills)
         pressure, self._memory = judge(evidence, self._memory, rules.pressure)
-        self._pace = paced(self._pace, pressure, now.monotonic)
-        self.watches, notices = step(self.watches, pressure, now.monotonic, now.wall, rules.alerts, _new_notice_id)
+        self._pace = paced(self._pace, pressure if self._speed is None else (), now.monotonic)
+        self._sampler.hurry(self._pace.fast)
         snapshot = self._snapshot(now, rules, findings, statuses, pressure, lag_seconds)
-        self._story.tell(self.latest, snapshot, notices)
+        self._story.tell(self.latest, snapshot, kills)
+        self._story.suspected(now.wall, self.growth.add(now.boottime, snapshot.processes, rules.leaks))
+        self._alert(now, snapshot, rules.alerts)
         self._remember(now, snapshot)
         self.own.tick_duration_seconds = self._clock.monotonic() - now.monotonic
         self.latest = snapshot
-        self._tell(snapshot, notices)
+        self._tell(snapshot)
         return snapshot
+
+    def moment(self) -> Moment:
+        """All clocks, now."""
+        return Moment(self._clock.monotonic(), self._clock.boottime(), self._clock.wall())
 
     def wake(self) -> None:
         """End the wait for the next tick, so that a loop that was told to stop does. Any thread may call it."""
         if self._trigger is not None:
             self._trigger.wake()
 
+    def keep_on_disk(self, keeper: Keeper) -> None:
+        """Before the first tick: go on with what earlier runs wrote, and have everything to come written."""
+        keeper.restore(lambda: self.history, self.ticks)
+        self._story.recovered(self._clock.wall(), keeper.last_words, keeper.files.shelf.complaints)
+        keeper.start()
+        self.keeper = keeper
+
     def age_seconds(self) -> float | None:
-        """How old the latest snapshot is; None before the first."""
-        return None if self.latest is None else self._clock.monotonic() - self.latest.monotonic
+        """How old the latest snapshot is, by a clock on the wall; None before the first."""
+        if self.latest is None:
+            return None
+        return (self._clock.monotonic() - self.latest.monotonic) / (self._speed or 1.0)
 
     def to_wall(self, boottime: float) -> float:
         """A boot time as wall clock time, by the clocks of now."""
@@ -145,10 +209,30 @@ class Monitor:
         self._story.released(self._clock.wall(), names, seconds)
         return names
 
+    def replayed_again(self) -> None:
+        """What is played has come to its end and begins anew."""
+        self.events.add(self._clock.wall(), "replay", "the recording begins again")
+
     def reconfigure(self, rules: Rules) -> None:
         """Use other rules from the next tick on. Any thread may call it."""
         self.rules = rules
         self._story.reloaded(self._clock.wall())
+
+    def _alert(self, now: Moment, snapshot: Snapshot, rules: AlertRules) -> None:
+        """Alerts move on. What is to be told stays so until it was, should the rest of this tick fail."""
+        seen = self.events.last_seq
+        conditions = conditions_of(snapshot, self._new_events(), rules)
+        watches, notices = step(
+            self.watches, conditions, now.monotonic, now.wall, rules, new_notice_id, self.silences
+        )
+        self.watches, self._untold, self._events_seen = watches, (*self._untold, *notices), seen
+        self._story.tell_alerts(snapshot, notices)
+
+    def _new_events(self) -> list[Event]:
+        """Events since the last tick that an alert may be about."""
+        if self.events.last_seq == self._events_seen:
+            return []
+        return [event for event in self.events.since(self._events_seen) if event.kind in EVENT_KINDS]
 
     def _tick_or_log(self, lag_seconds: float) -> None:
         """A tick that cannot hurt the loop. The same failure on every tick is logged once."""
@@ -202,23 +286,33 @@ class Monitor:
         self._seq += 1
         found = {
             name: getattr(findings, name)
-            for name in ("process_scan", "swap", "zram", "stalls", "kernel")
+            for name in (
+                "process_scan",
+                "container_names",
+                "swap",
+                "zram",
+                "stalls",
+                "squeezed",
+                "kernel",
+                "kernel_log",
+            )
             if getattr(findings, name) is not None
         }
         return Snapshot(
             seq=self._seq,
             unix=now.wall,
             monotonic=now.monotonic,
-            boot_id=self._identity.boot_id,
-            host=self._identity.host,
+            boot_id=self.identity.boot_id,
+            host=self.identity.host,
             interval_seconds=rules.interval_seconds,
-            simulated=self._identity.simulated,
+            simulated=self.identity.simulated,
             machine=findings.machine or Machine(),
             own=self.own.read(lag_seconds),
             pools=findings.pools,
             shares=findings.shares,
             devices=findings.devices,
             processes=findings.processes,
+            owners=findings.owners,
             nodes=findings.nodes,
             tegrastats=tegrastats_of(findings),
             pressure=pressure,
@@ -227,45 +321,38 @@ class Monitor:
         )
 
     def _remember(self, now: Moment, snapshot: Snapshot) -> None:
-        wanted = (self.rules.interval_seconds, self.rules.history_seconds)
-        if wanted != self._ring_rules:
-            self.history = self.history.resized(capacity_of(self.rules), self.rules.interval_seconds)
-            self._ring_rules = wanted
-        self._remembered = self._remembered.with_tick(snapshot)
-        since = now.monotonic - self._remembered.at
-        if since >= SAME_INTERVAL * self.rules.interval_seconds and self._remembered.worst is not None:
-            self.history.add(now.boottime, figures_of(self._remembered.worst))
-            self._remembered = Peak(now.monotonic)
+        lengths = self.rules.lengths
+        if lengths != self._lengths:
+            self.history = self.history.resized(lengths)
+            self._lengths = lengths
+        figures = figures_of(snapshot)
+        self._interval.add(snapshot, figures)
+        worst = self._interval.worst or snapshot
+        if now.monotonic - self._interval.began >= SAME_INTERVAL * self.rules.interval_seconds:
+            self.history.add_row(now.boottime, self._interval.row())
+            self._interval = Interval(now.monotonic)
+        chosen = self._choice.of(snapshot, worst)
+        kept = None if chosen is None else _kept(chosen, now)
+        if kept is not None:
+            self.ticks.add(kept)
+        if self.keeper is not None:
+            self.keeper.keep(snapshot, now.boottime, figures, kept)
 
-    def _tell(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
+    def _tell(self, snapshot: Snapshot) -> None:
         levels = {pressure.target: pressure.level for pressure in snapshot.pressure}
         early = snapshot.monotonic - self._told_at < SAME_INTERVAL * snapshot.interval_seconds
-        if early and levels == self._told_levels and not notices:
+        if early and levels == self._told_levels and not self._untold:
             return
         self._told_at, self._told_levels = snapshot.monotonic, levels
         for listener in self.listeners:
-            listener(snapshot, notices)
+            listener(snapshot, self._untold)
+        self._untold = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """The worst tick since something was remembered, at monotonic seconds: no spike is lost between two."""
-
-    at: float = -math.inf
-    worst: Snapshot | None = None
-
-    def with_tick(self, snapshot: Snapshot) -> Peak:
-        worse = self.worst is None or _fullness(snapshot) >= _fullness(self.worst)
-        return Peak(self.at, snapshot) if worse else self
+def _kept(snapshot: Snapshot, now: Moment) -> KeptTick:
+    tick = tick_of(snapshot, now.boottime + snapshot.monotonic - now.monotonic, figures_of(snapshot))
+    return KeptTick(tick.boottime, packed(tick))
 
 
-def _fullness(snapshot: Snapshot) -> float:
-    return max((pressure.ratio for pressure in snapshot.pressure), default=0.0)
-
-
-def capacity_of(rules: Rules) -> int:
-    return max(1, round(rules.history_seconds / rules.interval_seconds))
-
-
-def _new_notice_id() -> str:
+def new_notice_id() -> str:
     return f"msg_{secrets.token_hex(12)}"

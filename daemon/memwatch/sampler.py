@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from memwatch.clock import Clock
 from memwatch.collector import Collector, Enlisted, Findings, Unavailable, Unreadable
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 
 RETRY_FIRST_SECONDS = 10.0
 RETRY_MOST_SECONDS = 300.0
+# Near the edge a source that can be asked sooner is, but for a 300th of a core at most.
+HURRIED_PAUSE_RATIO = 300.0
 # A source is overdue after three of its periods, and never sooner than this.
 OVERDUE_LEAST_SECONDS = 3.0
 
@@ -45,6 +48,8 @@ class Source:
         self._clock = clock
         self._collector: Collector | None = None
         self._due = 0.0
+        self._hurried_due = 0.0
+        self.hurried = False
         self._was_overdue = False
         self._retry_seconds = RETRY_FIRST_SECONDS
 
@@ -53,7 +58,8 @@ class Source:
         return self._collector.period_seconds if self._collector else 0.0
 
     def seconds_until_due(self) -> float:
-        return self._due - self._clock.monotonic()
+        due = self._hurried_due if self.hurried else self._due
+        return due - self._clock.monotonic()
 
     def run_if_due(self) -> None:
         if self._due <= self._clock.monotonic():
@@ -120,6 +126,7 @@ class Source:
             self.errors["inconsistent"] += findings.rejected
         self.slot = Slot("ok", findings, now, self._clock.wall(), now - started)
         self._due = started + self.period_seconds
+        self._hurried_due = started + self._hurried_seconds(now - started)
 
     def _fail(self, state: CollectorState, error: str) -> None:
         before = self.slot
@@ -134,7 +141,13 @@ class Source:
             before.duration_seconds,
             error,
         )
-        self._due = self._clock.monotonic() + self._pause()
+        self._due = self._hurried_due = self._clock.monotonic() + self._pause()
+
+    def _hurried_seconds(self, duration_seconds: float) -> float:
+        soonest: float | None = getattr(self._collector, "hurried_seconds", None)
+        if soonest is None:
+            return self.period_seconds
+        return min(self.period_seconds, max(soonest, HURRIED_PAUSE_RATIO * duration_seconds))
 
     def _pause(self) -> float:
         """A failing collector is asked again in its own period, one that is not here less and less often."""
@@ -164,6 +177,22 @@ def sentence_of(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+class Gatherer(Protocol):
+    """Where figures come from: this machine by way of its collectors, or a recording of one."""
+
+    def start(self) -> None: ...
+
+    def gather(self) -> tuple[Findings, tuple[CollectorStatus, ...]]: ...
+
+    def hurry(self, hurried: bool) -> None: ...
+
+    def wait_for_first(self, seconds: float) -> None: ...
+
+    def release(self, seconds: float) -> list[str]: ...
+
+    def stop(self) -> None: ...
+
+
 class Sampler:
     """All sources. Quick files are read on the tick itself; what may block has a thread and a slot."""
 
@@ -171,6 +200,8 @@ class Sampler:
         self.sources = [Source(entry, clock) for entry in enlisted]
         self._quick = [source for source in self.sources if not source.enlisted.may_block]
         self._stop = threading.Event()
+        self._hurried = False
+        self._changed = threading.Condition()
         self._threads = [
             threading.Thread(
                 target=self._serve, args=(source,), name=f"collect-{source.enlisted.name}", daemon=True
@@ -196,6 +227,16 @@ class Sampler:
             statuses.append(source.status(overdue))
         return composed(findings), tuple(statuses)
 
+    def hurry(self, hurried: bool) -> None:
+        """Near the edge: ask sooner those that can be, from now on, not after the pause that they are in."""
+        if hurried == self._hurried:
+            return
+        self._hurried = hurried
+        for source in self.sources:
+            source.hurried = hurried
+        with self._changed:
+            self._changed.notify_all()
+
     def wait_for_first(self, seconds: float) -> None:
         """Give sources that may block the chance to answer once."""
         slow = [source for source in self.sources if source.enlisted.may_block]
@@ -209,6 +250,8 @@ class Sampler:
 
     def stop(self) -> None:
         self._stop.set()
+        with self._changed:
+            self._changed.notify_all()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(timeout=0.5)
@@ -216,5 +259,13 @@ class Sampler:
     def _serve(self, source: Source) -> None:
         while not self._stop.is_set():
             source.run()
-            self._stop.wait(max(source.seconds_until_due(), 0.01))
+            self._wait(source)
         source.close()
+
+    def _wait(self, source: Source) -> None:
+        """Until it is due; never less than a moment."""
+        least = 0.01
+        with self._changed:
+            while not self._stop.is_set() and (left := max(source.seconds_until_due(), least)) > 0:
+                self._changed.wait(left)
+                least = 0.0

@@ -26,6 +26,7 @@ def figures_of(snapshot: Snapshot) -> Mapping[str, float]:
     for pressure in snapshot.pressure:
         figures[f"pressure.{pressure.target}.ratio"] = pressure.ratio
         figures[f"pressure.{pressure.target}.level"] = pressure.level
+        _add(figures, f"pressure.{pressure.target}.seconds_to_full", pressure.seconds_to_full)
     for device in snapshot.devices:
         _add(figures, f"device.{device.id}.headroom_bytes", device.headroom_bytes)
     for node in snapshot.nodes:

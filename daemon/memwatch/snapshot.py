@@ -8,6 +8,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Literal
 
+from memwatch.kernel_log import KernelLog
 from memwatch.model import (
     Absent,
     Bytes,
@@ -21,6 +22,7 @@ from memwatch.model import (
     refuse_negative,
     total_of,
 )
+from memwatch.owners import Owner
 
 CollectorState = Literal["ok", "starting", "failing", "stalled", "unavailable"]
 
@@ -52,7 +54,8 @@ class Pressure:
 
     `base_level` follows from `ratio` and the thresholds alone; `level` adds hysteresis and every other signal,
     each of which is in `reasons` (`util` is use). `kind` is the pool's or share's kind. `seconds_to_full` is a
-    forecast, absent where there is no trend.
+    forecast, absent where there is no trend. `size_bytes` is what is judged: less than the pool where a part is
+    set aside or a budget set. `resident_bytes` of it are there to stay, and `ratio` is of the rest.
     """
 
     target: str
@@ -62,6 +65,17 @@ class Pressure:
     reasons: tuple[Reason, ...] = ()
     seconds_to_full: float | Absent = Absent.NOT_AVAILABLE
     kind: str = ""
+    size_bytes: Bytes = Absent.NOT_AVAILABLE
+    available_bytes: Bytes = Absent.NOT_AVAILABLE
+    resident_bytes: int = 0
+
+    @property
+    def used_ratio(self) -> float:
+        """The used part with what is resident, 0 to 1; above 1 where a budget is exceeded."""
+        size, available = self.size_bytes, self.available_bytes
+        if isinstance(size, Absent) or isinstance(available, Absent) or not size:
+            return self.ratio
+        return max(0.0, 1.0 - available / size)
 
     @property
     def corroborated(self) -> bool:
@@ -128,6 +142,14 @@ class Stalls:
 
 
 @dataclass(frozen=True, slots=True)
+class Squeezed:
+    """The cgroup whose tasks wait for memory though the machine has plenty, and which part of the time (0 to 1)."""
+
+    cgroup: str
+    some_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """A NUMA node. `available_bytes` is free memory, file cache and reclaimable slab: nodes have no
     MemAvailable. `contents` is what the kernel says of its used part; the parts need not add up to it.
@@ -182,10 +204,16 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class ProcessScan:
-    """How much of the process table the list of processes stands for."""
+    """How much of the process table the list of processes stands for.
+
+    `process_list` is `complete`, or `partial` where some processes cannot be seen; then `note` says why, in a
+    sentence. `unreadable` are those that were there and could not be read, most of them because they ended.
+    """
 
     seen: int
     unreadable: int
+    process_list: Literal["complete", "partial"] = "complete"
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,12 +267,16 @@ class Snapshot:
     devices: tuple[Device, ...] = ()
     processes: tuple[Process, ...] = ()
     process_scan: ProcessScan | Absent = Absent.NOT_AVAILABLE
+    owners: tuple[Owner, ...] = ()
+    container_names: Mapping[str, str] = field(default_factory=dict)
     swap: Swap | Absent = Absent.NOT_AVAILABLE
     zram: Zram | Absent = Absent.NOT_AVAILABLE
     stalls: Stalls | Absent = Absent.NOT_AVAILABLE
+    squeezed: Squeezed | Absent = Absent.NOT_AVAILABLE
     nodes: tuple[Node, ...] = ()
     tegrastats: Tegrastats | Absent = Absent.NOT_AVAILABLE
     kernel: Kernel = Kernel()
+    kernel_log: KernelLog | Absent = Absent.NOT_AVAILABLE
     pressure: tuple[Pressure, ...] = ()
     collectors: tuple[CollectorStatus, ...] = ()
 

@@ -8,12 +8,21 @@ import select
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 log = logging.getLogger(__name__)
 
 # Some task stalled for 7 % of the window. Without CAP_SYS_RESOURCE the window has to be a multiple of 2 s (Linux
 # commit d82caa27, 2023); before that commit, and with PSI switched off, there is no trigger for anybody else.
 LADDER = (b"some 70000 1000000\0", b"some 140000 2000000\0")
+
+
+class Sleep(Protocol):
+    """How the loop waits for its next tick: `wait` returns True where it should look at once; `wake` ends it."""
+
+    def wait(self, seconds: float, stop: threading.Event) -> bool: ...
+
+    def wake(self) -> None: ...
 
 
 class StallTrigger:
@@ -52,7 +61,8 @@ class StallTrigger:
         os.close(self._waker)
 
     def _armed(self, path: Path) -> int:
-        """The descriptor that fires, or -1. Only a file of the kernel's is written to: those say they are empty."""
+        """The descriptor that fires, or -1. Only a file of the kernel's is written to: it says
+        that it is empty, and is not."""
         for seconds, request in enumerate(LADDER, 1):
             try:
                 file = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -60,8 +70,8 @@ class StallTrigger:
                 log.debug("no stall trigger at %s: %s", path, error.strerror)
                 return -1
             try:
-                if os.fstat(file).st_size:
-                    raise OSError(f"{path} is a copy")
+                if os.fstat(file).st_size or os.pread(file, 5, 0) != b"some ":
+                    raise OSError(f"{path} is not the kernel's")
                 os.write(file, request)
             except OSError as error:
                 log.debug("no stall trigger of %d s: %s", seconds, error)

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
+from memwatch import units
+from memwatch.accounting.driver_errors import device_of
 from memwatch.alerts import Notice
 from memwatch.events import EventLog
+from memwatch.kernel_log import KNOWN, DriverError, words_of
+from memwatch.kills import NONE, NewKills
+from memwatch.leaks import Suspect
 from memwatch.model import Absent
-from memwatch.snapshot import CollectorStatus, Kernel, Level, Snapshot
+from memwatch.snapshot import CollectorStatus, Level, Pressure, Snapshot
+from memwatch.store.ending import LastWords
 
 log = logging.getLogger(__name__)
 
 _CALM = ("ok", "starting", "unavailable")
+# A machine that runs out kills many at once, and a driver in trouble repeats itself a thousand times a second.
+MOST_KILLS = 5
+REPEAT_SECONDS = 60.0
+
+
+class Told(NamedTuple):
+    """How many of one driver's complaints have been told, and when last in monotonic seconds."""
+
+    number: int
+    at: float
 
 
 class Story:
@@ -19,17 +37,22 @@ class Story:
 
     def __init__(self, events: EventLog) -> None:
         self._events = events
+        self._levels: dict[str, Level] = {}
+        self._told: dict[tuple[str, str], Told] = {}
 
-    def tell(self, before: Snapshot | None, now: Snapshot, notices: tuple[Notice, ...]) -> None:
+    def tell(self, before: Snapshot | None, now: Snapshot, kills: NewKills = NONE) -> None:
         if before is None:
             self._say(now.unix, "started", f"memwatchd started watching {now.host}")
         else:
-            self._tell_levels(before, now)
-            self._tell_kernel(before.kernel, now)
             self._tell_collectors(before, now)
+        self._tell_levels(now)
+        self._tell_kills(now, kills)
+        self._tell_drivers(now, first=before is None)
+
+    def tell_alerts(self, now: Snapshot, notices: tuple[Notice, ...]) -> None:
         for notice in notices:
-            word = "firing" if notice.firing else "resolved"
-            self._say(now.unix, "alert", f"alert {word}: {notice.target} is {notice.level.word}", notice.target)
+            label = now.labels.get(notice.target, notice.target)
+            self._say(now.unix, "alert", _alert_sentence(notice, label), notice.target)
 
     def suspended(self, unix: float, seconds: float) -> None:
         self._say(unix, "suspend", f"the machine was suspended for {seconds:.0f} s")
@@ -48,25 +71,53 @@ class Story:
     def reloaded(self, unix: float) -> None:
         self._say(unix, "reloaded", "settings were read again")
 
+    def recovered(self, unix: float, words: LastWords | None, complaints: Sequence[str]) -> None:
+        for complaint in complaints:
+            self._events.add(unix, "history", complaint)
+        if words is not None:
+            self._say(unix, "unclean", words.sentence)
+
     def released(self, unix: float, names: list[str], seconds: float) -> None:
         if names:
             self._say(unix, "release", f"devices were released for {seconds:.0f} s by {', '.join(names)}")
 
-    def _tell_levels(self, before: Snapshot, now: Snapshot) -> None:
-        levels = {pressure.target: pressure.level for pressure in before.pressure}
+    def suspected(self, unix: float, suspects: Iterable[Suspect]) -> None:
+        for suspect in suspects:
+            process = suspect.process
+            what = f"suspected leak: {process.name} (process {process.pid}) {suspect.evidence}"
+            self._say(unix, "leak", what)
+
+    def _tell_levels(self, now: Snapshot) -> None:
+        """A target that had no figure for a while goes on from the level that was told last."""
         for pressure in now.pressure:
-            old = levels.get(pressure.target, Level.LOW)
+            old = self._levels.get(pressure.target, Level.LOW)
             if pressure.level != old:
-                why = "; ".join(reason.text for reason in pressure.reasons) or f"{pressure.ratio:.0%} used"
-                text = f"{now.labels[pressure.target]}: {old.word} → {pressure.level.word} ({why})"
+                self._levels[pressure.target] = pressure.level
+                text = f"{now.labels[pressure.target]}: {old.word} → {pressure.level.word} ({_why(pressure)})"
                 self._say(now.unix, "level", text, pressure.target)
 
-    def _tell_kernel(self, before: Kernel, now: Snapshot) -> None:
-        old, new = before.oom_kills_total, now.kernel.oom_kills_total
-        if not isinstance(old, Absent) and not isinstance(new, Absent) and new > old:
-            count = new - old
-            what = "a process" if count == 1 else f"{count} processes"
-            self._say(now.unix, "oom_kill", f"the kernel killed {what} for want of memory")
+    def _tell_kills(self, now: Snapshot, kills: NewKills) -> None:
+        for kill in kills.named[:MOST_KILLS]:
+            self._say(now.unix, "oom_kill", kill.text)
+        others = kills.unnamed + len(kills.named[MOST_KILLS:])
+        if others:
+            what = "a process" if others == 1 else f"{others} processes"
+            more = "also " if kills.named else ""
+            self._say(now.unix, "oom_kill", f"the kernel {more}killed {what} for want of memory")
+
+    def _tell_drivers(self, now: Snapshot, first: bool) -> None:
+        """What is new since it was told; what goes on is told again once a minute, with its number."""
+        for place, kind, count, words in _complaints(now):
+            told = self._told.get((place, kind), Told(count if first else 0, -REPEAT_SECONDS))
+            # A helper process that was started again counts from 0.
+            told = told._replace(number=min(told.number, count))
+            if count > told.number and now.monotonic - told.at >= REPEAT_SECONDS:
+                times = count - told.number
+                often = "" if times == 1 else f", {times} times"
+                text = f"the driver of {place} reported {words_of(kind)}{often}{words}"
+                self._say(now.unix, "driver", text)
+                told = Told(count, now.monotonic)
+            self._told[place, kind] = told
 
     def _tell_collectors(self, before: Snapshot, now: Snapshot) -> None:
         states = {status.name: status.state for status in before.collectors}
@@ -80,7 +131,40 @@ class Story:
         log.info("%s", text)
 
 
+def _alert_sentence(notice: Notice, label: str) -> str:
+    word = "still firing" if notice.repeated else "firing" if notice.firing else "resolved"
+    if notice.level is not None:
+        return f"alert {word}: {label} is {notice.level.word}"
+    return f"alert {word}: {notice.rule} ({'; '.join(why.text for why in notice.reasons) or notice.target})"
+
+
 def _collector_sentence(status: CollectorStatus) -> str:
     if status.state in _CALM:
         return f"collector {status.name} works again"
     return f"collector {status.name} is {status.state}: {status.error}"
+
+
+def _why(pressure: Pressure) -> str:
+    """The reasons, and how much is left of how much."""
+    texts = [reason.text for reason in pressure.reasons] or [f"{pressure.used_ratio * 100:.1f} % used"]
+    size, available = pressure.size_bytes, pressure.available_bytes
+    if not isinstance(size, Absent) and not isinstance(available, Absent):
+        texts.append(f"{units.size(max(0, available))} of {units.size(size)} left")
+    return "; ".join(texts)
+
+
+def _complaints(now: Snapshot) -> Iterator[tuple[str, str, int, str]]:
+    """Place, kind, count and, where the kernel's log has it, the latest line, of all that drivers complained of."""
+    logged = () if isinstance(now.kernel_log, Absent) else now.kernel_log.driver_errors
+    for device in now.devices:
+        words = {error.kind: error for error in logged if device_of(error, now.devices) is device}
+        for kind, count in device.errors.items():
+            if kind in KNOWN or kind.startswith("xid_"):
+                yield device.id, kind, count, _quoted(words.get(kind))
+    for error in logged:
+        if device_of(error, now.devices) is None:
+            yield error.place, error.kind, error.count, _quoted(error)
+
+
+def _quoted(error: DriverError | None) -> str:
+    return f": {error.text}" if error else ""

@@ -41,7 +41,11 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
         return {"absent": value.value}
     if kind is tuple:
         return [_plain(part) for part in value]
-    return dict(value) if kind is dict else {name: _plain(getattr(value, name)) for name in kind.__slots__}
+    if kind is dict:
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, int):  # a driver's code, which has a name here
+        return int(value)
+    return {name: _plain(getattr(value, name)) for name in kind.__slots__}
 
 
 @cache

@@ -29,6 +29,9 @@ EXAMPLES = (
     ("memwatchd --listen 0.0.0.0:6360 --insecure", "serve it to a network that is trusted"),
     ("memwatchd --once --json", "print one reading and leave"),
     ("memwatchd --config my.toml --check-config", "look for mistakes in a configuration"),
+    ("memwatchd --demo dgx-spark", "look at a simulated machine"),
+    ("memwatchd --replay box.memwatch --speed 10", "look at what was recorded elsewhere"),
+    ("memwatchd --test-alert", "see whether alerts arrive where they should"),
     ("sudo memwatchd install-service", "make it a service of systemd; --help says more"),
     ("memwatchd --procfs /host/proc --sysfs /host/sys", "watch the host from inside a container"),
 )
@@ -106,6 +109,12 @@ OPTIONS = (
         help="Keep here what must survive a restart.  [default: $STATE_DIRECTORY as set by systemd, else nowhere]",
     ),
     Option(
+        ["--record"],
+        group="Settings",
+        metavar="FILE",
+        help="Write what is read to this file as well, to be replayed.",
+    ),
+    Option(
         ["--log-level"],
         group="Settings",
         metavar="LEVEL",
@@ -114,8 +123,37 @@ OPTIONS = (
     Option(["--procfs"], group="Where to find the host", metavar="DIR", help="Its /proc.  [default: /proc]"),
     Option(["--sysfs"], group="Where to find the host", metavar="DIR", help="Its /sys.  [default: /sys]"),
     Option(["--rootfs"], group="Where to find the host", metavar="DIR", help="Its root folder.  [default: /]"),
+    Option(
+        ["--demo"],
+        group="In place of this machine",
+        metavar="MACHINE",
+        help='Show a simulated one; "list" names them.',
+    ),
+    Option(
+        ["--replay"], group="In place of this machine", metavar="FILE", help="Show what was recorded, in a loop."
+    ),
+    Option(
+        ["--speed"],
+        group="In place of this machine",
+        metavar="NUMBER",
+        type=float,
+        help="How many times as fast, 0.1 to 100.  [default: 1]",
+    ),
+    Option(
+        ["--salvage"],
+        group="In place of this machine",
+        is_flag=True,
+        default=None,
+        help="With --replay: play what can be read of a damaged recording.",
+    ),
     Option(["--once"], group="Instead of serving", is_flag=True, help="Print one reading and leave."),
     Option(["--json", "as_json"], group="Instead of serving", is_flag=True, help="With --once: print it as JSON."),
+    Option(
+        ["--test-alert"],
+        group="Instead of serving",
+        is_flag=True,
+        help="Send every receiver a test message, say what came of it, and leave.",
+    ),
     Option(
         ["--check-config"],
         group="Instead of serving",
@@ -162,12 +200,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def answer(once: bool, as_json: bool, check_config: bool, **flags: Any) -> int:  # noqa: ANN401  from click
-    """Serve, print one reading, or check the settings."""
+def answer(once: bool, as_json: bool, test_alert: bool, check_config: bool, **flags: Any) -> int:  # noqa: ANN401  from click
+    """Serve, print one reading, send a test message, or check the settings."""
     if as_json and not once:
         raise click.UsageError("--json says how --once prints; use --once --json")
-    if once and check_config:
-        raise click.UsageError("--once and --check-config cannot be used together; use one of them")
+    chosen = [
+        flag
+        for flag, given in (("--once", once), ("--test-alert", test_alert), ("--check-config", check_config))
+        if given
+    ]
+    if len(chosen) > 1:
+        raise click.UsageError(f"{' and '.join(chosen)} cannot be used together; use one of them")
+    if flags.get("demo") and flags.get("replay"):
+        raise click.UsageError("--demo and --replay both stand in for this machine; use one of them")
+    if flags.get("demo") == "list":
+        return list_demos()
     from memwatchd.settings.sources import BadSettings, load
 
     try:
@@ -179,7 +226,9 @@ def answer(once: bool, as_json: bool, check_config: bool, **flags: Any) -> int: 
     from memwatchd import run
     from memwatchd.logs import start_logging
 
-    start_logging("warning" if once else settings.log.level, os.environ)
+    start_logging("warning" if chosen else settings.log.level, os.environ)
+    if test_alert:
+        return run.test_alert(settings)
     if once:
         return run.once(settings, as_json)
     return run.serve(settings, lambda: load(flags, os.environ))
@@ -197,6 +246,15 @@ def show(settings: Settings) -> int:
     print("ok")
     for key, value in lines:
         print(f"{f'{key} = {value}':<{width}}  # {settings.origins.get(key, 'default')}")
+    return EXIT_OK
+
+
+def list_demos() -> int:
+    from memwatchd.recording.demos import DESCRIPTIONS
+
+    width = max(map(len, DESCRIPTIONS))
+    for name, description in DESCRIPTIONS.items():
+        print(f"{name:<{width}}  {description}")
     return EXIT_OK
 
 

@@ -4,60 +4,91 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
-from memwatch.alerts import Notice
 from memwatch.backends.finder import Finder
 from memwatch.clock import SystemClock
+from memwatch.collector import Roots
 from memwatch.collectors import enlist
 from memwatch.doctor.examiner import Examiner
 from memwatch.monitor import Monitor
-from memwatch.sampler import Sampler
-from memwatch.snapshot import Snapshot
+from memwatch.outbox.outbox import Outbox
+from memwatch.pss import PssReader
+from memwatch.sampler import Gatherer, Sampler
 from memwatch.stalltrigger import StallTrigger
+from memwatch_web.alert_view import view_of
+from memwatch_web.alerting import Alerting
 from memwatch_web.background import Shared
 from memwatch_web.inquiries import Inquiries
 from memwatch_web.options import FaceOptions
 from memwatch_web.pages import Pages
 from memwatch_web.stream import Broker
-from memwatch_web.webhook_delivery import close_all, notify
 from memwatchd import wiring
 from memwatchd.reading import first_tick
+from memwatchd.recording.player import PlayedSleep, Player, play_through
 from memwatchd.service import Notifier
 from memwatchd.settings.changes import describe_changes
 from memwatchd.settings.model import Settings
 from memwatchd.settings.sources import BadSettings
-from memwatchd.state import open_state
+from memwatchd.state import State, open_state
 
 log = logging.getLogger(__name__)
 
 # Longer than a driver of OpenCL may take to answer: what takes longer is a file system that hangs.
 INQUIRY_DEADLINE_SECONDS = 20.0
+# The kernel walks 100 GiB of a process in a second; longer, and somebody holds that process's lock.
+PSS_DEADLINE_SECONDS = 10.0
+# As many as are read at a glance; `/api/v1/events` has the last 1,000.
+SHOWN_EVENTS = 8
 
 
 class Daemon:
     """All parts of a running memwatchd but its web server, each knowing only what it is given here."""
 
     def __init__(self, settings: Settings, load: Callable[[], Settings]) -> None:
-        roots, clock = wiring.roots_of(settings), SystemClock()
+        roots = wiring.roots_of(settings)
         self.settings = settings
-        self.state = open_state(settings.state.dir)
-        self.sampler = Sampler(enlist(roots, wiring.collector_options_of(settings)), clock)
-        trigger = StallTrigger(roots.procfs / "pressure/memory")
-        self.monitor = Monitor(self.sampler, clock, wiring.rules_of(settings), wiring.identity_of(roots), trigger)
+        self.player = wiring.player_of(settings, time.time())
+        self.monitor, self.sampler = (
+            self._of_machine(roots) if self.player is None else self._of_player(self.player)
+        )
+        self.recorder = wiring.recorder_of(settings, self.monitor.identity)
+        self.state = open_state(settings.state.dir) if self.player is None else State(None)
         self.inquiries = Inquiries(
             Shared(Finder(roots).find, "backends", INQUIRY_DEADLINE_SECONDS),
             Shared(Examiner(roots).examine, "the machine", INQUIRY_DEADLINE_SECONDS),
+            Shared(PssReader(roots).read, "a PSS", PSS_DEADLINE_SECONDS),
         )
-        self.pages = Pages(lambda: self.monitor.rules.pressure)
+        self.pages = Pages(
+            lambda: self.monitor.rules.pressure,
+            lambda: self.monitor.keeper,
+            self.monitor.growth,
+            lambda: self.monitor.events.latest(SHOWN_EVENTS),
+            alerting=lambda: view_of(self.monitor, self.alerting),
+        )
+        self.alerting = self._alerting()
         self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)
-        self.receivers = wiring.receivers_of(settings)
         self.service = Notifier()
         self.tls = wiring.tls_of(settings)
-        self.monitor.listeners.append(self._tell_receivers)
+        self.monitor.listeners.append(self.alerting.tell)
         self._load = load
         self._stop = threading.Event()
         self._ticking = threading.Thread(target=self.monitor.run, args=(self._stop,), name="tick", daemon=True)
+
+    def _of_machine(self, roots: Roots) -> tuple[Monitor, Gatherer]:
+        clock = SystemClock()
+        sampler = Sampler(enlist(roots, wiring.collector_options_of(self.settings)), clock)
+        trigger = StallTrigger(roots.procfs / "pressure/memory")
+        rules, identity = wiring.rules_of(self.settings), wiring.identity_of(roots)
+        return Monitor(sampler, clock, rules, identity, trigger), sampler
+
+    def _of_player(self, player: Player) -> tuple[Monitor, Gatherer]:
+        speed = player.clock.speed
+        rules, identity = wiring.rules_of(self.settings, player), wiring.identity_played(player)
+        monitor = Monitor(player, player.clock, rules, identity, PlayedSleep(speed), speed)
+        player.began_again = monitor.replayed_again
+        return monitor, player
 
     def face_options(self) -> FaceOptions:
         return wiring.face_options_of(self.settings)
@@ -67,13 +98,22 @@ class Daemon:
         for warning in filter(None, (*self.settings.warnings, wiring.exposure_of(self.settings))):
             log.warning("%s", warning)
         if self.state.complaint:
-            log.log(logging.WARNING if self.settings.state.dir else logging.INFO, "%s", self.state.complaint)
-        for receiver in self.receivers:
-            receiver.start()
+            missed = self.state.was_wanted or self.settings.alerts.recipients
+            log.log(logging.WARNING if missed else logging.INFO, "%s", self.state.complaint)
+        self.alerting.restore()
+        self.alerting.start()
         self.sampler.start()
 
     def first_tick(self) -> None:
         """What everybody may ask for from now on."""
+        keeper = wiring.keeper_of(self.settings, self.state, SystemClock(), self.monitor.identity)
+        if keeper is not None:
+            self.monitor.keep_on_disk(keeper)
+        if self.player is not None and self.settings.replay.demo:
+            play_through(self.monitor, self.player)
+        if self.recorder is not None:
+            self.monitor.listeners.append(self.recorder.tell)
+            self.recorder.start()
         first_tick(self.sampler, self.monitor)
 
     def start_ticking(self) -> None:
@@ -95,7 +135,11 @@ class Daemon:
         if self._ticking.is_alive():
             self._ticking.join(timeout=1.0)
         self.sampler.stop()
-        close_all(self.receivers, 2.0)
+        self.alerting.close(2.0)
+        if self.monitor.keeper is not None:
+            self.monitor.keeper.stop()
+        if self.recorder is not None:
+            self.recorder.stop(2.0)
         self.state.close()
         log.info("memwatchd stopped")
 
@@ -114,9 +158,14 @@ class Daemon:
     def ready(self) -> None:
         self.service.ready(self.settings.sampling.interval.total_seconds())
 
-    def _tell_receivers(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
-        for notice in notices:
-            notify(self.receivers, notice, snapshot, self.settings.web.url)
+    def _alerting(self) -> Alerting:
+        opened = wiring.open_outbox_of(self.state)
+        for complaint in opened.complaints if opened else ():
+            log.warning("%s", complaint)
+        outbox = Outbox(opened.store, opened.kept) if opened else Outbox(None)
+        receivers = wiring.receivers_of(self.settings, outbox) if self.player is None else []
+        recovered = int(opened.recovered) if opened else 0
+        return Alerting(self.monitor, outbox, receivers, lambda: self.settings.web.url, recovered)
 
     def _use(self, settings: Settings) -> None:
         changes = describe_changes(self.settings, settings)
@@ -127,6 +176,6 @@ class Daemon:
         self.settings = settings
         self.broker.most = settings.web.max_streams
         logging.getLogger().setLevel(settings.log.level.upper())
-        self.monitor.reconfigure(wiring.rules_of(settings))
+        self.monitor.reconfigure(wiring.rules_of(settings, self.player))
         if self.tls is not None:
             wiring.renew_certificate(self.tls, settings)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 from memwatch.clock import SystemClock
 from memwatch.collectors import enlist
 from memwatch.monitor import Monitor
-from memwatch.sampler import Sampler
+from memwatch.sampler import Gatherer, Sampler
 from memwatch.snapshot import Snapshot
 from memwatchd import wiring
 from memwatchd.settings.model import Settings
@@ -14,7 +16,7 @@ from memwatchd.settings.model import Settings
 FIRST_SECONDS = 2.0
 
 
-def first_tick(sampler: Sampler, monitor: Monitor) -> Snapshot:
+def first_tick(sampler: Gatherer, monitor: Monitor) -> Snapshot:
     """The first snapshot, before anybody may ask for one. It waits a moment for drivers.
 
     Until they have said what GPUs there are, MemTotal may contain memory that is not System RAM, and devices
@@ -25,7 +27,11 @@ def first_tick(sampler: Sampler, monitor: Monitor) -> Snapshot:
 
 
 def read_machine(settings: Settings) -> Snapshot:
-    """Ask every source once, and let go of all of them."""
+    """Ask every source once, and let go of all of them. Raises BadRecording where a recording is to be read."""
+    player = wiring.player_of(settings, time.time())
+    if player is not None:
+        identity = wiring.identity_played(player)
+        return Monitor(player, player.clock, wiring.rules_of(settings, player), identity).tick()
     roots, clock = wiring.roots_of(settings), SystemClock()
     sampler = Sampler(enlist(roots, wiring.collector_options_of(settings)), clock)
     monitor = Monitor(sampler, clock, wiring.rules_of(settings), wiring.identity_of(roots))

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, cast
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from memwatch.own import descriptors_for_processes
 from memwatch_web.gate import PEER, SECURITY_HEADERS
 from memwatch_web.problems import problem_response
 from memwatchd.sockets import Peer, peer_of
@@ -215,7 +216,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _is_crowded(self) -> bool:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = max(8, descriptors - self._limits.spare_descriptors)
+        spare = self._limits.spare_descriptors + descriptors_for_processes(descriptors)
+        most = max(8, descriptors - spare)
         too_many = len(self.connections) > most and descriptors != resource.RLIM_INFINITY
         return too_many or len(self._waiting) > self._limits.waiting
 

@@ -6,10 +6,13 @@ import asyncio
 import sys
 from collections.abc import Callable
 
+from memwatch_web.alerting import notice_of_test
 from memwatch_web.as_json import snapshot_json, to_bytes
 from memwatch_web.as_text import text_of
+from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.reading import read_machine
+from memwatchd.recording.stream import BadRecording
 from memwatchd.settings.model import Settings
 from memwatchd.sockets import CannotListen, open_sockets
 
@@ -23,7 +26,11 @@ def serve(settings: Settings, load: Callable[[], Settings]) -> int:
     except CannotListen as error:
         print(f"memwatchd: {error}", file=sys.stderr)
         return EXIT_CONFIGURATION
-    daemon = Daemon(settings, load)
+    try:
+        daemon = Daemon(settings, load)
+    except (BadRecording, OSError) as error:
+        print(f"memwatchd: {error}", file=sys.stderr)
+        return EXIT_CONFIGURATION
     daemon.start()
     # FastAPI comes after the pages: its import uses the memory again that compiling their templates left
     # behind (57.2 instead of 60.6 MiB resident, CPython 3.11, November 2026).
@@ -37,8 +44,29 @@ def serve(settings: Settings, load: Callable[[], Settings]) -> int:
     return EXIT_OK
 
 
+def test_alert(settings: Settings) -> int:
+    """Send every receiver a test message, without the outbox, and print what came of it."""
+    channels = wiring.channels_of(settings)
+    if not channels:
+        print(
+            "memwatchd: no receiver is configured; add [[alerts.webhooks]] to the configuration file",
+            file=sys.stderr,
+        )
+        return EXIT_CONFIGURATION
+    notice, snapshot, failed = notice_of_test(), read_machine(settings), 0
+    for _, channel in channels:
+        answer = channel.send(notice.id, channel.body(notice, snapshot, settings.web.url))
+        failed += not answer.success
+        print(f"{channel.title}: {'delivered' if answer.success else answer.failure}", flush=True)
+    return EXIT_FAILURE if failed else EXIT_OK
+
+
 def once(settings: Settings, as_json: bool) -> int:
     """Read everything once, print it, leave."""
-    snapshot = read_machine(settings)
+    try:
+        snapshot = read_machine(settings)
+    except BadRecording as error:
+        print(f"memwatchd: {error}", file=sys.stderr)
+        return EXIT_CONFIGURATION
     sys.stdout.write(to_bytes(snapshot_json(snapshot)).decode() + "\n" if as_json else text_of(snapshot))
     return EXIT_OK if snapshot.pools else EXIT_FAILURE

@@ -98,10 +98,11 @@ class Server(uvicorn.Server):
         await self._leave.wait()
 
 
-def use_date_headers(server: Server, date_headers: list[tuple[bytes, bytes]]) -> None:
+def use_date_headers(server: Server, date_headers: list[tuple[bytes, bytes]], simulated: bool) -> None:
     """Send `date_headers` with every answer; whoever holds the list renews the date in it."""
     fixed = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS]
-    date_headers[:] = [(b"date", b""), *fixed]
+    mark = [(b"memwatch-simulated", b"true")] if simulated else []
+    date_headers[:] = [(b"date", b""), *mark, *fixed]
     server.server_state.default_headers = date_headers
 
 
@@ -132,13 +133,13 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
         daemon.pages,
         daemon.face_options,
         daemon.broker,
-        daemon.receivers,
+        daemon.alerting,
         dates,
         daemon.inquiries,
     )
     server = Server(app, Limits(), daemon.tls)
     loop.set_exception_handler(Complaints())
-    use_date_headers(server, dates)
+    use_date_headers(server, dates, daemon.monitor.simulated)
     answer_signals(loop, daemon, server)
 
     def tell(snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:

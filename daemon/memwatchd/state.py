@@ -9,16 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MODE = 0o700
+NOT_WRITABLE = "cannot be used (this user may not write there)"
 ADVICE = "; use a folder of its own, such as --state-dir /var/lib/memwatchd"
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """An open state folder, or none and the reason. `folder` is ours alone until `close`."""
+    """An open state folder, or none and the reason. `folder` is ours alone until `close`.
+
+    `readable` is a folder that cannot be written to, such as on a disk that became read-only, and can be read.
+    """
 
     folder: Path | None
     complaint: str = ""
     lock: int = -1
+    readable: Path | None = None
+    was_wanted: bool = True
 
     def close(self) -> None:
         if self.lock >= 0:
@@ -28,7 +34,9 @@ class State:
 def open_state(wanted: Path | None) -> State:
     """The folder, made if it is not there, and locked against a second daemon."""
     if wanted is None:
-        return State(None, "no state folder: nothing survives a restart; --state-dir DIR names one")
+        return State(
+            None, "no state folder: nothing survives a restart; --state-dir DIR names one", was_wanted=False
+        )
     try:
         wanted.mkdir(MODE, parents=True, exist_ok=True)
         lock = os.open(wanted, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -37,7 +45,7 @@ def open_state(wanted: Path | None) -> State:
     unfit = _why_unfit(lock, wanted)
     if unfit:
         os.close(lock)
-        return _refused(wanted, unfit)
+        return _refused(wanted, unfit, wanted if unfit == NOT_WRITABLE else None)
     return State(wanted, lock=lock)
 
 
@@ -45,7 +53,7 @@ def _why_unfit(lock: int, folder: Path) -> str:
     if stat.S_IMODE(os.fstat(lock).st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
         return "cannot be used (other users may write there)"
     if not os.access(folder, os.W_OK | os.X_OK):
-        return "cannot be used (this user may not write there)"
+        return NOT_WRITABLE
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -53,5 +61,5 @@ def _why_unfit(lock: int, folder: Path) -> str:
     return ""
 
 
-def _refused(folder: Path, why: str) -> State:
-    return State(None, f"state folder {folder} {why}: nothing survives a restart{ADVICE}")
+def _refused(folder: Path, why: str, readable: Path | None = None) -> State:
+    return State(None, f"state folder {folder} {why}: nothing survives a restart{ADVICE}", readable=readable)

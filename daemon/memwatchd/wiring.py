@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from memwatch.clock import Clock
 from memwatch.collector import Roots, read_once
 from memwatch.collectors import CollectorOptions
 from memwatch.monitor import Identity, Rules
+from memwatch.outbox.outbox import Outbox
 from memwatch.snapshot import Snapshot
+from memwatch.store.keeper import Keeper
+from memwatch_web.alertmanager import AlertmanagerChannel, alerts_endpoint
+from memwatch_web.apprise_channel import AppriseChannel
+from memwatch_web.channels import Channel, WebhookChannel, context_for
+from memwatch_web.delivery import Receiver, Subscription
 from memwatch_web.options import FaceOptions
-from memwatch_web.webhook_delivery import Receiver
+from memwatch_web.webhook_post import Poster
+from memwatch_web.webhooks import Endpoint
+from memwatchd.recording.demos import path_of
+from memwatchd.recording.frames import open_recording
+from memwatchd.recording.player import PlayedClock, Player
+from memwatchd.recording.recorder import Recorder
+from memwatchd.settings.alerts import Alertmanager, Recipient, Webhook
 from memwatchd.settings.certificates import load_certificate, tls_context
 from memwatchd.settings.model import Settings
+from memwatchd.state import State
 
 if TYPE_CHECKING:
     import ssl
+
+    from memwatch.outbox.opening import Opened
 
 
 def roots_of(settings: Settings) -> Roots:
@@ -28,8 +45,10 @@ def collector_options_of(settings: Settings) -> CollectorOptions:
     return CollectorOptions(
         top=settings.processes.top,
         processes_period_seconds=settings.processes.interval.total_seconds(),
+        command_lines=settings.processes.command_lines and not settings.web.is_open,  # they hold passwords
         cgroup_scope=settings.collectors.cgroup.scope,
         helper_pause_seconds=settings.collectors.nvml.restart_after.total_seconds(),
+        container_socket=settings.collectors.containers.socket,
         tegra_board=settings.collectors.tegra.board,
         tegrastats_path=settings.collectors.tegrastats.path,
         tegrastats_interval_seconds=settings.collectors.tegrastats.interval.total_seconds(),
@@ -43,13 +62,45 @@ def disabled_of(settings: Settings) -> frozenset[str]:
     return frozenset(name for name in type(collectors).model_fields if not getattr(collectors, name).enabled)
 
 
-def rules_of(settings: Settings) -> Rules:
+def rules_of(settings: Settings, player: Player | None = None) -> Rules:
+    """`player` has an interval of its own: that of what it plays."""
+    interval = settings.sampling.interval.total_seconds() if player is None else player.interval_seconds
     return Rules(
-        interval_seconds=settings.sampling.interval.total_seconds(),
+        interval_seconds=interval,
         history_seconds=settings.history.length.total_seconds(),
+        medium_seconds=settings.history.medium_length.total_seconds(),
+        coarse_seconds=settings.history.coarse_length.total_seconds(),
         pressure=settings.pressure.rules,
         alerts=settings.alerts.rules,
+        leaks=settings.processes.leak_rules,
     )
+
+
+def player_of(settings: Settings, unix: float) -> Player | None:
+    """What is shown in place of this machine, if anything is. Raises BadRecording.
+
+    A demo begins so long ago that its first round ends now; a recording shows the times at which it was made.
+    """
+    replay = settings.replay
+    file = path_of(replay.demo) if replay.demo else replay.file
+    if file is None:
+        return None
+    contents = open_recording(file, replay.salvage)
+    began = unix - contents.length if replay.demo else contents.first.unix
+    return Player(contents, PlayedClock(began, replay.speed))
+
+
+def recorder_of(settings: Settings, identity: Identity) -> Recorder | None:
+    """What writes down what is read, if that is wanted. Raises BadRecording or OSError."""
+    return Recorder(settings.recording.file, identity.host) if settings.recording.file else None
+
+
+def keeper_of(settings: Settings, state: State, clock: Clock, identity: Identity) -> Keeper | None:
+    """What reads the history and writes it; None without a state folder. One that is read-only is read."""
+    folder = state.folder or state.readable
+    if folder is None:
+        return None
+    return Keeper(folder, settings.history.disk_size, clock, identity.boot_id)
 
 
 def face_options_of(settings: Settings) -> FaceOptions:
@@ -70,23 +121,60 @@ def renew_certificate(context: ssl.SSLContext, settings: Settings) -> None:
         load_certificate(context, tls.cert_file, tls.key_file)
 
 
-def receivers_of(settings: Settings) -> list[Receiver]:
+def open_outbox_of(state: State) -> Opened | None:
+    """What the state folder holds of alerts; SQLite is loaded only where there is one."""
+    if state.folder is None:
+        return None
+    from memwatch.outbox.opening import open_outbox
+
+    return open_outbox(state.folder, time.time())
+
+
+def receivers_of(settings: Settings, outbox: Outbox) -> list[Receiver]:
+    """Everybody who is told. What they need to be reached (TLS, threads) exists from here on."""
     return [
-        Receiver(
-            webhook.name,
-            webhook.url,
-            webhook.secret,
-            timeout_seconds=webhook.timeout.total_seconds(),
-            allow_link_local=webhook.allow_link_local,
-        )
-        for webhook in settings.alerts.webhooks
+        Receiver(one.name, channel, outbox.box(one.name), subscription_of(one))
+        for one, channel in channels_of(settings)
     ]
+
+
+def channels_of(settings: Settings) -> list[tuple[Recipient, Channel]]:
+    return [*webhooks_of(settings), *alertmanagers_of(settings), *services_of(settings)]
+
+
+def webhooks_of(settings: Settings) -> Iterator[tuple[Recipient, Channel]]:
+    for one in settings.alerts.webhooks:
+        yield one, WebhookChannel(one.name, one.url, one.secret, poster_of(one.url, one))
+
+
+def alertmanagers_of(settings: Settings) -> Iterator[tuple[Recipient, Channel]]:
+    for one in settings.alerts.alertmanagers:
+        endpoint = alerts_endpoint(one.url)
+        poster = poster_of(endpoint, one)
+        yield one, AlertmanagerChannel(one.name, endpoint, poster, one.resend.total_seconds())
+
+
+def services_of(settings: Settings) -> Iterator[tuple[Recipient, Channel]]:
+    for one in settings.alerts.apprise:
+        yield one, AppriseChannel(one.name, one.url.target)
+
+
+def poster_of(endpoint: Endpoint, how: Webhook | Alertmanager) -> Poster:
+    return Poster(endpoint, how.timeout.total_seconds(), how.allow_link_local, context_for(endpoint), time.time)
+
+
+def subscription_of(recipient: Recipient) -> Subscription:
+    return Subscription(frozenset(recipient.events), frozenset(recipient.targets))
 
 
 def identity_of(roots: Roots) -> Identity:
     """Which machine the figures are of: the one that procfs shows, else the one this runs on."""
     host = _word(roots, "sys/kernel/hostname") or socket.gethostname()
     return Identity(host, _word(roots, "sys/kernel/random/boot_id") or "unknown")
+
+
+def identity_played(player: Player) -> Identity:
+    return Identity(player.contents.first.host, player.contents.first.boot_id, simulated=True)
 
 
 def _word(roots: Roots, path: str) -> str:
@@ -107,7 +195,7 @@ def exposure_of(settings: Settings) -> str | None:
     if not web.exposed:
         return None
     where = ", ".join(web.exposed)
-    if not web.login.is_required and not web.login.by_certificate:
+    if web.is_open:
         return f"anybody who reaches {where} can read all figures: there is no login"
     if web.tls.cert_file is None:
         return f"passwords and tokens cross the network in the clear to {where}: set cert_file under [web.tls]"

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+from bench_history import bench_history
+from bench_store import bench_store
 from subjects import Subject, cpu_seconds, free_port, load, rss_mib, running, subjects, wakeups
 
 from memwatch.clock import SystemClock
 from memwatch.collector import KeptFile, Roots
-from memwatch.collectors import CollectorOptions, buddyinfo, enlist, memory, psi, vmstat
+from memwatch.collectors import CollectorOptions, buddyinfo, enlist, memory, processes, psi, vmstat
+from memwatch.collectors._process_files import STAT_BYTES, read_in
 from memwatch.monitor import Identity, Monitor, Rules
 from memwatch.sampler import Sampler
+
+sys.path.append(str(Path(__file__).parent.parent))
+from sleepers import sleepers
+
+WITNESSED = ["name", "create_time", "memory_info"]
 
 
 def cpu_of(work: Callable[[], object], times: int) -> float:
@@ -58,6 +68,36 @@ def bench_reading(times: int) -> None:
     print()
 
 
+def bench_processes(count: int) -> None:
+    """A repeated look at so many processes, of which 20 are listed: ours, the plain ways, and psutil's."""
+    with sleepers(count):
+        collector = processes.Collector(Roots(), top=20, page_size=os.sysconf("SC_PAGE_SIZE"))
+        collector.collect()
+        collector.collect()
+        folder = os.open("/proc", os.O_RDONLY)
+        rows = {
+            "psutil: name, start and memory of each": lambda: list(psutil.process_iter(WITNESSED)),
+            "stat of each opened, read and closed": lambda: each_file(folder, "stat"),
+            "statm of each opened, read and closed": lambda: each_file(folder, "statm"),
+            "ours: all of them, owners and cgroups too": collector.collect,
+        }
+        costs = {name: cpu_of(work, 2) / 1000 for name, work in rows.items()}
+        seen = len([name for name in os.listdir(folder) if name.isdecimal()])
+        collector.close()
+        os.close(folder)
+    ours = costs["ours: all of them, owners and cgroups too"]
+    print(f"| {seen:,} processes, a repeated look | ms of CPU | ratio |\n|---|---:|---:|")
+    for name, cost in costs.items():
+        print(f"| {name} | {cost:.1f} | {cost / ours:.1f} |")
+    print()
+
+
+def each_file(folder: int, file: str) -> None:
+    for name in os.listdir(folder):
+        if name.isdecimal():
+            read_in(folder, f"{name}/{file}", STAT_BYTES)
+
+
 def bench_subject(subject: Subject, port: int, seconds: int) -> str:
     """One row of the table of daemons."""
     with running(subject, port) as (pid, start_seconds):
@@ -87,10 +127,23 @@ def bench_daemons(seconds: int) -> None:
         print(bench_subject(subject, port, seconds), flush=True)
 
 
+def bench_judges() -> None:
+    """How early we and others speak, how often in vain, and how often each changes its mind."""
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+    from pressure_judges import table
+
+    print(table(), end="\n\n")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=20, help="how long each daemon is watched while idle")
     parser.add_argument("--times", type=int, default=3000, help="how often each reading is repeated")
+    parser.add_argument("--processes", type=int, default=2000, help="how many processes to look at")
     options = parser.parse_args()
+    bench_judges()
     bench_reading(options.times)
+    bench_history()
+    bench_store()
+    bench_processes(options.processes)
     bench_daemons(options.seconds)

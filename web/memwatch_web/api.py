@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Callable
-from datetime import datetime, timezone
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 
-from memwatch.history import Bucket
 from memwatch.monitor import Monitor
-from memwatch.series import unit_of
 from memwatch.snapshot import Snapshot
-from memwatch_web import as_json
-from memwatch_web.as_json import to_bytes
+from memwatch_web import as_json, past
+from memwatch_web.as_json import JSON_TYPE, answer_bytes, to_bytes
 from memwatch_web.background import A, NotDone, Shared, T
 from memwatch_web.inquiries import Inquiries
 from memwatch_web.once import OncePerTick
 from memwatch_web.problems import Problem
 from memwatch_web.stream import Broker, EventStream, sse
 
-MOST_SERIES = 20
-MOST_POINTS = 2000
-JSON_TYPE = "application/json"
 STREAM_EVENTS = ("snapshot", "pressure", "event")
 
 # Path, and how its answer is read off a snapshot. What the answers look like is in `contract`.
@@ -46,20 +39,24 @@ def current(monitor: Monitor) -> Snapshot:
     return monitor.latest
 
 
+def json_response(value: Any, monitor: Monitor) -> Response:  # noqa: ANN401  JSON is anything
+    return Response(answer_bytes(value, monitor.simulated), media_type=JSON_TYPE)
+
+
 def create_router(monitor: Monitor, broker: Broker, inquiries: Inquiries) -> APIRouter:
     router = APIRouter(prefix="/api/v1", tags=["memory"])
     for name, render in PARTS:
         _add_part(router, monitor, name, render)
     _add_lists(router, monitor)
     _add_inquiries(router, monitor, inquiries)
-    _add_history(router, monitor)
+    past.add_routes(router, monitor)
     _add_release(router, monitor)
     _add_stream(router, monitor, broker)
     return router
 
 
 def _add_part(router: APIRouter, monitor: Monitor, name: str, render: Callable[[Snapshot], Any]) -> None:
-    face = OncePerTick(lambda snapshot: to_bytes(render(snapshot)))
+    face = OncePerTick(lambda snapshot: answer_bytes(render(snapshot), snapshot.simulated))
 
     async def part() -> Response:
         return Response(face.plain(current(monitor)), media_type=JSON_TYPE)
@@ -68,15 +65,10 @@ def _add_part(router: APIRouter, monitor: Monitor, name: str, render: Callable[[
 
 
 def _add_lists(router: APIRouter, monitor: Monitor) -> None:
-    @router.get("/alerts")
-    async def alerts() -> Response:
-        """Alerts that fire or are about to."""
-        return Response(to_bytes(as_json.alerts_json(monitor.watches)), media_type=JSON_TYPE)
-
     @router.get("/events")
     async def events(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
         """What happened, newest first."""
-        return Response(to_bytes(as_json.events_json(monitor.events.latest(limit))), media_type=JSON_TYPE)
+        return json_response(as_json.events_json(monitor.events.latest(limit)), monitor)
 
 
 def _add_inquiries(router: APIRouter, monitor: Monitor, inquiries: Inquiries) -> None:
@@ -84,14 +76,21 @@ def _add_inquiries(router: APIRouter, monitor: Monitor, inquiries: Inquiries) ->
     async def backends() -> Response:
         """What can be computed with here (CPU, CUDA, ROCm, Metal, OpenCL, Vulkan), or why not; looks at most once a
         minute."""
+        refuse_simulated(monitor)
         found = await _answer_of(inquiries.backends, current(monitor))
-        return Response(to_bytes(as_json.backends_json(found)), media_type=JSON_TYPE)
+        return json_response(as_json.backends_json(found), monitor)
 
     @router.get("/doctor")
     async def doctor() -> Response:
         """What is seen of this machine, what is not, why, and what would change that."""
+        refuse_simulated(monitor)
         found = await _answer_of(inquiries.doctor, current(monitor))
-        return Response(to_bytes(as_json.examination_json(found)), media_type=JSON_TYPE)
+        return json_response(as_json.examination_json(found), monitor)
+
+
+def refuse_simulated(monitor: Monitor) -> None:
+    if monitor.simulated:
+        raise Problem(404, "this machine is simulated: it has no libraries and device files to look at.")
 
 
 async def _answer_of(inquiry: Shared[A, T], about: A) -> T:
@@ -105,81 +104,7 @@ def _add_release(router: APIRouter, monitor: Monitor) -> None:
     @router.post("/release")
     async def release(seconds: Annotated[float, Query(ge=1, le=3600, allow_inf_nan=False)] = 60.0) -> Response:
         """Let go of every GPU driver for so long, so that a GPU can be reset or cut into MIG instances."""
-        return Response(to_bytes({"released": monitor.release(seconds), "seconds": seconds}), media_type=JSON_TYPE)
-
-
-def _add_history(router: APIRouter, monitor: Monitor) -> None:
-    @router.get("/history")
-    async def history(
-        series: Annotated[list[str] | None, Query(description="Names, repeated or separated by commas.")] = None,
-        from_: Annotated[str | None, Query(alias="from", description="Unix seconds or RFC 3339.")] = None,
-        to: Annotated[str | None, Query(description="Unix seconds or RFC 3339; now by default.")] = None,
-        points: Annotated[int, Query(ge=1, le=MOST_POINTS)] = 300,
-    ) -> Response:
-        """The recent past, gathered into at most about `points` buckets with least, mean and greatest value."""
-        names = names_of(series, monitor.history.names())
-        end = instant("to", to, monitor.to_wall(monitor.history.end))
-        start = instant("from", from_, end - monitor.rules.history_seconds)
-        if start >= end:
-            raise Problem(422, f"from is {start} and to is {end}: from must be earlier than to.")
-        answer = {
-            "from": start,
-            "to": end,
-            "points": points,
-            "series": [series_json(monitor, name, start, end, points) for name in names],
-        }
-        return Response(to_bytes(answer), media_type=JSON_TYPE)
-
-
-def names_of(given: list[str] | None, known: list[str]) -> list[str]:
-    """The series asked for, or the used bytes of every pool when none is named."""
-    names = [name for one in given or [] for name in one.split(",") if name]
-    if not names:
-        return [name for name in known if name.startswith("pool.") and name.endswith(".used_bytes")]
-    for name in names:
-        if name not in known:
-            raise Problem(422, f"series is {name[:80]!r}: no such series. There are: {', '.join(sorted(known))}.")
-    if len(names) > MOST_SERIES:
-        raise Problem(422, f"series names {len(names)} series: at most {MOST_SERIES} in one request.")
-    return names
-
-
-def instant(name: str, text: str | None, default: float) -> float:
-    """A time parameter as Unix seconds."""
-    if text is None:
-        return default
-    try:
-        unix = float(text)
-    except ValueError:
-        unix = _rfc3339(text)
-    if not math.isfinite(unix) or abs(unix) > 1e11:
-        raise Problem(422, f"{name} is {text[:80]!r}: give Unix seconds or a time such as 2026-01-31T12:00:00Z.")
-    return unix
-
-
-def _rfc3339(text: str) -> float:
-    try:
-        parsed = datetime.fromisoformat(text.replace("Z", "+00:00").replace(" ", "+"))
-        return parsed.replace(tzinfo=parsed.tzinfo or timezone.utc).timestamp()
-    except (ValueError, OverflowError):
-        return math.nan
-
-
-def series_json(monitor: Monitor, name: str, start: float, end: float, points: int) -> dict[str, Any]:
-    shift = monitor.to_wall(0.0)
-    buckets = monitor.history.query(name, start - shift, end - shift, points)
-
-    def column(figure: Callable[[Bucket], float | None]) -> list[float | None]:
-        return [figure(bucket) for bucket in buckets]
-
-    return {
-        "name": name,
-        "unit": unit_of(name),
-        "unix": [round(bucket.boottime + shift, 3) for bucket in buckets],
-        "min": column(lambda bucket: bucket.minimum),
-        "avg": column(lambda bucket: bucket.average),
-        "max": column(lambda bucket: bucket.maximum),
-    }
+        return json_response({"released": monitor.release(seconds), "seconds": seconds}, monitor)
 
 
 class JsonStream:
@@ -196,7 +121,10 @@ class JsonStream:
         self._levels: dict[str, str] = {}
 
     def chunk(self, snapshot: Snapshot) -> bytes:
-        parts = [sse("event", to_bytes(as_json.event_json(event))) for event in self._events()]
+        parts = [
+            sse("event", answer_bytes(as_json.event_json(event), self._monitor.simulated))
+            for event in self._events()
+        ]
         parts.append(self._pressure(snapshot))
         head = f"id: {self.run}-{self._seen}\n".encode()
         return b"".join(parts) + head + self._face.plain(snapshot)
@@ -211,7 +139,7 @@ class JsonStream:
         if levels == self._levels or "pressure" not in self._wanted:
             return b""
         self._levels = levels
-        return sse("pressure", to_bytes(as_json.pressure_json(snapshot)))
+        return sse("pressure", answer_bytes(as_json.pressure_json(snapshot), snapshot.simulated))
 
     def _resumed_from(self, last_id: str | None) -> int:
         run, _, seq = (last_id or "").partition("-")

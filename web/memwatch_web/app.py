@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import mimetypes
-from collections.abc import AsyncIterator, Callable, Iterable, MutableSequence, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, MutableSequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memwatch import __version__
 from memwatch.monitor import Monitor
-from memwatch_web import problems
+from memwatch_web import problems, who
+from memwatch_web.alert_api import create_alert_router
+from memwatch_web.alerting import Alerting
 from memwatch_web.api import create_router, current, refuse_when_full
-from memwatch_web.as_json import to_bytes
+from memwatch_web.as_json import answer_bytes
 from memwatch_web.gate import Gate
 from memwatch_web.inquiries import Inquiries
-from memwatch_web.metrics import Exporter, Notifier, negotiated
+from memwatch_web.metrics import Exporter, negotiated
 from memwatch_web.once import OncePerTick
 from memwatch_web.options import FaceOptions
 from memwatch_web.pages import Pages
@@ -39,7 +41,7 @@ def create_app(
     pages: Pages,
     options: Callable[[], FaceOptions],
     broker: Broker,
-    notifiers: Sequence[Notifier],
+    alerting: Alerting,
     date_headers: MutableSequence[tuple[bytes, bytes]],
     inquiries: Inquiries,
 ) -> ASGIApp:
@@ -52,10 +54,19 @@ def create_app(
         redoc_url=None,
         **_no_telemetry(),
     )
-    problems.install(app)
-    exporter = Exporter(__version__, lambda: monitor.watches, notifiers, lambda: options().process_metrics)
+    problems.install(app, monitor.simulated)
+    exporter = Exporter(
+        __version__,
+        lambda: monitor.watches,
+        alerting.receivers,
+        lambda: options().process_metrics,
+        alerting.outbox_figures,
+        monitor.files_status,
+    )
     app.router.routes.insert(0, Route("/metrics", Metrics(monitor, exporter), methods=["GET"]))
     app.include_router(create_router(monitor, broker, inquiries))
+    app.include_router(create_alert_router(monitor, alerting))
+    app.include_router(who.create_router(monitor, inquiries))
     _add_health(app, monitor)
     _add_pages(app, monitor, pages, broker)
     _add_static(app)
@@ -125,14 +136,14 @@ def _add_health(app: FastAPI, monitor: Monitor) -> None:
         age = monitor.age_seconds()
         fresh = age is not None and stalled_seconds(monitor) is None
         status = "ok" if fresh else "starting" if age is None else "stalled"
-        body = to_bytes({"status": status, "age_seconds": age})
+        body = answer_bytes({"status": status, "age_seconds": age}, monitor.simulated)
         return Response(body, status_code=200 if fresh else 503, media_type="application/json")
 
     @app.get("/readyz", tags=["health"])
     async def readyz() -> Response:
         """200 once the first snapshot exists."""
         age = monitor.age_seconds()
-        body = to_bytes({"status": "starting" if age is None else "ok", "age_seconds": age})
+        body = answer_bytes({"status": "starting" if age is None else "ok", "age_seconds": age}, monitor.simulated)
         return Response(body, status_code=503 if age is None else 200, media_type="application/json")
 
 
@@ -150,7 +161,11 @@ def _add_pages(app: FastAPI, monitor: Monitor, pages: Pages, broker: Broker) -> 
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        return HTMLResponse(pages.docs())
+        return HTMLResponse(pages.docs(monitor.simulated))
+
+    @app.get("/last-words", include_in_schema=False)
+    async def last_words() -> Response:
+        return HTMLResponse(pages.last_words(monitor.last_words, monitor.simulated))
 
 
 def _add_page(app: FastAPI, monitor: Monitor, pages: Pages, page: str) -> None:

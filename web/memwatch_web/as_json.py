@@ -10,20 +10,37 @@ from typing import Any
 
 import orjson
 
-from memwatch.alerts import Watch
 from memwatch.backends.model import Backends
 from memwatch.doctor.model import Examination
 from memwatch.events import Event
-from memwatch.model import Absent, Pool
+from memwatch.growth import Grown
+from memwatch.leaks import Suspect
+from memwatch.model import Absent, Bytes, Pool, Process
+from memwatch.owners import OwnerKind, totals_of
+from memwatch.pss import Pss
+from memwatch.remainder import HELD_BY_PROCESSES, causes_of, rest_of
 from memwatch.snapshot import Level, Node, Snapshot
+from memwatch.store.ending import LastWords
+from memwatch.ticks import Tick
 
 SCHEMA = 1
+
+JSON_TYPE = "application/json"
 
 Json = dict[str, Any]
 
 
 def to_bytes(value: Any) -> bytes:  # noqa: ANN401  JSON is anything
     return orjson.dumps(value)
+
+
+def answer_bytes(value: Any, simulated: bool) -> bytes:  # noqa: ANN401
+    """An answer's body. What is simulated says so in every object at its top."""
+    if simulated and isinstance(value, dict):
+        return to_bytes({"simulated": True, **value})
+    if simulated and isinstance(value, list):
+        return to_bytes([{"simulated": True, **one} for one in value])
+    return to_bytes(value)
 
 
 def rfc3339(unix: float) -> str:
@@ -78,9 +95,11 @@ def snapshot_json(snapshot: Snapshot) -> Json:
         swap=_plain(snapshot.swap),
         zram=_plain(snapshot.zram),
         stalls=_plain(snapshot.stalls),
+        squeezed=_plain(snapshot.squeezed),
         nodes=[_with_contents(node) for node in snapshot.nodes],
         tegrastats=_plain(snapshot.tegrastats),
         kernel=kernel,
+        kernel_log=_plain(snapshot.kernel_log),
         pressure=pressure_json(snapshot),
         collectors=collectors_json(snapshot),
         own=own,
@@ -88,7 +107,7 @@ def snapshot_json(snapshot: Snapshot) -> Json:
 
 
 def pools_json(snapshot: Snapshot) -> list[Json]:
-    return [_with_contents(pool) for pool in snapshot.pools]
+    return [{**_with_contents(pool), "unattributed_note": causes_of(pool, snapshot)} for pool in snapshot.pools]
 
 
 def _with_contents(place: Pool | Node) -> Json:
@@ -107,11 +126,93 @@ def devices_json(snapshot: Snapshot) -> list[Json]:
 
 
 def processes_json(snapshot: Snapshot) -> list[Json]:
-    return [record_json(process) for process in snapshot.processes]
+    return [process_json(process, snapshot.container_names) for process in snapshot.processes]
+
+
+def process_json(process: Process, names: Mapping[str, str]) -> Json:
+    found = record_json(
+        process,
+        container_name=names.get(str(process.container)),
+        footprint_low_bytes=process.footprint_low_bytes,
+        footprint_high_bytes=process.footprint_high_bytes,
+    )
+    del found["footprint_range"]
+    return found
+
+
+def owners_json(snapshot: Snapshot, kind: OwnerKind) -> Json:
+    """Who holds memory, by kind of owner, and what nobody holds of each pool."""
+    scan = snapshot.process_scan
+    names = snapshot.container_names if kind == "container" else {}
+    rests = [
+        record_json_of(pool, ("id", "label", "used_bytes", "unattributed_bytes", "overlap"))
+        | {"unattributed_note": causes_of(pool, snapshot)}
+        for pool in snapshot.pools
+    ]
+    shares = [
+        known(
+            id=share.id,
+            relation=snapshot.relation(share),
+            used_bytes=share.used_bytes,
+            unattributed_bytes=rest_of(share, snapshot),
+        )
+        for share in snapshot.shares
+        if share.kind in HELD_BY_PROCESSES
+    ]
+    return known(
+        by=kind,
+        process_list=scan if isinstance(scan, Absent) else scan.process_list,
+        note=None if isinstance(scan, Absent) else scan.note,
+        owners=[
+            record_json(total, container_name=names.get(str(total.name)))
+            for total in totals_of(snapshot.owners, snapshot.processes, kind)
+        ],
+        pools=rests,
+        shares=shares,
+    )
+
+
+def record_json_of(record: Any, names: Sequence[str]) -> Json:  # noqa: ANN401
+    """Some fields of a record of the model."""
+    return known(**{name: _plain(getattr(record, name)) for name in names})
+
+
+WHO = ("pid", "start_time", "name", "user", "unit", "container")
+
+
+def grown_json(grown: Grown, windows: Mapping[str, Bytes], shift: float) -> Json:
+    """`windows`: what the process grew by in the last seconds; `shift` makes boot time wall clock time."""
+    seconds = grown.to_boottime - grown.from_boottime
+    return {
+        **record_json_of(grown.process, WHO),
+        "from_unix": grown.from_boottime + shift,
+        "from_bytes": grown.from_bytes,
+        "to_bytes": grown.to_bytes,
+        "grown_bytes": grown.grown_bytes,
+        "bytes_per_second": grown.grown_bytes / seconds if seconds else 0.0,
+        "whole": grown.whole,
+        "windows": known(**windows),
+    }
+
+
+def suspect_json(suspect: Suspect, shift: float) -> Json:
+    return {
+        **record_json_of(suspect.process, WHO),
+        "since_unix": suspect.since_boottime + shift,
+        "grown_bytes": suspect.grown_bytes,
+        "evidence": suspect.evidence,
+    }
+
+
+def pss_json(process: Process, pss: Pss) -> Json:
+    return {**record_json_of(process, WHO[1:]), **record_json(pss)}
 
 
 def pressure_json(snapshot: Snapshot) -> list[Json]:
-    return [record_json(pressure, corroborated=pressure.corroborated) for pressure in snapshot.pressure]
+    return [
+        record_json(pressure, used_ratio=pressure.used_ratio, corroborated=pressure.corroborated)
+        for pressure in snapshot.pressure
+    ]
 
 
 def collectors_json(snapshot: Snapshot) -> list[Json]:
@@ -126,18 +227,31 @@ def events_json(events: Sequence[Event]) -> list[Json]:
     return [event_json(event) for event in events]
 
 
+def tick_json(tick: Tick, unix: float) -> Json:
+    """A tick that mattered, without the figures that the history has as series."""
+    return {
+        "time": rfc3339(unix),
+        "unix": unix,
+        "pools": [record_json(pool) for pool in tick.pools],
+        "pressure": [record_json(one) | {"level": one.word} for one in tick.pressure],
+        "processes": [record_json(process) for process in tick.processes],
+    }
+
+
+def last_words_json(words: LastWords) -> Json:
+    return {
+        "time": rfc3339(words.unix),
+        "unix": words.unix,
+        "machine_restarted": words.machine_restarted,
+        "text": words.sentence,
+        "samples": [{"unix": one.unix, "figures": one.figures} for one in words.samples],
+        "last": None if words.last is None else tick_json(words.last, words.last.unix),
+    }
+
+
 def backends_json(found: Backends) -> Json:
     return record_json(found)
 
 
 def examination_json(found: Examination) -> Json:
     return {"worst": found.worst.value, "checks": [record_json(check) for check in found.checks]}
-
-
-def alerts_json(watches: Mapping[str, Watch]) -> list[Json]:
-    """Alerts that fire or are about to."""
-    return [
-        {"target": target, "rule": "pressure.critical", "state": "firing" if watch.firing else "pending"}
-        for target, watch in watches.items()
-        if watch.firing or watch.since is not None
-    ]

@@ -23,6 +23,8 @@ def lines_of(snapshot: Snapshot) -> Iterator[str]:
     yield name
     if machine.explanation:
         yield machine.explanation
+    if snapshot.simulated:
+        yield "SIMULATED: no such machine is here."
     yield ""
     yield from _places(snapshot)
     yield from _devices(snapshot)
@@ -75,10 +77,15 @@ def _host(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _processes(snapshot: Snapshot) -> Iterator[str]:
-    yield f"{'largest processes':<22} {'pid':>8} {'footprint':>11} {'resident':>11}  of"
-    for process in by_footprint(snapshot)[:TOP]:
-        sizes = f"{wording.size(process.footprint_bytes):>11} {wording.size(process.rss_bytes):>11}"
+    listed = by_footprint(snapshot)[:TOP]
+    footprints = [wording.footprint(process) for process in listed]
+    width = max([11, *map(len, footprints)])
+    yield f"{'largest processes':<22} {'pid':>8} {'footprint':>{width}} {'resident':>11}  of"
+    for process, footprint in zip(listed, footprints, strict=True):
+        sizes = f"{footprint:>{width}} {wording.size(process.rss_bytes):>11}"
         yield f"{process.name[:22]:<22} {process.pid:>8} {sizes}  {_owner(process)}"
+    if not isinstance(snapshot.process_scan, Absent) and snapshot.process_scan.note:
+        yield snapshot.process_scan.note
 
 
 def _owner(process: Process) -> str:

@@ -13,6 +13,8 @@ LevelWord = Literal["low", "medium", "high", "critical"]
 class Answer(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
+    simulated: bool = Field(default=False, description="True in what --demo and --replay answer.")
+
 
 class Figures(Answer):
     absent: dict[str, Reason] = Field(default_factory=dict, description="Why a field of this object is null.")
@@ -41,6 +43,7 @@ class Pool(Figures):
     )
     reserved_bytes: int | None
     unattributed_bytes: int | None = Field(description="Used, and nobody known holds it.")
+    unattributed_note: str = Field(description="What that usually is on a machine like this; may be empty.")
     overlap: bool = Field(description="True where the known holders add up to more than is used.")
     set_aside_bytes: int = Field(
         description="Set aside for one purpose (huge pages): left out of the pressure ratio."
@@ -108,15 +111,26 @@ class Process(Figures):
     user: str | None
     unit: str | None
     container: str | None
+    container_name: str | None = Field(description="Null unless a runtime's socket is configured and knows it.")
+    pod: str | None = Field(description="The uid of a Kubernetes pod.")
+    job: str | None = Field(description="The number of a Slurm job.")
+    command: str | None = Field(description="Null unless command_lines is set.")
     rss_bytes: int | None
+    swap_bytes: int | None
     device_bytes: dict[str, int | dict[str, Reason] | None]
-    footprint_bytes: int | None
+    footprint_bytes: int | None = Field(
+        description="Null where it is not one figure: where what is held of a device may be resident as well."
+    )
+    footprint_low_bytes: int | None
+    footprint_high_bytes: int | None
     footprint_basis: str
 
 
 class ProcessScan(Answer):
     seen: int
     unreadable: int
+    process_list: Literal["complete", "partial"]
+    note: str | None = Field(description="Why the list is partial.")
 
 
 class Swap(Figures):
@@ -143,6 +157,13 @@ class Stalls(Figures):
     full: StallTime | None
 
 
+class Squeezed(Answer):
+    """A cgroup whose limit makes it wait for memory though the machine has plenty."""
+
+    cgroup: str
+    some_ratio: float
+
+
 class Node(Figures):
     id: int
     size_bytes: int | None
@@ -164,6 +185,32 @@ class Kernel(Figures):
     compact_fail_total: int | None
 
 
+class OomKill(Answer):
+    number: int = Field(description="Counts since memwatchd was started.")
+    pid: int
+    name: str
+    anonymous_bytes: int
+    scope: Literal["machine", "nodes", "cgroup"] = Field(description="What had run out.")
+    cgroup: str = Field(description="Whose limit was reached, as the kernel names it; empty if it was none.")
+
+
+class DriverError(Answer):
+    driver: str
+    pci: str = Field(description="Empty where the line does not say which GPU.")
+    kind: str
+    count: int
+    last_seen_unix: float
+    text: str = Field(description="The latest such line.")
+
+
+class KernelLog(Answer):
+    """What the kernel's log said about memory since memwatchd was started."""
+
+    kills: list[OomKill]
+    driver_errors: list[DriverError]
+    lost_total: int = Field(description="Messages that were overwritten before they could be read.")
+
+
 class PressureReason(Answer):
     signal: str
     text: str
@@ -174,7 +221,11 @@ class Pressure(Figures):
     kind: str = Field(description="The kind of the pool or share.")
     level: LevelWord
     base_level: LevelWord
-    ratio: float
+    ratio: float = Field(description="Used part of what is judged, 0 to 1: without what is resident.")
+    used_ratio: float = Field(description="The same with what is resident.")
+    size_bytes: int | None = Field(description="What is judged: without what is set aside, or a budget.")
+    available_bytes: int | None
+    resident_bytes: int = Field(description="What is there to stay, and not judged.")
     reasons: list[PressureReason]
     seconds_to_full: float | None = Field(description="At the current rate; null where there is no trend.")
     corroborated: bool = Field(description="Whether any signal besides use speaks for the level.")
@@ -221,9 +272,11 @@ class Snapshot(Figures):
     swap: Swap | None
     zram: Zram | None
     stalls: Stalls | None
+    squeezed: Squeezed | None
     nodes: list[Node]
     tegrastats: Tegrastats | None
     kernel: Kernel
+    kernel_log: KernelLog | None
     pressure: list[Pressure]
     collectors: list[Collector]
     own: Own
@@ -231,8 +284,44 @@ class Snapshot(Figures):
 
 class Alert(Answer):
     target: str
-    rule: str
+    rule: str = Field(examples=["pressure.critical"])
+    severity: Literal["critical", "warning", "info"]
     state: Literal["pending", "firing"]
+    since: str | None = Field(description="When it began to fire.")
+    since_unix: float | None
+    silenced: bool
+    reasons: list[PressureReason]
+
+
+class Silence(Answer):
+    """Alerts that nobody is told of before it ends."""
+
+    id: str
+    event: str | None = Field(description="Which alerts; null means all.")
+    target: str | None = Field(description="About what; null means anything.")
+    until: str
+    until_unix: float
+    created_unix: float
+    comment: str
+
+
+class Receiver(Answer):
+    """Somebody who is told of alerts, and how that goes."""
+
+    name: str
+    kind: Literal["webhook", "alertmanager", "apprise"]
+    events: list[str]
+    targets: list[str] = Field(description="None means any.")
+    disabled: bool = Field(description="It answered 410; nothing more is sent until a restart.")
+    pending: int
+    outcomes: dict[str, int]
+    failure: str = Field(description="Why the last attempt failed; empty after one that did not.")
+    next_attempt_seconds: float | None
+    last_delivered_unix: float | None
+
+
+class Tested(Answer):
+    receivers: list[str]
 
 
 class Event(Answer):
@@ -260,6 +349,59 @@ class History(Answer):
     to: float
     points: int
     series: list[Series]
+
+
+class TickPool(Figures):
+    id: str
+    label: str
+    size_bytes: int
+    used_bytes: int | None
+    available_bytes: int | None
+
+
+class TickPressure(Answer):
+    target: str
+    label: str
+    level: LevelWord
+    ratio: float
+    reasons: list[str]
+
+
+class TickProcess(Figures):
+    pid: int
+    name: str
+    user: str | None
+    unit: str | None
+    container: str | None
+    rss_bytes: int | None
+    footprint_bytes: int | None
+    device_bytes: dict[str, int | dict[str, Reason] | None]
+
+
+class Tick(Answer):
+    """A tick that mattered, with the processes that held the most memory."""
+
+    time: str
+    unix: float
+    pools: list[TickPool]
+    pressure: list[TickPressure]
+    processes: list[TickProcess]
+
+
+class Sample(Answer):
+    unix: float
+    figures: dict[str, float] = Field(description="By the names of series.")
+
+
+class LastWords(Answer):
+    """The last two minutes of a run that did not end cleanly, at full resolution."""
+
+    time: str = Field(description="Of the last sample.")
+    unix: float
+    machine_restarted: bool = Field(description="False where only memwatchd ended.")
+    text: str
+    samples: list[Sample]
+    last: Tick | None = Field(description="The last tick of which is known who held the memory.")
 
 
 class BackendDevice(Figures):

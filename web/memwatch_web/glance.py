@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memwatch.model import Absent, Bytes, PoolKind, Process, Share, ShareKind
+from memwatch.model import Absent, Bytes, Pool, PoolKind, Process, Share, ShareKind
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Level, Pressure, Snapshot
 from memwatch_web import wording
@@ -54,7 +54,7 @@ def cuda_free_of(snapshot: Snapshot) -> int | None:
 
 def by_footprint(snapshot: Snapshot) -> list[Process]:
     """Processes, largest first; those whose footprint is not known stand last."""
-    return sorted(snapshot.processes, key=lambda process: (-_known(process.footprint_bytes), process.pid))
+    return sorted(snapshot.processes, key=lambda process: (-_known(process.footprint_low_bytes), process.pid))
 
 
 def _known(figure: Bytes) -> int:
@@ -93,11 +93,17 @@ def title_of(snapshot: Snapshot, worst: Pressure | None) -> str:
     return f"{word}{wording.ratio(worst.ratio)} · {snapshot.host}"
 
 
+def has_figures(pool: Pool) -> bool:
+    """False where its source is silent. With figures and without a verdict it is a carve-out that is not judged,
+    since its device has more memory elsewhere."""
+    return not isinstance(pool.used_bytes, Absent) and not isinstance(pool.available_bytes, Absent)
+
+
 def sentence_of(snapshot: Snapshot, worst: Pressure | None) -> str:
     """How the machine is; a pool that cannot be judged is named, or calm would be said of it too."""
     if worst is None:
         return "No pool has a figure to judge"
     judged = {verdict.target for verdict in snapshot.pressure}
-    dark = ", ".join(pool.label for pool in snapshot.pools if pool.id not in judged)
+    dark = ", ".join(pool.label for pool in snapshot.pools if pool.id not in judged and not has_figures(pool))
     sentence = wording.verdict(snapshot.labels.get(worst.target, worst.target), worst)
     return f"{sentence}. Nothing is known of {dark}" if dark else sentence

@@ -6,18 +6,22 @@ from dataclasses import dataclass
 
 from memwatch.backends.model import Backends
 from memwatch.doctor.model import Examination
+from memwatch.model import Process
+from memwatch.pss import Pss
 from memwatch.snapshot import Snapshot
 from memwatch_web.background import Shared
 
 
 @dataclass(frozen=True, slots=True)
 class Inquiries:
-    """Which backends can be used; what is seen of the machine and what is not."""
+    """Which backends can be used; what is seen of the machine and what is not; how much of a process is its own."""
 
     backends: Shared[Snapshot, Backends]
     doctor: Shared[Snapshot, Examination]
+    pss: Shared[Process, Pss]
 
     def close(self) -> None:
         """Whoever waits is answered at once that there will be no answer."""
         self.backends.close()
         self.doctor.close()
+        self.pss.close()

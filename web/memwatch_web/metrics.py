@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol
@@ -12,9 +13,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from memwatch.alerts import Watch
+from memwatch.accounting.driver_errors import homeless
+from memwatch.alerts import Key, Watch
+from memwatch.conditions import CRITICAL, SEVERITY
 from memwatch.model import Absent, Process
 from memwatch.snapshot import CollectorStatus, Level, Snapshot, StallTime
+from memwatch.store.files import FilesStatus
+from memwatch_web.options import OutboxFigures
 
 PREFIX = "memwatch_"
 
@@ -38,15 +43,19 @@ class Exporter(Collector):
     def __init__(
         self,
         version: str,
-        watches: Callable[[], Mapping[str, Watch]],
+        watches: Callable[[], Mapping[Key, Watch]],
         notifiers: Sequence[Notifier] = (),
         with_processes: Callable[[], bool] = lambda: False,
+        outbox: Callable[[], OutboxFigures | None] = lambda: None,
+        files: Callable[[], FilesStatus | None] = lambda: None,
     ) -> None:
         self.snapshot: Snapshot | None = None
         self._version = version
         self._watches = watches
         self._notifiers = notifiers
         self._with_processes = with_processes
+        self._outbox = outbox
+        self._files = files
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -75,6 +84,7 @@ class Exporter(Collector):
         yield from collector_families(snapshot)
         yield from self._own_families(snapshot)
         yield from self._alert_families()
+        yield from history_families(self._files())
 
     def _own_families(self, snapshot: Snapshot) -> Iterator[Metric]:
         yield gauge(
@@ -88,13 +98,10 @@ class Exporter(Collector):
         yield InfoMetricFamily(PREFIX + "build", "Version of memwatchd; whether the figures are simulated.", labels)
 
     def _alert_families(self) -> Iterator[Metric]:
-        firing = sum(watch.firing for watch in self._watches().values())
-        yield gauge(
-            "alerts_firing",
-            "Alerts firing now.",
-            [(("pressure.critical", "critical"), firing)],
-            ("rule", "severity"),
-        )
+        firing = Counter({CRITICAL: 0})
+        firing.update(rule for (rule, _), watch in self._watches().items() if watch.firing)
+        rows: list[Row] = [((rule, SEVERITY[rule]), count) for rule, count in firing.items()]
+        yield gauge("alerts_firing", "Alerts firing now.", rows, ("rule", "severity"))
         yield counter(
             "notifications",
             "Notifications by what became of them.",
@@ -103,6 +110,13 @@ class Exporter(Collector):
         )
         pending = [((n.name,), n.pending()) for n in self._notifiers]
         yield gauge("notifications_pending", "Notifications not delivered yet.", pending, ("receiver",))
+        outbox = self._outbox() if self._notifiers else None
+        durable = [((), int(outbox.durable))] if outbox else []
+        yield gauge("outbox_durable", "1 if notifications not delivered yet survive a restart.", durable)
+        errors = [((), outbox.errors)] if outbox else []
+        yield counter("outbox_errors", "How often the disk refused to keep notifications.", errors)
+        anew = [((), outbox.recovered)] if outbox else []
+        yield counter("outbox_recovered", "Damaged files that were set aside, or damaged parts left out.", anew)
 
 
 def gauge(name: str, text: str, rows: Iterable[Row], labels: Sequence[str] = ()) -> Metric:
@@ -181,9 +195,13 @@ def device_families(snapshot: Snapshot) -> Iterator[Metric]:
 
 def driver_error_families(snapshot: Snapshot) -> Iterator[Metric]:
     labels = ("device", "kind")
+    log = snapshot.kernel_log
+    others = () if isinstance(log, Absent) else homeless(snapshot.devices, log)
     errors = [((device.id, kind), count) for device in snapshot.devices for kind, count in device.errors.items()]
+    errors += [((one.place, one.kind), one.count) for one in others]
     yield counter("driver_memory_errors", "Memory errors that a driver reports, by kind.", errors, labels)
     seen = [((device.id, kind), at) for device in snapshot.devices for kind, at in device.errors_seen_unix.items()]
+    seen += [((one.place, one.kind), one.last_seen_unix) for one in others]
     text = "When a kind of error was last seen, Unix time."
     yield gauge("driver_memory_error_last_seen_timestamp_seconds", text, seen, labels)
 
@@ -297,6 +315,29 @@ def collector_families(snapshot: Snapshot) -> Iterator[Metric]:
     )
     errors = [((s.name, reason), count) for s in snapshot.collectors for reason, count in s.errors.items()]
     yield counter("collector_errors", "A collector's errors by reason.", errors, ("collector", "reason"))
+
+
+def history_families(files: FilesStatus | None) -> Iterator[Metric]:
+    """The history on disk; nothing where none is kept there."""
+
+    def rows(figure: Callable[[FilesStatus], Value]) -> list[Row]:
+        return [] if files is None else [((), figure(files))]
+
+    yield gauge(
+        "history_size_bytes",
+        "Space taken for history on disk; it does not grow.",
+        rows(lambda status: status.size_bytes),
+    )
+    text = "Bytes of history written to disk."
+    yield counter("history_written_bytes", text, rows(lambda status: status.written_bytes))
+    yield counter("history_writes", "Records of history written.", rows(lambda status: status.writes))
+    text = "How long the disk took to have it, the last time."
+    yield gauge("history_sync_duration_seconds", text, rows(lambda status: status.sync_seconds))
+    yield counter("history_errors", "Writes of history that the disk refused.", rows(lambda status: status.errors))
+    text = "Records of history that were not written, for want of a disk that takes them."
+    yield counter("history_dropped_records", text, rows(lambda status: status.dropped))
+    text = "Records of history that were found damaged at the start; the others are used."
+    yield gauge("history_damaged_records", text, rows(lambda status: status.lost))
 
 
 @lru_cache(maxsize=32)

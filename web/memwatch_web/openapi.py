@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from memwatch_web import contract
+from memwatch_web import contract, contract_who
 
 Json = dict[str, Any]
 
@@ -17,13 +17,22 @@ ANSWERS: tuple[tuple[str, type[contract.Answer], bool], ...] = (
     ("/api/v1/shares", contract.Share, True),
     ("/api/v1/devices", contract.Device, True),
     ("/api/v1/processes", contract.Process, True),
+    ("/api/v1/processes/{pid}/pss", contract_who.Pss, False),
+    ("/api/v1/owners", contract_who.Owners, False),
+    ("/api/v1/growth", contract_who.Growth, False),
     ("/api/v1/pressure", contract.Pressure, True),
     ("/api/v1/collectors", contract.Collector, True),
     ("/api/v1/alerts", contract.Alert, True),
+    ("/api/v1/alerts/test", contract.Tested, False),
+    ("/api/v1/receivers", contract.Receiver, True),
+    ("/api/v1/silences", contract.Silence, True),
+    ("/api/v1/silences/{silence_id}", contract.Silence, True),
     ("/api/v1/events", contract.Event, True),
     ("/api/v1/backends", contract.Backends, False),
     ("/api/v1/doctor", contract.Examination, False),
     ("/api/v1/history", contract.History, False),
+    ("/api/v1/ticks", contract.Tick, True),
+    ("/api/v1/last-words", contract.LastWords, False),
     ("/api/v1/release", contract.Release, False),
     ("/healthz", contract.Health, False),
     ("/readyz", contract.Health, False),
@@ -45,8 +54,9 @@ def with_answers(schema: Json) -> Json:
     for path, model, many in ANSWERS:
         reference = {"$ref": f"#/components/schemas/{model.__name__}"}
         body = {"type": "array", "items": reference} if many else reference
-        _answer_of(schema, path)["content"] = {"application/json": {"schema": body}}
-    _answer_of(schema, "/api/v1/stream").update(_text(STREAM_TEXT, "text/event-stream"))
+        for answer in _answers_of(schema, path):
+            answer["content"] = {"application/json": {"schema": body}}
+    _answers_of(schema, "/api/v1/stream")[0].update(_text(STREAM_TEXT, "text/event-stream"))
     operation = {"tags": ["memory"], "summary": "Metrics", "operationId": "metrics"}
     schema["paths"]["/metrics"] = {"get": {**operation, "responses": {"200": _text(METRICS_TEXT, "text/plain")}}}
     for operations in schema["paths"].values():
@@ -55,11 +65,9 @@ def with_answers(schema: Json) -> Json:
     return schema
 
 
-def _answer_of(schema: Json, path: str) -> Json:
-    """The successful answer of a path's only method."""
-    (operation,) = schema["paths"][path].values()
-    answer: Json = operation["responses"]["200"]
-    return answer
+def _answers_of(schema: Json, path: str) -> list[Json]:
+    """The successful answers of a path's methods."""
+    return [operation["responses"]["200"] for operation in schema["paths"][path].values()]
 
 
 def _text(description: str, media_type: str) -> Json:

@@ -1,4 +1,4 @@
-"""What a user may decide about the faces."""
+"""What a user may decide about the faces, and figures that they are handed."""
 
 from __future__ import annotations
 
@@ -14,3 +14,12 @@ class FaceOptions:
     hosts: tuple[str, ...] = ()
     process_metrics: bool = False
     login: Login = Login()
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxFigures:
+    """How keeping messages on disk goes: whether it does, how often the disk refused, how often it began anew."""
+
+    durable: bool
+    errors: int
+    recovered: int

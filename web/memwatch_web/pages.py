@@ -3,34 +3,46 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from memwatch import __version__
+from memwatch.events import Event
+from memwatch.growth import Growth
 from memwatch.model import Absent
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Snapshot
+from memwatch.store.ending import LastWords
+from memwatch.store.keeper import Keeper
 from memwatch_web import wording
+from memwatch_web.alert_view import AlertView
 from memwatch_web.bars import bars_of
-from memwatch_web.glance import by_footprint, cuda_free_of, latest_of, room_of, worst_of
+from memwatch_web.devices import entries_of
+from memwatch_web.glance import by_footprint, cuda_free_of, has_figures, latest_of, room_of, worst_of
+from memwatch_web.holders import who_of
+from memwatch_web.last_words import picture_of
 
 TEMPLATES = Path(__file__).parent / "templates"
-PATHS = {"overview": "/", "processes": "/processes", "about": "/about"}
+PATHS = {"overview": "/", "processes": "/processes", "devices": "/devices", "alerts": "/alerts", "about": "/about"}
 TOP_PROCESSES = 10
+SILENCE_SPANS = ((3600, "1 h"), (28_800, "8 h"), (86_400, "1 d"))
 # What templates say `figure | size` with.
 WORDS = (
     "age",
     "api",
     "architecture",
     "basis",
+    "change",
     "clock",
     "content",
     "content_sentence",
     "duration",
     "exact",
+    "fact",
+    "fault",
     "glued",
     "printable",
     "ratio",
@@ -40,15 +52,27 @@ WORDS = (
 )
 # Long enough to smooth the clock's 10 ms steps of a process that uses 0.1 % of a core.
 CPU_WINDOW_SECONDS = 60.0
+# So long after an unclean end the overview still speaks of it.
+TOLD_SECONDS = 86_400.0
 
 
 class Pages:
-    """Renders the pages by name. `rules` is asked at each rendering: the settings may be read again."""
+    """Renders the pages by name. `rules` and `events` (newest first) are asked at each rendering. `growth` is what
+    the monitor remembers of processes."""
 
     names = tuple(PATHS)
 
-    def __init__(self, rules: Callable[[], PressureRules] = PressureRules) -> None:
-        self._rules = rules
+    def __init__(
+        self,
+        rules: Callable[[], PressureRules] = PressureRules,
+        keeper: Callable[[], Keeper | None] = lambda: None,
+        growth: Growth | None = None,
+        events: Callable[[], Sequence[Event]] = tuple,
+        alerting: Callable[[], AlertView] = AlertView,
+    ) -> None:
+        self._rules, self._events, self._alerting = rules, events, alerting
+        self._keeper = keeper
+        self._growth = growth or Growth()
         self._cpu = CpuShare()
         self._environment = create_environment()
         self._templates = {name: self._environment.get_template(f"{name}.html") for name in self.names}
@@ -68,12 +92,19 @@ class Pages:
         context = template.new_context(self._context(name, snapshot))
         return "".join(template.blocks["live"](context)).encode()
 
-    def docs(self) -> bytes:
+    def docs(self, simulated: bool = False) -> bytes:
         """The description of the API, to read and to try."""
-        return self._environment.get_template("docs.html").render(page="docs", simulated=False).encode()
+        return self._environment.get_template("docs.html").render(page="docs", simulated=simulated).encode()
+
+    def last_words(self, words: LastWords | None, simulated: bool = False) -> bytes:
+        """The final two minutes of the run before this one."""
+        template = self._environment.get_template("last-words.html")
+        picture = picture_of(words) if words else None
+        return template.render(page="last-words", words=words, picture=picture, simulated=simulated).encode()
 
     def _context(self, name: str, snapshot: Snapshot) -> dict[str, Any]:
-        rules = self._rules()
+        rules, keeper = self._rules(), self._keeper()
+        words = keeper.last_words if keeper else None
         pressure = {verdict.target: verdict for verdict in snapshot.pressure}
         return {
             "page": name,
@@ -85,9 +116,16 @@ class Pages:
             "bars": bars_of(snapshot, {pool.id: rules.for_target(pool.id) for pool in snapshot.pools}),
             "places": sorted({place for process in snapshot.processes for place in process.device_bytes}),
             "processes": by_footprint(snapshot)[: TOP_PROCESSES if name == "overview" else None],
+            "who": who_of(snapshot, self._growth) if name == "processes" else None,
             "cpu": self._cpu.of(snapshot),
+            "files": keeper.status() if keeper else None,
+            "words": words if words and snapshot.unix - words.unix < TOLD_SECONDS else None,
             "room": room_of(snapshot),
             "cuda_free": cuda_free_of(snapshot),
+            "events": self._events(),
+            "entries": entries_of(snapshot) if name == "devices" else (),
+            "alerting": self._alerting() if name == "alerts" else None,
+            "silence_spans": SILENCE_SPANS,
         }
 
 
@@ -122,9 +160,11 @@ def create_environment() -> Environment:
     environment.filters |= {name: getattr(wording, name) for name in WORDS}
     environment.filters["percent"] = lambda part: f"{part * 100:.3f}%"
     environment.tests["absent"] = lambda value: isinstance(value, Absent)
+    environment.tests["told"] = has_figures
     environment.globals |= {
         "version": __version__,
         "paths": PATHS,
+        "between": wording.between,
         "verdict": wording.verdict,
         "waited": wording.waited,
         "count": wording.count,

@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from memwatch_web.as_json import to_bytes
+from memwatch_web.as_json import answer_bytes
 
 log = logging.getLogger(__name__)
 
@@ -22,12 +22,19 @@ class Problem(HTTPException):
     """A refusal with its sentence; `headers` such as Retry-After go with it."""
 
 
-def problem_response(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
-    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
-    return Response(to_bytes(body), status_code=status, media_type=MEDIA_TYPE, headers=headers)
+def problem_response(
+    status: int, detail: str, headers: dict[str, str] | None = None, simulated: bool = False
+) -> Response:
+    body: dict[str, Any] = {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+    }
+    return Response(answer_bytes(body, simulated), status_code=status, media_type=MEDIA_TYPE, headers=headers)
 
 
-def install(app: FastAPI) -> None:
+def install(app: FastAPI, simulated: bool = False) -> None:
     """Every error of this application leaves as a problem, and none with a traceback."""
 
     @app.exception_handler(HTTPException)
@@ -39,16 +46,18 @@ def install(app: FastAPI) -> None:
             if "GET" in headers["Allow"]:  # then the gate lets HEAD through as well
                 headers["Allow"] = "GET, HEAD"
             detail = f"{request.method} is not possible here. Try {headers['Allow'].partition(',')[0]}."
-        return problem_response(error.status_code, detail, headers)
+        return problem_response(error.status_code, detail, headers, simulated)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_request: Request, error: RequestValidationError) -> Response:
-        return problem_response(422, "; ".join(sentence_of(one) for one in error.errors()))
+        return problem_response(422, "; ".join(sentence_of(one) for one in error.errors()), None, simulated)
 
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> Response:
         log.error("%r failed: %s: %s", request.scope["path"], type(error).__name__, error)
-        return problem_response(500, "memwatchd could not answer this. Its log says why; sampling goes on.")
+        return problem_response(
+            500, "memwatchd could not answer this. Its log says why; sampling goes on.", None, simulated
+        )
 
 
 def sentence_of(error: Any) -> str:  # noqa: ANN401  pydantic's error dictionary

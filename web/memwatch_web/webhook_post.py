@@ -8,9 +8,10 @@ import io
 import ipaddress
 import socket
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from memwatch import __version__
 from memwatch_web.webhooks import Endpoint
@@ -35,6 +36,10 @@ NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 class Forbidden(OSError):
     """The address is one that a webhook has no business with."""
+
+
+# What socket.getaddrinfo is.
+Resolve = Callable[..., Sequence[tuple[Any, ...]]]
 
 
 class Clock(Protocol):
@@ -68,15 +73,22 @@ class Poster:
         allow_link_local: bool,
         tls: ssl.SSLContext | None,
         wall: Clock,
+        resolve: Resolve = socket.getaddrinfo,
     ) -> None:
         self._endpoint = endpoint
         self._timeout = timeout_seconds
         self._allow_link_local = allow_link_local
         self._tls = tls
         self._wall = wall
+        self._resolve = resolve
         self._socket: socket.socket | None = None
         self._sent = False
         self._aborted = False
+
+    def prepare(self) -> None:
+        """Look the name up once: the libraries that do so are loaded when the first name is."""
+        with contextlib.suppress(OSError, UnicodeError):
+            self._resolve(self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM)
 
     def post(self, headers: dict[str, str], body: bytes) -> Answer:
         self._sent = False
@@ -99,7 +111,7 @@ class Poster:
 
     def _connect(self, deadline: float) -> socket.socket:
         """A connection to the first address that accepts one."""
-        found = socket.getaddrinfo(self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM)
+        found = self._resolve(self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM)
         failure = OSError("the name has no address")
         for left, (family, kind, protocol, _, address) in zip(range(len(found), 0, -1), found, strict=True):
             connected = self._connect_to(socket.socket(family, kind, protocol), address, deadline, left)

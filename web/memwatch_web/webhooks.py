@@ -132,23 +132,32 @@ def body_json(notice: Notice, snapshot: Snapshot, dashboard_url: str | None, len
         "unix": notice.unix,
         "host": cut(snapshot.host, length),
         "target": cut(notice.target, length),
-        "level": notice.level.word,
-        "previous": notice.previous.word,
+        "rule": notice.rule,
+        "severity": notice.severity,
+        "started": rfc3339(notice.started_unix) if notice.started_unix else None,
+        "repeated": notice.repeated,
+        "level": notice.level.word if notice.level is not None else None,
+        "previous": notice.previous.word if notice.previous is not None else None,
         "reasons": [{"signal": why.signal, "text": cut(why.text, length)} for why in notice.reasons[:REASONS_MOST]],
-        "values": values_json(notice.target, snapshot, length),
+        "values": values_json(notice, snapshot, length),
         "top": [top_json(process, length) for process in top_of(snapshot.processes)],
         "dashboard_url": dashboard_url,
     }
 
 
-def values_json(target: str, snapshot: Snapshot, length: int) -> Json:
-    """The target's figures; absent when it is no longer part of the machine."""
+def values_json(notice: Notice, snapshot: Snapshot, length: int) -> Json:
+    """The target's figures; absent when it is no longer part of the machine. All pools where it is neither."""
     for pool in snapshot.pools:
-        if pool.id == target:
+        if pool.id == notice.target:
             return pool_values(pool, length)
     for share in snapshot.shares:
-        if share.id == target:
+        if share.id == notice.target:
             return share_values(share, cut(snapshot.relation(share), length), length)
+    if not notice.rule.startswith("pressure."):
+        total = snapshot.total
+        return known(
+            size_bytes=total.size_bytes, used_bytes=total.used_bytes, available_bytes=total.available_bytes
+        )
     return known(used_bytes=Absent.NOT_AVAILABLE, ratio=Absent.NOT_AVAILABLE)
 
 
@@ -179,13 +188,13 @@ def share_values(share: Share, relation: str, length: int) -> Json:
 
 
 def top_of(processes: tuple[Process, ...]) -> list[Process]:
-    """The processes with the largest known footprint."""
-    known_ones = [process for process in processes if not isinstance(process.footprint_bytes, Absent)]
+    """The processes with the largest footprint, as far as it is known."""
+    known_ones = [process for process in processes if not isinstance(process.footprint_low_bytes, Absent)]
     return sorted(known_ones, key=_footprint, reverse=True)[:TOP_PROCESSES]
 
 
 def _footprint(process: Process) -> int:
-    return 0 if isinstance(process.footprint_bytes, Absent) else process.footprint_bytes
+    return 0 if isinstance(process.footprint_low_bytes, Absent) else process.footprint_low_bytes
 
 
 def top_json(process: Process, length: int) -> Json:

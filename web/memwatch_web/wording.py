@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 from markupsafe import Markup, escape
 
 from memwatch import units
-from memwatch.model import Absent
+from memwatch.model import Absent, Process
+from memwatch.pressure.signals import full_in
 from memwatch.snapshot import Level, Pressure
 
 DASH = "—"
@@ -65,8 +66,20 @@ ARCHITECTURE_WORDS = {
     "unknown": "architecture unknown",
 }
 API_WORDS = {"cuda": "CUDA", "rocm": "ROCm"}
+FACT_WORDS = {
+    "cuda": "CUDA",
+    "gfx": "Instruction set",
+    "jetpack": "JetPack",
+    "l4t": "L4T",
+    "mig": "MIG",
+    "pci_id": "PCI id",
+    "soc": "Chip",
+}
 BASIS_WORDS = {
     "rss": "rss (resident set size: a page that several processes share counts in each of them)",
+    "rss + device": "rss + device (what it holds of GPUs lies outside of its resident set)",
+    "rss + device, perhaps overlapping": "rss + device as a range, where some pages may count in both",
+    "rss + device, unknown": "rss + device, at least, where what a process holds of a GPU is not known",
 }
 
 FIGURE = re.compile(r"(?:&lt; )?\d[\d.,]* (?:%|[KMGTPE]iB|B|µs|ms|s|min|h|d)(?!\w)")
@@ -85,6 +98,33 @@ def api(name: str) -> str:
 def size(count: int | Absent) -> str:
     """Bytes as people say them: 13314398208 is "12.4 GiB"."""
     return absent(count) if isinstance(count, Absent) else units.size(count)
+
+
+def footprint(process: Process) -> str:
+    """One figure, or the least and the most it can be: "1.2 – 1.4 GiB"; "≥ 1.2 GiB" where the most is not known."""
+    if process.footprint_range is None:
+        return size(process.footprint_bytes)
+    low, high = process.footprint_range
+    return between(low, high)
+
+
+def between(low: int, high: int | Absent) -> str:
+    """A figure that is known by its bounds."""
+    if isinstance(high, Absent):
+        return f"≥ {units.size(low)}"
+    least, most = units.size(low), units.size(high)
+    if least == most:
+        return most
+    same_unit = least.split()[1] == most.split()[1]
+    return f"{least.split()[0] if same_unit else least} – {most}"
+
+
+def change(grown: int | Absent) -> str:
+    """What came or went: "+1.2 GiB", "−30.0 MiB", "0 B"."""
+    if isinstance(grown, Absent):
+        return absent(grown)
+    sign = "+" if grown > 0 else "−" if grown < 0 else ""
+    return sign + units.size(abs(grown))
 
 
 def exact(count: int | Absent) -> str:
@@ -130,7 +170,7 @@ def reasons(pressure: Pressure) -> str:
     """Why a level is what it is: "96.4 % used; full in about 40 s at the current rate"."""
     texts = [reason.text for reason in pressure.reasons] or [f"{ratio(pressure.ratio)} used"]
     if not isinstance(pressure.seconds_to_full, Absent) and all(r.signal != "ttf" for r in pressure.reasons):
-        texts.append(f"full in about {duration(pressure.seconds_to_full)} at the current rate")
+        texts.append(full_in(pressure.seconds_to_full))
     return "; ".join(texts)
 
 
@@ -164,6 +204,18 @@ def printable(text: str) -> str:
 def glued(text: str) -> Markup:
     """A sentence for a page, in which no line ends between a number and its unit."""
     return Markup(FIGURE.sub(r'<span class="figure">\g<0></span>', str(escape(text))))  # noqa: S704  escaped
+
+
+def fact(name: str) -> str:
+    """What a detail is called: "L4T", "MIG", "Addressing mode"."""
+    if name in FACT_WORDS:
+        return FACT_WORDS[name]
+    return name[:1].upper() + name[1:].replace("_", " ")
+
+
+def fault(kind: str) -> str:
+    """A kind of error as NVIDIA and AMD write of it: "XID 79", "ECC uncorrected"."""
+    return re.sub(r"^(xid|ecc|ras)(?=_|$)", lambda word: word[0].upper(), kind).replace("_", " ")
 
 
 def content(kind: str) -> str:

@@ -25,6 +25,7 @@ from memwatch.model import (
     ShareKind,
     Words,
 )
+from memwatch.units import size
 
 DISCRETE = "Each GPU has memory of its own beside System RAM; the two may be added up."
 APU = "The GPU is part of the processor: beside memory that firmware set aside for it, it takes System RAM (GTT)."
@@ -249,5 +250,5 @@ def _pages_limit(reading: AmdReading, gpu: AmdGpu) -> str:
     if not isinstance(limit, int) or not isinstance(own, int) or limit >= own:
         return ""
     return (
-        f"All GPUs together may take {limit} bytes of System RAM (pages_limit), which is less than this one's GTT."
+        f"All GPUs together may take {size(limit)} of System RAM (pages_limit), which is less than this one's GTT."
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from memwatch.model import Absent, Architecture
 from memwatch.nvml.reading import GpuMemory, GpuReading
 from memwatch.snapshot import Node
+from memwatch.units import size
 
 # GPUs that are part of a chip with the processors. A name confirms what was observed; alone it decides nothing.
 INTEGRATED_NAMES = ("GB10", "THOR", "ORIN", "(NVGPU)", "N1X")
@@ -49,7 +50,7 @@ def _with_memory(gpu: GpuReading, memory: GpuMemory, ram_bytes: int | None, node
     if is_integrated(gpu):
         if ram_bytes and abs(memory.total_bytes - ram_bytes) <= SAME_SIZE * ram_bytes:
             return Verdict(Architecture.UNIFIED, (_named(gpu), "memory info answers with the machine's own memory"))
-        text = f"memory info answers with {memory.total_bytes} bytes, which is not the machine's memory"
+        text = f"memory info answers with {size(memory.total_bytes)}, which is not the machine's memory"
         return Verdict(Architecture.CARVEOUT, (_named(gpu), text))
     evidence = ["memory info answers", "no NUMA node holds its memory"]
     if gpu.addressing_mode == "ats":

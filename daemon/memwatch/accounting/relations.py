@@ -19,10 +19,14 @@ from memwatch.model import (
     Process,
     Quality,
     Share,
+    ShareKind,
     total_of,
 )
 from memwatch.snapshot import Machine, Node
+from memwatch.units import size
 
+# Buffers that a driver made of a process's own pages (userptr) may count here and in its resident set.
+PERHAPS_IN_RSS = frozenset({ShareKind.GTT, ShareKind.GPU_BUFFERS})
 MIXED = "GPUs of different kinds: each pool below is memory of its own, each share lies inside one."
 
 
@@ -130,7 +134,7 @@ def clamped(share: Share, sizes: Mapping[str, int]) -> Share:
     most = sizes.get(share.within)
     if most is None or isinstance(share.limit_bytes, Absent) or share.limit_bytes <= most:
         return share
-    note = f"the driver's limit of {share.limit_bytes} bytes exceeds its parent: limited to what is there"
+    note = f"the driver's limit of {size(share.limit_bytes)} exceeds its parent: limited to what is there"
     return replace(share, limit_bytes=most, note="; ".join(filter(None, (share.note, note))))
 
 
@@ -189,28 +193,37 @@ def left_of(share: Share) -> Bytes:
 def with_device_bytes(processes: Sequence[Process], holdings: Sequence[Holding]) -> tuple[Process, ...]:
     """Processes with what they hold of devices."""
     held: dict[int, dict[str, Bytes]] = {}
-    in_rss: set[str] = set()
     for holding in holdings:
         for pid, places in holding.held.items():
             held.setdefault(pid, {}).update(places)
-            in_rss.update(places if holding.held_is_in_rss else ())
+    unsure = {share.id for holding in holdings for share in holding.shares if share.kind in PERHAPS_IN_RSS}
     return tuple(
-        _with_device_bytes(process, held[process.pid], in_rss) if process.pid in held else process
+        _with_device_bytes(process, held[process.pid], unsure) if process.pid in held else process
         for process in processes
     )
 
 
-def _with_device_bytes(process: Process, held: Mapping[str, Bytes], in_rss: set[str]) -> Process:
-    """The footprint adds only what is known to lie outside the resident set, as memory from cudaMalloc does."""
-    beyond = total_of([figure for place, figure in held.items() if place not in in_rss])
-    if isinstance(beyond, Absent) or isinstance(process.rss_bytes, Absent):
+def _with_device_bytes(process: Process, held: Mapping[str, Bytes], unsure: set[str]) -> Process:
+    """The footprint adds what is known to lie outside the resident set, as memory from cudaMalloc does.
+
+    Where that is not known it is a range: from all that can overlap doing so to nothing doing so.
+    """
+    rss = process.rss_bytes
+    if isinstance(rss, Absent):
         return replace(process, device_bytes=held)
-    basis = "rss" if in_rss.issuperset(held) else "rss + device"
+    beyond = sum(size for place, size in held.items() if isinstance(size, int) and place not in unsure)
+    perhaps = sum(size for place, size in held.items() if isinstance(size, int) and place in unsure)
+    whole = total_of([rss, *held.values()])
+    if isinstance(whole, int) and not perhaps:
+        return replace(process, device_bytes=held, footprint_bytes=whole, footprint_basis="rss + device")
     return replace(
         process,
         device_bytes=held,
-        footprint_bytes=process.rss_bytes + beyond,
-        footprint_basis=basis,
+        footprint_bytes=whole if isinstance(whole, Absent) else Absent.NOT_SUPPORTED,
+        footprint_basis="rss + device, unknown"
+        if isinstance(whole, Absent)
+        else "rss + device, perhaps overlapping",
+        footprint_range=(max(rss, perhaps) + beyond, whole),
     )
 
 

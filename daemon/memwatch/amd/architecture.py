@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from memwatch.amd.reading import AmdCard
 from memwatch.model import Absent, Architecture
+from memwatch.units import size
 
 # GPUs that are part of a processor, by PCI device id.
 APU_IDS = frozenset(
@@ -57,7 +58,7 @@ def architecture_of(card: AmdCard) -> Verdict:
 
 def _memory_of(card: AmdCard) -> list[str]:
     if isinstance(card.vram_bytes, int) and card.vram_bytes:
-        return [f"firmware set {card.vram_bytes} bytes aside for it, which MemTotal does not contain"]
+        return [f"firmware set {size(card.vram_bytes)} aside for it, which MemTotal does not contain"]
     return ["it has no VRAM: all it uses is System RAM"]
 
 

@@ -17,7 +17,9 @@ from memwatch.collectors import (
     apple,
     buddyinfo,
     cgroup,
+    containers,
     drm,
+    kmsg,
     machine,
     memory,
     numa,
@@ -27,6 +29,7 @@ from memwatch.collectors import (
     psi,
     psutil_host,
     psutil_processes,
+    squeezed,
     tegra,
     tegrastats,
     vmstat,
@@ -41,8 +44,10 @@ class CollectorOptions:
 
     top: int = 50
     processes_period_seconds: float = 10.0
+    command_lines: bool = False
     cgroup_scope: cgroup.Scope = "auto"
     helper_pause_seconds: float = nvml.PAUSE_SECONDS
+    container_socket: str | None = None
     tegra_board: str = "auto"
     tegrastats_path: str = "auto"
     tegrastats_interval_seconds: float = 1.0
@@ -58,6 +63,7 @@ def enlist(roots: Roots, options: CollectorOptions, platform: str = sys.platform
 
 def _of_linux(roots: Roots, options: CollectorOptions) -> list[Enlisted]:
     top, period, scope = options.top, options.processes_period_seconds, options.cgroup_scope
+    commands = options.command_lines
     page, ticks = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
     gpu_pids, pause = GpuPids(), options.helper_pause_seconds
     board = options.tegra_board
@@ -68,10 +74,13 @@ def _of_linux(roots: Roots, options: CollectorOptions) -> list[Enlisted]:
         Enlisted("memory", partial(memory.Collector, roots, page), memory.Collector.may_block),
         Enlisted("psi", partial(psi.Collector, roots), psi.Collector.may_block),
         Enlisted("vmstat", partial(vmstat.Collector, roots), vmstat.Collector.may_block),
+        Enlisted("kmsg", partial(kmsg.Collector, roots), kmsg.Collector.may_block),
         Enlisted("buddyinfo", partial(buddyinfo.Collector, roots, page), buddyinfo.Collector.may_block),
         Enlisted("numa", partial(numa.Collector, roots), numa.Collector.may_block),
         Enlisted("zram", partial(zram.Collector, roots), zram.Collector.may_block),
         Enlisted("cgroup", partial(cgroup.Collector, roots, scope), cgroup.Collector.may_block),
+        Enlisted("containers", partial(containers.Collector, options.container_socket), True),
+        Enlisted("squeezed", partial(squeezed.Collector, roots), squeezed.Collector.may_block),
         Enlisted("machine", partial(machine.Collector, roots), machine.Collector.may_block),
         Enlisted("tegra", partial(tegra.Collector, roots, board), tegra.Collector.may_block),
         Enlisted("nvmap", partial(nvmap.Collector, roots, gpu_pids, board), nvmap.Collector.may_block),
@@ -82,7 +91,9 @@ def _of_linux(roots: Roots, options: CollectorOptions) -> list[Enlisted]:
         Enlisted("amdsmi", partial(amdsmi.Collector, roots, options.amdsmi_pause_seconds), True),
         Enlisted("amd_cli", partial(amd_cli.Collector, roots), amd_cli.Collector.may_block),
         Enlisted("drm", partial(drm.Collector, roots, gpu_pids), drm.Collector.may_block),
-        Enlisted("processes", partial(processes.Collector, roots, top, period, page, ticks, gpu_pids), True),
+        Enlisted(
+            "processes", partial(processes.Collector, roots, top, period, page, ticks, gpu_pids, commands), True
+        ),
     ]
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from memwatch.collector import Roots, read_once
 
 _CONTAINER_ID = re.compile(r"(?:^|[-:])([0-9a-f]{64})(?:\.scope)?$")
+_LXC = re.compile(r"^lxc\.payload\.([^/]+)$")
+# `pod<uid>` of cgroupfs, `kubepods-burstable-pod<uid>.slice` of systemd, which writes _ for each - of the uid.
+_POD = re.compile(r"(?:^|-)pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})(?:\.slice)?$")
+_JOB = re.compile(r"^job_(\d{1,20})$")
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 # Where container runtimes keep the layers of a root file system. containerd leaves no marker file behind.
 _RUNTIME_FOLDERS = ("/containerd/", "/docker/", "/containers/storage/")
@@ -16,10 +21,13 @@ _RUNTIME_FOLDERS = ("/containerd/", "/docker/", "/containers/storage/")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a process belongs: its systemd unit and the first 12 characters of its container's id."""
+    """Where a process belongs: its systemd unit, the first 12 characters of its container's id (LXC: its name),
+    the uid of its Kubernetes pod, the number of its Slurm job."""
 
     unit: str | None
     container: str | None
+    pod: str | None = None
+    job: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +51,67 @@ def parse_cgroup(data: bytes) -> dict[str, str]:
 
 
 def place_of(paths: dict[str, str]) -> Place:
-    """Unit and container from the paths of `parse_cgroup`.
+    """Whom a process belongs to, by the paths of `parse_cgroup`.
 
     The innermost wins: of a service in a user's session, the service; of a container in a container, the inner.
     """
     home = paths.get("name=systemd") or paths.get("") or ""
     candidates = [home, *paths.values()]
-    container = next((found for path in candidates if (found := _container_of(path))), None)
-    return Place(_unit_of(home), container)
+
+    def first(of_part: Callable[[str], str | None]) -> str | None:
+        return next(
+            (found for path in candidates for part in reversed(path.split("/")) if (found := of_part(part))), None
+        )
+
+    return Place(_unit_of(home), first(_container_in), first(_pod_in), _job_of(candidates))
 
 
-def _container_of(path: str) -> str | None:
-    for part in reversed(path.split("/")):
-        found = _CONTAINER_ID.search(part)
-        # conmon is the process that watches a container from outside.
-        if found and "conmon" not in part:
-            return found[1][:12]
+def _container_in(part: str) -> str | None:
+    found = _CONTAINER_ID.search(part)
+    # conmon is the process that watches a container from outside.
+    if found:
+        return None if "conmon" in part else found[1][:12]
+    found = _LXC.match(part)
+    return found[1] if found else None
+
+
+def _pod_in(part: str) -> str | None:
+    found = _POD.search(part)
+    return found[1].replace("_", "-") if found else None
+
+
+def _job_in(part: str) -> str | None:
+    found = _JOB.match(part)
+    return found[1] if found else None
+
+
+def _job_of(candidates: Iterable[str]) -> str | None:
+    """Others may call a cgroup `job_7` as well, so Slurm has to be on the way."""
+    for path in candidates:
+        if "slurm" in path:
+            parts = path.split("/")
+            return next((found for part in parts if (found := _job_in(part))), None)
     return None
+
+
+def folders_of(place: Place, path: str) -> dict[str, str]:
+    """The cgroups that a process's owners are, by kind of owner: each the beginning of its path."""
+    parts = path.split("/")
+    found: dict[str, str] = {}
+    for kind, of_part in _PARTS.items():
+        name = getattr(place, kind)
+        ends = [at for at, part in enumerate(parts) if name and of_part(part) == name]
+        if ends:
+            found[kind] = "/".join(parts[: ends[-1] + 1])
+    return found
+
+
+_PARTS: dict[str, Callable[[str], str | None]] = {
+    "unit": lambda part: part,
+    "container": _container_in,
+    "pod": _pod_in,
+    "job": _job_in,
+}
 
 
 def _unit_of(path: str) -> str | None:
@@ -84,6 +136,14 @@ def _path(field: bytes) -> str:
     return _OCTAL.sub(lambda found: bytes([int(found[1], 8) & 255]), field).decode("utf-8", "backslashreplace")
 
 
+def under(roots: Roots, point: str) -> Path:
+    """Where a mount point of the host is to be found from here."""
+    path = PurePosixPath(point)
+    if path.is_relative_to("/sys"):
+        return roots.sysfs / path.relative_to("/sys")
+    return roots.rootfs / point.lstrip("/")
+
+
 def in_container(roots: Roots) -> bool:
     """Whether the machine under these roots is a container.
 
@@ -102,3 +162,11 @@ def in_container(roots: Roots) -> bool:
 
 def _is_image(mount: Mount) -> bool:
     return mount.kind == "overlay" and any(folder in mount.options for folder in _RUNTIME_FOLDERS)
+
+
+def sees_all_processes(second_process: bytes | None, contained: bool) -> bool:
+    """Whether this is the first process id namespace: there, and nowhere else, process 2 is the kernel's.
+
+    Outside of a container a missing process 2 is hidden from this user (`hidepid`), which is another matter.
+    """
+    return not contained or (second_process or b"").startswith(b"2 (kthreadd) ")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal
 
 from memwatch.collector import Findings, Roots, Unavailable, Unreadable, read_once
-from memwatch.collectors._cgroups import Mount, in_container, parse_cgroup, parse_mountinfo
-from memwatch.model import Absent, Quality, Share, ShareKind
+from memwatch.collectors._cgroup_mounts import Version, home_of, parse_figure
+from memwatch.collectors._cgroups import in_container
+from memwatch.model import Absent, Share, ShareKind
 
 Scope = Literal["auto", "host", "cgroup"]
 
@@ -20,59 +22,13 @@ NOTE = "does not include GPU memory on unified machines"
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
-    """What the files of a cgroup version are called, and which part of the usage can be had back.
-
-    Usage counts the page cache. What the kernel would drop under pressure (the file LRUs and, where it is
-    counted, reclaimable slab) is taken off, as MemAvailable does for the machine: used then means the same
-    in a container and in its pool. tmpfs is on the anonymous LRUs, so it stays used, here as there.
-    """
-
-    limit: str
-    usage: str
-    reclaimable: tuple[str, ...]
-    source: str
-    quality: Quality
-
-
-V2 = Version(
-    "memory.max",
-    "memory.current",
-    ("inactive_file", "active_file", "slab_reclaimable"),
-    "cgroup2:memory.current less file cache and reclaimable slab",
-    Quality.DERIVED,
-)
-# Documentation/admin-guide/cgroup-v1/memory.rst, 5.5, calls usage_in_bytes a "fuzz value".
-V1 = Version(
-    "memory.limit_in_bytes",
-    "memory.usage_in_bytes",
-    ("total_inactive_file", "total_active_file"),
-    "cgroup1:memory.usage_in_bytes less file cache",
-    Quality.ESTIMATED,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Home:
-    """The cgroup this process is in: where its hierarchy is mounted, and the way from there."""
-
-    version: Version
-    mount: Path
-    way: PurePosixPath
-
-    @property
-    def folders(self) -> list[Path]:
-        """All that can be seen, from the outermost to this process's own."""
-        return [self.mount / parent for parent in reversed([self.way, *self.way.parents])]
-
-
-@dataclass(frozen=True, slots=True)
 class Group:
-    """One cgroup with its limit (None: no limit) and what counts against it."""
+    """One cgroup with its limit (None: no limit), what counts against it, and kills at it (None: not counted)."""
 
     folder: Path
     limit_bytes: int | None
     used_bytes: int
+    oom_kills: int | None = None
 
 
 def parse_limit(data: bytes) -> int | None:
@@ -81,13 +37,6 @@ def parse_limit(data: bytes) -> int | None:
     if text == b"max":
         return None
     return parse_figure(data)
-
-
-def parse_figure(data: bytes) -> int:
-    text = data.strip()
-    if not text.isdigit() or len(text) > 20:
-        raise Unreadable(f"cgroup: {data[:40]!r} is not a number of bytes")
-    return int(text)
 
 
 def parse_size(meminfo: bytes) -> int:
@@ -114,50 +63,33 @@ def used_of(version: Version, usage: int, stat: dict[str, int]) -> int:
     return max(0, usage - sum(stat.get(key, 0) for key in version.reclaimable))
 
 
-def home_of(cgroup: bytes, mountinfo: bytes, roots: Roots) -> Home:
-    """Which cgroup is ours. In a hybrid layout memory is counted by version 1, and version 2 has no files of it."""
-    paths, mounts = parse_cgroup(cgroup), parse_mountinfo(mountinfo)
-    if "memory" in paths:
-        version, path = V1, paths["memory"]
-        found = [mount for mount in mounts if mount.kind == "cgroup" and "memory" in mount.options.split(",")]
-    elif "" in paths:
-        version, path = V2, paths[""]
-        found = [mount for mount in mounts if mount.kind == "cgroup2"]
-    else:
-        raise Unavailable("self/cgroup names no hierarchy that counts memory")
-    if not found:
-        raise Unavailable(f"self/mountinfo: the hierarchy with {version.usage} is not mounted")
-    mount = next((mount for mount in found if _covers(mount, path)), found[0])
-    way = PurePosixPath(path).relative_to(mount.root) if _covers(mount, path) else PurePosixPath()
-    return Home(version, _under(roots, mount.point), way)
-
-
-def _covers(mount: Mount, path: str) -> bool:
-    """Whether the cgroup can be seen through this mount. Where it cannot, the mount is the nearest we get."""
-    here = PurePosixPath(path)
-    return ".." not in here.parts and here.is_relative_to(mount.root)
-
-
-def _under(roots: Roots, point: str) -> Path:
-    path = PurePosixPath(point)
-    if path.is_relative_to("/sys"):
-        return roots.sysfs / path.relative_to("/sys")
-    return roots.rootfs / point.lstrip("/")
-
-
 def binding(groups: Iterable[Group], size_bytes: int) -> Group | None:
     """The group that sets the smallest limit below `size_bytes`; of equals the outermost, as it fills first."""
     limited = [group for group in groups if group.limit_bytes is not None and group.limit_bytes < size_bytes]
     return min(limited, key=lambda group: group.limit_bytes or 0, default=None)
 
 
+# A container of 1 GiB can fill in seconds: looked at once a second, and ten times near its end. Reading memory.stat
+# sums over all processors and descendants, milliseconds on a large machine: it may take 2 % of a processor.
+UNLIMITED_SECONDS, CALM_SECONDS, NEAR_SECONDS = 5.0, 1.0, 0.1
+NEAR_RATIO = 0.57
+MOST_CPU = 0.02
+
+
+def period_of(group: Group | None, cpu_seconds: float) -> float:
+    """How long to wait between two looks at the group that limits us, if any does, when one look costs so much."""
+    if group is None or not group.limit_bytes:
+        return UNLIMITED_SECONDS
+    near = group.used_bytes >= NEAR_RATIO * group.limit_bytes
+    return max(NEAR_SECONDS if near else CALM_SECONDS, cpu_seconds / MOST_CPU)
+
+
 class Collector:
     name = "cgroup"
-    period_seconds = 5.0
-    # Reading memory.stat sums over all processors and descendants: milliseconds on a large machine.
     may_block = True
 
     def __init__(self, roots: Roots, scope: Scope = "auto") -> None:
+        self.period_seconds = CALM_SECONDS
         self._roots = roots
         self._contained = in_container(roots)
         if scope == "host" or (scope == "auto" and not self._contained):
@@ -169,6 +101,7 @@ class Collector:
         return "a container" if self._contained else "no container"
 
     def collect(self) -> Findings:
+        started = time.thread_time()
         version, groups = self._groups()
         size = parse_size((self._roots.procfs / "meminfo").read_bytes())
         group, word = binding(groups, size), "Container" if self._contained else "Unit"
@@ -183,7 +116,8 @@ class Collector:
             quality=version.quality,
             note=NOTE if group else f"no limit is set; {NOTE}",
         )
-        return Findings(shares=(share,))
+        self.period_seconds = period_of(group, time.thread_time() - started)
+        return Findings(shares=(share,), cgroup_oom_kills_total=group.oom_kills if group else None)
 
     def close(self) -> None:
         pass
@@ -196,13 +130,13 @@ class Collector:
         except OSError as error:
             raise Unavailable(f"{error.filename}: {error.strerror}") from error
         home = home_of(cgroup, mountinfo, self._roots)
-        groups = [group for path in home.folders if (group := _read_group(home.version, path))]
+        groups = [group for path in home.folders if (group := read_group(home.version, path))]
         if not groups:
             raise Unavailable(f"{home.mount / home.way}: no {home.version.usage} from there up")
         return home.version, groups
 
 
-def _read_group(version: Version, folder: Path) -> Group | None:
+def read_group(version: Version, folder: Path) -> Group | None:
     """None where memory is not counted: version 2 has no such files at its root, nor where not delegated."""
     usage, limit = read_once(folder / version.usage), read_once(folder / version.limit)
     statistics = read_once(folder / "memory.stat")
@@ -212,4 +146,6 @@ def _read_group(version: Version, folder: Path) -> Group | None:
     # Version 1 also tells of ancestors that cannot be seen from inside.
     limits = [parse_limit(limit), stat.get("hierarchical_memory_limit")]
     smallest = min([value for value in limits if value is not None], default=None)
-    return Group(folder, smallest, used_of(version, parse_figure(usage), stat))
+    # `oom_kill` is counted since Linux 4.13.
+    kills = parse_stat(read_once(folder / version.events) or b"").get("oom_kill")
+    return Group(folder, smallest, used_of(version, parse_figure(usage), stat), kills)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memwatch.collector import Findings, Roots, read_once
-from memwatch.collectors._cgroups import in_container
+from memwatch.collectors._cgroups import in_container, sees_all_processes
 from memwatch.model import Absent, Words
 from memwatch.snapshot import Machine
 
@@ -104,14 +104,6 @@ def machine_of(name: Words, gpus: list[str] | None, contained: bool) -> Machine:
     listed = ", ".join(dict.fromkeys(gpus))
     text = f"A GPU is present ({listed}), but its memory is not read here: only System RAM is shown."
     return Machine(name, "unknown", text, contained)
-
-
-def sees_all_processes(second_process: bytes | None, contained: bool) -> bool:
-    """Whether this is the first process id namespace: there, and nowhere else, process 2 is the kernel's.
-
-    Outside of a container a missing process 2 is hidden from this user (`hidepid`), which is another matter.
-    """
-    return not contained or (second_process or b"").startswith(b"2 (kthreadd) ")
 
 
 def is_wsl2(kernel_release: bytes | None) -> bool:

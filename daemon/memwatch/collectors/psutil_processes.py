@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from heapq import nlargest
 from typing import Any
 
 from memwatch.collector import Findings, Unavailable
-from memwatch.model import Absent, Process
+from memwatch.model import Absent, Process, Words
+from memwatch.owners import Owner
 from memwatch.snapshot import ProcessScan
 
 
@@ -25,6 +26,17 @@ def process_of(info: Mapping[str, Any]) -> Process:
         unit=None,
         container=None,
     )
+
+
+def owners_of(infos: Iterable[Mapping[str, Any]]) -> tuple[Owner, ...]:
+    """What the processes of each user come to, the largest first; other systems have no units."""
+    sums: dict[Words, tuple[int, int]] = {}
+    for info in infos:
+        user = info["username"] or Absent.NOT_PERMITTED
+        count, size = sums.get(user, (0, 0))
+        sums[user] = (count + 1, size + info["memory_info"].rss)
+    owners = [Owner("user", user, count, size) for user, (count, size) in sums.items()]
+    return tuple(sorted(owners, key=lambda owner: -owner.rss_bytes))
 
 
 class Collector:
@@ -47,7 +59,7 @@ class Collector:
         known = [info for info in seen if info["memory_info"] and info["create_time"] and info["pid"] > 0]
         top = nlargest(self._top, known, key=lambda info: info["memory_info"].rss)
         scan = ProcessScan(seen=len(seen), unreadable=len(seen) - len(known))
-        return Findings(processes=tuple(map(process_of, top)), process_scan=scan)
+        return Findings(processes=tuple(map(process_of, top)), process_scan=scan, owners=owners_of(known))
 
     def close(self) -> None:
         pass

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from memwatch.accounting.driver_errors import homeless
 from memwatch.collector import Findings
+from memwatch.kernel_log import ABOUT_MEMORY
+from memwatch.kills import NONE, NewKills
 from memwatch.model import (
     Absent,
     Architecture,
@@ -16,11 +19,8 @@ from memwatch.model import (
     ShareKind,
 )
 from memwatch.pressure.rules import PressureRules
-from memwatch.snapshot import Kernel, Node, Stalls, Swap
+from memwatch.snapshot import Kernel, Node, Squeezed, Stalls, Swap
 
-# XIDs of NVIDIA's driver that speak of memory: double bit errors, page retirement and row remapping, contained
-# and uncontained ECC errors; and 79, a GPU that fell off the bus. Those that applications cause are not here.
-MEMORY_XIDS = frozenset({48, 63, 64, 79, 92, 94, 95})
 _OWN_MEMORY = (PoolKind.VRAM, PoolKind.HBM, PoolKind.CARVEOUT)
 
 
@@ -38,13 +38,29 @@ class Target:
     is_host: bool = False
 
     @property
+    def is_ram(self) -> bool:
+        return self.kind == PoolKind.SYSTEM_RAM.value
+
+    @property
     def used_ratio(self) -> float:
         return max(0.0, 1.0 - self.available_bytes / self.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
+class DriverErrors:
+    """How often a driver complained of something about memory. `places`: where its device finds its memory."""
+
+    device: str
+    kind: str
+    count: int
+    places: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
-    """One tick. `at` is monotonic seconds. `driver_errors` counts by device what its driver said of memory."""
+    """One tick. `at` is monotonic seconds; `kills` are those since the tick before;
+    `cgroup_oom_kills_total` counts those at the limit that we live under.
+    """
 
     at: float
     targets: tuple[Target, ...]
@@ -52,20 +68,28 @@ class Evidence:
     swap: Swap | Absent = Absent.NOT_AVAILABLE
     kernel: Kernel = Kernel()
     fragmented_nodes: tuple[int, ...] = ()
-    driver_errors: Mapping[str, int] | None = None
+    driver_errors: tuple[DriverErrors, ...] | None = None
+    kills: NewKills = NONE
+    cgroup_oom_kills_total: int | None = None
+    squeezed: Squeezed | None = None
     resumed: bool = False
 
 
-def evidence_of(findings: Findings, at: float, rules: PressureRules, resumed: bool) -> Evidence:
+def evidence_of(
+    findings: Findings, at: float, rules: PressureRules, resumed: bool = False, kills: NewKills = NONE
+) -> Evidence:
     """What of a tick says something about pressure."""
     return Evidence(
         at=at,
         targets=targets_of(findings.pools, findings.shares, findings.devices, rules),
         stalls=Absent.NOT_AVAILABLE if findings.stalls is None else findings.stalls,
+        squeezed=findings.squeezed,
         swap=Absent.NOT_AVAILABLE if findings.swap is None else findings.swap,
         kernel=findings.kernel or Kernel(),
         fragmented_nodes=fragmented_nodes(findings.nodes, findings.devices),
-        driver_errors=driver_errors(findings.devices),
+        driver_errors=driver_errors(findings),
+        kills=kills,
+        cgroup_oom_kills_total=findings.cgroup_oom_kills_total,
         resumed=resumed,
     )
 
@@ -136,13 +160,24 @@ def fragmented_nodes(nodes: Sequence[Node], devices: Sequence[Device]) -> tuple[
     return tuple(node.id for node in nodes if node.free_4mib_bytes == 0 and node.has_cpus is not False)
 
 
-def driver_errors(devices: Sequence[Device]) -> Mapping[str, int]:
-    """How many errors that speak of memory each device's driver has reported."""
-    return {
-        device.id: sum(
-            count
-            for kind, count in device.errors.items()
-            if kind.removeprefix("xid_").isdecimal() and int(kind.removeprefix("xid_")) in MEMORY_XIDS
-        )
-        for device in devices
-    }
+def driver_errors(findings: Findings) -> tuple[DriverErrors, ...]:
+    """What drivers said about memory that went wrong, whoever passed it on. Faults of programs are not here."""
+    within = {share.id: share.within for share in findings.shares}
+    found = [
+        DriverErrors(device.id, kind, count, _places_of(device, within))
+        for device in findings.devices
+        for kind, count in device.errors.items()
+        if kind in ABOUT_MEMORY
+    ]
+    others = homeless(findings.devices, findings.kernel_log) if findings.kernel_log else ()
+    return (*found, *(DriverErrors(one.place, one.kind, one.count) for one in others if one.kind in ABOUT_MEMORY))
+
+
+def _places_of(device: Device, within: Mapping[str, str]) -> frozenset[str]:
+    """The pools and shares that a device allocates from, and what they lie in."""
+    places = set(device.allocates_from)
+    for place in device.allocates_from:
+        while place in within and within[place] not in places:
+            place = within[place]
+            places.add(place)
+    return frozenset(places)

@@ -15,14 +15,17 @@ from memwatch.pressure.signals import STALL_WINDOW_SECONDS, News, Signal, Stalle
 from memwatch.pressure.trend import Trend
 from memwatch.snapshot import Kernel, Level, Pressure, Reason, Stalls
 
-# A forecast is critical on the second tick in a row that makes it.
+# A forecast is critical on the second tick in a row that makes it: a minute before the end, and two where a fall
+# has been steady for minutes and less than a tenth is left.
 CRITICAL_SECONDS, CRITICAL_USED = 60.0, 0.80
+SLOW_CRITICAL_SECONDS, SLOW_CRITICAL_USED = 120.0, 0.90
 
 
 class Held(NamedTuple):
-    """A signal, and until when it counts though it may not be true any more."""
+    """A signal, when it was last made, and until when it counts though it may not be true any more."""
 
     signal: Signal
+    at: float
     until: float
 
 
@@ -52,7 +55,8 @@ class Memory:
     targets: Mapping[str, Past] = field(default_factory=dict)
     stall_points: tuple[StallPoint, ...] = ()
     kernel: Kernel = Kernel()
-    driver_errors: Mapping[str, int] | None = None
+    driver_errors: Mapping[tuple[str, str], int] | None = None
+    cgroup_oom_kills_total: int | None = None
 
 
 def judge(evidence: Evidence, memory: Memory, rules: PressureRules) -> tuple[tuple[Pressure, ...], Memory]:
@@ -65,30 +69,55 @@ def judge(evidence: Evidence, memory: Memory, rules: PressureRules) -> tuple[tup
         past, verdict = judge_target(target, past, evidence, news, rules)
         after[target.id] = past
         verdicts.append(verdict)
-    return tuple(verdicts), Memory(after, points, evidence.kernel, evidence.driver_errors)
+    errors = memory.driver_errors
+    if evidence.driver_errors is not None:
+        errors = {(one.device, one.kind): one.count for one in evidence.driver_errors}
+    return tuple(verdicts), Memory(after, points, evidence.kernel, errors, evidence.cgroup_oom_kills_total)
 
 
 def remembered(past: Past, evidence: Evidence, target: Target) -> Past:
     """The trend with this tick's point. After a pause it begins anew: what happened meanwhile is not known."""
     trend = Trend() if evidence.resumed else past.trend
-    trend = trend.with_point(evidence.at, target.available_bytes)
-    return Past(past.standing, trend, past.held, past.ends_soon, past.resident)
+    trend = trend.with_point(evidence.at, target.available_bytes, target.size_bytes)
+    held = {key: one for key, one in past.held.items() if not (evidence.resumed and one.signal.name == "ttf")}
+    return Past(past.standing, trend, held, past.ends_soon and not evidence.resumed, past.resident)
 
 
 def judge_target(
     target: Target, past: Past, evidence: Evidence, news: News, rules: PressureRules
 ) -> tuple[Past, Pressure]:
+    """The highest of what use gives and what any signal gives, with everybody's reason."""
     resident = past.resident.seen(evidence.at, target, rules.of(target.id).resident_bytes)
-    ratio = judged_ratio(target, resident.bytes_of(rules.of(target.id).resident_bytes))
+    resident_bytes = resident.bytes_of(rules.of(target.id).resident_bytes)
+    ratio = judged_ratio(target, resident_bytes)
     standing = settle(past.standing, ratio, evidence.at, target.id, rules)
-    seconds = past.trend.seconds_to_full(target.size_bytes)
+    seconds = past.trend.seconds_to_full()
     signals = list(signals_of(target, seconds, evidence, news))
-    ends_soon = seconds is not None and seconds < CRITICAL_SECONDS and target.used_ratio >= CRITICAL_USED
+    ends_soon = seconds is not None and is_near_the_end(seconds, target.used_ratio, past.trend.is_slow)
+    ends_soon = ends_soon and past.trend.is_lasting
     if ends_soon and past.ends_soon and seconds is not None and target.kind not in FILLED_ON_PURPOSE:
         signals.append(Signal("ttf", Level.CRITICAL, full_in(seconds)))
     held = hold(past.held, signals, evidence.at, rules.clear_after_seconds)
-    verdict = verdict_of(target, ratio, standing, held, seconds, rules)
+    used = use_reason(standing.level, ratio, target.id, rules, resident_bytes)
+    reasons = reasons_of(held, evidence.at)
+    verdict = Pressure(
+        target=target.id,
+        level=max([standing.level, *(level for level, _ in reasons)]),
+        base_level=base_level(ratio, rules.for_target(target.id)),
+        ratio=ratio,
+        reasons=(*([used] if used else []), *(reason for _, reason in reasons)),
+        seconds_to_full=Absent.NOT_AVAILABLE if seconds is None else seconds,
+        kind=target.kind,
+        size_bytes=target.size_bytes,
+        available_bytes=target.available_bytes,
+        resident_bytes=resident_bytes,
+    )
     return Past(standing, past.trend, held, ends_soon, resident), verdict
+
+
+def is_near_the_end(seconds: float, used: float, is_slow: bool) -> bool:
+    soon = seconds < CRITICAL_SECONDS and used >= CRITICAL_USED
+    return soon or (is_slow and seconds < SLOW_CRITICAL_SECONDS and used >= SLOW_CRITICAL_USED)
 
 
 def hold(
@@ -98,34 +127,21 @@ def hold(
     held = {key: one for key, one in before.items() if one.until > now}
     for signal in signals:
         seconds = clear_after if signal.hold_seconds is None else signal.hold_seconds
-        held[f"{signal.name} {signal.level.word}"] = Held(signal, now + seconds)
+        held[f"{signal.name} {signal.level.word}"] = Held(signal, now, now + seconds)
     return held
 
 
-def verdict_of(
-    target: Target,
-    ratio: float,
-    standing: Standing,
-    held: Mapping[str, Held],
-    seconds: float | None,
-    rules: PressureRules,
-) -> Pressure:
-    """The highest of what use gives and what any signal gives, with everybody's reason, the gravest first."""
-    by_name: dict[str, Signal] = {}
-    for one in sorted((held.signal for held in held.values()), key=lambda signal: signal.level):
-        by_name[one.name] = one
-    gravest = sorted(by_name.values(), key=lambda signal: -signal.level)
-    used = use_reason(standing.level, ratio, target.id, rules)
-    reasons = [*([used] if used else []), *(Reason(signal.name, signal.text) for signal in gravest)]
-    return Pressure(
-        target=target.id,
-        level=max([standing.level, *(signal.level for signal in gravest)]),
-        base_level=base_level(ratio, rules.for_target(target.id)),
-        ratio=ratio,
-        reasons=tuple(reasons),
-        seconds_to_full=Absent.NOT_AVAILABLE if seconds is None else seconds,
-        kind=target.kind,
-    )
+def reasons_of(held: Mapping[str, Held], now: float) -> list[tuple[Level, Reason]]:
+    """Of every signal the highest level that counts, the gravest first; what is past says so."""
+    by_name: dict[str, Held] = {}
+    for one in sorted(held.values(), key=lambda one: one.signal.level):
+        by_name[one.signal.name] = one
+    gravest = sorted(by_name.values(), key=lambda one: -one.signal.level)
+    return [(one.signal.level, Reason(one.signal.name, dated(one.signal.text, now - one.at))) for one in gravest]
+
+
+def dated(text: str, seconds: float) -> str:
+    return text if seconds <= 0 else f"{max(1, round(seconds))} s ago: {text}"
 
 
 def with_stalls(points: tuple[StallPoint, ...], at: float, stalls: Stalls | Absent) -> tuple[StallPoint, ...]:
@@ -154,14 +170,14 @@ def stalled_of(points: tuple[StallPoint, ...], stalls: Stalls | Absent) -> Stall
 
 def news_of(evidence: Evidence, memory: Memory, stalled: Stalled | None) -> News:
     """What is new since the tick before. Counters that went back (a driver reloaded) tell nothing."""
-    before, now = memory.driver_errors, evidence.driver_errors or {}
+    before, errors = memory.driver_errors, evidence.driver_errors or ()
     return News(
         stalled,
-        _rise(memory.kernel.oom_kills_total, evidence.kernel.oom_kills_total),
         _rise(memory.kernel.compact_fail_total, evidence.kernel.compact_fail_total),
-        tuple(device for device, count in now.items() if before is not None and count > before.get(device, 0)),
+        _rise(memory.cgroup_oom_kills_total, evidence.cgroup_oom_kills_total),
+        tuple(one for one in errors if before is not None and one.count > before.get((one.device, one.kind), 0)),
     )
 
 
-def _rise(before: int | Absent, now: int | Absent) -> int:
-    return 0 if isinstance(before, Absent) or isinstance(now, Absent) else max(0, now - before)
+def _rise(before: int | Absent | None, now: int | Absent | None) -> int:
+    return max(0, now - before) if isinstance(before, int) and isinstance(now, int) else 0

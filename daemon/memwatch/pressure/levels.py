@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from memwatch import units
 from memwatch.pressure.rules import PressureRules, Thresholds
 from memwatch.snapshot import Level, Reason
 
@@ -42,12 +43,16 @@ def settle(before: Standing | None, ratio: float, now: float, target: str, rules
     return Standing(before.level, calm_since)
 
 
-def use_reason(level: Level, ratio: float, target: str, rules: PressureRules) -> Reason | None:
+def use_reason(
+    level: Level, ratio: float, target: str, rules: PressureRules, resident_bytes: int = 0
+) -> Reason | None:
     """Why the level that use gives is what it is; nothing to say while it is low."""
     if level is Level.LOW:
         return None
     thresholds = rules.for_target(target)
     text = f"{ratio * 100:.1f} % used"
+    if resident_bytes:
+        text += f" of what is not resident ({units.size(resident_bytes)} are)"
     if base_level(ratio, thresholds) < level:
         line = (thresholds.entry(level) - rules.clear_margin) * 100
         text += f"; {level.word} is held until use stays below {line:.0f} % for {rules.clear_after_seconds:g} s"

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from memwatch import units
+from memwatch.kernel_log import words_of
 from memwatch.model import Absent
-from memwatch.pressure.evidence import Evidence, Target
-from memwatch.snapshot import Level
+from memwatch.pressure.evidence import DriverErrors, Evidence, Target
+from memwatch.snapshot import Level, Squeezed
 
 MIB = 1 << 20
 # What an event holds its level for; other signals hold theirs as long as a level takes to clear.
@@ -42,9 +43,9 @@ class News:
     """What has happened since the tick before. Counts of what is new; `stalled` is None where PSI is not."""
 
     stalled: Stalled | None = None
-    oom_kills: int = 0
     compact_fails: int = 0
-    driver_errors: tuple[str, ...] = ()
+    cgroup_oom_kills: int = 0
+    driver_errors: tuple[DriverErrors, ...] = ()
 
 
 def signals_of(target: Target, seconds_to_full: float | None, evidence: Evidence, news: News) -> Iterator[Signal]:
@@ -53,9 +54,14 @@ def signals_of(target: Target, seconds_to_full: float | None, evidence: Evidence
     if target.is_host:
         yield from _floor(target)
         yield from _swap(target, evidence)
-    if target.kind == "system_ram":
-        yield from _stalls(target, news.stalled)
-        yield from _events(evidence, news)
+    if target.is_ram:
+        yield from _stalls(target, news.stalled, evidence.squeezed)
+        yield from _kills(evidence)
+        yield from _fragmentation(evidence, news)
+    if target.kind == "cgroup" and news.cgroup_oom_kills > 0:
+        text = "the kernel killed a process because this limit was reached"
+        yield Signal("oom_kill", Level.CRITICAL, text, EVENT_HOLD_SECONDS)
+    yield from _driver(target, news)
 
 
 def _floor(target: Target) -> Iterator[Signal]:
@@ -66,7 +72,7 @@ def _floor(target: Target) -> Iterator[Signal]:
             return
 
 
-def _stalls(target: Target, stalled: Stalled | None) -> Iterator[Signal]:
+def _stalls(target: Target, stalled: Stalled | None, squeezed: Squeezed | None) -> Iterator[Signal]:
     if stalled is None:
         return
     some, full = stalled.some, stalled.full
@@ -75,7 +81,8 @@ def _stalls(target: Target, stalled: Stalled | None) -> Iterator[Signal]:
         text = f"all tasks waited for memory {full * 100:.0f} % of the last {STALL_WINDOW_SECONDS:.0f} s"
         yield Signal("psi_full", Level.CRITICAL, text)
     if some >= 0.20 or full >= 0.05:
-        localised = ", though much is available: a limit is squeezing somebody" if target.used_ratio < 0.60 else ""
+        whom = squeezed.cgroup if squeezed else "somebody"
+        localised = f", though much is available: a limit is squeezing {whom}" if target.used_ratio < 0.60 else ""
         yield Signal("psi", Level.HIGH, waited + localised)
     elif some >= 0.05:
         yield Signal("psi", Level.MEDIUM, waited)
@@ -91,26 +98,40 @@ def _trend(seconds: float | None) -> Iterator[Signal]:
 
 def full_in(seconds: float) -> str:
     """Rounded to what the forecast is good for."""
-    step = 1 if seconds < 20 else 5 if seconds < 120 else 60
-    return f"full in about {units.duration(max(1.0, round(seconds / step) * step))} at the current rate"
+    step = 1 if seconds < 20 else 5 if seconds < 120 else 30 if seconds < 600 else 60
+    about = max(1, round(seconds / step) * step)
+    return f"full in about {units.duration(about) if about > 9 else f'{about} s'} at the current rate"
 
 
 def _swap(target: Target, evidence: Evidence) -> Iterator[Signal]:
     swap = evidence.swap
-    if isinstance(swap, Absent) or not swap.size_bytes or target.kind != "system_ram":
+    if isinstance(swap, Absent) or not swap.size_bytes or not target.is_ram:
         return
     if swap.size_bytes - swap.used_bytes < 0.10 * swap.size_bytes and target.used_ratio > 0.90:
         yield Signal("swap", Level.CRITICAL, "less than a tenth of swap and of memory is left")
 
 
-def _events(evidence: Evidence, news: News) -> Iterator[Signal]:
-    if news.oom_kills > 0:
+def _kills(evidence: Evidence) -> Iterator[Signal]:
+    """A kill at some cgroup's limit is that cgroup's end and not the machine's: high, as when one is squeezed."""
+    kills = evidence.kills
+    if kills.unnamed > 0:
         text = "the kernel killed a process for want of memory"
         yield Signal("oom_kill", Level.CRITICAL, text, EVENT_HOLD_SECONDS)
+    for kill in kills.named:
+        level = Level.HIGH if kill.scope == "cgroup" else Level.CRITICAL
+        yield Signal("oom_kill", level, kill.text, EVENT_HOLD_SECONDS)
+
+
+def _fragmentation(evidence: Evidence, news: News) -> Iterator[Signal]:
     if evidence.fragmented_nodes and news.compact_fails > 0:
         where = ", ".join(map(str, evidence.fragmented_nodes))
         text = f"no free block of 4 MiB on node {where}, and the kernel fails to make one: GPU drivers need them"
         yield Signal("fragmentation", Level.HIGH, text)
-    if news.driver_errors:
-        text = f"the driver of {', '.join(news.driver_errors)} reported a memory error"
+
+
+def _driver(target: Target, news: News) -> Iterator[Signal]:
+    """Where the device finds its memory; what names no device that we know is System RAM's."""
+    mine = [one for one in news.driver_errors if target.id in one.places or (target.is_ram and not one.places)]
+    if mine:
+        text = "; ".join(f"the driver of {one.device} reported {words_of(one.kind)}" for one in mine)
         yield Signal("driver", Level.HIGH, text, EVENT_HOLD_SECONDS)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -24,15 +26,14 @@ from memwatchd.settings.values import Refused, duration_of
 EXIT_OK, EXIT_FAILURE, EXIT_USAGE = 0, 1, 2
 # Drivers are asked for ten seconds at most; a minute later they are asked again.
 INQUIRY_SECONDS = 30.0
-RELEASE_LEAST, RELEASE_MOST = 1.0, 3600.0
 
 ABOUT = """Shows what memwatchd knows of a machine's memory, GPUs included: which pools there are, what is inside
 which, how full they are, and what could still be allocated."""
 
 WHERE = """A daemon is looked for at --url, else at MEMWATCH_URL, else at http://127.0.0.1:6360. Where none answers
-on this machine, status, devices, backends and doctor read the machine themselves, and say so; release and
-events need a daemon. Figures of another machine come from its daemon only. Where it asks for a login, put
-its token into MEMWATCH_TOKEN, or use its socket file."""
+on this machine, status, devices, backends and doctor read the machine themselves, and say so; release,
+record and events need a daemon. Figures of another machine come from its daemon only. Where it asks for a
+login, put its token into MEMWATCH_TOKEN, or use its socket file."""
 
 EXAMPLES = (
     ("memwatch status", "what is inside what, how full, how much is left"),
@@ -40,6 +41,7 @@ EXAMPLES = (
     ("memwatch backends", "CPU, CUDA, ROCm, Metal, OpenCL, Vulkan: which work, and why the others do not"),
     ("memwatch doctor", "what is seen, what is not, why, and what would change that"),
     ("memwatch --url http://gpu7:6360 devices", "the GPUs of another machine"),
+    ("memwatch record box.memwatch --for 10m --redact", "a recording for a bug report, without names"),
     ("memwatch release --for 60s", "let go of the GPUs, to reset one or change its MIG mode"),
 )
 
@@ -115,14 +117,21 @@ def to_address(_ctx: click.Context, _option: click.Parameter, value: str | None)
         raise click.UsageError(f'the URL "{value}" {why}; for example {DEFAULT}') from None
 
 
-def to_seconds(_ctx: click.Context, _option: click.Parameter, value: str) -> float:
-    try:
-        seconds = duration_of(value).total_seconds()
-    except Refused:
-        seconds = 0.0
-    if not RELEASE_LEAST <= seconds <= RELEASE_MOST:
-        raise click.UsageError(f'--for is "{value}", which is not a duration from 1s to 1h; for example 60s')
-    return seconds
+def seconds_within(most: str, example: str) -> Callable[[click.Context, click.Parameter, str], float]:
+    """What reads a duration from one second to `most`."""
+
+    def to_seconds(_ctx: click.Context, _option: click.Parameter, value: str) -> float:
+        try:
+            seconds = duration_of(value).total_seconds()
+        except Refused:
+            seconds = 0.0
+        if not 1.0 <= seconds <= duration_of(most).total_seconds():
+            raise click.UsageError(
+                f'--for is "{value}", which is not a duration from 1s to {most}; for example {example}'
+            )
+        return seconds
+
+    return to_seconds
 
 
 def _snapshot_here() -> Json:
@@ -258,7 +267,7 @@ def events(limit: int, url: Address | None, as_json: bool) -> int:
 @click.option(
     "--for",
     "seconds",
-    callback=to_seconds,
+    callback=seconds_within("1h", "60s"),
     default="60s",
     metavar="DURATION",
     help="How long, 1s to 1h.  [default: 60s]",
@@ -271,6 +280,33 @@ def release(seconds: float, url: Address | None, as_json: bool) -> int:
     question = question_of(url, as_json)
     answer = ask(question.address, f"/api/v1/release?seconds={seconds:g}", "POST")
     return question.show(answer.json, lambda: tables.release_lines(answer.json, answer.unix or time.time()))
+
+
+@memwatch.command(short_help="Write down what a daemon serves.")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--for",
+    "seconds",
+    callback=seconds_within("24h", "10m"),
+    default="10m",
+    metavar="DURATION",
+    help="How long, 1s to 24h; Ctrl-C ends it sooner.  [default: 10m]",
+)
+@click.option("--redact", is_flag=True, help="Hide names and ids of hosts, users, programs, units and devices.")
+@common
+def record(file: Path, seconds: float, redact: bool, url: Address | None, as_json: bool) -> int:
+    """Write each snapshot that a daemon serves to FILE, to be shown by memwatchd --replay FILE.
+
+    A recording that is there is gone on with.
+    """
+    from memwatchd.client.record import record as write
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    question = question_of(url, as_json)
+    count = write(question.address, file, seconds, redact)
+    found = {"file": str(file), "snapshots": count, "redacted": redact}
+    line = f"{count} snapshots in {file}; look at them with: memwatchd --replay {file}"
+    return question.show(found, lambda: [line])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

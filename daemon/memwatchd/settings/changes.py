@@ -9,7 +9,8 @@ from datetime import timedelta
 
 from pydantic import BaseModel
 
-from memwatchd.settings.model import Sections, Webhook
+from memwatchd.settings.alerts import Recipient
+from memwatchd.settings.model import Sections
 from memwatchd.settings.values import duration_text
 
 Path = tuple[str, ...]
@@ -19,13 +20,19 @@ NEED_RESTART = (
     "web.listen",
     "web.tls",
     "state",
+    "replay",
+    "recording",
     "sampling.procfs",
     "sampling.sysfs",
     "sampling.rootfs",
     "sampling.lock_memory",
+    "history.disk_size",
     "processes.top",
     "processes.interval",
+    "processes.command_lines",
     "alerts.webhooks",
+    "alerts.alertmanagers",
+    "alerts.apprise",
     "collectors",
 )
 
@@ -63,7 +70,7 @@ def text_at(values: Mapping[Path, object], path: Path) -> str:
 
 
 def flat(settings: Sections) -> Iterator[tuple[Path, object]]:
-    """Every setting with its path; webhooks go by their names."""
+    """Every setting with its path; receivers go by their names."""
     for section in Sections.model_fields:
         yield from _flat((section,), getattr(settings, section))
 
@@ -75,9 +82,9 @@ def _flat(path: Path, value: object) -> Iterator[tuple[Path, object]]:
     elif isinstance(value, Mapping):
         for name, inner in value.items():
             yield from _flat((*path, name), inner)
-    elif isinstance(value, tuple) and any(isinstance(item, Webhook) for item in value):
-        for webhook in value:
-            yield from _flat((*path, webhook.name), webhook)
+    elif isinstance(value, tuple) and any(isinstance(item, Recipient) for item in value):
+        for recipient in value:
+            yield from _flat((*path, recipient.name), recipient)
     else:
         yield path, value
 

@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from memwatch.alerts import AlertRules
+from memwatch.leaks import LeakRules
 from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
-from memwatch_web.webhooks import Endpoint, Secret
-from memwatchd.settings.secret import secret_from
-from memwatchd.settings.section import Section
+from memwatchd.settings.alerts import Alerts
+from memwatchd.settings.section import Duration, Section, seconds
 from memwatchd.settings.values import (
     Accepts,
     KeyPath,
     Refused,
     bytes_of,
-    duration_of,
     folder_of,
     new_folder_of,
     program_of,
     resident_of,
-    tuple_of,
+    socket_of,
 )
-from memwatchd.settings.web import Web, checked_endpoint
+from memwatchd.settings.web import Web
 
-Duration = Annotated[timedelta, BeforeValidator(duration_of)]
+DEMOS = ("dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", "rtx4090", "macbook")
 Percent = Annotated[float, Field(gt=0, le=100)]
 Folder = Annotated[Path, BeforeValidator(folder_of), Accepts("a folder that exists")]
-
-
-def seconds(number: float) -> timedelta:
-    return timedelta(seconds=number)
 
 
 class State(Section):
@@ -42,6 +35,26 @@ class State(Section):
         Path | None,
         BeforeValidator(new_folder_of),
         Accepts("the path of a folder", '"/var/lib/memwatchd"'),
+    ] = None
+
+
+class Replay(Section):
+    """What to show in place of this machine."""
+
+    demo: Annotated[
+        Literal["dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", "rtx4090", "macbook"] | None,
+        Accepts(f"one of {', '.join(DEMOS)}", '"dgx-spark"'),
+    ] = None
+    file: Annotated[
+        Path | None, BeforeValidator(new_folder_of), Accepts("the path of a file", '"box.memwatch"')
+    ] = None
+    speed: float = Field(default=1.0, ge=0.1, le=100)
+    salvage: bool = False
+
+
+class Recording(Section):
+    file: Annotated[
+        Path | None, BeforeValidator(new_folder_of), Accepts("the path of a file", '"box.memwatch"')
     ] = None
 
 
@@ -55,6 +68,11 @@ class Sampling(Section):
 
 class History(Section):
     length: Duration = Field(default=seconds(3600), ge=seconds(60), le=seconds(86_400))
+    medium_length: Duration = Field(default=seconds(86_400), ge=seconds(600), le=seconds(30 * 86_400))
+    coarse_length: Duration = Field(default=seconds(30 * 86_400), ge=seconds(3600), le=seconds(366 * 86_400))
+    disk_size: Annotated[int, BeforeValidator(bytes_of), Field(ge=4 << 20, le=4 << 30), Accepts("a size")] = (
+        64 << 20
+    )
 
 
 class Target(Section):
@@ -124,56 +142,13 @@ class Processes(Section):
     top: int = Field(default=50, ge=1, le=1000)
     interval: Duration = Field(default=seconds(10), ge=seconds(1), le=seconds(300))
     metrics: bool = False
-
-
-class Webhook(Section):
-    name: Annotated[
-        str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$"), Accepts("made of a to z, 0 to 9, - and _", '"operators"')
-    ]
-    url: Annotated[
-        InstanceOf[Endpoint],
-        BeforeValidator(checked_endpoint),
-        PlainSerializer(str),
-        Accepts("a URL", '"https://example.com/hook"', shown=False),
-    ]
-    secret: Annotated[
-        InstanceOf[Secret],
-        BeforeValidator(secret_from),
-        PlainSerializer(str),
-        Accepts(
-            "file:/PATH, env:NAME, or whsec_ and the base64 of 24 to 64 bytes",
-            '"file:/etc/memwatchd/webhook-secret"',
-            shown=False,
-        ),
-    ]
-    timeout: Duration = Field(default=seconds(15), ge=seconds(1), le=seconds(60))
-    allow_link_local: bool = False
-
-
-class Alerts(Section):
-    pending_for: Duration = Field(default=seconds(5), ge=seconds(0), le=seconds(3600))
-    gpu_pending_for: Duration = Field(default=seconds(60), ge=seconds(0), le=seconds(3600))
-    resolve_after: Duration = Field(default=seconds(60), ge=seconds(0), le=seconds(86_400))
-    webhooks: Annotated[
-        tuple[Webhook, ...],
-        BeforeValidator(tuple_of),
-        Accepts("a list of tables, each beginning with [[alerts.webhooks]]", "[[alerts.webhooks]]", shown=False),
-    ] = ()
+    command_lines: bool = False
+    leak_window: Duration = Field(default=seconds(3600), ge=seconds(60), le=seconds(604_800))
+    leak_least: Annotated[int, BeforeValidator(bytes_of), Accepts("a size", '"64MiB"')] = 64 << 20
 
     @property
-    def rules(self) -> AlertRules:
-        times = (self.pending_for, self.resolve_after, self.gpu_pending_for)
-        return AlertRules(*(time.total_seconds() for time in times))
-
-    @model_validator(mode="after")
-    def _refuse_twins(self) -> Alerts:
-        names = [webhook.name for webhook in self.webhooks]
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                raise Refused(
-                    f'another webhook is named "{name}"; use a name of its own', (("webhooks", index, "name"),)
-                )
-        return self
+    def leak_rules(self) -> LeakRules:
+        return LeakRules(self.leak_window.total_seconds(), self.leak_least)
 
 
 class Collector(Section):
@@ -182,6 +157,12 @@ class Collector(Section):
 
 class CgroupCollector(Collector):
     scope: Literal["auto", "host", "cgroup"] = "auto"
+
+
+class ContainersCollector(Collector):
+    socket: Annotated[str | None, BeforeValidator(socket_of), Accepts("unix:/PATH", '"unix:/run/docker.sock"')] = (
+        None
+    )
 
 
 class HelperCollector(Collector):
@@ -205,10 +186,13 @@ class Collectors(Section):
     memory: Collector = Collector()
     psi: Collector = Collector()
     vmstat: Collector = Collector()
+    kmsg: Collector = Collector()
     buddyinfo: Collector = Collector()
     numa: Collector = Collector()
     zram: Collector = Collector()
     cgroup: CgroupCollector = CgroupCollector()
+    containers: ContainersCollector = ContainersCollector()
+    squeezed: Collector = Collector()
     machine: Collector = Collector()
     tegra: TegraCollector = TegraCollector()
     nvmap: Collector = Collector()
@@ -234,6 +218,8 @@ class Sections(Section):
 
     web: Web = Web()
     state: State = State()
+    replay: Replay = Replay()
+    recording: Recording = Recording()
     sampling: Sampling = Sampling()
     history: History = History()
     pressure: Pressure = Pressure()

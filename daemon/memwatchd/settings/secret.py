@@ -1,4 +1,4 @@
-"""Where a webhook's secret comes from, and a warning where others can read it. The secret is in no message."""
+"""Where a receiver's secret comes from, and a warning where others can read it. The secret is in no message."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pydantic import ValidationInfo
 
+from memwatch_web.apprise_channel import INSTALL, NotInstalled, service_of
 from memwatch_web.webhooks import SECRET_PREFIX, Secret, secret_of
 from memwatchd.settings.values import Refused
 
 SECRET_FILE_MOST_BYTES = 4096
-WEBHOOK = "webhook secret"
+CREDENTIALS = "CREDENTIALS_DIRECTORY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,35 +31,85 @@ class Surroundings:
 
 
 def secret_from(value: object, info: ValidationInfo) -> Secret:
-    """A secret from "file:/path", "env:NAME" or a literal."""
+    """A secret from "file:/path", "credential:NAME", "env:NAME" or a literal."""
+    around = info.context if isinstance(info.context, Surroundings) else Surroundings()
     if isinstance(value, Secret):
         return value
-    if isinstance(value, str) and value.startswith(SECRET_PREFIX):
-        around = surroundings_of(info)
-        if around.public_file:
-            warn_public(around, around.public_file, WEBHOOK)
-        return parsed(value, "")
-    return parsed(*kept_text(value, info, WEBHOOK))
-
-
-def surroundings_of(info: ValidationInfo) -> Surroundings:
-    return info.context if isinstance(info.context, Surroundings) else Surroundings()
-
-
-def kept_text(value: object, info: ValidationInfo, what: str) -> tuple[str, str]:
-    """What "file:/path" or "env:NAME" holds, and words for where that was."""
     if not isinstance(value, str):
         raise Refused
-    around = surroundings_of(info)
-    if value.startswith("file:"):
+    if not value.startswith(("file:", "env:", "credential:", SECRET_PREFIX)):
+        raise Refused
+    return parsed(*looked_up(value, around))
+
+
+def looked_up(value: str, around: Surroundings) -> tuple[str, str]:
+    """The secret that a setting names, and the beginning of a sentence about it."""
+    if value.startswith("file:/"):
         path = value.removeprefix("file:")
-        return secret_in(path, around, what), f"names the file {path}, which"
+        return secret_in(path, around), f"names the file {path}, which"
+    if value.startswith("file:"):
+        return secret_in(value.removeprefix("file:"), around), ""
     if value.startswith("env:"):
         name = value.removeprefix("env:")
         if name not in around.environ:
             raise Refused(f"names the environment variable {name}, which is not set")
         return around.environ[name], f"names the environment variable {name}, which"
-    raise Refused
+    if value.startswith("credential:"):
+        return looked_up(f"file:{credential_path(value.removeprefix('credential:'), around)}", around)
+    if around.public_file:
+        warn_public(around, around.public_file)
+    return value, ""
+
+
+def kept_elsewhere(value: object, info: ValidationInfo) -> tuple[str, str]:
+    """What "file:/path", "credential:NAME" or "env:NAME" holds; a literal is refused."""
+    if not isinstance(value, str) or not value.startswith(("file:", "env:", "credential:")):
+        raise Refused
+    return looked_up(value, info.context if isinstance(info.context, Surroundings) else Surroundings())
+
+
+def credential_path(name: str, around: Surroundings) -> str:
+    """Where systemd has put a credential (systemd.exec(5), LoadCredential=)."""
+    folder = around.environ.get(CREDENTIALS)
+    if not folder:
+        raise Refused(
+            f"names the credential {name}, and the unit loads none: add LoadCredential={name}:/PATH to it"
+        )
+    if "/" in name or name in ("", ".", ".."):
+        raise Refused(f"names the credential {name!r}, and a credential's name has no / in it")
+    return f"{folder}/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """An Apprise URL that names a service; it holds tokens and passwords, so only the service's sort is shown."""
+
+    url: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return "(hidden)"
+
+    @property
+    def target(self) -> Any:  # noqa: ANN401  Apprise's own
+        return service_of(self.url)
+
+
+def service_from(value: object, info: ValidationInfo) -> Service:
+    """An Apprise URL from "file:/path", "credential:NAME", "env:NAME" or a literal."""
+    around = info.context if isinstance(info.context, Surroundings) else Surroundings()
+    if isinstance(value, Service):
+        return value
+    if not isinstance(value, str):
+        raise Refused
+    url, whose = looked_up(value, around)
+    service = Service(url.strip())
+    try:
+        known = service.target is not None
+    except NotInstalled:
+        raise Refused(f"needs the Apprise library, which is not installed: {INSTALL}") from None
+    if not known:
+        raise Refused(f"{whose} is no URL that Apprise knows (https://github.com/caronc/apprise/wiki)".strip())
+    return service
 
 
 def parsed(text: str, whose: str) -> Secret:
@@ -67,7 +119,7 @@ def parsed(text: str, whose: str) -> Secret:
         raise Refused(f"{whose} {error}".strip()) from None
 
 
-def secret_in(path: str, around: Surroundings, what: str) -> str:
+def secret_in(path: str, around: Surroundings) -> str:
     if not path.startswith("/"):
         raise Refused(
             f"names the file {path!r}, and must name it from the root, for example file:/etc/memwatchd/secret"
@@ -83,11 +135,11 @@ def secret_in(path: str, around: Surroundings, what: str) -> str:
         if not stat.S_ISREG(mode):
             raise Refused(f"names {path}, which is not a regular file")
         if mode & stat.S_IROTH:
-            warn_public(around, path, what)
+            warn_public(around, path)
         return file.read(SECRET_FILE_MOST_BYTES).decode("ascii", "replace")
 
 
-def warn_public(around: Surroundings, path: str, what: str) -> None:
-    warning = f"every user of this machine can read the {what} in {path}; chmod o-r {path} ends that"
+def warn_public(around: Surroundings, path: str) -> None:
+    warning = f"every user of this machine can read the secret in {path}; chmod o-r {path} ends that"
     if warning not in around.warnings:
         around.warnings.append(warning)

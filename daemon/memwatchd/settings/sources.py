@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from memwatchd.settings.alerts import RECIPIENTS
 from memwatchd.settings.changes import flat
 from memwatchd.settings.environment import CONFIG, FLAGS, SYSTEMD_STATE, read_environment
 from memwatchd.settings.model import Sections, Settings
@@ -118,10 +119,10 @@ def validated(given: Given, around: Surroundings, problems: list[Problem]) -> Se
 
 def origins(sections: Sections, given: Given) -> dict[str, str]:
     """For each setting that was given, where."""
-    indexes = {webhook.name: index for index, webhook in enumerate(sections.alerts.webhooks)}
     found = {}
+    indexes = {one.name: index for kind in RECIPIENTS for index, one in enumerate(getattr(sections.alerts, kind))}
     for path, _ in flat(sections):
-        in_list = path[:2] == ("alerts", "webhooks") and len(path) > 2
+        in_list = path[0] == "alerts" and path[1] in RECIPIENTS and len(path) > 2
         place = given.find((*path[:2], indexes[path[2]], *path[3:]) if in_list else path)
         if place is not None:
             found[".".join(path)] = place.origin
@@ -129,14 +130,14 @@ def origins(sections: Sections, given: Given) -> dict[str, str]:
 
 
 def secret_variables(values: Mapping[str, Any]) -> frozenset[str]:
-    """The variables that webhooks and the login name for secrets; they may begin like settings and are none."""
+    """The variables that receivers and the login name for secrets; they may begin like settings and are none."""
     alerts = values.get("alerts")
-    webhooks = alerts.get("webhooks") if isinstance(alerts, dict) else None
-    tables = [table for table in webhooks if isinstance(table, dict)] if isinstance(webhooks, list) else []
+    lists = [alerts.get(kind) for kind in RECIPIENTS] if isinstance(alerts, dict) else []
+    tables = [table for tables in lists if isinstance(tables, list) for table in tables if isinstance(table, dict)]
     web = values.get("web")
     login = web.get("auth") if isinstance(web, dict) else None
     token = login.get("bearer_token", "") if isinstance(login, dict) else ""
-    secrets = [str(token), *(str(table.get("secret", "")) for table in tables)]
+    secrets = [str(token)] + [str(table.get(key, "")) for table in tables for key in ("secret", "url")]
     return frozenset(secret.removeprefix("env:") for secret in secrets if secret.startswith("env:"))
 
 

@@ -131,6 +131,13 @@ def unix_address_of(path: str) -> UnixAddress:
     return UnixAddress(path)
 
 
+def socket_of(value: object) -> str:
+    """A socket file, from unix:/PATH."""
+    if not isinstance(value, str) or not value.startswith("unix:"):
+        raise Refused
+    return str(unix_address_of(value.removeprefix("unix:")))
+
+
 def ipv6_of(text: str) -> str:
     try:
         return str(ipaddress.IPv6Address(text))

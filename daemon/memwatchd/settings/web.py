@@ -9,10 +9,9 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer, ValidationInfo, model_validator
 
 from memwatch_web.auth import Login, PasswordHash, Token, token_of
-from memwatch_web.webhooks import Endpoint, endpoint_of
 from memwatchd.settings.certificates import refuse_bad_tls
-from memwatchd.settings.secret import kept_text
-from memwatchd.settings.section import Section
+from memwatchd.settings.secret import kept_elsewhere
+from memwatchd.settings.section import Section, checked_url
 from memwatchd.settings.values import (
     Accepts,
     Refused,
@@ -29,25 +28,11 @@ BCRYPT = re.compile(r"\$2[aby]\$(0[4-9]|1[0-6])\$[./A-Za-z0-9]{53}", re.ASCII)
 USER = re.compile(r"[^:\x00-\x1f\x7f]{1,255}")
 
 
-def checked_endpoint(value: object) -> Endpoint:
-    if not isinstance(value, str):
-        raise Refused
-    try:
-        return endpoint_of(value)
-    except ValueError as error:
-        raise Refused(str(error)) from None
-
-
-def checked_url(value: object) -> str:
-    checked_endpoint(value)
-    return str(value).rstrip("/")
-
-
 def token_from(value: object, info: ValidationInfo) -> Token:
-    """A token from "file:/path" or "env:NAME"."""
+    """A token from "file:/path", "credential:NAME" or "env:NAME"."""
     if isinstance(value, Token):
         return value
-    text, whose = kept_text(value, info, "bearer token")
+    text, whose = kept_elsewhere(value, info)
     try:
         return token_of(text)
     except ValueError as error:
@@ -97,7 +82,7 @@ class Auth(Section):
         InstanceOf[Token] | None,
         BeforeValidator(token_from),
         PlainSerializer(str),
-        Accepts("file:/PATH or env:NAME of a token", '"file:/etc/memwatchd/token"', shown=False),
+        Accepts("file:/PATH, credential:NAME or env:NAME of a token", '"file:/etc/memwatchd/token"', shown=False),
     ] = None
     users: dict[
         Annotated[str, BeforeValidator(user_of)],
@@ -153,10 +138,15 @@ class Web(Section):
         """The addresses that other machines can reach."""
         return tuple(str(address) for address in self.listen if not is_local(address))
 
+    @property
+    def is_open(self) -> bool:
+        """Whether others can reach it, and need not say who they are."""
+        login = self.login
+        return bool(self.exposed) and not login.is_required and not login.by_certificate
+
     @model_validator(mode="after")
     def _refuse_exposure(self) -> Web:
-        login = self.login
-        if self.exposed and not (self.insecure or login.is_required or login.by_certificate):
+        if self.is_open and not self.insecure:
             raise Refused(
                 f"everybody who reaches {', '.join(self.exposed)} could read all figures: set bearer_token or "
                 "users under [web.auth], client_ca_file under [web.tls], or insecure = true under [web] "

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from standardwebhooks.webhooks import Webhook
 
-from memwatch_web.webhook_delivery import SCHEDULE, Receiver, close_all, notify
-from memwatch_web.webhooks import endpoint_of, secret_of
-from sample_snapshots import critical_gb10
-from webhook_sample import SECRET, ids, notice, receiver, told
+from memwatch_web.delivery import SCHEDULE, close_all
+from memwatch_web.webhook_post import Answer
+from webhook_sample import SECRET, ids, made_receiver, notice, receiver, told, webhook_channel
 from webhook_site import (
     receiving,
     silent,
@@ -111,7 +110,8 @@ def test_silent_receiver_delays_nobody_else(caplog: pytest.LogCaptureFixture) ->
         receiver(url, timeout_seconds=1.0) as stuck,
         receiver(site.url) as quick,
     ):
-        notify([stuck, quick], notice(), critical_gb10())
+        told(stuck, notice())
+        told(quick, notice())
         wait_until(lambda: quick.counts()["delivered"] == 1, seconds=2.0)
         stuck_meanwhile = (stuck.pending(), stuck.counts()["retry"])
         wait_until(lambda: stuck.counts()["retry"] == 1)
@@ -244,10 +244,10 @@ def test_other_targets_do_not_wait() -> None:
     assert ids(site) == ["msg_1", "msg_2"]
 
 
-def test_close_ends_an_attempt_under_way(caplog: pytest.LogCaptureFixture) -> None:
-    """Stopping takes at most two seconds, also while an endpoint does not answer; what is lost is said."""
+def test_close_ends_an_attempt_under_way() -> None:
+    """Stopping takes at most two seconds, also while an endpoint does not answer; the message stays."""
     with talking(silent) as url:
-        made = Receiver("ops", endpoint_of(url), secret_of(SECRET), timeout_seconds=60.0)
+        made = made_receiver(webhook_channel(url, timeout_seconds=60.0))
         made.start()
         told(made, notice())
         time.sleep(0.2)
@@ -256,39 +256,38 @@ def test_close_ends_an_attempt_under_way(caplog: pytest.LogCaptureFixture) -> No
         made.close(timeout=2.0)
 
         assert time.monotonic() - started < 2.0
-        assert f"webhook-{made.name}" not in {thread.name for thread in threading.enumerate()}
-    assert "stopped; notices not delivered: 1" in caplog.text
+        assert "webhook-ops" not in {thread.name for thread in threading.enumerate()}
+    assert made.pending() == 1
 
 
 def test_many_silent_receivers_are_closed_in_the_time_of_one() -> None:
     """Stopping takes two seconds in all, not for each endpoint that keeps still."""
     with talking(silent) as url:
-        stuck = [
-            Receiver(f"ops{number}", endpoint_of(url), secret_of(SECRET), timeout_seconds=60.0)
-            for number in range(6)
-        ]
+        stuck = [made_receiver(webhook_channel(url, timeout_seconds=60.0)) for _ in range(6)]
         for one in stuck:
             one.start()
-        notify(stuck, notice(), critical_gb10())
+            told(one, notice())
         time.sleep(0.2)
         started = time.monotonic()
 
-        close_all(stuck, timeout=2.0)
+        close_all([one.receiver for one in stuck], timeout=2.0)
 
         assert time.monotonic() - started < 2.5
         assert not {thread.name for thread in threading.enumerate() if thread.name.startswith("webhook-ops")}
+        for one in stuck:
+            one.outbox.close()
 
 
 def test_close_between_attempts_is_immediate() -> None:
     """A receiver that waits for its next attempt stops at once, and so does one that never started."""
-    made = Receiver("ops", endpoint_of("http://127.0.0.1:1/"), secret_of(SECRET), schedule=(0.0, 3600.0))
+    made = made_receiver(webhook_channel("http://127.0.0.1:1/"), schedule=(0.0, 3600.0))
     made.start()
     told(made, notice())
     wait_until(lambda: made.counts()["retry"] == 1)
     started = time.monotonic()
 
     made.close()
-    Receiver("idle", endpoint_of("http://127.0.0.1:1/"), secret_of(SECRET)).close()
+    made_receiver(webhook_channel("http://127.0.0.1:1/")).close()
 
     assert time.monotonic() - started < 0.8
 
@@ -307,3 +306,31 @@ def test_attempt_under_way_may_finish_when_stopping() -> None:
         made.close(timeout=2.0)
 
         assert made.counts()["delivered"] == 1
+
+
+class Starved(Answer):
+    """An answer that there is no memory for, twice."""
+
+    left = 2
+
+    @property
+    def success(self) -> bool:
+        if Starved.left:
+            Starved.left -= 1
+            raise MemoryError
+        return True
+
+
+def test_without_memory_an_attempt_is_made_again() -> None:
+    """Where memory runs out on the way back from a receiver, its thread lives on and the message is sent again."""
+    with receiving(200) as site:
+        channel = webhook_channel(site.url)
+        post = channel.send
+        channel.send = lambda message_id, body: Starved(post(message_id, body).status)  # type: ignore[method-assign]
+        made = made_receiver(channel)
+        made.start()
+        told(made, notice())
+        wait_until(lambda: made.counts()["delivered"] == 1)
+        made.close()
+
+    assert ids(site) == ["msg_1"] * 3

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from memwatch_web.webhook_queue import Outcome, Queue, Waiting
+from memwatch.outbox.queue import Kind, Message, Outcome, Queue
 
 
-def waiting(number: int, firing: bool, target: str = "ram") -> Waiting:
-    return Waiting(f"msg_{number}", target, firing, b"{}", due=0.0)
+def waiting(number: int, firing: bool, target: str = "ram") -> Message:
+    return Message(number, f"msg_{number}", target, Kind.FIRING if firing else Kind.RESOLVED, b"{}")
 
 
 def test_full_queue_lets_go_of_the_oldest() -> None:
@@ -27,6 +27,41 @@ def test_full_queue_lets_go_of_the_oldest() -> None:
     assert oldest.id == "msg_2"
 
 
+def test_full_queue_lets_go_of_resolves_first() -> None:
+    """That something fires is worth more than that something is over."""
+    queue = Queue(most=3)
+    for number, firing in enumerate((True, False, True)):
+        queue.add(waiting(number, firing, f"target{number}"))
+
+    outcomes = queue.add(waiting(3, True, "target3"))
+
+    assert outcomes == [Outcome.GAVE_UP]
+    assert [message.id for message in queue.all()[0]] == ["msg_0", "msg_2", "msg_3"]
+
+
+def test_what_cannot_end_is_told_each_time() -> None:
+    """Two kills of the kernel are two messages, and neither is made pointless by the other."""
+    queue = Queue()
+    for number in (1, 2):
+        queue.add(Message(number, f"msg_{number}", f"kernel.oom_kill kernel msg_{number}", Kind.FACT, b"{}"))
+
+    first = queue.first_due(now=1.0)
+    assert first is not None
+    queue.delivered(first)
+
+    assert (len(queue), queue.all()[1]) == (1, {})
+
+
+def test_told_again_while_the_first_waits_is_told_once() -> None:
+    """A reminder of an alert nobody could be told of yet says nothing new."""
+    queue = Queue()
+    queue.add(waiting(1, True))
+
+    outcomes = queue.add(waiting(2, True))
+
+    assert (outcomes, len(queue)) == ([Outcome.SUPERSEDED], 1)
+
+
 class Listener:
     """A receiver that hears what a queue lets through; attempts start and end when they are told to."""
 
@@ -35,7 +70,7 @@ class Listener:
         self.heard: list[tuple[str, bool]] = []
         self.firing = False
         self._number = 0
-        self._under_way: Waiting | None = None
+        self._under_way: Message | None = None
 
     def turn(self) -> None:
         """The alert begins, or ends."""

@@ -1,0 +1,76 @@
+"""The names of containers from Docker, or Podman in its place, where its socket was configured."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+from collections.abc import Mapping
+
+from memwatch.collector import Findings, Unavailable, Unreadable
+
+TIMEOUT_SECONDS = 5.0
+# A container takes about 1 KiB in the list.
+ANSWER_MOST_BYTES = 8 << 20
+NAME_MOST_CHARACTERS = 128
+_ID = re.compile(r"[0-9a-f]{64}")
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP by way of a socket file."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=TIMEOUT_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(TIMEOUT_SECONDS)
+        self.sock.connect(self._path)
+
+
+def parse_containers(data: bytes) -> Mapping[str, str]:
+    """Names by the first 12 characters of the id. Docker writes a slash before a name."""
+    try:
+        listed = json.loads(data)
+        return {
+            one["Id"][:12]: one["Names"][0].removeprefix("/")[:NAME_MOST_CHARACTERS]
+            for one in listed
+            if _ID.fullmatch(one["Id"]) and one.get("Names")
+        }
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise Unreadable(f"containers/json: {data[:80]!r} is not a list of containers") from None
+
+
+class Collector:
+    name = "containers"
+    period_seconds = 30.0
+    may_block = True
+
+    def __init__(self, path: str | None) -> None:
+        """`path`: as it is configured, `unix:/PATH`."""
+        if path is None:
+            raise Unavailable("no socket of a container runtime is configured: containers have ids and no names")
+        self._path = path.removeprefix("unix:")
+
+    def collect(self) -> Findings:
+        connection = UnixConnection(self._path)
+        try:
+            connection.request("GET", "/containers/json")
+            response = connection.getresponse()
+            data = response.read(ANSWER_MOST_BYTES + 1)
+        except http.client.HTTPException as error:
+            raise Unreadable(f"{self._path}: {type(error).__name__} instead of an answer in HTTP") from None
+        except OSError as error:
+            raise Unreadable(f"{self._path}: {error.strerror or 'no answer in time'}") from None
+        finally:
+            connection.close()
+        if response.status != http.HTTPStatus.OK:
+            raise Unreadable(f"{self._path}: status {response.status} instead of a list of containers")
+        if len(data) > ANSWER_MOST_BYTES:
+            raise Unreadable(f"{self._path}: a list of more than {ANSWER_MOST_BYTES} bytes")
+        return Findings(container_names=parse_containers(data))
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,95 @@
+"""The kernel's own log: who was killed for want of memory, and what GPU drivers complain of."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from memwatch.collector import Findings, Roots, Unavailable, Unreadable
+from memwatch.collectors._kernel_lines import Notebook, parse_record, worth_a_look
+from memwatch.collectors._lines import Lines
+
+# The kernel makes records of up to 8 KiB and refuses a smaller buffer (EINVAL).
+MOST_BYTES = 8192
+# A kill prints a line for each task of the machine before it names the victim; 4,000 lines take 15 ms.
+MOST_LINES = 4000
+KERNEL = 0
+LOG_DEVICE = os.makedev(1, 11)
+
+
+class Collector:
+    """Listens from its start on. What programs write into the log is passed over: only the kernel is believed."""
+
+    name = "kmsg"
+    period_seconds = 1.0
+    may_block = False
+
+    def __init__(self, roots: Roots, wall_clock: Callable[[], float] = time.time) -> None:
+        self._path = roots.rootfs / "dev/kmsg"
+        self._wall_clock = wall_clock
+        self._file = opened(self._path)
+        self._lines = Lines(MOST_BYTES)
+        self._notebook = Notebook()
+        self._next: int | None = None
+
+    def collect(self) -> Findings:
+        read = 0
+        while read < MOST_LINES and (data := self._chunk()):
+            lines = self._lines.feed(data)
+            for line in lines:
+                self._read(line)
+            read += len(lines)
+        return Findings(kernel_log=self._notebook.log)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _chunk(self) -> bytes:
+        """What is there now: of the device one record, of a file or a pipe some; nothing where that is all."""
+        try:
+            return os.read(self._file, MOST_BYTES)
+        except BlockingIOError:
+            return b""
+        except BrokenPipeError:  # overtaken: the next read goes on with the oldest that is left
+            return self._chunk_after_loss()
+        except OSError as error:
+            raise Unreadable(f"{self._path}: {error.strerror}") from error
+
+    def _chunk_after_loss(self) -> bytes:
+        with suppress(OSError):
+            return os.read(self._file, MOST_BYTES)
+        return b""
+
+    def _read(self, line: bytes) -> None:
+        record = parse_record(line)
+        if record is None:
+            return
+        if self._next is not None and record.sequence > self._next:
+            self._notebook.lose(record.sequence - self._next)
+        self._next = record.sequence + 1
+        if record.facility == KERNEL and worth_a_look(record.text):
+            self._notebook.read(record.text, self._wall_clock())
+
+
+def opened(path: Path) -> int:
+    """A descriptor for what is logged from now on; `Unavailable` says what to do where that is not allowed."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except PermissionError as error:
+        raise Unavailable(f"{path}: not permitted; run as root, or grant CAP_SYSLOG and access to it") from error
+    except OSError as error:
+        raise Unavailable(f"{path}: {error.strerror}") from error
+    found = os.fstat(file)
+    # Some containers have a link to the console or to /dev/null in its place.
+    if stat.S_ISDIR(found.st_mode) or (stat.S_ISCHR(found.st_mode) and found.st_rdev != LOG_DEVICE):
+        os.close(file)
+        raise Unavailable(f"{path}: not the kernel's log, which is character device 1:11")
+    with suppress(OSError):  # a pipe has no end to go to
+        os.lseek(file, 0, os.SEEK_END)
+    return file

@@ -1,0 +1,131 @@
+"""Which cgroup it is that waits for memory while the machine has plenty: its limit is squeezing it."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from memwatch.collector import Findings, Roots, Unavailable, kept_file, read_once
+from memwatch.collectors._cgroups import parse_mountinfo, under
+from memwatch.snapshot import Squeezed
+
+# A machine that waits less than this, or that is fuller than this, is not searched: 500 cgroups take 15 ms.
+LEAST_WAITING = 0.03
+MOST_USED = 0.60
+MOST_GROUPS = 500
+# Between two looks at whether anybody waits, and between two searches.
+CALM_SECONDS, SEARCH_SECONDS = 5.0, 1.0
+# A group is named if at least this part of all waiting is its own, and for as long as waiting is judged.
+LEAST_PART = 0.5
+NAMED_SECONDS = 10.0
+
+_SOME = re.compile(rb"some .*total=(\d{1,19})")
+_SIZES = re.compile(rb"^MemTotal: +(\d{1,19}) kB\n(?:.*\n)*?MemAvailable: +(\d{1,19}) kB\n", re.MULTILINE)
+
+
+def parse_waiting(data: bytes) -> float | None:
+    """Seconds in which some task waited, since boot or since the group was made."""
+    found = _SOME.match(data)
+    return int(found[1]) / 1e6 if found else None
+
+
+def parse_used(meminfo: bytes) -> float:
+    """The used part of memory, 0 to 1; 1 where the kernel does not say what is available."""
+    found = _SIZES.search(meminfo)
+    return 1.0 - int(found[2]) / int(found[1]) if found and int(found[1]) else 1.0
+
+
+def worst_of(before: Mapping[str, float], now: Mapping[str, float], seconds: float) -> Squeezed | None:
+    """The innermost group to which most of the waiting between two looks belongs; `/` is the whole machine."""
+    risen = {path: waited - before[path] for path, waited in now.items() if path in before}
+    whole, path = risen.get("/", 0.0), "/"
+    if whole <= LEAST_WAITING * seconds:
+        return None
+    while True:
+        inside = {child: rise for child, rise in risen.items() if child != "/" and parent_of(child) == path}
+        worst = max(inside, key=lambda child: inside[child], default=None)
+        if worst is None or inside[worst] < LEAST_PART * whole:
+            break
+        path = worst
+    return None if path == "/" else Squeezed(path, min(1.0, risen[path] / seconds))
+
+
+def parent_of(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
+
+
+class Collector:
+    """Searches only while the machine waits for memory and has plenty of it."""
+
+    name = "squeezed"
+    may_block = True
+
+    def __init__(self, roots: Roots, clock: Callable[[], float] = time.monotonic) -> None:
+        self.period_seconds = CALM_SECONDS
+        self._waiting = kept_file(roots.procfs / "pressure/memory", 256)
+        self._meminfo = roots.procfs / "meminfo"
+        self._root = root_of(roots)
+        self._clock = clock
+        self._waited: tuple[float, float] | None = None
+        self._before: tuple[float, Mapping[str, float]] | None = None
+        self._named: tuple[float, Squeezed] | None = None
+
+    def collect(self) -> Findings:
+        now, waited = self._clock(), parse_waiting(self._waiting.read())
+        if waited is not None and self._worth_a_search(now, waited):
+            self._search(now, waited)
+            self.period_seconds = SEARCH_SECONDS
+        else:
+            self._before, self.period_seconds = None, CALM_SECONDS
+        fresh = self._named is not None and now - self._named[0] < NAMED_SECONDS
+        return Findings(squeezed=self._named[1] if fresh and self._named else None)
+
+    def close(self) -> None:
+        self._waiting.close()
+
+    def _search(self, now: float, waited: float) -> None:
+        found = {"/": waited, **dict(waiting_groups(self._root))}
+        before, self._before = self._before, (now, found)
+        worst = worst_of(before[1], found, now - before[0]) if before and now > before[0] else None
+        self._named = (now, worst) if worst else self._named
+
+    def _worth_a_search(self, now: float, waited: float) -> bool:
+        before, self._waited = self._waited, (now, waited)
+        if before is None or waited - before[1] < LEAST_WAITING * (now - before[0]):
+            return False
+        return parse_used(read_once(self._meminfo) or b"") < MOST_USED
+
+
+def root_of(roots: Roots) -> Path:
+    """Where the tree of version 2 is mounted; a hybrid layout has it beside those of version 1."""
+    mounts = parse_mountinfo(read_once(roots.procfs / "self/mountinfo") or b"")
+    found = next((mount for mount in mounts if mount.kind == "cgroup2"), None)
+    if found is None:
+        raise Unavailable("self/mountinfo: no cgroup2 is mounted, and version 1 does not count waiting")
+    return under(roots, found.point)
+
+
+def waiting_groups(root: Path) -> Iterator[tuple[str, float]]:
+    """Every group's waiting, the outer ones first, and no more than `MOST_GROUPS`."""
+    folders, read = [root], 0
+    for folder in folders:
+        for child in children_of(folder):
+            waited = parse_waiting(read_once(child / "memory.pressure") or b"")
+            if waited is not None:
+                folders.append(child)
+                yield f"/{child.relative_to(root)}", waited
+            read += 1
+            if read >= MOST_GROUPS:
+                return
+
+
+def children_of(folder: Path) -> list[Path]:
+    """A group that is removed meanwhile has none."""
+    try:
+        with os.scandir(folder) as entries:
+            return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []

@@ -1,0 +1,88 @@
+"""What the kernel's log has said about memory since we listen: who was killed, and what drivers complained of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from memwatch import units
+
+# Complaints that speak of memory, and not of a faulty program or a hung GPU. Of NVIDIA's XIDs: double bit errors,
+# page retirement and row remapping, contained and uncontained ECC errors; and 79, a GPU that fell off the bus.
+ABOUT_MEMORY: Mapping[str, str] = {
+    "nv_err_no_memory": "no memory to be had (NV_ERR_NO_MEMORY)",
+    "no_memory": "not enough memory for a command submission",
+    "vm_validate_failed": "page tables that could not be brought back into memory",
+    "evict_failed": "memory that could not be evicted",
+    "no_eviction_space": "no space to evict a buffer to",
+    "queue_buffer_freed": "a buffer that a queue in use had been robbed of",
+    "vram_lost": "contents of VRAM lost in a reset",
+    **{f"xid_{code}": f"XID {code}" for code in (48, 63, 64, 79, 92, 94, 95)},
+}
+OTHERS: Mapping[str, str] = {
+    "page_fault": "a page fault of a GPU program",
+    "ring_timeout": "a ring that timed out",
+    "gpu_reset": "a reset of the GPU",
+}
+KNOWN = ABOUT_MEMORY.keys() | OTHERS.keys()
+
+
+def words_of(kind: str) -> str:
+    """A complaint as a noun: "XID 79", "a page fault of a GPU program"."""
+    return ABOUT_MEMORY.get(kind) or OTHERS.get(kind) or kind.replace("xid_", "XID ")
+
+
+@dataclass(frozen=True, slots=True)
+class OomKill:
+    """A process that the kernel killed for want of memory. `number` counts kills since we listen.
+
+    `scope`: what had run out: the machine, the NUMA nodes it may use, or the limit of `cgroup`.
+    """
+
+    number: int
+    pid: int
+    name: str
+    anonymous_bytes: int
+    scope: Literal["machine", "nodes", "cgroup"]
+    cgroup: str = ""
+
+    @property
+    def text(self) -> str:
+        """What happened: "the kernel killed python3 (pid 123, 63.8 MiB) for want of memory"."""
+        why = {
+            "machine": " for want of memory",
+            "nodes": ": the memory of its NUMA nodes had run out",
+            "cgroup": f": {self.cgroup or 'its cgroup'} had reached its limit",
+        }
+        size = units.size(self.anonymous_bytes)
+        return f"the kernel killed {self.name} (pid {self.pid}, {size}){why[self.scope]}"
+
+
+@dataclass(frozen=True, slots=True)
+class DriverError:
+    """How often a driver complained of one kind of thing; `pci` is empty where its lines do not say which GPU.
+
+    `text` is the latest line in the driver's own words.
+    """
+
+    driver: str
+    pci: str
+    kind: str
+    count: int
+    last_seen_unix: float
+    text: str
+
+    @property
+    def place(self) -> str:
+        """Who it was, as far as the line said."""
+        return self.pci or self.driver
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLog:
+    """Since we listen. `kills` are the latest; `lost_total` counts messages overwritten before we read them."""
+
+    kills: tuple[OomKill, ...] = ()
+    driver_errors: tuple[DriverError, ...] = ()
+    lost_total: int = 0

@@ -1,0 +1,103 @@
+"""Who holds memory by unit, container, pod, job and user: all processes of each added up, devices included."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from memwatch.model import Absent, Bytes, Process, Words, refuse_negative
+
+OwnerKind = Literal["unit", "container", "pod", "job", "user"]
+OWNER_KINDS: tuple[OwnerKind, ...] = get_args(OwnerKind)
+
+BEYOND = "does not include GPU memory"
+PERHAPS_BEYOND = "may not include all GPU memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """All processes of one unit (`kind`), container and so on, as the process table has them.
+
+    `name` is None for the processes that belong to none. `cgroup_bytes` is what the owner's own cgroup counts,
+    page cache included; None where there is no such cgroup.
+    """
+
+    kind: OwnerKind
+    name: Words | None
+    processes: int
+    rss_bytes: int
+    cgroup_bytes: Bytes | None = None
+
+    def __post_init__(self) -> None:
+        refuse_negative(self, ("processes", "rss_bytes"), "owner", self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """An owner with what its processes hold of devices. `cgroup_note` says what its cgroup's figure leaves out."""
+
+    name: Words | None
+    processes: int
+    rss_bytes: int
+    footprint_bytes: Bytes
+    footprint_low_bytes: int
+    footprint_high_bytes: Bytes
+    device_bytes: Mapping[str, Bytes] = field(default_factory=dict)
+    cgroup_bytes: Bytes | None = None
+    cgroup_note: str | None = None
+
+
+def totals_of(owners: Iterable[Owner], processes: Iterable[Process], kind: OwnerKind) -> list[Total]:
+    """The owners of one kind, the largest first; those of no unit, container, … together, and last."""
+    holders: dict[Words | None, list[Process]] = {}
+    for process in processes:
+        if process.device_bytes:
+            holders.setdefault(getattr(process, kind), []).append(process)
+    totals = [_total_of(owner, holders.get(owner.name, ())) for owner in owners if owner.kind == kind]
+    return sorted(totals, key=lambda total: (total.name is None, -total.footprint_low_bytes, str(total.name)))
+
+
+def _total_of(owner: Owner, holders: Sequence[Process]) -> Total:
+    """`holders`: those of its processes that hold a device's memory."""
+    low = owner.rss_bytes + sum(_beyond_rss(process, process.footprint_low_bytes) for process in holders)
+    highs = [process.footprint_high_bytes for process in holders]
+    unknown = next((figure for figure in highs if isinstance(figure, Absent)), None)
+    high = unknown or owner.rss_bytes + sum(map(_beyond_rss, holders, highs))
+    held = _device_bytes(holders)
+    return Total(
+        owner.name,
+        owner.processes,
+        owner.rss_bytes,
+        footprint_bytes=low if low == high else unknown or Absent.NOT_SUPPORTED,
+        footprint_low_bytes=low,
+        footprint_high_bytes=high,
+        device_bytes=held,
+        cgroup_bytes=owner.cgroup_bytes,
+        cgroup_note=_note_of(holders) if isinstance(owner.cgroup_bytes, int) and held else None,
+    )
+
+
+def _beyond_rss(process: Process, footprint: Bytes) -> int:
+    if isinstance(footprint, Absent) or isinstance(process.rss_bytes, Absent):
+        return 0
+    return max(0, footprint - process.rss_bytes)
+
+
+def _device_bytes(holders: Sequence[Process]) -> Mapping[str, Bytes]:
+    """By pool or share; one process whose part is not known leaves the sum unknown."""
+    sums: Counter[str] = Counter()
+    unknown: dict[str, Absent] = {}
+    for process in holders:
+        for place, figure in process.device_bytes.items():
+            if isinstance(figure, Absent):
+                unknown[place] = figure
+            else:
+                sums[place] += figure
+    return {**sums, **unknown}
+
+
+def _note_of(holders: Sequence[Process]) -> str:
+    """Drivers do not charge what they allocate to cgroups; only what is in the resident set as well is counted."""
+    return PERHAPS_BEYOND if all(process.footprint_range for process in holders) else BEYOND

@@ -1,0 +1,133 @@
+"""From files back to memory: tiers, ticks that mattered, and the last words of a run that did not end cleanly."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from memwatch.history import History
+from memwatch.store.ending import LAST_SECONDS, LastWords, last_words, samples_of
+from memwatch.store.entries import ROWS, STOPPED, TICK, rows_in
+from memwatch.store.ring import Record, Stamp
+from memwatch.store.rows import Unreadable
+from memwatch.store.shelf import TIERS, Shelf
+from memwatch.store.timeline import shifts_of
+from memwatch.ticks import KeptTick, KeptTicks, Tick, unpacked
+from memwatch.tier import Cell, Strip
+from memwatch.wire import Garbled
+
+# Ticks come some milliseconds early or late: so much of a row's time counts as all of it.
+SAME_ROW = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """`next_rows` are the numbers, by tier, from which on rows are not on disk."""
+
+    next_rows: tuple[int, ...]
+    last_words: LastWords | None
+
+
+class Reader:
+    """Reads payloads off a shelf. `unreadable` counts whole records that another version wrote."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self.unreadable = 0
+        self._shelf = shelf
+
+    def rows(self, name: str, record: Record) -> tuple[Strip, bytes] | None:
+        try:
+            return rows_in(self._shelf.payload(name, record))
+        except Unreadable:
+            self.unreadable += 1
+            return None
+
+    def tick(self, name: str, record: Record) -> Tick | None:
+        return self.tick_in(self._shelf.payload(name, record))
+
+    def tick_in(self, data: bytes) -> Tick | None:
+        try:
+            return unpacked(data)
+        except Garbled:
+            self.unreadable += 1
+            return None
+
+
+def restore(shelf: Shelf, history: History, ticks: KeptTicks, now: Stamp) -> Restored:
+    """Fill `history` and `ticks` with what the files hold."""
+    shifts, reader = shifts_of(shelf.stamps, now), Reader(shelf)
+    past = [
+        _strips_of(reader, name, shelf.records(name, ROWS), tier.rows, shifts)
+        for name, tier in zip(TIERS, history.tiers, strict=True)
+    ]
+    next_rows = history.restore(past)
+    _add_ticks(reader, history, shelf.records("flight", TICK), shifts)
+    for record in shelf.records("ticks", TICK):
+        ticks.add(KeptTick(record.stamp.boottime + shifts[record.stamp.boot], shelf.payload("ticks", record)))
+    return Restored(next_rows, _last_words(reader, shelf, now.boot))
+
+
+def _strips_of(
+    reader: Reader, name: str, records: Sequence[Record], rows: int, shifts: Mapping[bytes, float]
+) -> list[Strip]:
+    """The newest strips that fill a tier, oldest first, on the time line of now."""
+    found: list[Strip] = []
+    for record in reversed(records):
+        if rows <= 0:
+            break
+        entry = reader.rows(name, record)
+        if entry is not None:
+            strip, shift = entry[0], shifts[record.stamp.boot]
+            rows -= len(strip.times)
+            found.append(Strip(array("d", [at + shift for at in strip.times]), strip.columns))
+    return found[::-1]
+
+
+def _add_ticks(reader: Reader, history: History, records: Sequence[Record], shifts: Mapping[bytes, float]) -> None:
+    """Rows of the finest tier that were not written any more, from the ticks that were."""
+    began, end = len(history) > 0, history.end
+    step = history.tiers[0].length.step_seconds
+    group: list[Tick] = []
+    for record in records:
+        at = record.stamp.boottime + shifts[record.stamp.boot]
+        tick = reader.tick("flight", record) if not began or at > end else None
+        if tick is None:
+            continue
+        if group and at - group[0].boottime >= SAME_ROW * step:
+            _add_row(history, group)
+            group = []
+        group.append(replace(tick, boottime=at))
+    if group:
+        _add_row(history, group)
+
+
+def _add_row(history: History, group: Sequence[Tick]) -> None:
+    values: dict[str, list[float]] = {}
+    for tick in group:
+        for name, value in tick.figures.items():
+            values.setdefault(name, []).append(value)
+    row = {name: Cell(min(them), sum(them) / len(them), max(them)) for name, them in values.items()}
+    history.add_row(group[-1].boottime, row)
+
+
+def _last_words(reader: Reader, shelf: Shelf, boot: bytes) -> LastWords | None:
+    """What the run before this one wrote at its end, unless it said that it stops."""
+    flight = shelf.contents["flight"].records if "flight" in shelf.contents else ()
+    if not flight or flight[-1].kind == STOPPED:
+        return None
+    run, ended = flight[-1].stamp.run, flight[-1].stamp.boot
+    rows = [record for record in shelf.records("fine", ROWS) if record.stamp.run == run]
+    written = [record for record in shelf.records("flight", TICK) if record.stamp.run == run]
+    end = max((record.stamp.boottime for record in [*rows, *written]), default=0.0)
+    recent = [record for record in written if record.stamp.boottime >= end - 2 * LAST_SECONDS]
+    ticks = [tick for record in recent if (tick := reader.tick("flight", record)) is not None]
+    samples = []
+    for record in rows:
+        entry = reader.rows("fine", record) if record.stamp.boottime >= end - 2 * LAST_SECONDS else None
+        if entry is not None:
+            strip, worst = entry
+            samples += samples_of(strip, record.stamp.wall - record.stamp.boottime)
+            tick = reader.tick_in(worst) if worst else None
+            ticks += [] if tick is None else [tick]
+    return last_words(ticks, samples, ended != boot)

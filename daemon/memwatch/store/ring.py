@@ -1,0 +1,230 @@
+"""A file of a fixed size, written round and round: records of whole blocks, each with a checksum of its own.
+
+The file is allocated before it is used, so that a full disk cannot stop the recorder, and it is never mapped: a
+mapping of a truncated file ends a process by SIGBUS.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+BLOCK = 4096
+MAGIC = b"MWR1"
+# Magic, kind, run, length, blocks of the file, sequence, boot time, wall time, boot id; and the CRC-32 of all this
+# and the payload.
+HEAD = struct.Struct("<4sBxxxIIIQdd16s")
+CRC = struct.Struct("<I")
+HEAD_BYTES = HEAD.size + CRC.size
+MOST_PAYLOAD = 1 << 20
+# Said by a record of this kind: what is missing before it has been reported.
+MENDED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """When and by whom a record was written. `run` counts starts of the daemon, over all boots."""
+
+    run: int
+    boottime: float
+    wall: float
+    boot: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record that is whole; its payload stays in the file until somebody asks for it."""
+
+    kind: int
+    seq: int
+    stamp: Stamp
+    block: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a file held: records in the order in which they were written, and what should be records and is none.
+
+    `spoilt` has blocks by their offset; `lost` says how many records are missing.
+    """
+
+    records: tuple[Record, ...] = ()
+    spoilt: tuple[tuple[int, bytes], ...] = ()
+    lost: int = 0
+
+
+class Unusable(OSError):
+    """There is something at a ring's path that is no file of ours and must not be written to."""
+
+
+class Ring:
+    """One open file. First `read`, which finds where to go on, then `prepare`. Every method may raise OSError."""
+
+    def __init__(self, path: Path, size_bytes: int) -> None:
+        self.path = path
+        self.blocks = max(2, size_bytes // BLOCK)
+        self.ready = False
+        self._at = 0
+        self._seq = 0
+        self._fd = _opened(path)
+
+    def read(self) -> Contents:
+        """Everything that is whole."""
+        size = os.fstat(self._fd).st_size
+        found = list(_found_in(self._fd, -(-size // BLOCK)))
+        whole = sorted((one for one in found if one.record), key=lambda one: one.seq)
+        if whole:
+            self._seq, self._at = whole[-1].seq, whole[-1].end
+        return _judged(found, whole, size)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the file is not larger than it may be."""
+        return os.fstat(self._fd).st_size <= self.blocks * BLOCK
+
+    def prepare(self, contents: Contents) -> None:
+        """Give the file its size: no later write can find the disk full. Too large a file begins anew."""
+        size = self.blocks * BLOCK
+        if os.fstat(self._fd).st_size > size:
+            self._rewrite(contents.records)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(self._fd, 0, size)
+        elif os.fstat(self._fd).st_size < size:
+            os.ftruncate(self._fd, size)
+        self.ready = True
+
+    def append(self, kind: int, stamp: Stamp, payload: bytes) -> int:
+        """Write a record; how many bytes went to the file. It is safe from our end, not yet from a power cut."""
+        if len(payload) > MOST_PAYLOAD or blocks_for(len(payload)) > self.blocks:
+            raise OSError(errno.EFBIG, f"a record of {len(payload)} bytes does not fit", str(self.path))
+        seq, count, at = self._seq + 1, blocks_for(len(payload)), self._at
+        head = HEAD.pack(
+            MAGIC, kind, stamp.run, len(payload), self.blocks, seq, stamp.boottime, stamp.wall, stamp.boot
+        )
+        data = head + CRC.pack(zlib.crc32(payload, zlib.crc32(head))) + payload
+        written = 0
+        if at + count > self.blocks:
+            # What is left there of the lap before would look like records that were lost.
+            written += self._write(at, b"\0" * ((self.blocks - at) * BLOCK))
+            at = 0
+        written += self._write(at, data.ljust(count * BLOCK, b"\0"))
+        self._seq, self._at = seq, at + count
+        return written
+
+    def payload(self, record: Record) -> bytes:
+        return os.pread(self._fd, record.length, record.block * BLOCK + HEAD_BYTES)
+
+    def sync(self) -> None:
+        """Wait until everything written is safe from a power cut as well."""
+        getattr(os, "fdatasync", os.fsync)(self._fd)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _write(self, block: int, data: bytes) -> int:
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self._fd, data[done:], block * BLOCK + done)
+        return done
+
+    def _rewrite(self, records: tuple[Record, ...]) -> None:
+        """Begin anew with the newest records that fit."""
+        room, kept = self.blocks, []
+        for record in reversed(records):
+            room -= blocks_for(record.length)
+            if room < 0:
+                break
+            kept.append((record, self.payload(record)))
+        os.ftruncate(self._fd, 0)
+        self._at = 0
+        for record, payload in reversed(kept):
+            self.append(record.kind, record.stamp, payload)
+
+
+def blocks_for(length: int) -> int:
+    """How many blocks a payload of so many bytes takes."""
+    return -(-(HEAD_BYTES + length) // BLOCK)
+
+
+def _opened(path: Path) -> int:
+    """The file, made if it is not there. A link is not followed, and what is no plain file is not touched."""
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o600)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise Unusable(error.errno, "is not a file", str(path)) from None
+        if error.errno not in (errno.EROFS, errno.EACCES):
+            raise
+        fd = os.open(path, os.O_RDONLY | flags)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise Unusable(errno.EINVAL, "is not a file", str(path))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A block with something in it: a record, which ends before block `end`, or None and what it is instead."""
+
+    block: int
+    end: int
+    seq: int
+    file_blocks: int
+    record: Record | None
+    data: bytes
+
+
+def _found_in(fd: int, blocks: int) -> Iterator[_Found]:
+    block = 0
+    while block < blocks:
+        data = os.pread(fd, BLOCK, block * BLOCK)
+        found = _found_at(fd, block, data) if data.strip(b"\0") else None
+        if found is not None:
+            yield found
+        block = block + 1 if found is None else found.end
+
+
+def _found_at(fd: int, block: int, data: bytes) -> _Found:
+    nothing = _Found(block, block + 1, 0, 0, None, data)
+    if not data.startswith(MAGIC) or len(data) < HEAD_BYTES:
+        return nothing
+    _, kind, run, length, file_blocks, seq, boottime, wall, boot = HEAD.unpack_from(data)
+    if length > MOST_PAYLOAD:
+        return nothing
+    count = blocks_for(length)
+    if count > 1:
+        data += os.pread(fd, (count - 1) * BLOCK, (block + 1) * BLOCK)
+    payload = data[HEAD_BYTES : HEAD_BYTES + length]
+    (crc,) = CRC.unpack_from(data, HEAD.size)
+    if len(payload) != length or crc != zlib.crc32(payload, zlib.crc32(data[: HEAD.size])):
+        return _Found(block, block + 1, seq, 0, None, data[:BLOCK])
+    record = Record(kind, seq, Stamp(run, boottime, wall, boot), block, length)
+    return _Found(block, block + count, seq, file_blocks, record, b"")
+
+
+def _judged(found: list[_Found], whole: list[_Found], size: int) -> Contents:
+    """Tell what was overwritten, as it must be, from what was damaged.
+
+    Damage is a number that is missing between others, a torn end, or a file that became shorter.
+    """
+    records = tuple(one.record for one in whole if one.record is not None)
+    spoilt = tuple((one.block * BLOCK, one.data) for one in found if one.record is None)
+    if not records:
+        return Contents((), spoilt, int(bool(spoilt)))
+    mended = max((record.seq for record in records if record.kind == MENDED), default=records[0].seq)
+    since = sum(record.seq >= mended for record in records)
+    lost = records[-1].seq - mended + 1 - since
+    newest = whole[-1]
+    lost += sum(one.record is None and one.block == newest.end and one.seq > newest.seq for one in found)
+    lost += size < newest.file_blocks * BLOCK
+    return Contents(records, spoilt if lost else (), lost)

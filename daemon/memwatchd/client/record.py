@@ -1,0 +1,66 @@
+"""Records what a daemon serves, snapshot by snapshot, for a bug report or to be replayed."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from memwatchd.client.address import Address
+from memwatchd.client.connection import Answer, NoAnswer, ask
+from memwatchd.client.failure import Failure
+from memwatchd.recording.redact import Redactor
+from memwatchd.recording.stream import BadRecording, RecordingFile
+
+# A daemon that restarts is waited for so long.
+PATIENCE_SECONDS = 30.0
+
+Json = dict[str, Any]
+
+
+def record(address: Address, path: Path, seconds: float, redact: bool) -> int:
+    """Write for so long, or until interrupted; how many snapshots. Raises Failure where that does not work."""
+    first = ask(address, "/api/v1/snapshot")
+    try:
+        file = RecordingFile(path, host="host-1" if redact else first.json["host"], redacted=redact)
+    except (BadRecording, OSError) as error:
+        raise Failure(f"{path} cannot be recorded to: {error}") from None
+    try:
+        with suppress(KeyboardInterrupt):
+            _follow(address, first, file, Redactor() if redact else None, time.monotonic() + seconds)
+        file.close()
+    except OSError as error:
+        raise Failure(f"recording to {path} ended after {file.lines - 1} snapshots: {error.strerror}") from None
+    return file.lines - 1
+
+
+def _follow(
+    address: Address,
+    answer: Answer | None,
+    file: RecordingFile,
+    redactor: Redactor | None,
+    end: float,
+) -> None:
+    """Each snapshot once, as fast as they come."""
+    seen, interval = -1.0, 1.0
+    while True:
+        if answer is not None and answer.json["unix"] != seen:
+            seen, interval = answer.json["unix"], answer.json["interval_seconds"]
+            found = redactor.redacted(answer.json) if redactor else answer.json
+            file.write(json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode())
+        if time.monotonic() + interval >= end:
+            return
+        time.sleep(interval)
+        answer = _patient(address, end)
+
+
+def _patient(address: Address, end: float) -> Answer | None:
+    """The next snapshot; a daemon that is being restarted is asked again."""
+    until = min(end, time.monotonic() + PATIENCE_SECONDS)
+    while time.monotonic() < until:
+        with suppress(NoAnswer):
+            return ask(address, "/api/v1/snapshot")
+        time.sleep(0.5)
+    return ask(address, "/api/v1/snapshot")

@@ -1,0 +1,65 @@
+"""The snapshots of a recording, and what can be known of it before it is played."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from memwatch.snapshot import Snapshot
+from memwatch_web.from_json import NotASnapshot, snapshot_from
+from memwatchd.recording.stream import KEY, BadRecording, Broken, first_line, lines_of
+
+HEADER = f'{{"{KEY}"'.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """A recording that can be played. `seconds` is from its first snapshot to its last."""
+
+    path: Path
+    first: Snapshot
+    seconds: float
+    count: int
+    damage: str
+
+    @property
+    def length(self) -> float:
+        """How long one round of it takes: the last snapshot is shown as long as any other."""
+        return self.seconds + self.first.interval_seconds
+
+
+def open_recording(path: Path, salvage: bool) -> Contents:
+    """Look through all of it. Raises BadRecording where it is damaged and `salvage` does not allow that."""
+    first_line(path)
+    first = last = None
+    count, damage = 0, ""
+    for line in lines_of(path):
+        if isinstance(line, Broken):
+            damage = damage or f"after {count} snapshots: {line.why}"
+        elif line and not line.startswith(HEADER):
+            first, last, count = first or line, line, count + 1
+    if first is None or last is None:
+        raise BadRecording(f"{path} holds no snapshot{f' (damaged {damage})' if damage else ''}; record it again")
+    if damage and not salvage:
+        raise BadRecording(f"{path} is damaged {damage}; --salvage plays the {count} snapshots that can be read")
+    try:
+        beginning, end = snapshot_from(first), snapshot_from(last)
+    except NotASnapshot as error:
+        raise BadRecording(f"{path} holds something that is {error}; record it with this version") from None
+    return Contents(path, beginning, max(0.0, end.unix - beginning.unix), count, damage)
+
+
+def frames_of(path: Path) -> Iterator[Snapshot]:
+    """Every snapshot that can be read, in order of time."""
+    before = float("-inf")
+    for line in lines_of(path):
+        if isinstance(line, Broken) or not line or line.startswith(HEADER):
+            continue
+        try:
+            frame = snapshot_from(line)
+        except NotASnapshot:
+            continue
+        if frame.unix >= before:
+            before = frame.unix
+            yield frame

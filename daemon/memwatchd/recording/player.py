@@ -1,0 +1,131 @@
+"""A recording in place of a machine: what it says goes through the loop and the rules like any other figures."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from memwatch.collector import Findings
+from memwatch.model import Absent
+from memwatch.monitor import Monitor
+from memwatch.snapshot import CollectorStatus, Snapshot
+from memwatch.tegra.reading import TegrastatsReading
+from memwatchd.recording.frames import Contents, frames_of
+
+DIRECT = ("process_scan", "swap", "zram", "stalls")
+
+
+class PlayedClock:
+    """The clocks of what is played: they run `speed` times as fast, and can be moved on."""
+
+    def __init__(self, wall: float, speed: float) -> None:
+        self.speed = speed
+        self._began = time.monotonic()
+        self._skipped = 0.0
+        self._wall = wall
+
+    def monotonic(self) -> float:
+        return (time.monotonic() - self._began) * self.speed + self._skipped
+
+    def boottime(self) -> float:
+        return self.monotonic()
+
+    def wall(self) -> float:
+        return self._wall + self.monotonic()
+
+    def skip(self, seconds: float) -> None:
+        self._skipped += seconds
+
+
+class PlayedSleep:
+    """Waits for the next tick as long as that takes at this speed."""
+
+    def __init__(self, speed: float) -> None:
+        self._speed = speed
+        self._woken = threading.Event()
+
+    def wait(self, seconds: float, stop: threading.Event) -> bool:
+        if not stop.is_set():
+            self._woken.wait(max(0.0, seconds / self._speed))
+        return False
+
+    def wake(self) -> None:
+        self._woken.set()
+
+
+class Player:
+    """Stands where the sampler stands. `rounds` counts how often the recording began anew."""
+
+    def __init__(self, contents: Contents, clock: PlayedClock) -> None:
+        self.contents = contents
+        self.clock = clock
+        self.rounds = 0
+        self._frames: Iterator[Snapshot] = iter(())
+        self._frame = contents.first
+        self._coming: Snapshot | None = None
+        self.began_again: Callable[[], object] = lambda: None
+        self._rewind()
+
+    @property
+    def interval_seconds(self) -> float:
+        return self.contents.first.interval_seconds
+
+    def start(self) -> None:
+        """There is nothing to start."""
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+    def hurry(self, hurried: bool) -> None:
+        """A recording has the pace that it was made at."""
+
+    def wait_for_first(self, seconds: float) -> None:
+        """What is recorded is there at once."""
+
+    def release(self, seconds: float) -> list[str]:  # noqa: ARG002  nothing is held
+        return []
+
+    def gather(self) -> tuple[Findings, tuple[CollectorStatus, ...]]:
+        """What the recording says of now."""
+        position = self.clock.monotonic()
+        if position >= (self.rounds + 1) * self.contents.length:
+            self.rounds = int(position / self.contents.length)
+            self._rewind()
+            self.began_again()
+        here = self.contents.first.unix + position - self.rounds * self.contents.length
+        while self._coming is not None and self._coming.unix <= here:
+            self._frame, self._coming = self._coming, next(self._frames, None)
+        return findings_of(self._frame), self._frame.collectors
+
+    def _rewind(self) -> None:
+        self._frames = frames_of(self.contents.path)
+        self._frame = next(self._frames)
+        self._coming = next(self._frames, None)
+
+
+def play_through(monitor: Monitor, player: Player) -> None:
+    """One round at once, so that the history is not empty when somebody looks."""
+    step = player.contents.first.interval_seconds
+    for _ in range(int(player.contents.length / step)):
+        monitor.tick()
+        player.clock.skip(step)
+
+
+def findings_of(snapshot: Snapshot) -> Findings:
+    """A snapshot as if all collectors together had just found it."""
+    direct = {name: getattr(snapshot, name) for name in DIRECT}
+    tegrastats = snapshot.tegrastats
+    return Findings(
+        pools=snapshot.pools,
+        shares=snapshot.shares,
+        devices=snapshot.devices,
+        processes=snapshot.processes,
+        machine=snapshot.machine,
+        nodes=snapshot.nodes,
+        kernel=snapshot.kernel,
+        tegrastats=None
+        if isinstance(tegrastats, Absent)
+        else TegrastatsReading(0, 0, tegrastats.largest_free_blocks, tegrastats.largest_free_block_bytes),
+        **{name: value for name, value in direct.items() if not isinstance(value, Absent)},
+    )

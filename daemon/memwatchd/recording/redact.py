@@ -1,0 +1,75 @@
+"""Hides in a snapshot's JSON who and where: names and ids give way to numbered words, the same each time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+Json = Any
+
+# What is hidden, by the field that holds it, and the word that stands for it.
+HIDDEN = {
+    "host": "host",
+    "boot_id": "boot",
+    "uuid": "uuid",
+    "pci": "pci",
+    "user": "user",
+    "unit": "unit",
+    "container": "container",
+}
+# Shorter names are found in too many words that are nobody's.
+LEAST_NAME = 4
+
+
+class Redactor:
+    """Remembers what stands for what. Sizes, levels, times and models of hardware stay."""
+
+    def __init__(self) -> None:
+        self._words: dict[tuple[str, object], str] = {}
+        self._pids: dict[int, int] = {}
+        self._secrets: dict[str, str] = {}
+
+    def redacted(self, snapshot: Json) -> Json:
+        """A copy in which nobody is named."""
+        hidden = self._walk(snapshot)
+        for process in hidden.get("processes") or ():
+            process["pid"] = self._pids.setdefault(process["pid"], len(self._pids) + 1)
+        return self._without_secrets(hidden)
+
+    def _walk(self, value: Json) -> Json:
+        if isinstance(value, dict):
+            return {name: self._field(name, part) for name, part in value.items()}
+        return [self._walk(part) for part in value] if isinstance(value, list) else value
+
+    def _field(self, name: str, value: Json) -> Json:
+        if name == "processes" and isinstance(value, list):
+            return [{**self._walk(one), "name": self._word("process", one["name"])} for one in value]
+        if name in HIDDEN and isinstance(value, str):
+            return self._word(HIDDEN[name], value)
+        return self._walk(value)
+
+    def _word(self, kind: str, value: str) -> str:
+        word = self._words.get((kind, value))
+        if word is None:
+            number = 1 + sum(known == kind for known, _ in self._words)
+            word = self._words[kind, value] = f"{kind}-{number}"
+            if len(value) >= LEAST_NAME:
+                self._secrets[value] = word
+        return word
+
+    def _without_secrets(self, value: Json) -> Json:
+        """The same where a sentence (an error, a reason) names one of them."""
+        if not self._secrets:
+            return value
+        longest_first = sorted(self._secrets, key=len, reverse=True)
+        pattern = re.compile("|".join(rf"(?<![\w-]){re.escape(one)}(?![\w-])" for one in longest_first))
+        return _in_sentences(value, lambda text: pattern.sub(lambda found: self._secrets[found[0]], text))
+
+
+def _in_sentences(value: Json, change: Callable[[str], str]) -> Json:
+    if isinstance(value, dict):
+        return {name: _in_sentences(part, change) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_in_sentences(part, change) for part in value]
+    return change(value) if isinstance(value, str) and " " in value else value

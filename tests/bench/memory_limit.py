@@ -1,0 +1,112 @@
+"""A control group with little memory, and somebody who leaves none of it: where this user may make one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+V1, V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+FULL_PART = 0.99
+
+HOG = """
+import sys, time
+from pathlib import Path
+usage, wanted, held = Path(sys.argv[1]), int(sys.argv[2]), []
+Path("/proc/self/oom_score_adj").write_text("500")
+while True:
+    while int(usage.read_text()) < wanted:
+        held.append(bytearray(b"x" * 262144))
+    time.sleep(0.005)
+"""
+
+
+class NotHere(Exception):
+    """No such group can be made here; says why."""
+
+
+@dataclass(frozen=True)
+class LimitedGroup:
+    """A control group and the files that say what may be used in it, and what is."""
+
+    folder: Path
+    limit: str
+    usage: str
+
+    def take(self, pid: int) -> None:
+        (self.folder / "cgroup.procs").write_text(str(pid))
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """This process, and what it starts meanwhile, in the group: only what is allocated there is charged."""
+        home = home_of_this_process(self.folder.parent)
+        self.take(os.getpid())
+        try:
+            yield
+        finally:
+            (home / "cgroup.procs").write_text(str(os.getpid()))
+
+    def used_part(self) -> float:
+        return int((self.folder / self.usage).read_text()) / int((self.folder / self.limit).read_text())
+
+
+@contextmanager
+def limited_group(limit_bytes: int) -> Iterator[LimitedGroup]:
+    """Raises NotHere."""
+    if (V1 / "memory.limit_in_bytes").exists():
+        group = LimitedGroup(V1 / f"memwatch-bench-{os.getpid()}", "memory.limit_in_bytes", "memory.usage_in_bytes")
+    elif "memory" in _read(V2 / "cgroup.subtree_control").split():
+        group = LimitedGroup(V2 / f"memwatch-bench-{os.getpid()}", "memory.max", "memory.current")
+    else:
+        raise NotHere("no memory controller of control groups is mounted")
+    try:
+        group.folder.mkdir()
+        (group.folder / group.limit).write_text(str(limit_bytes))
+    except OSError as error:
+        raise NotHere(f"a control group cannot be made ({error.strerror}); try as root") from None
+    try:
+        yield group
+    finally:
+        _remove(group.folder)
+
+
+@contextmanager
+def filled(group: LimitedGroup) -> Iterator[subprocess.Popen[bytes]]:
+    """While somebody in the group takes whatever it has left, up to 99 %."""
+    limit = int((group.folder / group.limit).read_text())
+    command = [sys.executable, "-c", HOG, str(group.folder / group.usage), str(int(limit * FULL_PART))]
+    with subprocess.Popen(command, preexec_fn=lambda: group.take(os.getpid())) as hog:
+        until = time.monotonic() + 20
+        while group.used_part() < FULL_PART - 0.005 and time.monotonic() < until:
+            time.sleep(0.05)
+        yield hog
+        hog.kill()
+
+
+def home_of_this_process(root: Path) -> Path:
+    """The group that this process is in, of version 1 or 2."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == ("memory" if root == V1 else ""):
+            return root / path.lstrip("/")
+    return root
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
+
+
+def _remove(folder: Path) -> None:
+    """The group is empty a moment after its last process has ended."""
+    until = time.monotonic() + 5
+    while (folder / "cgroup.procs").read_text().strip() and time.monotonic() < until:
+        time.sleep(0.05)
+    folder.rmdir()

@@ -1,0 +1,34 @@
+"""Made-up processes in a folder like /proc, as the kernel would write their files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from memwatch.collector import Roots
+
+
+def stat_line(pid: int, comm: str = "x", rss: int = 5, start: int = 77, flags: int = 0x400100) -> bytes:
+    front = [pid, f"({comm})", "S", 1, pid, pid, 0, -1, flags]
+    back = [0, 0, 0, 0, 1, 1, 0, 0, 20, 0, 1, 0, start, 999, rss]
+    return " ".join(map(str, [*front, *back, *[0] * 28])).encode() + b"\n"
+
+
+def statm_line(rss: int) -> bytes:
+    return b"999 %d 3 1 0 40 0\n" % rss
+
+
+def folder_of(procfs: Path, *stats: bytes) -> Roots:
+    """Processes with nothing but a stat: no statm, so that each look reads stat anew."""
+    procfs.mkdir(exist_ok=True)
+    (procfs / "stat").write_bytes(b"cpu 1\nbtime 1700000000\n")
+    for stat in stats:
+        add_process(procfs, stat)
+    return Roots(procfs, procfs, procfs)
+
+
+def add_process(procfs: Path, stat: bytes, **files: bytes) -> None:
+    """A process with `stat` and further files by name."""
+    folder = procfs / stat.split()[0].decode()
+    folder.mkdir(exist_ok=True)
+    for name, data in {"stat": stat, **files}.items():
+        (folder / name).write_bytes(data)

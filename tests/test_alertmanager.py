@@ -1,0 +1,149 @@
+"""Debian's Alertmanager is told, groups, and tells a webhook of its own; it is reminded of what fires."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from alert_machine import QUICK, AlertMachine
+from daemon_process import free_port, get, running_daemon
+from memwatch_web.alertmanager import AlertmanagerChannel, alert_name, alerts_endpoint
+from memwatch_web.webhook_post import Poster
+from memwatch_web.webhooks import endpoint_of
+from webhook_sample import made_receiver, notice, told
+from webhook_site import Site, receiving, wait_until
+
+CONFIG = """
+global:
+  resolve_timeout: {timeout}
+route:
+  receiver: ours
+  group_by: [alertname]
+  group_wait: 0s
+  group_interval: 1s
+receivers:
+  - name: ours
+    webhook_configs:
+      - url: "{url}"
+        send_resolved: true
+"""
+
+
+@contextmanager
+def alertmanager(folder: Path, url: str, timeout: str = "5m") -> Iterator[int]:
+    """The port of a real Alertmanager that tells `url`."""
+    port, file = free_port(), folder / "alertmanager.yml"
+    file.write_text(CONFIG.format(url=url, timeout=timeout))
+    command = [
+        "prometheus-alertmanager",
+        f"--config.file={file}",
+        f"--storage.path={folder / 'alertmanager'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--cluster.listen-address=",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_until(lambda: answers(port), 20.0)
+            yield port
+        finally:
+            process.terminate()
+
+
+def answers(port: int) -> bool:
+    try:
+        return get(port, "/-/ready").status == 200
+    except OSError:
+        return False
+
+
+def alerts_in(site: Site) -> list[dict[str, Any]]:
+    return [alert for delivery in site.deliveries for alert in json.loads(delivery.body)["alerts"]]
+
+
+def test_alertmanager_is_told_and_tells(tmp_path: Path) -> None:
+    """From full memory to the webhook behind a real Alertmanager, and the end of it by the same way."""
+    machine = AlertMachine.of(tmp_path)
+    with receiving(200) as site, alertmanager(tmp_path, site.url) as port:
+        config = QUICK.format(pending="400ms") + (
+            f'[[alerts.alertmanagers]]\nname = "am"\nurl = "http://127.0.0.1:{port}/"\nresend = "1s"\n'
+        )
+        with running_daemon(tmp_path, *machine.arguments, config=config) as daemon:
+            machine.fill()
+            wait_until(lambda: bool(alerts_in(site)), 15.0)
+            (listed,) = get(port, "/api/v2/alerts").json
+            machine.empty()
+            wait_until(lambda: alerts_in(site)[-1]["status"] == "resolved", 20.0)
+            (receiver,) = daemon.get("/api/v1/receivers").json
+
+    firing, resolved = alerts_in(site)[0], alerts_in(site)[-1]
+    assert firing["status"] == "firing"
+    assert firing["labels"] == resolved["labels"] == listed["labels"]
+    assert firing["labels"] == {
+        "alertname": "MemwatchPressureCritical",
+        "instance": daemon_host(machine),
+        "job": "memwatchd",
+        "severity": "critical",
+        "target": "ram",
+    }
+    assert firing["annotations"]["summary"].endswith("memory is critical (System RAM)")
+    assert "used" in firing["annotations"]["description"]
+    assert firing["startsAt"] == resolved["startsAt"] < resolved["endsAt"]
+    assert (receiver["kind"], receiver["outcomes"]["delivered"], receiver["pending"]) == ("alertmanager", 2, 0)
+
+
+def daemon_host(machine: AlertMachine) -> str:
+    return (machine.folder / "proc/sys/kernel/hostname").read_text().strip()
+
+
+def channel_to(url: str, repeat_seconds: float) -> AlertmanagerChannel:
+    endpoint = alerts_endpoint(endpoint_of(url))
+    return AlertmanagerChannel("am", endpoint, Poster(endpoint, 5.0, False, None, time.time), repeat_seconds)
+
+
+def test_what_fires_does_not_expire_while_it_is_sent_again(tmp_path: Path) -> None:
+    """With a resolve_timeout of 2 s Alertmanager would forget; told again each half second it does not."""
+    with receiving(200) as site, alertmanager(tmp_path, site.url, timeout="2s") as port:
+        made = made_receiver(channel_to(f"http://127.0.0.1:{port}", 0.5))
+        made.start()
+        told(made, notice(1))
+        wait_until(lambda: made.counts()["delivered"] == 1)
+        time.sleep(4.0)
+        still = get(port, "/api/v2/alerts").json
+        told(made, notice(2, firing=False))
+        wait_until(lambda: get(port, "/api/v2/alerts").json == [], 10.0)
+        wait_until(lambda: alerts_in(site)[-1]["status"] == "resolved", 10.0)
+        made.close()
+
+    assert [alert["labels"]["target"] for alert in still] == ["ram"]
+    assert {alert["status"] for alert in alerts_in(site)[:-1]} == {"firing"}
+
+
+def test_all_that_fires_is_sent_again_in_one_request() -> None:
+    """Two alerts that fire and one that is over are one array, under the path of Alertmanager's own API."""
+    with receiving(200) as site:
+        made = made_receiver(channel_to(site.url.partition("/hook")[0] + "/alertmanager/", 0.3))
+        made.start()
+        told(made, notice(1), notice(2, target="vram0"), notice(3, target="vram1"))
+        wait_until(lambda: made.counts()["delivered"] == 3)
+        told(made, notice(4, firing=False, target="vram1"))
+        wait_until(lambda: made.counts()["delivered"] == 4)
+        wait_until(lambda: len(site.deliveries) >= 6)
+        made.close()
+
+    again = json.loads(site.deliveries[-1].body)
+    assert {delivery.path for delivery in site.deliveries} == {"/alertmanager/api/v2/alerts"}
+    assert [(alert["labels"]["target"], "endsAt" in alert) for alert in again] == [
+        ("ram", False),
+        ("vram0", False),
+        ("vram1", True),
+    ]
+
+
+def test_names_are_those_of_prometheus() -> None:
+    """Alert names are one word in capitals and small letters."""
+    assert alert_name("kernel.oom_kill") == "MemwatchKernelOomKill"

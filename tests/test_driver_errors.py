@@ -1,0 +1,58 @@
+"""A line of the kernel's log is put down to the GPU it is about, once."""
+
+from __future__ import annotations
+
+import pytest
+
+from memwatch.accounting.driver_errors import homeless, same_slot, with_logged
+from memwatch.kernel_log import DriverError, KernelLog
+from memwatch.model import Architecture, Device
+
+
+def gpu(name: str, vendor: str, pci: str, errors: dict[str, int] | None = None) -> Device:
+    return Device(name, vendor, name, Architecture.DISCRETE, pci=pci, errors=errors or {})
+
+
+def error(driver: str, pci: str, kind: str, count: int = 1) -> DriverError:
+    return DriverError(driver, pci, kind, count, 1_800_000_000.0, "a line")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("00000000:65:00.0", "0000:65:00", True),
+        ("0000:03:00.0", "0000:03:00.0", True),
+        ("0000000F:01:00.0", "000f:01:00", True),
+        ("00000000:65:00.0", "0000:66:00", False),
+        ("00000001:65:00.0", "0000:65:00", False),
+    ],
+)
+def test_addresses_are_compared_as_addresses(one: str, other: str, same: bool) -> None:
+    """NVML pads the domain to eight digits, the log to four; XIDs name no function."""
+    assert same_slot(one, other) is same
+
+
+def test_a_line_goes_to_the_gpu_whose_address_it_has() -> None:
+    """And to no other; what NVML counted as well is not counted twice."""
+    devices = (gpu("gpu0", "NVIDIA", "00000000:65:00.0", {"xid_79": 3}), gpu("gpu1", "NVIDIA", "00000000:66:00.0"))
+    log = KernelLog(
+        driver_errors=(error("nvidia", "0000:65:00", "xid_79", 2), error("nvidia", "0000:66:00", "xid_48"))
+    )
+
+    first, second = with_logged(devices, log)
+
+    assert dict(first.errors) == {"xid_79": 3}
+    assert dict(second.errors) == {"xid_48": 1}
+    assert second.errors_seen_unix["xid_48"] == 1_800_000_000.0
+    assert homeless(devices, log) == ()
+
+
+def test_a_line_without_an_address_goes_to_the_only_gpu_of_its_driver() -> None:
+    """Of two it could be either: then it is nobody's, and shown under the driver's name."""
+    line = KernelLog(driver_errors=(error("nvidia", "", "nv_err_no_memory"),))
+    one = (gpu("gpu0", "NVIDIA", "00000000:65:00.0"), gpu("gpu1", "AMD", "0000:03:00.0"))
+    two = (*one, gpu("gpu2", "NVIDIA", "00000000:66:00.0"))
+
+    assert dict(with_logged(one, line)[0].errors) == {"nv_err_no_memory": 1}
+    assert with_logged(two, line) == two
+    assert [found.place for found in homeless(two, line)] == ["nvidia"]

@@ -1,0 +1,219 @@
+"""A ring file keeps what is whole, knows what is missing, and never grows."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from memwatch.store.ring import BLOCK, MENDED, Contents, Ring, Stamp, Unusable
+
+STAMP = Stamp(3, 12.5, 1_700_000_000.0, b"0123456789abcdef")
+SIZE = 16 * BLOCK
+
+
+def written(path: Path, payloads: list[bytes], size: int = SIZE) -> None:
+    ring = Ring(path, size)
+    ring.prepare(ring.read())
+    for payload in payloads:
+        ring.append(1, STAMP, payload)
+    ring.close()
+
+
+def read(path: Path, size: int = SIZE) -> tuple[Contents, list[bytes]]:
+    ring = Ring(path, size)
+    contents = ring.read()
+    payloads = [ring.payload(record) for record in contents.records]
+    ring.close()
+    return contents, payloads
+
+
+def flipped(path: Path, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << (bit % 8)
+    path.write_bytes(data)
+
+
+def test_what_was_written_is_read_in_order(tmp_path: Path) -> None:
+    """Payloads of any length come back, with their stamps, and the file has its size from the start."""
+    payloads = [b"", b"a", b"b" * BLOCK, b"c" * 10_000]
+
+    written(tmp_path / "ring", payloads)
+    contents, found = read(tmp_path / "ring")
+
+    assert found == payloads
+    assert [record.seq for record in contents.records] == [1, 2, 3, 4]
+    assert {record.stamp for record in contents.records} == {STAMP}
+    assert (contents.lost, contents.spoilt) == (0, ())
+    assert (tmp_path / "ring").stat().st_size == SIZE
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lengths=st.lists(st.integers(0, 5 * BLOCK), min_size=1, max_size=80), restarts=st.sets(st.integers(0, 80)))
+def test_going_round_overwrites_the_oldest_and_nothing_looks_lost(
+    tmp_path: Path, lengths: list[int], restarts: set[int]
+) -> None:
+    """Whatever the lengths, and wherever it is opened again: the newest are there, in a row, up to the last."""
+    path = tmp_path / "ring"
+    path.unlink(missing_ok=True)
+    payloads = [bytes([number % 251]) * length for number, length in enumerate(lengths)]
+    ring = Ring(path, SIZE)
+    ring.prepare(ring.read())
+    for number, payload in enumerate(payloads):
+        if number in restarts:
+            ring.close()
+            ring = Ring(path, SIZE)
+            ring.prepare(ring.read())
+        ring.append(1, STAMP, payload)
+    ring.close()
+
+    contents, found = read(path)
+
+    assert found == payloads[len(payloads) - len(found) :]
+    assert found
+    assert contents.lost == 0
+    assert path.stat().st_size == SIZE
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_flipped_bit_costs_its_own_record_and_shows_no_wrong_figure(tmp_path: Path, seed: int) -> None:
+    """Anywhere in the file: what is read is what was written, and at most one record is gone."""
+    chance = random.Random(seed)
+    path = tmp_path / "ring"
+    payloads = [chance.randbytes(chance.randrange(3 * BLOCK)) for _ in range(40)]
+    written(path, payloads)
+    _, whole = read(path)
+
+    for _ in range(50):
+        bit = chance.randrange(SIZE * 8)
+        flipped(path, bit)
+        contents, found = read(path)
+        flipped(path, bit)
+
+        assert set(found) <= set(whole)
+        assert len(found) >= len(whole) - 1
+        newest = whole[-1] in found
+        assert contents.lost == len(whole) - len(found) or not newest or whole[0] not in found
+
+
+def test_damage_is_reported_once(tmp_path: Path) -> None:
+    """The record that says so ends the counting; new damage is counted anew."""
+    path = tmp_path / "ring"
+    written(path, [b"a", b"b", b"c"])
+    flipped(path, (BLOCK + 200) * 8)
+    flipped(path, (BLOCK + 50) * 8)
+
+    ring = Ring(path, SIZE)
+    contents = ring.read()
+    ring.prepare(contents)
+    ring.append(MENDED, STAMP, b"")
+    ring.append(1, STAMP, b"d")
+    ring.close()
+    again, found = read(path)
+
+    assert contents.lost == 1
+    assert [offset for offset, _ in contents.spoilt] == [BLOCK]
+    assert again.lost == 0
+    assert found == [b"a", b"c", b"", b"d"]
+
+
+def test_a_torn_record_at_the_end_is_told(tmp_path: Path) -> None:
+    """Half of the newest record is on disk: the others are used, and it is no secret."""
+    path = tmp_path / "ring"
+    written(path, [b"a", b"b" * 3 * BLOCK])
+    data = bytearray(path.read_bytes())
+    data[2 * BLOCK : 5 * BLOCK] = bytes(3 * BLOCK)
+    path.write_bytes(data)
+
+    contents, found = read(path)
+
+    assert found == [b"a"]
+    assert contents.lost == 1
+
+
+@pytest.mark.parametrize("left", [0, 100, BLOCK, BLOCK + 7, 3 * BLOCK])
+def test_a_truncated_file_keeps_what_is_left(tmp_path: Path, left: int) -> None:
+    """Cut anywhere: no exception, no invented record; the file gets its size back."""
+    path = tmp_path / "ring"
+    payloads = [bytes([number]) * 5000 for number in range(4)]
+    written(path, payloads)
+    os.truncate(path, left)
+
+    contents, found = read(path)
+    written(path, [b"new"])
+
+    assert found == payloads[: left // (2 * BLOCK)]
+    assert bool(contents.lost) == bool(left)
+    assert read(path)[1][-1] == b"new"
+    assert path.stat().st_size == SIZE
+
+
+def test_a_file_of_zeros_is_a_new_file_and_a_file_of_rubbish_is_damage(tmp_path: Path) -> None:
+    """Nothing is read from either; rubbish is handed out to be set aside, all of it."""
+    zeros, rubbish = tmp_path / "zeros", tmp_path / "rubbish"
+    zeros.write_bytes(bytes(SIZE))
+    rubbish.write_bytes(random.Random(1).randbytes(SIZE))
+
+    nothing, all_of_it = read(zeros)[0], read(rubbish)[0]
+
+    assert nothing == Contents()
+    assert (all_of_it.records, all_of_it.lost) == ((), 1)
+    assert b"".join(data for _, data in all_of_it.spoilt) == rubbish.read_bytes()
+
+
+def test_a_smaller_size_keeps_the_newest(tmp_path: Path) -> None:
+    """A setting that was lowered shortens the past and loses nothing else."""
+    path = tmp_path / "ring"
+    payloads = [bytes([number]) * 3000 for number in range(12)]
+    written(path, payloads)
+
+    written(path, [b"new"], size=4 * BLOCK)
+    contents, found = read(path, size=4 * BLOCK)
+
+    assert found == [*payloads[-3:], b"new"]
+    assert contents.lost == 0
+    assert path.stat().st_size == 4 * BLOCK
+
+
+def test_a_larger_size_goes_on_where_it_was(tmp_path: Path) -> None:
+    """A setting that was raised makes room after what is there."""
+    path = tmp_path / "ring"
+    written(path, [bytes([number]) for number in range(20)])
+
+    written(path, [b"new"], size=2 * SIZE)
+
+    assert read(path, size=2 * SIZE)[1][-16:] == [*(bytes([number]) for number in range(5, 20)), b"new"]
+    assert read(path, size=2 * SIZE)[0].lost == 0
+
+
+def test_what_is_no_file_is_not_touched(tmp_path: Path) -> None:
+    """A link to somebody's file, a folder, a pipe: refused by name, and the file behind the link stays as it is."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "link").symlink_to(victim)
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+
+    for name in ("link", "folder", "pipe"):
+        with pytest.raises(Unusable) as caught:
+            Ring(tmp_path / name, SIZE)
+        assert str(tmp_path / name) in str(caught.value)
+    assert victim.read_text() == "precious"
+
+
+def test_a_record_that_cannot_fit_is_refused(tmp_path: Path) -> None:
+    """The file goes on as it was."""
+    path = tmp_path / "ring"
+    ring = Ring(path, 2 * BLOCK)
+    ring.prepare(ring.read())
+
+    with pytest.raises(OSError, match="does not fit"):
+        ring.append(1, STAMP, b"x" * 3 * BLOCK)
+    ring.append(1, STAMP, b"small")
+    ring.close()
+
+    assert read(path, 2 * BLOCK)[1] == [b"small"]

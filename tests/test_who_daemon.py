@@ -1,0 +1,255 @@
+"""Who holds the memory, through the running daemon: sums that come out, real processes, what is hidden."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from pwd import getpwuid
+from typing import Any
+
+import pytest
+
+from daemon_process import RunningDaemon, running_daemon
+from golden import host_of
+from holders import holder, real_cgroup
+from process_folders import add_process, stat_line
+
+MIB, GIB = 1 << 20, 1 << 30
+OFTEN = '[processes]\ninterval = "1s"\n'
+AVAILABLE = {"page_cache_bytes", "free_bytes"}
+
+
+@contextmanager
+def machine(name: str, tmp_path: Path) -> Iterator[RunningDaemon]:
+    """The daemon on a simulated machine, once its processes are listed with what they hold of devices."""
+    host = host_of(name, tmp_path)
+    with running_daemon(tmp_path, "--interval", "200ms", *host.roots, config=OFTEN, environ=host.environ) as daemon:
+        daemon.wait_for("/api/v1/collectors", lambda found: all(one["state"] != "starting" for one in found))
+        for collector in host.waits_for:
+            daemon.wait_until_ok(collector)
+        daemon.wait_for("/api/v1/processes", lambda found: any(one["device_bytes"] for one in found))
+        yield daemon
+
+
+def held_of(snapshot: Any, place: str) -> int:
+    """What all listed processes hold of a pool or share."""
+    return sum(process["device_bytes"].get(place, 0) for process in snapshot["processes"])
+
+
+@pytest.mark.parametrize("name", ["gb10", "strix-halo", "rtx-4090"])
+def test_processes_and_the_remainder_are_what_is_used(name: str, tmp_path: Path) -> None:
+    """In each pool: what processes hold, what is the kernel's, and what nobody holds add up to what is used."""
+    with machine(name, tmp_path) as daemon:
+        snapshot = daemon.snapshot()
+        owners = daemon.get("/api/v1/owners?by=user").json
+
+    rests = {rest["id"]: rest["unattributed_bytes"] for rest in (*owners["pools"], *owners["shares"])}
+    inside = [share["id"] for share in snapshot["shares"] if share["within"] == "ram" and share["id"] in rests]
+    for pool in snapshot["pools"]:
+        if pool["id"] == "ram":
+            used = {kind: size for kind, size in pool["contents"].items() if kind not in AVAILABLE}
+            devices = sum(held_of(snapshot, share) + rests[share] for share in inside)
+            assert used.pop("devices_bytes", 0) == devices
+            assert used.pop("unattributed_bytes") == rests["ram"]
+            assert sum(used.values()) + devices + rests["ram"] == pool["used_bytes"]
+        else:
+            assert (
+                held_of(snapshot, pool["id"]) + (pool["reserved_bytes"] or 0) + rests[pool["id"]]
+                == (pool["used_bytes"])
+            )
+        assert pool["unattributed_note"].startswith("Usually ")
+
+
+@pytest.mark.parametrize("name", ["gb10", "strix-halo", "rtx-4090"])
+@pytest.mark.parametrize("kind", ["unit", "container", "user"])
+def test_owners_hold_what_their_processes_hold(name: str, kind: str, tmp_path: Path) -> None:
+    """Whatever the processes are grouped by, resident memory and each device's come to the same sums."""
+    with machine(name, tmp_path) as daemon:
+        snapshot = daemon.snapshot()
+        owners = daemon.get(f"/api/v1/owners?by={kind}").json["owners"]
+
+    processes = snapshot["processes"]
+    places = {place for process in processes for place in process["device_bytes"]}
+    if owners:
+        assert sum(owner["rss_bytes"] for owner in owners) == sum(process["rss_bytes"] for process in processes)
+        for place in places:
+            assert sum(owner["device_bytes"].get(place, 0) for owner in owners) == held_of(snapshot, place)
+    for owner in owners:
+        mine = [process for process in processes if process[kind] == owner["name"]]
+        assert owner["footprint_low_bytes"] <= sum(process["footprint_high_bytes"] for process in mine)
+        assert len(mine) == owner["processes"]
+
+
+def test_the_remainder_has_a_history(tmp_path: Path) -> None:
+    """What nobody holds is a series like any other."""
+    with machine("gb10", tmp_path) as daemon:
+        rest = daemon.snapshot()["pools"][0]["unattributed_bytes"]
+        answer = daemon.wait_for(
+            "/api/v1/history?series=pool.ram.unattributed_bytes",
+            lambda found: found["series"][0]["max"] and found["series"][0]["max"][-1] == rest,
+        )
+
+    assert answer["series"][0]["unit"] == "bytes"
+
+
+def find(daemon: RunningDaemon, pid: int, size: int) -> Any:
+    """A process once it was looked at after it held so much: the look before may have come while it took that."""
+
+    def mine(listed: Any) -> Any:
+        return next((one for one in listed if one["pid"] == pid and one["rss_bytes"] >= size), None)
+
+    return mine(daemon.wait_for("/api/v1/processes", mine, 5.0))
+
+
+def test_a_real_child_is_found_with_its_unit_and_user(tmp_path: Path) -> None:
+    """512 MiB in a child: the right process, user, unit and container within one scan, beside the cgroup's figure.
+
+    Where this user may make no cgroups, the child is where it is, and the daemon must say the same as /proc.
+    """
+    identity = secrets.token_hex(32)
+    uid = 65534 if os.geteuid() == 0 else os.geteuid()
+    daemon_here = running_daemon(tmp_path, "--interval", "200ms", config=OFTEN)
+    with real_cgroup(f"memwatchd-test.slice/docker-{identity}.scope") as cgroups, daemon_here as daemon:
+        before = owners_of(daemon, "user")
+        with holder(512 * MIB, uid=uid, cgroups=cgroups) as pid:
+            process = find(daemon, pid, 512 * MIB)
+            units, containers, users = (owners_of(daemon, kind) for kind in ("unit", "container", "user"))
+            paths = Path(f"/proc/{pid}/cgroup").read_text()
+            page = daemon.get("/processes").text
+
+    user = getpwuid(uid).pw_name
+    assert process["user"] == user
+    assert 512 * MIB <= process["rss_bytes"] < 600 * MIB
+    assert process["footprint_bytes"] == process["rss_bytes"]
+    assert rss_of(users, user) - rss_of(before, user) >= 500 * MIB
+    assert (identity[:12] == process["container"]) == (identity in paths) == bool(cgroups)
+    if cgroups:
+        (container,) = (owner for owner in containers if owner["name"] == identity[:12])
+        (unit,) = (owner for owner in units if owner["name"] == f"docker-{identity}.scope")
+        assert container["processes"] == unit["processes"] == 1
+        assert 512 * MIB <= container["rss_bytes"] < 600 * MIB
+        assert 500 * MIB <= container["cgroup_bytes"] < 600 * MIB
+        assert container["cgroup_note"] is None
+        assert identity[:12] in page
+
+
+def owners_of(daemon: RunningDaemon, kind: str) -> Any:
+    return daemon.get(f"/api/v1/owners?by={kind}").json["owners"]
+
+
+def rss_of(owners: Any, name: str) -> int:
+    return sum(owner["rss_bytes"] for owner in owners if owner["name"] == name)
+
+
+def simulated(folder: Path, *, contained: bool = False, mount: str = "") -> tuple[str, ...]:
+    """A host with a container whose only process holds 512 MiB."""
+    procfs, root = folder / "proc", folder / "root"
+    identity = "c0ffee" * 10 + "beef"
+    cgroup = f"/kubepods.slice/kubepods-pod{'1a' * 16}.slice/cri-containerd-{identity}.scope"
+    (procfs / "self").mkdir(parents=True)
+    (procfs / "stat").write_text("btime 1700000000\n")
+    (procfs / "meminfo").write_text(
+        "MemTotal:       8388608 kB\nMemFree:        4194304 kB\nMemAvailable:   6291456 kB\n"
+        "AnonPages:      1048576 kB\nShmem:            1024 kB\nSUnreclaim:       1024 kB\n"
+    )
+    (procfs / "self/mountinfo").write_text(
+        f"30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n22 1 0:21 / /proc rw - proc proc {mount or 'rw'}\n"
+    )
+    (procfs / "self/cgroup").write_text("0::/system.slice/memwatchd.service\n")
+    if not contained and not mount:
+        add_process(procfs, stat_line(2, "kthreadd", rss=0, flags=0x208040))
+    pages = 512 * MIB // os.sysconf("SC_PAGE_SIZE")
+    status = b"Uid:\t1000\t1000\t1000\t1000\n"
+    add_process(procfs, stat_line(77, "serve", rss=pages), cgroup=f"0::{cgroup}\n".encode(), status=status)
+    counted = folder / "sys/fs/cgroup" / cgroup.lstrip("/")
+    counted.mkdir(parents=True)
+    (counted / "memory.current").write_text(f"{600 * MIB}\n")
+    (counted.parent / "memory.current").write_text(f"{700 * MIB}\n")
+    (root / "etc").mkdir(parents=True)
+    (root / "etc/passwd").write_text("ada:x:1000:1000::/home/ada:/bin/sh\n")
+    if contained:
+        (root / ".dockerenv").touch()
+    return (f"--procfs={procfs}", f"--sysfs={folder / 'sys'}", f"--rootfs={root}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "counted"),
+    [("container", "c0ffeec0ffee", 600 * MIB), ("pod", "1a" * 16, 700 * MIB), ("user", "ada", None)],
+)
+def test_a_container_on_a_simulated_host(kind: str, name: str, counted: int | None, tmp_path: Path) -> None:
+    """Container, pod and user of a process, with what the cgroup itself counts."""
+    with running_daemon(tmp_path, *simulated(tmp_path / "host"), config=OFTEN) as daemon:
+        (owner,) = daemon.wait_for(f"/api/v1/owners?by={kind}", lambda found: found["owners"])["owners"]
+
+    assert (owner["name"], owner["processes"], owner["rss_bytes"]) == (name, 1, 512 * MIB)
+    assert owner["cgroup_bytes"] == counted
+
+
+@pytest.mark.parametrize(
+    ("hiding", "says"),
+    [({"contained": True}, "--pid=host"), ({"mount": "rw,hidepid=invisible"}, "hidepid")],
+    ids=["container", "hidepid"],
+)
+def test_hidden_processes_give_a_partial_list(hiding: dict[str, Any], says: str, tmp_path: Path) -> None:
+    """In a container, and behind hidepid, everything that lists processes says that it is not all of them."""
+    with running_daemon(tmp_path, *simulated(tmp_path / "host", **hiding), config=OFTEN) as daemon:
+        snapshot = daemon.wait_for("/api/v1/snapshot", lambda found: found["processes"])
+        owners = daemon.get("/api/v1/owners").json
+        page = daemon.get("/processes").text
+
+    assert snapshot["process_scan"]["process_list"] == owners["process_list"] == "partial"
+    assert says in snapshot["process_scan"]["note"]
+    assert owners["note"] == snapshot["process_scan"]["note"]
+    assert says in page
+    assert "cannot be seen from here" in snapshot["pools"][0]["unattributed_note"]
+
+
+def test_hidden_holders_of_a_gpu_are_not_an_idle_gpu(tmp_path: Path) -> None:
+    """A GPU whose holders are outside this container: its list is partial, and what they hold is nobody's."""
+    host = host_of("container-hidden-pids", tmp_path)
+    with running_daemon(tmp_path, *host.roots, config=OFTEN, environ=host.environ) as daemon:
+        daemon.wait_until_ok("nvml")
+        snapshot = daemon.wait_for("/api/v1/snapshot", lambda found: found["processes"] and found["devices"])
+
+    assert snapshot["process_scan"]["process_list"] == snapshot["devices"][0]["process_list"] == "partial"
+    for pool in snapshot["pools"]:
+        assert pool["unattributed_bytes"] is None or "cannot be seen from here" in pool["unattributed_note"]
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("/api/v1/owners?by=cgroup", "'unit', 'container', 'pod', 'job' or 'user'"),
+        ("/api/v1/growth?since=yesterday", "since is 'yesterday'"),
+        ("/api/v1/growth?since=2999-01-01T00:00:00Z", "not in the past"),
+        ("/api/v1/growth?since=0s", "not in the past"),
+        ("/api/v1/growth?since=1e400", "since is '1e400'"),
+        ("/api/v1/growth?limit=0", "limit is '0'"),
+    ],
+)
+def test_bad_questions_get_a_sentence(path: str, says: str, tmp_path: Path) -> None:
+    """What cannot be answered is refused by name, with what would work."""
+    with running_daemon(tmp_path, *simulated(tmp_path / "host")) as daemon:
+        answer = daemon.get(path)
+
+    assert answer.status == 422
+    assert says in answer.json["detail"]
+
+
+def test_who_grew_through_the_daemon(tmp_path: Path) -> None:
+    """A process that began since then grew by all it holds, and stands first."""
+    with running_daemon(tmp_path, "--interval", "200ms", config=OFTEN) as daemon, holder(700 * MIB) as pid:
+        answer = daemon.wait_for(
+            "/api/v1/growth?since=1h&limit=1000",
+            lambda found: any(one["pid"] == pid for one in found["processes"]),
+            20.0,
+        )
+
+    mine = next(one for one in answer["processes"] if one["pid"] == pid)
+    assert mine["grown_bytes"] == mine["to_bytes"] >= 700 * MIB
+    assert mine["whole"] is True
+    assert answer["processes"] == sorted(answer["processes"], key=lambda one: (-one["grown_bytes"], one["pid"]))
+    assert answer["suspects"] == []

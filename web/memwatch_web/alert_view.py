@@ -1,0 +1,142 @@
+"""Alerts, silences and receivers as faces show them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memwatch.alerts import Watch
+from memwatch.conditions import SEVERITY
+from memwatch.events import Event
+from memwatch.monitor import Monitor
+from memwatch.silences import Silence, is_silenced
+from memwatch.snapshot import Reason
+from memwatch_web.alerting import Alerting
+from memwatch_web.as_json import Json, rfc3339
+
+LATEST_EVENTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class AlertRow:
+    """An alert that fires or is about to."""
+
+    target: str
+    rule: str
+    severity: str
+    state: str
+    since_unix: float | None
+    silenced: bool
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverRow:
+    """How telling one receiver goes."""
+
+    name: str
+    kind: str
+    title: str
+    events: tuple[str, ...]
+    targets: tuple[str, ...]
+    disabled: bool
+    pending: int
+    outcomes: dict[str, int]
+    failure: str
+    next_attempt_seconds: float | None
+    last_delivered_unix: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class AlertView:
+    """All that is known of alerts at one moment."""
+
+    alerts: Sequence[AlertRow] = ()
+    silences: Sequence[Silence] = ()
+    receivers: Sequence[ReceiverRow] = ()
+    events: Sequence[Event] = ()
+    durable: bool = False
+    disk_errors: int = 0
+
+
+def view_of(monitor: Monitor, alerting: Alerting) -> AlertView:
+    return AlertView(
+        alert_rows(monitor),
+        alerting.silences(),
+        receiver_rows(alerting),
+        [event for event in monitor.events.latest(200) if event.kind == "alert"][:LATEST_EVENTS],
+        alerting.outbox.durable,
+        alerting.outbox.errors,
+    )
+
+
+def alert_rows(monitor: Monitor) -> list[AlertRow]:
+    unix = monitor.moment().wall
+    return [
+        AlertRow(
+            target=target,
+            rule=rule,
+            severity=SEVERITY[rule],
+            state="firing" if watch.firing else "pending",
+            since_unix=watch.started_unix if watch.firing else None,
+            silenced=is_silenced(monitor.silences, rule, target, unix),
+            reasons=watch.reasons,
+        )
+        for (rule, target), watch in monitor.watches.items()
+        if is_shown(watch)
+    ]
+
+
+def is_shown(watch: Watch) -> bool:
+    return watch.firing or watch.pending
+
+
+def receiver_rows(alerting: Alerting) -> list[ReceiverRow]:
+    rows = []
+    for receiver in alerting.receivers:
+        status, wanted = receiver.status(), receiver.subscription
+        rows.append(
+            ReceiverRow(
+                name=receiver.name,
+                kind=receiver.channel.kind,
+                title=receiver.channel.title,
+                events=tuple(sorted(wanted.events)),
+                targets=tuple(sorted(wanted.targets)),
+                disabled=status.disabled,
+                pending=receiver.pending(),
+                outcomes=dict(receiver.counts()),
+                failure=status.failure,
+                next_attempt_seconds=status.next_attempt_seconds,
+                last_delivered_unix=status.last_delivered_unix,
+            )
+        )
+    return rows
+
+
+def alert_json(row: AlertRow) -> Json:
+    return {
+        "target": row.target,
+        "rule": row.rule,
+        "severity": row.severity,
+        "state": row.state,
+        "since": None if row.since_unix is None else rfc3339(row.since_unix),
+        "since_unix": row.since_unix,
+        "silenced": row.silenced,
+        "reasons": [{"signal": why.signal, "text": why.text} for why in row.reasons],
+    }
+
+
+def silence_json(silence: Silence) -> Json:
+    return {
+        "id": silence.id,
+        "event": silence.event,
+        "target": silence.target,
+        "until": rfc3339(silence.until_unix),
+        "until_unix": silence.until_unix,
+        "created_unix": silence.created_unix,
+        "comment": silence.comment,
+    }
+
+
+def receiver_json(row: ReceiverRow) -> Json:
+    return {name: getattr(row, name) for name in ReceiverRow.__slots__ if name != "title"}

@@ -1,0 +1,174 @@
+"""Tells receivers what is to be told, keeps what must survive a restart, and answers for all of it."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+
+from memwatch.alerts import Notice
+from memwatch.alertstate import (
+    BadState,
+    silences_from_bytes,
+    silences_to_bytes,
+    watches_from_bytes,
+    watches_to_bytes,
+)
+from memwatch.monitor import Monitor, new_notice_id
+from memwatch.outbox.outbox import Box, Draft, Outbox
+from memwatch.outbox.queue import Kind
+from memwatch.silences import SILENCES_MOST, Silence, in_force
+from memwatch.snapshot import Reason, Snapshot
+from memwatch_web.delivery import Receiver, close_all
+from memwatch_web.options import OutboxFigures
+from memwatch_web.webhooks import cut
+
+log = logging.getLogger(__name__)
+
+WATCHES, SILENCES = "watches", "silences"
+# Part of the time to stop in that belongs to receivers; the rest is the disk's.
+RECEIVERS_PART = 0.75
+
+
+class TooMany(Exception):
+    """There are as many silences as there may be."""
+
+
+class Alerting:
+    """Everything about alerts that is not a rule. `recovered` counts files that had to be begun anew."""
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        outbox: Outbox,
+        receivers: Sequence[Receiver] = (),
+        dashboard_url: Callable[[], str | None] = lambda: None,
+        recovered: int = 0,
+    ) -> None:
+        self.receivers = tuple(receivers)
+        self.outbox = outbox
+        self.recovered = recovered
+        self._monitor = monitor
+        self._dashboard_url = dashboard_url
+
+    def restore(self) -> None:
+        """Take up alerts and silences where an earlier daemon left them. Before the first tick."""
+        moment, values = self._monitor.moment(), self.outbox.values
+        if self._monitor.identity.simulated:
+            return
+        try:
+            if WATCHES in values:
+                found = watches_from_bytes(values[WATCHES], moment, self._monitor.identity.boot_id)
+                rules = self._monitor.rules.alerts.events
+                self._monitor.watches = {key: watch for key, watch in found.items() if key[0] in rules}
+            if SILENCES in values:
+                self._monitor.silences = silences_from_bytes(values[SILENCES], moment.wall)
+        except BadState as error:
+            log.warning("the state of alerts cannot be read and begins anew: %s", error)
+
+    def start(self) -> None:
+        self.outbox.start()
+        for receiver in self.receivers:
+            receiver.start()
+
+    def tell(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
+        """After every tick: put what is new on its way, together with the state that it follows from.
+
+        A simulated machine gets nobody out of bed, and leaves no state for a real one.
+        """
+        if snapshot.simulated:
+            return
+        try:
+            self._tell(snapshot, notices)
+        except MemoryError:
+            self._monitor.own.give_up_spare()
+            self._tell(snapshot, notices)
+
+    def test(self) -> list[str]:
+        """Send every receiver a message that says that nothing is wrong; the names of those who are told."""
+        snapshot = self._monitor.latest
+        if snapshot is not None:
+            drafts = self._drafts(notice_of_test(), snapshot, self.receivers)
+            self.outbox.put(drafts, {})
+        return [receiver.name for receiver in self.receivers]
+
+    def outbox_figures(self) -> OutboxFigures:
+        return OutboxFigures(self.outbox.durable, self.outbox.errors, self.recovered)
+
+    def silences(self) -> tuple[Silence, ...]:
+        return in_force(self._monitor.silences, time.time())
+
+    def silence(self, seconds: float, event: str | None, target: str | None, comment: str) -> Silence:
+        """Tell nobody of such alerts for so long. Raises TooMany."""
+        now = time.time()
+        if len(self.silences()) >= SILENCES_MOST:
+            raise TooMany
+        made = Silence(f"sil_{secrets.token_hex(6)}", now + seconds, now, event, target, comment)
+        self._use_silences((*self.silences(), made))
+        return made
+
+    def end_silence(self, silence_id: str) -> bool:
+        """False where there is none of that id."""
+        left = tuple(one for one in self.silences() if one.id != silence_id)
+        found = len(left) < len(self.silences())
+        self._use_silences(left)
+        return found
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Stop within `timeout` seconds; what is not delivered stays in the outbox."""
+        close_all(self.receivers, timeout * RECEIVERS_PART)
+        self.outbox.close(timeout * (1 - RECEIVERS_PART))
+        for receiver in self.receivers:
+            if receiver.pending():
+                fate = "kept for the next start" if self.outbox.durable else "lost"
+                log.warning("%s: messages not delivered: %d, %s", receiver.channel.title, receiver.pending(), fate)
+
+    def _tell(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
+        drafts: list[tuple[Box, Draft]] = []
+        for notice in notices:
+            wanting = [one for one in self.receivers if one.subscription.wants(notice)]
+            drafts += self._drafts(notice, snapshot, wanting)
+        state = watches_to_bytes(self._monitor.watches, self._monitor.moment(), snapshot.boot_id)
+        if drafts or self.outbox.values.get(WATCHES) != state:
+            self.outbox.put(drafts, {WATCHES: state}, urgent=bool(drafts))
+
+    def _drafts(self, notice: Notice, snapshot: Snapshot, wanting: Sequence[Receiver]) -> list[tuple[Box, Draft]]:
+        """The notice as each sort of receiver takes it, made once for each sort."""
+        bodies: dict[str, bytes] = {}
+        drafts = []
+        for receiver in wanting:
+            channel = receiver.channel
+            if channel.kind not in bodies:
+                bodies[channel.kind] = channel.body(notice, snapshot, self._dashboard_url())
+            drafts.append(
+                (receiver.box, Draft(notice.id, cut(notice.alert, 300), kind_of(notice), bodies[channel.kind]))
+            )
+        return drafts
+
+    def _use_silences(self, silences: tuple[Silence, ...]) -> None:
+        self._monitor.silences = silences
+        self.outbox.put((), {SILENCES: silences_to_bytes(silences)})
+
+
+def kind_of(notice: Notice) -> Kind:
+    if notice.fact:
+        return Kind.FACT
+    return Kind.FIRING if notice.firing else Kind.RESOLVED
+
+
+def notice_of_test() -> Notice:
+    """A message to see whether messages arrive."""
+    return Notice(
+        id=new_notice_id(),
+        event="test",
+        unix=time.time(),
+        target="test",
+        level=None,
+        previous=None,
+        reasons=(Reason("test", "a test message: nothing is wrong"),),
+        firing=True,
+        rule="test",
+        severity="info",
+        fact=True,
+    )

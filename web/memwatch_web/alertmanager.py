@@ -1,0 +1,82 @@
+"""Alertmanager as a receiver: alerts are posted to /api/v2/alerts, and again while they fire: it forgets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from memwatch.alerts import Notice
+from memwatch.snapshot import Snapshot
+from memwatch_web.as_json import Json, rfc3339, to_bytes
+from memwatch_web.telling import text_of, title_of
+from memwatch_web.webhook_post import Answer, Poster
+from memwatch_web.webhooks import Endpoint, cut
+
+PATH = "/api/v2/alerts"
+HEADERS = {"Content-Type": "application/json"}
+LABEL_LENGTH = 256
+# How long Alertmanager shows what happened and has no end of its own: its own resolve_timeout.
+FACT_SECONDS = 300.0
+
+
+class AlertmanagerChannel:
+    """Alertmanager's own API. It drops a firing alert 5 minutes after it was last told of it."""
+
+    kind = "alertmanager"
+
+    def __init__(self, name: str, endpoint: Endpoint, poster: Poster, repeat_seconds: float = 60.0) -> None:
+        self.title = f"alertmanager {name} ({endpoint.origin})"
+        self.repeat_seconds = repeat_seconds
+        self._poster = poster
+
+    def prepare(self) -> None:
+        self._poster.prepare()
+
+    def body(self, notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
+        return to_bytes([alert_json(notice, snapshot, dashboard_url)])
+
+    def send(self, message_id: str, body: bytes) -> Answer:  # noqa: ARG002  its labels are its identity
+        return self._poster.post(HEADERS, body)
+
+    def send_again(self, bodies: Sequence[bytes]) -> Answer:
+        return self._poster.post(HEADERS, b"[" + b",".join(body[1:-1] for body in bodies) + b"]")
+
+    def abort(self) -> None:
+        self._poster.abort()
+
+
+def alerts_endpoint(base: Endpoint) -> Endpoint:
+    """Where to post, from the address under which Alertmanager's page is found."""
+    return base if base.path.endswith(PATH) else replace(base, path=base.path.rstrip("/") + PATH)
+
+
+def alert_json(notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> Json:
+    """One alert. Its labels are the same when it fires and when it is over: Alertmanager knows it by them."""
+    started = notice.started_unix or notice.unix
+    alert = {
+        "labels": {
+            "alertname": alert_name(notice.rule),
+            "instance": cut(snapshot.host, LABEL_LENGTH),
+            "job": "memwatchd",
+            "target": cut(notice.target, LABEL_LENGTH),
+            "severity": notice.severity,
+        },
+        "annotations": {
+            "summary": title_of(notice, snapshot),
+            "description": text_of(notice, snapshot, None),
+        },
+        "startsAt": rfc3339(started),
+    }
+    if notice.fact:
+        alert["endsAt"] = rfc3339(started + FACT_SECONDS)
+    elif not notice.firing:
+        # An end before the beginning is refused; a clock that was set back would make one.
+        alert["endsAt"] = rfc3339(max(notice.unix, started + 0.001))
+    if dashboard_url:
+        alert["generatorURL"] = dashboard_url
+    return alert
+
+
+def alert_name(rule: str) -> str:
+    """pressure.critical is MemwatchPressureCritical."""
+    return "Memwatch" + "".join(part.capitalize() for part in rule.replace(".", "_").split("_"))

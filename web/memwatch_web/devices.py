@@ -1,0 +1,101 @@
+"""What the page about GPUs shows of each, taken from all over a snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memwatch.model import Absent, Bytes, Device, Process
+from memwatch.snapshot import Snapshot
+
+MOST_HOLDERS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A pool or share that belongs to a device, or that it allocates from. `size_bytes` is a share's limit."""
+
+    label: str
+    relation: str | None
+    used_bytes: Bytes
+    size_bytes: Bytes
+    is_allocated_from: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process and what it holds of one device, in all of its places."""
+
+    process: Process
+    held_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A kind of error that the driver counts; when it was last seen, if that is known."""
+
+    kind: str
+    count: int
+    seen_unix: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One device with its places, the largest holders of them and its errors."""
+
+    device: Device
+    places: tuple[Place, ...]
+    holders: tuple[Holder, ...]
+    more_holders: int
+    faults: tuple[Fault, ...]
+
+
+def entries_of(snapshot: Snapshot) -> tuple[Entry, ...]:
+    return tuple(_entry(snapshot, device) for device in snapshot.devices)
+
+
+def _entry(snapshot: Snapshot, device: Device) -> Entry:
+    ids = _places_of(snapshot, device)
+    holders = sorted(_holders(snapshot, ids), key=lambda one: (-one.held_bytes, one.process.pid))
+    faults = tuple(
+        Fault(kind, count, device.errors_seen_unix.get(kind)) for kind, count in sorted(device.errors.items())
+    )
+    shown = tuple(holders[:MOST_HOLDERS])
+    return Entry(device, tuple(_places(snapshot, device, ids)), shown, len(holders) - len(shown), faults)
+
+
+def _places_of(snapshot: Snapshot, device: Device) -> set[str]:
+    """The pools and shares it allocates from, the shares that name it, and a pool that has its id."""
+    named = {share.id for share in snapshot.shares if share.device == device.id}
+    own = {pool.id for pool in snapshot.pools if pool.id == device.id}
+    return {*device.allocates_from, *named, *own}
+
+
+def _places(snapshot: Snapshot, device: Device, ids: set[str]) -> list[Place]:
+    pools = [
+        Place(pool.label, None, pool.used_bytes, pool.size_bytes, pool.id in device.allocates_from)
+        for pool in snapshot.pools
+        if pool.id in ids
+    ]
+    shares = [
+        Place(
+            share.label,
+            snapshot.relation(share),
+            share.used_bytes,
+            share.limit_bytes,
+            share.id in device.allocates_from,
+        )
+        for share in snapshot.shares
+        if share.id in ids
+    ]
+    return pools + shares
+
+
+def _holders(snapshot: Snapshot, ids: set[str]) -> list[Holder]:
+    """A process' bytes are told in one place each, so they may be added up."""
+    found = []
+    for process in snapshot.processes:
+        sizes = (size for place, size in process.device_bytes.items() if place in ids)
+        held = sum(size for size in sizes if not isinstance(size, Absent))
+        if held:
+            found.append(Holder(process, held))
+    return found

@@ -1,0 +1,132 @@
+"""A snapshot from its JSON: the way back from `as_json`, for recordings. Whatever is not a snapshot is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, NoReturn, Union, cast, get_args, get_origin, get_type_hints
+
+import orjson
+
+from memwatch.model import Absent, Content
+from memwatch.snapshot import Level, Snapshot
+
+Build = Callable[[Any], Any]
+
+
+class NotASnapshot(ValueError):
+    """JSON that does not hold a snapshot; says what is wrong with it."""
+
+
+def snapshot_from(line: bytes) -> Snapshot:
+    """The snapshot of `/api/v1/snapshot`. Its `monotonic` is its wall clock time: JSON has no other."""
+    try:
+        found = orjson.loads(line)
+        if not isinstance(found, dict) or found.get("schema") != 1:
+            raise NotASnapshot("it has no schema 1")
+        found["monotonic"] = found.get("unix")
+        return cast(Snapshot, _builder(cast(Hashable, Snapshot))(found))
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
+        raise NotASnapshot(f"not a snapshot: {str(error)[:200]}") from None
+
+
+@cache
+def _builder(kind: Any) -> Build:  # noqa: ANN401  a type, or what typing makes of several
+    origin = get_origin(kind)
+    if origin in (Union, UnionType):
+        return _of_union([one for one in get_args(kind) if one is not Absent])
+    if origin is Literal:
+        return _one_of(frozenset(get_args(kind)), kind)
+    if origin is tuple:
+        return _of_tuple(get_args(kind)[0])
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _of_mapping(get_args(kind)[1])
+    if is_dataclass(kind):
+        return _of_record(kind)
+    if kind is Level:
+        return lambda value: Level[str(value).upper()]
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind
+    if kind is float:
+        return lambda value: float(value) if type(value) in (int, float) else _refuse(value, kind)
+    if kind is type(None):
+        return lambda value: None if value is None else _refuse(value, kind)
+    return lambda value: value if type(value) is kind else _refuse(value, kind)
+
+
+def _of_union(kinds: list[Any]) -> Build:
+    builders = [_builder(kind) for kind in kinds]
+
+    def build(value: Any) -> Any:  # noqa: ANN401
+        for one in builders[:-1]:
+            with suppress(TypeError, KeyError, ValueError):
+                return one(value)
+        return builders[-1](value)
+
+    return build
+
+
+def _one_of(words: frozenset[Any], kind: Any) -> Build:  # noqa: ANN401
+    return lambda value: value if value in words else _refuse(value, kind)
+
+
+def _of_tuple(kind: Any) -> Build:  # noqa: ANN401
+    part = _builder(kind)
+
+    def build(value: Any) -> Any:  # noqa: ANN401
+        if kind is Content and isinstance(value, dict):
+            return tuple(Content(name.removesuffix("_bytes"), size) for name, size in value.items())
+        return tuple([part(one) for one in value]) if type(value) is list else _refuse(value, kind)
+
+    return build
+
+
+def _of_mapping(kind: Any) -> Build:  # noqa: ANN401
+    part = _builder(kind)
+
+    def build(value: Any) -> Any:  # noqa: ANN401
+        if type(value) is not dict:
+            _refuse(value, kind)
+        absent = _absent_in(value)
+        plain = {name: part(one) for name, one in value.items() if name not in absent and name != "absent"}
+        return plain | absent
+
+    return build
+
+
+def _of_record(kind: Any) -> Build:  # noqa: ANN401
+    hints = get_type_hints(kind)
+    parts = [(one.name, _builder(hints[one.name]), _has_default(one)) for one in fields(kind)]
+
+    def build(value: Any) -> Any:  # noqa: ANN401
+        if type(value) is not dict:
+            _refuse(value, kind)
+        absent = _absent_in(value)
+        found = {}
+        for name, one, optional in parts:
+            if name in absent:
+                found[name] = absent[name]
+            elif name in value:
+                found[name] = one(value[name])
+            elif not optional:
+                raise KeyError(f"{kind.__name__} without {name}")
+        return kind(**found)
+
+    return build
+
+
+def _has_default(one: Any) -> bool:  # noqa: ANN401
+    return one.default is not MISSING or one.default_factory is not MISSING
+
+
+def _absent_in(value: dict[str, Any]) -> dict[str, Absent]:
+    reasons = value.get("absent")
+    return {name: Absent(reason) for name, reason in reasons.items()} if isinstance(reasons, dict) else {}
+
+
+def _refuse(value: Any, kind: Any) -> NoReturn:  # noqa: ANN401
+    raise TypeError(f"{value!r:.60} is not {kind}")

@@ -1,0 +1,87 @@
+"""Who holds memory, beyond the single process, as the page shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from memwatch.growth import Grown, Growth
+from memwatch.leaks import Suspect
+from memwatch.model import Bytes
+from memwatch.owners import OwnerKind, Total, totals_of
+from memwatch.remainder import HELD_BY_PROCESSES, causes_of, rest_of
+from memwatch.snapshot import Snapshot
+
+HEADINGS: Mapping[OwnerKind, str] = {
+    "container": "Containers",
+    "pod": "Kubernetes pods",
+    "job": "Slurm jobs",
+    "unit": "systemd units",
+    "user": "Users",
+}
+GROWTH_SECONDS = 600.0
+MOST_GROWN, MOST_OWNERS = 10, 20
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """The owners of one kind, largest first, with the word that stands above them."""
+
+    kind: OwnerKind
+    heading: str
+    totals: tuple[Total, ...]
+    has_figures: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Risen:
+    """A process that grew, and what it grew by in each window."""
+
+    grown: Grown
+    windows: Mapping[str, Bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What nobody holds of a pool or of a device's share, and what that usually is."""
+
+    id: str
+    label: str
+    used_bytes: Bytes
+    unattributed_bytes: Bytes
+    causes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """Who holds memory, beyond the single process."""
+
+    owned: tuple[Owned, ...]
+    risen: tuple[Risen, ...]
+    suspects: tuple[Suspect, ...]
+    rests: tuple[Rest, ...]
+
+
+def who_of(snapshot: Snapshot, growth: Growth) -> Who:
+    start = growth.boottime - GROWTH_SECONDS
+    grown = [one for one in growth.since(start, snapshot.unix - GROWTH_SECONDS) if one.grown_bytes > 0]
+    return Who(
+        tuple(owned for kind in HEADINGS if (owned := _owned(snapshot, kind)).totals),
+        tuple(Risen(one, growth.of(one.process)) for one in grown[:MOST_GROWN]),
+        tuple(growth.suspects()),
+        tuple(_rests(snapshot)),
+    )
+
+
+def _rests(snapshot: Snapshot) -> Iterator[Rest]:
+    for pool in snapshot.pools:
+        yield Rest(pool.id, pool.label, pool.used_bytes, pool.unattributed_bytes, causes_of(pool, snapshot))
+    for share in snapshot.shares:
+        if share.kind in HELD_BY_PROCESSES:
+            yield Rest(share.id, snapshot.relation(share), share.used_bytes, rest_of(share, snapshot))
+
+
+def _owned(snapshot: Snapshot, kind: OwnerKind) -> Owned:
+    totals = totals_of(snapshot.owners, snapshot.processes, kind)
+    figures = any(total.cgroup_bytes is not None for total in totals)
+    return Owned(kind, HEADINGS[kind], tuple(totals[:MOST_OWNERS]), figures)
