@@ -244,7 +244,10 @@ def test_what_is_in_force_is_shown_without_secrets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('[web.auth]\nbearer_token = "hunter2hunter2hunter2"', "is not file:/PATH, credential:NAME or env:NAME of a token"),
+        (
+            '[web.auth]\nbearer_token = "hunter2hunter2hunter2"',
+            "is not file:/PATH, credential:NAME or env:NAME",
+        ),
         ('[web.auth]\nbearer_token = "env:NOWHERE"', "names the environment variable NOWHERE, which is not set"),
         ('[web.auth]\nbearer_token = "file:/nonexistent/token"', "cannot be read (No such file or directory)"),
         ('[web.auth.users]\nada = "hunter2hunter2hunter2"', "is not a bcrypt hash with a cost of 4 to 16"),
