@@ -71,9 +71,10 @@ deb: $(VENV)/.test
 	$(BIN)/python distribution/deb.py $(DEB_ARGS)
 
 test-system: deb
-	@sh tests/tools/need.sh systemd-container debootstrap
+	@sh tests/tools/need.sh systemd-container debootstrap user-mode-linux
 	$(BIN)/python -m pytest -o python_files='check_*.py' -p no:cacheprovider --confcutdir=tests/system tests/system \
 		$(SYSTEM_ARGS)
+	$(BIN)/python tests/system/vm.py
 
 audit: $(VENV)/.test
 	$(BIN)/python -m pip --quiet --disable-pip-version-check install --group audit

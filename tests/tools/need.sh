@@ -7,6 +7,7 @@ program_of() {
     chromium) command -v chromium || command -v chromium-browser || command -v google-chrome ;;
     procps) command -v free ;;
     systemd) command -v systemd-analyze ;;
+    user-mode-linux) command -v linux.uml ;;
     systemd-container) command -v systemd-nspawn ;;
     libc6-dev) [ -e /usr/include/stdio.h ] && echo here ;;
     pocl-opencl-icd) ls /etc/OpenCL/vendors/pocl*.icd ;;
