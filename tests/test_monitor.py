@@ -16,6 +16,7 @@ from memwatch.kernel_log import DriverError, KernelLog, OomKill
 from memwatch.monitor import Identity, Monitor, Rules
 from memwatch.sampler import Sampler
 from memwatch.snapshot import Kernel, Level, Snapshot
+from memwatch.ticks import KeptTick, KeptTicks
 
 QUICK = Rules(interval_seconds=0.01)
 
@@ -233,6 +234,25 @@ def test_running_out_of_memory_costs_one_tick(caplog: pytest.LogCaptureFixture) 
 
     assert ticks == [1, 2, 3]
     assert "out of memory in a tick; it was left out" in caplog.messages
+
+
+def test_what_cannot_be_remembered_is_still_shown() -> None:
+    """Memory is too short to keep a tick: everybody who asks gets it, and listeners hear of it."""
+
+    class Full(KeptTicks):
+        def add(self, tick: KeptTick) -> None:
+            raise MemoryError(tick)
+
+    heard: list[int] = []
+    monitor = monitor_of(calm(), FakeClock())
+    monitor.ticks = Full()
+    monitor.listeners.append(lambda snapshot, _: heard.append(snapshot.seq))
+
+    with pytest.raises(MemoryError):
+        monitor.tick()
+
+    assert monitor.latest is not None
+    assert heard == [monitor.latest.seq] == [1]
 
 
 def test_a_pause_is_told_and_not_caught_up_with() -> None:

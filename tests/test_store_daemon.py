@@ -91,6 +91,22 @@ def test_last_words_are_as_documented_and_gone_after_a_clean_stop(tmp_path: Path
     assert str(tmp_path / "state") in about
 
 
+def test_killed_as_soon_as_it_started_it_says_so(tmp_path: Path, host: list[str]) -> None:
+    """A calm run that ended before its first batch has no samples, and its end is told all the same."""
+    meminfo = Path(host[1]) / "meminfo"
+    meminfo.write_text(CRITICAL.replace("MemAvailable:     300000", "MemAvailable:   15000000"))
+    with running_daemon(tmp_path, *host) as daemon:
+        kill(daemon)
+    with running_daemon(tmp_path, *host) as daemon:
+        words, page = daemon.get("/api/v1/last-words").json, daemon.get("/last-words").text
+        overview = daemon.get("/").text
+
+    assert (words["samples"], words["last"]) == ([], None)
+    assert "it had just started, at 20" in words["text"]
+    assert words["text"] in page
+    assert "did not end cleanly" in overview
+
+
 def test_without_a_state_folder_it_says_how_to_get_one(tmp_path: Path, host: list[str]) -> None:
     """404 with the option that helps, and no metric of a file that is not there."""
     with running_daemon(tmp_path, *host[:4]) as daemon:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import isnan
@@ -52,7 +52,7 @@ class History:
             for finer, coarser in zip(self.tiers, self.tiers[1:], strict=False):
                 roll_up(finer, coarser)
 
-    def restore(self, past: Sequence[Sequence[Strip]]) -> tuple[int, ...]:
+    def restore(self, past: Sequence[Iterable[Strip]]) -> tuple[int, ...]:
         """Put in what was before this start, a list for each tier, oldest first; make of it what is missing.
 
         Returns for each tier the number of the row after those that were put in.
@@ -113,7 +113,9 @@ class History:
             return ring.strip(number, ring.added), ring.added
 
     def resized(self, lengths: Sequence[Length]) -> History:
-        """Another size with the same past, as much of it as fits."""
+        """The same past in other lengths, as much of it as fits; this history itself where they are the same."""
+        if [tier.length for tier in self.tiers] == list(lengths):
+            return self
         other = History(lengths)
         with self._lock:
             other.tiers = [tier.resized(length) for tier, length in zip(self.tiers, lengths, strict=True)]

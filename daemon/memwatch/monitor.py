@@ -121,9 +121,9 @@ class Monitor:
         self._before: Moment | None = None
         self._complaint = ""
         self._seq = 0
+        self._remembered_by = rules
         self._events_seen = 0
         self._untold: tuple[Notice, ...] = ()
-        self._lengths = rules.lengths
 
     @property
     def simulated(self) -> bool:
@@ -168,10 +168,13 @@ class Monitor:
         self._story.tell(self.latest, snapshot, kills)
         self._story.suspected(now.wall, self.growth.add(now.boottime, snapshot.processes, rules.leaks))
         self._alert(now, snapshot, rules.alerts)
-        self._remember(now, snapshot)
-        self.own.tick_duration_seconds = self._clock.monotonic() - now.monotonic
-        self.latest = snapshot
-        self._tell(snapshot)
+        try:
+            self._remember(now, snapshot)
+        finally:
+            # Memory may be too short to remember a tick; whoever asks gets it all the same.
+            self.own.tick_duration_seconds = self._clock.monotonic() - now.monotonic
+            self.latest = snapshot
+            self._tell(snapshot)
         return snapshot
 
     def moment(self) -> Moment:
@@ -321,10 +324,9 @@ class Monitor:
         )
 
     def _remember(self, now: Moment, snapshot: Snapshot) -> None:
-        lengths = self.rules.lengths
-        if lengths != self._lengths:
-            self.history = self.history.resized(lengths)
-            self._lengths = lengths
+        if self.rules is not self._remembered_by:
+            self._remembered_by = self.rules
+            self.history = self.history.resized(self.rules.lengths)
         figures = figures_of(snapshot)
         self._interval.add(snapshot, figures)
         worst = self._interval.worst or snapshot

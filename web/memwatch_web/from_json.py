@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
 from types import UnionType
@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn, Union, cast, get_args, get_origin, ge
 
 import orjson
 
-from memwatch.model import Absent, Content
+from memwatch.model import Absent, Content, Process
 from memwatch.snapshot import Level, Snapshot
 
 Build = Callable[[Any], Any]
@@ -29,9 +29,25 @@ def snapshot_from(line: bytes) -> Snapshot:
         if not isinstance(found, dict) or found.get("schema") != 1:
             raise NotASnapshot("it has no schema 1")
         found["monotonic"] = found.get("unix")
-        return cast(Snapshot, _builder(cast(Hashable, Snapshot))(found))
+        snapshot = cast(Snapshot, _builder(cast(Hashable, Snapshot))(found))
+        return _with_derived(snapshot, found.get("processes") or [])
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
         raise NotASnapshot(f"not a snapshot: {str(error)[:200]}") from None
+
+
+def _with_derived(snapshot: Snapshot, listed: list[dict[str, Any]]) -> Snapshot:
+    """What JSON has under names of its own: the range of a footprint, and names of containers."""
+    ranged = tuple(_ranged(process, one) for process, one in zip(snapshot.processes, listed, strict=True))
+    names = {str(one["container"]): str(one["container_name"]) for one in listed if one.get("container_name")}
+    return replace(snapshot, processes=ranged, container_names=names)
+
+
+def _ranged(process: Process, listed: dict[str, Any]) -> Process:
+    low, high = listed.get("footprint_low_bytes"), listed.get("footprint_high_bytes")
+    if type(low) is not int or not isinstance(process.footprint_bytes, Absent):
+        return process
+    reason = _absent_in(listed).get("footprint_high_bytes", Absent.NOT_AVAILABLE)
+    return replace(process, footprint_range=(low, high if type(high) is int else reason))
 
 
 @cache

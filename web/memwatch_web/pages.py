@@ -99,7 +99,7 @@ class Pages:
     def last_words(self, words: LastWords | None, simulated: bool = False) -> bytes:
         """The final two minutes of the run before this one."""
         template = self._environment.get_template("last-words.html")
-        picture = picture_of(words) if words else None
+        picture = picture_of(words) if words and words.samples else None
         return template.render(page="last-words", words=words, picture=picture, simulated=simulated).encode()
 
     def _context(self, name: str, snapshot: Snapshot) -> dict[str, Any]:

@@ -23,9 +23,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class LastWords:
-    """`unix` is the time of the last sample. `last` is the last tick of which is known who held the memory.
+    """`unix` is the time of the last sample, or of the start where there is none yet.
 
-    `machine_restarted`: another boot has begun since; otherwise only memwatchd ended.
+    `last` is the last tick of which is known who held the memory. `machine_restarted`: another boot has begun
+    since; otherwise only memwatchd ended.
     """
 
     unix: float
@@ -38,18 +39,25 @@ class LastWords:
         """What happened, in words."""
         what = "the machine went down" if self.machine_restarted else "memwatchd ended"
         when = datetime.fromtimestamp(self.unix, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        if not self.samples:
+            return f"unclean shutdown: {what} without a word; it had just started, at {when}"
         worst = self.last.worst if self.last else None
         how = f", {worst.label} {worst.word} ({worst.ratio:.1%} used)" if worst else ""
         return f"unclean shutdown: {what} without a word; last sample {when}{how}"
 
 
-def last_words(ticks: Sequence[Tick], rows: Sequence[Sample], machine_restarted: bool) -> LastWords | None:
-    """The last two minutes of these: ticks as they came, and rows where there was no reason to write each tick."""
+def last_words(
+    ticks: Sequence[Tick], rows: Sequence[Sample], written_unix: float, machine_restarted: bool
+) -> LastWords:
+    """The last two minutes of these: ticks as they came, and rows where there was no reason to write each tick.
+
+    `written_unix` is when the last record of any kind was written.
+    """
     told = [Sample(tick.boottime, tick.unix, tick.figures) for tick in ticks if tick.figures]
     seconds = {int(one.boottime) for one in told}
     samples = sorted([*told, *(row for row in rows if int(row.boottime) not in seconds)], key=_boottime)
     if not samples:
-        return None
+        return LastWords(written_unix, machine_restarted, (), None)
     end = samples[-1]
     final = tuple(one for one in samples if one.boottime >= end.boottime - LAST_SECONDS)
     last = max(ticks, key=lambda tick: tick.boottime, default=None)

@@ -98,7 +98,7 @@ class Keeper:
                 self._wait_for_write()
             self._was_urgent = urgent
 
-    def stop(self, seconds: float = 3.0) -> None:
+    def stop(self, seconds: float = 0.7) -> None:
         """Write what there is and that this run ended well. Not waited for longer than this."""
         with self._changed:
             self._stopping = True

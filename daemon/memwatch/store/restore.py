@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from memwatch.history import History
@@ -58,7 +58,7 @@ def restore(shelf: Shelf, history: History, ticks: KeptTicks, now: Stamp) -> Res
     """Fill `history` and `ticks` with what the files hold."""
     shifts, reader = shifts_of(shelf.stamps, now), Reader(shelf)
     past = [
-        _strips_of(reader, name, shelf.records(name, ROWS), tier.rows, shifts)
+        _strips_of(reader, name, shelf.records(name, ROWS), tier.length.seconds, shifts)
         for name, tier in zip(TIERS, history.tiers, strict=True)
     ]
     next_rows = history.restore(past)
@@ -69,19 +69,15 @@ def restore(shelf: Shelf, history: History, ticks: KeptTicks, now: Stamp) -> Res
 
 
 def _strips_of(
-    reader: Reader, name: str, records: Sequence[Record], rows: int, shifts: Mapping[bytes, float]
-) -> list[Strip]:
-    """The newest strips that fill a tier, oldest first, on the time line of now."""
-    found: list[Strip] = []
-    for record in reversed(records):
-        if rows <= 0:
-            break
-        entry = reader.rows(name, record)
+    reader: Reader, name: str, records: Sequence[Record], seconds: float, shifts: Mapping[bytes, float]
+) -> Iterator[Strip]:
+    """The newest strips, enough to fill a tier, oldest first, on the time line of now; one at a time in memory."""
+    times = [record.stamp.boottime + shifts[record.stamp.boot] for record in records]
+    for record, at in zip(records, times, strict=True):
+        entry = reader.rows(name, record) if at >= times[-1] - seconds else None
         if entry is not None:
             strip, shift = entry[0], shifts[record.stamp.boot]
-            rows -= len(strip.times)
-            found.append(Strip(array("d", [at + shift for at in strip.times]), strip.columns))
-    return found[::-1]
+            yield Strip(array("d", [time + shift for time in strip.times]), strip.columns)
 
 
 def _add_ticks(reader: Reader, history: History, records: Sequence[Record], shifts: Mapping[bytes, float]) -> None:
@@ -130,4 +126,4 @@ def _last_words(reader: Reader, shelf: Shelf, boot: bytes) -> LastWords | None:
             samples += samples_of(strip, record.stamp.wall - record.stamp.boottime)
             tick = reader.tick_in(worst) if worst else None
             ticks += [] if tick is None else [tick]
-    return last_words(ticks, samples, ended != boot)
+    return last_words(ticks, samples, flight[-1].stamp.wall, ended != boot)

@@ -13,7 +13,7 @@ from memwatch.snapshot import CollectorStatus, Snapshot
 from memwatch.tegra.reading import TegrastatsReading
 from memwatchd.recording.frames import Contents, frames_of
 
-DIRECT = ("process_scan", "swap", "zram", "stalls")
+DIRECT = ("process_scan", "swap", "zram", "stalls", "squeezed", "kernel_log")
 
 
 class PlayedClock:
@@ -121,6 +121,8 @@ def findings_of(snapshot: Snapshot) -> Findings:
         shares=snapshot.shares,
         devices=snapshot.devices,
         processes=snapshot.processes,
+        owners=snapshot.owners,
+        container_names=snapshot.container_names,
         machine=snapshot.machine,
         nodes=snapshot.nodes,
         kernel=snapshot.kernel,

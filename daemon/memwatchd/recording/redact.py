@@ -17,7 +17,14 @@ HIDDEN = {
     "user": "user",
     "unit": "unit",
     "container": "container",
+    "container_name": "container-name",
+    "pod": "pod",
+    "job": "job",
+    "command": "command",
+    "cgroup": "cgroup",
 }
+# Lists of records whose `name` is that of a program.
+PROGRAMS = ("processes", "kills")
 # Shorter names are found in too many words that are nobody's.
 LEAST_NAME = 4
 
@@ -33,8 +40,6 @@ class Redactor:
     def redacted(self, snapshot: Json) -> Json:
         """A copy in which nobody is named."""
         hidden = self._walk(snapshot)
-        for process in hidden.get("processes") or ():
-            process["pid"] = self._pids.setdefault(process["pid"], len(self._pids) + 1)
         return self._without_secrets(hidden)
 
     def _walk(self, value: Json) -> Json:
@@ -43,11 +48,15 @@ class Redactor:
         return [self._walk(part) for part in value] if isinstance(value, list) else value
 
     def _field(self, name: str, value: Json) -> Json:
-        if name == "processes" and isinstance(value, list):
-            return [{**self._walk(one), "name": self._word("process", one["name"])} for one in value]
+        if name in PROGRAMS and isinstance(value, list):
+            return [self._program(one) for one in value]
         if name in HIDDEN and isinstance(value, str):
             return self._word(HIDDEN[name], value)
         return self._walk(value)
+
+    def _program(self, record: Json) -> Json:
+        pid = self._pids.setdefault(record["pid"], len(self._pids) + 1)
+        return {**self._walk(record), "name": self._word("process", record["name"]), "pid": pid}
 
     def _word(self, kind: str, value: str) -> str:
         word = self._words.get((kind, value))
