@@ -120,7 +120,10 @@ class Gate:
         if known:
             return None
         words = "what was shown is not right" if fields else "nobody has said who asks"
-        sentence = f"this needs a login, and {words}. It is set under [web.auth] of the configuration."
+        sentence = (
+            f"this needs a login, and {words}: send a token or a user's password, as set under [web.auth]; "
+            "memwatch takes a token from MEMWATCH_TOKEN."
+        )
         return problem_response(401, sentence, {"www-authenticate": login.challenge})
 
     def _refusal_of_change(self, scope: Scope, host: bytes) -> ASGIApp | None:
