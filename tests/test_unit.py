@@ -108,6 +108,7 @@ def test_a_drop_in_says_what_it_gives(drop_in: Path) -> None:
         "AmbientCapabilities",
         "DeviceAllow",
         "SupplementaryGroups",
+        "ProtectKernelLogs",
     }
 
 
