@@ -11,7 +11,7 @@ TORCH ?= torch
 
 .DEFAULT_GOAL := help
 .PHONY: help run test lint format bench bench-alerts screenshots test-lowest test-pythons test-torch soak crash scale \
-	test-image build clean \
+	test-image build deb test-system audit clean \
 	tools bench-tools
 
 help:
@@ -28,6 +28,9 @@ help:
 	@echo "make test-pythons the tests on every Python 3.10 to 3.14 found here"
 	@echo "make test-lowest  the tests with the oldest dependencies that are allowed"
 	@echo "make test-torch   every call of the library in a training run of PyTorch, which it installs for that"
+	@echo "make deb          a Debian package under dist/ (DEB_ARGS='--arch arm64')"
+	@echo "make test-system  the package in a machine of its own: installed, killed, hung, upgraded, purged (root)"
+	@echo "make audit        the dependencies against the list of known vulnerabilities, and what they are (SBOM)"
 	@echo "make build        the wheel and the source distribution under dist/"
 
 run: $(VENV)/.run
@@ -83,8 +86,23 @@ test-torch:
 build: $(VENV)/.test
 	$(BIN)/python -m build --no-isolation
 
+deb: $(VENV)/.test
+	$(BIN)/python deploy/package/deb.py $(DEB_ARGS)
+
+test-system: deb
+	@sh tests/tools/need.sh systemd-container debootstrap user-mode-linux
+	$(BIN)/python -m pytest -o python_files='check_*.py' -p no:cacheprovider --confcutdir=tests/system tests/system \
+		$(SYSTEM_ARGS)
+	$(BIN)/python tests/system/vm.py
+
+audit: $(VENV)/.test
+	$(BIN)/python -m pip --quiet --disable-pip-version-check install --group audit
+	$(BIN)/python deploy/package/sbom.py dist
+	$(BIN)/pip-audit --requirement dist/runtime.txt --no-deps --disable-pip --strict
+
 tools:
-	@sh tests/tools/need.sh chromium prometheus prometheus-alertmanager victoria-metrics kubernetes-client openssl procps gcc libc6-dev pocl-opencl-icd
+	@sh tests/tools/need.sh chromium prometheus prometheus-alertmanager victoria-metrics kubernetes-client openssl systemd \
+		procps gcc libc6-dev pocl-opencl-icd
 
 bench-tools:
 	@sh tests/tools/need.sh prometheus-node-exporter wrk

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -45,6 +46,7 @@ class RunningDaemon:
     process: subprocess.Popen[bytes]
     port: int
     log: Path
+    tls: ssl.SSLContext | None = None
 
     @property
     def url(self) -> str:
@@ -55,7 +57,7 @@ class RunningDaemon:
         return self.process.pid
 
     def get(self, path: str, **headers: str) -> Answer:
-        return get(self.port, path, headers)
+        return get(self.port, path, headers, tls=self.tls)
 
     def snapshot(self) -> Any:
         return self.get("/api/v1/snapshot").json
@@ -68,6 +70,13 @@ class RunningDaemon:
             if wanted(answer):
                 return answer
             assert time.monotonic() < until, f"{path} never became as wanted; last: {answer}"
+            time.sleep(0.05)
+
+    def wait_for_log(self, words: str, seconds: float = 10.0) -> None:
+        """Until the log has these words."""
+        until = time.monotonic() + seconds
+        while words not in self.log.read_text():
+            assert time.monotonic() < until, f"the log never said {words!r}: {self.log.read_text()}"
             time.sleep(0.05)
 
     def wait_until_ok(self, collector: str, seconds: float = 20.0) -> None:
@@ -83,8 +92,16 @@ class RunningDaemon:
         return self.process.wait(10)
 
 
-def get(port: int, path: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> Answer:
+def get(
+    port: int,
+    path: str,
+    headers: Mapping[str, str] | None = None,
+    method: str = "GET",
+    tls: ssl.SSLContext | None = None,
+) -> Answer:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    if tls is not None:
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=10, context=tls)
     try:
         names = {name.replace("_", "-"): value for name, value in (headers or {}).items()}
         connection.request(method, path, headers=names)
@@ -133,6 +150,7 @@ def running_daemon(
     config: str = "",
     environ: Mapping[str, str] | None = None,
     without_privileges: bool = False,
+    tls: ssl.SSLContext | None = None,
 ) -> Iterator[RunningDaemon]:
     """Start memwatchd on a free port, wait for its first snapshot, and end it with SIGTERM."""
     port = free_port()
@@ -147,7 +165,7 @@ def running_daemon(
         process = subprocess.Popen(
             command, stdout=output, stderr=output, env=clean_environment(**(environ or {})), start_new_session=True
         )
-    daemon = RunningDaemon(process, port, log)
+    daemon = RunningDaemon(process, port, log, tls)
     try:
         _wait_until_ready(daemon)
         yield daemon

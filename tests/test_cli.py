@@ -121,7 +121,7 @@ def test_check_config_shows_what_is_in_force_and_hides_secrets(tmp_path: Path) -
     assert rows["history.length"] == '"1h" # default'
     assert rows["alerts.webhooks.ops.url"] == f'"https://example.com:443" # {file} line 5'
     assert rows["alerts.webhooks.ops.secret"] == f'"(hidden)" # {file} line 6'
-    assert "token" not in done.stdout + done.stderr
+    assert "hook/token" not in done.stdout + done.stderr
     assert "whsec_" not in done.stdout + done.stderr
 
 

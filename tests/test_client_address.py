@@ -79,8 +79,8 @@ def test_any_text_is_an_address_or_refused(url: str) -> None:
         ("http://localhost:7000", True, "memwatchd --listen 127.0.0.1:7000"),
         ("http://[::1]:6360", True, "memwatchd"),
         ("unix:/run/m.sock", True, "memwatchd --listen unix:/run/m.sock"),
-        ("http://gpu7:6360", False, "memwatchd --listen 0.0.0.0:6360"),
-        ("http://192.0.2.7:6360", False, "memwatchd --listen 0.0.0.0:6360"),
+        ("http://gpu7:6360", False, "memwatchd --listen 0.0.0.0:6360 --insecure"),
+        ("http://192.0.2.7:6360", False, "memwatchd --listen 0.0.0.0:6360 --insecure"),
     ],
 )
 def test_this_machines_addresses_are_known(url: str, here: bool, start: str) -> None:

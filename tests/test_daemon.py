@@ -211,6 +211,21 @@ def test_systemd_hears_of_every_completed_tick(tmp_path: Path) -> None:
     assert sum(text.startswith("WATCHDOG=1\nSTATUS=System RAM ") for text in heard) >= 2
 
 
+def test_rare_ticks_get_a_patient_watchdog(tmp_path: Path) -> None:
+    """With 30 s of patience and a tick a minute systemd would kill a healthy daemon: it asks for three minutes."""
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(path)
+        manager.settimeout(10)
+        environ = {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "30000000"}
+        with running_daemon(tmp_path, "--interval", "60s", environ=environ):
+            heard = [manager.recv(4096).decode()]
+            while not heard[-1].startswith("READY"):
+                heard.append(manager.recv(4096).decode())
+
+    assert heard[-1] == "READY=1\nWATCHDOG_USEC=180000000"
+
+
 def test_a_loop_that_hangs_looks_hung(tmp_path: Path) -> None:
     """With meminfo stuck (a pipe nobody writes to), health turns 503 and the page says so, within seconds."""
     procfs = tmp_path / "proc"

@@ -84,12 +84,15 @@ def files_of(folder: Path) -> Iterator[Path]:
 
 
 def test_the_wheel_holds_every_file_of_the_three_packages_and_nothing_else(built: Built) -> None:
-    """No ignore rule drops a template, a vendored *.min.js, its licence or py.typed; no test is shipped."""
+    """No ignore rule drops a template, a vendored *.min.js, its licence or py.typed; no test is shipped.
+
+    Beside the packages there are only the unit files that install-service needs.
+    """
     expected = {
         f"{name}/{path.relative_to(ROOT / folder).as_posix()}"
         for name, folder in PACKAGES.items()
         for path in files_of(ROOT / folder)
-    }
+    } | {f"memwatchd/unit/memwatchd.{kind}" for kind in ("service", "slice", "sysusers", "toml")}
 
     names = built.wheel_names()
 
@@ -98,6 +101,36 @@ def test_the_wheel_holds_every_file_of_the_three_packages_and_nothing_else(built
     assert {f"{name}/py.typed" for name in PACKAGES} <= expected
     assert any(name.endswith(".min.js") for name in expected)
     assert any(name.startswith("memwatch_web/templates/") for name in expected)
+
+
+def test_the_wheel_is_the_same_every_time(built: Built, tmp_path: Path) -> None:
+    """Built twice, byte for byte: whoever doubts a release builds it himself."""
+    again = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, ROOT, cwd=tmp_path)
+
+    assert again.returncode == 0, again.stderr
+    assert next(tmp_path.glob("*.whl")).read_bytes() == built.wheel.read_bytes()
+    assert next(tmp_path.glob("*.tar.gz")).read_bytes() == built.sdist.read_bytes()
+
+
+def test_the_wheel_can_make_itself_a_service(installed: Path, tmp_path: Path) -> None:
+    """The unit files are found in the package as installed, not in the checkout."""
+    code = "from memwatchd.install import unit_files; print(unit_files())"
+    found = Path(run(installed / "python", "-c", code, cwd=tmp_path).stdout.strip())
+
+    assert found.is_relative_to(installed.parent)
+    assert (found / "memwatchd.service").read_text() == (ROOT / "systemd/memwatchd.service").read_text()
+
+
+def test_dependencies_with_known_holes_are_not_allowed() -> None:
+    """Floors above: Starlette's BadHost (1.0.1) and Range (0.49.1), h11's chunks (0.16), psutil's double free."""
+    floors = {"starlette": "1.0.1", "h11": "0.16", "jinja2": "3.1.6", "psutil": "5.6.7", "orjson": "3.9.15"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    allowed = {one.name: one.specifier for one in map(Requirement, project["dependencies"])}
+
+    for name, fixed in floors.items():
+        lowest = max(Version(one.version) for one in allowed[name] if one.operator == ">=")
+        assert lowest >= Version(fixed), name
+    assert not {"python-multipart", "pickle5"} & set(allowed)
 
 
 def test_the_wheel_says_what_it_is(built: Built) -> None:

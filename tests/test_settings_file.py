@@ -6,6 +6,7 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
+from certificates import authority, signed_by
 from memwatchd.settings.changes import describe_changes, flat
 from memwatchd.settings.model import Sections
 from memwatchd.settings.toml import line_numbers
@@ -35,8 +36,10 @@ def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
     url_file = tmp_path / "apprise-url"
     url_file.write_text("json://localhost/")
     url_file.chmod(0o600)
-    text = uncommented(SHIPPED.read_text()).replace("/etc/memwatchd/webhook-secret", str(secret_file))
-    text = text.replace("/etc/memwatchd/apprise-url", str(url_file))
+    (tmp_path / "token").write_text("a token of tests".replace(" ", "-"))
+    ca = authority(tmp_path, "clients")
+    signed_by(ca, "tls")
+    text = uncommented(SHIPPED.read_text()).replace("/etc/memwatchd/", f"{tmp_path}/")
 
     settings = settings_from(tmp_path, text)
 
@@ -45,6 +48,10 @@ def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
     values = dict(flat(settings))
     assert {path for path, default in flat(Sections()) if values.get(path) != default} == {
         ("web", "url"),
+        ("web", "auth", "bearer_token"),
+        ("web", "tls", "cert_file"),
+        ("web", "tls", "key_file"),
+        ("web", "tls", "client_ca_file"),
         ("state", "dir"),
         ("replay", "demo"),
         ("replay", "file"),

@@ -108,4 +108,4 @@ def test_settings_do_not_show_their_secrets(tmp_path: Path) -> None:
         assert "example.com" in shown
         assert "thirty-two" not in shown
         assert SECRET not in shown
-        assert "token" not in shown
+        assert "hook/token" not in shown

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 EXIT_OK, EXIT_FAILURE, EXIT_USAGE, EXIT_CONFIGURATION = 0, 1, 2, 78
 
+INSTALL = "install-service"
+
 ABOUT = """Watches the memory of this machine, GPUs included, and tells the truth about it: a page in the
 browser, Prometheus metrics, JSON, and webhooks when memory gets critical.
 
@@ -24,12 +26,13 @@ Without options it serves http://127.0.0.1:6360 until it is told to stop."""
 
 EXAMPLES = (
     ("memwatchd", "serve the page on this machine only"),
-    ("memwatchd --listen 0.0.0.0:6360", "serve it to the network"),
+    ("memwatchd --listen 0.0.0.0:6360 --insecure", "serve it to a network that is trusted"),
     ("memwatchd --once --json", "print one reading and leave"),
     ("memwatchd --config my.toml --check-config", "look for mistakes in a configuration"),
     ("memwatchd --demo dgx-spark", "look at a simulated machine"),
     ("memwatchd --replay box.memwatch --speed 10", "look at what was recorded elsewhere"),
     ("memwatchd --test-alert", "see whether alerts arrive where they should"),
+    ("sudo memwatchd install-service", "make it a service of systemd; --help says more"),
     ("memwatchd --procfs /host/proc --sysfs /host/sys", "watch the host from inside a container"),
 )
 
@@ -85,6 +88,13 @@ OPTIONS = (
         metavar="ADDRESS",
         multiple=True,
         help="HOST:PORT, [IPv6]:PORT or unix:/PATH; may be given several times.  [default: 127.0.0.1:6360]",
+    ),
+    Option(
+        ["--insecure"],
+        group="Settings",
+        is_flag=True,
+        default=None,
+        help="Answer other machines without a login and without TLS.",
     ),
     Option(
         ["--interval"],
@@ -153,8 +163,8 @@ OPTIONS = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says and return the exit code. What goes wrong is one sentence on stderr."""
+def command_line() -> Grouped:
+    """What may be given; also what the manual is made of."""
     command = Grouped(
         "memwatchd",
         params=[*OPTIONS],
@@ -163,8 +173,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         context_settings={"help_option_names": ["--help"], "max_content_width": 110},
     )
     click.version_option(__version__, prog_name="memwatchd", message="%(prog)s %(version)s")(command)
+    return command
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says and return the exit code. What goes wrong is one sentence on stderr."""
+    command = command_line()
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        code: int = command.main(arguments, prog_name="memwatchd", standalone_mode=False)
+        if given[:1] == [INSTALL]:
+            from memwatchd import install
+
+            return install.main(given[1:])
+        code: int = command.main(given, prog_name="memwatchd", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
         return complain([error.format_message()], EXIT_USAGE)

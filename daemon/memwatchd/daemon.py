@@ -71,6 +71,7 @@ class Daemon:
         self.alerting = self._alerting()
         self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)
         self.service = Notifier()
+        self.tls = wiring.tls_of(settings)
         self.monitor.listeners.append(self.alerting.tell)
         self._load = load
         self._stop = threading.Event()
@@ -153,7 +154,10 @@ class Daemon:
                 log.error("the old settings stay: %s", problem)
         else:
             self._use(settings)
-        self.service.ready()
+        self.ready()
+
+    def ready(self) -> None:
+        self.service.ready(self.settings.sampling.interval.total_seconds())
 
     def _alerting(self) -> Alerting:
         opened = wiring.open_outbox_of(self.state)
@@ -174,3 +178,5 @@ class Daemon:
         self.broker.most = settings.web.max_streams
         logging.getLogger().setLevel(settings.log.level.upper())
         self.monitor.reconfigure(wiring.rules_of(settings, self.player))
+        if self.tls is not None:
+            wiring.renew_certificate(self.tls, settings)

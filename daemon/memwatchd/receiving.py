@@ -19,12 +19,16 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from memwatch.own import descriptors_for_processes
-from memwatch_web.gate import SECURITY_HEADERS
+from memwatch_web.gate import PEER, SECURITY_HEADERS
 from memwatch_web.problems import problem_response
+from memwatchd.sockets import Peer, peer_of
 
 Fields = Sequence[tuple[bytes, bytes]]
 BODY_FIELDS = frozenset((b"content-length", b"transfer-encoding"))
-MALFORMED = "this is not a well-formed HTTP/1.1 request. TLS and HTTP/2 are not spoken here: use http://."
+MALFORMED = (
+    "this is not a well-formed HTTP/1.1 request. HTTP/2 is not spoken here, and TLS only where [web.tls] is set: "
+    "use http://."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stuck: asyncio.TimerHandle | None = None
         self._refusal: Refusal | None = None
         self._answered: RequestResponseCycle | None = None  # now; `cycle` is the latest, which may still wait
+        self._peer: Peer | None = None
         self._in_body = False
         self._piece_bytes = 0
         self._earlier_bytes = 0  # of the present request, in the pieces before this one
@@ -82,7 +87,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         # The first byte that the socket does not take pauses writing, which sets the clock of `take_seconds`.
-        transport.set_write_buffer_limits(0)
+        # (With 0 under TLS, asyncio of 3.11 pauses on every write and resumes on every second one.)
+        transport.set_write_buffer_limits(1 if transport.get_extra_info("ssl_object") else 0, 0)
+        self._peer = peer_of(transport.get_extra_info("socket"))
         self._expect()
         if self._is_crowded():
             oldest = next(iter(self._waiting))
@@ -124,6 +131,8 @@ class BoundedProtocol(HttpToolsProtocol):
         for name, _ in self.headers:
             if name in BODY_FIELDS:
                 self._stop(refusal_of_body(self.headers, limits))
+        if self._peer is not None:
+            cast("dict[str, Any]", self.scope)[PEER] = self._peer
         HttpToolsProtocol.on_headers_complete(self)
 
     def on_message_complete(self) -> None:
@@ -224,7 +233,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def _send_refusal(self) -> None:
         if self._refusal is not None and not self.transport.is_closing():
             self.transport.write(on_wire(self._refusal))
-            self.transport.write_eof()
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            else:  # TLS
+                self.transport.close()
 
     def _forget_stuck(self) -> None:
         if self._stuck is not None:

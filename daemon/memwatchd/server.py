@@ -8,6 +8,7 @@ import logging
 import math
 import signal
 import socket
+import ssl
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,7 +36,7 @@ BACKLOG, ACCEPT_AT_ONCE = 1024, 8
 class Server(uvicorn.Server):
     """Sleeps until there is something to do; `stop` may be called from the event loop's own thread."""
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, limits: Limits, tls: ssl.SSLContext | None = None) -> None:
         config = uvicorn.Config(
             app,
             http=http_protocol(limits),
@@ -54,11 +55,35 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self._leave = asyncio.Event()
+        self._tls = tls
+        self._receive_seconds = limits.receive_seconds
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for listener in sockets or ():
+        """Begin to answer: at socket files in the clear, elsewhere by TLS if there is some."""
+        listeners = sockets or []
+        secured = [one for one in listeners if self._tls and one.family != socket.AF_UNIX]
+        await super().startup([one for one in listeners if one not in secured])
+        for listener in secured:
+            await self._answer_by_tls(listener)
+        for listener in listeners:
             listener.listen(BACKLOG)
+
+    async def _answer_by_tls(self, listener: socket.socket) -> None:
+        server = await asyncio.get_running_loop().create_server(
+            self._protocol,
+            sock=listener,
+            ssl=self._tls,
+            ssl_handshake_timeout=self._receive_seconds,  # asyncio's own is a minute
+            backlog=ACCEPT_AT_ONCE,
+        )
+        self.servers.append(server)
+
+    def _protocol(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
 
     def stop(self) -> None:
         self.should_exit = True
@@ -112,7 +137,7 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
         dates,
         daemon.inquiries,
     )
-    server = Server(app, Limits())
+    server = Server(app, Limits(), daemon.tls)
     loop.set_exception_handler(Complaints())
     use_date_headers(server, dates, daemon.monitor.simulated)
     answer_signals(loop, daemon, server)
@@ -125,8 +150,8 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
 
     daemon.monitor.listeners.append(tell)
     daemon.start_ticking()
-    log.info("memwatchd answers at %s", ", ".join(wiring.addresses_of(sockets)))
-    daemon.service.ready()
+    log.info("memwatchd answers at %s", ", ".join(wiring.addresses_of(sockets, "https" if daemon.tls else "http")))
+    daemon.ready()
     await server.serve(sockets=sockets)
 
 

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import time
 from collections.abc import Mapping
 
 log = logging.getLogger(__name__)
+
+
+# So many ticks may be missed before the service manager takes the loop for hung.
+MISSED_TICKS = 3
+
+
+def watchdog_seconds_of(environ: Mapping[str, str]) -> float | None:
+    """How long the service manager waits for `alive`; None where it does not."""
+    text = environ.get("WATCHDOG_USEC", "")
+    return int(text) / 1e6 if re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
 class Notifier:
@@ -19,9 +30,16 @@ class Notifier:
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) if address else None
         self._complained = False
+        self._watchdog_seconds = watchdog_seconds_of(environ)
 
-    def ready(self) -> None:
-        self._send("READY=1")
+    def ready(self, interval_seconds: float) -> None:
+        """From now on `alive` is called once in `interval_seconds`: where that is rare, ask for more patience."""
+        needed = MISSED_TICKS * interval_seconds
+        if self._watchdog_seconds is not None and needed > self._watchdog_seconds:
+            self._watchdog_seconds = needed
+            self._send(f"READY=1\nWATCHDOG_USEC={round(needed * 1e6)}")
+        else:
+            self._send("READY=1")
 
     def reloading(self) -> None:
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")

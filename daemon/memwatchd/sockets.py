@@ -5,13 +5,26 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import struct
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from memwatchd.settings.values import TcpAddress, UnixAddress
 
 BACKLOG = 256
+PEER_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end of a socket file, as the kernel says; None where it does not."""
+
+    pid: int | None = None
+    uid: int | None = None
+    gid: int | None = None
 
 
 class CannotListen(Exception):
@@ -24,6 +37,15 @@ def open_sockets(addresses: Sequence[TcpAddress | UnixAddress]) -> list[socket.s
         sockets = [opened.enter_context(_listen(address)) for address in addresses]
         opened.pop_all()
         return sockets
+
+
+def peer_of(connection: socket.socket | None) -> Peer | None:
+    """Who has connected over a socket file; None for other connections."""
+    if connection is None or connection.family != socket.AF_UNIX:
+        return None
+    if sys.platform != "linux":
+        return Peer()
+    return Peer(*PEER_CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)))
 
 
 def _listen(address: TcpAddress | UnixAddress) -> socket.socket:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -27,11 +26,13 @@ from memwatchd.recording.frames import open_recording
 from memwatchd.recording.player import PlayedClock, Player
 from memwatchd.recording.recorder import Recorder
 from memwatchd.settings.alerts import Alertmanager, Recipient, Webhook
+from memwatchd.settings.certificates import load_certificate, tls_context
 from memwatchd.settings.model import Settings
-from memwatchd.settings.values import TcpAddress, UnixAddress
 from memwatchd.state import State
 
 if TYPE_CHECKING:
+    import ssl
+
     from memwatch.outbox.opening import Opened
 
 
@@ -44,7 +45,7 @@ def collector_options_of(settings: Settings) -> CollectorOptions:
     return CollectorOptions(
         top=settings.processes.top,
         processes_period_seconds=settings.processes.interval.total_seconds(),
-        command_lines=settings.processes.command_lines,
+        command_lines=settings.processes.command_lines and not settings.web.is_open,  # they hold passwords
         cgroup_scope=settings.collectors.cgroup.scope,
         helper_pause_seconds=settings.collectors.nvml.restart_after.total_seconds(),
         container_socket=settings.collectors.containers.socket,
@@ -103,8 +104,22 @@ def keeper_of(settings: Settings, state: State, clock: Clock, identity: Identity
 
 
 def face_options_of(settings: Settings) -> FaceOptions:
+    web = settings.web
     most = settings.processes.top if settings.processes.metrics else 0
-    return FaceOptions(hosts=settings.web.hosts, process_metrics=most)
+    return FaceOptions(hosts=web.hosts, process_metrics=most, login=web.login)
+
+
+def tls_of(settings: Settings) -> ssl.SSLContext | None:
+    """What listeners speak; None for plain HTTP."""
+    tls = settings.web.tls
+    return None if tls.cert_file is None else tls_context(tls.cert_file, tls.key_file, tls.client_ca_file)
+
+
+def renew_certificate(context: ssl.SSLContext, settings: Settings) -> None:
+    """Show new clients what the files hold now."""
+    tls = settings.web.tls
+    if tls.cert_file is not None:
+        load_certificate(context, tls.cert_file, tls.key_file)
 
 
 def open_outbox_of(state: State) -> Opened | None:
@@ -176,30 +191,26 @@ def status_of(snapshot: Snapshot) -> str:
 
 
 def exposure_of(settings: Settings) -> str | None:
-    """What an administrator should know about addresses that others can reach; None when only this machine can."""
-    exposed = [str(address) for address in settings.web.listen if not _is_local(address)]
-    if not exposed:
+    """What an administrator should know about addresses that others can reach; None when all is well."""
+    web = settings.web
+    if not web.exposed:
         return None
-    return f"anybody who reaches {', '.join(exposed)} can read all figures: there is no login; use a reverse proxy"
+    where = ", ".join(web.exposed)
+    if web.is_open:
+        return f"anybody who reaches {where} can read all figures: there is no login"
+    if web.tls.cert_file is None:
+        return f"passwords and tokens cross the network in the clear to {where}: set cert_file under [web.tls]"
+    return None
 
 
-def _is_local(address: TcpAddress | UnixAddress) -> bool:
-    if isinstance(address, UnixAddress) or address.host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(address.host).is_loopback
-    except ValueError:
-        return False
-
-
-def addresses_of(sockets: Sequence[socket.socket]) -> list[str]:
+def addresses_of(sockets: Sequence[socket.socket], scheme: str = "http") -> list[str]:
     """Where the daemon answers, as one would type it."""
-    return [_address_of(one) for one in sockets]
+    return [_address_of(one, scheme) for one in sockets]
 
 
-def _address_of(listener: socket.socket) -> str:
+def _address_of(listener: socket.socket, scheme: str) -> str:
     name = listener.getsockname()
     if listener.family == socket.AF_UNIX:
         return f"unix:{name}"
     host, port = name[0], name[1]
-    return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"{scheme}://{host}:{port}"

@@ -7,6 +7,9 @@ program_of() {
     chromium) command -v chromium || command -v chromium-browser || command -v google-chrome ;;
     procps) command -v free ;;
     kubernetes-client) command -v kubectl ;;
+    systemd) command -v systemd-analyze ;;
+    user-mode-linux) command -v linux.uml ;;
+    systemd-container) command -v systemd-nspawn ;;
     libc6-dev) [ -e /usr/include/stdio.h ] && echo here ;;
     pocl-opencl-icd) ls /etc/OpenCL/vendors/pocl*.icd ;;
     *) command -v "$1" ;;

@@ -74,7 +74,7 @@ def create_app(
     _add_health(app, monitor)
     _add_pages(app, monitor, pages, broker)
     _add_static(app)
-    return Gate(app, lambda: options().hosts, date_headers)
+    return Gate(app, options, date_headers)
 
 
 class Application(FastAPI):

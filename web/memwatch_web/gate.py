@@ -1,4 +1,4 @@
-"""The outermost door: which Host names are answered, and headers every answer carries."""
+"""The outermost door: which Host names are answered, who may ask, and headers every answer carries."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import ipaddress
 import logging
 import socket
 import time
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from email.utils import formatdate
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from memwatch_web.auth import Bearer, Passwords, TooMany, is_token, parse_authorization
+from memwatch_web.options import FaceOptions
 from memwatch_web.problems import problem_response
 from memwatch_web.stream import HEAD_ONLY
 
@@ -27,6 +29,12 @@ SECURITY_HEADERS = (
     ("referrer-policy", "no-referrer"),
 )
 
+# In a scope: which process of this machine asks, over a socket file. The kernel says it, and the file's mode has
+# decided who may.
+PEER = "memwatch.peer"
+# What a load balancer or an orchestrator asks; they hold no passwords, and learn no figures there.
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+
 MOST_REMEMBERED = 1000
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 # What a reverse proxy on this machine adds: then it is somebody else who asks.
@@ -37,15 +45,17 @@ LONGEST_NAME = 253 + len(":65535")
 class Gate:
     """Refuses requests whose Host nobody gave this machine, so that a foreign page cannot read it by DNS rebinding.
 
-    A numeric address is always right: rebinding needs a name. `date_header` is the server's list of headers
+    A numeric address is always right: rebinding needs a name. Then it asks for a login, where there is one: of
+    everybody who does not come over a socket file. `date_header` is the server's list of headers
     sent with every answer; its Date is renewed in place by the first request of each second.
     """
 
     def __init__(
-        self, app: ASGIApp, hosts: Callable[[], Sequence[str]], date_headers: MutableSequence[tuple[bytes, bytes]]
+        self, app: ASGIApp, options: Callable[[], FaceOptions], date_headers: MutableSequence[tuple[bytes, bytes]]
     ) -> None:
         self._app = app
-        self._hosts = hosts
+        self._options = options
+        self._passwords = Passwords()
         self._known: dict[bytes, bool] = {}
         self._known_for: Sequence[str] = ()
         self._date_headers = date_headers
@@ -60,11 +70,12 @@ class Gate:
         if len(named) != 1 or not self._is_known(named[0]):
             await self._refuse(named)(scope, receive, send)
             return
-        if scope["method"] not in SAFE_METHODS:
-            refusal = self._refusal_of_change(scope)
-            if refusal is not None:
-                await refusal(scope, receive, send)
-                return
+        refusal = await self._refusal_of_stranger(scope)
+        if refusal is None and scope["method"] not in SAFE_METHODS:
+            refusal = self._refusal_of_change(scope, named[0])
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
         if scope["method"] == "HEAD":
             # The server leaves the body out by the scope it has kept; only a stream must know not to begin.
             scope = {**scope, "method": "GET", HEAD_ONLY: True}
@@ -80,7 +91,7 @@ class Gate:
             self._date_headers[0] = (b"date", formatdate(second, usegmt=True).encode())
 
     def _is_known(self, header: bytes) -> bool:
-        hosts = self._hosts()
+        hosts = self._options().hosts
         if hosts is not self._known_for:
             self._known_for = hosts
             self._known.clear()
@@ -92,23 +103,43 @@ class Gate:
                 self._known[header] = known
         return known
 
-    def _refusal_of_change(self, scope: Scope) -> ASGIApp | None:
-        """Why a request that changes something is refused; None where it is not. There is no login yet."""
-        if self._is_foreign(scope["headers"]):
+    async def _refusal_of_stranger(self, scope: Scope) -> ASGIApp | None:
+        """Why whoever asks is not answered; None where he has shown who he is, or need not."""
+        login = self._options().login
+        if not login.is_required or PEER in scope or scope["path"] in OPEN_PATHS:
+            return None
+        fields = [value for name, value in scope["headers"] if name == b"authorization"]
+        shown = parse_authorization(fields[0]) if len(fields) == 1 else None
+        try:
+            if isinstance(shown, Bearer):
+                known = login.token is not None and is_token(login.token, shown)
+            else:
+                known = shown is not None and await self._passwords.is_right(shown, login.users)
+        except TooMany:
+            return problem_response(503, "too many passwords are being tried; try again.", {"retry-after": "5"})
+        if known:
+            return None
+        words = "what was shown is not right" if fields else "nobody has said who asks"
+        sentence = (
+            f"this needs a login, and {words}: send a token or a user's password, as set under [web.auth]; "
+            "memwatch takes a token from MEMWATCH_TOKEN."
+        )
+        return problem_response(401, sentence, {"www-authenticate": login.challenge})
+
+    def _refusal_of_change(self, scope: Scope, host: bytes) -> ASGIApp | None:
+        """Why a request that changes something is refused; None where it is not."""
+        fields, options = dict(scope["headers"]), self._options()
+        if is_foreign(fields, host, options.hosts):
             return problem_response(403, "a page of another site may not change anything here.")
-        if FORWARDED.intersection(dict(scope["headers"])) or not is_from_here(scope.get("client")):
+        if options.login.is_required or options.login.by_certificate:
+            return None
+        if FORWARDED.intersection(fields) or not is_from_here(scope.get("client")):
             return problem_response(
-                403, "changes are accepted from this machine only: ask at its 127.0.0.1 or its unix socket."
+                403,
+                "changes are accepted from this machine only: ask at its 127.0.0.1 or its unix socket, "
+                "or set a login under [web.auth].",
             )
         return None
-
-    def _is_foreign(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
-        """Whether a browser says that another site's page asks. Programs send neither header."""
-        fields = dict(headers)
-        if fields.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
-            return True
-        origin = fields.get(b"origin")
-        return origin is not None and not self._is_known(origin.partition(b"://")[2])
 
     @staticmethod
     def _refuse(named: list[bytes]) -> ASGIApp:
@@ -130,6 +161,21 @@ def is_from_here(client: Sequence[object] | None) -> bool:
         return False
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback
+
+
+def is_foreign(fields: Mapping[bytes, bytes], host: bytes, hosts: Sequence[str]) -> bool:
+    """Whether a browser says that another site's page asks. Programs send neither header.
+
+    A page's own site is the one it was asked for as, or a name that an administrator listed (behind a proxy). Any
+    numeric address is no such name: anybody has one. Browsers send Sec-Fetch-Site to https and to localhost only.
+    """
+    if fields.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
+        return True
+    origin = fields.get(b"origin")
+    if origin is None:
+        return False
+    site = origin.partition(b"://")[2].lower()
+    return site != host.lower() and host_of(site.decode("latin-1")) not in {name.lower() for name in hosts}
 
 
 def host_of(header: str) -> str:

@@ -47,6 +47,21 @@ STREAM_TEXT = (
 )
 
 
+NOTHING_READ = "Nothing has been read yet, or nothing more."
+NO_LOGIN = "A login is set, and what was shown is none."
+NOT_FROM_THERE = "Changes are not accepted from there."
+OPEN_PATHS = ("/healthz", "/readyz")
+# What only some operations say, each by status and description.
+REFUSALS: dict[tuple[str, str], tuple[str, str]] = {
+    ("get", "/api/v1/backends"): ("404", "The machine is simulated."),
+    ("get", "/api/v1/doctor"): ("404", "The machine is simulated."),
+    ("get", "/api/v1/last-words"): ("404", "There are none."),
+    ("delete", "/api/v1/silences/{silence_id}"): ("404", "There is no such silence."),
+    ("post", "/api/v1/silences"): ("409", "There are as many as there may be."),
+    ("post", "/api/v1/alerts/test"): ("409", "Nobody is told of alerts."),
+}
+
+
 def with_answers(schema: Json) -> Json:
     """FastAPI's description completed: the models of what is answered, the problems, the metrics and the stream."""
     mode: JsonSchemaMode = "serialization"
@@ -62,9 +77,9 @@ def with_answers(schema: Json) -> Json:
     _answers_of(schema, "/api/v1/stream")[0].update(_text(STREAM_TEXT, "text/event-stream"))
     operation = {"tags": ["memory"], "summary": "Metrics", "operationId": "metrics"}
     schema["paths"]["/metrics"] = {"get": {**operation, "responses": {"200": _text(METRICS_TEXT, "text/plain")}}}
-    for operations in schema["paths"].values():
-        for operation in operations.values():
-            _describe_problems(operation["responses"])
+    for path, operations in schema["paths"].items():
+        for method, operation in operations.items():
+            _describe_problems(path, method, operation["responses"])
     return schema
 
 
@@ -77,10 +92,18 @@ def _text(description: str, media_type: str) -> Json:
     return {"description": description, "content": {media_type: {"schema": {"type": "string"}}}}
 
 
-def _describe_problems(responses: Json) -> None:
+def _describe_problems(path: str, method: str, responses: Json) -> None:
     if "422" in responses:
         responses["422"] = {
             "description": "A parameter cannot be used; the sentence says which.",
             "content": PROBLEM,
         }
-    responses.setdefault("503", {"description": "Nothing has been read yet, or nothing more.", "content": PROBLEM})
+    others = {"503": NOTHING_READ}
+    if path not in OPEN_PATHS:
+        others["401"] = NO_LOGIN
+    if method != "get":
+        others["403"] = NOT_FROM_THERE
+    if (method, path) in REFUSALS:
+        others.update([REFUSALS[method, path]])
+    for status, description in others.items():
+        responses.setdefault(status, {"description": description, "content": PROBLEM})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from memwatch_web.auth import Login
+
 
 @dataclass(frozen=True, slots=True)
 class FaceOptions:
@@ -14,6 +16,7 @@ class FaceOptions:
 
     hosts: tuple[str, ...] = ()
     process_metrics: int = 0
+    login: Login = Login()
 
 
 @dataclass(frozen=True, slots=True)

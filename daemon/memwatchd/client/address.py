@@ -47,7 +47,7 @@ class Address:
         if self.scheme == "unix":
             return f"memwatchd --listen {self}"
         if not self.is_here:
-            return f"memwatchd --listen 0.0.0.0:{self.port}"
+            return f"memwatchd --listen 0.0.0.0:{self.port} --insecure"
         return "memwatchd" if self.port == DEFAULT_PORT else f"memwatchd --listen 127.0.0.1:{self.port}"
 
 

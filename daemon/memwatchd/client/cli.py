@@ -40,7 +40,8 @@ which, how full they are, and what could still be allocated."""
 
 WHERE = """A daemon is looked for at --url, else at MEMWATCH_URL, else at http://127.0.0.1:6360. Where none answers
 on this machine, all but events, history, record and release read the machine themselves, and say so;
-those need a daemon. Figures of another machine come from its daemon only."""
+those need a daemon. Figures of another machine come from its daemon only. Where it asks for a login, put its
+token into MEMWATCH_TOKEN, or use its socket file."""
 
 EXAMPLES = (
     ("memwatch status", "what is inside what, how full, how much is left"),

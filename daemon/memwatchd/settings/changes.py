@@ -18,6 +18,7 @@ Path = tuple[str, ...]
 # Taken up when the daemon starts, and not when it reloads: sockets, open files, threads, locked pages.
 NEED_RESTART = (
     "web.listen",
+    "web.tls",
     "state",
     "replay",
     "recording",

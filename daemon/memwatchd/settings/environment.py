@@ -23,6 +23,7 @@ SYSTEMD_STATE = "STATE_DIRECTORY"
 # Which key each flag sets; the flag's name with _ for -.
 FLAGS: Mapping[str, tuple[str, str]] = {
     "listen": ("web", "listen"),
+    "insecure": ("web", "insecure"),
     "interval": ("sampling", "interval"),
     "state_dir": ("state", "dir"),
     "demo": ("replay", "demo"),
@@ -108,12 +109,12 @@ def _settings_in(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[Sett
         kind: Any = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from _settings_in(kind, (*path, name))
-        elif not _holds_tables(field):
+        elif get_origin(kind) is not dict and not _holds_tables(field):
             yield Setting((*path, name), get_origin(kind) or kind)
 
 
 def _holds_tables(field: FieldInfo) -> bool:
-    """Whether a key has tables inside, which a variable cannot express."""
+    """Whether a key is a list of tables, which a variable cannot express."""
     return any(
         isinstance(inner, type) and issubclass(inner, BaseModel)
         for inner in getattr(field.annotation, "__args__", ())

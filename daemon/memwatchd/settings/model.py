@@ -6,54 +6,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, InstanceOf, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from memwatch.leaks import LeakRules
 from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
 from memwatchd.settings.alerts import Alerts
-from memwatchd.settings.section import Duration, Section, checked_url, seconds
+from memwatchd.settings.section import Duration, Section, seconds
 from memwatchd.settings.values import (
     Accepts,
     KeyPath,
     Refused,
-    TcpAddress,
-    UnixAddress,
-    address_of,
-    allowed_host_of,
     bytes_of,
     folder_of,
     new_folder_of,
     program_of,
     resident_of,
     socket_of,
-    tuple_of,
 )
+from memwatchd.settings.web import Web
 
 DEMOS = ("dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", "rtx4090", "macbook")
 Percent = Annotated[float, Field(gt=0, le=100)]
 Folder = Annotated[Path, BeforeValidator(folder_of), Accepts("a folder that exists")]
-Address = Annotated[InstanceOf[TcpAddress] | InstanceOf[UnixAddress], BeforeValidator(address_of)]
-HostName = Annotated[str, BeforeValidator(allowed_host_of)]
-
-
-class Web(Section):
-    listen: Annotated[
-        tuple[Address, ...],
-        BeforeValidator(tuple_of),
-        Field(min_length=1),
-        Accepts("HOST:PORT (port 0 to 65535), [IPv6]:PORT or unix:/PATH", '["127.0.0.1:6360"]'),
-    ] = (TcpAddress("127.0.0.1", 6360),)
-    hosts: Annotated[
-        tuple[HostName, ...],
-        BeforeValidator(tuple_of),
-        Accepts("a host name or an IP address without a port", '["gpu1.example.com"]'),
-    ] = ()
-    url: Annotated[
-        str | None,
-        BeforeValidator(checked_url),
-        Accepts("a URL", '"https://gpu1.example.com/memory"', shown=False),
-    ] = None
-    max_streams: int = Field(default=64, ge=1, le=10_000)
 
 
 class State(Section):

@@ -123,6 +123,9 @@ def model_at(path: KeyPath) -> type[BaseModel]:
 def accepted_at(path: KeyPath) -> Accepts:
     """What may stand at a path."""
     field, model = field_at(path)
+    entry = accepted_entry(field, path)
+    if entry is not None:
+        return entry
     if field is None or model is not None or get_origin(field.annotation) is dict:
         name = ".".join(str(part) for part in path if isinstance(part, str))
         return Accepts("a table", f"[{name}]")
@@ -130,6 +133,16 @@ def accepted_at(path: KeyPath) -> Accepts:
     if given and given.example:
         return given
     return Accepts(given.words if given else words_for(field), setting_text(field.default))
+
+
+def accepted_entry(field: FieldInfo | None, path: KeyPath) -> Accepts | None:
+    """What an entry of a table with free names takes, where the path leads to one that is no table itself."""
+    if field is None or get_origin(field.annotation) is not dict:
+        return None
+    if field_at(path[:-1])[0] is not field:  # the table itself
+        return None
+    value = get_args(field.annotation)[1]
+    return next((extra for extra in get_args(value) if isinstance(extra, Accepts)), None)
 
 
 def words_for(field: FieldInfo) -> str:

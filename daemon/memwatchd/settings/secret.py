@@ -61,6 +61,13 @@ def looked_up(value: str, around: Surroundings) -> tuple[str, str]:
     return value, ""
 
 
+def kept_elsewhere(value: object, info: ValidationInfo) -> tuple[str, str]:
+    """What "file:/path", "credential:NAME" or "env:NAME" holds; a literal is refused."""
+    if not isinstance(value, str) or not value.startswith(("file:", "env:", "credential:")):
+        raise Refused
+    return looked_up(value, info.context if isinstance(info.context, Surroundings) else Surroundings())
+
+
 def credential_path(name: str, around: Surroundings) -> str:
     """Where systemd has put a credential (systemd.exec(5), LoadCredential=)."""
     folder = around.environ.get(CREDENTIALS)

@@ -130,11 +130,14 @@ def origins(sections: Sections, given: Given) -> dict[str, str]:
 
 
 def secret_variables(values: Mapping[str, Any]) -> frozenset[str]:
-    """The variables that receivers name for their secrets; they may begin like settings and are none."""
+    """The variables that receivers and the login name for secrets; they may begin like settings and are none."""
     alerts = values.get("alerts")
     lists = [alerts.get(kind) for kind in RECIPIENTS] if isinstance(alerts, dict) else []
     tables = [table for tables in lists if isinstance(tables, list) for table in tables if isinstance(table, dict)]
-    secrets = [str(table.get(key, "")) for table in tables for key in ("secret", "url")]
+    web = values.get("web")
+    login = web.get("auth") if isinstance(web, dict) else None
+    token = login.get("bearer_token", "") if isinstance(login, dict) else ""
+    secrets = [str(token)] + [str(table.get(key, "")) for table in tables for key in ("secret", "url")]
     return frozenset(secret.removeprefix("env:") for secret in secrets if secret.startswith("env:"))
 
 

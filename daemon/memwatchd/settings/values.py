@@ -182,6 +182,13 @@ def new_folder_of(value: object) -> Path:
     return Path(value).absolute()
 
 
+def file_of(value: object) -> str:
+    """A file's absolute path. Whether it can be used is seen by using it."""
+    if isinstance(value, str) and os.path.isabs(value) and "\0" not in value:
+        return value
+    raise Refused
+
+
 def program_of(value: object) -> str:
     """A program's absolute path, or "auto" for the one that is found on PATH. It may be installed later."""
     if isinstance(value, str) and (value == "auto" or os.path.isabs(value)) and "\0" not in value:

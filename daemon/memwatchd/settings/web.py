@@ -1,0 +1,156 @@
+"""The settings of the web server: where it answers, to whom, and how."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer, ValidationInfo, model_validator
+
+from memwatch_web.auth import Login, PasswordHash, Token, token_of
+from memwatchd.settings.certificates import refuse_bad_tls
+from memwatchd.settings.secret import kept_elsewhere
+from memwatchd.settings.section import Section, checked_url
+from memwatchd.settings.values import (
+    Accepts,
+    Refused,
+    TcpAddress,
+    UnixAddress,
+    address_of,
+    allowed_host_of,
+    file_of,
+    tuple_of,
+)
+
+# What htpasswd -B, bcrypt and exporter-toolkit write. 31 rounds would take days.
+BCRYPT = re.compile(r"\$2[aby]\$(0[4-9]|1[0-6])\$[./A-Za-z0-9]{53}", re.ASCII)
+USER = re.compile(r"[^:\x00-\x1f\x7f]{1,255}")
+
+
+def token_from(value: object, info: ValidationInfo) -> Token:
+    """A token from "file:/path", "credential:NAME" or "env:NAME"."""
+    if isinstance(value, Token):
+        return value
+    text, whose = kept_elsewhere(value, info)
+    try:
+        return token_of(text)
+    except ValueError as error:
+        raise Refused(f"{whose} {error}") from None
+
+
+def password_hash_of(value: object) -> PasswordHash:
+    if isinstance(value, PasswordHash):
+        return value
+    if not isinstance(value, str) or not BCRYPT.fullmatch(value):
+        raise Refused
+    try:
+        import bcrypt  # noqa: F401  whether it is there
+    except ImportError:
+        raise Refused(
+            "needs the library bcrypt, which is not installed; install it with: pip install 'memwatchd[auth]'"
+        ) from None
+    return PasswordHash(value)
+
+
+def user_of(value: object) -> str:
+    if isinstance(value, str) and USER.fullmatch(value):
+        return value
+    raise Refused("is not a user name, which has 1 to 255 characters and no colon")
+
+
+def is_local(address: TcpAddress | UnixAddress) -> bool:
+    """Whether only this machine can reach an address."""
+    if isinstance(address, UnixAddress) or address.host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address.host).is_loopback
+    except ValueError:
+        return False
+
+
+Address = Annotated[InstanceOf[TcpAddress] | InstanceOf[UnixAddress], BeforeValidator(address_of)]
+HostName = Annotated[str, BeforeValidator(allowed_host_of)]
+CertificateFile = Annotated[
+    str | None, BeforeValidator(file_of), Accepts("the path of a file", '"/etc/memwatchd/tls.pem"')
+]
+HASH_EXAMPLE = '"$2y$10$" and 53 more characters, as htpasswd -nB writes them'
+
+
+class Auth(Section):
+    bearer_token: Annotated[
+        InstanceOf[Token] | None,
+        BeforeValidator(token_from),
+        PlainSerializer(str),
+        Accepts("file:/PATH, credential:NAME or env:NAME of a token", '"file:/etc/memwatchd/token"', shown=False),
+    ] = None
+    users: dict[
+        Annotated[str, BeforeValidator(user_of)],
+        Annotated[
+            InstanceOf[PasswordHash],
+            BeforeValidator(password_hash_of),
+            PlainSerializer(str),
+            Accepts("a bcrypt hash with a cost of 4 to 16", HASH_EXAMPLE, shown=False),
+        ],
+    ] = Field(default_factory=dict)
+
+
+class Tls(Section):
+    cert_file: CertificateFile = None
+    key_file: CertificateFile = None
+    client_ca_file: CertificateFile = None
+
+    @model_validator(mode="after")
+    def _refuse_what_does_not_work(self) -> Tls:
+        refuse_bad_tls(self.cert_file, self.key_file, self.client_ca_file)
+        return self
+
+
+class Web(Section):
+    listen: Annotated[
+        tuple[Address, ...],
+        BeforeValidator(tuple_of),
+        Field(min_length=1),
+        Accepts("HOST:PORT (port 0 to 65535), [IPv6]:PORT or unix:/PATH", '["127.0.0.1:6360"]'),
+    ] = (TcpAddress("127.0.0.1", 6360),)
+    hosts: Annotated[
+        tuple[HostName, ...],
+        BeforeValidator(tuple_of),
+        Accepts("a host name or an IP address without a port", '["gpu1.example.com"]'),
+    ] = ()
+    url: Annotated[
+        str | None,
+        BeforeValidator(checked_url),
+        Accepts("a URL", '"https://gpu1.example.com/memory"', shown=False),
+    ] = None
+    max_streams: int = Field(default=64, ge=1, le=10_000)
+    insecure: bool = False
+    auth: Auth = Auth()
+    tls: Tls = Tls()
+
+    @property
+    def login(self) -> Login:
+        by_certificate = self.tls.client_ca_file is not None
+        return Login(self.auth.bearer_token, self.auth.users, by_certificate=by_certificate)
+
+    @property
+    def exposed(self) -> tuple[str, ...]:
+        """The addresses that other machines can reach."""
+        return tuple(str(address) for address in self.listen if not is_local(address))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether others can reach it, and need not say who they are."""
+        login = self.login
+        return bool(self.exposed) and not login.is_required and not login.by_certificate
+
+    @model_validator(mode="after")
+    def _refuse_exposure(self) -> Web:
+        if self.is_open and not self.insecure:
+            raise Refused(
+                f"everybody who reaches {', '.join(self.exposed)} could read all figures: set bearer_token or "
+                "users under [web.auth], client_ca_file under [web.tls], or insecure = true under [web] "
+                "(--insecure) where the network is trusted",
+                (("listen",),),
+            )
+        return self

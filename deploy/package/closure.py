@@ -1,0 +1,47 @@
+"""Everything that memwatchd stands on, directly or not, in the versions that are tested."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parent.parent
+
+
+def environment_of(python: str, machine: str) -> dict[str, str]:
+    """What markers are judged by, on the machine that the package is for."""
+    full = {**default_environment(), "python_version": python, "python_full_version": f"{python}.0"}
+    return {**full, "platform_machine": machine, "sys_platform": "linux", "platform_system": "Linux"}
+
+
+def pins_for(environment: Mapping[str, str]) -> dict[str, str]:
+    """The tested version of everything, on that Python."""
+    found = {}
+    for line in (ROOT / "tests" / "constraints.txt").read_text().splitlines():
+        pin = Requirement(line)
+        if pin.marker is None or pin.marker.evaluate(dict(environment)):
+            found[canonicalize_name(pin.name)] = str(pin.specifier)
+    return found
+
+
+def needed(name: str, extras: Iterable[str], environment: Mapping[str, str], found: set[str]) -> set[str]:
+    """The names of what a distribution needs, and what that needs."""
+    try:
+        requirements = requires(name) or []
+    except PackageNotFoundError:  # for another Python only; such as these need nothing themselves
+        return found
+    for text in requirements:
+        requirement = Requirement(text)
+        wanted = requirement.marker is None or any(
+            requirement.marker.evaluate({**environment, "extra": extra}) for extra in ("", *extras)
+        )
+        other = canonicalize_name(requirement.name)
+        if wanted and other not in found:
+            found.add(other)
+            needed(other, requirement.extras, environment, found)
+    return found

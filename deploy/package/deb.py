@@ -1,0 +1,198 @@
+"""A Debian package with every dependency inside: python deploy/package/deb.py [--arch amd64|arm64] [--out dist].
+
+Wheels need no compiler, so either architecture is built on either. One package serves every Python from 3.10 to
+3.14: a virtual environment without copies, in which each version finds its own site-packages, and those name the
+wheels that fit it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import manual
+from closure import environment_of, needed, pins_for
+
+from memwatch import __version__
+
+ROOT = Path(__file__).parent.parent
+HOME = "usr/lib/memwatchd"
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+# glibc 2.28: Debian 10, Ubuntu 20.04 and later.
+TAGS = ("manylinux1", "manylinux_2_5", "manylinux_2_12", "manylinux2014", "manylinux_2_17", "manylinux_2_28")
+COMPLETIONS = {
+    "bash": "bash-completion/completions",
+    "zsh": "zsh/vendor-completions",
+    "fish": "fish/vendor_completions.d",
+}
+SCRIPT = """#!/{home}/bin/python3 -I
+import sys
+
+from {module} import main
+
+sys.exit(main())
+"""
+CONTROL = """Package: memwatchd
+Version: {version}
+Architecture: {arch}
+Maintainer: {maintainer}
+Installed-Size: {size}
+Depends: python3 (>= 3.10), python3 (<< 3.15), systemd | systemd-standalone-sysusers, init-system-helpers (>= 1.52),
+ libc6 (>= 2.28), libgcc-s1
+Section: admin
+Priority: optional
+Homepage: https://pypi.org/project/memwatchd/
+Description: watches the memory of machines with GPUs, and tells the truth about it
+ Pools of physical memory that may be added up, shares that lie inside them, how
+ full they are, since when, and who did it: on discrete and on unified machines.
+ A page in the browser, Prometheus metrics, JSON, and webhooks.
+"""
+MODES = {"postinst": 0o755, "prerm": 0o755, "postrm": 0o755}
+MAINTAINER = "The memwatchd authors <memwatchd@localhost>"
+
+
+def download(python: str, machine: str, folder: Path) -> list[Path]:
+    """The wheels that fit one Python on one kind of machine."""
+    environment = environment_of(python, machine)
+    pins = pins_for(environment)
+    names = sorted(needed("memwatchd", ["auth"], environment, set()))
+    folder.mkdir(parents=True, exist_ok=True)
+    platforms = [f"--platform={tag}_{machine}" for tag in TAGS]
+    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "download", "--no-deps"]
+    command += ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp", *platforms]
+    subprocess.run([*command, f"--dest={folder}", *(name + pins[name] for name in names)], check=True)
+    return sorted(folder.glob("*.whl"))
+
+
+def own_wheel(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def unpack(wheel: Path, home: Path) -> str:
+    """A wheel below the home of the package, once; its name there."""
+    target = home / "wheels" / wheel.stem
+    if not target.exists():
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(target)
+        for data in target.glob("*.data"):  # scripts, which nobody here calls
+            shutil.rmtree(data)
+    return wheel.stem
+
+
+def make_environment(tree: Path, machine: str, work: Path) -> None:
+    """A virtual environment that any of PYTHONS can be the interpreter of."""
+    home = tree / HOME
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "python3").symlink_to("/usr/bin/python3")
+    (home / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
+    own = own_wheel(work / "own")
+    for python in PYTHONS:
+        wheels = [own, *download(python, machine, work / f"{machine}-{python}")]
+        packages = home / "lib" / f"python{python}" / "site-packages"
+        packages.mkdir(parents=True)
+        lines = [f"../../../wheels/{unpack(wheel, home)}" for wheel in wheels]
+        (packages / "memwatchd.pth").write_text("\n".join(lines) + "\n")
+
+
+def put(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+
+
+def make_files(tree: Path, work: Path) -> None:
+    """Everything but the environment: programs, units, configuration, manual, completions."""
+    for program, module in (("memwatchd", "memwatchd.cli"), ("memwatch", "memwatchd.client.cli")):
+        script = tree / "usr/bin" / program
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.write_text(SCRIPT.format(home=HOME, module=module))
+        script.chmod(0o755)
+    units = ROOT / "systemd"
+    for name in ("memwatchd.service", "memwatchd.slice"):
+        put(units / name, tree / "lib/systemd/system" / name)
+    put(units / "memwatchd.sysusers", tree / "usr/lib/sysusers.d/memwatchd.conf")
+    put(units / "memwatchd.toml", tree / "etc/memwatchd/memwatchd.toml")
+    documents = tree / "usr/share/doc/memwatchd"
+    for drop_in in (units / "drop-ins").glob("*.conf"):
+        put(drop_in, documents / "drop-ins" / drop_in.name)
+    put(ROOT / "LICENSE", documents / "copyright")
+    put(ROOT / "README.md", documents / "README.md")
+    made = work / "manual"
+    manual.write_all(made)
+    for page in (made / "man").iterdir():
+        target = tree / "usr/share/man" / f"man{page.suffix[1:]}" / f"{page.name}.gz"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(gzip.compress(page.read_bytes(), 9, mtime=0))
+    for shell, place in COMPLETIONS.items():
+        for file in (made / "completions" / shell).iterdir():
+            put(file, tree / "usr/share" / place / file.name)
+
+
+def debian_version(version: str) -> str:
+    """1.0.dev3 comes before 1.0: dpkg knows that of a tilde only."""
+    return re.sub(r"\.?(dev|a|b|rc)", r"~\1", version)
+
+
+def make_control(tree: Path, arch: str) -> None:
+    control = tree / "DEBIAN"
+    control.mkdir()
+    size = sum(path.lstat().st_size for path in tree.rglob("*")) // 1024
+    text = CONTROL.format(version=debian_version(__version__), arch=arch, maintainer=MAINTAINER, size=size)
+    (control / "control").write_text(text)
+    (control / "conffiles").write_text("/etc/memwatchd/memwatchd.toml\n")
+    for name, mode in MODES.items():
+        put(ROOT / "deploy/package/debian" / name, control / name)
+        (control / name).chmod(mode)
+
+
+def settle_modes(tree: Path, moment: int) -> None:
+    """The same package from the same sources, whatever the umask and the day."""
+    for path in sorted(tree.rglob("*"), reverse=True):
+        if path.is_symlink():
+            os.utime(path, (moment, moment), follow_symlinks=False)
+            continue
+        path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+        os.utime(path, (moment, moment))
+
+
+def source_moment() -> int:
+    """When the sources were last changed, for builders and for readers of the package."""
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    if given:
+        return int(given)
+    command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--arch", choices=MACHINES, default="arm64" if os.uname().machine == "aarch64" else "amd64")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist")
+    arguments = parser.parse_args()
+    moment = source_moment()
+    os.environ["SOURCE_DATE_EPOCH"] = str(moment)
+    work = ROOT / "out" / "deb"
+    tree = work / arguments.arch
+    shutil.rmtree(tree, ignore_errors=True)
+    make_environment(tree, MACHINES[arguments.arch], work)
+    make_files(tree, work)
+    make_control(tree, arguments.arch)
+    settle_modes(tree, moment)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    file = arguments.out / f"memwatchd_{debian_version(__version__)}_{arguments.arch}.deb"
+    subprocess.run(["dpkg-deb", "--root-owner-group", "-Zxz", "--build", tree, file], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Manual pages and shell completions, made from what --help is made of: python deploy/package/manual.py FOLDER."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+from click.shell_completion import get_completion_class
+
+from memwatch import __version__
+from memwatchd import cli as daemon
+from memwatchd.client import cli as client
+from memwatchd.install import install_service
+
+ROOT = Path(__file__).parent.parent
+SHELLS = {"bash": "bash/{}", "zsh": "zsh/_{}", "fish": "fish/{}.fish"}
+Rows = Sequence[tuple[str, str]]
+
+FILES = (
+    ("/etc/memwatchd/memwatchd.toml", "the configuration, see memwatchd.toml(5)"),
+    ("/var/lib/memwatchd", "what survives a restart of the service"),
+    ("/usr/share/doc/memwatchd/drop-ins", "what may be given to the service, and why one would"),
+)
+
+
+def roff(text: str) -> str:
+    """Text in which nothing is a command of the typesetter's."""
+    text = text.replace("\\", "\\e").replace("-", "\\-")
+    text = re.sub(r"^([.'])", r"\\&\1", text, flags=re.MULTILINE)
+    return re.sub(r"[^\x00-\x7f]", lambda found: f"\\[u{ord(found[0]):04X}]", text)
+
+
+def heading(name: str, section: int, what: str) -> Iterator[str]:
+    yield f'.TH {name.upper()} {section} "" "memwatchd {__version__}" "memwatchd"'
+    yield f".SH NAME\n{roff(name)} \\- {roff(what)}"
+
+
+def paragraphs(text: str) -> str:
+    return "\n.PP\n".join(roff(re.sub(r"\s+", " ", one.strip())) for one in text.split("\n\n"))
+
+
+def rows(pairs: Rows) -> Iterator[str]:
+    for term, meaning in pairs:
+        yield f".TP\n.B {roff(term)}\n{roff(meaning)}"
+
+
+def options_of(command: click.Command) -> Rows:
+    context = click.Context(command)
+    return [record for one in command.get_params(context) if (record := one.get_help_record(context))]
+
+
+def daemon_page() -> Iterator[str]:
+    command = daemon.command_line()
+    yield from heading("memwatchd", 8, "watches the memory of a machine, GPUs included")
+    yield ".SH SYNOPSIS\n.B memwatchd\n[OPTIONS]\n.br"
+    yield f".B {roff('memwatchd install-service')}\n{roff('[--uninstall] [--dry-run]')}"
+    yield f".SH DESCRIPTION\n{paragraphs(daemon.ABOUT)}"
+    yield ".SH OPTIONS"
+    yield from rows(options_of(command))
+    yield f".SH INSTALL-SERVICE\n{paragraphs(install_service.help or '')}"
+    yield from rows(options_of(install_service))
+    yield f".SH SETTINGS\n{paragraphs(daemon.SETTINGS)}"
+    for title, pairs in (("EXIT STATUS", daemon.EXIT_CODES), ("FILES", FILES), ("EXAMPLES", daemon.EXAMPLES)):
+        yield f".SH {title}"
+        yield from rows(pairs)
+    yield ".SH SEE ALSO\n.BR memwatch (1),\n.BR memwatchd.toml (5)"
+
+
+def client_page() -> Iterator[str]:
+    group = client.memwatch
+    yield from heading("memwatch", 1, "shows what memwatchd knows of a machine's memory")
+    yield ".SH SYNOPSIS\n.B memwatch\n[OPTIONS] COMMAND [ARGS]..."
+    yield f".SH DESCRIPTION\n{paragraphs(client.ABOUT)}"
+    yield ".SH OPTIONS"
+    yield from rows(options_of(group))
+    yield ".SH COMMANDS"
+    for name, command in sorted(group.commands.items()):
+        yield f".SS {roff(name)}\n{paragraphs(command.help or '')}"
+        yield from rows(options_of(command))
+    for title, content in group.sections:
+        yield f".SH {title.upper()}"
+        if isinstance(content, str):
+            yield paragraphs(content)
+        else:
+            yield from rows(content)
+    yield ".SH SEE ALSO\n.BR memwatchd (8)"
+
+
+def settings_page() -> Iterator[str]:
+    """The commented file itself, which names every key with its default."""
+    yield from heading("memwatchd.toml", 5, "configuration of memwatchd")
+    yield ".SH DESCRIPTION"
+    yield "The file as it is installed: every key with its default, commented out.\n.PP\n.nf"
+    yield roff((ROOT / "systemd" / "memwatchd.toml").read_text().rstrip())
+    yield ".fi\n.SH SEE ALSO\n.BR memwatchd (8)"
+
+
+PAGES = {"memwatchd.8": daemon_page, "memwatch.1": client_page, "memwatchd.toml.5": settings_page}
+
+
+def completion(program: str, command: click.Command, shell: str) -> str:
+    found = get_completion_class(shell)
+    if found is None:
+        raise SystemExit(f"click knows no completion for {shell}")
+    source = found(command, {}, program, f"_{program.upper()}_COMPLETE").source()
+    return source.rstrip() + "\n"
+
+
+def write_all(folder: Path) -> None:
+    """Every page and every completion below `folder`."""
+    (folder / "man").mkdir(parents=True, exist_ok=True)
+    for name, page in PAGES.items():
+        (folder / "man" / name).write_text("\n".join(page()) + "\n")
+    for program, command in (("memwatchd", daemon.command_line()), ("memwatch", client.memwatch)):
+        for shell, place in SHELLS.items():
+            file = folder / "completions" / place.format(program)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(completion(program, command, shell))
+
+
+if __name__ == "__main__":
+    write_all(Path(sys.argv[1]))

@@ -1,0 +1,53 @@
+"""Certificates for tests: an authority and what it signs, made by openssl."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A certificate and its key, as PEM files."""
+
+    cert: Path
+    key: Path
+
+    def context_of_client(self, shown: Certificate | None = None) -> ssl.SSLContext:
+        """A client that trusts this authority and shows `shown`."""
+        context = ssl.create_default_context(cafile=str(self.cert))
+        if shown is not None:
+            context.load_cert_chain(shown.cert, shown.key)
+        return context
+
+
+def openssl(*arguments: str | Path) -> None:
+    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
+
+
+def authority(folder: Path, name: str = "ca") -> Certificate:
+    made = Certificate(folder / f"{name}.pem", folder / f"{name}.key")
+    openssl(
+        "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+        "-subj", f"/CN={name}", "-addext", "keyUsage=critical,keyCertSign", "-keyout", made.key, "-out", made.cert,
+    )  # fmt: skip
+    return made
+
+
+def signed_by(ca: Certificate, name: str = "server") -> Certificate:
+    """A certificate for localhost."""
+    folder = ca.cert.parent
+    made = Certificate(folder / f"{name}.pem", folder / f"{name}.key")
+    request, extensions = folder / f"{name}.csr", folder / f"{name}.ext"
+    extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    openssl(
+        "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={name}",
+        "-keyout", made.key, "-out", request,
+    )  # fmt: skip
+    openssl(
+        "x509", "-req", "-in", request, "-CA", ca.cert, "-CAkey", ca.key, "-days", "2", "-extfile", extensions,
+        "-out", made.cert,
+    )  # fmt: skip
+    return made

@@ -1,0 +1,22 @@
+"""One machine for all the checks, in the order in which an administrator would go through them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from machine import Machine, base_of, booted
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="session")
+def machine() -> Iterator[Machine]:
+    """A fresh Debian with the package lying in /root, not installed."""
+    work = ROOT / "out" / "system"
+    work.mkdir(parents=True, exist_ok=True)
+    (package,) = (ROOT / "dist").glob("memwatchd_*_amd64.deb")
+    with booted(base_of(work), work / "machine") as running:
+        (running.root / "root" / "memwatchd.deb").write_bytes(package.read_bytes())
+        yield running

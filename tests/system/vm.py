@@ -1,0 +1,124 @@
+"""The package under a kernel of its own (User-Mode Linux): what control groups and the OOM killer do to it.
+
+python tests/system/vm.py: builds the machine's disk from out/system, boots it, prints what it found. As root.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from machine import base_of
+
+ROOT = Path(__file__).parent.parent.parent
+WORK = ROOT / "out" / "system"
+BOOT = ["mem=768M", "root=/dev/ubda", "rw", "con=null", "con0=fd:0,fd:1", "quiet"]
+VM_SECONDS = 400
+
+# Runs in the machine, after multi-user.target. What it prints on the console is judged outside.
+SCRIPT = r"""#!/bin/bash
+exec >/dev/console 2>&1
+say() { echo "VM $1=$2"; }
+show() { systemctl show --value --property="$1" memwatchd; }
+ask() { curl -sf localhost:6360/readyz >/dev/null; }
+ready() { for _ in $(seq 100); do ask && return 0; sleep 0.3; done; return 1; }
+ready && say ready yes
+pid=$(show MainPID)
+say oom_score_adj "$(cat /proc/$pid/oom_score_adj)"
+say locked "$(curl -s localhost:6360/metrics | grep -c '^memwatch_memory_locked 1')"
+say memory_min "$(cat /sys/fs/cgroup/memwatchd.slice/memwatchd.service/memory.min)"
+say slice_min "$(cat /sys/fs/cgroup/memwatchd.slice/memory.min)"
+kill -9 "$pid"; sleep 3; ready && say after_kill yes
+pid=$(show MainPID)
+say before_oom "$pid"
+python3 - <<'PY' || true
+import time
+held = []
+while True:
+    held.append(bytearray(b"x" * (8 << 20)))
+    time.sleep(0.05)
+PY
+ready && say after_oom yes
+say survivor "$(show MainPID)"
+say oom_kills "$(grep '^oom_kill ' /proc/vmstat | cut -d' ' -f2)"
+curl -s 'localhost:6360/api/v1/events?limit=100' > /root/events
+python3 - <<'PY'
+import json
+events = json.load(open("/root/events"))
+critical = [e["unix"] for e in events if "critical" in e["text"]]
+kills = [e["unix"] for e in events if "OOM" in e["text"] or "oom" in e["kind"]]
+first = critical and kills and min(critical) <= min(kills)
+print("VM critical_first=" + ("yes" if first else f"no {critical} {kills}"))
+PY
+systemctl poweroff --no-block
+"""
+UNIT = """[Unit]
+After=memwatchd.service multi-user.target
+[Service]
+OOMPolicy=continue
+ExecStart=/root/check
+[Install]
+WantedBy=graphical.target multi-user.target
+"""
+WANTED = {
+    "ready": r"yes",
+    "oom_score_adj": r"-900",
+    "locked": r"1",
+    "memory_min": str(96 << 20),
+    "slice_min": str(128 << 20),
+    "after_kill": r"yes",
+    "after_oom": r"yes",
+    "oom_kills": r"[1-9]\d*",
+    "critical_first": r"yes",
+}
+
+
+def make_disk(package: Path) -> Path:
+    """A disk with the package installed and the script to be run."""
+    root, disk = WORK / "vm", WORK / "vm.img"
+    shutil.rmtree(root, ignore_errors=True)
+    subprocess.run(["cp", "--archive", "--reflink=auto", base_of(WORK), root], check=True)
+    shutil.copy(package, root / "root/memwatchd.deb")
+    install = ["chroot", root, "dpkg", "--install", "/root/memwatchd.deb"]
+    subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
+    (root / "root/check").write_text(SCRIPT)
+    (root / "root/check").chmod(0o755)
+    (root / "etc/systemd/system/check.service").write_text(UNIT)
+    (root / "etc/fstab").write_text("/dev/ubda / ext4 defaults 0 1\n")
+    subprocess.run(["chroot", root, "systemctl", "enable", "check.service"], check=True, capture_output=True)
+    disk.unlink(missing_ok=True)
+    subprocess.run(["mkfs.ext4", "-q", "-d", root, disk, "1500M"], check=True)
+    shutil.rmtree(root)
+    return disk
+
+
+def boot(disk: Path) -> str:
+    """What the machine printed until it switched itself off."""
+    command = ["linux.uml", f"ubda={disk}", *BOOT]
+    how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "timeout": VM_SECONDS}
+    done = subprocess.run(command, check=False, **how)
+    return bytes(done.stdout).decode("utf-8", "replace")
+
+
+def main() -> int:
+    (package,) = (ROOT / "dist").glob("memwatchd_*_amd64.deb")
+    output = boot(make_disk(package))
+    found = dict(re.findall(r"VM (\w+)=([^\r\n]*)", output))
+    bad = [key for key, wanted in WANTED.items() if not re.fullmatch(wanted, found.get(key, ""))]
+    if found.get("before_oom") != found.get("survivor"):
+        bad.append("survivor")
+    for key, value in found.items():
+        print(f"{'✗' if key in bad else '✓'} {key}: {value}")
+    for key in bad:
+        print(f"✗ {key} is {found.get(key, 'not told')}, and should be {WANTED.get(key, found.get('before_oom'))}")
+    if not found:
+        print(output[-3000:])
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""Whoever has the token or a password is known, and nobody else is, in a time that tells nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Mapping
+
+import bcrypt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memwatch_web.auth import (
+    MOST_WAITING,
+    Basic,
+    Bearer,
+    Login,
+    PasswordHash,
+    Passwords,
+    TooMany,
+    compare,
+    is_token,
+    parse_authorization,
+    token_of,
+)
+
+USERS = {"ada": PasswordHash("hash of ada"), "bob": PasswordHash("hash of bob")}
+
+
+class Comparer:
+    """Stands in for bcrypt: a password is right where it begins its hash's last word; counts its work."""
+
+    def __init__(self) -> None:
+        self.compared: list[tuple[bytes, bytes]] = []
+
+    def __call__(self, password: bytes, hashed: bytes) -> bool:
+        self.compared.append((password, hashed))
+        return hashed.endswith(b" of " + password)
+
+
+def basic(user: str, password: str) -> bytes:
+    return b"Basic " + base64.b64encode(f"{user}:{password}".encode())
+
+
+def judged(passwords: Passwords, *shown: Basic, users: Mapping[str, PasswordHash] = USERS) -> list[bool]:
+    async def judge() -> list[bool]:
+        return [await passwords.is_right(one, users) for one in shown]
+
+    return asyncio.run(judge())
+
+
+def test_what_a_header_says_is_read_in_the_usual_ways() -> None:
+    """Bearer and Basic in any case; a password may hold colons."""
+    assert parse_authorization(b"bearer  abc ") == Bearer(b"abc")
+    assert parse_authorization(basic("ada", "a:b")) == Basic("ada", b"a:b")
+
+
+@given(st.binary(max_size=300))
+def test_no_header_breaks_the_parser(field: bytes) -> None:
+    """Rubbish is nobody, never an error."""
+    for value in (field, b"Basic " + field, b"Basic " + base64.b64encode(field), b"Bearer " + field):
+        found = parse_authorization(value)
+        assert found is None or isinstance(found, Bearer | Basic)
+
+
+def test_a_header_of_no_end_is_nobody() -> None:
+    """Nothing of 2 KiB is decoded."""
+    assert parse_authorization(basic("ada", "x" * 3000)) is None
+
+
+def test_a_token_is_the_whole_token() -> None:
+    """No beginning of it, nothing after it, no other case."""
+    token = token_of("  0123456789abcdef\n")
+
+    assert is_token(token, Bearer(b"0123456789abcdef"))
+    for wrong in (b"", b"0123456789abcde", b"0123456789abcdeff", b"0123456789ABCDEF", b"\xff"):
+        assert not is_token(token, Bearer(wrong))
+
+
+@pytest.mark.parametrize("text", ["", "short", "with a space in it!", "x" * 2000, "ümlaut-ümlaut-ümlaut"])
+def test_a_poor_token_is_refused_without_repeating_it(text: str) -> None:
+    """Too short, too long, or not to be sent in a header."""
+    with pytest.raises(ValueError, match="is not a token") as caught:
+        token_of(text)
+
+    assert not text or text not in str(caught.value)
+
+
+def test_a_password_is_compared_once_and_then_remembered() -> None:
+    """The second request of the same user costs nothing; another password is compared again."""
+    comparer = Comparer()
+    passwords = Passwords(comparer)
+
+    found = judged(
+        passwords, Basic("ada", b"ada"), Basic("ada", b"ada"), Basic("ada", b"bob"), Basic("bob", b"bob")
+    )
+
+    assert found == [True, True, False, True]
+    assert len(comparer.compared) == 3
+
+
+def test_what_is_remembered_is_of_one_user_one_password_one_hash() -> None:
+    """The boundary between user and password counts, and a changed hash ends the old password."""
+    passwords = Passwords(Comparer())
+    assert judged(passwords, Basic("ada", b"ada")) == [True]
+
+    changed = {"ada": PasswordHash("hash of new"), "ad": PasswordHash("hash of bob"), "adaa": PasswordHash("x")}
+
+    assert judged(passwords, Basic("ada", b"ada"), users=changed) == [False]
+    assert judged(passwords, Basic("ad", b"aada"), Basic("adaa", b"da"), users=changed) == [False, False]
+
+
+def test_a_user_who_does_not_exist_costs_as_much_as_one_who_does() -> None:
+    """Time does not tell names; and even with a right password of another user he is nobody."""
+    comparer = Comparer()
+
+    assert judged(Passwords(comparer), Basic("eve", b"ada"), Basic("eve", b"x")) == [False, False]
+    assert len(comparer.compared) == 2
+
+
+def test_those_who_try_many_passwords_at_once_are_sent_away() -> None:
+    """So many wait, the others are told to come back, and who is known already does not wait at all."""
+    passwords = Passwords(Comparer())
+
+    async def storm() -> list[object]:
+        await passwords.is_right(Basic("bob", b"bob"), USERS)
+        tries = [passwords.is_right(Basic("ada", b"%d" % number), USERS) for number in range(3 * MOST_WAITING)]
+        return await asyncio.gather(*tries, passwords.is_right(Basic("bob", b"bob"), USERS), return_exceptions=True)
+
+    *tried, known = asyncio.run(storm())
+
+    assert sum(isinstance(one, TooMany) for one in tried) == 2 * MOST_WAITING
+    assert known is True
+
+
+def test_hashes_of_other_programs_are_compared_rightly() -> None:
+    """$2y$ as htpasswd writes it, $2b$ as bcrypt does; what is longer than bcrypt looks at is cut, as in Go."""
+    hashed = bcrypt.hashpw(b"p" * 72, bcrypt.gensalt(4))
+
+    for prefix in (b"$2b$", b"$2y$", b"$2a$"):
+        assert compare(b"p" * 72, prefix + hashed[4:])
+        assert compare(b"p" * 100, prefix + hashed[4:])
+        assert not compare(b"p" * 71, prefix + hashed[4:])
+    assert not compare(b"p\0", hashed)
+
+
+def test_nothing_secret_is_in_what_is_printed() -> None:
+    """Neither token, nor hash, nor password appears where a value is shown."""
+    login = Login(token_of("0123456789abcdef"), {"ada": PasswordHash("$2y$10$secret")})
+
+    shown = f"{login!r} {login.token} {login.users['ada']} {Basic('ada', b'secret')!r} {Bearer(b'secret')!r}"
+
+    assert "secret" not in shown
+    assert "0123456789abcdef" not in shown
