@@ -22,7 +22,7 @@ from closure import environment_of, needed, pins_for
 
 from memwatch import __version__
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 HOME = "usr/lib/memwatchd"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}

@@ -15,7 +15,7 @@ from memwatchd import cli as daemon
 from memwatchd.client import cli as client
 from memwatchd.install import install_service
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 SHELLS = {"bash": "bash/{}", "zsh": "zsh/_{}", "fish": "fish/{}.fish"}
 Rows = Sequence[tuple[str, str]]
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+
 from machine import Machine
 
 SETTINGS = "/etc/memwatchd/memwatchd.toml"

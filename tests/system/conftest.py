@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from machine import Machine, base_of, booted
 
 ROOT = Path(__file__).parent.parent.parent
