@@ -60,11 +60,11 @@ def config_for(url: str) -> str:
 
 def test_apprise_url_is_checked_and_hidden(tmp_path: Path) -> None:
     """What Apprise does not know is refused when the settings are read, and never repeated."""
-    settings = settings_from(tmp_path, config_for("json://localhost/token"))
+    settings = settings_from(tmp_path, config_for("json://localhost/hushed-word"))
     problems = problems_from(tmp_path, config_for("nonsense://secret-token/x"))
     missing = problems_from(tmp_path, config_for("env:NOT_SET"))
 
-    assert "token" not in repr(settings)
+    assert "hushed-word" not in repr(settings)
     assert "is no URL that Apprise knows" in problems[0]
     assert "secret-token" not in problems[0]
     assert "names the environment variable NOT_SET, which is not set" in missing[0]

@@ -30,10 +30,15 @@ def test_what_only_a_daemon_knows_needs_one(command: str) -> None:
     )
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+# Without these there is nothing to do.
+ARGUMENTS = {"fit": ("20GiB",), "wait": ("--free", "1GiB")}
+
+
+# `run` goes on without a daemon: what it runs matters more than being watched.
+@pytest.mark.parametrize("command", [one for one in COMMANDS if one != "run"])
 def test_another_machine_is_never_replaced_by_this_one(command: str) -> None:
     """0.0.0.0 is no loopback address: what does not answer there is an error, not this machine's figures."""
-    done = memwatch(command, "--url", f"http://0.0.0.0:{free_port()}")
+    done = memwatch(command, "--url", f"http://0.0.0.0:{free_port()}", *ARGUMENTS.get(command, ()))
 
     assert (done.returncode, done.stdout) == (1, "")
     assert "connection refused" in done.stderr

@@ -68,7 +68,7 @@ def seconds_of(command: list[str]) -> float:
 
 
 def test_nobody_watching_costs_next_to_nothing(tmp_path: Path) -> None:
-    """At most three wake-ups a second, half a percent of a core and 64 MiB, an hour of history included."""
+    """At most three wake-ups a second, half a percent of a core and 66 MiB, an hour of history included."""
     with running_daemon(tmp_path, environ=WITHOUT_COVERAGE) as daemon:
         daemon.get("/metrics")
         time.sleep(2)
@@ -79,7 +79,7 @@ def test_nobody_watching_costs_next_to_nothing(tmp_path: Path) -> None:
 
     assert (woken_after - woken) / 10 <= 3.5
     assert (cpu_after - cpu) / 10 <= 0.005
-    assert rss <= 64 * MIB
+    assert rss <= 66 * MIB
 
 
 def usage_of(pid: int) -> tuple[float, int]:

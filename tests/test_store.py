@@ -74,7 +74,7 @@ class Running:
         """What SIGKILL leaves: the files as they are at this moment. The machine goes on with those."""
         left = Path(f"{self.machine.folder}-")
         shutil.copytree(self.machine.folder, left)
-        self.keeper.stop()
+        self.keeper.stop(30.0)
         self.machine.folder = left
 
     def values(self) -> list[float]:
@@ -97,7 +97,7 @@ def test_a_clean_restart_goes_on_where_it_was(tmp_path: Path) -> None:
     first = machine.start()
     for second in range(20):
         first.tick(second * GIB)
-    first.keeper.stop()
+    first.keeper.stop(30.0)
     machine.clock.now += 30.0
 
     second_run = machine.start()
@@ -152,7 +152,7 @@ def test_an_unclean_end_leaves_last_words(tmp_path: Path) -> None:
 
     second = machine.start()
     second.tick(GIB)
-    second.keeper.stop()
+    second.keeper.stop(30.0)
     third = machine.start()
 
     words = second.keeper.last_words
@@ -195,13 +195,13 @@ def test_a_reboot_and_a_wrong_clock_reorder_nothing(tmp_path: Path) -> None:
     first = machine.start()
     for second in range(5):
         first.tick(second * GIB)
-    first.keeper.stop()
+    first.keeper.stop(30.0)
     machine.reboot()
     machine.clock.wall_offset = 0.0
 
     second = machine.start()
     second.tick(9 * GIB)
-    second.keeper.stop()
+    second.keeper.stop(30.0)
     machine.clock.wall_offset = 1_700_000_000.0
     machine.clock.now += 5.0
     third = machine.start()
@@ -219,7 +219,7 @@ def test_how_long_the_machine_was_off_is_the_gap(tmp_path: Path) -> None:
     first = machine.start()
     for second in range(5):
         first.tick(second * GIB)
-    first.keeper.stop()
+    first.keeper.stop(30.0)
     stopped = machine.clock.wall()
     machine.reboot(3600.0)
 
@@ -235,7 +235,7 @@ def test_ticks_that_mattered_come_back(tmp_path: Path) -> None:
     first = machine.start()
     for used in (1, 1, 50, 50, 63):
         first.tick(used * GIB)
-    first.keeper.stop()
+    first.keeper.stop(30.0)
     machine.reboot()
 
     kept = machine.start().monitor.ticks.between(-1e12, 1e12, 100)
@@ -296,10 +296,10 @@ def test_a_disk_that_is_full_stops_nothing_and_is_used_when_there_is_room(tmp_pa
         run.tick(61 * GIB)
         until(lambda: run.keeper.status().writes > 0)
         status = run.keeper.status()
-        run.keeper.stop()
+        run.keeper.stop(30.0)
         again = machine.start()
         last = again.values()[-1]
-        again.keeper.stop()
+        again.keeper.stop(30.0)
 
     assert run.values() == [*((55.0 + second) * GIB for second in range(5)), 61.0 * GIB]
     assert full.complaint in [
@@ -317,7 +317,7 @@ def test_a_read_only_disk_is_read(tmp_path: Path) -> None:
     first = machine.start()
     for second in range(5):
         first.tick(second * GIB)
-    first.keeper.stop()
+    first.keeper.stop(30.0)
     left = {path.name: path.read_bytes() for path in machine.folder.iterdir()}
     command = ["mount", "--bind", "-o", "ro", machine.folder, machine.folder]
     mounted = subprocess.run(command, check=False).returncode == 0
@@ -328,7 +328,7 @@ def test_a_read_only_disk_is_read(tmp_path: Path) -> None:
         second_run = machine.start()
         second_run.tick(60 * GIB)
         status = second_run.keeper.status()
-        second_run.keeper.stop()
+        second_run.keeper.stop(30.0)
     finally:
         if mounted:
             subprocess.run(["umount", "-l", machine.folder], check=True)
@@ -369,13 +369,13 @@ def test_whatever_happened_to_a_file_it_starts_and_keeps_the_rest(tmp_path: Path
         run = machine.start()
         for second in range(700):
             run.tick(second % 7 * GIB)
-        run.keeper.stop()
+        run.keeper.stop(30.0)
     hostname = Path("/etc/hostname").read_bytes() if Path("/etc/hostname").exists() else b""
     damaged(machine.folder, how)
 
     again = machine.start()
     again.tick(5 * GIB)
-    again.keeper.stop()
+    again.keeper.stop(30.0)
     third = machine.start()
 
     aside = [path.name for path in machine.folder.iterdir() if ".damaged-" in path.name]
@@ -401,7 +401,7 @@ def test_a_year_never_takes_more_than_was_set(tmp_path: Path) -> None:
             for _ in range(3 if hour % 24 == 12 else 0):
                 run.tick(63 * GIB, 1.0)
             run.keeper._flush(all_of_it=True)
-        run.kill() if month % 3 == 2 else run.keeper.stop()
+        run.kill() if month % 3 == 2 else run.keeper.stop(30.0)
         if month % 4 == 3:
             with (machine.folder / "medium.ring").open("r+b") as file:
                 file.seek(8192)

@@ -49,7 +49,6 @@ Depends: python3 (>= 3.10), python3 (<< 3.15), systemd | systemd-standalone-sysu
  libc6 (>= 2.28), libgcc-s1
 Section: admin
 Priority: optional
-Homepage: https://pypi.org/project/memwatchd/
 Description: watches the memory of machines with GPUs, and tells the truth about it
  Pools of physical memory that may be added up, shares that lie inside them, how
  full they are, since when, and who did it: on discrete and on unified machines.

@@ -14,7 +14,8 @@ from pathlib import Path
 
 BASE_PACKAGES = "systemd,systemd-sysv,dbus,python3,curl"
 SUITE = os.environ.get("SUITE", "bookworm")
-MIRROR = os.environ.get("MIRROR", "http://deb.debian.org/debian")
+# Where debootstrap takes packages from; by default where it does by itself.
+MIRROR = os.environ.get("MIRROR", "")
 BOOT_SECONDS = 60.0
 
 
@@ -63,7 +64,14 @@ def base_of(folder: Path) -> Path:
     base = folder / SUITE
     if not (base / "made").exists():
         shutil.rmtree(base, ignore_errors=True)
-        command = ["debootstrap", "--variant=minbase", f"--include={BASE_PACKAGES}", SUITE, base, MIRROR]
+        command = [
+            "debootstrap",
+            "--variant=minbase",
+            f"--include={BASE_PACKAGES}",
+            SUITE,
+            base,
+            *filter(None, [MIRROR]),
+        ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         (base / "etc/machine-id").unlink(missing_ok=True)
         (base / "made").touch()

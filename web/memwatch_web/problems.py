@@ -34,6 +34,10 @@ def problem_response(
     return Response(answer_bytes(body, simulated), status_code=status, media_type=MEDIA_TYPE, headers=headers)
 
 
+# FastAPI's words for a body that its JSON parser cannot decode; the only 400 that it answers by itself.
+UNREADABLE_BODY = "There was an error parsing the body"
+
+
 def install(app: FastAPI, simulated: bool = False) -> None:
     """Every error of this application leaves as a problem, and none with a traceback."""
 
@@ -46,6 +50,8 @@ def install(app: FastAPI, simulated: bool = False) -> None:
             if "GET" in headers["Allow"]:  # then the gate lets HEAD through as well
                 headers["Allow"] = "GET, HEAD"
             detail = f"{request.method} is not possible here. Try {headers['Allow'].partition(',')[0]}."
+        if detail == UNREADABLE_BODY:
+            return problem_response(422, "The body is not JSON in UTF-8.", headers, simulated)
         return problem_response(error.status_code, detail, headers, simulated)
 
     @app.exception_handler(RequestValidationError)
