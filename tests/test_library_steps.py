@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import memwatch
-from daemon_process import RunningDaemon, running_daemon
+from daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
 from library_process import run_program
 from memwatch.library.daemon import Daemon
 from memwatch.library.frameworks import TorchPool, shrink_all, total_stats
@@ -429,7 +429,7 @@ def test_meminfo_is_read(tmp_path: Path) -> None:
 def test_what_a_step_pays(with_daemon: bool, daemon: RunningDaemon) -> None:
     """At most 50 µs of its thread's time a call without a daemon, 200 with one: the best of 20 rounds."""
     limit = 200e-6 if with_daemon else 50e-6
-    done = run_program(COST, daemon.url if with_daemon else None)
+    done = run_program(COST, daemon.url if with_daemon else None, **WITHOUT_COVERAGE)
 
     assert done.returncode == 0, done.stderr
     costs = json.loads(done.stdout)

@@ -382,7 +382,8 @@ def test_whatever_happened_to_a_file_it_starts_and_keeps_the_rest(tmp_path: Path
     told = [text for kind, text in again.events() if kind == "history"]
     assert len(again.monitor.history.tiers[1]) >= 130
     assert bool(told) == (how in ("halved", "rubbish", "folder", "link", "newer"))
-    assert bool(aside) == (how in ("halved", "rubbish", "folder", "link", "newer"))
+    # Of a record that was cut off there may be nothing left to set aside: that depends on its weight.
+    assert how == "halved" or bool(aside) == (how in ("rubbish", "folder", "link", "newer"))
     assert all(name.startswith("fine.ring.damaged-2023") for name in aside)
     assert again.keeper.status().lost == len(told)
     assert third.values()[-1] == 5.0 * GIB
