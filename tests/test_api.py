@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from daemon_process import RunningDaemon, get, running_daemon
 from memwatch.model import Absent
-from memwatch_web import contract, contract_who
+from memwatch_web import contract, contract_inquiries, contract_past, contract_who
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,8 @@ PARTS: dict[str, Any] = {
     "collectors": list[contract.Collector],
     "alerts": list[contract.Alert],
     "events": list[contract.Event],
-    "backends": contract.Backends,
-    "history": contract.History,
+    "backends": contract_inquiries.Backends,
+    "history": contract_past.History,
     "owners": contract_who.Owners,
     "growth": contract_who.Growth,
 }

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 import opencl_binding
 import sample_nvml
 from daemon_process import RunningDaemon, running_daemon
-from memwatch_web import contract
+from memwatch_web import contract_inquiries
 from nvml_machine import Simulator
 from opencl_binding import binding, times_asked
 
@@ -32,7 +32,7 @@ def test_this_machines_backends_are_as_documented(tmp_path: Path) -> None:
         ram = daemon.snapshot()["pools"][0]
         again = daemon.get("/api/v1/backends").json
 
-    TypeAdapter(contract.Backends).validate_json(answer.body, strict=True)
+    TypeAdapter(contract_inquiries.Backends).validate_json(answer.body, strict=True)
     (cpu,) = backend(answer.json, "cpu")["devices"]
     opencl = backend(answer.json, "opencl")
     assert cpu["size_bytes"] == ram["size_bytes"]

@@ -21,7 +21,7 @@ from memwatch.doctor.model import Check, Examination, Verdict
 from memwatch.doctor.seen import remedy_of, seen
 from memwatch.model import Absent
 from memwatch.snapshot import CollectorStatus, ProcessScan
-from memwatch_web import contract
+from memwatch_web import contract_inquiries
 from sample_snapshots import calm_workstation, discrete_gpu, failing_collector, stale_collector
 
 
@@ -207,7 +207,7 @@ def told(name: str, tmp_path: Path) -> tuple[Any, str, int]:
         daemon.wait_for("/api/v1/collectors", lambda found: all(one["state"] != "starting" for one in found))
         answer = daemon.get("/api/v1/doctor")
         printed = memwatch("--url", daemon.url, "doctor")
-    TypeAdapter(contract.Examination).validate_json(answer.body, strict=True)
+    TypeAdapter(contract_inquiries.Examination).validate_json(answer.body, strict=True)
     return answer.json, printed.stdout, printed.returncode
 
 

@@ -11,7 +11,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from daemon_process import MEMWATCHD, RunningDaemon, clean_environment, running_daemon
-from memwatch_web import contract
+from memwatch_web import contract, contract_past
 from memwatchd.recording.frames import frames_of, open_recording
 from memwatchd.settings.model import DEMOS
 
@@ -57,7 +57,7 @@ def test_answers_of_a_demo_are_as_documented(demo: RunningDaemon) -> None:
     """The mark is part of the contract."""
     TypeAdapter(contract.Snapshot).validate_json(demo.get("/api/v1/snapshot").body, strict=True)
     TypeAdapter(list[contract.Pool]).validate_json(demo.get("/api/v1/pools").body, strict=True)
-    TypeAdapter(contract.History).validate_json(demo.get("/api/v1/history").body, strict=True)
+    TypeAdapter(contract_past.History).validate_json(demo.get("/api/v1/history").body, strict=True)
 
 
 def test_a_demo_has_a_past_when_it_begins(demo: RunningDaemon) -> None:

@@ -12,7 +12,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from daemon_process import RunningDaemon, running_daemon
-from memwatch_web import contract
+from memwatch_web import contract_past
 
 CRITICAL = """MemTotal:       16000000 kB
 MemFree:          200000 kB
@@ -80,8 +80,8 @@ def test_last_words_are_as_documented_and_gone_after_a_clean_stop(tmp_path: Path
     with running_daemon(tmp_path, *host) as daemon:
         gone = daemon.get("/api/v1/last-words")
 
-    TypeAdapter(contract.LastWords).validate_json(answer.body, strict=True)
-    TypeAdapter(list[contract.Tick]).validate_json(ticks.body, strict=True)
+    TypeAdapter(contract_past.LastWords).validate_json(answer.body, strict=True)
+    TypeAdapter(list[contract_past.Tick]).validate_json(ticks.body, strict=True)
     assert ticks.json
     assert [none.status, answer.status, gone.status] == [404, 200, 404]
     assert "ended cleanly" in gone.json["detail"]

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from memwatch_web import contract, contract_who
+from memwatch_web import contract, contract_inquiries, contract_past, contract_who
 
 Json = dict[str, Any]
 
@@ -28,12 +28,12 @@ ANSWERS: tuple[tuple[str, type[contract.Answer], bool], ...] = (
     ("/api/v1/silences", contract.Silence, True),
     ("/api/v1/silences/{silence_id}", contract.Silence, True),
     ("/api/v1/events", contract.Event, True),
-    ("/api/v1/backends", contract.Backends, False),
-    ("/api/v1/doctor", contract.Examination, False),
-    ("/api/v1/fit", contract.Fit, False),
-    ("/api/v1/history", contract.History, False),
-    ("/api/v1/ticks", contract.Tick, True),
-    ("/api/v1/last-words", contract.LastWords, False),
+    ("/api/v1/backends", contract_inquiries.Backends, False),
+    ("/api/v1/doctor", contract_inquiries.Examination, False),
+    ("/api/v1/fit", contract_inquiries.Fit, False),
+    ("/api/v1/history", contract_past.History, False),
+    ("/api/v1/ticks", contract_past.Tick, True),
+    ("/api/v1/last-words", contract_past.LastWords, False),
     ("/api/v1/release", contract.Release, False),
     ("/api/v1/marks", contract.MarkTaken, False),
     ("/api/v1/reports", contract.ReportTaken, False),

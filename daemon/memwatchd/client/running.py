@@ -166,7 +166,7 @@ def wait(
             raise Failure(f"{size} could not be had for {wording.duration(timeout or 0.0)}: {_left(room)}")
     if command:
         _become(command)
-    question.show({"free_bytes": room}, lambda: [f"{wording.size(room or 0)} can be had now"])
+    question.show({"free_bytes": room}, lambda: [f"{_left(room)} now"])
     return EXIT_OK
 
 

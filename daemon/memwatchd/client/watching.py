@@ -131,8 +131,10 @@ def picture(snapshot: Json) -> Iterator[str]:
     yield from tree.lines_of(snapshot, age if age > 5 else None)
     yield ""
     rows: list[tuple[str, ...]] = [("pid", "name", "footprint", "resident", "of")]
-    known = sorted(snapshot["processes"], key=lambda one: -(one["footprint_bytes"] or 0))
-    rows += [_process_row(process) for process in known[:TOP]]
+    known = [one for one in snapshot["processes"] if one["footprint_bytes"] is not None]
+    known.sort(key=lambda one: -one["footprint_bytes"])
+    unknown = [one for one in snapshot["processes"] if one["footprint_bytes"] is None]
+    rows += [_process_row(process) for process in [*known, *unknown][:TOP]]
     yield from columns(rows, right=frozenset({0, 2, 3}))
 
 
