@@ -1,10 +1,13 @@
-"""The path, so that test modules import their stand-ins by name, and what hypothesis is told."""
+"""The path, so that test modules import their stand-ins by name, what hypothesis is told, and who runs alone."""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # The links of a simulated sysfs lead in circles, and no test lives there.
@@ -12,6 +15,17 @@ collect_ignore = ["machines"]
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from turnstile import taking_turns  # noqa: E402  (found by the line above)
+
 # A busy machine is slow; how long an example takes says nothing about the code.
 settings.register_profile("memwatch", deadline=None)
 settings.load_profile("memwatch")
+
+
+@pytest.fixture(autouse=True)
+def _turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A test that is marked `alone` measures this machine, and a neighbour would be in its figures."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with taking_turns(shared, alone=request.node.get_closest_marker("alone") is not None):
+        yield

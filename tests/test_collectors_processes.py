@@ -77,6 +77,7 @@ def test_largest_first_and_no_more_than_asked(tmp_path: Path) -> None:
     assert findings.process_scan == ProcessScan(seen=10, unreadable=0)
 
 
+@pytest.mark.alone
 def test_ten_thousand_processes(tmp_path: Path) -> None:
     """Ten thousand processes cost less than a second of processor time."""
     roots = folder_of(tmp_path, *(stat_line(pid, f"worker {pid}", rss=pid % 997) for pid in range(1, 10_001)))

@@ -49,6 +49,7 @@ def test_the_pool_is_this_machines_memory(tmp_path: Path) -> None:
 IMPORTS = "import fastapi, httptools, jinja2, prometheus_client, uvicorn"
 
 
+@pytest.mark.alone
 def test_a_first_scrape_comes_soon_after_start(tmp_path: Path) -> None:
     """From start to first answer: not much longer than the libraries alone take to import on this machine now."""
     alone = min(seconds_of([sys.executable, "-c", IMPORTS]) for _ in range(3))
@@ -67,6 +68,7 @@ def seconds_of(command: list[str]) -> float:
     return time.monotonic() - started
 
 
+@pytest.mark.alone
 def test_nobody_watching_costs_next_to_nothing(tmp_path: Path) -> None:
     """At most three wake-ups a second, half a percent of a core and 66 MiB, an hour of history included."""
     with running_daemon(tmp_path, environ=WITHOUT_COVERAGE) as daemon:
@@ -92,6 +94,7 @@ def usage_of(pid: int) -> tuple[float, int]:
     return cpu, woken
 
 
+@pytest.mark.alone
 def test_sigterm_ends_it_within_five_seconds_with_streams_open(tmp_path: Path) -> None:
     """Ten listeners see a clean end, and the daemon leaves with code 0."""
     with running_daemon(tmp_path) as daemon:

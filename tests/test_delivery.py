@@ -244,6 +244,7 @@ def test_other_targets_do_not_wait() -> None:
     assert ids(site) == ["msg_1", "msg_2"]
 
 
+@pytest.mark.alone
 def test_close_ends_an_attempt_under_way() -> None:
     """Stopping takes at most two seconds, also while an endpoint does not answer; the message stays."""
     with talking(silent) as url:
@@ -260,6 +261,7 @@ def test_close_ends_an_attempt_under_way() -> None:
     assert made.pending() == 1
 
 
+@pytest.mark.alone
 def test_many_silent_receivers_are_closed_in_the_time_of_one() -> None:
     """Stopping takes two seconds in all, not for each endpoint that keeps still."""
     with talking(silent) as url:
@@ -278,6 +280,7 @@ def test_many_silent_receivers_are_closed_in_the_time_of_one() -> None:
             one.outbox.close()
 
 
+@pytest.mark.alone
 def test_close_between_attempts_is_immediate() -> None:
     """A receiver that waits for its next attempt stops at once, and so does one that never started."""
     made = made_receiver(webhook_channel("http://127.0.0.1:1/"), schedule=(0.0, 3600.0))

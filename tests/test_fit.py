@@ -15,7 +15,7 @@ from client_process import memwatch
 from daemon_process import RunningDaemon, running_daemon
 from memwatch.model import Absent
 from memwatch.planning.fit import fit_of
-from memwatch_web.contract import Fit
+from memwatch_web.contract_inquiries import Fit
 from nvml_machine import Simulator
 from published_models import MODELS
 from sample_snapshots import critical_gb10, discrete_gpu

@@ -41,6 +41,7 @@ def watched(daemon: RunningDaemon, storming: subprocess.Popen[bytes]) -> list[An
     return found
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("limit", [600, 4096])
 def test_a_fork_storm_loses_no_tick_and_hits_no_limit(tmp_path: Path, limit: int) -> None:
     """3,000 processes in 6 s, with room to keep a file of each and without: ticks, descriptors, log stay calm."""

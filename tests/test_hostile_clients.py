@@ -248,6 +248,7 @@ def percentile(times: list[float], part: float) -> float:
     return times[min(len(times) - 1, int(len(times) * part))]
 
 
+@pytest.mark.alone
 def test_slow_senders_are_gone_after_ten_seconds_and_disturb_nobody(tmp_path: Path) -> None:
     """200 silent, half-sent and dripping connections end by themselves; health, a stream and a scraper go on."""
     half = b"GET /metrics HTTP/1.1\r\nHost: local"
@@ -293,6 +294,7 @@ def drip(one: socket.socket) -> None:
         one.send(b"h")
 
 
+@pytest.mark.alone
 def test_a_flood_beyond_the_descriptors_keeps_nobody_out(tmp_path: Path) -> None:
     """With ulimit -n 64 and 300 silent connections, health is answered and collectors can open files."""
     with running_daemon(tmp_path, "--interval", "200ms", config=OFTEN) as daemon:
@@ -334,6 +336,7 @@ def test_without_a_free_descriptor_it_waits_and_recovers(tmp_path: Path) -> None
 LARGEST = b"GET /static/vendor/swagger-ui-bundle-5.35.0.js HTTP/1.1\r\n" + HOST + b"\r\n"
 
 
+@pytest.mark.alone
 def test_clients_that_never_read_do_not_make_it_grow(tmp_path: Path) -> None:
     """200 clients ask for the largest file four times and take nothing: each holds a piece of it, not the file."""
     with running_daemon(tmp_path) as daemon:
@@ -350,6 +353,7 @@ def test_clients_that_never_read_do_not_make_it_grow(tmp_path: Path) -> None:
         assert_quiet(daemon)
 
 
+@pytest.mark.alone
 def test_clients_that_never_read_do_not_delay_the_end(tmp_path: Path) -> None:
     """SIGTERM lets go of answers nobody takes: out at once, with code 0 and no traceback."""
     with running_daemon(tmp_path, "--interval", "100ms") as daemon, deaf(daemon, 20, LARGEST * 4):
@@ -376,6 +380,7 @@ def test_a_stream_with_requests_behind_it_ends_with_its_client(tmp_path: Path) -
         assert_quiet(daemon)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("most", [64, 1000])
 def test_a_thousand_listeners_leave_room_for_scrapes(tmp_path: Path, most: int) -> None:
     """Those beyond max_streams are told when to come back; scrapes stay quick, memory and descriptors bounded."""

@@ -425,6 +425,7 @@ def test_meminfo_is_read(tmp_path: Path) -> None:
     assert Host(tmp_path / "meminfo").ram() is Absent.NOT_AVAILABLE
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("with_daemon", [False, True], ids=["alone", "with a daemon"])
 def test_what_a_step_pays(with_daemon: bool, daemon: RunningDaemon) -> None:
     """At most 50 µs of its thread's time a call without a daemon, 200 with one: the best of 20 rounds."""

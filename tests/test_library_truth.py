@@ -104,6 +104,7 @@ def test_what_is_no_snapshot_is_no_machine(spark: tuple[RunningDaemon, Simulator
     assert Source(Daemon(spark[0].url)).any().from_daemon
 
 
+@pytest.mark.alone
 def test_importing_costs_next_to_nothing_and_nothing_of_others() -> None:
     """At most 30 ms in the best of five, and the standard library only."""
     code = (

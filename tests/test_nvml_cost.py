@@ -59,6 +59,7 @@ def test_slow_facts_cost_one_call_a_round(tmp_path: Path) -> None:
             assert len(calls) <= 4, calls
 
 
+@pytest.mark.alone
 def test_processor_time_of_a_round(tmp_path: Path) -> None:
     """Eight GPUs with ten processes each: 0.50 ms a round where this was written, answer and simulator included.
 

@@ -60,6 +60,7 @@ def test_memory_that_is_taken_and_given_back_is_seen_within_two_ticks(tmp_path: 
     assert metrics.count("\nmemwatch_pool_size_bytes{") == 1
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("trouble", "sentence"),
     [
@@ -288,6 +289,7 @@ def test_a_tick_costs_at_most_four_calls_a_gpu(tmp_path: Path) -> None:
     assert max(per_gpu.values()) <= 4 * (rounds + 1)
 
 
+@pytest.mark.alone
 def test_eight_gpus_cost_little(tmp_path: Path) -> None:
     """At most 1 ms a tick in the helper for 8 GPUs with 10 processes; four times that on a busy machine."""
     holders = tuple(Holder(2000 + at, GIB) for at in range(10))

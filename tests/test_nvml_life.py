@@ -326,6 +326,7 @@ def test_a_crash_in_the_library_ends_the_process_only(tmp_path: Path) -> None:
     assert code == -11
 
 
+@pytest.mark.alone
 def test_rounds_after_a_failure_are_answered_at_once(tmp_path: Path) -> None:
     """Nothing in it sleeps: 100 rounds with a GPU lost take no longer than with none."""
     simulator = Simulator.of(tmp_path, TWO.with_gpu(0, down=15))

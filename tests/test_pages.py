@@ -391,6 +391,7 @@ def test_the_description_of_the_api_needs_nobody_else() -> None:
     assert "validatorUrl: null" in (STATIC / "docs.js").read_text()
 
 
+@pytest.mark.alone
 def test_a_fragment_is_cheap() -> None:
     """One rendering serves every reader of a tick, and stays small enough to send each second."""
     assert len(Pages().fragment("overview", critical_gb10())) < 32_000

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
 
 # Whatever is used here is more than that: judged by it, System RAM is full, and ticks come ten times a second.
@@ -27,6 +29,7 @@ def cost_of(daemon: RunningDaemon) -> tuple[float, float]:
     return (daemon.snapshot()["seq"] - ticks) / seconds, cpu / seconds
 
 
+@pytest.mark.alone
 def test_ten_ticks_a_second_cost_two_percent_of_a_processor_at_most(tmp_path: Path) -> None:
     """Of six windows the cheapest counts: what others do on this machine makes a tick dearer, never cheaper."""
     with running_daemon(tmp_path, config=CONFIG, environ=WITHOUT_COVERAGE) as daemon:

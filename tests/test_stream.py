@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from daemon_process import RunningDaemon, running_daemon
 
 
@@ -54,6 +56,7 @@ def listening(daemon: RunningDaemon, path: str = "/api/v1/stream", **headers: st
         yield Listener(connection)
 
 
+@pytest.mark.alone
 def test_every_tick_is_sent_and_the_snapshots_are_whole(tmp_path: Path) -> None:
     """Ten ticks are ten snapshots, numbered without a hole, at the pace of the interval."""
     with running_daemon(tmp_path, "--interval", "100ms") as daemon, listening(daemon) as listener:
@@ -112,6 +115,7 @@ def status_when_freed(daemon: RunningDaemon, seconds: float = 10.0) -> bytes:
         time.sleep(0.1)
 
 
+@pytest.mark.alone
 def test_a_listener_that_never_reads_delays_nobody(tmp_path: Path) -> None:
     """Its socket fills up; the others get their ticks, the daemon its memory back."""
     with running_daemon(tmp_path, "--interval", "100ms") as daemon:

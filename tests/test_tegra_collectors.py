@@ -68,6 +68,7 @@ def test_memory_is_read_anew_every_time(nano: Roots) -> None:
     assert (before.gpu_bytes, after.gpu_bytes) == (740388 << 10, 740392 << 10)
 
 
+@pytest.mark.alone
 def test_a_tick_pays_little_for_it(nano: Roots) -> None:
     """It is read with every tick, so in less than a millisecond on a busy machine (20 µs on an idle one)."""
     collector = tegra.Collector(nano)

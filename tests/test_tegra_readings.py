@@ -140,6 +140,7 @@ def test_bent_lines_are_read_or_refused(sample: Sample, data: st.DataObject) -> 
     assert all(0 <= load.busy_ratio <= 1 for load in reading.cpus if isinstance(load.busy_ratio, float))
 
 
+@pytest.mark.alone
 def test_a_line_costs_little() -> None:
     """The longest one is parsed in less than a millisecond, also on a machine that does other things (50 µs)."""
     longest = max((sample.text for sample in LINES), key=len).encode() + b"\n"
