@@ -18,7 +18,7 @@ help:
 	@echo "make run          set everything up and watch this machine at http://127.0.0.1:6360 (RUN_ARGS='--interval 2s')"
 	@echo "make test         set everything up and run the tests"
 	@echo "make coverage     the same, and which lines no test reached (a third slower)"
-	@echo "make lint         formatting, types, layers"
+	@echo "make lint         formatting, types (of the tests as well), layers"
 	@echo "make bench        what watching costs, beside a bare read of the same files and beside peers"
 	@echo "make bench-alerts how long after the tick an alert arrives, and what a hundred kills cost"
 	@echo "make screenshots  the pages as PNG files under out/screenshots"
@@ -47,6 +47,8 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	for version in 3.10 3.11 3.12 3.13 3.14; do $(BIN)/mypy --python-version $$version || exit 1; done
+	MYPYPATH=tests:tests/bench $(BIN)/mypy tests/*.py tests/bench/*.py
+	MYPYPATH=tests:tests/system $(BIN)/mypy tests/system/*.py
 	$(BIN)/lint-imports
 
 format: $(VENV)/.test

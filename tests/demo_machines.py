@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fakes import FakeClock, FakeCollector
-from memwatch.apple.reading import Accelerator, AppleReading, Metal
+from memwatch.apple.reading import Accelerator, AppleReading, Metal, PressureLevel
 from memwatch.collector import Enlisted, Findings, Roots
 from memwatch.collectors import CollectorOptions, enlist
 from memwatch.collectors.psutil_host import pool_of
@@ -323,7 +323,7 @@ def macbook_story() -> list[Snapshot]:
             pools=(pool_of(size, available, free, "Unified memory"),), swap=swap, machine=machine
         )
         accelerator = Accelerator("AGXAcceleratorG15X", NO, metal, metal + GIB)
-        level = "critical" if scene.leaked > 0.97 else "warning" if scene.leaked > 0.85 else "normal"
+        level: PressureLevel = "critical" if scene.leaked > 0.97 else "warning" if scene.leaked > 0.85 else "normal"
         unknown = Absent.NOT_AVAILABLE
         apple.findings = Findings(
             apple=AppleReading(
@@ -333,8 +333,12 @@ def macbook_story() -> list[Snapshot]:
         people.findings = mac_processes(metal, leak, scene)
 
     show(scene_of(0))
-    enlisted = [Enlisted(one.name, lambda one=one: one, False) for one in (memory, apple, people)]
+    enlisted = [entry(one) for one in (memory, apple, people)]
     return told(enlisted, Identity("macbook", "5b4e1c1e-3c1f-4a7e-8a51-1f0a3c1f4a7e"), show)
+
+
+def entry(one: FakeCollector) -> Enlisted:
+    return Enlisted(one.name, lambda: one, False)
 
 
 def mac_processes(metal: int, leak: int, scene: Scene) -> Findings:

@@ -77,8 +77,8 @@ def kill_at_random(folder: Path, url: str, rounds: int, longest_seconds: float =
 @contextmanager
 def nursery(folder: Path, url: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, str(CHILD), str(folder), url]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, text=True, **pipes) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         yield process

@@ -111,7 +111,7 @@ def critical_gb10() -> Snapshot:
                 uuid="GPU-5d2c8a7e-1b1f-4e54-9c57-0a2d6f3b9e11",
                 driver="580.95.05",
                 allocates_from=("ram",),
-                headroom_bytes=int(ram.available_bytes),
+                headroom_bytes=ram.available_bytes,
                 evidence=("NVML answers NOT_SUPPORTED for memory info", "the device is integrated (GB10)"),
                 process_list="complete",
                 api_free_bytes={"cuda": ram.free_bytes},

@@ -19,7 +19,8 @@ NO = Absent.NOT_SUPPORTED
 
 def memory(total: int, reserved: Bytes, used: int, free: int) -> GpuMemory:
     """In MiB, as nvidia-smi prints them; what rounding took goes to free."""
-    return GpuMemory(2, total * MIB, used * MIB, free * MIB, reserved if reserved is NO else int(reserved) * MIB)
+    kept = reserved if isinstance(reserved, Absent) else reserved * MIB
+    return GpuMemory(2, total * MIB, used * MIB, free * MIB, kept)
 
 
 def gpu(name: str, **fields: object) -> GpuReading:

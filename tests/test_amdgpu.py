@@ -348,8 +348,13 @@ def test_a_sleeping_card_is_not_woken(tmp_path: Path) -> None:
     """Suspended: memory is read, which touches only the driver; its metrics and its nodes are left alone."""
     machine, asked = AmdMachine(tmp_path), Asked(answer=False)
     machine.write("proc/sys/kernel/osrelease", "6.1.0")
-    sleeping = {"power/control": "auto", "power/runtime_status": "suspended", "gpu_metrics": b"\x70\x00\x01\x03"}
-    machine.gpu({**UNDECIDED, **sleeping, "gpu_busy_percent": 0})
+    sleeping: dict[str, str | bytes | int] = {
+        "power/control": "auto",
+        "power/runtime_status": "suspended",
+        "gpu_metrics": b"\x70\x00\x01\x03",
+        "gpu_busy_percent": 0,
+    }
+    machine.gpu({**UNDECIDED, **sleeping})
 
     collector = Collector(machine.roots, 4096, GpuPids(), asked)
     gpu = only_gpu(collector.collect())

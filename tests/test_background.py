@@ -39,8 +39,10 @@ def test_work_that_hangs_is_given_up_and_not_begun_again() -> None:
 
     async def twice() -> list[str]:
         shared = Shared(work, "a disk", 0.1)
-        found = await asyncio.gather(shared.ask(1), shared.ask(2), return_exceptions=True)
-        found.append(*await asyncio.gather(shared.ask(3), return_exceptions=True))
+        found = [
+            *await asyncio.gather(shared.ask(1), shared.ask(2), return_exceptions=True),
+            *await asyncio.gather(shared.ask(3), return_exceptions=True),
+        ]
         return [f"{type(one).__name__}: {one}" for one in found]
 
     started = time.monotonic()
@@ -72,8 +74,11 @@ def test_at_the_end_who_waits_is_told() -> None:
     """Closing does not wait for work that hangs."""
     held = threading.Event()
 
+    def work(_about: None) -> bool:
+        return held.wait(30)
+
     async def closed_while_asked() -> None:
-        shared = Shared(lambda _: held.wait(30), "a disk", 20.0)
+        shared = Shared(work, "a disk", 20.0)
         waiting = asyncio.ensure_future(shared.ask(None))
         await asyncio.sleep(0.05)
         shared.close()

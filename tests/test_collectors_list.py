@@ -100,14 +100,9 @@ def test_other_systems_have_processes() -> None:
 
 def test_user_that_psutil_may_not_know() -> None:
     """None is psutil's word for "not permitted"."""
-    info = {
-        "pid": 5,
-        "create_time": 1.0,
-        "name": "x",
-        "username": None,
-        "memory_info": psutil.Process().memory_info(),
-    }
+    memory = psutil.Process().memory_info()
+    info = {"pid": 5, "create_time": 1.0, "name": "x", "username": None, "memory_info": memory}
 
     assert psutil_processes.process_of(info).user is Absent.NOT_PERMITTED
     (owner,) = psutil_processes.owners_of([info, info])
-    assert (owner.name, owner.processes, owner.rss_bytes) == (Absent.NOT_PERMITTED, 2, 2 * info["memory_info"].rss)
+    assert (owner.name, owner.processes, owner.rss_bytes) == (Absent.NOT_PERMITTED, 2, 2 * memory.rss)

@@ -33,7 +33,7 @@ def limit_of(daemon: RunningDaemon, descriptors: int) -> Iterator[None]:
 
 def watched(daemon: RunningDaemon, storming: subprocess.Popen[bytes]) -> list[Any]:
     """Every snapshot of the storm, and how many files of processes were kept open at each."""
-    found = []
+    found: list[Any] = []
     while storming.poll() is None:
         snapshot = daemon.snapshot()
         if not found or found[-1][0]["seq"] != snapshot["seq"]:

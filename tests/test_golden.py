@@ -49,8 +49,10 @@ def test_a_single_reading_has_the_machines_memory(name: str) -> None:
 
 def unattributed(ram: dict[str, Any]) -> int | str:
     """With what GPUs hold of System RAM put back: to the files of the host alone it is nobody's."""
-    rest = ram["unattributed_bytes"]
-    return ram["absent"]["unattributed_bytes"] if rest is None else rest + ram["contents"].get("devices_bytes", 0)
+    rest: int | None = ram["unattributed_bytes"]
+    why: str = ram["absent"].get("unattributed_bytes", "")
+    devices: int = ram["contents"].get("devices_bytes", 0)
+    return why if rest is None else rest + devices
 
 
 def with_zram(pool: dict[str, Any], zram: dict[str, int] | None) -> dict[str, Any]:

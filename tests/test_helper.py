@@ -42,10 +42,11 @@ def is_alive(pid: int) -> bool:
 def test_one_child_answers_many_questions() -> None:
     """It is started when first asked and kept after that."""
     with helper(ECHO, deadline=5.0) as one:
-        assert one.pid is None
+        before = one.pid
         answers = [one.ask(b"read") for _ in range(3)]
         pid = one.pid
 
+        assert before is None
         assert answers == [b"you said read"] * 3
         assert pid is not None
         assert is_alive(pid)

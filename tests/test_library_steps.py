@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -56,11 +57,25 @@ class OwnPool:
         return before - self.reserved
 
 
+def fail() -> NoReturn:
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
 class BrokenPool(OwnPool):
     def stats(self) -> memwatch.PoolStats:
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        fail()
 
-    free = total = shrink = clear = stats  # type: ignore[assignment]
+    def total(self) -> int:
+        fail()
+
+    def free(self) -> int:
+        fail()
+
+    def clear(self) -> None:
+        fail()
+
+    def shrink(self) -> int:
+        fail()
 
 
 @pytest.fixture

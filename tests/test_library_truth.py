@@ -139,7 +139,7 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
     import memwatch
 
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
-        _ = memwatch.nonsense  # type: ignore[attr-defined]
+        _ = memwatch.nonsense
     assert "track" in dir(memwatch)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gzip
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from prometheus_client import generate_latest
+from prometheus_client import Metric, generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
@@ -71,14 +71,15 @@ def test_both_formats_parse_and_agree(daemon: RunningDaemon) -> None:
     classic = daemon.get("/metrics", Accept=CLASSIC)
     openmetrics = daemon.get("/metrics", Accept=OPENMETRICS)
 
-    def samples(families: Iterator[object]) -> set[tuple[str, tuple[tuple[str, str], ...]]]:
-        return {(s.name, tuple(sorted(s.labels.items()))) for f in families for s in f.samples}  # type: ignore[attr-defined]
+    def samples(families: Iterable[Metric]) -> set[tuple[str, tuple[tuple[str, str], ...]]]:
+        return {(s.name, tuple(sorted(s.labels.items()))) for f in families for s in f.samples}
 
+    parse_openmetrics: Callable[[str], Iterable[Metric]] = text_string_to_metric_families
     assert classic.headers["content-type"].startswith("text/plain")
     assert openmetrics.headers["content-type"].startswith("application/openmetrics-text")
     assert openmetrics.body.endswith(b"# EOF\n")
     own = {name for name, _ in samples(parse_text(classic.text))}
-    assert {name for name, _ in samples(text_string_to_metric_families(openmetrics.text))} == own
+    assert {name for name, _ in samples(parse_openmetrics(openmetrics.text))} == own
     assert "memwatch_pool_used_bytes" in own
 
 

@@ -119,9 +119,7 @@ def test_no_swap_and_no_memory_is_critical() -> None:
 
 def test_a_kill_for_want_of_memory_is_critical_for_a_minute() -> None:
     """The machine may look healthy a second later."""
-    kills = lambda at: NewKills(unnamed=int(at == 5))  # noqa: E731
-
-    verdicts = run(lambda at: Evidence(at, (ram(50 * GIB),), kills=kills(at)), 80)
+    verdicts = run(lambda at: Evidence(at, (ram(50 * GIB),), kills=NewKills(unnamed=int(at == 5))), 80)
 
     critical = [second for second, verdict in enumerate(verdicts) if verdict.level is Level.CRITICAL]
     assert (critical[0], critical[-1]) == (5, 64)
@@ -205,7 +203,9 @@ def test_a_driver_without_memory_on_a_unified_machine_is_system_rams_trouble() -
 
 def test_a_forecast_is_in_words_and_not_made_across_a_pause() -> None:
     """1 GiB a second from 50 %: 'full in about …'; after a suspend the rate is not known."""
-    falling = lambda at: ram(int(32 * GIB - max(0.0, at - 30) * GIB))  # noqa: E731
+
+    def falling(at: float) -> Target:
+        return ram(int(32 * GIB - max(0.0, at - 30) * GIB))
 
     verdicts = run(lambda at: Evidence(at, (falling(at),), resumed=at == 50.0), 53)
 
@@ -218,7 +218,9 @@ def test_a_forecast_is_in_words_and_not_made_across_a_pause() -> None:
 
 def test_memory_of_a_gpu_that_a_server_fills_is_never_critical_by_forecast() -> None:
     """A model is loaded to 90 % in ten seconds: high while it goes on, and no more than that."""
-    card = lambda at: Target("gpu0", "vram", 80 * GIB, int(80 * GIB - min(72, max(0, at - 20) * 7.2) * GIB))  # noqa: E731
+
+    def card(at: float) -> Target:
+        return Target("gpu0", "vram", 80 * GIB, int(80 * GIB - min(72, max(0, at - 20) * 7.2) * GIB))
 
     verdicts = run(lambda at: Evidence(at, (card(at),)), 90)
 
@@ -265,7 +267,9 @@ def test_what_is_resident_by_design_is_not_pressure() -> None:
 def test_auto_takes_the_least_that_was_used_once_it_is_steady() -> None:
     """Ten minutes at 92 %: then only what comes on top of it counts."""
     rules = PressureRules(by_target={"ram": TargetRules(resident_bytes="auto")})
-    used = lambda at: 92 if at < 660 else 94  # noqa: E731
+
+    def used(at: float) -> int:
+        return 92 if at < 660 else 94
 
     verdicts = run(lambda at: Evidence(at, (ram((100 - used(at)) * GIB, 100 * GIB),)), 720, rules)
 

@@ -203,7 +203,8 @@ def test_slow_answers_and_streams_outlive_the_clock() -> None:
             client.send(request[at:])
             return await client.answer()
 
-        return await asyncio.gather(ask(b"/slow", 0), ask(b"/slow", 20), ask(b"/stream", 0), ask(b"/stream", 9))
+        asked = (ask(b"/slow", 0), ask(b"/slow", 20), ask(b"/stream", 0), ask(b"/stream", 9))
+        return list(await asyncio.gather(*asked))
 
     answers = served(QUICK, talk)
 

@@ -13,7 +13,10 @@ from memwatch.snapshot import CollectorStatus
 
 
 def enlist(*collectors: FakeCollector) -> list[Enlisted]:
-    return [Enlisted(one.name, lambda one=one: one, one.may_block) for one in collectors]
+    def entry(one: FakeCollector) -> Enlisted:
+        return Enlisted(one.name, lambda: one, one.may_block)
+
+    return [entry(one) for one in collectors]
 
 
 def status_of(statuses: tuple[CollectorStatus, ...], name: str) -> CollectorStatus:

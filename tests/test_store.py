@@ -199,9 +199,9 @@ def test_a_reboot_and_a_wrong_clock_reorder_nothing(tmp_path: Path) -> None:
     machine.reboot()
     machine.clock.wall_offset = 0.0
 
-    second = machine.start()
-    second.tick(9 * GIB)
-    second.keeper.stop(30.0)
+    again = machine.start()
+    again.tick(9 * GIB)
+    again.keeper.stop(30.0)
     machine.clock.wall_offset = 1_700_000_000.0
     machine.clock.now += 5.0
     third = machine.start()
@@ -265,12 +265,12 @@ def test_coarser_tiers_need_no_write_of_their_own(tmp_path: Path) -> None:
 
 
 @contextmanager
-def small_disk(folder: Path) -> Iterator[Callable[[], None]]:
+def small_disk(folder: Path) -> Iterator[Callable[[], object]]:
     """A disk of 64 KiB, and what makes it larger: a tmpfs, or a limit on files where nobody may mount one."""
     folder.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], check=False).returncode == 0:
         try:
-            yield lambda: subprocess.run(["mount", "-o", "remount,size=64m", folder], check=True) and None
+            yield lambda: subprocess.run(["mount", "-o", "remount,size=64m", folder], check=True)
         finally:
             subprocess.run(["umount", "-l", folder], check=True)
         return
@@ -319,7 +319,7 @@ def test_a_read_only_disk_is_read(tmp_path: Path) -> None:
         first.tick(second * GIB)
     first.keeper.stop(30.0)
     left = {path.name: path.read_bytes() for path in machine.folder.iterdir()}
-    command = ["mount", "--bind", "-o", "ro", machine.folder, machine.folder]
+    command = ["mount", "--bind", "-o", "ro", str(machine.folder), str(machine.folder)]
     mounted = subprocess.run(command, check=False).returncode == 0
     if not mounted:
         for path in (*machine.folder.iterdir(), machine.folder):

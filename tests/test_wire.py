@@ -67,7 +67,9 @@ def test_a_record_with_a_field_of_another_kind_is_refused() -> None:
     """A number in words, a list for a record, a reason that does not exist, a field too many."""
     good = json.loads(to_line(NvmlFailure("no_driver", "not loaded", 9)))
 
-    for change in ({"code": "9"}, {"text": []}, {"reason": {"absent": "because"}}, {"more": 1}):
+    changes: list[dict[str, object]] = [{"code": "9"}, {"text": []}, {"reason": {"absent": "because"}}, {"more": 1}]
+
+    for change in changes:
         with pytest.raises(Garbled):
             from_line(NvmlFailure, json.dumps(good | change).encode())
 

@@ -103,7 +103,7 @@ def check_training(folder: Path) -> None:
     assert usage is not None
     assert 0 < usage.ratio < 1
     assert ledger.holdings("cpu").current_bytes == 4 * sum(one.numel() for one in model.parameters())
-    assert isinstance(step.stats.process.peak_bytes, int)
+    assert isinstance(step.stats.process.peak_bytes, int)  # type: ignore[attr-defined]
     assert {peak.stage for peak in profiler.report().peaks} == {"start", "step 0", "step 1", "step 2"}
     for end in ("html", "json", "csv"):
         assert profiler.save(folder / f"memory.{end}").stat().st_size
@@ -114,7 +114,7 @@ def check_out_of_memory() -> None:
 
     @memwatch.retry_on_oom(batch_size=1 << 36, attempts=40)
     def allocate(batch_size: int) -> int:
-        return torch.empty(batch_size, 1024).shape[0]
+        return int(torch.empty(batch_size, 1024).shape[0])
 
     found = allocate()
     print(f"out of memory until a batch of {found:,}")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
 
 import psutil
-from prometheus_client import REGISTRY, start_http_server
+from prometheus_client import REGISTRY, Metric, start_http_server
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 
 class Memory(Collector):
-    def collect(self):  # noqa: ANN201
+    def collect(self) -> Iterator[Metric]:
         memory, swap = psutil.virtual_memory(), psutil.swap_memory()
         for name in ("total", "available", "used", "free", "cached", "buffers", "shared", "slab"):
             yield GaugeMetricFamily(f"memory_{name}_bytes", f"psutil {name}", value=getattr(memory, name))

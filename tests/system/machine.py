@@ -69,7 +69,7 @@ def base_of(folder: Path) -> Path:
             "--variant=minbase",
             f"--include={BASE_PACKAGES}",
             SUITE,
-            base,
+            str(base),
             *filter(None, [MIRROR]),
         ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

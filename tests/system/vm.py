@@ -83,7 +83,7 @@ def make_disk(package: Path) -> Path:
     shutil.rmtree(root, ignore_errors=True)
     subprocess.run(["cp", "--archive", "--reflink=auto", base_of(WORK), root], check=True)
     shutil.copy(package, root / "root/memwatchd.deb")
-    install = ["chroot", root, "dpkg", "--install", "/root/memwatchd.deb"]
+    install = ["chroot", str(root), "dpkg", "--install", "/root/memwatchd.deb"]
     subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
     (root / "root/check").write_text(SCRIPT)
     (root / "root/check").chmod(0o755)
