@@ -6,12 +6,15 @@ CONSTRAINTS := tests/constraints.txt
 INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check install \
 	--constraint $(CONSTRAINTS) --build-constraint $(CONSTRAINTS)
 RUN_ARGS ?=
+# For each target of `make fuzz`; all of them where none is named.
+SECONDS ?= 600
+TARGETS ?=
 # The build for the CPU is enough; name its index with TORCH="torch --index-url …".
 TORCH ?= torch
 
 .DEFAULT_GOAL := help
 .PHONY: help run test coverage lint format bench bench-alerts screenshots test-lowest test-pythons test-torch soak crash scale \
-	test-image build deb test-system audit clean \
+	test-image build deb test-system audit fuzz clean \
 	tools bench-tools
 
 help:
@@ -29,6 +32,7 @@ help:
 	@echo "make test-pythons the tests on every Python 3.10 to 3.14 found here"
 	@echo "make test-lowest  the tests with the oldest dependencies that are allowed"
 	@echo "make test-torch   every call of the library in a training run of PyTorch, which it installs for that"
+	@echo "make fuzz         bytes nobody meant for every parser, guided by coverage (TARGETS='psi kmsg' SECONDS=600 each)"
 	@echo "make deb          a Debian package under dist/ (DEB_ARGS='--arch arm64')"
 	@echo "make test-system  the package in a machine of its own: installed, killed, hung, upgraded, purged (root)"
 	@echo "make audit        the dependencies against the list of known vulnerabilities, and what they are (SBOM)"
@@ -47,7 +51,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	for version in 3.10 3.11 3.12 3.13 3.14; do $(BIN)/mypy --python-version $$version || exit 1; done
-	MYPYPATH=tests:tests/bench $(BIN)/mypy tests/*.py tests/bench/*.py
+	MYPYPATH=tests:tests/bench $(BIN)/mypy tests/*.py tests/bench/*.py tests/fuzz/*.py
 	MYPYPATH=tests:tests/system $(BIN)/mypy tests/system/*.py
 	$(BIN)/lint-imports
 
@@ -100,6 +104,18 @@ test-system: deb
 	$(BIN)/python -m pytest -o python_files='check_*.py' -p no:cacheprovider --confcutdir=tests/system tests/system \
 		$(SYSTEM_ARGS)
 	$(BIN)/python tests/system/vm.py
+
+fuzz: $(VENV)-fuzz/.made
+	PYTHONPATH=tests $(VENV)-fuzz/bin/python -m fuzz.run --seconds $(SECONDS) --docs docs/fuzz.md $(TARGETS)
+
+$(VENV)-fuzz/.made: pyproject.toml $(CONSTRAINTS)
+	@sh tests/tools/make_venv.sh $(PYTHON) $(VENV)-fuzz
+	$(VENV)-fuzz/bin/python -m pip --quiet --disable-pip-version-check install --constraint $(CONSTRAINTS) \
+		--build-constraint $(CONSTRAINTS) --editable .
+	@$(VENV)-fuzz/bin/python -m pip --quiet --disable-pip-version-check install --constraint $(CONSTRAINTS) \
+		--only-binary atheris --group fuzz || { echo "atheris, which fuzzes, cannot be installed for this Python:" \
+		"it has wheels for Python 3.11 to 3.13 on x86-64 Linux. Name one: make fuzz PYTHON=python3.11" >&2; exit 1; }
+	@touch $@
 
 audit: $(VENV)/.test
 	$(BIN)/python -m pip --quiet --disable-pip-version-check install --group audit

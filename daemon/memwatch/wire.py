@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import cache
+from math import isfinite
 from types import UnionType
 from typing import Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -29,7 +30,7 @@ def from_line(kind: type[R], line: bytes) -> R:
     """The record a line holds. Raises Garbled for anything else, however it is broken."""
     try:
         return cast(R, _builder(cast(Hashable, kind))(json.loads(line)))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
         raise Garbled(f"not a {kind.__name__}: {line[:80]!r} ({error})") from None
 
 
@@ -64,8 +65,13 @@ def _builder(kind: Any) -> Builder:  # noqa: ANN401  a type, or what typing make
     if is_dataclass(kind):
         return _of_record(kind)
     if kind is float:
-        return lambda value: float(value) if type(value) in (int, float) else _refuse(value, kind)
+        return _finite
     return lambda value: value if type(value) is kind else _refuse(value, kind)
+
+
+def _finite(value: Any) -> float:  # noqa: ANN401
+    """JSON knows neither NaN nor infinity, Python's parser takes both."""
+    return float(value) if type(value) in (int, float) and isfinite(value) else _refuse(value, float)
 
 
 def _of_union(builders: list[Builder], may_be_absent: bool) -> Builder:

@@ -16,6 +16,8 @@ from memwatch.model import Absent, Content, Process
 from memwatch.snapshot import Level, Snapshot
 
 Build = Callable[[Any], Any]
+LAST_UNIX = 253_402_300_800.0
+LEAST_INTERVAL, MOST_INTERVAL = 0.001, 86_400.0
 
 
 class NotASnapshot(ValueError):
@@ -30,9 +32,18 @@ def snapshot_from(line: bytes) -> Snapshot:
             raise NotASnapshot("it has no schema 1")
         found["monotonic"] = found.get("unix")
         snapshot = cast(Snapshot, _builder(cast(Hashable, Snapshot))(found))
+        _refuse_impossible_times(snapshot)
         return _with_derived(snapshot, found.get("processes") or [])
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
         raise NotASnapshot(f"not a snapshot: {str(error)[:200]}") from None
+
+
+def _refuse_impossible_times(snapshot: Snapshot) -> None:
+    """What no calendar has cannot be shown, and what has no pace cannot be played."""
+    if not 0 <= snapshot.unix < LAST_UNIX:
+        raise NotASnapshot(f"unix is {snapshot.unix:g}, which is no time from 1970 to 9999")
+    if not LEAST_INTERVAL <= snapshot.interval_seconds <= MOST_INTERVAL:
+        raise NotASnapshot(f"interval_seconds is {snapshot.interval_seconds:g}; for example 1.0")
 
 
 def _with_derived(snapshot: Snapshot, listed: list[dict[str, Any]]) -> Snapshot:

@@ -30,6 +30,8 @@ _CGROUP_BYTES = 16384
 _HIDEPID = re.compile(r"(?:^|,)hidepid=(?!0|off)")
 # A stat line with the longest name and 20 digits in all 50 columns is not longer.
 STAT_BYTES = 1200
+# Of the four that are read, together.
+_STAT_DIGITS = 80
 
 
 class Stat(NamedTuple):
@@ -53,13 +55,17 @@ def parse_stat(data: bytes) -> Stat | None:
     try:
         if not closing or len(columns) < 22 or not data.endswith(b"\n"):
             raise ValueError
-        # Columns of proc(5) from the third on: 9 flags, 22 starttime, 24 rss.
-        flags, start, rss = int(columns[6]), int(columns[19]), int(columns[21])
+        # Columns of proc(5) from the third on: 9 flags, 22 starttime, 24 rss. Python would read 1_0 as 10.
+        figures = (columns[6], columns[19], columns[21], pid)
+        digits = b"".join(figures)
+        if not digits.isdigit() or len(digits) > _STAT_DIGITS:
+            raise ValueError
+        flags, start, rss, number = map(int, figures)
         if flags & _KERNEL_THREAD:
             return None
-        if start < 0 or rss < 0 or int(pid) < 1:
+        if number < 1:
             raise ValueError
-        return Stat(rss, int(pid), start, name)
+        return Stat(rss, number, start, name)
     except ValueError:
         raise Unreadable(f"stat: {data[:80]!r} is not a line of process statistics") from None
 

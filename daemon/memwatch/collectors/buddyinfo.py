@@ -16,6 +16,9 @@ _ZONE_OR_PROTECTION = re.compile(
     rb"^(?:Node (\d{1,6}), +zone +(\S+)| +protection: \((\d{1,19}(?:, \d{1,19})*)\))\n", re.MULTILINE
 )
 
+# A longer word is no count, and Python refuses to make a number of thousands of digits.
+_MOST_DIGITS = 19
+
 Zone = tuple[int, str]
 
 
@@ -52,7 +55,8 @@ def _free_blocks(line: bytes) -> FreeBlocks:
     """One row. Words are split, not matched: 1 µs a row instead of 5."""
     words = line.split()
     number, counts = words[1][:-1] if len(words) > 4 else b"", words[4:]
-    if words[0:3:2] != [b"Node", b"zone"] or words[1][-1:] != b"," or not b"".join([number, *counts]).isdigit():
+    heads_a_row = words[0:3:2] == [b"Node", b"zone"] and words[1][-1:] == b"," and number.isdigit()
+    if not heads_a_row or not b"".join(counts).isdigit() or max(map(len, words)) > _MOST_DIGITS:
         raise Unreadable(f"buddyinfo: {line[:120]!r} is not `Node N, zone NAME` and a row of counts")
     return FreeBlocks((int(number), _word(words[3])), tuple([int(count) for count in counts]))
 

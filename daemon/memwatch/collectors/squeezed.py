@@ -22,7 +22,7 @@ CALM_SECONDS, SEARCH_SECONDS = 5.0, 1.0
 LEAST_PART = 0.5
 NAMED_SECONDS = 10.0
 
-_SOME = re.compile(rb"some .*total=(\d{1,19})")
+_SOME = re.compile(rb"some .*total=(\d{1,19})\n")
 _SIZES = re.compile(rb"^MemTotal: +(\d{1,19}) kB\n(?:.*\n)*?MemAvailable: +(\d{1,19}) kB\n", re.MULTILINE)
 
 
@@ -33,9 +33,10 @@ def parse_waiting(data: bytes) -> float | None:
 
 
 def parse_used(meminfo: bytes) -> float:
-    """The used part of memory, 0 to 1; 1 where the kernel does not say what is available."""
+    """The used part of memory, 0 to 1; 1 where the kernel does not say what is available, or contradicts itself."""
     found = _SIZES.search(meminfo)
-    return 1.0 - int(found[2]) / int(found[1]) if found and int(found[1]) else 1.0
+    size, available = (int(found[1]), int(found[2])) if found else (0, 0)
+    return 1.0 - available / size if size and available <= size else 1.0
 
 
 def worst_of(before: Mapping[str, float], now: Mapping[str, float], seconds: float) -> Squeezed | None:

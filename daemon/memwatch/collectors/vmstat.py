@@ -6,6 +6,8 @@ from memwatch.collector import Findings, Roots, kept_file
 from memwatch.model import Absent
 from memwatch.snapshot import Kernel
 
+MOST_DIGITS = 20
+
 
 def parse_vmstat(data: bytes) -> Kernel:
     """`oom_kill` is there since Linux 4.13, `compact_fail` where compaction is compiled in."""
@@ -19,7 +21,8 @@ def _counter(data: bytes, key: bytes) -> int | Absent:
     start = data.find(key) + len(key)
     end = data.find(b"\n", start)
     digits = data[start:end]
-    return int(digits) if start >= len(key) and end > 0 and digits.isdigit() else Absent.NOT_SUPPORTED
+    found = start >= len(key) and end > 0 and digits.isdigit() and len(digits) <= MOST_DIGITS
+    return int(digits) if found else Absent.NOT_SUPPORTED
 
 
 class Collector:

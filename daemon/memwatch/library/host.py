@@ -45,7 +45,10 @@ class Host:
 
 def parse_meminfo(text: bytes) -> Ram | Absent:
     match = MEMINFO.search(text)
-    return Ram(int(match[1]) << 10, int(match[2]) << 10) if match else Absent.NOT_SUPPORTED
+    if match is None:
+        return Absent.NOT_SUPPORTED
+    total, available = int(match[1]) << 10, int(match[2]) << 10
+    return Ram(total, available) if available <= total else Absent.INCONSISTENT
 
 
 def _ram_elsewhere() -> Ram | Absent:

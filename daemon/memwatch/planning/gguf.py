@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -108,10 +108,20 @@ def read_head(path: Path) -> Head:
         keys = dict(_key(reader) for _ in range(reader.count("Q", MOST_KEYS, "keys")))
         spans = [_tensor(reader) for _ in range(tensors)]
         start = _aligned(reader.position, keys, reader.name)
-    end = start + max((offset + length for offset, length, _ in spans), default=0)
+    end = start + _end_of(spans, str(path))
     if end > size:
         raise BadInput(f"{path}: its tensors end at byte {end}, and it has {size}: is it whole?")
     return Head(keys, sum(length for _, length, _ in spans), sum(count for _, _, count in spans))
+
+
+def _end_of(spans: Iterable[tuple[int, int, int]], name: str) -> int:
+    """Where the last tensor ends. Two in one place would count the same bytes twice."""
+    end = 0
+    for offset, length, _ in sorted(spans):
+        if offset < end:
+            raise BadInput(f"{name}: a tensor begins at {offset}, inside the one before, which ends at {end}")
+        end = offset + length
+    return end
 
 
 def _key(reader: Reader) -> tuple[str, Value]:
@@ -189,5 +199,5 @@ def transformer_of(head: Head) -> Transformer | None:
             n_experts=number("expert_count") or 1,
             sliding_window=number("attention.sliding_window"),
         )
-    except (BadInput, ValueError):
+    except (BadInput, ValueError, OverflowError):
         return None

@@ -20,6 +20,8 @@ EXAMPLES = {
     "norms_per_layer": 2,
 }
 MOST = 1 << 28
+# Each expert's matrices are listed; the largest models have some hundreds.
+MOST_EXPERTS = 1 << 14
 
 Biases = Literal["none", "qkv", "all"]
 
@@ -53,7 +55,8 @@ class Transformer:
         for field in fields(self):
             if field.name in EXAMPLES:
                 least = 0 if field.name == "head_dim" else 1
-                count_of(getattr(self, field.name), field.name, EXAMPLES[field.name], least, MOST)
+                most = MOST_EXPERTS if field.name == "n_experts" else MOST
+                count_of(getattr(self, field.name), field.name, EXAMPLES[field.name], least, most)
         for name in ("learned_positions", "sliding_window"):
             count_of(getattr(self, name), name, 1024, 0, MOST)
         if self.n_heads % self.n_kv_heads:

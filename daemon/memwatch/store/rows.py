@@ -39,7 +39,7 @@ def unpacked_rows(data: bytes) -> Strip:
         reader = _Reader(plain, LENGTHS.size + head_bytes)
         times = reader.take(array("d"), rows)
         columns = {name: Cells(*(reader.take(array(code), rows) for code in ("f", "f", "H"))) for name in names}
-    except (zlib.error, struct.error, ValueError, KeyError, TypeError) as error:
+    except (zlib.error, struct.error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise Unreadable(str(error)) from None
     return Strip(times, columns)
 

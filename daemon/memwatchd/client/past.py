@@ -48,10 +48,10 @@ def history(series: tuple[str, ...], seconds: float, points: int, url: Address |
     query: list[tuple[str, object]] = [("from", now - seconds), ("points", points)]
     query += [("series", name) for name in series]
     found = ask(question.address, f"/api/v1/history?{urlencode(query)}").json
-    return question.show(found, lambda: _lines(found))
+    return question.show(found, lambda: lines_of(found))
 
 
-def _lines(found: Json) -> Iterator[str]:
+def lines_of(found: Json) -> Iterator[str]:
     for one in found["series"]:
         if not any(value is not None for value in one["max"]):
             yield f"{one['name']}: nothing is remembered of that time"

@@ -35,7 +35,7 @@ def understood(address: Address) -> Iterator[None]:
     """Only for looking at what `address` answered: whatever cannot be found in it, it is the answer's fault."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise NotUnderstood(
             f"what {address} answered is not as memwatch {__version__} expects it "
             f"({type(error).__name__}: {error}): is a memwatchd of that version there?"

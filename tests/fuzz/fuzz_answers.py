@@ -1,0 +1,61 @@
+"""What somebody answers whom the library or `memwatch` has asked: records, lines, or that it is not understood."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from fuzz.oracle import are_figures
+from memwatch.collector import Unreadable
+from memwatch.collectors.containers import NAME_MOST_CHARACTERS, parse_containers
+from memwatch.library.answers import NotAnAnswer, backends_of, devices_of, pools_of, shares_of
+from memwatch.library.pressure_watch import parse_events
+from memwatch_web.webhook_post import RETRY_AFTER_MOST_SECONDS, retry_after_seconds
+from memwatch_web.wording import printable
+from memwatchd.client import past, tables, tree
+from memwatchd.client.address import DEFAULT
+from memwatchd.client.connection import date_of
+from memwatchd.client.question import NotUnderstood, understood
+
+MOST_BYTES = 6000
+HERE = DEFAULT
+LINES: tuple[Callable[[Any], Iterable[str]], ...] = (
+    lambda found: tree.lines_of(found, 5.0),
+    tables.device_lines,
+    tables.event_lines,
+    tables.backend_lines,
+    tables.check_lines,
+    lambda found: tables.release_lines(found, 1.0),
+    past.lines_of,
+)
+
+
+def check(data: bytes) -> None:
+    events = list(parse_events(io.BytesIO(data)))
+    assert len(events) <= data.count(b"\n") + 1
+    header = data.decode("latin-1")
+    assert 0 <= retry_after_seconds(header, 1.7e9) <= RETRY_AFTER_MOST_SECONDS
+    date_of(header)
+    with suppress(Unreadable):
+        assert all(len(name) <= NAME_MOST_CHARACTERS for name in parse_containers(data).values())
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    library(found)
+    for lines in LINES:
+        with suppress(NotUnderstood), understood(HERE):
+            assert all(printable(line).isprintable() for line in lines(found))
+
+
+def library(found: Any) -> None:
+    places = found if isinstance(found, dict) else {}
+    readers: dict[str, Callable[[Any], Any]] = {"pools": pools_of, "shares": shares_of, "devices": devices_of}
+    for name, read in readers.items():
+        with suppress(NotAnAnswer):
+            are_figures(read(places.get(name, found)))
+    with suppress(NotAnAnswer):
+        backends_of(found)

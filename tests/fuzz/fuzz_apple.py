@@ -1,0 +1,23 @@
+"""vm_stat, sysctl and ioreg of macOS, and what libraries tell of themselves elsewhere: the linker's cache."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from fuzz.oracle import are_figures
+from memwatch.apple import ioreg, metal, text
+from memwatch.backends.libraries import LONGEST_PATH, parse_linker_cache
+
+
+def check(data: bytes) -> None:
+    found = text.parse_vm_stat(data)
+    if found is not None:
+        are_figures(found)
+    settings = text.parse_sysctl(data)
+    are_figures((text.wired_limit_of(settings), text.memory_of(settings)))
+    text.pressure_of(settings)
+    with suppress(ioreg.NotAList):
+        accelerators = ioreg.parse_ioreg(data)
+        are_figures(accelerators)
+    are_figures(metal.parse_metal(data))
+    assert all(path.startswith("/") and len(path) <= LONGEST_PATH for path in parse_linker_cache(data))

@@ -1,0 +1,36 @@
+"""fdinfo of graphics descriptors, and what else drivers without a library say: dmem, uevent, debugfs, pci.ids."""
+
+from __future__ import annotations
+
+from fuzz.oracle import are_figures, are_said
+from memwatch.drm import cards
+from memwatch.drm.fdinfo import Held, clients_of, is_pci_address, parse_fdinfo
+
+
+def check(data: bytes) -> None:
+    first, _, second = data.partition(b"---\n")
+    infos = [info for info in (parse_fdinfo(first), parse_fdinfo(second)) if info is not None]
+    for info in infos:
+        sizes = (info.resident, info.shared, info.other)
+        are_figures(sizes)
+        are_said(sizes, data)
+        are_said(info.client_id, data)
+        assert info.pdev is None or is_pci_address(info.pdev)
+        assert (info.basis is None) == (not info.resident)
+        assert all(count > 0 for count in info.rejected.values())
+    clients = clients_of([Held(pid, "renderD128", info) for pid, info in enumerate(infos, 1)])
+    assert len({(one.driver, one.pdev, one.client_id) for one in clients}) == len(clients)
+    assert sum(len(one.pids) for one in clients) == len(infos)
+    files(data)
+
+
+def files(data: bytes) -> None:
+    are_said(cards.parse_dmem(data), data)
+    for region in (cards.parse_vram_mm("vram0", data), cards.parse_lmem(data)):
+        if region is not None:
+            are_figures(region)
+            are_said((region.size_bytes, region.used_bytes), data)
+            assert not isinstance(region.used_bytes, int) or region.used_bytes <= region.size_bytes
+    cards.compatible_of(cards.parse_uevent(data))
+    cards.id_of(data)
+    cards.model_of(data, "8086", "56a0")

@@ -1,0 +1,69 @@
+"""/proc/meminfo and what is made of it: each figure stands in the line of its name, and parts are the whole."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+
+from fuzz.oracle import are_figures, are_said, at_most_said
+from memwatch.collector import Unreadable
+from memwatch.collectors import cgroup, drm, memory, numa, squeezed
+from memwatch.library import host
+from memwatch.model import Absent, Pool
+from memwatch.tegra import nvmap
+from memwatch.wire import Garbled
+
+
+def check(data: bytes) -> None:
+    """Behind `---` stands what is read with the layout of what is before it."""
+    front, _, back = data.partition(b"---\n")
+    whole(front)
+    parts(front)
+    with suppress(Unreadable):
+        of_its_line(memory.parse_meminfo(back, memory.layout_of(front)), back)
+
+
+def whole(data: bytes) -> None:
+    with suppress(Unreadable):
+        kib = memory.parse_meminfo(data)
+        of_its_line(kib, data)
+        with suppress(Unreadable):
+            swap = memory.swap_of(kib)
+            are_figures(swap)
+            are_said(swap.size_bytes if swap else 0, data + b" 0")
+        adds_up(memory.pool_of(kib, memory.parse_low_watermark(data, 4096)), data)
+
+
+def of_its_line(kib: dict[str, int], data: bytes) -> None:
+    for key, figure in kib.items():
+        line = rb"^" + re.escape(key.encode()) + rb": *0*" + str(figure).encode() + rb"(?: kB)?$"
+        assert re.search(line, data, re.MULTILINE), f"{key} is {figure} in {data!r:.300}"
+
+
+def adds_up(pool: Pool, data: bytes) -> None:
+    are_figures(pool)
+    are_said(pool.size_bytes, data)
+    assert isinstance(pool.used_bytes, int)
+    assert isinstance(pool.available_bytes, int)
+    assert isinstance(pool.free_bytes, int)
+    assert pool.used_bytes + pool.available_bytes == pool.size_bytes
+    assert pool.free_bytes <= pool.size_bytes
+    assert not pool.contents or sum(part.size_bytes for part in pool.contents) == pool.size_bytes
+    assert pool.contents or pool.overlap or isinstance(pool.unattributed_bytes, Absent)
+
+
+def parts(data: bytes) -> None:
+    """Those who want some lines of it."""
+    with suppress(Unreadable):
+        are_said(cgroup.parse_size(data), data)
+    with suppress(Unreadable):
+        node = numa.node_of(0, data, None)
+        are_figures(node)
+        at_most_said(node, data)
+    with suppress(Garbled):
+        are_said(nvmap.parse_meminfo(data), data)
+    are_said(dict(drm.parse_gpu_lines(data)), data)
+    ram = host.parse_meminfo(data)
+    are_said(ram, data)
+    assert isinstance(ram, Absent) or ram.available_bytes <= ram.total_bytes
+    assert 0 <= squeezed.parse_used(data) <= 1

@@ -1,0 +1,24 @@
+"""/proc/pressure/memory: shares of time are from 0 to 1, and totals stand in the file."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from fuzz.oracle import are_figures, said
+from memwatch.collector import Unreadable
+from memwatch.collectors.psi import parse_pressure
+from memwatch.collectors.squeezed import parse_waiting
+from memwatch.model import Absent
+
+
+def check(data: bytes) -> None:
+    micros = {number / 1e6 for number in said(data)}
+    waited = parse_waiting(data)
+    assert waited is None or waited in micros
+    with suppress(Unreadable):
+        stalls = parse_pressure(data)
+        are_figures(stalls)
+        for time in (stalls.some, stalls.full):
+            if not isinstance(time, Absent):
+                assert time.total_seconds in micros
+                assert max(time.ratio_10s, time.ratio_60s, time.ratio_300s) <= 1

@@ -1,0 +1,60 @@
+"""A recording, damaged or made up: refused in a sentence, or played to its end, twice."""
+
+from __future__ import annotations
+
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass
+
+from fuzz.oracle import as_file
+from memwatch.monitor import Identity, Monitor, Rules
+from memwatchd.recording.frames import frames_of, open_recording
+from memwatchd.recording.player import PlayedClock, PlayedSleep, Player
+from memwatchd.recording.stream import GZIP, BadRecording, _with_sum, first_line, lines_of
+
+MOST_BYTES = 6000
+MOST_TICKS = 5
+MOST_SECONDS = 3600.0
+
+
+@dataclass
+class Turned(PlayedClock):
+    """A played clock that goes only where it is sent."""
+
+    now: float = 0.0
+    speed: float = 1.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def boottime(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return 1.7e9 + self.now
+
+
+def check(data: bytes) -> None:
+    """What begins like gzip is a file as it stands; of anything else the lines get sums and are packed."""
+    whole = data if data.startswith(b"\x1f\x8b") else packed(data)
+    with as_file(whole, ".gz") as path:
+        with suppress(BadRecording):
+            first_line(path)
+        lines = list(lines_of(path))
+        assert len(lines) <= 64 * len(whole) + 2
+        frames = list(frames_of(path))
+        assert [one.unix for one in frames] == sorted(one.unix for one in frames)
+        with suppress(BadRecording):
+            contents = open_recording(path, salvage=True)
+            clock = Turned()
+            player = Player(contents, clock)
+            monitor = Monitor(player, clock, Rules(), Identity("x", "y"), PlayedSleep(1.0), 1.0)
+            for _ in range(MOST_TICKS):
+                monitor.tick()
+                clock.now += min(2 * contents.length / MOST_TICKS, MOST_SECONDS)
+
+
+def packed(lines: bytes) -> bytes:
+    summed = b"".join(_with_sum(line) for line in lines.split(b"\n") if line)
+    packer = zlib.compressobj(1, zlib.DEFLATED, GZIP)
+    return packer.compress(summed) + packer.flush()

@@ -1,0 +1,72 @@
+"""The files of the history, damaged in any way: what is whole is read, and the rest keeps nobody from starting."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from memwatch.history import History
+from memwatch.store.entries import rows_in
+from memwatch.store.restore import restore
+from memwatch.store.ring import BLOCK, CRC, HEAD, HEAD_BYTES, MAGIC, Stamp
+from memwatch.store.rows import MOST_ROWS, Unreadable, packed_rows, unpacked_rows
+from memwatch.store.shelf import PARTS, open_shelf, prepare
+from memwatch.ticks import KeptTicks
+
+MOST_BYTES = 3 * BLOCK
+SIZE = 256 << 10
+NOW = Stamp(9, 1000.0, 1.7e9, b"\5" * 16)
+FILES = tuple(PARTS)
+logging.getLogger("memwatch").setLevel(logging.CRITICAL)
+
+
+def check(data: bytes) -> None:
+    """The first byte says which file it is, and whether its checksums are made right before it is read."""
+    which, body = data[:1] or b"\0", data[1:]
+    rows(body)
+    if which[0] & 128:
+        body = with_right_sums(body)
+    with TemporaryDirectory(prefix="memwatch-fuzz-") as folder:
+        (Path(folder) / f"{FILES[which[0] % len(FILES)]}.ring").write_bytes(body)
+        history = History()
+        shelf = open_shelf(Path(folder), SIZE, NOW.wall)
+        words = restore(shelf, history, KeptTicks(), NOW).last_words
+        assert words is None or words.sentence
+        for name in history.names():
+            assert len(history.query(name, history.start, history.end, 10)) <= 11
+        assert sum(len(tier) for tier in history.tiers) <= len(body) * MOST_ROWS
+        prepare(shelf, NOW)
+        for ring in shelf.rings.values():
+            ring.append(1, NOW, b"after")
+            ring.close()
+        again = open_shelf(Path(folder), SIZE, NOW.wall)
+        for name, ring in again.rings.items():
+            newest = again.contents[name].records[-1]
+            assert (newest.stamp, ring.payload(newest)) == (NOW, b"after")
+            ring.close()
+
+
+def rows(data: bytes) -> None:
+    for packed in (data, zlib.compress(data, 0)):
+        with suppress(Unreadable):
+            strip = unpacked_rows(packed)
+            again = unpacked_rows(packed_rows(strip))
+            assert len(again.times) == len(strip.times)
+            assert list(again.columns) == list(strip.columns)
+        with suppress(Unreadable):
+            rows_in(packed)
+
+
+def with_right_sums(data: bytes) -> bytes:
+    """As a writer would have left it, whatever the fields say."""
+    whole = bytearray(data)
+    for start in range(0, len(data), BLOCK):
+        if data.startswith(MAGIC, start) and len(data) >= start + HEAD_BYTES:
+            head = data[start : start + HEAD.size]
+            length = HEAD.unpack(head)[3]
+            payload = data[start + HEAD_BYTES : start + HEAD_BYTES + length]
+            whole[start + HEAD.size : start + HEAD_BYTES] = CRC.pack(zlib.crc32(payload, zlib.crc32(head)))
+    return bytes(whole)

@@ -1,0 +1,45 @@
+"""Heads of safetensors files and the index of shards: as many bytes as there are, or refused."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from fuzz.oracle import as_file, said
+from memwatch.planning.checkpoint import INDEX, read_checkpoint
+from memwatch.planning.quantities import BadInput
+from memwatch.planning.safetensors import checked_bytes, parse_header, tensor_bytes_of
+
+# The last number of the head is most often where the last tensor ends; the others are tried as well.
+MOST_ROOMS = 6
+
+
+def check(data: bytes) -> None:
+    """A head alone with every room it speaks of; a whole file; an index beside a shard."""
+    if data.startswith(b"{"):
+        head(data)
+        index(data)
+    else:
+        with as_file(data, ".safetensors") as path, suppress(BadInput):
+            assert 0 <= tensor_bytes_of(path) <= len(data)
+
+
+def head(data: bytes) -> None:
+    with suppress(BadInput):
+        found = parse_header(data, "a")
+        for room in sorted(said(data), reverse=True)[:MOST_ROOMS]:
+            with suppress(BadInput):
+                assert checked_bytes(found, room, "a") == room
+
+
+def index(data: bytes) -> None:
+    if b"weight_map" not in data:
+        return
+    with TemporaryDirectory(prefix="memwatch-fuzz-") as folder:
+        shard = b'{"x":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}'
+        whole = len(shard).to_bytes(8, "little") + shard + b"abc"
+        (Path(folder) / "a.safetensors").write_bytes(whole)
+        (Path(folder) / INDEX).write_bytes(data)
+        with suppress(BadInput):
+            assert read_checkpoint(Path(folder)).weights_bytes == 3

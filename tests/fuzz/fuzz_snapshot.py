@@ -1,0 +1,35 @@
+"""The JSON of a snapshot, as recordings hold it: refused, or the same again and fit for every face."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from fuzz.oracle import are_figures
+from memwatch import __version__
+from memwatch_web.as_json import snapshot_json, to_bytes
+from memwatch_web.from_json import NotASnapshot, snapshot_from
+from memwatch_web.metrics import Exporter, negotiated
+from memwatch_web.pages import Pages
+
+MOST_BYTES = 6000
+
+
+@cache
+def pages() -> Pages:
+    return Pages()
+
+
+def check(data: bytes) -> None:
+    try:
+        snapshot = snapshot_from(data)
+    except NotASnapshot:
+        return
+    said = snapshot_json(snapshot)
+    line = to_bytes(said)
+    assert snapshot_json(snapshot_from(line)) == said
+    are_figures((snapshot.pools, snapshot.shares, snapshot.processes))
+    encode, _ = negotiated("text/plain")
+    exporter = Exporter(__version__, dict, (), lambda: 5)
+    assert b"NaN" not in exporter.render(snapshot, encode)
+    for name in pages().names:
+        assert b"<" in pages().page(name, snapshot)

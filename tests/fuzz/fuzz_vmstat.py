@@ -1,0 +1,32 @@
+"""/proc/vmstat, buddyinfo, zoneinfo, ZFS's and zram's counters."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from fuzz.oracle import are_figures, are_said, said
+from memwatch.collector import Unreadable
+from memwatch.collectors import buddyinfo, memory, vmstat, zram
+
+
+def check(data: bytes) -> None:
+    are_said(vmstat.parse_vmstat(data), data)
+    with suppress(Unreadable):
+        are_said(memory.parse_arcstats(data), data)
+    with suppress(Unreadable):
+        are_said(zram.parse_mm_stat(data), data)
+    watermark = memory.parse_low_watermark(data, 4096)
+    assert 0 <= watermark <= sum(said(data)) * 4096 * data.count(b"low")
+    protection = buddyinfo.parse_protection(data)
+    are_said(protection, data)
+    with suppress(Unreadable):
+        zones = buddyinfo.parse_buddyinfo(data)
+        are_said([zone.counts for zone in zones], data)
+        nodes = buddyinfo.nodes_of(zones, protection, 4096)
+        are_figures(nodes)
+        assert {node.id for node in nodes} == {zone.zone[0] for zone in zones}
+        free = sum(zone.pages for zone in zones) * 4096
+        for node in nodes:
+            assert isinstance(node.free_4mib_bytes, int)
+            assert isinstance(node.largest_free_block_bytes, int)
+            assert max(node.free_4mib_bytes, node.largest_free_block_bytes) <= free

@@ -1,0 +1,127 @@
+"""Fuzzes targets one after the other, prints what came of each, and keeps the table in docs/fuzz.md.
+
+    PYTHONPATH=tests python -m fuzz.run --seconds 600 [--docs docs/fuzz.md] [TARGET...]
+
+Exits with 1 where something was found, and says where the input lies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from fuzz.table import Row, rows_in, written
+from fuzz.targets import FOLDER, NAMES, Target, target
+
+# For one input; the slowest seed takes 30 ms with everything instrumented.
+MOST_SECONDS = 5
+MOST_RSS_MIB = 1024
+STATUS = re.compile(r"^#(\d+)\s.*? cov: (\d+) ", re.MULTILINE)
+EXECUTED = re.compile(r"^stat::number_of_executed_units: *(\d+)", re.MULTILINE)
+FOUND = ("crash-", "timeout-", "oom-", "leak-")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run came to. `found` are the inputs that broke a promise."""
+
+    name: str
+    seconds: int
+    executions: int
+    coverage: int
+    found: tuple[Path, ...]
+
+
+def command_of(one: Target, folder: Path, seconds: int) -> list[str]:
+    words = folder / "words.dict"
+    words.write_text(one.words)
+    new = folder / "corpus"
+    new.mkdir(exist_ok=True)
+    options = {
+        "max_total_time": seconds,
+        "timeout": MOST_SECONDS,
+        "rss_limit_mb": MOST_RSS_MIB,
+        "max_len": one.most_bytes,
+        "print_final_stats": 1,
+        "use_value_profile": 1,
+        "artifact_prefix": f"{folder}/",
+        "dict": words,
+    }
+    arguments = [f"-{key}={value}" for key, value in options.items()]
+    return [sys.executable, "-m", "fuzz.child", one.name, str(new), str(one.seeds), *arguments]
+
+
+def fuzzed(name: str, seconds: int, out: Path) -> Outcome:
+    folder = out / name
+    folder.mkdir(parents=True, exist_ok=True)
+    before = found_in(folder)
+    started = time.monotonic()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(FOLDER.parent), os.environ.get("PYTHONPATH", "")]),
+    }
+    log = folder / "log"
+    with log.open("wb") as file:
+        done = subprocess.run(
+            command_of(target(name), folder, seconds), stdout=file, stderr=file, env=environment, check=False
+        )
+    text = log.read_text(errors="replace")
+    found = tuple(sorted(found_in(folder) - before))
+    if done.returncode and not found:
+        sys.exit(
+            f"{name}: the fuzzer ended with {done.returncode} and found nothing; the end of {log}:\n{text[-2000:]}"
+        )
+    return outcome_of(name, round(time.monotonic() - started), text, found)
+
+
+def outcome_of(name: str, seconds: int, log: str, found: tuple[Path, ...]) -> Outcome:
+    """By what libFuzzer prints: a line now and then, and at the end how often it ran."""
+    lines = STATUS.findall(log)
+    executed = EXECUTED.search(log)
+    executions = int(executed[1]) if executed else max((int(count) for count, _ in lines), default=0)
+    return Outcome(name, seconds, executions, int(lines[-1][1]) if lines else 0, found)
+
+
+def found_in(folder: Path) -> set[Path]:
+    return {path for path in folder.iterdir() if path.name.startswith(FOUND)}
+
+
+def sentence_of(outcome: Outcome) -> str:
+    line = f"{outcome.name:14} {outcome.seconds:5} s  {outcome.executions:>10,} runs  {outcome.coverage:>6,} edges"
+    return line + "".join(f"\n  FOUND {path}: its log is {path.parent / 'log'}" for path in outcome.found)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=int, default=600, help="for each target")
+    parser.add_argument("--docs", type=Path, help="the page whose table is kept")
+    parser.add_argument("--out", type=Path, default=Path("out/fuzz"))
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"all by default: {', '.join(NAMES)}")
+    given = parser.parse_args()
+    unknown = set(given.targets) - set(NAMES)
+    if unknown:
+        parser.error(f"there is no target {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    outcomes = []
+    for name in given.targets or NAMES:
+        outcomes.append(fuzzed(name, given.seconds, given.out.resolve()))
+        print(sentence_of(outcomes[-1]), flush=True)
+        if given.docs:
+            keep(outcomes[-1], given.docs)
+    return int(any(outcome.found for outcome in outcomes))
+
+
+def keep(outcome: Outcome, page: Path) -> None:
+    today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    row = Row(outcome.name, outcome.seconds, outcome.executions, outcome.coverage, len(outcome.found), today)
+    page.write_text(written([*rows_in(page.read_text() if page.exists() else ""), row]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""The daemon's whole web side in this process: the real application on a simulated machine, and no socket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from starlette.types import ASGIApp
+
+from fuzz.oracle import as_file
+from memwatch_web.app import create_app
+from memwatchd.daemon import Daemon
+from memwatchd.receiving import Limits
+from memwatchd.server import Server, use_date_headers
+from memwatchd.settings.model import Settings
+from memwatchd.settings.sources import load
+
+MACHINE = Path(__file__).parent.parent / "machines" / "strix-halo"
+# What a request may be answered with: what was asked for, what is wrong with it, or that it is not there now.
+RIGHT = {200, 204, 206, 304, 400, 401, 403, 404, 405, 408, 409, 411, 413, 414, 416, 417, 421, 422, 429, 431, 503}
+
+
+class Complaints(logging.Handler):
+    """What was logged with a traceback: an error of ours."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1]:
+            self.found.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
+
+
+@dataclass(frozen=True)
+class Site:
+    """`loop` turns only while somebody runs it."""
+
+    loop: asyncio.AbstractEventLoop
+    app: ASGIApp
+    server: Server
+    complaints: Complaints
+
+    def connection(self) -> Any:
+        protocol: Any = self.server._protocol()
+        return protocol
+
+
+@cache
+def site() -> Site:
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    daemon = Daemon(settings(), settings)
+    daemon.sampler.start()
+    daemon.first_tick()
+    daemon.sampler.stop()
+    dates: list[tuple[bytes, bytes]] = []
+    app = create_app(
+        daemon.monitor, daemon.pages, daemon.face_options, daemon.broker, daemon.alerting, dates, daemon.inquiries
+    )
+    complaints = Complaints()
+    logging.getLogger().addHandler(complaints)
+    return Site(loop, app, loop.run_until_complete(started(app, dates)), complaints)
+
+
+async def started(app: ASGIApp, dates: list[tuple[bytes, bytes]]) -> Server:
+    server = Server(app, Limits())
+    server.config.load()
+    use_date_headers(server, dates, simulated=False)
+    server.lifespan = server.config.lifespan_class(server.config)
+    return server
+
+
+def settings() -> Settings:
+    with as_file(b"[processes]\ntop = 50\n", ".toml") as path:
+        return load(
+            {"config": str(path), "procfs": MACHINE / "proc", "sysfs": MACHINE / "sys", "rootfs": MACHINE / "root"},
+            {},
+        )
