@@ -150,7 +150,7 @@ def roll_up(finer: Tier, coarser: Tier) -> None:
     while first < finer.added and (slot := coarser.slot_of(finer.time_of(first))) < now:
         last = finer.number_at((slot + 1) * coarser.length.step_seconds)
         coarser.add(finer.time_of(first), finer.gathered(first, last))
-        first = last
+        first = max(last, first + 1)  # where times are too large for their steps as well
 
 
 def bucketed(stretches: Sequence[Stretch], start: float, width: float, points: int) -> list[Bucket]:

@@ -23,6 +23,9 @@ HEAD = struct.Struct("<4sBxxxIIIQdd16s")
 CRC = struct.Struct("<I")
 HEAD_BYTES = HEAD.size + CRC.size
 MOST_PAYLOAD = 1 << 20
+MOST_RUNS, MOST_RECORDS = 1 << 31, 1 << 62
+# The end of the year 9999.
+LAST_UNIX = 253_402_300_800.0
 # Said by a record of this kind: what is missing before it has been reported.
 MENDED = 0
 
@@ -199,7 +202,7 @@ def _found_at(fd: int, block: int, data: bytes) -> _Found:
     if not data.startswith(MAGIC) or len(data) < HEAD_BYTES:
         return nothing
     _, kind, run, length, file_blocks, seq, boottime, wall, boot = HEAD.unpack_from(data)
-    if length > MOST_PAYLOAD:
+    if length > MOST_PAYLOAD or not _can_be(run, seq, boottime, wall):
         return nothing
     count = blocks_for(length)
     if count > 1:
@@ -210,6 +213,11 @@ def _found_at(fd: int, block: int, data: bytes) -> _Found:
         return _Found(block, block + 1, seq, 0, None, data[:BLOCK])
     record = Record(kind, seq, Stamp(run, boottime, wall, boot), block, length)
     return _Found(block, block + count, seq, file_blocks, record, b"")
+
+
+def _can_be(run: int, seq: int, boottime: float, wall: float) -> bool:
+    """Whether a writer can have said so. The next numbers must fit into their fields, and times into a calendar."""
+    return run <= MOST_RUNS and seq <= MOST_RECORDS and 0 <= boottime < LAST_UNIX and 0 <= wall < LAST_UNIX
 
 
 def _judged(found: list[_Found], whole: list[_Found], size: int) -> Contents:

@@ -7,6 +7,7 @@ import struct
 import sys
 import zlib
 from array import array
+from operator import le
 from typing import Any
 
 from memwatch.tier import Cells, Strip
@@ -14,6 +15,8 @@ from memwatch.tier import Cells, Strip
 LENGTHS = struct.Struct("<II")
 MOST_UNPACKED = 16 << 20
 MOST_ROWS = 4096
+# Seconds before or after this boot: more than calendars have.
+MOST_TIME = 1e12
 
 
 class Unreadable(ValueError):
@@ -38,6 +41,8 @@ def unpacked_rows(data: bytes) -> Strip:
             raise ValueError(f"{rows} rows")
         reader = _Reader(plain, LENGTHS.size + head_bytes)
         times = reader.take(array("d"), rows)
+        if not all(abs(time) < MOST_TIME for time in times) or not all(map(le, times, times[1:])):
+            raise ValueError("its times do not rise, or are none")
         columns = {name: Cells(*(reader.take(array(code), rows) for code in ("f", "f", "H"))) for name in names}
     except (zlib.error, struct.error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise Unreadable(str(error)) from None
