@@ -114,7 +114,7 @@ $(VENV)-fuzz/.made: pyproject.toml $(CONSTRAINTS)
 		--build-constraint $(CONSTRAINTS) --editable .
 	@$(VENV)-fuzz/bin/python -m pip --quiet --disable-pip-version-check install --constraint $(CONSTRAINTS) \
 		--only-binary atheris --group fuzz || { echo "atheris, which fuzzes, cannot be installed for this Python:" \
-		"it has wheels for Python 3.11 to 3.13 on x86-64 Linux. Name one: make fuzz PYTHON=python3.11" >&2; exit 1; }
+		"it has wheels for Python 3.11 to 3.14 on x86-64 Linux. Name one: make fuzz PYTHON=python3.11" >&2; exit 1; }
 	@touch $@
 
 audit: $(VENV)/.test
