@@ -22,6 +22,7 @@ from memwatch_web.alert_api import create_alert_router
 from memwatch_web.alerting import Alerting
 from memwatch_web.api import create_router, current, refuse_when_full
 from memwatch_web.as_json import answer_bytes
+from memwatch_web.fit_page import create_fit_page
 from memwatch_web.gate import Gate
 from memwatch_web.hearing import create_router as create_hearing
 from memwatch_web.inquiries import Inquiries
@@ -71,6 +72,7 @@ def create_app(
     app.include_router(create_planner(lambda: current(monitor)))
     app.include_router(create_alert_router(monitor, alerting))
     app.include_router(who.create_router(monitor, inquiries))
+    app.include_router(create_fit_page(pages, lambda: current(monitor)))
     _add_health(app, monitor)
     _add_pages(app, monitor, pages, broker)
     _add_static(app)

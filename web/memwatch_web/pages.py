@@ -27,6 +27,9 @@ from memwatch_web.last_words import picture_of
 
 TEMPLATES = Path(__file__).parent / "templates"
 PATHS = {"overview": "/", "processes": "/processes", "devices": "/devices", "alerts": "/alerts", "about": "/about"}
+# Where the bar of every page leads.
+LINKS = {name: PATHS[name] for name in ("overview", "processes", "devices")}
+LINKS |= {"fit": "/fit", "alerts": "/alerts", "about": "/about"}
 TOP_PROCESSES = 10
 SILENCE_SPANS = ((3600, "1 h"), (28_800, "8 h"), (86_400, "1 d"))
 # What templates say `figure | size` with.
@@ -96,6 +99,14 @@ class Pages:
         """The description of the API, to read and to try."""
         return self._environment.get_template("docs.html").render(page="docs", simulated=simulated).encode()
 
+    def fit(self, snapshot: Snapshot, form: Any) -> bytes:  # noqa: ANN401  fit_page.Form, which stands above
+        """Whether something fits: the form, and the answer to what was asked."""
+        template = self._environment.get_template("fit.html")
+        latest = latest_of(snapshot, self._rules())
+        return template.render(
+            page="fit", snapshot=snapshot, form=form, latest=latest, simulated=snapshot.simulated
+        ).encode()
+
     def last_words(self, words: LastWords | None, simulated: bool = False) -> bytes:
         """The final two minutes of the run before this one."""
         template = self._environment.get_template("last-words.html")
@@ -163,7 +174,7 @@ def create_environment() -> Environment:
     environment.tests["told"] = has_figures
     environment.globals |= {
         "version": __version__,
-        "paths": PATHS,
+        "paths": LINKS,
         "between": wording.between,
         "verdict": wording.verdict,
         "waited": wording.waited,
