@@ -9,6 +9,11 @@ RUN_ARGS ?=
 # The build for the CPU is enough; name its index with TORCH="torch --index-url …".
 TORCH ?= torch
 
+# Compiled modules are kept in the environment, also where the surroundings forbid them beside the sources: without
+# them each daemon that a test starts compiles 300 files anew (1.1 s instead of 0.5 s).
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
+
 .DEFAULT_GOAL := help
 .PHONY: help run test coverage lint format bench bench-alerts screenshots test-lowest test-pythons test-torch soak crash scale \
 	test-image build deb test-system audit clean \
