@@ -73,6 +73,7 @@ def create_app(
     app.include_router(who.create_router(monitor, inquiries))
     _add_health(app, monitor)
     _add_pages(app, monitor, pages, broker)
+    _add_patterns(app, pages, options)
     _add_static(app)
     return Gate(app, options, date_headers)
 
@@ -170,6 +171,14 @@ def _add_pages(app: FastAPI, monitor: Monitor, pages: Pages, broker: Broker) -> 
     @app.get("/last-words", include_in_schema=False)
     async def last_words() -> Response:
         return HTMLResponse(pages.last_words(monitor.last_words, monitor.simulated))
+
+
+def _add_patterns(app: FastAPI, pages: Pages, options: Callable[[], FaceOptions]) -> None:
+    @app.get("/patterns", include_in_schema=False)
+    async def patterns() -> Response:
+        if not options().patterns:
+            raise Problem(404, "this page is for whoever changes the pages: set patterns = true under [web].")
+        return HTMLResponse(pages.patterns())
 
 
 def _add_page(app: FastAPI, monitor: Monitor, pages: Pages, page: str) -> None:
