@@ -12,9 +12,14 @@ TARGETS ?=
 # The build for the CPU is enough; name its index with TORCH="torch --index-url …".
 TORCH ?= torch
 
+# Compiled modules are kept in the environment, also where the surroundings forbid them beside the sources: without
+# them each daemon that a test starts compiles 300 files anew (1.1 s instead of 0.5 s).
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
+
 .DEFAULT_GOAL := help
 .PHONY: help run test coverage lint format bench bench-alerts screenshots test-lowest test-pythons test-torch soak crash scale \
-	test-image build deb test-system audit fuzz clean \
+	test-image build deb test-system test-arm64 audit fuzz clean \
 	tools bench-tools
 
 help:
@@ -35,6 +40,7 @@ help:
 	@echo "make fuzz         bytes nobody meant for every parser, guided by coverage (TARGETS='psi kmsg' SECONDS=600 each)"
 	@echo "make deb          a Debian package under dist/ (DEB_ARGS='--arch arm64')"
 	@echo "make test-system  the package in a machine of its own: installed, killed, hung, upgraded, purged (root)"
+	@echo "make test-arm64   the package for arm64 under an emulated processor"
 	@echo "make audit        the dependencies against the list of known vulnerabilities, and what they are (SBOM)"
 	@echo "make build        the wheel and the source distribution under dist/"
 
@@ -116,6 +122,11 @@ $(VENV)-fuzz/.made: pyproject.toml $(CONSTRAINTS)
 		--only-binary atheris --group fuzz || { echo "atheris, which fuzzes, cannot be installed for this Python:" \
 		"it has wheels for Python 3.11 to 3.14 on x86-64 Linux. Name one: make fuzz PYTHON=python3.11" >&2; exit 1; }
 	@touch $@
+
+test-arm64: $(VENV)/.test
+	@sh tests/tools/need.sh debootstrap qemu-user
+	$(BIN)/python deploy/package/deb.py --arch arm64
+	$(BIN)/python tests/system/arm64.py dist/memwatchd_*_arm64.deb
 
 audit: $(VENV)/.test
 	$(BIN)/python -m pip --quiet --disable-pip-version-check install --group audit

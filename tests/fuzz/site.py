@@ -12,16 +12,39 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from fuzz.oracle import as_file
-from memwatch_web.app import create_app
+from memwatch_web.gate import Gate
 from memwatchd.daemon import Daemon
 from memwatchd.receiving import Limits
-from memwatchd.server import Server, use_date_headers
+from memwatchd.server import Server, front_of, use_date_headers
 from memwatchd.settings.model import Settings
 from memwatchd.settings.sources import load
 
 MACHINE = Path(__file__).parent.parent / "machines" / "strix-halo"
 # What a request may be answered with: what was asked for, what is wrong with it, or that it is not there now.
-RIGHT = {200, 204, 206, 304, 400, 401, 403, 404, 405, 408, 409, 411, 413, 414, 416, 417, 421, 422, 429, 431, 503}
+RIGHT = {
+    200,
+    204,
+    206,
+    303,
+    304,
+    400,
+    401,
+    403,
+    404,
+    405,
+    408,
+    409,
+    411,
+    413,
+    414,
+    416,
+    417,
+    421,
+    422,
+    429,
+    431,
+    503,
+}
 
 
 class Complaints(logging.Handler):
@@ -58,21 +81,20 @@ def site() -> Site:
     daemon.sampler.start()
     daemon.first_tick()
     daemon.sampler.stop()
-    dates: list[tuple[bytes, bytes]] = []
-    app = create_app(
-        daemon.monitor, daemon.pages, daemon.face_options, daemon.broker, daemon.alerting, dates, daemon.inquiries
-    )
     complaints = Complaints()
     logging.getLogger().addHandler(complaints)
-    return Site(loop, app, loop.run_until_complete(started(app, dates)), complaints)
+    return Site(loop, *loop.run_until_complete(started(daemon)), complaints)
 
 
-async def started(app: ASGIApp, dates: list[tuple[bytes, bytes]]) -> Server:
+async def started(daemon: Daemon) -> tuple[ASGIApp, Server]:
+    front, dates = front_of(daemon), list[tuple[bytes, bytes]]()
+    app = Gate(front, daemon.face_options, dates)
     server = Server(app, Limits())
     server.config.load()
     use_date_headers(server, dates, simulated=False)
     server.lifespan = server.config.lifespan_class(server.config)
-    return server
+    await front.prepared()
+    return app, server
 
 
 def settings() -> Settings:

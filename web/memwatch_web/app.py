@@ -1,41 +1,33 @@
-"""The application: every path, in one list."""
+"""The application: the API and the pages, in one list. Whoever imports this imports FastAPI, 14 MiB."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import mimetypes
-from collections.abc import AsyncIterator, Callable, Iterable, MutableSequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memwatch import __version__
 from memwatch.monitor import Monitor
-from memwatch_web import problems, who
+from memwatch_web import files, refusals, who
 from memwatch_web.alert_api import create_alert_router
 from memwatch_web.alerting import Alerting
-from memwatch_web.api import create_router, current, refuse_when_full
-from memwatch_web.as_json import answer_bytes
-from memwatch_web.gate import Gate
+from memwatch_web.api import create_router, refuse_when_full
+from memwatch_web.fit_page import create_fit_page
+from memwatch_web.health import current, health_of, readiness_of, stalled_seconds
 from memwatch_web.hearing import create_router as create_hearing
 from memwatch_web.inquiries import Inquiries
-from memwatch_web.metrics import Exporter, negotiated
 from memwatch_web.once import OncePerTick
 from memwatch_web.options import FaceOptions
 from memwatch_web.pages import Pages
 from memwatch_web.planner import create_router as create_planner
 from memwatch_web.problems import Problem
+from memwatch_web.scrapes import Scrapes
 from memwatch_web.stream import Broker, EventStream, sse
-
-STATIC = Path(__file__).parent / "static"
-STALLED_INTERVALS = 3.0
-PIECE_BYTES = 64 << 10
 
 
 def create_app(
@@ -44,10 +36,10 @@ def create_app(
     options: Callable[[], FaceOptions],
     broker: Broker,
     alerting: Alerting,
-    date_headers: MutableSequence[tuple[bytes, bytes]],
+    scrapes: Scrapes,
     inquiries: Inquiries,
-) -> ASGIApp:
-    """All faces of one monitor behind the gate."""
+) -> FastAPI:
+    """Everything that one monitor answers."""
     app = Application(
         title="memwatchd",
         version=__version__,
@@ -56,25 +48,19 @@ def create_app(
         redoc_url=None,
         **_no_telemetry(),
     )
-    problems.install(app, monitor.simulated)
-    exporter = Exporter(
-        __version__,
-        lambda: monitor.watches,
-        alerting.receivers,
-        lambda: options().process_metrics,
-        alerting.outbox_figures,
-        monitor.files_status,
-    )
-    app.router.routes.insert(0, Route("/metrics", Metrics(monitor, exporter), methods=["GET"]))
+    refusals.install(app, monitor.simulated)
+    app.router.routes.insert(0, Route("/metrics", scrapes, methods=["GET"]))
     app.include_router(create_router(monitor, broker, inquiries))
     app.include_router(create_hearing(monitor))
     app.include_router(create_planner(lambda: current(monitor)))
     app.include_router(create_alert_router(monitor, alerting))
     app.include_router(who.create_router(monitor, inquiries))
+    app.include_router(create_fit_page(pages, lambda: current(monitor)))
     _add_health(app, monitor)
     _add_pages(app, monitor, pages, broker)
-    _add_static(app)
-    return Gate(app, options, date_headers)
+    _add_patterns(app, pages, options)
+    app.router.routes.extend(files.routes())
+    return app
 
 
 class Application(FastAPI):
@@ -95,60 +81,18 @@ def _no_telemetry() -> dict[str, Any]:
     return {}
 
 
-class Metrics:
-    """/metrics as a bare ASGI answer: the same bytes to every scraper of a tick."""
-
-    def __init__(self, monitor: Monitor, exporter: Exporter) -> None:
-        self._monitor = monitor
-        self._exporter = exporter
-        self._faces: dict[str, OncePerTick] = {}
-
-    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        headers = dict(scope["headers"])
-        encode, content_type = negotiated(headers.get(b"accept", b"").decode("latin-1"))
-        gzipped = b"gzip" in headers.get(b"accept-encoding", b"")
-        face = self._face(content_type, encode)
-        snapshot = current(self._monitor)
-        body = face.gzipped(snapshot) if gzipped else face.plain(snapshot)
-        fields = [(b"content-type", content_type.encode()), (b"content-length", b"%d" % len(body))]
-        fields.append((b"vary", b"accept, accept-encoding"))
-        if gzipped:
-            fields.append((b"content-encoding", b"gzip"))
-        await send({"type": "http.response.start", "status": 200, "headers": fields})
-        await send({"type": "http.response.body", "body": body})
-
-    def _face(self, content_type: str, encode: Callable[[Any], bytes]) -> OncePerTick:
-        face = self._faces.get(content_type)
-        if face is None:
-            if len(self._faces) >= 8:  # the client names the version: do not keep every invention
-                self._faces.clear()
-            face = OncePerTick(lambda snapshot: self._exporter.render(snapshot, encode))
-            self._faces[content_type] = face
-        return face
-
-
-def stalled_seconds(monitor: Monitor) -> float | None:
-    """How old the latest snapshot is, where that is more than three intervals: then the loop does not tick."""
-    age = monitor.age_seconds()
-    return age if age is not None and age > STALLED_INTERVALS * monitor.rules.interval_seconds else None
-
-
 def _add_health(app: FastAPI, monitor: Monitor) -> None:
+    """So that the description has them; the front answers them itself."""
+
     @app.get("/healthz", tags=["health"])
     async def healthz() -> Response:
         """200 while the loop ticks: the last tick is at most three intervals old."""
-        age = monitor.age_seconds()
-        fresh = age is not None and stalled_seconds(monitor) is None
-        status = "ok" if fresh else "starting" if age is None else "stalled"
-        body = answer_bytes({"status": status, "age_seconds": age}, monitor.simulated)
-        return Response(body, status_code=200 if fresh else 503, media_type="application/json")
+        return health_of(monitor)
 
     @app.get("/readyz", tags=["health"])
     async def readyz() -> Response:
         """200 once the first snapshot exists."""
-        age = monitor.age_seconds()
-        body = answer_bytes({"status": "starting" if age is None else "ok", "age_seconds": age}, monitor.simulated)
-        return Response(body, status_code=503 if age is None else 200, media_type="application/json")
+        return readiness_of(monitor)
 
 
 def _add_pages(app: FastAPI, monitor: Monitor, pages: Pages, broker: Broker) -> None:
@@ -172,53 +116,28 @@ def _add_pages(app: FastAPI, monitor: Monitor, pages: Pages, broker: Broker) -> 
         return HTMLResponse(pages.last_words(monitor.last_words, monitor.simulated))
 
 
+def _add_patterns(app: FastAPI, pages: Pages, options: Callable[[], FaceOptions]) -> None:
+    @app.get("/patterns", include_in_schema=False)
+    async def patterns() -> Response:
+        if not options().patterns:
+            raise Problem(404, "this page is for whoever changes the pages: set patterns = true under [web].")
+        return HTMLResponse(pages.patterns())
+
+
 def _add_page(app: FastAPI, monitor: Monitor, pages: Pages, page: str) -> None:
     face = OncePerTick(lambda snapshot: pages.page(page, snapshot))
 
-    async def show() -> Response:
+    async def show(request: Request) -> Response:
         snapshot, stalled = current(monitor), stalled_seconds(monitor)
-        body = face.plain(snapshot) if stalled is None else pages.page(page, snapshot, stalled)
-        return HTMLResponse(body)
+        headers = {"vary": "accept-encoding"}
+        if stalled is not None:
+            return HTMLResponse(pages.page(page, snapshot, stalled), headers=headers)
+        if files.accepts_gzip(request):
+            return HTMLResponse(face.gzipped(snapshot), headers=headers | {"content-encoding": "gzip"})
+        return HTMLResponse(face.plain(snapshot), headers=headers)
 
     app.add_api_route(pages.path(page), show, include_in_schema=False, name=page)
 
 
 def _fragment_event(pages: Pages, page: str) -> Callable[[Any], bytes]:
     return lambda snapshot: sse(page, pages.fragment(page, snapshot))
-
-
-def static_files(root: Path) -> Iterable[tuple[str, Path]]:
-    """Every file under `root` by the path it is served at: a fixed list, so no request can leave it."""
-    return [(path.relative_to(root).as_posix(), path) for path in sorted(root.rglob("*")) if path.is_file()]
-
-
-def _add_static(app: FastAPI) -> None:
-    for name, path in static_files(STATIC):
-        app.router.routes.append(Route(f"/static/{name}", _file_of(path, "vendor/" in name), name=f"static {name}"))
-
-
-def _file_of(path: Path, versioned: bool) -> Callable[[Request], Any]:
-    """A file, read when it is asked for. Names with a version never change; the others are checked by their tag."""
-    lifetime = "public, max-age=31536000, immutable" if versioned else "no-cache"
-    size = path.stat().st_size
-    tag = f'"{path.stat().st_mtime_ns:x}-{size:x}"'
-    media_type = mimetypes.guess_type(path.name)[0] or "text/plain"
-
-    async def send_file(request: Request) -> Response:
-        headers = {"cache-control": lifetime, "etag": tag}
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers=headers)
-        headers["content-length"] = str(size)
-        return StreamingResponse(pieces_of(path, size), media_type=media_type, headers=headers)
-
-    return send_file
-
-
-async def pieces_of(path: Path, size: int) -> AsyncIterator[bytes]:
-    """The file is open only while a piece is read: a client that takes its time holds 64 KiB and no descriptor."""
-    for start in range(0, size, PIECE_BYTES):
-        with path.open("rb") as file:
-            file.seek(start)
-            piece = file.read(min(PIECE_BYTES, size - start))
-        yield piece
-        await asyncio.sleep(0)  # the loop learns here that the client has left, and that others wait
