@@ -25,7 +25,9 @@ PATHS = (
     *(("GET", f"/api/v1/{name}") for name in GETS),
     *(("POST", f"/api/v1/{name}") for name in POSTS),
     ("GET", "/fit"),
+    ("POST", "/fit"),
 )
+HTML = b"text/html; charset=utf-8"
 
 
 def check(data: bytes) -> None:
@@ -41,7 +43,7 @@ def check(data: bytes) -> None:
         said = json.loads(body, parse_constant=refuse)
         assert status == 200 or isinstance(said["detail"], str), body
     else:
-        assert (status, kind) in ((200, b"text/html; charset=utf-8"), (303, b""))
+        assert (status, kind) in ((200, HTML), (422, HTML), (303, b""))
 
 
 def refuse(constant: str) -> NoReturn:
