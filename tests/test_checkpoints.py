@@ -169,6 +169,15 @@ def test_a_gguf_cut_short_is_refused(tmp_path: Path) -> None:
         read_checkpoint(path)
 
 
+def test_a_gguf_whose_tensors_share_bytes_is_refused(tmp_path: Path) -> None:
+    """They would be counted twice: a small file could seem to need any amount of memory."""
+    tensors = {name: (0, [64], offset) for name, offset in (("a", 0), ("b", 128))}
+    path = gguf(tmp_path / "model.gguf", LLAMA_KEYS, tensors, 384)
+
+    with pytest.raises(BadInput, match="a tensor begins at 128, inside the one before, which ends at 256"):
+        read_checkpoint(path)
+
+
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(content=st.binary(max_size=300), suffix=st.sampled_from([".gguf", ".safetensors"]), magic=st.booleans())
 def test_no_file_crashes(content: bytes, suffix: str, magic: bool, tmp_path: Path) -> None:

@@ -182,3 +182,12 @@ def _seconds_of(history: History, name: str) -> float:
     started = time.thread_time()
     history.query(name, 0.0, 30 * 86_400.0, 300)
     return time.thread_time() - started
+
+
+def test_times_beyond_all_steps_end_nothing() -> None:
+    """At 1e300 s the next row begins when this one does: rolling up goes on to the next row, and ends."""
+    history = history_of([1.0] * 20)
+    for at in (1e299, 1e300, 1.1e300):
+        history.add(at, {USED: 2.0})
+
+    assert history.end == 1.1e300

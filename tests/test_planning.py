@@ -106,6 +106,7 @@ def test_activations_are_what_pytorch_saves(wide: int, kv_heads: int, saved: int
         ({"n_layers": 10**400}, "n_layers is a number of 1329 bits"),
         ({"vocab_size": 1.5}, "vocab_size is 1.5"),
         ({"max_seq_len": 0}, "max_seq_len is 0"),
+        ({"n_experts": 1 << 28}, "n_experts is 268435456, which is not a whole number from 1 to 16384"),
         ({"dtype_bytes": 0}, "dtype_bytes is 0, which is not from 0.125 to 16 bytes; for example 2"),
         ({"dtype_bytes": float("nan")}, "dtype_bytes is nan"),
         ({"batch_size": True}, "batch_size is True"),

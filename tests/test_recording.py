@@ -56,6 +56,17 @@ def test_a_snapshot_comes_back_from_its_json(name: str) -> None:
     assert replace(again, monotonic=snapshot.monotonic, owners=snapshot.owners) == snapshot
 
 
+@pytest.mark.parametrize(
+    ("field", "value"), [("unix", 1e300), ("unix", -1.0), ("interval_seconds", 0.0), ("interval_seconds", -1.0)]
+)
+def test_times_that_no_calendar_has_are_refused(field: str, value: float) -> None:
+    """They cannot be shown, and what has no interval cannot be played."""
+    line = json.dumps(snapshot_json(snapshot_at(1)) | {field: value})
+
+    with pytest.raises(NotASnapshot, match=f"{field} is"):
+        snapshot_from(line.encode())
+
+
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=5))
 def test_json_that_is_no_snapshot_is_refused(value: object) -> None:
     """Whatever stands in its place, also in the place of one of its parts."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -217,3 +219,24 @@ def test_a_record_that_cannot_fit_is_refused(tmp_path: Path) -> None:
     ring.close()
 
     assert read(path, 2 * BLOCK)[1] == [b"small"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"run": (1 << 32) - 1}, {"boottime": float("nan")}, {"boottime": 1e300}, {"wall": 1e300}, {"wall": -1.0}],
+    ids=["run", "no time", "boot time", "wall", "before 1970"],
+)
+def test_a_record_with_a_right_sum_that_nobody_can_have_written_is_none(
+    wrong: dict[str, Any], tmp_path: Path
+) -> None:
+    """Whoever comes next counts on from it and shows its time: the next run would not fit into its field."""
+    path = tmp_path / "a.ring"
+    ring = Ring(path, SIZE)
+    ring.prepare(ring.read())
+    ring.append(1, STAMP, b"right")
+    ring.append(1, replace(STAMP, **wrong), b"wrong")
+    ring.close()
+
+    _, payloads = read(path)
+
+    assert payloads == [b"right"]
