@@ -91,10 +91,10 @@ def test_a_figure_that_nobody_said_is_told() -> None:
 def test_a_log_becomes_a_row_and_the_table_keeps_the_longest_clean_run(tmp_path: Path) -> None:
     """A shorter run replaces nothing unless it found something; the page is read back as it was written."""
     page = tmp_path / "fuzz.md"
-    outcome = outcome_of("psi", 600, LOG, ())
+    outcome = outcome_of("psi", 600, LOG)
     keep(outcome, page)
     keep(Outcome("psi", 5, 7, 7, ()), page)
-    keep(Outcome("kmsg", 5, 7, 7, (Path("crash-1"),)), page)
+    keep(outcome_of("kmsg", 5, LOG + "artifact_prefix='a/'; Test unit written to a/crash-1\n"), page)
 
     kmsg, psi = rows_in(page.read_text())
 

@@ -25,7 +25,7 @@ MOST_SECONDS = 5
 MOST_RSS_MIB = 1024
 STATUS = re.compile(r"^#(\d+)\s.*? cov: (\d+) ", re.MULTILINE)
 EXECUTED = re.compile(r"^stat::number_of_executed_units: *(\d+)", re.MULTILINE)
-FOUND = ("crash-", "timeout-", "oom-", "leak-")
+FOUND = re.compile(r"Test unit written to (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,36 +61,25 @@ def command_of(one: Target, folder: Path, seconds: int) -> list[str]:
 def fuzzed(name: str, seconds: int, out: Path) -> Outcome:
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
-    before = found_in(folder)
-    started = time.monotonic()
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(FOLDER.parent), os.environ.get("PYTHONPATH", "")]),
-    }
-    log = folder / "log"
+    path = os.pathsep.join(filter(None, [str(FOLDER.parent), os.environ.get("PYTHONPATH")]))
+    command, log, started = command_of(target(name), folder, seconds), folder / "log", time.monotonic()
     with log.open("wb") as file:
         done = subprocess.run(
-            command_of(target(name), folder, seconds), stdout=file, stderr=file, env=environment, check=False
+            command, stdout=file, stderr=file, env={**os.environ, "PYTHONPATH": path}, check=False
         )
     text = log.read_text(errors="replace")
-    found = tuple(sorted(found_in(folder) - before))
-    if done.returncode and not found:
-        sys.exit(
-            f"{name}: the fuzzer ended with {done.returncode} and found nothing; the end of {log}:\n{text[-2000:]}"
-        )
-    return outcome_of(name, round(time.monotonic() - started), text, found)
+    outcome = outcome_of(name, round(time.monotonic() - started), text)
+    if done.returncode and not outcome.found:
+        sys.exit(f"{name}: the fuzzer ended with {done.returncode} and found nothing; its log:\n{text[-2000:]}")
+    return outcome
 
 
-def outcome_of(name: str, seconds: int, log: str, found: tuple[Path, ...]) -> Outcome:
-    """By what libFuzzer prints: a line now and then, and at the end how often it ran."""
-    lines = STATUS.findall(log)
-    executed = EXECUTED.search(log)
+def outcome_of(name: str, seconds: int, log: str) -> Outcome:
+    """By what libFuzzer prints: a line now and then, where it wrote what it found, and how often it ran."""
+    lines, executed = STATUS.findall(log), EXECUTED.search(log)
     executions = int(executed[1]) if executed else max((int(count) for count, _ in lines), default=0)
+    found = tuple(Path(path) for path in FOUND.findall(log))
     return Outcome(name, seconds, executions, int(lines[-1][1]) if lines else 0, found)
-
-
-def found_in(folder: Path) -> set[Path]:
-    return {path for path in folder.iterdir() if path.name.startswith(FOUND)}
 
 
 def sentence_of(outcome: Outcome) -> str:
