@@ -38,7 +38,7 @@ def watches_from_bytes(data: bytes, moment: Moment, boot_id: str) -> dict[Key, W
     same_boot = state.get("boot_id") == boot_id
     try:
         found = [_watch_of(one, moment, same_boot) for one in state["watches"][:WATCHES_MOST]]
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
         raise BadState(f"alerts: {type(error).__name__}") from None
     return {key: watch for key, watch in found if key[0] in EVENTS}
 
@@ -51,7 +51,7 @@ def silences_from_bytes(data: bytes, unix: float) -> tuple[Silence, ...]:
     """Those that have not ended meanwhile."""
     try:
         found = tuple(_silence_of(one) for one in _loaded(data)["silences"][:SILENCES_MOST])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadState(f"silences: {type(error).__name__}") from None
     return in_force(found, unix)
 
@@ -91,7 +91,7 @@ def _watch_of(one: dict[str, Any], moment: Moment, same_boot: bool) -> tuple[Key
         said_at=moment.monotonic if one["told"] and said_at is None else said_at,
         told=bool(one["told"]),
         seen_at=moment.monotonic if firing else None,
-        started_unix=_number(one["started_unix"]),
+        started_unix=_unix(one["started_unix"]),
         reasons=tuple(Reason(str(signal), str(text)) for signal, text in one["reasons"]),
     )
     return (str(one["rule"]), str(one["target"])), watch
@@ -111,9 +111,16 @@ def _number(value: float) -> float:
     return float(value)
 
 
+def _unix(value: float) -> float:
+    """A wall clock's time. Raises ValueError for what no calendar could show."""
+    if _number(value) < 0:
+        raise ValueError("before 1970")
+    return float(value)
+
+
 def _silence_of(one: dict[str, Any]) -> Silence:
     def text(name: str) -> str | None:
         return None if one[name] is None else str(one[name])
 
-    until, created = _number(one["until_unix"]), _number(one["created_unix"])
+    until, created = _unix(one["until_unix"]), _unix(one["created_unix"])
     return Silence(str(one["id"]), until, created, text("event"), text("target"), str(one["comment"]))
