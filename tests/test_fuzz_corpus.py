@@ -111,4 +111,4 @@ def test_a_target_that_does_not_exist_is_named() -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=FOLDER.parent, check=False)
 
     assert done.returncode == 2
-    assert "there is no target nonsense; there are amdsmi," in done.stderr
+    assert "there is no target nonsense; there are alertstate, amdsmi," in done.stderr
