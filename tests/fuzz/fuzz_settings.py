@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
 from fuzz.oracle import as_file
+from memwatchd.settings.environment import PREFIX
 from memwatchd.settings.model import Settings
 from memwatchd.settings.sources import BadSettings, load
 from memwatchd.settings.toml import BadFile, read_toml
@@ -16,24 +18,31 @@ NOT_TRIED = (b"file:", b"procfs", b"apprise")
 
 
 def check(data: bytes) -> None:
-    if any(word in data for word in NOT_TRIED):
+    """A file, and behind `---` variables of the environment."""
+    if any(word in data.lower() for word in NOT_TRIED):
         return
-    with as_file(data, ".toml") as path:
-        found = loaded(path)
+    file, _, rest = data.partition(b"---\n")
+    with as_file(file, ".toml") as path:
+        found = loaded(path, variables_in(rest))
         if isinstance(found, BadSettings):
             assert found.problems
             assert not found.usage
             assert all("\n" not in one and len(one) <= LONGEST_SENTENCE for one in found.problems), found.problems
         else:
             assert found.file == path
-            assert all(str(path) in origin for origin in found.origins.values())
+            assert all(str(path) in origin or PREFIX in origin for origin in found.origins.values())
         with suppress(BadFile):
             lines = read_toml(path).lines.values()
-            assert all(1 <= number <= data.count(b"\n") + 1 for number in lines)
+            assert all(1 <= number <= file.count(b"\n") + 1 for number in lines)
 
 
-def loaded(path: Path) -> Settings | BadSettings:
+def variables_in(data: bytes) -> dict[str, str]:
+    lines = (os.fsdecode(line).partition("=") for line in data.replace(b"\0", b"").split(b"\n"))
+    return {name: value for name, sign, value in lines if sign and name.startswith(PREFIX)}
+
+
+def loaded(path: Path, environ: dict[str, str]) -> Settings | BadSettings:
     try:
-        return load({"config": str(path)}, {"X": "x"})
+        return load({"config": str(path)}, {"X": "x", **environ})
     except BadSettings as error:
         return error

@@ -74,7 +74,7 @@ def duration_of(value: object) -> timedelta:
         match = DURATION.fullmatch(value.strip())
         if match is None:
             raise Refused
-        return timedelta(seconds=float(match[1]) * UNITS[match[2] or "s"])
+        value = float(match[1]) * UNITS[match[2] or "s"]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Refused
     try:
