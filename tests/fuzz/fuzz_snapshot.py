@@ -30,6 +30,6 @@ def check(data: bytes) -> None:
     are_figures((snapshot.pools, snapshot.shares, snapshot.processes))
     encode, _ = negotiated("text/plain")
     exporter = Exporter(__version__, dict, (), lambda: 5)
-    assert b"NaN" not in exporter.render(snapshot, encode)
+    assert b" NaN\n" not in exporter.render(snapshot, encode)
     for name in pages().names:
         assert b"<" in pages().page(name, snapshot)

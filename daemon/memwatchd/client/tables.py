@@ -57,7 +57,7 @@ def backend_lines(found: Json) -> Iterator[str]:
         yield f"{MARKS[backend['available']]} {backend['label']} — {backend['reason']}"
         yield from (f"    {_backend_device(device)}" for device in backend["devices"])
     yield ""
-    label = next(one["label"] for one in found["backends"] if one["name"] == found["recommended"])
+    label = {one["name"]: one["label"] for one in found["backends"]}[found["recommended"]]
     yield f"Recommended: {label} — {found['recommended_reason']}"
     if found["age_seconds"] >= 1:
         yield f"Files and drivers were looked at {wording.age(found['age_seconds'])}."
