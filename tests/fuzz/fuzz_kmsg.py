@@ -12,6 +12,8 @@ from memwatch.collectors._kernel_lines import (
     worth_a_look,
 )
 
+# As long as a record of the kernel's can be.
+MOST_BYTES = 8192
 # What a repr of a byte that is no UTF-8 takes.
 ESCAPED = 4
 
