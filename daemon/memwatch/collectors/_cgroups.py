@@ -56,7 +56,7 @@ def place_of(paths: dict[str, str]) -> Place:
     The innermost wins: of a service in a user's session, the service; of a container in a container, the inner.
     """
     home = paths.get("name=systemd") or paths.get("") or ""
-    candidates = [home, *paths.values()]
+    candidates = list(dict.fromkeys([home, *paths.values()]))
 
     def first(of_part: Callable[[str], str | None]) -> str | None:
         return next(

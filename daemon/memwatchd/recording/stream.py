@@ -131,13 +131,13 @@ def _part(file: BinaryIO, start: int) -> Generator[bytes | Broken, None, int | N
 
 def _inflated(inflater: Any, data: bytes) -> bytes:  # noqa: ANN401  zlib names no type
     """What can be had of these bytes before they make no sense; zlib itself would keep all of it back."""
-    found = b""
+    found = []
     try:
         for at in range(len(data)):
-            found += inflater.decompress(data[at : at + 1])
+            found.append(inflater.decompress(data[at : at + 1]))
     except zlib.error:
         pass
-    return found
+    return b"".join(found)
 
 
 def _next_part(file: BinaryIO, start: int) -> int | None:
