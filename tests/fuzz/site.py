@@ -21,30 +21,7 @@ from memwatchd.settings.sources import load
 
 MACHINE = Path(__file__).parent.parent / "machines" / "strix-halo"
 # What a request may be answered with: what was asked for, what is wrong with it, or that it is not there now.
-RIGHT = {
-    200,
-    204,
-    206,
-    303,
-    304,
-    400,
-    401,
-    403,
-    404,
-    405,
-    408,
-    409,
-    411,
-    413,
-    414,
-    416,
-    417,
-    421,
-    422,
-    429,
-    431,
-    503,
-}
+RIGHT = {100, 200, 204, 206, 303, 304, 307, *range(400, 432), 503}
 
 
 class Complaints(logging.Handler):

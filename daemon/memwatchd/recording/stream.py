@@ -10,6 +10,7 @@ import json
 import os
 import zlib
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -131,12 +132,9 @@ def _part(file: BinaryIO, start: int) -> Generator[bytes | Broken, None, int | N
 
 def _inflated(inflater: Any, data: bytes) -> bytes:  # noqa: ANN401  zlib names no type
     """What can be had of these bytes before they make no sense; zlib itself would keep all of it back."""
-    found = []
-    try:
-        for at in range(len(data)):
-            found.append(inflater.decompress(data[at : at + 1]))
-    except zlib.error:
-        pass
+    found: list[bytes] = []
+    with suppress(zlib.error):
+        found.extend(inflater.decompress(data[at : at + 1]) for at in range(len(data)))
     return b"".join(found)
 
 

@@ -17,6 +17,7 @@ from memwatchd.settings.values import from_text
 
 PREFIX = "MEMWATCHD_"
 CONFIG = "MEMWATCHD_CONFIG"
+NAME_MOST_CHARACTERS = 120
 # Where systemd tells a service its StateDirectory=; several are separated by colons (systemd.exec(5)).
 SYSTEMD_STATE = "STATE_DIRECTORY"
 
@@ -72,7 +73,8 @@ def read_environment(
         if name == CONFIG or name in not_ours or is_service_link(name, value):
             continue
         if name not in known:
-            problems.append(Problem(f"{name} is not a setting; {guess_variable(name, [*known, CONFIG])}"))
+            shown = name if len(name) <= NAME_MOST_CHARACTERS else f"{name[:NAME_MOST_CHARACTERS]}…"
+            problems.append(Problem(f"{shown} is not a setting; {guess_variable(name, [*known, CONFIG])}"))
         elif value:
             setting = known[name]
             twin = found.get(setting.path)
