@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import resource
 import sys
 import tempfile
@@ -18,6 +19,7 @@ MEMORY_DISK = Path("/dev/shm")
 
 def main() -> None:
     name = sys.argv.pop(1)
+    logging.disable(logging.WARNING)  # a line for every damaged file, a thousand times a second
     atheris.enabled_hooks.add("str")
     with atheris.instrument_imports(include=PACKAGES):
         from fuzz.targets import target

@@ -33,11 +33,11 @@ HTML = b"text/html; charset=utf-8"
 def check(data: bytes) -> None:
     """The first byte chooses the path, the first line is the query, and what follows it is a body."""
     here = site()
+    here.complaints.found.clear()
     number, rest = (data[0] if data else 0), data[1:]
     method, path = PATHS[number % len(PATHS)]
     status, kind, body = here.loop.run_until_complete(answer_of(method, path, *rest.partition(b"\n")[::2]))
-    complaints, here.complaints.found[:] = here.complaints.found[:], []
-    assert not complaints, complaints
+    assert not here.complaints.found, here.complaints.found
     assert status in RIGHT, status
     if b"json" in kind:
         said = json.loads(body, parse_constant=refuse)

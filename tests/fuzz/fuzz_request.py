@@ -55,9 +55,9 @@ class Wire(asyncio.Transport):
 def check(data: bytes) -> None:
     parse_authorization(data)
     here = site()
+    here.complaints.found.clear()
     written = here.loop.run_until_complete(answered(here, data))
-    complaints, here.complaints.found[:] = here.complaints.found[:], []
-    assert not complaints, complaints
+    assert not here.complaints.found, here.complaints.found
     assert not written or written.startswith(b"HTTP/1.1 "), written[:200]
     statuses = {int(status) for status in STATUS.findall(written)}
     assert statuses <= RIGHT, statuses - RIGHT

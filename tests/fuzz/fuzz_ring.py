@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +19,6 @@ MOST_BYTES = 3 * BLOCK
 SIZE = 256 << 10
 NOW = Stamp(9, 1000.0, 1.7e9, b"\5" * 16)
 FILES = tuple(PARTS)
-logging.getLogger("memwatch").setLevel(logging.CRITICAL)
 
 
 def check(data: bytes) -> None:
