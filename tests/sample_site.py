@@ -25,6 +25,7 @@ from memwatch.snapshot import Snapshot
 from memwatch_web import exhibits
 from memwatch_web.alert_view import AlertView
 from memwatch_web.gate import SECURITY_HEADERS
+from memwatch_web.listing import view_of
 from memwatch_web.pages import Pages
 
 STATIC = Path(__file__).parent.parent / "web" / "memwatch_web" / "static"
@@ -101,8 +102,10 @@ class Site:
         )
 
     def _show(self, name: str) -> Any:
-        async def show(_request: Request) -> Response:
-            return self._html(self._pages.page(name, self.now()))
+        async def show(request: Request) -> Response:
+            snapshot, wish = self.now(), request.query_params
+            view = view_of(wish.get("by", "process"), wish.get("sort", "-footprint"), wish.get("q", ""), snapshot)
+            return self._html(self._pages.page(name, snapshot, view=view))
 
         return show
 

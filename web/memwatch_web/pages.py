@@ -24,6 +24,7 @@ from memwatch_web.devices import entries_of
 from memwatch_web.glance import by_footprint, cuda_free_of, has_figures, latest_of, room_of, worst_of
 from memwatch_web.holders import who_of
 from memwatch_web.last_words import picture_of
+from memwatch_web.listing import GROUPS, View, listing_of
 
 TEMPLATES = Path(__file__).parent / "templates"
 PATHS = {"overview": "/", "processes": "/processes", "devices": "/devices", "alerts": "/alerts", "about": "/about"}
@@ -59,10 +60,14 @@ TOLD_SECONDS = 86_400.0
 
 
 class Pages:
-    """Renders the pages by name. `rules` and `events` (newest first) are asked at each rendering. `growth` is what
-    the monitor remembers of processes."""
+    """Renders the pages by name; the list of processes grouped by something has the name of that behind it as well.
+
+    `rules` and `events` (newest first) are asked at each rendering. `growth` is what the monitor remembers of
+    processes.
+    """
 
     names = tuple(PATHS)
+    streams = (*names, *(f"processes-{group}" for group in GROUPS[1:]))
 
     def __init__(
         self,
@@ -83,15 +88,20 @@ class Pages:
         """Where a page is served."""
         return PATHS[name]
 
-    def page(self, name: str, snapshot: Snapshot, stalled_seconds: float | None = None) -> bytes:
-        """The whole page. `stalled_seconds`: how old the snapshot is, where that is too old to look alive."""
-        context = self._context(name, snapshot) | {"stalled_seconds": stalled_seconds}
+    def page(
+        self, name: str, snapshot: Snapshot, stalled_seconds: float | None = None, view: View | None = None
+    ) -> bytes:
+        """The whole page. `stalled_seconds`: how old the snapshot is, where that is too old to look alive. `view`:
+        of the list of processes."""
+        context = self._context(name, snapshot, view or View()) | {"stalled_seconds": stalled_seconds}
         return self._templates[name].render(context).encode()
 
-    def fragment(self, name: str, snapshot: Snapshot) -> bytes:
+    def fragment(self, stream: str, snapshot: Snapshot) -> bytes:
         """The part of the page that changes, byte for byte as it stands in the page."""
+        name, _, group = stream.partition("-")
         template = self._templates[name]
-        context = template.new_context(self._context(name, snapshot))
+        view = next((View(by) for by in GROUPS if by == group), View())
+        context = template.new_context(self._context(name, snapshot, view))
         return "".join(template.blocks["live"](context)).encode()
 
     def docs(self, simulated: bool = False) -> bytes:
@@ -130,19 +140,20 @@ class Pages:
                 bare=exhibits.bare(exhibits.nested()),
                 exhibits=exhibits,
                 entries_of=entries_of,
-                owned=who_of(exhibits.nested(), Growth()).owned,
+                listings=[listing_of(exhibits.nested(), Growth(), View(by)) for by in ("process", "unit")],
                 absences=tuple(Absent),
                 silence_spans=SILENCE_SPANS,
             )
             .encode()
         )
 
-    def _context(self, name: str, snapshot: Snapshot) -> dict[str, Any]:
+    def _context(self, name: str, snapshot: Snapshot, view: View) -> dict[str, Any]:
         rules, keeper = self._rules(), self._keeper()
         words = keeper.last_words if keeper else None
         pressure = {verdict.target: verdict for verdict in snapshot.pressure}
         return {
             "page": name,
+            "stream": name if view.by == "process" else f"{name}-{view.by}",
             "snapshot": snapshot,
             "simulated": snapshot.simulated,
             "pressure": pressure,
@@ -152,6 +163,7 @@ class Pages:
             "places": sorted({place for process in snapshot.processes for place in process.device_bytes}),
             "processes": by_footprint(snapshot)[: TOP_PROCESSES if name == "overview" else None],
             "who": who_of(snapshot, self._growth) if name == "processes" else None,
+            "listing": listing_of(snapshot, self._growth, view) if name == "processes" else None,
             "cpu": self._cpu.of(snapshot),
             "files": keeper.status() if keeper else None,
             "words": words if words and snapshot.unix - words.unix < TOLD_SECONDS else None,
@@ -203,6 +215,7 @@ def create_environment() -> Environment:
         "verdict": wording.verdict,
         "waited": wording.waited,
         "count": wording.count,
+        "group_nouns": wording.GROUP_WORDS,
         "why_absent": wording.ABSENT_SENTENCES,
         "absent_word": wording.ABSENT_WORDS,
     }

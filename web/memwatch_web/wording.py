@@ -65,6 +65,14 @@ ARCHITECTURE_WORDS = {
     "cpu_only": "CPU only",
     "unknown": "architecture unknown",
 }
+GROUP_WORDS = {
+    "process": "Processes",
+    "container": "Containers",
+    "pod": "Kubernetes pods",
+    "job": "Slurm jobs",
+    "unit": "systemd units",
+    "user": "Users",
+}
 API_WORDS = {"cuda": "CUDA", "rocm": "ROCm"}
 FACT_WORDS = {
     "cuda": "CUDA",
