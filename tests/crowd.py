@@ -6,6 +6,7 @@ import selectors
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -28,10 +29,12 @@ def connections(daemon: RunningDaemon, count: int, sent: bytes = b"") -> Iterato
 
 
 class Crowd:
-    """Connections, read in the background; knows the first bytes of each answer and when each was closed."""
+    """Connections, read in the background; knows the first bytes of each answer, how many events were sent to it,
+    and when each was closed."""
 
     def __init__(self, members: list[socket.socket]) -> None:
         self.first: dict[socket.socket, bytes] = {}
+        self.events: Counter[socket.socket] = Counter()
         self.closed_at: dict[socket.socket, float] = {}
         self._members = members
         self._stop = threading.Event()
@@ -60,6 +63,7 @@ class Crowd:
             part = b""
         if part:
             self.first.setdefault(member, part)
+            self.events[member] += part.count(b"event: ")
         else:
             self.closed_at[member] = time.monotonic()
             selector.unregister(member)

@@ -1,0 +1,44 @@
+"""Many who look cost little more than one: a tick is rendered once, and the same bytes go to everybody."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from crowd import Crowd, connections
+from daemon_process import WITHOUT_COVERAGE, running_daemon
+
+STREAMS = 200
+CORE_PART = 0.10
+SECONDS = 8.0
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time so far, in the kernel too, of all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("page", ["overview", "processes"])
+def test_200_open_pages_cost_a_tenth_of_a_core(tmp_path: Path, page: str) -> None:
+    """Over real sockets, at a tick a second, with what the machine's own readings cost; and nobody misses a tick."""
+    asked = f"GET /live?page={page} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    config = f"[web]\nmax_streams = {STREAMS}\n"
+    with (
+        running_daemon(tmp_path, config=config, environ=WITHOUT_COVERAGE) as daemon,
+        connections(daemon, STREAMS, asked) as members,
+        Crowd(members) as crowd,
+    ):
+        time.sleep(2.0)
+        began, before, heard = time.monotonic(), cpu_seconds(daemon.pid), dict(crowd.events)
+        time.sleep(SECONDS)
+        part = (cpu_seconds(daemon.pid) - before) / (time.monotonic() - began)
+        ticks = [crowd.events[member] - heard[member] for member in members]
+
+    assert crowd.closed_at == {}
+    assert min(ticks) > 0.7 * SECONDS
+    assert part <= CORE_PART
