@@ -25,7 +25,7 @@ def cpu_seconds(pid: int) -> float:
 @pytest.mark.alone
 @pytest.mark.parametrize("page", ["overview", "processes"])
 def test_200_open_pages_cost_a_tenth_of_a_core(tmp_path: Path, page: str) -> None:
-    """Over real sockets, at a tick a second, with what the machine's own readings cost; and nobody misses a tick."""
+    """Over real sockets, at a tick a second, the daemon's own readings included; and nobody misses a tick."""
     asked = f"GET /live?page={page} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     config = f"[web]\nmax_streams = {STREAMS}\n"
     with (

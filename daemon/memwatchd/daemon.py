@@ -67,6 +67,7 @@ class Daemon:
             self.monitor.growth,
             lambda: self.monitor.events.latest(SHOWN_EVENTS),
             alerting=lambda: view_of(self.monitor, self.alerting),
+            history=lambda: self.monitor.history,
         )
         self.alerting = self._alerting()
         self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)

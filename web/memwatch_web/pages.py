@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from memwatch import __version__
 from memwatch.events import Event
 from memwatch.growth import Growth
+from memwatch.history import History
 from memwatch.model import Absent
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Snapshot
@@ -20,6 +21,7 @@ from memwatch.store.keeper import Keeper
 from memwatch_web import wording
 from memwatch_web.alert_view import AlertView
 from memwatch_web.bars import bars_of
+from memwatch_web.changes import WINDOW_SECONDS, Changes, changes_of
 from memwatch_web.devices import entries_of
 from memwatch_web.glance import by_footprint, cuda_free_of, has_figures, latest_of, room_of, worst_of
 from memwatch_web.holders import who_of
@@ -76,9 +78,10 @@ class Pages:
         growth: Growth | None = None,
         events: Callable[[], Sequence[Event]] = tuple,
         alerting: Callable[[], AlertView] = AlertView,
+        history: Callable[[], History | None] = lambda: None,
     ) -> None:
         self._rules, self._events, self._alerting = rules, events, alerting
-        self._keeper = keeper
+        self._keeper, self._history = keeper, history
         self._growth = growth or Growth()
         self._cpu = CpuShare()
         self._environment = create_environment()
@@ -167,6 +170,7 @@ class Pages:
             "cpu": self._cpu.of(snapshot),
             "files": keeper.status() if keeper else None,
             "words": words if words and snapshot.unix - words.unix < TOLD_SECONDS else None,
+            "changes": self._changes(snapshot) if name == "overview" else None,
             "room": room_of(snapshot),
             "cuda_free": cuda_free_of(snapshot),
             "events": self._events(),
@@ -174,6 +178,10 @@ class Pages:
             "alerting": self._alerting() if name == "alerts" else None,
             "silence_spans": SILENCE_SPANS,
         }
+
+    def _changes(self, snapshot: Snapshot) -> Changes | None:
+        start = self._growth.boottime - WINDOW_SECONDS
+        return changes_of(snapshot, self._history(), self._growth.since(start, snapshot.unix - WINDOW_SECONDS))
 
 
 class CpuShare:
@@ -215,6 +223,7 @@ def create_environment() -> Environment:
         "verdict": wording.verdict,
         "waited": wording.waited,
         "count": wording.count,
+        "whole_minutes": lambda seconds: seconds if seconds < 60 else seconds // 60 * 60,
         "group_nouns": wording.GROUP_WORDS,
         "why_absent": wording.ABSENT_SENTENCES,
         "absent_word": wording.ABSENT_WORDS,
