@@ -51,8 +51,13 @@ OPENAPI = {
 }
 
 
+BEGAN = time.time()
+SILENCES = tuple(
+    replace(one, created_unix=BEGAN, until_unix=BEGAN + one.until_unix - one.created_unix)
+    for one in exhibits.SILENCES
+)
 ALERTING = AlertView(
-    exhibits.ALERTS, exhibits.SILENCES, tuple(exhibits.receivers()), exhibits.EVENTS, durable=True, disk_errors=0
+    exhibits.ALERTS, SILENCES, tuple(exhibits.receivers()), exhibits.EVENTS, durable=True, disk_errors=0
 )
 
 

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from memwatch import __version__
 from memwatch.monitor import Monitor
 from memwatch.snapshot import Snapshot
-from memwatch_web import files, problems, who
+from memwatch_web import files, problems, silence_form, who
 from memwatch_web.alert_api import create_alert_router
 from memwatch_web.alerting import Alerting
 from memwatch_web.api import create_router, current, refuse_when_full
@@ -67,6 +67,7 @@ def create_app(
     app.include_router(create_hearing(monitor))
     app.include_router(create_planner(lambda: current(monitor)))
     app.include_router(create_alert_router(monitor, alerting))
+    app.include_router(silence_form.create_router(alerting))
     app.include_router(who.create_router(monitor, inquiries))
     _add_health(app, monitor)
     _add_pages(app, monitor, pages, broker)

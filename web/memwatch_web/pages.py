@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from memwatch import __version__
+from memwatch.conditions import EVENTS
 from memwatch.events import Event
 from memwatch.growth import Growth
 from memwatch.history import History
@@ -177,6 +178,7 @@ class Pages:
             "entries": entries_of(snapshot) if name == "devices" else (),
             "alerting": self._alerting() if name == "alerts" else None,
             "silence_spans": SILENCE_SPANS,
+            "targets": {**snapshot.labels, **{device.id: device.name for device in snapshot.devices}},
         }
 
     def _changes(self, snapshot: Snapshot) -> Changes | None:
@@ -223,6 +225,7 @@ def create_environment() -> Environment:
         "verdict": wording.verdict,
         "waited": wording.waited,
         "count": wording.count,
+        "rule_names": EVENTS,
         "whole_minutes": lambda seconds: seconds if seconds < 60 else seconds // 60 * 60,
         "group_nouns": wording.GROUP_WORDS,
         "why_absent": wording.ABSENT_SENTENCES,
