@@ -21,7 +21,7 @@ help:
 	@echo "make lint         formatting, types, layers"
 	@echo "make bench        what watching costs, beside a bare read of the same files and beside peers"
 	@echo "make bench-alerts how long after the tick an alert arrives, and what a hundred kills cost"
-	@echo "make screenshots  the pages as PNG files under out/screenshots"
+	@echo "make screenshots  every page of every demo, light and dark, wide and narrow, under out/screenshots"
 	@echo "make soak         accelerated run: memory and descriptors must stay flat (15 minutes)"
 	@echo "make scale        500 machines for one Prometheus: scrapes, memory, rules (7 minutes)"
 	@echo "make test-image   the steps of deploy/Dockerfile for real, without a container engine (root, Debian; 3 minutes)"

@@ -26,7 +26,7 @@ SECURITY_HEADERS = (
         "frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
     ),
     ("x-content-type-options", "nosniff"),
-    # Other sites are told nothing. With "no-referrer" our own forms would come with "Origin: null", as foreign ones.
+    # Other sites are told nothing. With "no-referrer" our own forms come with "Origin: null", as foreign ones do.
     ("referrer-policy", "same-origin"),
 )
 
