@@ -31,6 +31,9 @@ from memwatch_web.listing import GROUPS, View, listing_of
 
 TEMPLATES = Path(__file__).parent / "templates"
 PATHS = {"overview": "/", "processes": "/processes", "devices": "/devices", "alerts": "/alerts", "about": "/about"}
+# Where the bar of every page leads.
+LINKS = {name: PATHS[name] for name in ("overview", "processes", "devices")}
+LINKS |= {"fit": "/fit", "alerts": "/alerts", "about": "/about"}
 # Files of macros, by whose names the pages call them. The first is used by the others.
 PARTS = ("parts", "pool_parts", "holder_parts", "device_parts", "alert_parts")
 TOP_PROCESSES = 10
@@ -111,6 +114,14 @@ class Pages:
     def docs(self, simulated: bool = False) -> bytes:
         """The description of the API, to read and to try."""
         return self._environment.get_template("docs.html").render(page="docs", simulated=simulated).encode()
+
+    def fit(self, snapshot: Snapshot, form: Any) -> bytes:  # noqa: ANN401  fit_page.Form, which stands above
+        """Whether something fits: the form, and the answer to what was asked."""
+        template = self._environment.get_template("fit.html")
+        latest = latest_of(snapshot, self._rules())
+        return template.render(
+            page="fit", snapshot=snapshot, form=form, latest=latest, simulated=snapshot.simulated
+        ).encode()
 
     def last_words(self, words: LastWords | None, simulated: bool = False) -> bytes:
         """The final two minutes of the run before this one."""
@@ -220,7 +231,7 @@ def create_environment() -> Environment:
     environment.tests["told"] = has_figures
     environment.globals |= {
         "version": __version__,
-        "paths": PATHS,
+        "paths": LINKS,
         "between": wording.between,
         "verdict": wording.verdict,
         "waited": wording.waited,
