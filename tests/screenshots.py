@@ -17,7 +17,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from daemon_process import RunningDaemon, running_daemon
-from memwatch_web.pages import PATHS
+from memwatch_web.pages import LINKS, PATHS
 from memwatchd.settings.model import DEMOS
 from sample_site import Site, served
 from sample_snapshots import SAMPLES
@@ -35,7 +35,7 @@ QUIET = (
     "--disable-sync",
 )
 LOOKS = (("light", 1280, "light"), ("dark", 1280, "dark"), ("phone", 390, "light"), ("phone-dark", 390, "dark"))
-PAGES = {**PATHS, "docs": "/docs", "patterns": "/patterns"}
+PAGES = {**LINKS, "docs": "/docs", "patterns": "/patterns"}
 # How much faster than life a demo goes until something is to be seen, and how long that may take.
 SPEED, PATIENCE_SECONDS = 20, 60.0
 SETTLED_MS = 900
@@ -117,7 +117,7 @@ def main(wanted: list[str]) -> None:
             return
         for name in [one for one in DEMOS if not wanted or one in wanted]:
             with demo(name, "critical") as daemon:
-                take_all(browser, daemon.url, name, PAGES if name == DEMOS[0] else PATHS)
+                take_all(browser, daemon.url, name, PAGES if name == DEMOS[0] else LINKS)
         for name in [one for one in SAMPLES if not wanted or one in wanted]:
             # Still figures, and a stream that says so often enough to look alive.
             with served(Site(SAMPLES[name](), interval_seconds=0.3)) as address:
