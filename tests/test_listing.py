@@ -80,6 +80,8 @@ def test_owners_come_with_the_largest_of_their_processes() -> None:
         ("colour", "-rss", "", "by is 'colour': use one of process, container, pod, job, unit, user."),
         ("process", "size", "", "sort is 'size': use one of pid, name, user, home, footprint, rss, growth, ram"),
         ("unit", "pid", "", "sort is 'pid': use one of name, processes, footprint, rss, cgroup, with -"),
+        ("process", "-rss", "a\x00b", "q is 'a\\x00b', with characters that do not show"),
+        ("process", "-rss", "\u202eab", "with characters that do not show"),
         ("process", "-rss", "x" * 201, "q has 201 characters: use 200 at most."),
     ],
 )

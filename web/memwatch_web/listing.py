@@ -116,6 +116,8 @@ def view_of(by: str, sort: str, words: str, snapshot: Snapshot) -> View:
         )
     if len(words) > MOST_WORDS:
         raise BadView(f"q has {len(words)} characters: use {MOST_WORDS} at most.")
+    if not words.isprintable():
+        raise BadView(f"q is {words[:80]!r}, with characters that do not show: use words of names.")
     return View(group, column, sort.startswith("-"), words)
 
 
