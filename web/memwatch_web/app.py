@@ -24,6 +24,7 @@ from memwatch_web.api import create_router, current, refuse_when_full
 from memwatch_web.as_json import answer_bytes
 from memwatch_web.gate import Gate
 from memwatch_web.hearing import create_router as create_hearing
+from memwatch_web.history_page import create_history_page
 from memwatch_web.inquiries import Inquiries
 from memwatch_web.metrics import Exporter, negotiated
 from memwatch_web.once import OncePerTick
@@ -71,6 +72,7 @@ def create_app(
     app.include_router(create_planner(lambda: current(monitor)))
     app.include_router(create_alert_router(monitor, alerting))
     app.include_router(who.create_router(monitor, inquiries))
+    app.include_router(create_history_page(monitor, pages, stalled_seconds))
     _add_health(app, monitor)
     _add_pages(app, monitor, pages, broker)
     _add_static(app)
@@ -153,7 +155,8 @@ def _add_health(app: FastAPI, monitor: Monitor) -> None:
 
 def _add_pages(app: FastAPI, monitor: Monitor, pages: Pages, broker: Broker) -> None:
     for page in pages.names:
-        _add_page(app, monitor, pages, page)
+        if page != "history":  # it depends on the query as well
+            _add_page(app, monitor, pages, page)
     streams = {page: OncePerTick(_fragment_event(pages, page)) for page in pages.names}
 
     @app.get("/live", include_in_schema=False)

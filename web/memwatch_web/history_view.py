@@ -1,0 +1,275 @@
+"""One window of the past as a page shows it: charts, a table of figures, and what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+from urllib.parse import urlencode
+
+from memwatch.events import Event
+from memwatch.history import Bucket, History
+from memwatch.snapshot import Level, Snapshot
+from memwatch.tier import Length
+from memwatch_web.charts import Chart, Curve, charts_of, pool_of
+from memwatch_web.flags import MOST_FLAGS, Flag, Gap, Run, flags_of, gaps_of, older_flags, restarts_of, runs_of
+from memwatch_web.history_csv import file_name_of
+from memwatch_web.window import Moves, Range, Stretch, Window, moves_of, ranges_of
+from memwatch_web.wording import duration, timestamp
+
+# A series that is there whenever memwatchd runs, and that only grows until it ends.
+ALWAYS_THERE = "own.cpu_seconds"
+# The picture that the server draws, for browsers without a script: in units of its own.
+WIDTH, HEIGHT, PICTURE_POINTS = 1000.0, 200.0, 120
+AROUND_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What is remembered. `to_wall` is what boot times lack of Unix seconds; `events` newest first."""
+
+    history: History
+    to_wall: float
+    tiers: Sequence[Length]
+    events: Sequence[Event]
+
+    def buckets(self, name: str, window: Window) -> list[Bucket]:
+        """A series of the window, its times as Unix seconds; nothing where there is no such series yet."""
+        start, end = window.start - self.to_wall, window.end - self.to_wall
+        try:
+            found = self.history.query(name, start, end, window.points)
+        except KeyError:
+            return []
+        return [replace(one, boottime=round(one.boottime + self.to_wall, 3)) for one in found]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a query asks for. `series` is empty where nothing was chosen, `names` are those that are shown."""
+
+    window: Window
+    series: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def href(self, stretch: Stretch, range_name: str | None = None) -> str:
+        """A permalink to another stretch of the same series."""
+        return link("history", range_name or self.window.range.name, self.series, stretch)
+
+    def export(self, form: str) -> str:
+        """The same figures from the API."""
+        window = self.window
+        bounds = [("from", timestamp(window.start)), ("to", timestamp(window.end)), ("points", str(window.points))]
+        query = [("series", ",".join(self.names)), *bounds]
+        return "api/v1/history?" + urlencode([*query, ("format", form)] if form != "json" else query, safe=":,")
+
+
+def link(path: str, range_name: str, series: Sequence[str], stretch: Stretch) -> str:
+    query = [("range", range_name)]
+    if series:
+        query.append(("series", ",".join(series)))
+    if stretch.start is not None and stretch.end is not None:
+        query += [("from", timestamp(stretch.start)), ("to", timestamp(stretch.end))]
+    return f"{path}?{urlencode(query, safe=':,')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One series of the window: its row of the table, and its line in the picture that needs no script."""
+
+    curve: Curve
+    least: float | None
+    mean: float | None
+    most: float | None
+    most_unix: float | None
+    last: float | None
+    pieces: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A chart with its figures; `at_levels` says how long it was at which level."""
+
+    chart: Chart
+    figures: tuple[Figures, ...]
+    at_levels: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of what happened, with a link to the minutes around it. `number` stands at its flag in the charts."""
+
+    number: int
+    flag: Flag
+    href: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All of the page that depends on the window. `data` is what the script draws."""
+
+    asked: Asked
+    moves: Moves
+    ranges: tuple[Range, ...]
+    drawn: tuple[Drawn, ...]
+    gaps: tuple[Gap, ...]
+    entries: tuple[Entry, ...]
+    left_out: int
+    choices: tuple[Chart, ...]
+    file_name: str
+    data: Mapping[str, Any]
+
+    @property
+    def here(self) -> Stretch:
+        """What is shown, as it is now, for somebody else."""
+        return Stretch(self.asked.window.start, min(self.asked.window.end, self.data["now"]))
+
+    @property
+    def usual_href(self) -> str:
+        return replace(self.asked, series=()).href(Stretch())
+
+    def range_href(self, wanted: Range) -> str:
+        return self.asked.href(Stretch(), wanted.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A query that cannot be answered, in a sentence, and what can be asked instead."""
+
+    sentence: str
+    ranges: tuple[Range, ...]
+
+
+def view_of(past: Past, asked: Asked, snapshot: Snapshot) -> View:
+    """Everything about one window. The buckets are those of the API for the same question."""
+    window = asked.window
+    buckets = {name: past.buckets(name, window) for name in asked.names}
+    charts = charts_of(asked.names, snapshot)
+    runs = {target: _runs(past, target, window) for chart in charts for target in chart.targets}
+    beacon = past.buckets(ALWAYS_THERE, window)
+    now = snapshot.unix
+    gaps = gaps_of(beacon, window.start, min(window.end, now), window.grain_seconds, past.events)
+    flags = _flags(past, window, runs, snapshot, beacon)
+    entries = [_entry(number, flag, asked, now) for number, flag in enumerate(flags[-MOST_FLAGS:], 1)]
+    drawn = [_drawn(chart, buckets, runs, window) for chart in charts]
+    return View(
+        asked=asked,
+        moves=moves_of(window, now, past.tiers),
+        ranges=ranges_of(past.tiers),
+        drawn=tuple(drawn),
+        gaps=tuple(gaps),
+        entries=tuple(entries),
+        left_out=max(0, len(flags) - MOST_FLAGS),
+        choices=charts_of(past.history.names(), snapshot),
+        file_name=file_name_of(snapshot.host, window.start, window.end),
+        data={
+            "start": window.start,
+            "end": window.end,
+            "now": now,
+            "live": window.live,
+            "grain_seconds": window.grain_seconds,
+            "poll_seconds": window.range.poll_seconds,
+            "charts": [_chart_data(chart, buckets, runs) for chart in charts],
+            "gaps": [[gap.start, gap.end] for gap in gaps],
+            "flags": [_flag_data(entry, snapshot) for entry in entries],
+        },
+    )
+
+
+def _runs(past: Past, target: str, window: Window) -> list[Run]:
+    return runs_of(past.buckets(f"pressure.{target}.level", window), window.grain_seconds)
+
+
+def _flags(
+    past: Past, window: Window, runs: Mapping[str, list[Run]], snapshot: Snapshot, beacon: Sequence[Bucket]
+) -> list[Flag]:
+    """What the list of events tells, and before it begins what the history itself remembers."""
+    told = flags_of(reversed(past.events), window.start, window.end)
+    began = past.events[-1].unix if past.events else snapshot.unix
+    older = older_flags(runs, snapshot.labels, restarts_of(beacon), began)
+    return sorted([*older, *told], key=lambda flag: flag.unix)
+
+
+def _entry(number: int, flag: Flag, asked: Asked, now: float) -> Entry:
+    around = min(AROUND_SECONDS, asked.window.seconds / 4)
+    return Entry(number, flag, asked.href(Stretch(flag.unix - around, min(flag.unix + around, now))))
+
+
+def _drawn(
+    chart: Chart, buckets: Mapping[str, list[Bucket]], runs: Mapping[str, list[Run]], window: Window
+) -> Drawn:
+    most = max((one.maximum or 0.0 for curve in chart.curves for one in buckets[curve.name]), default=0.0)
+    top = max(chart.top or 0.0, most) or 1.0
+    figures = [_figures(curve, buckets[curve.name], window, top) for curve in chart.curves]
+    at_levels = [run for target in chart.targets for run in runs[target]]
+    return Drawn(chart, tuple(figures), time_at_levels(at_levels))
+
+
+def time_at_levels(runs: Sequence[Run]) -> str:
+    """ "critical for 40 s, high for 3 min"; empty where all was low."""
+    seconds = {level: sum(run.end - run.start for run in runs if run.level is level) for level in reversed(Level)}
+    return ", ".join(f"{level.word} for {duration(spent)}" for level, spent in seconds.items() if spent)
+
+
+def _figures(curve: Curve, buckets: Sequence[Bucket], window: Window, top: float) -> Figures:
+    known = [one for one in buckets if one.average is not None]
+    if not known:
+        return Figures(curve, None, None, None, None, None, ())
+    highest = max(known, key=lambda one: one.maximum or 0.0)
+    return Figures(
+        curve=curve,
+        least=min(one.minimum for one in known if one.minimum is not None),
+        mean=sum(one.average or 0.0 for one in known) / len(known),
+        most=highest.maximum,
+        most_unix=highest.boottime,
+        last=buckets[-1].average,
+        pieces=tuple(_pieces(buckets, window, top)),
+    )
+
+
+def _pieces(buckets: Sequence[Bucket], window: Window, top: float) -> list[str]:
+    """The greatest values as lists of SVG points, one for each stretch without a gap."""
+    pieces = []
+    for known, stretch in groupby(buckets, key=lambda one: one.maximum is not None):
+        most: dict[int, float] = {}
+        for one in stretch if known else ():
+            slot = int((one.boottime - window.start) / window.seconds * PICTURE_POINTS)
+            most[slot] = max(most.get(slot, 0.0), one.maximum or 0.0)
+        points = [(slot / PICTURE_POINTS * WIDTH, (1 - value / top) * HEIGHT) for slot, value in most.items()]
+        pieces.append(" ".join(f"{x:.0f},{y:.1f}" for x, y in points))
+    return [piece for piece in pieces if piece]
+
+
+def _flag_data(entry: Entry, snapshot: Snapshot) -> dict[str, Any]:
+    """A level is flagged in the chart of its pool, anything else in all of them."""
+    flag = entry.flag
+    place = pool_of(flag.target, snapshot) if flag.kind == "level" and flag.target else None
+    return {"unix": flag.unix, "number": entry.number, "word": flag.word, "kind": flag.kind, "chart": place}
+
+
+def _chart_data(chart: Chart, buckets: Mapping[str, list[Bucket]], runs: Mapping[str, list[Run]]) -> dict[str, Any]:
+    return {
+        "id": chart.id,
+        "unit": chart.unit,
+        "top": chart.top,
+        "runs": [[run.start, run.end, run.level.word] for target in chart.targets for run in runs[target]],
+        "curves": [_curve_data(curve, buckets[curve.name], chart.unit) for curve in chart.curves],
+    }
+
+
+def _curve_data(curve: Curve, buckets: Sequence[Bucket], unit: str) -> dict[str, Any]:
+    """The columns that are drawn: fewer digits than in the API, and more than a screen has."""
+    digits = 0 if unit == "bytes" else 5
+
+    def column(values: Sequence[float | None]) -> list[float | None]:
+        return [None if value is None else int(value) if not digits else round(value, digits) for value in values]
+
+    return {
+        "name": curve.name,
+        "colour": curve.colour,
+        "dashed": curve.dashed,
+        "unix": [round(one.boottime, 1) for one in buckets],
+        "min": column([one.minimum for one in buckets]),
+        "avg": column([one.average for one in buckets]),
+        "max": column([one.maximum for one in buckets]),
+    }
