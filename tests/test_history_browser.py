@@ -289,8 +289,8 @@ def test_a_mark_is_a_flag(browser: Browser, daemon: RunningDaemon) -> None:
             "{ method: 'POST', headers: { 'content-type': 'application/json' }, body })",
             json.dumps({"text": text}),
         )
-        page.reload()
 
-        expect(page.locator(".past-mark").last).to_contain_text(text)
+        # It comes by itself: the range ends now.
+        expect(page.locator(".past-mark").last).to_contain_text(text, timeout=20_000)
         assert text in [flag["word"] for flag in page.evaluate(DATA)["flags"]]
         assert complaints == []

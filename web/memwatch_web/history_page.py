@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 
 from fastapi import APIRouter, Request
@@ -12,6 +13,7 @@ from memwatch.monitor import Monitor
 from memwatch.snapshot import Snapshot
 from memwatch_web.api import current
 from memwatch_web.charts import usual_series
+from memwatch_web.files import accepts_gzip
 from memwatch_web.history_view import Asked, Past, Refused, View, view_of
 from memwatch_web.pages import Pages
 from memwatch_web.past import instant, names_of
@@ -20,6 +22,8 @@ from memwatch_web.window import range_of, ranges_of, window_of
 
 # All that are kept (`events.KEPT_EVENTS` and `events.KEPT_MARKS`).
 MOST_EVENTS = 1500
+# 104 kB of a machine with eight GPUs become 13 kB in 1 ms (November 2026).
+GZIP_LEVEL = 5
 
 
 def create_history_page(
@@ -32,7 +36,10 @@ def create_history_page(
         snapshot = current(monitor)
         shown = answer_of(past_of(monitor), request.query_params, snapshot)
         body = pages.history(snapshot, shown, stalled_seconds(monitor))
-        return HTMLResponse(body, status_code=422 if isinstance(shown, Refused) else 200)
+        headers = {"vary": "accept-encoding"}
+        if accepts_gzip(request):
+            body, headers["content-encoding"] = gzip.compress(body, GZIP_LEVEL, mtime=0), "gzip"
+        return HTMLResponse(body, 422 if isinstance(shown, Refused) else 200, headers)
 
     return router
 
