@@ -8,7 +8,7 @@ from memwatch.events import Event
 from memwatch.history import LENGTHS, History
 from memwatch.series import figures_of
 from memwatch.snapshot import Level, Snapshot
-from memwatch_web.history_view import Past
+from memwatch_web.remembered import Past
 
 SECONDS, STEP = 3600, 2
 # Boot time of the snapshot: the machine is older than its history.

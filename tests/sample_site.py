@@ -26,8 +26,9 @@ from memwatch_web import exhibits
 from memwatch_web.alert_view import AlertView
 from memwatch_web.gate import SECURITY_HEADERS
 from memwatch_web.history_page import answer_of
-from memwatch_web.history_view import Past, Refused
+from memwatch_web.history_view import Refused
 from memwatch_web.pages import Pages
+from memwatch_web.remembered import Past
 from sample_past import past_of
 
 STATIC = Path(__file__).parent.parent / "web" / "memwatch_web" / "static"

@@ -14,10 +14,11 @@ from memwatch.snapshot import Snapshot
 from memwatch_web.api import current
 from memwatch_web.charts import usual_series
 from memwatch_web.files import accepts_gzip
-from memwatch_web.history_view import Asked, Past, Refused, View, view_of
+from memwatch_web.history_view import Asked, Refused, View, view_of
 from memwatch_web.pages import Pages
 from memwatch_web.past import instant, names_of
 from memwatch_web.problems import Problem
+from memwatch_web.remembered import Past
 from memwatch_web.window import range_of, ranges_of, window_of
 
 # All that are kept (`events.KEPT_EVENTS` and `events.KEPT_MARKS`).

@@ -8,40 +8,19 @@ from itertools import groupby
 from typing import Any
 from urllib.parse import urlencode
 
-from memwatch.events import Event
-from memwatch.history import Bucket, History
+from memwatch.history import Bucket
 from memwatch.snapshot import Level, Snapshot
-from memwatch.tier import Length
-from memwatch_web.charts import Chart, Curve, charts_of, pool_of
-from memwatch_web.flags import MOST_FLAGS, Flag, Gap, Run, flags_of, gaps_of, older_flags, restarts_of, runs_of
+from memwatch_web.charts import Chart, Curve, charts_of
+from memwatch_web.flags import MOST_FLAGS, Flag, Gap, Run
 from memwatch_web.history_csv import file_name_of
+from memwatch_web.history_data import data_of
+from memwatch_web.remembered import Found, Past, found_in
 from memwatch_web.window import Moves, Range, Stretch, Window, moves_of, ranges_of
 from memwatch_web.wording import duration, timestamp
 
-# A series that is there whenever memwatchd runs, and that only grows until it ends.
-ALWAYS_THERE = "own.cpu_seconds"
 # The picture that the server draws, for browsers without a script: in units of its own.
 WIDTH, HEIGHT, PICTURE_POINTS = 1000.0, 200.0, 120
 AROUND_SECONDS = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    """What is remembered. `to_wall` is what boot times lack of Unix seconds; `events` newest first."""
-
-    history: History
-    to_wall: float
-    tiers: Sequence[Length]
-    events: Sequence[Event]
-
-    def buckets(self, name: str, window: Window) -> list[Bucket]:
-        """A series of the window, its times as Unix seconds; nothing where there is no such series yet."""
-        start, end = window.start - self.to_wall, window.end - self.to_wall
-        try:
-            found = self.history.query(name, start, end, window.points)
-        except KeyError:
-            return []
-        return [replace(one, boottime=round(one.boottime + self.to_wall, 3)) for one in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,53 +120,22 @@ class Refused:
 
 
 def view_of(past: Past, asked: Asked, snapshot: Snapshot) -> View:
-    """Everything about one window. The buckets are those of the API for the same question."""
-    window = asked.window
-    buckets = {name: past.buckets(name, window) for name in asked.names}
-    charts = charts_of(asked.names, snapshot)
-    runs = {target: _runs(past, target, window) for chart in charts for target in chart.targets}
-    beacon = past.buckets(ALWAYS_THERE, window)
-    now = snapshot.unix
-    gaps = gaps_of(beacon, window.start, min(window.end, now), window.grain_seconds, past.events)
-    flags = _flags(past, window, runs, snapshot, beacon)
-    entries = [_entry(number, flag, asked, now) for number, flag in enumerate(flags[-MOST_FLAGS:], 1)]
-    drawn = [_drawn(chart, buckets, runs, window) for chart in charts]
+    """Everything about one window."""
+    window, now = asked.window, snapshot.unix
+    found = found_in(past, window, asked.names, snapshot)
+    numbered = list(enumerate(found.flags[-MOST_FLAGS:], 1))
     return View(
         asked=asked,
         moves=moves_of(window, now, past.tiers),
         ranges=ranges_of(past.tiers),
-        drawn=tuple(drawn),
-        gaps=tuple(gaps),
-        entries=tuple(entries),
-        left_out=max(0, len(flags) - MOST_FLAGS),
+        drawn=tuple(_drawn(chart, found) for chart in found.charts),
+        gaps=found.gaps,
+        entries=tuple(_entry(number, flag, asked, now) for number, flag in numbered),
+        left_out=len(found.flags) - len(numbered),
         choices=charts_of(past.history.names(), snapshot),
         file_name=file_name_of(snapshot.host, window.start, window.end),
-        data={
-            "start": window.start,
-            "end": window.end,
-            "now": now,
-            "live": window.live,
-            "grain_seconds": window.grain_seconds,
-            "poll_seconds": window.range.poll_seconds,
-            "charts": [_chart_data(chart, buckets, runs) for chart in charts],
-            "gaps": [[gap.start, gap.end] for gap in gaps],
-            "flags": [_flag_data(entry, snapshot) for entry in entries],
-        },
+        data=data_of(found, numbered, snapshot),
     )
-
-
-def _runs(past: Past, target: str, window: Window) -> list[Run]:
-    return runs_of(past.buckets(f"pressure.{target}.level", window), window.grain_seconds)
-
-
-def _flags(
-    past: Past, window: Window, runs: Mapping[str, list[Run]], snapshot: Snapshot, beacon: Sequence[Bucket]
-) -> list[Flag]:
-    """What the list of events tells, and before it begins what the history itself remembers."""
-    told = flags_of(reversed(past.events), window.start, window.end)
-    began = past.events[-1].unix if past.events else snapshot.unix
-    older = older_flags(runs, snapshot.labels, restarts_of(beacon), began)
-    return sorted([*older, *told], key=lambda flag: flag.unix)
 
 
 def _entry(number: int, flag: Flag, asked: Asked, now: float) -> Entry:
@@ -195,14 +143,13 @@ def _entry(number: int, flag: Flag, asked: Asked, now: float) -> Entry:
     return Entry(number, flag, asked.href(Stretch(flag.unix - around, min(flag.unix + around, now))))
 
 
-def _drawn(
-    chart: Chart, buckets: Mapping[str, list[Bucket]], runs: Mapping[str, list[Run]], window: Window
-) -> Drawn:
-    most = max((one.maximum or 0.0 for curve in chart.curves for one in buckets[curve.name]), default=0.0)
+def _drawn(chart: Chart, found: Found) -> Drawn:
+    buckets = [found.buckets[curve.name] for curve in chart.curves]
+    most = max((bucket.maximum or 0.0 for its_buckets in buckets for bucket in its_buckets), default=0.0)
     top = max(chart.top or 0.0, most) or 1.0
-    figures = [_figures(curve, buckets[curve.name], window, top) for curve in chart.curves]
-    at_levels = [run for target in chart.targets for run in runs[target]]
-    return Drawn(chart, tuple(figures), time_at_levels(at_levels))
+    pairs = zip(chart.curves, buckets, strict=True)
+    figures = [_figures(curve, its_buckets, found.window, top) for curve, its_buckets in pairs]
+    return Drawn(chart, tuple(figures), time_at_levels(found.runs_behind(chart)))
 
 
 def time_at_levels(runs: Sequence[Run]) -> str:
@@ -238,38 +185,3 @@ def _pieces(buckets: Sequence[Bucket], window: Window, top: float) -> list[str]:
         points = [(slot / PICTURE_POINTS * WIDTH, (1 - value / top) * HEIGHT) for slot, value in most.items()]
         pieces.append(" ".join(f"{x:.0f},{y:.1f}" for x, y in points))
     return [piece for piece in pieces if piece]
-
-
-def _flag_data(entry: Entry, snapshot: Snapshot) -> dict[str, Any]:
-    """A level is flagged in the chart of its pool, anything else in all of them."""
-    flag = entry.flag
-    place = pool_of(flag.target, snapshot) if flag.kind == "level" and flag.target else None
-    return {"unix": flag.unix, "number": entry.number, "word": flag.word, "kind": flag.kind, "chart": place}
-
-
-def _chart_data(chart: Chart, buckets: Mapping[str, list[Bucket]], runs: Mapping[str, list[Run]]) -> dict[str, Any]:
-    return {
-        "id": chart.id,
-        "unit": chart.unit,
-        "top": chart.top,
-        "runs": [[run.start, run.end, run.level.word] for target in chart.targets for run in runs[target]],
-        "curves": [_curve_data(curve, buckets[curve.name], chart.unit) for curve in chart.curves],
-    }
-
-
-def _curve_data(curve: Curve, buckets: Sequence[Bucket], unit: str) -> dict[str, Any]:
-    """The columns that are drawn: fewer digits than in the API, and more than a screen has."""
-    digits = 0 if unit == "bytes" else 5
-
-    def column(values: Sequence[float | None]) -> list[float | None]:
-        return [None if value is None else int(value) if not digits else round(value, digits) for value in values]
-
-    return {
-        "name": curve.name,
-        "colour": curve.colour,
-        "dashed": curve.dashed,
-        "unix": [round(one.boottime, 1) for one in buckets],
-        "min": column([one.minimum for one in buckets]),
-        "avg": column([one.average for one in buckets]),
-        "max": column([one.maximum for one in buckets]),
-    }

@@ -106,7 +106,7 @@ const PastChart = (() => {
           { ...axis, size: 24, space: 80, values: (_, times, __, ___, step) => times.map((unix) => clock(unix, step)) },
           { ...axis, size: 62, splits: () => splits(this.top, unit), values: (_, all) => all.map((one) => mark(one, unit)) },
         ],
-        series: [{}, ...curves.flatMap((curve) => this.seriesOf(curve))],
+        series: [{}, ...curves.flatMap((curve, index) => this.seriesOf(curve, index))],
         bands: curves.map((curve, index) => this.bandOf(curve, 3 * index + 1)),
         hooks: {
           drawClear: [(plot) => this.drawBehind(plot)],
@@ -117,10 +117,11 @@ const PastChart = (() => {
       };
     }
 
-    seriesOf(curve) {
+    // The first one is wider, to be seen under what is inside it and as large.
+    seriesOf(curve, index) {
       const edge = { stroke: "transparent", width: 0, points: { show: false } };
       const dash = curve.dashed ? [7, 4] : undefined;
-      return [edge, edge, { stroke: css(`--series-${curve.colour}`), width: 1.75, dash, points: { show: false } }];
+      return [edge, edge, { stroke: css(`--series-${curve.colour}`), width: index ? 1.5 : 2.5, dash, points: { show: false } }];
     }
 
     bandOf(curve, first) {
