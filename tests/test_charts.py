@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from memwatch.model import ShareKind
+from memwatch.model import Pool, PoolKind, Quality, ShareKind
 from memwatch.series import figures_of
 from memwatch_web.charts import MOST_SERIES, charts_of, label_of, place_of, usual_series
 from sample_snapshots import SAMPLES, calm_workstation, critical_gb10, discrete_gpu, mig_server
@@ -46,6 +46,19 @@ def test_on_a_discrete_machine_each_gpu_has_a_chart() -> None:
 
     assert [chart.label for chart in charts] == ["System RAM", "GPU 0 VRAM", "GPU 1 VRAM", "Pressure"]
     assert [curve.label for curve in charts[0].curves] == ["used", "available"]
+
+
+def test_what_a_gpu_can_have_is_drawn_where_most_of_it_lies() -> None:
+    """The headroom of an APU is in System RAM, not beside its carve-out, which is a hundredth of it."""
+    snapshot = critical_gb10()
+    carve_out = Pool("carveout", PoolKind.CARVEOUT, "GPU carve-out", 512, 455, 57, "sysfs", Quality.MEASURED)
+    gpu = replace(snapshot.devices[0], allocates_from=("carveout", "ram"))
+
+    place = place_of(
+        "device.gpu0.headroom_bytes", replace(snapshot, pools=(*snapshot.pools, carve_out), devices=(gpu,))
+    )
+
+    assert place == "ram"
 
 
 def test_a_machine_with_many_gpus_is_shown_within_what_may_be_asked_for() -> None:

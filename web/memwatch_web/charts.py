@@ -92,12 +92,18 @@ def place_of(name: str, snapshot: Snapshot) -> str:
     if kind == "share":
         return pool_of(thing, snapshot) or "bytes"
     if kind == "device":
-        device = next((one for one in snapshot.devices if one.id == thing), None)
-        places = device.allocates_from if device else ()
-        return pool_of(places[0], snapshot) or "bytes" if places else "bytes"
+        return _largest_pool_of(thing, snapshot) or "bytes"
     if kind == "pressure" and name.endswith(".ratio"):
         return "pressure"
     return kind if kind in ("swap", "stalls") else unit_of(name)
+
+
+def _largest_pool_of(device: str, snapshot: Snapshot) -> str | None:
+    """Where most of what a device may have lies: an APU's headroom is no part of its carve-out of 512 MiB."""
+    places = [place for one in snapshot.devices if one.id == device for place in one.allocates_from]
+    pools = {pool_of(place, snapshot) for place in places}
+    sizes = {pool.id: pool.size_bytes for pool in snapshot.pools if pool.id in pools}
+    return max(sizes, key=lambda pool: sizes[pool], default=None)
 
 
 def pool_of(place: str, snapshot: Snapshot) -> str | None:

@@ -24,9 +24,15 @@ def csv_of(series: Sequence[dict[str, Any]]) -> str:
         cells: list[Any] = [rfc3339(unix)]
         for one, place in zip(series, places, strict=True):
             index = place.get(unix)
-            cells += ["", "", ""] if index is None else [one[figure][index] for figure in FIGURES]
+            cells += ["", "", ""] if index is None else [_cell(one[figure][index]) for figure in FIGURES]
         writer.writerow(cells)
     return output.getvalue()
+
+
+def _cell(value: float | None) -> float | str:
+    if value is None:
+        return ""
+    return int(value) if value.is_integer() else value
 
 
 def file_name_of(host: str, start: float, end: float) -> str:
