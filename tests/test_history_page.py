@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from daemon_process import RunningDaemon, running_daemon
 from memwatch_web.history_page import answer_of
 from memwatch_web.history_view import Refused, View
 from memwatch_web.pages import Pages
-from sample_past import SECONDS, past_of
+from sample_past import END, SECONDS, past_of
 from sample_snapshots import SAMPLES, calm_workstation, critical_gb10, hostile_names, mig_server
 from test_pages import Reader
 
@@ -221,7 +222,7 @@ def test_every_machine_has_a_sound_page(sample: str) -> None:
         "<script>alert(3)</script>",
         "the driver of gpu0 reported XID 31: MMU fault",
         "System RAM was medium for about",
-        "In this time critical for",
+        "In what is known of this time critical for",
         "save as CSV or JSON",
     ],
 )
@@ -265,6 +266,25 @@ def test_every_link_leads_to_a_page() -> None:
 
     assert len(ways) >= 12
     assert [answer for answer in answers if isinstance(answer, Refused)] == []
+
+
+def test_what_is_not_known_is_not_called_low_and_not_the_latest() -> None:
+    """A window before everything has no level; a series that has ended has no figure of now."""
+    snapshot = critical_gb10()
+    past = past_of(snapshot)
+    past.history.add(END + 1, {"pool.gone.used_bytes": 5.0})
+    for second in range(2, 200, 2):
+        past.history.add(END + second, {"own.cpu_seconds": 5.0})
+    later = replace(snapshot, unix=snapshot.unix + 200)
+
+    before = answer_of(past, QueryParams(f"from={snapshot.unix - 9000}&to={snapshot.unix - 8000}"), later)
+    gone = answer_of(past, QueryParams("series=pool.gone.used_bytes"), later)
+
+    assert isinstance(before, View)
+    assert isinstance(gone, View)
+    assert before.drawn[0].levels == "Of this time no level is known."
+    assert [gap.words for gap in before.gaps] == ["nothing is remembered of this time"]
+    assert (gone.drawn[0].figures[0].most, gone.drawn[0].figures[0].last) == (5.0, None)
 
 
 def test_without_a_script_there_is_a_picture_and_the_gap_is_open() -> None:

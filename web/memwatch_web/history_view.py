@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from memwatch.history import Bucket
 from memwatch.snapshot import Level, Snapshot
 from memwatch_web.charts import Chart, Curve, charts_of
-from memwatch_web.flags import MOST_FLAGS, Flag, Gap, Run
+from memwatch_web.flags import MOST_FLAGS, Flag, Gap
 from memwatch_web.history_csv import file_name_of
 from memwatch_web.history_data import data_of
 from memwatch_web.remembered import Found, Past, found_in
@@ -21,6 +21,8 @@ from memwatch_web.wording import duration, timestamp
 # The picture that the server draws, for browsers without a script: in units of its own.
 WIDTH, HEIGHT, PICTURE_POINTS = 1000.0, 200.0, 120
 AROUND_SECONDS = 300.0
+# So many points ago is still the latest figure.
+RECENT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ def link(path: str, range_name: str, series: Sequence[str], stretch: Stretch) ->
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One series of the window: its row of the table, and its line in the picture that needs no script."""
+    """One series of the window: its row of the table, and its line in the picture that needs no script. `last` is
+    None where it ended before the window does."""
 
     curve: Curve
     least: float | None
@@ -67,11 +70,11 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A chart with its figures; `at_levels` says how long it was at which level."""
+    """A chart with its figures; `levels` says in a sentence how long it was at which."""
 
     chart: Chart
     figures: tuple[Figures, ...]
-    at_levels: str
+    levels: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +151,22 @@ def _drawn(chart: Chart, found: Found) -> Drawn:
     most = max((bucket.maximum or 0.0 for its_buckets in buckets for bucket in its_buckets), default=0.0)
     top = max(chart.top or 0.0, most) or 1.0
     pairs = zip(chart.curves, buckets, strict=True)
-    figures = [_figures(curve, its_buckets, found.window, top) for curve, its_buckets in pairs]
-    return Drawn(chart, tuple(figures), time_at_levels(found.runs_behind(chart)))
+    figures = [_figures(curve, its_buckets, found, top) for curve, its_buckets in pairs]
+    return Drawn(chart, tuple(figures), levels_in_words(chart, found))
 
 
-def time_at_levels(runs: Sequence[Run]) -> str:
-    """ "critical for 40 s, high for 3 min"; empty where all was low."""
+def levels_in_words(chart: Chart, found: Found) -> str:
+    """ "In this time critical for 40 s, high for 3 min." What is not known is not called low."""
+    if not found.judged.intersection(chart.targets):
+        return "Of this time no level is known."
+    runs = found.runs_behind(chart)
     seconds = {level: sum(run.end - run.start for run in runs if run.level is level) for level in reversed(Level)}
-    return ", ".join(f"{level.word} for {duration(spent)}" for level, spent in seconds.items() if spent)
+    spent = [f"{level.word} for {duration(length)}" for level, length in seconds.items() if length]
+    when = "In what is known of this time" if found.gaps else "In this time"
+    return f"{when} {', '.join(spent) or 'never above low'}."
 
 
-def _figures(curve: Curve, buckets: Sequence[Bucket], window: Window, top: float) -> Figures:
+def _figures(curve: Curve, buckets: Sequence[Bucket], found: Found, top: float) -> Figures:
     known = [one for one in buckets if one.average is not None]
     if not known:
         return Figures(curve, None, None, None, None, None, ())
@@ -169,8 +177,8 @@ def _figures(curve: Curve, buckets: Sequence[Bucket], window: Window, top: float
         mean=sum(one.average or 0.0 for one in known) / len(known),
         most=highest.maximum,
         most_unix=highest.boottime,
-        last=buckets[-1].average,
-        pieces=tuple(_pieces(buckets, window, top)),
+        last=known[-1].average if found.until - known[-1].boottime < RECENT * found.window.grain_seconds else None,
+        pieces=tuple(_pieces(buckets, found.window, top)),
     )
 
 

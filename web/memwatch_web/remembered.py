@@ -38,12 +38,15 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """All that is shown of a window. `buckets` are by series, `runs` of levels by target; `flags` oldest first."""
+    """All that is shown of a window, until now at the latest. `buckets` are by series, `runs` of levels by target,
+    for those `judged` of which a level is known at all; `flags` oldest first."""
 
     window: Window
+    until: float
     charts: tuple[Chart, ...]
     buckets: Mapping[str, list[Bucket]]
     runs: Mapping[str, list[Run]]
+    judged: frozenset[str]
     gaps: tuple[Gap, ...]
     flags: tuple[Flag, ...]
 
@@ -59,9 +62,16 @@ def found_in(past: Past, window: Window, names: Sequence[str], snapshot: Snapsho
     runs = {target: runs_of(buckets, window.grain_seconds) for target, buckets in levels.items()}
     beacon = past.buckets(ALWAYS_THERE, window)
     until = min(window.end, snapshot.unix)
-    gaps = gaps_of(beacon, window.start, until, window.grain_seconds, past.events)
-    buckets = {name: past.buckets(name, window) for name in names}
-    return Found(window, charts, buckets, runs, tuple(gaps), _flags(past, window, runs, beacon, snapshot))
+    return Found(
+        window=window,
+        until=until,
+        charts=charts,
+        buckets={name: past.buckets(name, window) for name in names},
+        runs=runs,
+        judged=frozenset(target for target, buckets in levels.items() if buckets),
+        gaps=tuple(gaps_of(beacon, window.start, until, window.grain_seconds, past.events)),
+        flags=_flags(past, window, runs, beacon, snapshot),
+    )
 
 
 def _flags(
