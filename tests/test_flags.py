@@ -7,7 +7,18 @@ import pytest
 from memwatch.events import Event
 from memwatch.history import Bucket
 from memwatch.snapshot import Level
-from memwatch_web.flags import Gap, Run, flags_of, gaps_of, older_flags, restarts_of, runs_of
+from memwatch_web.flags import (
+    MOST_FLAGS,
+    Flag,
+    Gap,
+    Run,
+    flags_of,
+    gaps_of,
+    most_telling,
+    older_flags,
+    restarts_of,
+    runs_of,
+)
 
 
 def known(at: float, value: float = 1.0) -> Bucket:
@@ -95,11 +106,22 @@ def test_a_flag_has_a_word_that_fits(kind: str, text: str, word: str) -> None:
 
 def test_what_was_before_the_list_of_events_comes_from_the_history() -> None:
     """After a restart the events are gone; levels and restarts are still known."""
-    runs = {"ram": [Run(10, 50, Level.HIGH), Run(90, 200, Level.CRITICAL)]}
+    runs = {"ram": [Run(10, 50, Level.HIGH), Run(60, 70, Level.MEDIUM), Run(90, 200, Level.CRITICAL)]}
 
     flags = older_flags(runs, {"ram": "System RAM"}, [5.0, 100.0], known_from=100)
 
     assert [(flag.unix, flag.word, flag.text) for flag in flags] == [
         (5, "start", "memwatchd was started again"),
-        (10, "high", "System RAM was high for about 40 s"),
+        (10, "high", "System RAM was high for up to 40 s"),
     ]
+
+
+def test_changes_of_level_give_way_to_what_stands_nowhere_else() -> None:
+    """A machine that wavers at a threshold does not push a kill or a mark out of the list."""
+    levels = [Flag(at, "level", "high", "") for at in range(300)]
+    kill, marks = Flag(5.5, "oom_kill", "OOM kill", ""), [Flag(at + 0.5, "mark", "m", "") for at in range(150)]
+
+    assert len(most_telling([kill, *levels])) == MOST_FLAGS
+    assert most_telling([kill, *levels])[:2] == [kill, Flag(201, "level", "high", "")]
+    assert most_telling([*levels, *marks]) == marks[-MOST_FLAGS:]
+    assert most_telling(levels[:3]) == levels[:3]

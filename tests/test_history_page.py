@@ -221,7 +221,6 @@ def test_every_machine_has_a_sound_page(sample: str) -> None:
         "Before VAE Load (process 4242)",
         "<script>alert(3)</script>",
         "the driver of gpu0 reported XID 31: MMU fault",
-        "System RAM was medium for about",
         "In what is known of this time critical for",
         "save as CSV or JSON",
     ],
@@ -285,6 +284,16 @@ def test_what_is_not_known_is_not_called_low_and_not_the_latest() -> None:
     assert before.drawn[0].levels == "Of this time no level is known."
     assert [gap.words for gap in before.gaps] == ["nothing is remembered of this time"]
     assert (gone.drawn[0].figures[0].most, gone.drawn[0].figures[0].last) == (5.0, None)
+
+
+def test_a_point_that_stands_for_minutes_is_an_upper_bound() -> None:
+    """Five minutes with a critical second in them were not five minutes of critical."""
+    hour, day = (shown(critical_gb10(), f"range={name}")[0] for name in ("1h", "24h"))
+
+    assert isinstance(hour, View)
+    assert isinstance(day, View)
+    assert re.search(r" critical for \d+ min", hour.drawn[0].levels)
+    assert re.search(r" critical for at most \d+ min", day.drawn[0].levels)
 
 
 def test_without_a_script_there_is_a_picture_and_the_gap_is_open() -> None:

@@ -117,6 +117,16 @@ def flags_of(events: Iterable[Event], start: float, end: float) -> list[Flag]:
     ]
 
 
+def most_telling(flags: Sequence[Flag]) -> list[Flag]:
+    """As many as are listed, oldest first. Levels stand behind the curves as well: they are left out first."""
+    if len(flags) <= MOST_FLAGS:
+        return list(flags)
+    others = [flag for flag in flags if flag.kind != "level"][-MOST_FLAGS:]
+    levels = [flag for flag in flags if flag.kind == "level"]
+    newest = levels[max(0, len(levels) + len(others) - MOST_FLAGS) :]
+    return sorted([*others, *newest], key=lambda flag: flag.unix)
+
+
 def word_of(event: Event) -> str:
     """What stands above the curve: a mark's own words, a level's new word, or what kind of thing it is."""
     if event.kind == "mark":
@@ -130,12 +140,13 @@ def word_of(event: Event) -> str:
 def older_flags(
     runs: Mapping[str, Sequence[Run]], labels: Mapping[str, str], restarts: Iterable[float], known_from: float
 ) -> list[Flag]:
-    """What the history alone remembers of the time before the list of events begins. `runs` are by target."""
+    """What the history alone remembers of the time before the list of events begins, high levels and restarts.
+    `runs` are by target."""
     found = [
         Flag(run.start, "level", run.level.word, _told(labels.get(target, target), run), target)
         for target, its_runs in runs.items()
         for run in its_runs
-        if run.end < known_from
+        if run.end < known_from and run.level >= Level.HIGH
     ]
     found += [
         Flag(unix, "started", WORDS["started"], "memwatchd was started again")
@@ -146,4 +157,4 @@ def older_flags(
 
 
 def _told(label: str, run: Run) -> str:
-    return f"{label} was {run.level.word} for about {duration(run.end - run.start)}"
+    return f"{label} was {run.level.word} for up to {duration(run.end - run.start)}"

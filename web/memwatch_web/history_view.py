@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from memwatch.history import Bucket
 from memwatch.snapshot import Level, Snapshot
 from memwatch_web.charts import Chart, Curve, charts_of
-from memwatch_web.flags import MOST_FLAGS, Flag, Gap
+from memwatch_web.flags import Flag, Gap, most_telling
 from memwatch_web.history_csv import file_name_of
 from memwatch_web.history_data import data_of
 from memwatch_web.remembered import Found, Past, found_in
@@ -23,6 +23,7 @@ WIDTH, HEIGHT, PICTURE_POINTS = 1000.0, 200.0, 120
 AROUND_SECONDS = 300.0
 # So many points ago is still the latest figure.
 RECENT = 3
+EXACT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ def view_of(past: Past, asked: Asked, snapshot: Snapshot) -> View:
     """Everything about one window."""
     window, now = asked.window, snapshot.unix
     found = found_in(past, window, asked.names, snapshot)
-    numbered = list(enumerate(found.flags[-MOST_FLAGS:], 1))
+    numbered = list(enumerate(most_telling(found.flags), 1))
     return View(
         asked=asked,
         moves=moves_of(window, now, past.tiers),
@@ -161,7 +162,9 @@ def levels_in_words(chart: Chart, found: Found) -> str:
         return "Of this time no level is known."
     runs = found.runs_behind(chart)
     seconds = {level: sum(run.end - run.start for run in runs if run.level is level) for level in reversed(Level)}
-    spent = [f"{level.word} for {duration(length)}" for level, length in seconds.items() if length]
+    # A point stands at the worst level that was in it.
+    most = "" if found.window.grain_seconds <= EXACT_SECONDS else "at most "
+    spent = [f"{level.word} for {most}{duration(length)}" for level, length in seconds.items() if length]
     when = "In what is known of this time" if found.gaps else "In this time"
     return f"{when} {', '.join(spent) or 'never above low'}."
 
