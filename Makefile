@@ -90,7 +90,7 @@ test-lowest:
 
 test-torch:
 	@test -d $(VENV)-torch || $(PYTHON) -m venv $(VENV)-torch
-	$(VENV)-torch/bin/python -m pip --quiet --disable-pip-version-check install --editable . $(TORCH)
+	$(VENV)-torch/bin/python -m pip --quiet --disable-pip-version-check install --editable . $(TORCH) jax cupy-cuda12x
 	$(VENV)-torch/bin/python tests/torch_run.py
 
 build: $(VENV)/.test

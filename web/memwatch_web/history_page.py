@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
 
 from fastapi import APIRouter, Request
 from starlette.datastructures import QueryParams
@@ -11,9 +10,9 @@ from starlette.responses import HTMLResponse, Response
 
 from memwatch.monitor import Monitor
 from memwatch.snapshot import Snapshot
-from memwatch_web.api import current
 from memwatch_web.charts import usual_series
 from memwatch_web.files import accepts_gzip
+from memwatch_web.health import current, stalled_seconds
 from memwatch_web.history_view import Asked, Refused, View, view_of
 from memwatch_web.pages import Pages
 from memwatch_web.past import instant, names_of
@@ -27,9 +26,7 @@ MOST_EVENTS = 1500
 GZIP_LEVEL = 5
 
 
-def create_history_page(
-    monitor: Monitor, pages: Pages, stalled_seconds: Callable[[Monitor], float | None]
-) -> APIRouter:
+def create_history_page(monitor: Monitor, pages: Pages) -> APIRouter:
     router = APIRouter()
 
     @router.get("/history", include_in_schema=False)
