@@ -71,10 +71,11 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A chart with its figures; `levels` says in a sentence how long it was at which."""
+    """A chart with its figures. `top` ends its scale; `levels` says in a sentence how long it was at which."""
 
     chart: Chart
     figures: tuple[Figures, ...]
+    top: float
     levels: str
 
 
@@ -153,7 +154,7 @@ def _drawn(chart: Chart, found: Found) -> Drawn:
     top = max(chart.top or 0.0, most) or 1.0
     pairs = zip(chart.curves, buckets, strict=True)
     figures = [_figures(curve, its_buckets, found, top) for curve, its_buckets in pairs]
-    return Drawn(chart, tuple(figures), levels_in_words(chart, found))
+    return Drawn(chart, tuple(figures), top, levels_in_words(chart, found))
 
 
 def levels_in_words(chart: Chart, found: Found) -> str:
