@@ -120,7 +120,7 @@ tools:
 		procps gcc libc6-dev pocl-opencl-icd
 
 bench-tools:
-	@sh tests/tools/need.sh prometheus-node-exporter wrk
+	@sh tests/tools/need.sh prometheus-node-exporter wrk collectd-core libmicrohttpd12 libprotobuf-c1 netdata-core glances python3-bottle
 
 clean:
 	rm -rf $(VENV) .venv-* dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
