@@ -81,7 +81,7 @@ def test_a_machine_with_many_gpus_is_shown_within_what_may_be_asked_for() -> Non
         ("share.gpu7.gtt.used_bytes", "bytes", "share.gpu7.gtt.used_bytes"),
         ("device.gpu7.headroom_bytes", "bytes", "device.gpu7.headroom_bytes"),
         ("pressure.gpu7.ratio", "pressure", "pressure.gpu7.ratio"),
-        ("node.0.largest_free_block_bytes", "bytes", "node.0.largest_free_block_bytes"),
+        ("node.0.largest_free_block_bytes", "bytes", "largest free block on node 0"),
         ("swap.used_bytes", "swap", "used"),
         ("pressure.ram.seconds_to_full", "seconds", "System RAM full in"),
     ],

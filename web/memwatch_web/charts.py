@@ -124,6 +124,8 @@ def label_of(name: str, snapshot: Snapshot) -> str:
         return POOL_WORDS[figure]
     if kind == "share":
         return next((snapshot.relation(one) for one in snapshot.shares if one.id == thing), name)
+    if kind == "node":
+        return f"largest free block on node {thing}"
     if kind == "device":
         return next((f"headroom of {one.name}" for one in snapshot.devices if one.id == thing), name)
     if kind == "pressure" and thing in snapshot.labels:
