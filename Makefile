@@ -10,7 +10,7 @@ RUN_ARGS ?=
 TORCH ?= torch
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint format bench bench-alerts screenshots test-lowest test-pythons test-torch soak crash scale \
+.PHONY: help run test coverage lint format bench bench-alerts screenshots test-lowest test-pythons test-torch soak faults crash scale \
 	test-image build deb test-system audit clean \
 	tools bench-tools
 
@@ -25,6 +25,7 @@ help:
 	@echo "make soak         accelerated run: memory and descriptors must stay flat (15 minutes)"
 	@echo "make scale        500 machines for one Prometheus: scrapes, memory, rules (7 minutes)"
 	@echo "make test-image   the steps of deploy/Dockerfile for real, without a container engine (root, Debian; 3 minutes)"
+	@echo "make faults       every fault that must be survived, injected; writes docs/faults.md (10 minutes)"
 	@echo "make crash        SIGKILL under critical pressure, two hundred times: one tick may be lost"
 	@echo "make test-pythons the tests on every Python 3.10 to 3.14 found here"
 	@echo "make test-lowest  the tests with the oldest dependencies that are allowed"
@@ -73,6 +74,9 @@ test-image: $(VENV)/.test
 	@sh tests/tools/need.sh debootstrap
 	$(BIN)/python tests/image.py out/image
 
+faults: $(VENV)/.test tools
+	$(BIN)/python tests/faults/fault_table.py $(CASES)
+
 crash: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python tests/crash_loop.py $(CRASH_ARGS)
 
@@ -96,7 +100,7 @@ deb: $(VENV)/.test
 test-system: deb
 	@sh tests/tools/need.sh systemd-container debootstrap user-mode-linux
 	$(BIN)/python -m pytest -o python_files='check_*.py' -p no:cacheprovider --confcutdir=tests/system tests/system \
-		$(SYSTEM_ARGS)
+		--junitxml=out/system/checks.xml $(SYSTEM_ARGS)
 	$(BIN)/python tests/system/vm.py
 
 audit: $(VENV)/.test

@@ -103,21 +103,21 @@ def complaints_about(soak: Soak) -> list[str]:
 
 def read(daemon: RunningDaemon, started: float) -> Reading:
     ticks = int(daemon.snapshot()["seq"])
-    status = Path(f"/proc/{daemon.pid}/status").read_text()
-
-    def figure(name: str) -> int:
-        found = re.search(rf"^{name}:\s+(\d+)", status, re.MULTILINE)
-        assert found, f"/proc/{daemon.pid}/status has no {name}"
-        return int(found[1])
-
     return Reading(
         seconds=time.monotonic() - started,
         ticks=ticks,
-        rss_bytes=figure("VmRSS") * 1024,
-        anonymous_bytes=figure("RssAnon") * 1024,
+        rss_bytes=figure_in(daemon.pid, "VmRSS") * 1024,
+        anonymous_bytes=figure_in(daemon.pid, "RssAnon") * 1024,
         descriptors=descriptors(daemon.pid),
-        threads=figure("Threads"),
+        threads=figure_in(daemon.pid, "Threads"),
     )
+
+
+def figure_in(pid: int, name: str) -> int:
+    """A line of /proc/<pid>/status, in its own unit."""
+    found = re.search(rf"^{name}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert found, f"/proc/{pid}/status has no {name}"
+    return int(found[1])
 
 
 def soak(daemon: RunningDaemon, minutes: float) -> tuple[Soak, Load]:
