@@ -22,7 +22,7 @@ help:
 	@echo "make bench        what watching costs, beside a bare read of the same files and beside peers"
 	@echo "make bench-alerts how long after the tick an alert arrives, and what a hundred kills cost"
 	@echo "make screenshots  the pages as PNG files under out/screenshots"
-	@echo "make soak         accelerated run: memory and descriptors must stay flat (15 minutes)"
+	@echo "make soak         accelerated run: memory and descriptors must stay flat (15 minutes, or HOURS=…)"
 	@echo "make scale        500 machines for one Prometheus: scrapes, memory, rules (7 minutes)"
 	@echo "make test-image   the steps of deploy/Dockerfile for real, without a container engine (root, Debian; 3 minutes)"
 	@echo "make faults       every fault that must be survived, injected; writes docs/faults.md (10 minutes)"
@@ -64,7 +64,7 @@ screenshots: $(VENV)/.test tools
 	$(BIN)/python tests/screenshots.py
 
 soak: $(VENV)/.test
-	$(BIN)/python tests/soak.py $(SOAK_ARGS)
+	$(BIN)/python tests/soak.py $(if $(HOURS),--hours $(HOURS)) $(SOAK_ARGS)
 
 scale: $(VENV)/.test
 	@sh tests/tools/need.sh prometheus

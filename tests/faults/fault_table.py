@@ -128,6 +128,15 @@ def rows_in(text: str) -> dict[int, list[str]]:
     return {int(row[0]): row for row in cells}
 
 
+def where_of(tests: int, seconds: float) -> str:
+    """The day and the machine."""
+    return (
+        f"{time.strftime('%Y-%m-%d', time.gmtime())}, Linux {platform.release()} on {platform.machine()}, "
+        f"{os.cpu_count()} cores, Python {platform.python_version()}; the last run was of {tests} tests and took "
+        f"{seconds:.0f} s, other work beside it."
+    )
+
+
 def main(wanted: Sequence[int]) -> int:
     old = rows_in(PAGE.read_text() if PAGE.exists() else "")
     before = {number: row[-1] for number, row in old.items()}
@@ -139,12 +148,7 @@ def main(wanted: Sequence[int]) -> int:
         row_of(case, suite, system, before) if case in chosen else line_of(old.get(case.number, [str(case.number)]))
         for case in CASES
     ]
-    where = (
-        f"{time.strftime('%Y-%m-%d', time.gmtime())}, Linux {platform.release()} on {platform.machine()}, "
-        f"{os.cpu_count()} cores, Python {platform.python_version()}: {len(suite)} tests in {took:.0f} s, "
-        "other work beside them."
-    )
-    PAGE.write_text(HEAD + where + "\n\n" + TITLES + RULE + "".join(rows))
+    PAGE.write_text(HEAD + where_of(len(suite), took) + "\n\n" + TITLES + RULE + "".join(rows))
     red = [row.split(" | ")[0].strip("| ") for row in rows if "✗" in row]
     print(f"{PAGE.relative_to(ROOT)}: {len(rows)} cases, red: {', '.join(red) or 'none'}")
     return 1 if red else 0
