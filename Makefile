@@ -9,9 +9,14 @@ RUN_ARGS ?=
 # The build for the CPU is enough; name its index with TORCH="torch --index-url …".
 TORCH ?= torch
 
+# Compiled modules are kept in the environment, also where the surroundings forbid them beside the sources: without
+# them each daemon that a test starts compiles 300 files anew (1.1 s instead of 0.5 s).
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
+
 .DEFAULT_GOAL := help
 .PHONY: help run test coverage lint format bench bench-alerts screenshots test-lowest test-pythons test-torch soak faults crash scale \
-	test-image build deb test-system audit clean \
+	test-image build deb test-system test-arm64 audit clean \
 	tools bench-tools
 
 help:
@@ -32,6 +37,7 @@ help:
 	@echo "make test-torch   every call of the library in a training run of PyTorch, which it installs for that"
 	@echo "make deb          a Debian package under dist/ (DEB_ARGS='--arch arm64')"
 	@echo "make test-system  the package in a machine of its own: installed, killed, hung, upgraded, purged (root)"
+	@echo "make test-arm64   the package for arm64 under an emulated processor"
 	@echo "make audit        the dependencies against the list of known vulnerabilities, and what they are (SBOM)"
 	@echo "make build        the wheel and the source distribution under dist/"
 
@@ -102,6 +108,11 @@ test-system: deb
 	$(BIN)/python -m pytest -o python_files='check_*.py' -p no:cacheprovider --confcutdir=tests/system tests/system \
 		--junitxml=out/system/checks.xml $(SYSTEM_ARGS)
 	$(BIN)/python tests/system/vm.py
+
+test-arm64: $(VENV)/.test
+	@sh tests/tools/need.sh debootstrap qemu-user
+	$(BIN)/python deploy/package/deb.py --arch arm64
+	$(BIN)/python tests/system/arm64.py dist/memwatchd_*_arm64.deb
 
 audit: $(VENV)/.test
 	$(BIN)/python -m pip --quiet --disable-pip-version-check install --group audit

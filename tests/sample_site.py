@@ -22,6 +22,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from memwatch.snapshot import Snapshot
+from memwatch_web import exhibits
+from memwatch_web.alert_view import AlertView
 from memwatch_web.gate import SECURITY_HEADERS
 from memwatch_web.pages import Pages
 
@@ -48,15 +50,27 @@ OPENAPI = {
 }
 
 
-class Site:
-    """Serves `snapshot`, moved to the present. `frozen` keeps streams silent, `refusing` ends and refuses them."""
+ALERTING = AlertView(
+    exhibits.ALERTS, exhibits.SILENCES, tuple(exhibits.receivers()), exhibits.EVENTS, durable=True, disk_errors=0
+)
 
-    def __init__(self, snapshot: Snapshot, interval_seconds: float = 0.2, still: bool = False) -> None:
+
+class Site:
+    """Serves `snapshot`, moved to the present. `frozen` keeps streams silent, `refusing` ends and refuses them.
+
+    `speed`: how many seconds of the machine's pass in one.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, interval_seconds: float = 0.2, still: bool = False, speed: float = 1.0
+    ) -> None:
         self.snapshot = snapshot
         self.frozen = False
         self.refusing = False
-        self._pages = Pages()
+        self._pages = Pages(alerting=lambda: ALERTING)
         self._interval_seconds = interval_seconds
+        self._speed = speed
+        self._began = time.monotonic()
         self._still = still
 
     def now(self) -> Snapshot:
@@ -66,7 +80,7 @@ class Site:
         return replace(
             self.snapshot,
             seq=self.snapshot.seq + int(moment / self._interval_seconds),
-            unix=time.time(),
+            unix=time.time() + (self._speed - 1) * (moment - self._began),
             monotonic=moment,
             interval_seconds=self._interval_seconds,
             own=replace(self.snapshot.own, cpu_seconds=moment * 0.0012),
@@ -78,6 +92,7 @@ class Site:
             routes=[
                 *routes,
                 Route("/live", self._live),
+                Route("/patterns", lambda _: self._html(self._pages.patterns())),
                 Route("/docs", lambda _: self._html(self._pages.docs())),
                 Route("/openapi.json", lambda _: JSONResponse(OPENAPI, headers=dict(SECURITY_HEADERS))),
                 Route("/api/v1/history", self._history),

@@ -106,7 +106,7 @@ def keeper_of(settings: Settings, state: State, clock: Clock, identity: Identity
 def face_options_of(settings: Settings) -> FaceOptions:
     web = settings.web
     most = settings.processes.top if settings.processes.metrics else 0
-    return FaceOptions(hosts=web.hosts, process_metrics=most, login=web.login)
+    return FaceOptions(hosts=web.hosts, process_metrics=most, login=web.login, patterns=web.patterns)
 
 
 def tls_of(settings: Settings) -> ssl.SSLContext | None:

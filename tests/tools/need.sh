@@ -9,6 +9,7 @@ program_of() {
     kubernetes-client) command -v kubectl ;;
     systemd) command -v systemd-analyze ;;
     user-mode-linux) command -v linux.uml ;;
+    qemu-user) command -v qemu-aarch64 ;;
     systemd-container) command -v systemd-nspawn ;;
     libc6-dev) [ -e /usr/include/stdio.h ] && echo here ;;
     pocl-opencl-icd) ls /etc/OpenCL/vendors/pocl*.icd ;;

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import mimetypes
-from collections.abc import AsyncIterator, Callable, Iterable, MutableSequence
-from pathlib import Path
+from collections.abc import Callable, MutableSequence
 from typing import Any
 
 from fastapi import FastAPI
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memwatch import __version__
 from memwatch.monitor import Monitor
-from memwatch_web import problems, who
+from memwatch_web import files, problems, who
 from memwatch_web.alert_api import create_alert_router
 from memwatch_web.alerting import Alerting
 from memwatch_web.api import create_router, current, refuse_when_full
 from memwatch_web.as_json import answer_bytes
+from memwatch_web.fit_page import create_fit_page
 from memwatch_web.gate import Gate
 from memwatch_web.hearing import create_router as create_hearing
 from memwatch_web.inquiries import Inquiries
@@ -33,9 +31,7 @@ from memwatch_web.planner import create_router as create_planner
 from memwatch_web.problems import Problem
 from memwatch_web.stream import Broker, EventStream, sse
 
-STATIC = Path(__file__).parent / "static"
 STALLED_INTERVALS = 3.0
-PIECE_BYTES = 64 << 10
 
 
 def create_app(
@@ -71,9 +67,11 @@ def create_app(
     app.include_router(create_planner(lambda: current(monitor)))
     app.include_router(create_alert_router(monitor, alerting))
     app.include_router(who.create_router(monitor, inquiries))
+    app.include_router(create_fit_page(pages, lambda: current(monitor)))
     _add_health(app, monitor)
     _add_pages(app, monitor, pages, broker)
-    _add_static(app)
+    _add_patterns(app, pages, options)
+    app.router.routes.extend(files.routes())
     return Gate(app, options, date_headers)
 
 
@@ -172,53 +170,28 @@ def _add_pages(app: FastAPI, monitor: Monitor, pages: Pages, broker: Broker) -> 
         return HTMLResponse(pages.last_words(monitor.last_words, monitor.simulated))
 
 
+def _add_patterns(app: FastAPI, pages: Pages, options: Callable[[], FaceOptions]) -> None:
+    @app.get("/patterns", include_in_schema=False)
+    async def patterns() -> Response:
+        if not options().patterns:
+            raise Problem(404, "this page is for whoever changes the pages: set patterns = true under [web].")
+        return HTMLResponse(pages.patterns())
+
+
 def _add_page(app: FastAPI, monitor: Monitor, pages: Pages, page: str) -> None:
     face = OncePerTick(lambda snapshot: pages.page(page, snapshot))
 
-    async def show() -> Response:
+    async def show(request: Request) -> Response:
         snapshot, stalled = current(monitor), stalled_seconds(monitor)
-        body = face.plain(snapshot) if stalled is None else pages.page(page, snapshot, stalled)
-        return HTMLResponse(body)
+        headers = {"vary": "accept-encoding"}
+        if stalled is not None:
+            return HTMLResponse(pages.page(page, snapshot, stalled), headers=headers)
+        if files.accepts_gzip(request):
+            return HTMLResponse(face.gzipped(snapshot), headers=headers | {"content-encoding": "gzip"})
+        return HTMLResponse(face.plain(snapshot), headers=headers)
 
     app.add_api_route(pages.path(page), show, include_in_schema=False, name=page)
 
 
 def _fragment_event(pages: Pages, page: str) -> Callable[[Any], bytes]:
     return lambda snapshot: sse(page, pages.fragment(page, snapshot))
-
-
-def static_files(root: Path) -> Iterable[tuple[str, Path]]:
-    """Every file under `root` by the path it is served at: a fixed list, so no request can leave it."""
-    return [(path.relative_to(root).as_posix(), path) for path in sorted(root.rglob("*")) if path.is_file()]
-
-
-def _add_static(app: FastAPI) -> None:
-    for name, path in static_files(STATIC):
-        app.router.routes.append(Route(f"/static/{name}", _file_of(path, "vendor/" in name), name=f"static {name}"))
-
-
-def _file_of(path: Path, versioned: bool) -> Callable[[Request], Any]:
-    """A file, read when it is asked for. Names with a version never change; the others are checked by their tag."""
-    lifetime = "public, max-age=31536000, immutable" if versioned else "no-cache"
-    size = path.stat().st_size
-    tag = f'"{path.stat().st_mtime_ns:x}-{size:x}"'
-    media_type = mimetypes.guess_type(path.name)[0] or "text/plain"
-
-    async def send_file(request: Request) -> Response:
-        headers = {"cache-control": lifetime, "etag": tag}
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers=headers)
-        headers["content-length"] = str(size)
-        return StreamingResponse(pieces_of(path, size), media_type=media_type, headers=headers)
-
-    return send_file
-
-
-async def pieces_of(path: Path, size: int) -> AsyncIterator[bytes]:
-    """The file is open only while a piece is read: a client that takes its time holds 64 KiB and no descriptor."""
-    for start in range(0, size, PIECE_BYTES):
-        with path.open("rb") as file:
-            file.seek(start)
-            piece = file.read(min(PIECE_BYTES, size - start))
-        yield piece
-        await asyncio.sleep(0)  # the loop learns here that the client has left, and that others wait

@@ -17,7 +17,6 @@ from memwatch.growth import Grown
 from memwatch.leaks import Suspect
 from memwatch.model import Absent, Bytes, Pool, Process
 from memwatch.owners import OwnerKind, totals_of
-from memwatch.planning.fit import Fit
 from memwatch.pss import Pss
 from memwatch.remainder import HELD_BY_PROCESSES, causes_of, rest_of
 from memwatch.snapshot import Level, Node, Snapshot
@@ -252,10 +251,6 @@ def last_words_json(words: LastWords) -> Json:
 
 
 def backends_json(found: Backends) -> Json:
-    return record_json(found)
-
-
-def fit_json(found: Fit) -> Json:
     return record_json(found)
 
 

@@ -48,10 +48,19 @@ class FitVerdict(Figures):
     reason: str
 
 
+class FitChange(Figures):
+    """Something that makes it smaller, in words that follow "it would fit with"."""
+
+    words: str
+    bytes: int
+
+
 class Fit(Answer):
     bytes: int
     best: str | None = Field(description="The device to use; null where it fits nowhere.")
     verdicts: list[FitVerdict]
+    parts: dict[str, int] = Field(description="What the bytes of a model consist of; empty for a size.")
+    change: FitChange | None = Field(description="The cheapest with which a model would fit that fits nowhere.")
 
 
 class Check(Answer):

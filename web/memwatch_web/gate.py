@@ -26,7 +26,8 @@ SECURITY_HEADERS = (
         "frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
     ),
     ("x-content-type-options", "nosniff"),
-    ("referrer-policy", "no-referrer"),
+    # Not no-referrer: forms without a script would be sent with the Origin "null", as a foreign page's are.
+    ("referrer-policy", "same-origin"),
 )
 
 # In a scope: which process of this machine asks, over a socket file. The kernel says it, and the file's mode has
@@ -37,6 +38,8 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 
 MOST_REMEMBERED = 1000
 SAFE_METHODS = frozenset({"GET", "HEAD"})
+# What changes nothing although it is sent with a body.
+QUESTIONS = frozenset({"/fit"})
 # What a reverse proxy on this machine adds: then it is somebody else who asks.
 FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})
 LONGEST_NAME = 253 + len(":65535")
@@ -131,7 +134,7 @@ class Gate:
         fields, options = dict(scope["headers"]), self._options()
         if is_foreign(fields, host, options.hosts):
             return problem_response(403, "a page of another site may not change anything here.")
-        if options.login.is_required or options.login.by_certificate:
+        if options.login.is_required or options.login.by_certificate or scope["path"] in QUESTIONS:
             return None
         if FORWARDED.intersection(fields) or not is_from_here(scope.get("client")):
             return problem_response(

@@ -12,11 +12,13 @@ class FaceOptions:
     """May change while the faces are served.
 
     `hosts` are further names this machine answers to; `process_metrics` is how many processes /metrics names.
+    `patterns`: whether /patterns is served.
     """
 
     hosts: tuple[str, ...] = ()
     process_metrics: int = 0
     login: Login = Login()
+    patterns: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,11 @@ from memwatch_web.last_words import picture_of
 
 TEMPLATES = Path(__file__).parent / "templates"
 PATHS = {"overview": "/", "processes": "/processes", "devices": "/devices", "alerts": "/alerts", "about": "/about"}
+# Where the bar of every page leads.
+LINKS = {name: PATHS[name] for name in ("overview", "processes", "devices")}
+LINKS |= {"fit": "/fit", "alerts": "/alerts", "about": "/about"}
+# Files of macros, by whose names the pages call them. The first is used by the others.
+PARTS = ("parts", "pool_parts", "holder_parts", "device_parts", "alert_parts")
 TOP_PROCESSES = 10
 SILENCE_SPANS = ((3600, "1 h"), (28_800, "8 h"), (86_400, "1 d"))
 # What templates say `figure | size` with.
@@ -96,11 +101,52 @@ class Pages:
         """The description of the API, to read and to try."""
         return self._environment.get_template("docs.html").render(page="docs", simulated=simulated).encode()
 
+    def fit(self, snapshot: Snapshot, form: Any) -> bytes:  # noqa: ANN401  fit_page.Form, which stands above
+        """Whether something fits: the form, and the answer to what was asked."""
+        template = self._environment.get_template("fit.html")
+        latest = latest_of(snapshot, self._rules())
+        return template.render(
+            page="fit", snapshot=snapshot, form=form, latest=latest, simulated=snapshot.simulated
+        ).encode()
+
     def last_words(self, words: LastWords | None, simulated: bool = False) -> bytes:
         """The final two minutes of the run before this one."""
         template = self._environment.get_template("last-words.html")
         picture = picture_of(words) if words and words.samples else None
         return template.render(page="last-words", words=words, picture=picture, simulated=simulated).encode()
+
+    def patterns(self) -> bytes:
+        """Every component in every state, of figures that are made up: for whoever changes the pages."""
+        from memwatch_web import exhibits  # who does not look at it does not pay for it
+
+        rules = PressureRules()
+        pools = [
+            {
+                "state": one.state,
+                "snapshot": one.snapshot,
+                "worst": worst_of(one.snapshot),
+                "latest": latest_of(one.snapshot, rules),
+                "pressure": {verdict.target: verdict for verdict in one.snapshot.pressure},
+                "bars": bars_of(one.snapshot, {}),
+            }
+            for one in exhibits.pools()
+        ]
+        return (
+            self._environment.get_template("patterns.html")
+            .render(
+                page="patterns",
+                simulated=True,
+                pools=pools,
+                full=pools[0]["snapshot"],
+                bare=exhibits.bare(exhibits.nested()),
+                exhibits=exhibits,
+                entries_of=entries_of,
+                owned=who_of(exhibits.nested(), Growth()).owned,
+                absences=tuple(Absent),
+                silence_spans=SILENCE_SPANS,
+            )
+            .encode()
+        )
 
     def _context(self, name: str, snapshot: Snapshot) -> dict[str, Any]:
         rules, keeper = self._rules(), self._keeper()
@@ -163,7 +209,7 @@ def create_environment() -> Environment:
     environment.tests["told"] = has_figures
     environment.globals |= {
         "version": __version__,
-        "paths": PATHS,
+        "paths": LINKS,
         "between": wording.between,
         "verdict": wording.verdict,
         "waited": wording.waited,
@@ -171,5 +217,6 @@ def create_environment() -> Environment:
         "why_absent": wording.ABSENT_SENTENCES,
         "absent_word": wording.ABSENT_WORDS,
     }
-    environment.globals["parts"] = environment.get_template("parts.html").module
+    for parts in PARTS:
+        environment.globals[parts] = environment.get_template(f"{parts}.html").module
     return environment

@@ -15,6 +15,16 @@ from memwatch.planning.transformer import Transformer
 
 DEFAULT_CONTEXT = 8192
 LEAST_CONTEXT = 2048
+# What the parts of a need are called.
+PARTS = {
+    "weights": "weights",
+    "kv_cache": "cache of keys and values",
+    "activations": "activations",
+    "gradients": "gradients",
+    "optimizer": "optimizer states",
+    "waits_in_ram": "waits in System RAM",
+    "runtime": "runtime (CUDA context and kernels)",
+}
 # A process on a GPU needs so much besides what it allocates: CUDA's context and its kernels, 0.3 to 0.6 GiB.
 RUNTIME_BYTES = 512 << 20
 
@@ -42,9 +52,12 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something that makes it smaller, in words that follow "it would fit with"."""
+    """Something that makes it smaller: `words` follow "it would fit with", `flags` are the command's, `use` says
+    the same."""
 
     words: str
+    flags: str
+    use: Use
     need: Need
 
 
@@ -106,47 +119,55 @@ def context_of(checkpoint: Checkpoint, use: Use) -> int:
     return use.context or min(checkpoint.context or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
 
 
+def cheapest_change(checkpoint: Checkpoint, use: Use, room: int) -> Change | None:
+    """The first change, from what costs least to what costs most, with which `room` bytes are enough."""
+    return next((change for change in changes_of(checkpoint, use) if change.need.bytes <= room), None)
+
+
 def changes_of(checkpoint: Checkpoint, use: Use) -> Iterator[Change]:
     """What makes it smaller, from what costs least to what costs most."""
-    for words, changed in (*_training_changes(use), *_running_changes(checkpoint, use)):
+    for words, flags, changed in (*_training_changes(use), *_running_changes(checkpoint, use)):
         with suppress(BadInput):
-            yield Change(words, need_of_checkpoint(checkpoint, changed))
+            yield Change(words, flags, changed, need_of_checkpoint(checkpoint, changed))
 
 
-def _training_changes(use: Use) -> Iterator[tuple[str, Use]]:
+def _training_changes(use: Use) -> Iterator[tuple[str, str, Use]]:
     plan = use.training
     if plan is None:
         return
     if not plan.checkpointing:
         plan = replace(plan, checkpointing=True)
-        yield "activation checkpointing (--checkpointing)", replace(use, training=plan)
+        yield "activation checkpointing", "--checkpointing", replace(use, training=plan)
     if use.batch_size > 1:
         use = replace(use, batch_size=1)
-        yield "activation checkpointing and a batch of 1 (--batch 1)", replace(use, training=plan)
+        yield "activation checkpointing and a batch of 1", "--batch 1", replace(use, training=plan)
     if plan.optimizer == "adamw":
         plan = replace(plan, optimizer="adamw_8bit")
-        yield "checkpointing and 8-bit AdamW (--optimizer adamw_8bit)", replace(use, training=plan)
+        yield "checkpointing and 8-bit AdamW", "--optimizer adamw_8bit", replace(use, training=plan)
     if not plan.lora_rank:
         plan = replace(plan, lora_rank=16, optimizer="adamw")
-        yield "checkpointing and LoRA (--lora 16)", replace(use, training=plan)
-    yield "checkpointing, LoRA and 4-bit weights (--lora 16 --dtype nf4)", replace(use, training=plan, dtype="nf4")
+        yield "checkpointing and LoRA", "--lora 16", replace(use, training=plan)
+    changed = replace(use, training=plan, dtype="nf4")
+    yield "checkpointing, LoRA and 4-bit weights", f"--lora {plan.lora_rank} --dtype nf4", changed
 
 
-def _running_changes(checkpoint: Checkpoint, use: Use) -> Iterator[tuple[str, Use]]:
+def _running_changes(checkpoint: Checkpoint, use: Use) -> Iterator[tuple[str, str, Use]]:
     if use.training:
         return
     if use.batch_size > 1:
-        yield f"half the batch (--batch {use.batch_size // 2})", replace(use, batch_size=use.batch_size // 2)
+        half = use.batch_size // 2
+        yield "half the batch", f"--batch {half}", replace(use, batch_size=half)
         use = replace(use, batch_size=1)
-        yield "a batch of 1 (--batch 1)", use
+        yield "a batch of 1", "--batch 1", use
     context = context_of(checkpoint, use)
     while context > LEAST_CONTEXT:
         context //= 2
-        yield f"a context of {context} tokens (--context {context})", replace(use, context=context)
+        yield f"a context of {context} tokens", f"--context {context}", replace(use, context=context)
     for dtype, words in (("int8", "8-bit"), ("int4", "4-bit")):
         if checkpoint.dtype_bytes > bits_of(dtype) / 8:
-            yield f"{words} weights (--dtype {dtype})", replace(use, dtype=dtype)
+            yield f"{words} weights", f"--dtype {dtype}", replace(use, dtype=dtype)
             yield (
-                f"{words} weights, a context of {LEAST_CONTEXT} tokens (--dtype {dtype} --context {LEAST_CONTEXT})",
+                f"{words} weights, a context of {LEAST_CONTEXT} tokens",
+                f"--dtype {dtype} --context {LEAST_CONTEXT}",
                 replace(use, dtype=dtype, context=LEAST_CONTEXT),
             )

@@ -14,7 +14,7 @@ from memwatch.doctor.examiner import Examiner
 from memwatch.monitor import Monitor
 from memwatch.planning.fit import fit_of
 from memwatch.sampler import Sampler
-from memwatch_web.as_json import backends_json, examination_json, fit_json, snapshot_json
+from memwatch_web.as_json import backends_json, examination_json, record_json, snapshot_json
 from memwatchd import wiring
 from memwatchd.client.failure import Failure
 from memwatchd.reading import first_tick, read_machine
@@ -53,7 +53,7 @@ def snapshots(interval_seconds: float) -> Iterator[Json]:
 
 
 def fit(need: int) -> Json:
-    return fit_json(fit_of(need, read_machine(settings_here())))
+    return record_json(fit_of(need, read_machine(settings_here())))
 
 
 def doctor() -> Json:

@@ -9,22 +9,12 @@ import click
 
 from memwatch.planning.checkpoint import read_checkpoint
 from memwatch.planning.quantities import BadInput, bits_of
-from memwatch.planning.question import Change, Need, Use, changes_of, is_size, need_of
+from memwatch.planning.question import PARTS, Change, Need, Use, cheapest_change, is_size, need_of
 from memwatch.planning.training import TrainingPlan
 from memwatchd.client.address import Address
 from memwatchd.client.figures import Json, size
 from memwatchd.client.question import EXIT_FAILURE, EXIT_OK, common, question_of, understood
 from memwatchd.client.tables import MARKS, columns
-
-PARTS = {
-    "weights": "weights",
-    "kv_cache": "cache of keys and values",
-    "activations": "activations",
-    "gradients": "gradients",
-    "optimizer": "optimizer states",
-    "waits_in_ram": "waits in System RAM",
-    "runtime": "runtime (CUDA context and kernels)",
-}
 
 
 @click.command(short_help="Whether a model or a size fits, and where.")
@@ -58,13 +48,8 @@ def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> 
     with understood(question.address):
         change = None if found["best"] else change_for(found, subject, use)
         code = EXIT_OK if found["best"] else EXIT_FAILURE
-    answer = {
-        "subject": need.subject,
-        "parts": dict(need.parts),
-        "note": need.note,
-        **found,
-        "change": _change_json(change),
-    }
+    said = {"parts": dict(need.parts), "note": need.note, "change": _change_json(change)}
+    answer = {"subject": need.subject, **found, **said}
     return question.show(answer, lambda: fit_lines(need, found, change)) or code
 
 
@@ -97,12 +82,11 @@ def change_for(found: Json, subject: str, use: Use) -> Change | None:
     if is_size(subject):
         return None
     rooms = [one["headroom_bytes"] for one in found["verdicts"] if one["headroom_bytes"] is not None]
-    room = max(rooms, default=0)
-    return next((one for one in changes_of(read_checkpoint(Path(subject)), use) if one.need.bytes <= room), None)
+    return cheapest_change(read_checkpoint(Path(subject)), use, max(rooms, default=0))
 
 
 def _change_json(change: Change | None) -> Json | None:
-    return None if change is None else {"words": change.words, "bytes": change.need.bytes}
+    return None if change is None else {"words": change.words, "flags": change.flags, "bytes": change.need.bytes}
 
 
 def fit_lines(need: Need, found: Json, change: Change | None) -> Iterator[str]:
@@ -131,5 +115,6 @@ def _conclusion(found: Json, change: Change | None) -> str:
     if found["best"]:
         return f"It fits: use {found['best']}."
     if change:
-        return f"It fits nowhere now. It would with {change.words}: {size({'need': change.need.bytes}, 'need')}."
+        needed = size({"need": change.need.bytes}, "need")
+        return f"It fits nowhere now. It would with {change.words} ({change.flags}): {needed}."
     return "It fits nowhere now."

@@ -125,6 +125,7 @@ class Web(Section):
     ] = None
     max_streams: int = Field(default=64, ge=1, le=10_000)
     insecure: bool = False
+    patterns: bool = False
     auth: Auth = Auth()
     tls: Tls = Tls()
 

@@ -9,7 +9,7 @@
   const icon = document.getElementById("icon");
   const page = new URLSearchParams(live.getAttribute("hx-sse:connect").split("?")[1]).get("page");
 
-  const STALE_INTERVALS = 3;
+  const STALE_INTERVALS = 2.5; // with a tick a second, and the time between two looks: stale within 3 s
   const LEAST_PATIENCE_SECONDS = 2; // a machine under pressure is looked at ten times a second; pages may lag a little
   const RETRY_SECONDS = 5;
 
@@ -311,5 +311,5 @@
 
   localise(live);
   look();
-  setInterval(look, 500);
+  setInterval(look, 250);
 })();
