@@ -70,8 +70,8 @@ def test_a_clock_that_is_set_ends_no_alert_and_moves_no_history(tmp_path: Path) 
     with clocked(tmp_path) as one:
         for wanted in (2 * DAY, -HOUR, -int(time.time()) + HOUR, 0):
             with survived(one.daemon):
-                one.faults.set_wall_clock(wanted)
                 before = len(one.events("clock"))
+                one.faults.set_wall_clock(wanted)
                 wait_until(lambda before=before: len(one.events("clock")) > before, 5)  # type: ignore[misc]
                 time.sleep(0.6)
             assert [alert["state"] for alert in one.daemon.get("/api/v1/alerts").json] == ["firing"]

@@ -76,21 +76,25 @@ def faults():
     return int(open(f"/proc/{sys.argv[1]}/stat").read().rpartition(")")[2].split()[9])
 
 def ask(path):
-    return json.load(urllib.request.urlopen(f"http://localhost:6360/api/v1/{path}"))
+    return json.load(urllib.request.urlopen(f"http://127.0.0.1:6360/api/v1/{path}"))
 
 available = next(int(line.split()[1]) for line in open("/proc/meminfo") if line.startswith("MemAvailable"))
-began, before = time.time(), faults()
+before = faults()
 held = bytearray((available << 10) + (100 << 20))
+for at in range(0, len(held), 4096):
+    held[at] = 1
+began = time.time()
 while time.time() < began + 30:
     for _ in range(256):
         held[random.randrange(len(held))] = 1
 after = faults()
+said = [(one["level"], why["signal"]) for one in ask("pressure") for why in one["reasons"]]
+critical = any(level == "critical" and signal in ("util", "floor", "swap") for level, signal in said)
 del held
 (series,) = ask(f"history?series=own.tick_lag_seconds&from={began}&points=2000")["series"]
 lag = max(most or 0 for most in series["max"])
-critical = any("critical" in event["text"] and event["unix"] >= began for event in ask("events?limit=100"))
 well = lag < 1 and after - before < 100 and critical
-print(f"VM thrash={'yes' if well else 'no'}, lag {lag:.2f} s, {after - before} major faults, critical {critical}")
+print(f"VM thrash={'yes' if well else 'no'}, lag {lag:.2f} s, {after - before} major faults, {said}")
 """
 UNIT = """[Unit]
 After=memwatchd.service multi-user.target
