@@ -145,6 +145,19 @@ def descriptors(pid: int) -> int:
     return len(open_files(pid)) - kept_files(pid)
 
 
+def seconds_without_a_core(*pids: int) -> float:
+    """How long the threads of these were ready to run while the cores of this machine had others to run.
+
+    Without it a measured time is the machine's, and not the daemon's, wherever others work on it too.
+    """
+    total = 0
+    for pid in pids:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):  # a thread that ended since
+                total += int((task / "schedstat").read_text().split()[1])
+    return total / 1e9
+
+
 @contextmanager
 def running_daemon(
     tmp_path: Path,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from daemon_process import RunningDaemon, running_daemon
+from daemon_process import RunningDaemon, running_daemon, seconds_without_a_core
 
 MIB = 1 << 20
 BACK_SECONDS = 5.0
@@ -72,11 +72,6 @@ def seconds_to_answer(daemon: RunningDaemon) -> float:
     began = time.monotonic()
     assert daemon.get("/metrics").status in ANSWERS
     return time.monotonic() - began
-
-
-def seconds_without_a_core(pid: int) -> float:
-    """How long the main thread was ready to run while this machine's cores had others to run."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
 
 
 def rss_bytes(pid: int) -> int:
