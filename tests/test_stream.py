@@ -59,8 +59,10 @@ def listening(daemon: RunningDaemon, path: str = "/api/v1/stream", **headers: st
 @pytest.mark.alone
 def test_every_tick_is_sent_and_the_snapshots_are_whole(tmp_path: Path) -> None:
     """Ten ticks are ten snapshots, numbered without a hole, at the pace of the interval."""
-    with running_daemon(tmp_path, "--interval", "100ms") as daemon, listening(daemon) as listener:
-        numbers = [listener.until("snapshot")["seq"] for _ in range(10)]
+    with running_daemon(tmp_path, "--interval", "100ms") as daemon:
+        daemon.snapshot()  # the API is made when it is asked for the first time
+        with listening(daemon) as listener:
+            numbers = [listener.until("snapshot")["seq"] for _ in range(10)]
 
     assert numbers == list(range(numbers[0], numbers[0] + 10))
 

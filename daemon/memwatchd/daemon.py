@@ -7,23 +7,18 @@ import threading
 import time
 from collections.abc import Callable
 
-from memwatch.backends.finder import Finder
+from memwatch import __version__
 from memwatch.clock import SystemClock
 from memwatch.collector import Roots
 from memwatch.collectors import enlist
-from memwatch.doctor.examiner import Examiner
 from memwatch.monitor import Monitor
 from memwatch.outbox.outbox import Outbox
-from memwatch.pss import PssReader
 from memwatch.reports import Reports
 from memwatch.sampler import Gatherer, Sampler
 from memwatch.stalltrigger import StallTrigger
-from memwatch_web.alert_view import view_of
 from memwatch_web.alerting import Alerting
-from memwatch_web.background import Shared
-from memwatch_web.inquiries import Inquiries
+from memwatch_web.metrics import Exporter
 from memwatch_web.options import FaceOptions
-from memwatch_web.pages import Pages
 from memwatch_web.stream import Broker
 from memwatchd import wiring
 from memwatchd.reading import first_tick
@@ -35,13 +30,6 @@ from memwatchd.settings.sources import BadSettings
 from memwatchd.state import State, open_state
 
 log = logging.getLogger(__name__)
-
-# Longer than a driver of OpenCL may take to answer: what takes longer is a file system that hangs.
-INQUIRY_DEADLINE_SECONDS = 20.0
-# The kernel walks 100 GiB of a process in a second; longer, and somebody holds that process's lock.
-PSS_DEADLINE_SECONDS = 10.0
-# As many as are read at a glance; `/api/v1/events` has the last 1,000.
-SHOWN_EVENTS = 8
 
 
 class Daemon:
@@ -56,23 +44,12 @@ class Daemon:
         )
         self.recorder = wiring.recorder_of(settings, self.monitor.identity)
         self.state = open_state(settings.state.dir) if self.player is None else State(None)
-        self.inquiries = Inquiries(
-            Shared(Finder(roots).find, "backends", INQUIRY_DEADLINE_SECONDS),
-            Shared(Examiner(roots).examine, "the machine", INQUIRY_DEADLINE_SECONDS),
-            Shared(PssReader(roots).read, "a PSS", PSS_DEADLINE_SECONDS),
-        )
-        self.pages = Pages(
-            lambda: self.monitor.rules.pressure,
-            lambda: self.monitor.keeper,
-            self.monitor.growth,
-            lambda: self.monitor.events.latest(SHOWN_EVENTS),
-            alerting=lambda: view_of(self.monitor, self.alerting),
-        )
         self.alerting = self._alerting()
         self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)
         self.service = Notifier()
         self.tls = wiring.tls_of(settings)
         self.monitor.listeners.append(self.alerting.tell)
+        self.on_leaving: list[Callable[[], None]] = []
         self._load = load
         self._stop = threading.Event()
         self._ticking = threading.Thread(target=self.monitor.run, args=(self._stop,), name="tick", daemon=True)
@@ -93,6 +70,16 @@ class Daemon:
 
     def face_options(self) -> FaceOptions:
         return wiring.face_options_of(self.settings)
+
+    def exporter(self) -> Exporter:
+        return Exporter(
+            __version__,
+            lambda: self.monitor.watches,
+            self.alerting.receivers,
+            lambda: self.face_options().process_metrics,
+            self.alerting.outbox_figures,
+            self.monitor.files_status,
+        )
 
     def start(self) -> None:
         """Begin to ask the sources, and what else needs a thread."""
@@ -118,7 +105,7 @@ class Daemon:
         first_tick(self.sampler, self.monitor)
 
     def start_ticking(self) -> None:
-        """From here on nothing big is built any more: return what building left over, then lock what stays."""
+        """From here on only the API and the pages are built: return what building left over, lock what stays."""
         self.monitor.own.settle()
         if self.settings.sampling.lock_memory:
             complaint = self.monitor.own.lock_memory()

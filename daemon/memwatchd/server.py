@@ -16,9 +16,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from memwatch.alerts import Notice
-from memwatch.snapshot import Snapshot
-from memwatch_web.app import create_app
-from memwatch_web.gate import SECURITY_HEADERS
+from memwatch.snapshot import Level, Snapshot
+from memwatch_web.front import Front
+from memwatch_web.gate import SECURITY_HEADERS, Gate
+from memwatch_web.scrapes import Scrapes
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.receiving import Limits, http_protocol
@@ -128,16 +129,9 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
     """Answer requests and tick until SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
     dates: list[tuple[bytes, bytes]] = []
-    app = create_app(
-        daemon.monitor,
-        daemon.pages,
-        daemon.face_options,
-        daemon.broker,
-        daemon.alerting,
-        dates,
-        daemon.inquiries,
-    )
-    server = Server(app, Limits(), daemon.tls)
+    front = front_of(daemon)
+    daemon.on_leaving.append(front.close)
+    server = Server(Gate(front, daemon.face_options, dates), Limits(), daemon.tls)
     loop.set_exception_handler(Complaints())
     use_date_headers(server, dates, daemon.monitor.simulated)
     answer_signals(loop, daemon, server)
@@ -146,6 +140,8 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
         """After every tick, in the tick's thread."""
         if daemon.broker.streams and not loop.is_closed():
             loop.call_soon_threadsafe(daemon.broker.wake)
+        if not front.is_wanted and is_tight(snapshot) and not loop.is_closed():
+            asyncio.run_coroutine_threadsafe(front.prepared(), loop)
         daemon.service.alive(wiring.status_of(snapshot))
 
     daemon.monitor.listeners.append(tell)
@@ -155,12 +151,29 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
     await server.serve(sockets=sockets)
 
 
+def front_of(daemon: Daemon) -> Front:
+    scrapes = Scrapes(daemon.monitor, daemon.exporter())
+
+    def make() -> ASGIApp:
+        from memwatchd.faces import faces_of
+
+        return faces_of(daemon, scrapes)
+
+    return Front(daemon.monitor, scrapes, make)
+
+
+def is_tight(snapshot: Snapshot) -> bool:
+    """Whether what programs are loaded into gets scarce. VRAM is often full by intent, and none of it is needed."""
+    return any(verdict.level >= Level.HIGH and verdict.target == "ram" for verdict in snapshot.pressure)
+
+
 def answer_signals(loop: asyncio.AbstractEventLoop, daemon: Daemon, server: Server) -> None:
     def leave() -> None:
         log.info("memwatchd is stopping")
         daemon.stop_ticking()
         daemon.broker.close()
-        daemon.inquiries.close()
+        for leave_it in daemon.on_leaving:
+            leave_it()
         server.stop()
 
     for one in (signal.SIGTERM, signal.SIGINT):

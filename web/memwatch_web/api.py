@@ -14,6 +14,7 @@ from memwatch.snapshot import Snapshot
 from memwatch_web import as_json, past
 from memwatch_web.as_json import JSON_TYPE, answer_bytes, to_bytes
 from memwatch_web.background import A, NotDone, Shared, T
+from memwatch_web.health import current
 from memwatch_web.inquiries import Inquiries
 from memwatch_web.once import OncePerTick
 from memwatch_web.problems import Problem
@@ -31,12 +32,6 @@ PARTS: tuple[tuple[str, Callable[[Snapshot], Any]], ...] = (
     ("pressure", as_json.pressure_json),
     ("collectors", as_json.collectors_json),
 )
-
-
-def current(monitor: Monitor) -> Snapshot:
-    if monitor.latest is None:
-        raise Problem(503, "nothing has been read yet; ask again in a second.", headers={"Retry-After": "1"})
-    return monitor.latest
 
 
 def json_response(value: Any, monitor: Monitor) -> Response:  # noqa: ANN401  JSON is anything

@@ -1,37 +1,33 @@
-"""The application: every path, in one list."""
+"""The application: the API and the pages, in one list. Whoever imports this imports FastAPI, 14 MiB."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, MutableSequence
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memwatch import __version__
 from memwatch.monitor import Monitor
-from memwatch_web import files, problems, who
+from memwatch_web import files, refusals, who
 from memwatch_web.alert_api import create_alert_router
 from memwatch_web.alerting import Alerting
-from memwatch_web.api import create_router, current, refuse_when_full
-from memwatch_web.as_json import answer_bytes
+from memwatch_web.api import create_router, refuse_when_full
 from memwatch_web.fit_page import create_fit_page
-from memwatch_web.gate import Gate
+from memwatch_web.health import current, health_of, readiness_of, stalled_seconds
 from memwatch_web.hearing import create_router as create_hearing
 from memwatch_web.inquiries import Inquiries
-from memwatch_web.metrics import Exporter, negotiated
 from memwatch_web.once import OncePerTick
 from memwatch_web.options import FaceOptions
 from memwatch_web.pages import Pages
 from memwatch_web.planner import create_router as create_planner
 from memwatch_web.problems import Problem
+from memwatch_web.scrapes import Scrapes
 from memwatch_web.stream import Broker, EventStream, sse
-
-STALLED_INTERVALS = 3.0
 
 
 def create_app(
@@ -40,10 +36,10 @@ def create_app(
     options: Callable[[], FaceOptions],
     broker: Broker,
     alerting: Alerting,
-    date_headers: MutableSequence[tuple[bytes, bytes]],
+    scrapes: Scrapes,
     inquiries: Inquiries,
-) -> ASGIApp:
-    """All faces of one monitor behind the gate."""
+) -> FastAPI:
+    """Everything that one monitor answers."""
     app = Application(
         title="memwatchd",
         version=__version__,
@@ -52,16 +48,8 @@ def create_app(
         redoc_url=None,
         **_no_telemetry(),
     )
-    problems.install(app, monitor.simulated)
-    exporter = Exporter(
-        __version__,
-        lambda: monitor.watches,
-        alerting.receivers,
-        lambda: options().process_metrics,
-        alerting.outbox_figures,
-        monitor.files_status,
-    )
-    app.router.routes.insert(0, Route("/metrics", Metrics(monitor, exporter), methods=["GET"]))
+    refusals.install(app, monitor.simulated)
+    app.router.routes.insert(0, Route("/metrics", scrapes, methods=["GET"]))
     app.include_router(create_router(monitor, broker, inquiries))
     app.include_router(create_hearing(monitor))
     app.include_router(create_planner(lambda: current(monitor)))
@@ -72,7 +60,7 @@ def create_app(
     _add_pages(app, monitor, pages, broker)
     _add_patterns(app, pages, options)
     app.router.routes.extend(files.routes())
-    return Gate(app, options, date_headers)
+    return app
 
 
 class Application(FastAPI):
@@ -93,60 +81,18 @@ def _no_telemetry() -> dict[str, Any]:
     return {}
 
 
-class Metrics:
-    """/metrics as a bare ASGI answer: the same bytes to every scraper of a tick."""
-
-    def __init__(self, monitor: Monitor, exporter: Exporter) -> None:
-        self._monitor = monitor
-        self._exporter = exporter
-        self._faces: dict[str, OncePerTick] = {}
-
-    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        headers = dict(scope["headers"])
-        encode, content_type = negotiated(headers.get(b"accept", b"").decode("latin-1"))
-        gzipped = b"gzip" in headers.get(b"accept-encoding", b"")
-        face = self._face(content_type, encode)
-        snapshot = current(self._monitor)
-        body = face.gzipped(snapshot) if gzipped else face.plain(snapshot)
-        fields = [(b"content-type", content_type.encode()), (b"content-length", b"%d" % len(body))]
-        fields.append((b"vary", b"accept, accept-encoding"))
-        if gzipped:
-            fields.append((b"content-encoding", b"gzip"))
-        await send({"type": "http.response.start", "status": 200, "headers": fields})
-        await send({"type": "http.response.body", "body": body})
-
-    def _face(self, content_type: str, encode: Callable[[Any], bytes]) -> OncePerTick:
-        face = self._faces.get(content_type)
-        if face is None:
-            if len(self._faces) >= 8:  # the client names the version: do not keep every invention
-                self._faces.clear()
-            face = OncePerTick(lambda snapshot: self._exporter.render(snapshot, encode))
-            self._faces[content_type] = face
-        return face
-
-
-def stalled_seconds(monitor: Monitor) -> float | None:
-    """How old the latest snapshot is, where that is more than three intervals: then the loop does not tick."""
-    age = monitor.age_seconds()
-    return age if age is not None and age > STALLED_INTERVALS * monitor.rules.interval_seconds else None
-
-
 def _add_health(app: FastAPI, monitor: Monitor) -> None:
+    """So that the description has them; the front answers them itself."""
+
     @app.get("/healthz", tags=["health"])
     async def healthz() -> Response:
         """200 while the loop ticks: the last tick is at most three intervals old."""
-        age = monitor.age_seconds()
-        fresh = age is not None and stalled_seconds(monitor) is None
-        status = "ok" if fresh else "starting" if age is None else "stalled"
-        body = answer_bytes({"status": status, "age_seconds": age}, monitor.simulated)
-        return Response(body, status_code=200 if fresh else 503, media_type="application/json")
+        return health_of(monitor)
 
     @app.get("/readyz", tags=["health"])
     async def readyz() -> Response:
         """200 once the first snapshot exists."""
-        age = monitor.age_seconds()
-        body = answer_bytes({"status": "starting" if age is None else "ok", "age_seconds": age}, monitor.simulated)
-        return Response(body, status_code=503 if age is None else 200, media_type="application/json")
+        return readiness_of(monitor)
 
 
 def _add_pages(app: FastAPI, monitor: Monitor, pages: Pages, broker: Broker) -> None:

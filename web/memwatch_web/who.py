@@ -15,9 +15,10 @@ from memwatch.owners import OWNER_KINDS, OwnerKind
 from memwatch.pss import NoPss
 from memwatch.snapshot import Snapshot
 from memwatch_web import as_json
-from memwatch_web.api import current, json_response
+from memwatch_web.api import json_response
 from memwatch_web.as_json import JSON_TYPE, answer_bytes
 from memwatch_web.background import NotDone
+from memwatch_web.health import current
 from memwatch_web.inquiries import Inquiries
 from memwatch_web.once import OncePerTick
 from memwatch_web.past import instant
