@@ -29,7 +29,9 @@ def machine_at(step: int, chance: random.Random) -> Machine:
         return replace(CALM, down=VERSION_MISMATCH)
     machine = CALM
     for slot in range(8):
-        used = chance.randrange(1, 60) * GIB
+        used = (
+            chance.randrange(1, 40) * GIB
+        )  # always low: ticks that change a level are kept, and fill 2,000 places
         holders = tuple(Holder(chance.randrange(1000, 60_000), used // 4) for _ in range(chance.randrange(4)))
         machine = machine.with_gpu(slot, compute=holders, memory=Memory(81_559 << 20, used, 479 << 20))
     if step % LOST_EVERY >= LOST_EVERY - TROUBLE_STEPS:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crowd import Crowd, connections, deaf
+from crowd import LARGEST, Crowd, connections, deaf
 from daemon_process import (
     RunningDaemon,
     descriptors,
@@ -341,9 +341,6 @@ def test_without_a_free_descriptor_it_waits_and_recovers(tmp_path: Path) -> None
         log = daemon.log.read_text()
         assert log.count("out of system resource") == 1
         assert "Traceback" not in log
-
-
-LARGEST = b"GET /static/vendor/swagger-ui-bundle-5.35.0.js HTTP/1.1\r\n" + HOST + b"\r\n"
 
 
 @pytest.mark.alone

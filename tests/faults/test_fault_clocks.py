@@ -17,8 +17,7 @@ from libc_faults import LibcFaults
 
 from alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from daemon_process import RunningDaemon, running_daemon
-from test_hostile_clients import wait_until
-from webhook_site import Site, receiving
+from webhook_site import Site, receiving, wait_until
 
 HOUR, DAY = 3600, 86_400
 
@@ -35,6 +34,9 @@ class Clocked:
 
     def events(self, kind: str) -> list[Any]:
         return [event for event in self.daemon.get("/api/v1/events").json if event["kind"] == kind]
+
+    def wait_for(self, kind: str, count: int) -> None:
+        wait_until(lambda: len(self.events(kind)) >= count)
 
     def fed(self) -> int:
         """How often the watchdog was fed since this was asked."""
@@ -72,7 +74,7 @@ def test_a_clock_that_is_set_ends_no_alert_and_moves_no_history(tmp_path: Path) 
             with survived(one.daemon):
                 before = len(one.events("clock"))
                 one.faults.set_wall_clock(wanted)
-                wait_until(lambda before=before: len(one.events("clock")) > before, 5)  # type: ignore[misc]
+                one.wait_for("clock", before + 1)
                 time.sleep(0.6)
             assert [alert["state"] for alert in one.daemon.get("/api/v1/alerts").json] == ["firing"]
             assert one.fed() >= 1
@@ -122,7 +124,7 @@ def test_an_hour_of_sleep_is_a_gap_and_no_trend(tmp_path: Path) -> None:
         with survived(one.daemon):
             one.faults.suspend(HOUR)
             one.machine.set_available(36_000_000)
-            wait_until(lambda: bool(one.events("suspend")), 5)
+            one.wait_for("suspend", 1)
             time.sleep(0.6)
         (slept,) = one.events("suspend")
         forecasts = [pressure["seconds_to_full"] for pressure in one.daemon.get("/api/v1/pressure").json]

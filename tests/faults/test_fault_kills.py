@@ -12,11 +12,10 @@ from pathlib import Path
 from fault_oracle import back_in_time
 
 from alert_machine import AlertMachine, quick_config
-from crowd import deaf
+from crowd import LARGEST, deaf
 from daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
 from memory_cgroup import memory_cgroup
-from test_hostile_clients import LARGEST, wait_until
-from webhook_site import receiving
+from webhook_site import receiving, wait_until
 
 MIB = 1 << 20
 KILLS = 5
