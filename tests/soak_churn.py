@@ -24,15 +24,17 @@ PROCESSES, STORM_SECONDS = 600, 60.0
 
 
 def machine_at(step: int, chance: random.Random) -> Machine:
-    """Eight GPUs at one moment: other processes with other sizes each time, and trouble now and then."""
+    """Eight GPUs at one moment: held by other processes each time, and in trouble now and then."""
     if step % EXCHANGED_EVERY >= EXCHANGED_EVERY - TROUBLE_STEPS:
         return replace(CALM, down=VERSION_MISMATCH)
     machine = CALM
     for slot in range(8):
-        used = (
-            chance.randrange(1, 40) * GIB
-        )  # always low: ticks that change a level are kept, and fill 2,000 places
-        holders = tuple(Holder(chance.randrange(1000, 60_000), used // 4) for _ in range(chance.randrange(4)))
+        # The sum stays: ticks that change a level are kept, and to fill the 2,000 places for them is not growth.
+        used = (20 + slot) * GIB
+        holders = tuple(
+            Holder(chance.randrange(1000, 60_000), chance.randrange(1, 5) * GIB)
+            for _ in range(chance.randrange(1, 4))
+        )
         machine = machine.with_gpu(slot, compute=holders, memory=Memory(81_559 << 20, used, 479 << 20))
     if step % LOST_EVERY >= LOST_EVERY - TROUBLE_STEPS:
         machine = machine.with_gpu(step // LOST_EVERY % 8, down=IS_LOST)
