@@ -94,7 +94,7 @@ test-lowest:
 
 test-torch:
 	@test -d $(VENV)-torch || $(PYTHON) -m venv $(VENV)-torch
-	$(VENV)-torch/bin/python -m pip --quiet --disable-pip-version-check install --editable . $(TORCH)
+	$(VENV)-torch/bin/python -m pip --quiet --disable-pip-version-check install --editable . $(TORCH) jax cupy-cuda12x
 	$(VENV)-torch/bin/python tests/torch_run.py
 
 build: $(VENV)/.test
@@ -124,7 +124,7 @@ tools:
 		procps gcc libc6-dev pocl-opencl-icd
 
 bench-tools:
-	@sh tests/tools/need.sh prometheus-node-exporter wrk
+	@sh tests/tools/need.sh prometheus-node-exporter wrk collectd-core libmicrohttpd12 libprotobuf-c1 netdata-core glances python3-bottle
 
 clean:
 	rm -rf $(VENV) .venv-* dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*

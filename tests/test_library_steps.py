@@ -17,43 +17,15 @@ import memwatch
 from daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
 from library_process import run_program
 from memwatch.library.daemon import Daemon
-from memwatch.library.frameworks import TorchPool, shrink_all, total_stats
+from memwatch.library.frameworks import shrink_all
 from memwatch.library.guarding import Guard
 from memwatch.library.host import Host, Ram, parse_meminfo
 from memwatch.library.pressure_watch import PressureChange, PressureWatch, parse_events
 from memwatch.model import Absent
 from memwatch.planning.quantities import BadInput
+from own_pool import OwnPool
 
 GIB = 1 << 30
-
-
-class OwnPool:
-    """A program's own pool, with half of what it reserved in use."""
-
-    backend_name, device = "Own", "cuda:0"
-
-    def __init__(self) -> None:
-        self.reserved = 4 * GIB
-
-    def stats(self) -> memwatch.PoolStats:
-        return memwatch.PoolStats(2 * GIB, self.reserved, ooms=1)
-
-    def total(self) -> int:
-        return 8 * GIB
-
-    def free(self) -> int:
-        return 8 * GIB - self.reserved
-
-    def pressure(self) -> float:
-        return self.reserved / self.total()
-
-    def clear(self) -> None:
-        self.reserved = 2 * GIB
-
-    def shrink(self) -> int:
-        before = self.reserved
-        self.clear()
-        return before - self.reserved
 
 
 class BrokenPool(OwnPool):
@@ -123,7 +95,7 @@ def test_nothing_raises_into_a_step(caplog: pytest.LogCaptureFixture) -> None:
 def test_stages_are_marks_and_pools_are_claims(daemon: RunningDaemon) -> None:
     """A program that ends at once: its line is among the events, its pool inside its process."""
     code = (
-        "import os, sys, time, memwatch; from test_library_steps import OwnPool; "
+        "import os, sys, time, memwatch; from own_pool import OwnPool; "
         "memwatch.register_pool(OwnPool()); memwatch.log_memory_usage('Before VAE Load'); print(os.getpid()); "
         "sys.stdout.flush(); time.sleep(3)"
     )
@@ -307,65 +279,6 @@ def test_waiting_ends_when_there_is_room_or_time_is_up() -> None:
     assert memwatch.wait_for(1)
     assert not memwatch.wait_for("512TiB", timeout=0.1, interval=0.05)
     assert time.monotonic() - began < 20
-
-
-class StandIn:
-    """PyTorch's answers for one GPU with 24 GB, by the names of torch/cuda/memory.py."""
-
-    def __init__(self, integrated: bool = False) -> None:
-        self.cuda = self
-        self.total_memory = 24 * 10**9
-        self.is_integrated = integrated
-        self.reserved = 19 * GIB
-
-    def memory_stats_as_nested_dict(self, _device: int) -> dict[str, object]:
-        def of(current: int) -> dict[str, dict[str, int]]:
-            return {"all": {"current": current, "peak": current + 1, "allocated": 7, "freed": 0}}
-
-        return {
-            "allocated_bytes": of(18 * GIB),
-            "reserved_bytes": of(self.reserved),
-            "active_bytes": of(18 * GIB),
-            "inactive_split_bytes": of(GIB),
-            "allocation": of(3),
-            "num_alloc_retries": 2,
-            "num_ooms": 1,
-        }
-
-    def get_device_properties(self, _device: int) -> StandIn:
-        return self
-
-    def mem_get_info(self, _device: int) -> tuple[int, int]:
-        return 2 * 10**9, 24 * 10**9
-
-    def empty_cache(self) -> None:
-        self.reserved = 18 * GIB
-
-
-def test_pytorchs_allocator_is_read_and_shrunk() -> None:
-    """Its statistics by its own names; on a unified machine free is System RAM's, not CUDA's."""
-    pool = TorchPool(StandIn(), 0)
-    stats = pool.stats()
-
-    assert (stats.allocated_bytes, stats.reserved_bytes, stats.inactive_split_bytes) == (18 * GIB, 19 * GIB, GIB)
-    assert (stats.peak_bytes, stats.allocations, stats.retries, stats.ooms) == (18 * GIB + 1, 7, 2, 1)
-    assert (pool.total(), pool.free(), round(float(str(pool.pressure())), 3)) == (24 * 10**9, 2 * 10**9, 0.917)
-    assert pool.shrink() == GIB
-    assert isinstance(TorchPool(StandIn(integrated=True), 0).free(), int)
-
-
-def test_pools_add_up_to_what_the_process_holds(own_pool: OwnPool) -> None:
-    """Two pools of one process hold different bytes."""
-    assert own_pool.total() == 8 * GIB
-    other = OwnPool()
-    memwatch.register_pool(other)
-    try:
-        stats = total_stats()
-    finally:
-        memwatch.unregister_pool(other)
-
-    assert stats is not None
-    assert (stats.allocated_bytes, stats.reserved_bytes) == (4 * GIB, 8 * GIB)
 
 
 def meminfo(available_percent: int) -> str:

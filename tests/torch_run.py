@@ -1,6 +1,6 @@
 """Every call of the library in a training run of PyTorch on the CPU: `make test-torch`.
 
-Not among the tests, since PyTorch is 200 MB; it needs no GPU and two minutes.
+JAX and CuPy stand beside it. Not among the tests, since PyTorch is 200 MB; it needs no GPU and two minutes.
 """
 
 from __future__ import annotations
@@ -136,6 +136,19 @@ def check_the_rest() -> None:
     assert memwatch.select_backend_for("1MiB").name
 
 
+def check_neighbours() -> None:
+    """JAX with its clients running and CuPy without a driver: neither is a pool, and the line stays useful."""
+    import cupy
+    import jax
+
+    assert float(jax.numpy.ones(10).sum()) == 10
+    print(f"JAX {jax.__version__} on {jax.default_backend()}, CuPy {cupy.__version__}")
+    assert memwatch.pools() == []
+    line = memwatch.log_memory_usage("neighbours")
+    assert "not available" not in line
+    assert "Resident: " in line
+
+
 def check_cost() -> None:
     """With PyTorch imported a line costs what it costs without."""
     best = min(_cost() for _ in range(20))
@@ -161,6 +174,7 @@ def main() -> None:
         check_training(Path(folder))
     check_out_of_memory()
     check_the_rest()
+    check_neighbours()
     check_cost()
     print("every call of the library works in a training run")
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from memwatch.library.choosing import best_available_backend as best_available_backend
     from memwatch.library.choosing import discover_backends as discover_backends
     from memwatch.library.choosing import select_backend_for as select_backend_for
-    from memwatch.library.frameworks import MemoryPool as MemoryPool
-    from memwatch.library.frameworks import PoolStats as PoolStats
     from memwatch.library.frameworks import pools as pools
     from memwatch.library.frameworks import register_pool as register_pool
     from memwatch.library.frameworks import unregister_pool as unregister_pool
     from memwatch.library.guarding import Usage as Usage
     from memwatch.library.guarding import guard as guard
+    from memwatch.library.memory_pool import MemoryPool as MemoryPool
+    from memwatch.library.memory_pool import PoolStats as PoolStats
     from memwatch.library.pressure_watch import PressureChange as PressureChange
     from memwatch.library.pressure_watch import on_pressure as on_pressure
     from memwatch.library.pressure_watch import shrink_on_pressure as shrink_on_pressure
@@ -55,7 +55,8 @@ _HOME = {
     "library.advice": "Advice advise recommended_env",
     "library.allocation_tracker": "AllocationTracker",
     "library.choosing": "NoBackend best_available_backend discover_backends select_backend_for",
-    "library.frameworks": "MemoryPool PoolStats pools register_pool unregister_pool",
+    "library.frameworks": "pools register_pool unregister_pool",
+    "library.memory_pool": "MemoryPool PoolStats",
     "library.guarding": "Usage guard",
     "library.pressure_watch": "PressureChange on_pressure shrink_on_pressure",
     "library.profiler": "MemoryProfiler",

@@ -38,6 +38,7 @@ class Daemon:
     def __init__(self, settings: Settings, load: Callable[[], Settings]) -> None:
         roots = wiring.roots_of(settings)
         self.settings = settings
+        self._options = wiring.face_options_of(settings)
         self.player = wiring.player_of(settings, time.time())
         self.monitor, self.sampler = (
             self._of_machine(roots) if self.player is None else self._of_player(self.player)
@@ -69,7 +70,8 @@ class Daemon:
         return monitor, player
 
     def face_options(self) -> FaceOptions:
-        return wiring.face_options_of(self.settings)
+        """Asked for on every request."""
+        return self._options
 
     def exporter(self) -> Exporter:
         return Exporter(
@@ -162,6 +164,7 @@ class Daemon:
         if not changes:
             log.info("settings read again, nothing changed")
         self.settings = settings
+        self._options = wiring.face_options_of(settings)
         self.broker.most = settings.web.max_streams
         logging.getLogger().setLevel(settings.log.level.upper())
         self.monitor.reconfigure(wiring.rules_of(settings, self.player))

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from bars_plot import bars
 from bench_history import bench_history
+from bench_machines import bench_machines, bench_requests, bench_streams, bench_wear
 from bench_store import bench_store
-from subjects import Subject, cpu_seconds, free_port, load, rss_mib, running, subjects, wakeups
+from peers import subjects
+from subjects import Load, Subject, cpu_seconds, free_port, load, pss_mib, rss_mib, running, wakeups
 
 from memwatch.clock import SystemClock
 from memwatch.collector import KeptFile, Roots
@@ -98,33 +104,77 @@ def each_file(folder: int, file: str) -> None:
             read_in(folder, f"{name}/{file}", STAT_BYTES)
 
 
-def bench_subject(subject: Subject, port: int, seconds: int) -> str:
-    """One row of the table of daemons."""
+@dataclass(frozen=True)
+class Measured:
+    """One program beside the others: nobody asks it, then 1, 16 and 128 clients do as fast as they can."""
+
+    name: str
+    rss_mib: float
+    pss_mib: float
+    after_mib: float
+    idle_percent: float
+    wakeups: float
+    first_ms: float
+    one: Load
+    many: Load
+    crowd: Load
+
+    def row(self) -> str:
+        return (
+            f"| {self.name} | {self.rss_mib:.1f} | {self.pss_mib:.1f} | {self.after_mib:.1f} "
+            f"| {self.idle_percent:.3f} | {self.wakeups:.1f} | {self.first_ms:.0f} "
+            f"| {self.one.per_second:,.0f} | {self.one.p99_ms:.2f} | {self.many.per_second:,.0f} "
+            f"| {self.many.p99_ms:.2f} | {self.crowd.per_second:,.0f}{_refused(self.crowd)} "
+            f"| {self.crowd.p99_ms:.1f} |"
+        )
+
+
+def _refused(load: Load) -> str:
+    return f" ({load.refused:.0%} refused)" if load.refused else ""
+
+
+def measure(subject: Subject, port: int, seconds: int) -> Measured:
     with running(subject, port) as (pid, start_seconds):
-        time.sleep(2)
+        time.sleep(3)
         cpu, woken, since = cpu_seconds(pid), wakeups(pid), time.perf_counter()
         time.sleep(seconds)
         passed = time.perf_counter() - since
         idle_percent = (cpu_seconds(pid) - cpu) / passed * 100
         per_second = (wakeups(pid) - woken) / passed
-        rss = rss_mib(pid)
-        one, many = load(port, 1, min(seconds, 5)), load(port, 16, min(seconds, 5))
-        after = rss_mib(pid)
-    return (
-        f"| {subject.name} | {rss:.1f} | {after:.1f} | {idle_percent:.3f} | {per_second:.1f} "
-        f"| {start_seconds * 1000:.0f} | {one.per_second:,.0f} | {one.p99_ms:.2f} "
-        f"| {many.per_second:,.0f} | {many.p99_ms:.2f} |"
-    )
+        rss, pss = rss_mib(pid), pss_mib(pid)
+        loads = [load(port, clients, min(seconds, 5), subject.path) for clients in (1, 16, 128)]
+        return Measured(
+            subject.name, rss, pss, rss_mib(pid), idle_percent, per_second, start_seconds * 1000, *loads
+        )
 
 
-def bench_daemons(seconds: int) -> None:
+def bench_daemons(seconds: int, plot: Path | None) -> None:
     print(
-        "| nobody scrapes, then wrk | RSS MiB | after load | idle CPU % of a core | wake-ups/s | first scrape ms "
-        "| scrapes/s, 1 client | p99 ms | 16 clients | p99 ms |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
+        "| nobody scrapes, then wrk | RSS MiB | PSS MiB | RSS after load | idle CPU % of a core | wake-ups/s "
+        "| first answer ms | scrapes/s, 1 client | p99 ms | 16 clients | p99 ms | 128 clients | p99 ms |"
     )
-    port = free_port()
-    for subject in subjects(port):
-        print(bench_subject(subject, port, seconds), flush=True)
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        port = free_port()
+        for subject in subjects(port, Path(folder)):
+            found.append(measure(subject, port, seconds))
+            print(found[-1].row(), flush=True)
+    ours = found[0]
+    print("\nAs ratios, memwatchd being 1: scrapes a second with 16 clients, memory, idle processor time.\n")
+    for other in found[1:]:
+        print(
+            f"- {other.name}: {other.many.per_second / ours.many.per_second:.3f}, "
+            f"{other.rss_mib / ours.rss_mib:.2f}, {other.idle_percent / ours.idle_percent:.2f}"
+        )
+    print()
+    if plot is not None:
+        panels = (
+            ("scrapes a second, 16 clients", [one.many.per_second for one in found]),
+            ("resident memory, MiB", [one.rss_mib for one in found]),
+            ("processor while nobody asks, % of a core", [one.idle_percent for one in found]),
+        )
+        plot.write_text(bars([one.name for one in found], panels))
 
 
 def bench_judges() -> None:
@@ -135,15 +185,37 @@ def bench_judges() -> None:
     print(table(), end="\n\n")
 
 
-if __name__ == "__main__":
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=20, help="how long each daemon is watched while idle")
     parser.add_argument("--times", type=int, default=3000, help="how often each reading is repeated")
     parser.add_argument("--processes", type=int, default=2000, help="how many processes to look at")
+    parser.add_argument("--only", help="some of the sections below, with commas between them")
+    parser.add_argument("--plot", type=Path, help="an SVG file for the comparison with peers")
     options = parser.parse_args()
-    bench_judges()
-    bench_reading(options.times)
-    bench_history()
-    bench_store()
-    bench_processes(options.processes)
-    bench_daemons(options.seconds)
+    sections: dict[str, Callable[[], None]] = {
+        "judges": bench_judges,
+        "reading": lambda: bench_reading(options.times),
+        "history": bench_history,
+        "store": bench_store,
+        "processes": lambda: bench_processes(options.processes),
+        "machines": lambda: bench_machines(options.seconds),
+        "streams": lambda: bench_streams(options.seconds),
+        "requests": bench_requests,
+        "wear": lambda: bench_wear(3 * options.seconds),
+        "peers": lambda: bench_daemons(options.seconds, options.plot),
+    }
+    wanted = options.only.split(",") if options.only else list(sections)
+    for name in wanted:
+        if name not in sections:
+            parser.error(f"--only is {name!r}: use some of {', '.join(sections)}")
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {time.strftime('%F')}\n"
+    )
+    for name in wanted:
+        print(f"### {name}\n", flush=True)
+        sections[name]()
+
+
+if __name__ == "__main__":
+    main()

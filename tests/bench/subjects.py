@@ -1,4 +1,4 @@
-"""The programs that are compared, and how to start, measure and end one of them."""
+"""One of the programs that are compared: how it is started, measured and ended."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,18 +19,21 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Subject:
-    """A program that serves /metrics on the port its command line is given."""
+    """A program that answers at `path` on the port its command line is given."""
 
     name: str
     argv: Sequence[str]
+    path: str = "/metrics"
 
 
 @dataclass(frozen=True)
 class Load:
-    """What a load generator saw: requests a second, and the slowest of a hundred in milliseconds."""
+    """What a load generator saw: answers a second, the slowest of a hundred in milliseconds, and which part of the
+    requests was refused (node_exporter serves 40 at a time)."""
 
     per_second: float
     p99_ms: float
+    refused: float = 0.0
 
 
 def free_port() -> int:
@@ -40,25 +42,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def subjects(port: int) -> list[Subject]:
-    exporter = ["prometheus-node-exporter", f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"]
-    memory_only = [*exporter, "--collector.disable-defaults", "--collector.meminfo", "--collector.vmstat"]
-    memwatchd = Path(sys.executable).with_name("memwatchd")
-    return [
-        Subject("memwatchd", [str(memwatchd), "--listen", f"127.0.0.1:{port}", "--log-level", "error"]),
-        Subject("node_exporter, memory", [*memory_only, "--collector.pressure"]),
-        Subject("node_exporter, default", exporter),
-        Subject("prometheus_client + psutil", [sys.executable, str(HERE / "psutil_exporter.py"), str(port)]),
-    ]
-
-
 @contextmanager
 def running(subject: Subject, port: int) -> Iterator[tuple[int, float]]:
     """Start it, wait for its first answer: its process id and the seconds that took."""
     started = time.perf_counter()
     child = subprocess.Popen(subject.argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        while not answers(port):
+        while not answers(port, subject.path):
             if child.poll() is not None or time.perf_counter() - started > 20:
                 raise SystemExit(f"{subject.name} did not start: {' '.join(subject.argv)}")
             time.sleep(0.005)
@@ -68,15 +58,36 @@ def running(subject: Subject, port: int) -> Iterator[tuple[int, float]]:
         child.wait(10)
 
 
-def answers(port: int) -> bool:
+def answers(port: int, path: str = "/metrics") -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
     try:
-        connection.request("GET", "/metrics")
+        connection.request("GET", path)
         return connection.getresponse().status == 200
     except OSError:
         return False
     finally:
         connection.close()
+
+
+def pss_mib(pid: int) -> float:
+    """What it would give back: what it shares with others counts in parts."""
+    found = re.search(r"^Pss:\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def children_of(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def threads_of(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def written_bytes(pid: int) -> int:
+    """What it has had written to storage so far."""
+    found = re.search(r"^write_bytes: (\d+)", Path(f"/proc/{pid}/io").read_text(), re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 def rss_mib(pid: int) -> float:
@@ -101,13 +112,16 @@ def wakeups(pid: int) -> int:
     return found
 
 
-def load(port: int, clients: int, seconds: int) -> Load:
-    """wrk with one thread against /metrics."""
-    argv = ["wrk", "--latency", "-t1", f"-c{clients}", f"-d{seconds}s", f"http://127.0.0.1:{port}/metrics"]
+def load(port: int, clients: int, seconds: int, path: str = "/metrics") -> Load:
+    """wrk with one thread."""
+    argv = ["wrk", "--latency", "-t1", f"-c{clients}", f"-d{seconds}s", f"http://127.0.0.1:{port}{path}"]
     output = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     rate = re.search(r"Requests/sec:\s+([\d.]+)", output)
     slow = re.search(r"99%\s+([\d.]+)(us|ms|s)", output)
-    if rate is None or slow is None or "Non-2xx" in output:
+    count = re.search(r"(\d+) requests in", output)
+    if rate is None or slow is None or count is None:
         raise SystemExit(f"wrk said something unexpected:\n{output}")
     scale = {"us": 1e-3, "ms": 1.0, "s": 1e3}[slow[2]]
-    return Load(float(rate[1]), float(slow[1]) * scale)
+    refusals = re.search(r"Non-2xx or 3xx responses: (\d+)", output)
+    refused = int(refusals[1]) / max(1, int(count[1])) if refusals else 0.0
+    return Load(float(rate[1]) * (1 - refused), float(slow[1]) * scale, refused)

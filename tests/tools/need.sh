@@ -9,6 +9,11 @@ program_of() {
     kubernetes-client) command -v kubectl ;;
     systemd) command -v systemd-analyze ;;
     user-mode-linux) command -v linux.uml ;;
+    collectd-core) command -v collectd ;;
+    netdata-core) command -v netdata ;;
+    libmicrohttpd12) ls /usr/lib/*/libmicrohttpd.so.12 ;;
+    libprotobuf-c1) ls /usr/lib/*/libprotobuf-c.so.1 ;;
+    python3-bottle) ls /usr/lib/python3/dist-packages/bottle.py ;;
     qemu-user) command -v qemu-aarch64 ;;
     systemd-container) command -v systemd-nspawn ;;
     libc6-dev) [ -e /usr/include/stdio.h ] && echo here ;;

@@ -9,9 +9,10 @@ import threading
 import time
 
 from memwatch.library.daemon import Daemon, Json, daemon
-from memwatch.library.frameworks import MemoryPool, pools, stats_of
+from memwatch.library.frameworks import pools, stats_of
 from memwatch.library.harmless import harmless
 from memwatch.library.host import own_start_ticks
+from memwatch.library.memory_pool import MemoryPool
 from memwatch.model import Absent
 
 MOST_WAITING = 256

@@ -6,9 +6,10 @@ import sys
 
 from memwatch.library import guarding
 from memwatch.library.courier import courier
-from memwatch.library.frameworks import MemoryPool, pools, stats_of
+from memwatch.library.frameworks import pools, stats_of
 from memwatch.library.harmless import harmless, log
 from memwatch.library.host import host, rss_bytes
+from memwatch.library.memory_pool import MemoryPool
 from memwatch.model import Absent, Bytes
 from memwatch.units import size
 

@@ -11,7 +11,8 @@ from memwatch.collector import aged_pool, aged_share
 from memwatch.holding import ram_of
 from memwatch.library.answers import NotAnAnswer, devices_of, pools_of, shares_of
 from memwatch.library.daemon import Daemon, Json, daemon
-from memwatch.library.frameworks import TorchPool, pools
+from memwatch.library.framework_pools import TorchPool
+from memwatch.library.frameworks import pools
 from memwatch.library.harmless import complain, harmless
 from memwatch.library.host import Ram, host
 from memwatch.model import Absent, Architecture, Bytes, Device, Pool, Share

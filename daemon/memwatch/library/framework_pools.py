@@ -1,0 +1,164 @@
+"""The allocators of PyTorch, CuPy and JAX, where the caller has imported them and uses a GPU through them.
+
+No framework is imported here, and none is asked what would make it open a GPU: a CUDA context takes 0.3 GiB, and
+JAX reserves three quarters of a GPU when it starts its client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from memwatch.library.harmless import harmless
+from memwatch.library.host import host
+from memwatch.library.memory_pool import CachingPool, MemoryPool, PoolStats
+from memwatch.model import Absent, Bytes
+
+
+class TorchPool(CachingPool):
+    """PyTorch's caching allocator on one GPU, CUDA or ROCm. `torch` is the module that the caller imported."""
+
+    backend_name = "PyTorch"
+
+    def __init__(self, torch: Any, index: int) -> None:  # noqa: ANN401  a module
+        self._torch = torch
+        self._index = index
+        self.device = f"cuda:{index}"
+
+    def stats(self) -> PoolStats:
+        found = self._torch.cuda.memory_stats_as_nested_dict(self._index)
+
+        def now(name: str, which: str = "current") -> Bytes:
+            value = found.get(name, {}).get("all", {}).get(which)
+            return value if isinstance(value, int) else Absent.NOT_AVAILABLE
+
+        return PoolStats(
+            allocated_bytes=now("allocated_bytes"),
+            reserved_bytes=now("reserved_bytes"),
+            active_bytes=now("active_bytes"),
+            inactive_split_bytes=now("inactive_split_bytes"),
+            peak_bytes=now("allocated_bytes", "peak"),
+            allocations=now("allocation", "allocated"),
+            retries=found.get("num_alloc_retries", Absent.NOT_AVAILABLE),
+            ooms=found.get("num_ooms", Absent.NOT_AVAILABLE),
+        )
+
+    def total(self) -> Bytes:
+        return int(self._torch.cuda.get_device_properties(self._index).total_memory) or Absent.NOT_AVAILABLE
+
+    def free(self) -> Bytes:
+        """On a unified machine what System RAM has left: CUDA itself counts page cache as used there."""
+        properties = self._torch.cuda.get_device_properties(self._index)
+        if getattr(properties, "is_integrated", 0):
+            return host.available_bytes()
+        return int(self._torch.cuda.mem_get_info(self._index)[0])
+
+    def clear(self) -> None:
+        self._torch.cuda.empty_cache()
+
+
+class CupyPool(CachingPool):
+    """CuPy's default memory pool on one GPU."""
+
+    backend_name = "CuPy"
+
+    def __init__(self, cupy: Any, index: int = 0) -> None:  # noqa: ANN401  a module
+        self._cupy = cupy
+        self._index = index
+        self.device = f"cuda:{index}"
+
+    def stats(self) -> PoolStats:
+        pool = self._cupy.get_default_memory_pool()
+        return PoolStats(allocated_bytes=int(pool.used_bytes()), reserved_bytes=int(pool.total_bytes()))
+
+    def total(self) -> Bytes:
+        return int(self._cupy.cuda.runtime.memGetInfo()[1]) or Absent.NOT_AVAILABLE
+
+    def free(self) -> Bytes:
+        """On a unified machine what System RAM has left, as with PyTorch."""
+        runtime = self._cupy.cuda.runtime
+        if runtime.getDeviceProperties(self._index).get("integrated"):
+            return host.available_bytes()
+        return int(runtime.memGetInfo()[0])
+
+    def clear(self) -> None:
+        self._cupy.get_default_memory_pool().free_all_blocks()
+
+
+class JaxPool(CachingPool):
+    """JAX's allocator on one GPU, by `Device.memory_stats`. It gives nothing back while the process lives."""
+
+    backend_name = "JAX"
+
+    def __init__(self, device: Any) -> None:  # noqa: ANN401  jax.Device
+        self._device = device
+        self.device = f"cuda:{device.local_hardware_id}" if device.platform == "gpu" else str(device)
+
+    def _figure(self, *names: str) -> int | Absent:
+        """The first that is known; what an allocator does not count is left out, or -1."""
+        found = self._device.memory_stats() or {}
+        known = (found.get(name) for name in names)
+        return next((one for one in known if isinstance(one, int) and one >= 0), Absent.NOT_SUPPORTED)
+
+    def stats(self) -> PoolStats:
+        return PoolStats(
+            allocated_bytes=self._figure("bytes_in_use"),
+            reserved_bytes=self._figure("pool_bytes", "bytes_in_use"),
+            peak_bytes=self._figure("peak_bytes_in_use"),
+            allocations=self._figure("num_allocs"),
+        )
+
+    def total(self) -> Bytes:
+        return self._figure("bytes_limit") or Absent.NOT_AVAILABLE
+
+    def free(self) -> Bytes:
+        whole, used = self.total(), self._figure("bytes_in_use")
+        if isinstance(whole, Absent) or isinstance(used, Absent):
+            return Absent.NOT_AVAILABLE
+        return max(0, whole - used)
+
+    def clear(self) -> None:
+        """Nothing can be asked of it: arrays go with the last reference, and its pool stays."""
+
+
+_torch_pools: list[MemoryPool] = []
+
+
+def pools_of_frameworks(modules: Mapping[str, Any]) -> list[MemoryPool]:
+    """`modules` are those that the process has imported, as sys.modules has them."""
+    return [
+        *_of_torch(modules.get("torch")),
+        *_of_cupy(modules.get("cupy")),
+        *_of_jax(modules.get("jax"), modules.get("jax._src.xla_bridge")),
+    ]
+
+
+@harmless(())
+def _of_torch(torch: Any) -> list[MemoryPool]:  # noqa: ANN401
+    """Only where CUDA is initialized: to ask before would make a context."""
+    cuda = getattr(torch, "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return []
+    if not _torch_pools:
+        _torch_pools.extend(TorchPool(torch, index) for index in range(cuda.device_count()))
+    return _torch_pools
+
+
+def _of_cupy(cupy: Any) -> list[MemoryPool]:  # noqa: ANN401
+    """Only where its pool has something: a program may import CuPy on a machine without a GPU, where it raises."""
+    if not hasattr(cupy, "get_default_memory_pool"):
+        return []
+    try:
+        used = cupy.get_default_memory_pool().total_bytes() > 0
+        index = int(cupy.cuda.runtime.getDevice()) if used else 0
+    except Exception:  # noqa: BLE001  CuPy's errors have classes of their own, which are not imported here
+        return []
+    return [CupyPool(cupy, index)] if used else []
+
+
+@harmless(())
+def _of_jax(jax: Any, bridge: Any) -> list[MemoryPool]:  # noqa: ANN401
+    """Only where its clients run: to list devices before would start them."""
+    if jax is None or not getattr(bridge, "backends_are_initialized", bool)():
+        return []
+    return [JaxPool(device) for device in jax.local_devices() if device.platform == "gpu"]

@@ -1,0 +1,182 @@
+"""The daemon on machines of different sizes: simulated GPUs, real processes; and with listeners on its streams."""
+
+from __future__ import annotations
+
+import http.client
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from subjects import children_of, cpu_seconds, pss_mib, rss_mib, threads_of, wakeups, written_bytes
+
+sys.path.append(str(Path(__file__).parent.parent))
+import sample_nvml
+from crowd import Crowd, connections
+from daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
+from nvml_machine import MACHINES, Simulator
+from nvml_state import Machine
+from sleepers import sleepers
+
+SETTLE_SECONDS = 6.0
+STREAMS = "[web]\nmax_streams = 1000\n"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of the daemon (`main`) and of the helper that asks the driver."""
+
+    main_percent: float
+    helper_percent: float
+    rss_mib: float
+    pss_mib: float
+    helper_pss_mib: float
+    threads: int
+    wakeups: float
+
+
+def machine_of(gpus: int, mig: int = 0) -> Machine | None:
+    """So many H100, each with `mig` instances; None without any."""
+    if not gpus:
+        return None
+    model = sample_nvml.H100_MIG.gpus[0] if mig else sample_nvml.EIGHT_H100.gpus[0]
+    return replace(
+        sample_nvml.EIGHT_H100,
+        gpus=tuple(
+            replace(
+                model,
+                uuid=sample_nvml.uuid(0x8000 + slot),
+                bus_id=f"00000000:{0x10 + slot:02X}:00.0",
+                minor_number=slot,
+            )
+            for slot in range(gpus)
+        ),
+    )
+
+
+@contextmanager
+def daemon_on(machine: Machine | None, *arguments: str, config: str = "") -> Iterator[RunningDaemon]:
+    """The processes and the memory of this machine, and GPUs that a simulated driver shows."""
+    with tempfile.TemporaryDirectory() as folder:
+        environ = dict(WITHOUT_COVERAGE)
+        if machine is not None:
+            simulator = Simulator.of(Path(folder), machine)
+            environ |= simulator.environ
+            arguments = (f"--sysfs={MACHINES / '8x-h100' / 'sys'}", *arguments)
+        with running_daemon(Path(folder), *arguments, config=config, environ=environ) as daemon:
+            yield daemon
+
+
+def cost_of(daemon: RunningDaemon, seconds: float) -> Cost:
+    """While nobody asks it anything."""
+    time.sleep(SETTLE_SECONDS)
+    helpers = children_of(daemon.pid)
+    main, helper, woken = cpu_seconds(daemon.pid), sum(map(cpu_seconds, helpers)), wakeups(daemon.pid)
+    began = time.monotonic()
+    time.sleep(seconds)
+    passed = time.monotonic() - began
+    return Cost(
+        main_percent=(cpu_seconds(daemon.pid) - main) / passed * 100,
+        helper_percent=(sum(map(cpu_seconds, helpers)) - helper) / passed * 100,
+        rss_mib=rss_mib(daemon.pid),
+        pss_mib=pss_mib(daemon.pid),
+        helper_pss_mib=sum(map(pss_mib, helpers)),
+        threads=threads_of(daemon.pid),
+        wakeups=(wakeups(daemon.pid) - woken) / passed,
+    )
+
+
+def row(what: str, cost: Cost) -> str:
+    return (
+        f"| {what} | {cost.main_percent:.3f} | {cost.helper_percent:.3f} | {cost.rss_mib:.1f} | {cost.pss_mib:.1f} "
+        f"| {cost.helper_pss_mib:.1f} | {cost.threads} | {cost.wakeups:.1f} |"
+    )
+
+
+def bench_machines(seconds: float) -> None:
+    """By GPUs and by processes, and how much one more of each costs."""
+    print(
+        "| one tick a second, nobody asks | CPU % of a core | helper % | RSS MiB | PSS MiB | helper PSS MiB "
+        "| threads | wake-ups/s |\n|---|---:|---:|---:|---:|---:|---:|---:|"
+    )
+    gpus = {(0, 0): 0.0, (1, 0): 0.0, (8, 0): 0.0, (16, 0): 0.0, (16, 4): 0.0}
+    for count, mig in gpus:
+        with sleepers(300), daemon_on(machine_of(count, mig)) as daemon:
+            found = cost_of(daemon, seconds)
+        gpus[count, mig] = found.main_percent + found.helper_percent
+        what = f"{count} GPUs" if not mig else f"{count} GPUs in {count * mig} MIG instances"
+        print(row(f"{what}, 300 processes more", found), flush=True)
+    processes = {100: 0.0, 1000: 0.0, 2000: 0.0, 5000: 0.0}
+    for count in processes:
+        with sleepers(count), daemon_on(machine_of(8)) as daemon:
+            found = cost_of(daemon, seconds)
+        processes[count] = found.main_percent + found.helper_percent
+        print(row(f"8 GPUs, {count:,} processes more", found), flush=True)
+    by_gpu = (gpus[16, 0] - gpus[1, 0]) / 15
+    by_thousand = (processes[5000] - processes[100]) / 4.9
+    print(f"\nOne GPU more: {by_gpu:.4f} % of a core; a thousand processes more: {by_thousand:.3f} %.\n")
+
+
+def bench_streams(seconds: float) -> None:
+    """Listeners of the live page, each of which gets every tick."""
+    print("| listeners | CPU % of a core | RSS MiB |\n|---|---:|---:|")
+    asked = b"GET /live?page=overview HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for count in (0, 200, 1000):
+        with (
+            daemon_on(None, config=STREAMS) as daemon,
+            connections(daemon, count, asked) as members,
+            Crowd(members),
+        ):
+            time.sleep(SETTLE_SECONDS)
+            before, began = cpu_seconds(daemon.pid), time.monotonic()
+            time.sleep(seconds)
+            part = (cpu_seconds(daemon.pid) - before) / (time.monotonic() - began) * 100
+            print(f"| {count:,} | {part:.2f} | {rss_mib(daemon.pid):.1f} |", flush=True)
+    print()
+
+
+def bench_requests(times: int = 300) -> None:
+    """What single requests take, from one client that keeps its connection."""
+    paths = (
+        "/metrics",
+        "/healthz",
+        "/api/v1/snapshot",
+        "/api/v1/history?series=pool.ram.used_bytes&points=300",
+        "/",
+        "/processes",
+    )
+    print("| request | median ms | 99th percentile ms | bytes |\n|---|---:|---:|---:|")
+    with sleepers(300), daemon_on(machine_of(8)) as daemon:
+        time.sleep(SETTLE_SECONDS)
+        for path in paths:
+            took, size = latencies(daemon.port, path, times)
+            print(f"| `{path}` | {took[len(took) // 2]:.2f} | {took[-max(1, len(took) // 100)]:.2f} | {size:,} |")
+    print()
+
+
+def latencies(port: int, path: str, times: int) -> tuple[list[float], int]:
+    connection, found, size = http.client.HTTPConnection("127.0.0.1", port, timeout=10), [], 0
+    for number in range(times + 1):
+        began = time.perf_counter()
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        size = len(answer.read())
+        if answer.status != 200:
+            raise SystemExit(f"{path} answers {answer.status}")
+        if number:  # the first may have to make the pages
+            found.append((time.perf_counter() - began) * 1000)
+    connection.close()
+    return sorted(found), size
+
+
+def bench_wear(seconds: float) -> None:
+    """What is written to storage with a state folder, at low pressure."""
+    with tempfile.TemporaryDirectory() as state, daemon_on(None, "--state-dir", state) as daemon:
+        time.sleep(SETTLE_SECONDS)
+        before, began = written_bytes(daemon.pid), time.monotonic()
+        time.sleep(seconds)
+        per_day = (written_bytes(daemon.pid) - before) / (time.monotonic() - began) * 86_400
+        print(f"Written to storage at low pressure: {per_day / 1e6:.0f} MB a day (over {seconds:.0f} s).\n")
