@@ -31,10 +31,8 @@ def machine_at(step: int, chance: random.Random) -> Machine:
     for slot in range(8):
         # The sum stays: ticks that change a level are kept, and to fill the 2,000 places for them is not growth.
         used = (20 + slot) * GIB
-        holders = tuple(
-            Holder(chance.randrange(1000, 60_000), chance.randrange(1, 5) * GIB)
-            for _ in range(chance.randrange(1, 4))
-        )
+        pids = [chance.randrange(1000, 60_000) for _ in range(chance.randrange(1, 4))]
+        holders = tuple(Holder(pid, chance.randrange(1, 5) * GIB) for pid in pids)
         machine = machine.with_gpu(slot, compute=holders, memory=Memory(81_559 << 20, used, 479 << 20))
     if step % LOST_EVERY >= LOST_EVERY - TROUBLE_STEPS:
         machine = machine.with_gpu(step // LOST_EVERY % 8, down=IS_LOST)
