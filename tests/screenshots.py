@@ -24,7 +24,14 @@ QUIET = (
     "--disable-sync",
 )
 LOOKS = (("light", 1280, "light"), ("dark", 1280, "dark"), ("phone", 390, "light"), ("phone-dark", 390, "dark"))
-PAGES = {"overview": "/", "processes": "/processes", "alerts": "/alerts", "about": "/about", "docs": "/docs"}
+PAGES = {
+    "overview": "/",
+    "history": "/history",
+    "processes": "/processes",
+    "alerts": "/alerts",
+    "about": "/about",
+    "docs": "/docs",
+}
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from memwatch_web.api import create_router, refuse_when_full
 from memwatch_web.fit_page import create_fit_page
 from memwatch_web.health import current, health_of, readiness_of, stalled_seconds
 from memwatch_web.hearing import create_router as create_hearing
+from memwatch_web.history_page import create_history_page
 from memwatch_web.inquiries import Inquiries
 from memwatch_web.once import OncePerTick
 from memwatch_web.options import FaceOptions
@@ -56,6 +57,7 @@ def create_app(
     app.include_router(create_alert_router(monitor, alerting))
     app.include_router(who.create_router(monitor, inquiries))
     app.include_router(create_fit_page(pages, lambda: current(monitor)))
+    app.include_router(create_history_page(monitor, pages))
     _add_health(app, monitor)
     _add_pages(app, monitor, pages, broker)
     _add_patterns(app, pages, options)
@@ -97,7 +99,8 @@ def _add_health(app: FastAPI, monitor: Monitor) -> None:
 
 def _add_pages(app: FastAPI, monitor: Monitor, pages: Pages, broker: Broker) -> None:
     for page in pages.names:
-        _add_page(app, monitor, pages, page)
+        if page != "history":  # it depends on the query as well
+            _add_page(app, monitor, pages, page)
     streams = {page: OncePerTick(_fragment_event(pages, page)) for page in pages.names}
 
     @app.get("/live", include_in_schema=False)

@@ -22,13 +22,21 @@ from memwatch_web.alert_view import AlertView
 from memwatch_web.bars import bars_of
 from memwatch_web.devices import entries_of
 from memwatch_web.glance import by_footprint, cuda_free_of, has_figures, latest_of, room_of, worst_of
+from memwatch_web.history_view import Refused, View
 from memwatch_web.holders import who_of
 from memwatch_web.last_words import picture_of
 
 TEMPLATES = Path(__file__).parent / "templates"
-PATHS = {"overview": "/", "processes": "/processes", "devices": "/devices", "alerts": "/alerts", "about": "/about"}
+PATHS = {
+    "overview": "/",
+    "history": "/history",
+    "processes": "/processes",
+    "devices": "/devices",
+    "alerts": "/alerts",
+    "about": "/about",
+}
 # Where the bar of every page leads.
-LINKS = {name: PATHS[name] for name in ("overview", "processes", "devices")}
+LINKS = {name: PATHS[name] for name in ("overview", "history", "processes", "devices")}
 LINKS |= {"fit": "/fit", "alerts": "/alerts", "about": "/about"}
 # Files of macros, by whose names the pages call them. The first is used by the others.
 PARTS = ("parts", "pool_parts", "holder_parts", "device_parts", "alert_parts")
@@ -48,7 +56,9 @@ WORDS = (
     "exact",
     "fact",
     "fault",
+    "figure",
     "glued",
+    "moment",
     "printable",
     "ratio",
     "reasons",
@@ -96,6 +106,11 @@ class Pages:
         template = self._templates[name]
         context = template.new_context(self._context(name, snapshot))
         return "".join(template.blocks["live"](context)).encode()
+
+    def history(self, snapshot: Snapshot, past: View | Refused, stalled_seconds: float | None = None) -> bytes:
+        """A window of the past, or why there is none."""
+        context = self._context("history", snapshot) | {"stalled_seconds": stalled_seconds, "past": past}
+        return self._templates["history"].render(context).encode()
 
     def docs(self, simulated: bool = False) -> bytes:
         """The description of the API, to read and to try."""
@@ -172,6 +187,7 @@ class Pages:
             "entries": entries_of(snapshot) if name == "devices" else (),
             "alerting": self._alerting() if name == "alerts" else None,
             "silence_spans": SILENCE_SPANS,
+            "past": None,
         }
 
 
