@@ -12,8 +12,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from daemon_process import RunningDaemon
+from hostile_requests import HOST
 
 DEAF_BYTES = 2048
+# The largest file that is served.
+LARGEST = b"GET /static/vendor/swagger-ui-bundle-5.35.0.js HTTP/1.1\r\n" + HOST + b"\r\n"
 
 
 @contextmanager

@@ -149,6 +149,7 @@ def test_alert_comes_before_the_kernel_kills(tmp_path: Path) -> None:
     with receiving(200) as site:
         config = quick_config(site) + 'events = ["pressure.critical", "kernel.oom_kill"]\n'
         with running_daemon(tmp_path, *machine.arguments, config=config) as daemon:
+            daemon.snapshot()  # else the API would be made, in a thread of its own, when memory gets tight
             threads = threads_of(daemon.pid)
             machine.fill()
             wait_for_deliveries(site, 1)
@@ -168,6 +169,7 @@ def threads_of(pid: int) -> set[int]:
     return {int(name) for name in os.listdir(f"/proc/{pid}/task")}
 
 
+@pytest.mark.alone
 def test_dead_receiver_delays_no_other(tmp_path: Path) -> None:
     """One never answers, one is not there; the third is told within two seconds, and the page says how each is."""
     machine = AlertMachine.of(tmp_path)

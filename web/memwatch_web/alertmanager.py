@@ -8,6 +8,7 @@ from dataclasses import replace
 from memwatch.alerts import Notice
 from memwatch.snapshot import Snapshot
 from memwatch_web.as_json import Json, rfc3339, to_bytes
+from memwatch_web.channels import Reminder
 from memwatch_web.telling import text_of, title_of
 from memwatch_web.webhook_post import Answer, Poster
 from memwatch_web.webhooks import Endpoint, cut
@@ -26,7 +27,7 @@ class AlertmanagerChannel:
 
     def __init__(self, name: str, endpoint: Endpoint, poster: Poster, repeat_seconds: float = 60.0) -> None:
         self.title = f"alertmanager {name} ({endpoint.origin})"
-        self.repeat_seconds = repeat_seconds
+        self.reminder: Reminder | None = Reminder(repeat_seconds, self._send_again)
         self._poster = poster
 
     def prepare(self) -> None:
@@ -38,7 +39,7 @@ class AlertmanagerChannel:
     def send(self, message_id: str, body: bytes) -> Answer:  # noqa: ARG002  its labels are its identity
         return self._poster.post(HEADERS, body)
 
-    def send_again(self, bodies: Sequence[bytes]) -> Answer:
+    def _send_again(self, bodies: Sequence[bytes]) -> Answer:
         return self._poster.post(HEADERS, b"[" + b",".join(body[1:-1] for body in bodies) + b"]")
 
     def abort(self) -> None:

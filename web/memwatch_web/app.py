@@ -21,6 +21,7 @@ from memwatch_web.api import create_router, refuse_when_full
 from memwatch_web.fit_page import create_fit_page
 from memwatch_web.health import current, health_of, readiness_of, stalled_seconds
 from memwatch_web.hearing import create_router as create_hearing
+from memwatch_web.history_page import create_history_page
 from memwatch_web.inquiries import Inquiries
 from memwatch_web.listing import GROUPS, BadView, By, View, view_of
 from memwatch_web.once import OncePerTick
@@ -59,6 +60,7 @@ def create_app(
     app.include_router(silence_form.create_router(alerting))
     app.include_router(who.create_router(monitor, inquiries))
     app.include_router(create_fit_page(pages, lambda: current(monitor)))
+    app.include_router(create_history_page(monitor, pages))
     _add_health(app, monitor)
     _add_pages(app, monitor, pages, broker)
     _add_patterns(app, pages, options)
@@ -100,7 +102,7 @@ def _add_health(app: FastAPI, monitor: Monitor) -> None:
 
 def _add_pages(app: FastAPI, monitor: Monitor, pages: Pages, broker: Broker) -> None:
     for page in pages.names:
-        if page != "processes":
+        if page not in ("history", "processes"):  # they depend on the query as well
             _add_page(app, monitor, pages, page)
     _add_processes(app, monitor, pages)
     streams = {stream: OncePerTick(_fragment_event(pages, stream)) for stream in pages.streams}

@@ -8,12 +8,12 @@ import logging
 import re
 import threading
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 from memwatch.alerts import Notice
 from memwatch.snapshot import Snapshot
 from memwatch_web.as_json import to_bytes
+from memwatch_web.channels import Reminder
 from memwatch_web.telling import text_of, title_of
 from memwatch_web.webhook_post import Answer
 
@@ -31,7 +31,7 @@ class AppriseChannel:
     """One service by its Apprise URL. Apprise opens connections of its own, follows no redirects, checks TLS."""
 
     kind = "apprise"
-    repeat_seconds = 0.0
+    reminder: Reminder | None = None
 
     def __init__(self, name: str, service: Any) -> None:  # noqa: ANN401  Apprise's own
         self.title = f"apprise {name} ({service.service_name})"
@@ -60,9 +60,6 @@ class AppriseChannel:
             return Answer(200)
         status = self._words.status
         return Answer(status, f"answered {status}" if status else "not delivered, says Apprise")
-
-    def send_again(self, bodies: Sequence[bytes]) -> Answer:
-        raise NotImplementedError("a service is told once")
 
     def abort(self) -> None:
         """Apprise cannot be interrupted; its own timeouts of 4 s end an attempt."""

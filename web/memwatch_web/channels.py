@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from memwatch.alerts import Notice
@@ -15,16 +16,24 @@ if TYPE_CHECKING:
     import ssl
 
 
+@dataclass(frozen=True, slots=True)
+class Reminder:
+    """What fires is said again every `seconds`, all bodies at once: some receivers forget."""
+
+    seconds: float
+    send: Callable[[Sequence[bytes]], Answer]
+
+
 class Channel(Protocol):
     """One way to one receiver. Whatever it needs exists when it is made; `send` is called by one thread only.
 
-    `kind` is a word for readers. `title` names it in the log, without anything secret. Where
-    `repeat_seconds` is not 0, what fires is sent again that often by `send_again`: some receivers forget.
+    `kind` is a word for readers. `title` names it in the log, without anything secret. `reminder` is None where
+    telling once is enough.
     """
 
     kind: str
     title: str
-    repeat_seconds: float
+    reminder: Reminder | None
 
     def prepare(self) -> None:
         """Once, in the thread that sends: load what would otherwise be loaded for the first message."""
@@ -38,10 +47,6 @@ class Channel(Protocol):
         """One attempt. It never raises, and ends in its own time."""
         ...
 
-    def send_again(self, bodies: Sequence[bytes]) -> Answer:
-        """Say once more what was said."""
-        ...
-
     def abort(self) -> None:
         """End the attempt under way, from another thread."""
         ...
@@ -51,7 +56,7 @@ class WebhookChannel:
     """A POST signed as Standard Webhooks."""
 
     kind = "webhook"
-    repeat_seconds = 0.0
+    reminder: Reminder | None = None
 
     def __init__(
         self, name: str, endpoint: Endpoint, secret: Secret, poster: Poster, wall: Clock = time.time
@@ -69,9 +74,6 @@ class WebhookChannel:
 
     def send(self, message_id: str, body: bytes) -> Answer:
         return self._poster.post(headers_of(self._secret, message_id, int(self._wall()), body), body)
-
-    def send_again(self, bodies: Sequence[bytes]) -> Answer:
-        raise NotImplementedError("a webhook is told once")
 
     def abort(self) -> None:
         self._poster.abort()

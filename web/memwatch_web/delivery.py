@@ -13,7 +13,7 @@ from memwatch.alerts import Notice
 from memwatch.conditions import CRITICAL, EVENTS
 from memwatch.outbox.outbox import Box
 from memwatch.outbox.queue import Kind, Message, Outcome
-from memwatch_web.channels import Channel
+from memwatch_web.channels import Channel, Reminder
 from memwatch_web.webhook_post import Answer
 
 log = logging.getLogger(__name__)
@@ -57,6 +57,14 @@ class Status:
     failure: str
     next_attempt_seconds: float | None
     last_delivered_unix: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """What fires, and was over lately, to be said once more."""
+
+    reminder: Reminder
+    bodies: list[bytes]
 
 
 class Receiver:
@@ -131,7 +139,7 @@ class Receiver:
                 if isinstance(task, Message):
                     self._settle(task, answer)
                 else:
-                    self._heed(answer)
+                    self._heed(task, answer)
 
     def _recover(self) -> None:
         """There was no memory for what came of an attempt: it is made again."""
@@ -140,17 +148,17 @@ class Receiver:
                 entry.in_flight = False
             self.box.changed.wait(RECOVER_SECONDS)
 
-    def _attempt(self, task: Message | list[bytes]) -> Answer:
+    def _attempt(self, task: Message | Repeat) -> Answer:
         """Whatever goes wrong in it, an attempt failed and the next one must come."""
         try:
             if isinstance(task, Message):
                 return self.channel.send(task.id, task.body)
-            return self.channel.send_again(task)
+            return task.reminder.send(task.bodies)
         except Exception as error:
             log.debug("the defect in full", exc_info=True)
             return Answer(None, f"the attempt failed: {type(error).__name__}", may_have_heard=True)
 
-    def _take(self) -> Message | list[bytes] | None:
+    def _take(self) -> Message | Repeat | None:
         """The next message that is due, or what is to be said again; None when it is time to stop."""
         with self.box.changed:
             while not self._closing:
@@ -163,9 +171,9 @@ class Receiver:
                     return entry
                 again = self._to_say_again(now)
                 if again and now >= max(self._again_at, self._hold_until):
-                    self._again_at = now + self.channel.repeat_seconds
+                    self._again_at = now + again.reminder.seconds
                     return again
-                self.box.changed.wait(self._pause(now, bool(again)))
+                self.box.changed.wait(self._pause(now, again is not None))
         return None
 
     def _pause(self, now: float, again: bool) -> float | None:
@@ -174,11 +182,12 @@ class Receiver:
         times += [self._again_at] if again else []
         return max(min(times), self._hold_until) - now if times else None
 
-    def _to_say_again(self, now: float) -> list[bytes]:
-        if not self.channel.repeat_seconds or self.disabled:
-            return []
+    def _to_say_again(self, now: float) -> Repeat | None:
+        if self.channel.reminder is None or self.disabled:
+            return None
         self._resolved = [(until, body) for until, body in self._resolved if now < until]
-        return self.box.queue.firing_bodies() + [body for _, body in self._resolved]
+        bodies = self.box.queue.firing_bodies() + [body for _, body in self._resolved]
+        return Repeat(self.channel.reminder, bodies) if bodies else None
 
     def _settle(self, entry: Message, answer: Answer) -> None:
         if answer.success:
@@ -195,18 +204,20 @@ class Receiver:
             self._try_later(entry, answer)
 
     def _say_again_later(self, entry: Message) -> None:
+        if self.channel.reminder is None:
+            return
         now = time.monotonic()
-        self._again_at = now + self.channel.repeat_seconds
-        if self.channel.repeat_seconds and entry.kind is Kind.RESOLVED:
+        self._again_at = now + self.channel.reminder.seconds
+        if entry.kind is Kind.RESOLVED:
             self._resolved.append((now + RESOLVED_AGAIN_SECONDS, entry.body))
 
-    def _heed(self, answer: Answer) -> None:
+    def _heed(self, repeat: Repeat, answer: Answer) -> None:
         """What came of saying something again: it is not counted, only its failure is told."""
         if answer.success:
             self._log_recovery()
         elif not self._closing:
             self._hold(answer)
-            self._log_failure(answer.failure, f"what fires is sent again every {self.channel.repeat_seconds:.0f} s")
+            self._log_failure(answer.failure, f"what fires is sent again every {repeat.reminder.seconds:.0f} s")
 
     def _try_later(self, entry: Message, answer: Answer) -> None:
         dropped = self.box.queue.failed(entry, answer.may_have_heard)

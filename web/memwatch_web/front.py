@@ -53,7 +53,7 @@ class Front:
             return await self._making.ask(None)
         except NotDone as error:
             words = str(error)
-        except (ImportError, MemoryError, OSError) as error:
+        except (ImportError, MemoryError, OSError, RuntimeError) as error:  # no thread can be started: RuntimeError
             words = f"the API and the pages could not be made: {type(error).__name__}: {error}"
             log.error("%s", words)
         raise Problem(503, f"{words}; try again.", headers={"Retry-After": "5"})

@@ -25,14 +25,23 @@ from memwatch_web.bars import bars_of
 from memwatch_web.changes import WINDOW_SECONDS, Changes, changes_of
 from memwatch_web.devices import entries_of
 from memwatch_web.glance import by_footprint, cuda_free_of, has_figures, latest_of, room_of, worst_of
+from memwatch_web.history_view import Refused, View
 from memwatch_web.holders import who_of
 from memwatch_web.last_words import picture_of
-from memwatch_web.listing import GROUPS, View, listing_of
+from memwatch_web.listing import GROUPS, listing_of
+from memwatch_web.listing import View as ListView
 
 TEMPLATES = Path(__file__).parent / "templates"
-PATHS = {"overview": "/", "processes": "/processes", "devices": "/devices", "alerts": "/alerts", "about": "/about"}
+PATHS = {
+    "overview": "/",
+    "history": "/history",
+    "processes": "/processes",
+    "devices": "/devices",
+    "alerts": "/alerts",
+    "about": "/about",
+}
 # Where the bar of every page leads.
-LINKS = {name: PATHS[name] for name in ("overview", "processes", "devices")}
+LINKS = {name: PATHS[name] for name in ("overview", "history", "processes", "devices")}
 LINKS |= {"fit": "/fit", "alerts": "/alerts", "about": "/about"}
 # Files of macros, by whose names the pages call them. The first is used by the others.
 PARTS = ("parts", "pool_parts", "holder_parts", "device_parts", "alert_parts")
@@ -52,7 +61,9 @@ WORDS = (
     "exact",
     "fact",
     "fault",
+    "figure",
     "glued",
+    "moment",
     "printable",
     "ratio",
     "reasons",
@@ -96,20 +107,25 @@ class Pages:
         return PATHS[name]
 
     def page(
-        self, name: str, snapshot: Snapshot, stalled_seconds: float | None = None, view: View | None = None
+        self, name: str, snapshot: Snapshot, stalled_seconds: float | None = None, view: ListView | None = None
     ) -> bytes:
         """The whole page. `stalled_seconds`: how old the snapshot is, where that is too old to look alive. `view`:
         of the list of processes."""
-        context = self._context(name, snapshot, view or View()) | {"stalled_seconds": stalled_seconds}
+        context = self._context(name, snapshot, view) | {"stalled_seconds": stalled_seconds}
         return self._templates[name].render(context).encode()
 
     def fragment(self, stream: str, snapshot: Snapshot) -> bytes:
         """The part of the page that changes, byte for byte as it stands in the page."""
         name, _, group = stream.partition("-")
         template = self._templates[name]
-        view = next((View(by) for by in GROUPS if by == group), View())
+        view = next((ListView(by) for by in GROUPS if by == group), None)
         context = template.new_context(self._context(name, snapshot, view))
         return "".join(template.blocks["live"](context)).encode()
+
+    def history(self, snapshot: Snapshot, past: View | Refused, stalled_seconds: float | None = None) -> bytes:
+        """A window of the past, or why there is none."""
+        context = self._context("history", snapshot) | {"stalled_seconds": stalled_seconds, "past": past}
+        return self._templates["history"].render(context).encode()
 
     def docs(self, simulated: bool = False) -> bytes:
         """The description of the API, to read and to try."""
@@ -155,14 +171,15 @@ class Pages:
                 bare=exhibits.bare(exhibits.nested()),
                 exhibits=exhibits,
                 entries_of=entries_of,
-                listings=[listing_of(exhibits.nested(), Growth(), View(by)) for by in ("process", "unit")],
+                listings=[listing_of(exhibits.nested(), Growth(), ListView(by)) for by in ("process", "unit")],
                 absences=tuple(Absent),
                 silence_spans=SILENCE_SPANS,
             )
             .encode()
         )
 
-    def _context(self, name: str, snapshot: Snapshot, view: View) -> dict[str, Any]:
+    def _context(self, name: str, snapshot: Snapshot, view: ListView | None = None) -> dict[str, Any]:
+        view = view or ListView()
         rules, keeper = self._rules(), self._keeper()
         words = keeper.last_words if keeper else None
         pressure = {verdict.target: verdict for verdict in snapshot.pressure}
@@ -190,6 +207,7 @@ class Pages:
             "alerting": self._alerting() if name == "alerts" else None,
             "silence_spans": SILENCE_SPANS,
             "targets": {**snapshot.labels, **{device.id: device.name for device in snapshot.devices}},
+            "past": None,
         }
 
     def _changes(self, snapshot: Snapshot) -> Changes | None:

@@ -174,6 +174,20 @@ def timestamp(unix: float) -> str:
     return datetime.fromtimestamp(unix, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def moment(unix: float) -> str:
+    """An instant that need not be of today: "2026-11-21 10:22:33 UTC"."""
+    return datetime.fromtimestamp(unix, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def figure(value: float, unit: str) -> str:
+    """A figure of a series in its unit."""
+    if unit == "bytes":
+        return units.size(int(value))
+    if unit == "ratio":
+        return ratio(value)
+    return units.duration(value) if unit == "seconds" else f"{value:,.4g}"
+
+
 def reasons(pressure: Pressure) -> str:
     """Why a level is what it is: "96.4 % used; full in about 40 s at the current rate"."""
     texts = [reason.text for reason in pressure.reasons] or [f"{ratio(pressure.ratio)} used"]
