@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint format bench bench-alerts screenshots test-lowest test-pythons test-torch soak crash scale \
+.PHONY: help run test coverage lint format bench bench-alerts screenshots test-lowest test-pythons test-torch soak faults crash scale \
 	test-image build deb test-system test-arm64 audit fuzz clean \
 	tools bench-tools
 
@@ -29,10 +29,11 @@ help:
 	@echo "make lint         formatting, types (of the tests as well), layers"
 	@echo "make bench        what watching costs, beside a bare read of the same files and beside peers"
 	@echo "make bench-alerts how long after the tick an alert arrives, and what a hundred kills cost"
-	@echo "make screenshots  the pages as PNG files under out/screenshots"
-	@echo "make soak         accelerated run: memory and descriptors must stay flat (15 minutes)"
+	@echo "make screenshots  every page of every demo, light and dark, wide and narrow, under out/screenshots"
+	@echo "make soak         accelerated run: memory and descriptors must stay flat (15 minutes, or HOURS=…)"
 	@echo "make scale        500 machines for one Prometheus: scrapes, memory, rules (7 minutes)"
 	@echo "make test-image   the steps of deploy/Dockerfile for real, without a container engine (root, Debian; 3 minutes)"
+	@echo "make faults       every fault that must be survived, injected; writes docs/faults.md (10 minutes)"
 	@echo "make crash        SIGKILL under critical pressure, two hundred times: one tick may be lost"
 	@echo "make test-pythons the tests on every Python 3.10 to 3.14 found here"
 	@echo "make test-lowest  the tests with the oldest dependencies that are allowed"
@@ -57,7 +58,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	for version in 3.10 3.11 3.12 3.13 3.14; do $(BIN)/mypy --python-version $$version || exit 1; done
-	MYPYPATH=tests:tests/bench $(BIN)/mypy tests/*.py tests/bench/*.py tests/fuzz/*.py
+	MYPYPATH=tests:tests/bench:tests/faults $(BIN)/mypy tests/*.py tests/{bench,faults,fuzz}/*.py
 	MYPYPATH=tests:tests/system $(BIN)/mypy tests/system/*.py
 	$(BIN)/lint-imports
 
@@ -75,7 +76,7 @@ screenshots: $(VENV)/.test tools
 	$(BIN)/python tests/screenshots.py
 
 soak: $(VENV)/.test
-	$(BIN)/python tests/soak.py $(SOAK_ARGS)
+	$(BIN)/python tests/soak.py $(if $(HOURS),--hours $(HOURS)) $(SOAK_ARGS)
 
 scale: $(VENV)/.test
 	@sh tests/tools/need.sh prometheus
@@ -84,6 +85,9 @@ scale: $(VENV)/.test
 test-image: $(VENV)/.test
 	@sh tests/tools/need.sh debootstrap
 	$(BIN)/python tests/image.py out/image
+
+faults: $(VENV)/.test tools
+	$(BIN)/python tests/faults/fault_table.py $(CASES)
 
 crash: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python tests/crash_loop.py $(CRASH_ARGS)
@@ -108,7 +112,7 @@ deb: $(VENV)/.test
 test-system: deb
 	@sh tests/tools/need.sh systemd-container debootstrap user-mode-linux
 	$(BIN)/python -m pytest -o python_files='check_*.py' -p no:cacheprovider --confcutdir=tests/system tests/system \
-		$(SYSTEM_ARGS)
+		--junitxml=out/system/checks.xml $(SYSTEM_ARGS)
 	$(BIN)/python tests/system/vm.py
 
 fuzz: $(VENV)-fuzz/.made

@@ -6,13 +6,17 @@ import selectors
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from daemon_process import RunningDaemon
+from hostile_requests import HOST
 
 DEAF_BYTES = 2048
+# The largest file that is served.
+LARGEST = b"GET /static/vendor/swagger-ui-bundle-5.35.0.js HTTP/1.1\r\n" + HOST + b"\r\n"
 
 
 @contextmanager
@@ -28,10 +32,12 @@ def connections(daemon: RunningDaemon, count: int, sent: bytes = b"") -> Iterato
 
 
 class Crowd:
-    """Connections, read in the background; knows the first bytes of each answer and when each was closed."""
+    """Connections, read in the background; knows the first bytes of each answer, how many events were sent to it,
+    and when each was closed."""
 
     def __init__(self, members: list[socket.socket]) -> None:
         self.first: dict[socket.socket, bytes] = {}
+        self.events: Counter[socket.socket] = Counter()
         self.closed_at: dict[socket.socket, float] = {}
         self._members = members
         self._stop = threading.Event()
@@ -60,6 +66,7 @@ class Crowd:
             part = b""
         if part:
             self.first.setdefault(member, part)
+            self.events[member] += part.count(b"event: ")
         else:
             self.closed_at[member] = time.monotonic()
             selector.unregister(member)

@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,8 @@ from typing import Any
 MEMWATCHD = str(Path(sys.executable).with_name("memwatchd"))
 # Coverage costs a daemon 6 MiB and a tenth of a second: tests of what it costs do without.
 WITHOUT_COVERAGE = {"COVERAGE_PROCESS_CONFIG": "", "COVERAGE_PROCESS_START": ""}
+# Called with every daemon that a test has finished with, while it still runs: `make faults` adds its oracle.
+WITNESSES: list[Callable[[RunningDaemon], None]] = []
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,19 @@ def descriptors(pid: int) -> int:
     return len(open_files(pid)) - kept_files(pid)
 
 
+def seconds_without_a_core(*pids: int) -> float:
+    """How long the threads of these were ready to run while the cores of this machine had others to run.
+
+    Without it a measured time is the machine's, and not the daemon's, wherever others work on it too.
+    """
+    total = 0
+    for pid in pids:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):  # a thread that ended since
+                total += int((task / "schedstat").read_text().split()[1])
+    return total / 1e9
+
+
 @contextmanager
 def running_daemon(
     tmp_path: Path,
@@ -151,13 +166,17 @@ def running_daemon(
     environ: Mapping[str, str] | None = None,
     without_privileges: bool = False,
     tls: ssl.SSLContext | None = None,
+    through: Sequence[str] = (),
 ) -> Iterator[RunningDaemon]:
-    """Start memwatchd on a free port, wait for its first snapshot, and end it with SIGTERM."""
+    """Start memwatchd on a free port, wait for its first snapshot, and end it with SIGTERM.
+
+    `through` is a command that runs the one it is given in its own place, such as `unshare --mount`.
+    """
     port = free_port()
     settings = tmp_path / "memwatchd.toml"
     settings.write_text(config)
     log = tmp_path / "log"
-    command = [MEMWATCHD, "--config", str(settings), "--listen", f"127.0.0.1:{port}", *arguments]
+    command = [*through, MEMWATCHD, "--config", str(settings), "--listen", f"127.0.0.1:{port}", *arguments]
     if without_privileges and os.geteuid() == 0:
         # Not another user, who may not be let into the folder that these sources are in.
         command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", *command]
@@ -169,6 +188,8 @@ def running_daemon(
     try:
         _wait_until_ready(daemon)
         yield daemon
+        for witness in WITNESSES if process.poll() is None else ():
+            witness(daemon)
     finally:
         if process.poll() is None:
             process.terminate()

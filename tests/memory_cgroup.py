@@ -44,12 +44,24 @@ class MemoryCgroup:
         for folder in self.folders:
             (folder / "cgroup.procs").write_text(str(pid))
 
+    @property
+    def inside(self) -> list[str]:
+        """A command that runs another one in its place, inside from its first page on."""
+        move = "".join(f"echo $$ > '{folder}/cgroup.procs'; " for folder in self.folders)
+        return ["sh", "-c", f'{move}exec "$@"', "sh"]
+
+    def leave_room(self, more_bytes: int) -> None:
+        """From now on no more than what is held and so much."""
+        usage, limit = ("memory.current", "memory.max")
+        if not (self.folder / usage).exists():
+            usage, limit = ("memory.usage_in_bytes", "memory.limit_in_bytes")
+        held = int((self.folder / usage).read_text())
+        (self.folder / limit).write_text(str(held + more_bytes))
+
     def run(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         """A Python program that is inside from its first page on."""
-        move = "".join(f"echo $$ > '{folder}/cgroup.procs'; " for folder in self.folders)
-        command = f'{move}exec "$@"'
         return subprocess.Popen(
-            ["sh", "-c", command, "sh", sys.executable, "-c", program, *arguments],
+            [*self.inside, sys.executable, "-c", program, *arguments],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

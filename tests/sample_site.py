@@ -25,7 +25,12 @@ from memwatch.snapshot import Snapshot
 from memwatch_web import exhibits
 from memwatch_web.alert_view import AlertView
 from memwatch_web.gate import SECURITY_HEADERS
+from memwatch_web.history_page import answer_of
+from memwatch_web.history_view import Refused
+from memwatch_web.listing import view_of
 from memwatch_web.pages import Pages
+from memwatch_web.remembered import Past
+from sample_past import past_of
 
 STATIC = Path(__file__).parent.parent / "web" / "memwatch_web" / "static"
 OPENAPI = {
@@ -50,8 +55,13 @@ OPENAPI = {
 }
 
 
+BEGAN = time.time()
+SILENCES = tuple(
+    replace(one, created_unix=BEGAN, until_unix=BEGAN + one.until_unix - one.created_unix)
+    for one in exhibits.SILENCES
+)
 ALERTING = AlertView(
-    exhibits.ALERTS, exhibits.SILENCES, tuple(exhibits.receivers()), exhibits.EVENTS, durable=True, disk_errors=0
+    exhibits.ALERTS, SILENCES, tuple(exhibits.receivers()), exhibits.EVENTS, durable=True, disk_errors=0
 )
 
 
@@ -72,6 +82,7 @@ class Site:
         self._speed = speed
         self._began = time.monotonic()
         self._still = still
+        self._remembered: Past | None = None
 
     def now(self) -> Snapshot:
         if self._still:
@@ -90,6 +101,7 @@ class Site:
         routes = [Route(self._pages.path(name), self._show(name)) for name in self._pages.names]
         return Starlette(
             routes=[
+                Route("/history", self._past),
                 *routes,
                 Route("/live", self._live),
                 Route("/patterns", lambda _: self._html(self._pages.patterns())),
@@ -101,14 +113,22 @@ class Site:
         )
 
     def _show(self, name: str) -> Any:
-        async def show(_request: Request) -> Response:
-            return self._html(self._pages.page(name, self.now()))
+        async def show(request: Request) -> Response:
+            snapshot, wish = self.now(), request.query_params
+            view = view_of(wish.get("by", "process"), wish.get("sort", "-footprint"), wish.get("q", ""), snapshot)
+            return self._html(self._pages.page(name, snapshot, view=view))
 
         return show
 
+    async def _past(self, request: Request) -> Response:
+        snapshot = self.now()
+        self._remembered = self._remembered or past_of(snapshot)
+        shown = answer_of(self._remembered, request.query_params, snapshot)
+        return self._html(self._pages.history(snapshot, shown), 422 if isinstance(shown, Refused) else 200)
+
     @staticmethod
-    def _html(body: bytes) -> Response:
-        return HTMLResponse(body, headers=dict(SECURITY_HEADERS))
+    def _html(body: bytes, status_code: int = 200) -> Response:
+        return HTMLResponse(body, status_code, headers=dict(SECURITY_HEADERS))
 
     async def _live(self, request: Request) -> Response:
         if self.refusing:

@@ -1,7 +1,8 @@
 """Does memory stay flat? The daemon at ten ticks a second under load, and a line through its second half.
 
 Ticks are what is accelerated: growth is measured per tick and told per day at one tick a second, which is what
-the daemon does by itself. Requests come far more often than in life and count as if they came with their tick.
+the daemon does by itself. Requests, processes and eight simulated GPUs come and go far more often than in life and
+count as if they came with their tick.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from pathlib import Path
 from statistics import median
 
 from daemon_process import RunningDaemon, descriptors, running_daemon
+from nvml_machine import Simulator
+from soak_churn import CALM, Churn
 from soak_load import Load
 
 MIB = 1 << 20
@@ -87,6 +90,16 @@ def lines_of(soak: Soak) -> dict[str, Line]:
     }
 
 
+def counts_of(soak: Soak) -> dict[str, float]:
+    """By how much what is counted grows in a day at one tick a second."""
+    half = soak.second_half
+    ticks = [reading.ticks for reading in half]
+    return {
+        what: line_through(ticks, [getattr(reading, what) for reading in half]).bytes_per_tick * DAY_SECONDS
+        for what in ("descriptors", "threads")
+    }
+
+
 def complaints_about(soak: Soak) -> list[str]:
     """What is not flat, in sentences; none when all is well."""
     found = [
@@ -103,31 +116,31 @@ def complaints_about(soak: Soak) -> list[str]:
 
 def read(daemon: RunningDaemon, started: float) -> Reading:
     ticks = int(daemon.snapshot()["seq"])
-    status = Path(f"/proc/{daemon.pid}/status").read_text()
-
-    def figure(name: str) -> int:
-        found = re.search(rf"^{name}:\s+(\d+)", status, re.MULTILINE)
-        assert found, f"/proc/{daemon.pid}/status has no {name}"
-        return int(found[1])
-
     return Reading(
         seconds=time.monotonic() - started,
         ticks=ticks,
-        rss_bytes=figure("VmRSS") * 1024,
-        anonymous_bytes=figure("RssAnon") * 1024,
+        rss_bytes=figure_in(daemon.pid, "VmRSS") * 1024,
+        anonymous_bytes=figure_in(daemon.pid, "RssAnon") * 1024,
         descriptors=descriptors(daemon.pid),
-        threads=figure("Threads"),
+        threads=figure_in(daemon.pid, "Threads"),
     )
 
 
-def soak(daemon: RunningDaemon, minutes: float) -> tuple[Soak, Load]:
+def figure_in(pid: int, name: str) -> int:
+    """A line of /proc/<pid>/status, in its own unit."""
+    found = re.search(rf"^{name}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert found, f"/proc/{pid}/status has no {name}"
+    return int(found[1])
+
+
+def soak(daemon: RunningDaemon, simulator: Simulator, minutes: float) -> tuple[Soak, Load]:
     """A warm-up, then load for so many minutes with a reading every two seconds, then quiet."""
     started = time.monotonic()
     with Load(daemon.port) as warm_up:
         warm_up.fill()
     before = read_quiet(daemon, started)
     loaded = []
-    with Load(daemon.port) as load:
+    with Churn(simulator), Load(daemon.port) as load:
         until = time.monotonic() + minutes * 60
         while time.monotonic() < until:
             loaded.append(read(daemon, started))
@@ -170,6 +183,8 @@ def report(done: Soak, load: Load) -> None:
             f"(limit {MOST_MEGABYTES_A_DAY:g}); "
             f"90 % of the readings are within {line.spread_bytes / 1024:.0f} KiB of that line"
         )
+    for what, growth in counts_of(done).items():
+        print(f"  {what}: {growth:+.1f} a day")
     print(
         f"  before and after the load: {done.before.descriptors} and {done.after.descriptors} descriptors, "
         f"{done.before.threads} and {done.after.threads} threads"
@@ -181,23 +196,27 @@ def main() -> int:
     parser.add_argument(
         "--minutes", type=float, default=15.0, help="how long (default 15); less than 5 says little"
     )
-    minutes = parser.parse_args().minutes
+    parser.add_argument("--hours", type=float, default=0.0, help="how long, in place of --minutes")
+    given = parser.parse_args()
+    minutes = given.hours * 60 or given.minutes
     # The ring is as many ticks long as an hour's at one a second, and full before the second half begins.
     history = max(60, min(360, int(minutes * 60 * 0.45)))
-    config = f'[history]\nlength = "{history}s"\n[processes]\ninterval = "1s"\nmetrics = true\n'
+    config = (
+        f'[history]\nlength = "{history}s"\n[processes]\ninterval = "1s"\nmetrics = true\n'
+        '[collectors.nvml]\nrestart_after = "1s"\n'
+    )
     print("| minute | ticks | RSS MiB | anonymous MiB | descriptors | threads |\n|---:|---:|---:|---:|---:|---:|")
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        running_daemon(
-            Path(folder), "--interval", f"{INTERVAL_SECONDS}s", "--log-level", "warning", config=config
-        ) as daemon,
-    ):
-        done, load = soak(daemon, minutes)
-        log = daemon.log.read_text()
+    with tempfile.TemporaryDirectory() as folder:
+        simulator = Simulator.of(Path(folder), CALM)
+        arguments = [*simulator.roots[1:], "--interval", f"{INTERVAL_SECONDS}s", "--log-level", "warning"]
+        with running_daemon(Path(folder), *arguments, config=config, environ=simulator.environ) as daemon:
+            daemon.wait_until_ok("nvml")
+            done, load = soak(daemon, simulator, minutes)
+            log = daemon.log.read_text()
     report(done, load)
     complaints = complaints_about(done)
     complaints += [f"{count} × {what}" for what, count in load.wrong.items()]
-    complaints += [f"the daemon said: {line}" for line in log.splitlines()[:20]]
+    complaints += [f"the daemon said: {line}" for line in log.splitlines() if "collector nvml" not in line][:20]
     print("\n".join(f"NOT FLAT: {one}" for one in complaints) or "flat")
     return 1 if complaints else 0
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
-PAGES = ("/", "/processes", "/alerts", "/about", "/docs")
+PAGES = ("/", "/history?range=30d", "/processes", "/alerts", "/about", "/docs")
 QUESTIONS = ("/api/v1/snapshot", "/api/v1/history?points=300", "/api/v1/events?limit=1000", "/readyz")
 STREAMS = ("/api/v1/stream", "/live?page=overview", "/live?page=processes")
 

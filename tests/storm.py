@@ -19,8 +19,9 @@ def main(count: int, seconds: float) -> None:
             if os.fork() == 0:
                 time.sleep(LIVES_SECONDS)
                 os._exit(0)
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
         time.sleep(max(0.0, started + (born + BATCH) / count * seconds - time.monotonic()))
     reap_all()
 

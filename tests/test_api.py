@@ -99,6 +99,7 @@ def test_history_remembers_what_was_served(daemon: RunningDaemon) -> None:
         ("history?from=2&to=1", "from must be earlier than to"),
         ("history?to=1e400", "to is '1e400'"),
         ("history?from=yesterday", "from is 'yesterday'"),
+        ("history?format=xml", "format is 'xml': input should be 'json' or 'csv'"),
         ("history?series=nonsense", "series is 'nonsense': no such series. There are:"),
         ("events?limit=0", "limit is '0'"),
         ("stream?events=everything", "events is 'everything': use some of snapshot, pressure, event"),

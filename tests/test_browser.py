@@ -78,7 +78,7 @@ def test_the_page_of_a_daemon_that_is_gone_looks_gone(tmp_path: Path) -> None:
 
 
 def test_alerts_are_tried_and_silenced_by_buttons(tmp_path: Path) -> None:
-    """A click sends a test message that arrives; another silences all, a third ends that, without a reload."""
+    """A click sends a test message that arrives; a form silences all with a reason, a click ends that."""
     complaints: list[str] = []
     with (
         receiving(200) as site,
@@ -92,14 +92,21 @@ def test_alerts_are_tried_and_silenced_by_buttons(tmp_path: Path) -> None:
 
         page.click("#test-alert")
         page.wait_for_selector("#receiver-site0 >> text=ok", timeout=10_000)
-        page.click("text=Silence everything for 8 h")
+        page.fill("[name=hours]", "2.5")
+        page.wait_for_timeout(1200)
+        page.fill("[name=reason]", "a disk is changed")
+        page.press("[name=reason]", "Enter")
+        page.wait_for_selector("#silences >> text=a disk is changed")
+        made = daemon.get("/api/v1/silences").json
         page.click("text=End it", timeout=10_000)
         page.wait_for_selector("text=End it", state="detached", timeout=10_000)
         silences = daemon.get("/api/v1/silences").json
         wide = page.evaluate("document.documentElement.scrollWidth")
 
     assert len(site.deliveries) == 1
+    assert [(one["comment"], one["made_by"]) for one in made] == [("a disk is changed", "this machine")]
+    assert made[0]["until_unix"] - made[0]["created_unix"] == 2.5 * 3600
     assert silences == []
     assert wide <= 390
-    assert page.url.endswith("/alerts")
+    assert page.url.endswith("/alerts#silences")
     assert complaints == []

@@ -107,6 +107,14 @@ def test_the_readme_names_only_targets_and_files_that_exist() -> None:
         assert (ROOT / link).exists(), link
 
 
+def test_pictures_in_the_readme_are_small() -> None:
+    """Three of the page, each of 60 KB at most: they are fetched by whoever clones this, for ever."""
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
+
+    assert len(pictures) == 3
+    assert all(0 < (ROOT / picture).stat().st_size <= 60_000 for picture in pictures)
+
+
 def test_the_promised_exit_codes_are_the_real_ones() -> None:
     """2 for a flag that does not exist, 78 for a file that cannot be read, 0 for a question answered."""
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from axe import faults
-from memwatch_web.pages import PATHS
+from daemon_process import running_daemon
+from memwatch_web.pages import LINKS, PATHS
 from sample_site import Site, served
 from sample_snapshots import SAMPLES, critical_gb10
 from screenshots import chromium
 
 # A heading of Swagger UI that unfolds an operation holds buttons; that is how it is built.
 OF_SWAGGER = "nested-interactive: ['.opblock-summary-control']"
+
+THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 pytestmark = pytest.mark.xdist_group("browser")
 
@@ -43,7 +47,7 @@ def test_nothing_serious_is_found(browser: Browser, sample: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/patterns", "/docs"])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", THEMES)
 def test_nothing_serious_is_found_elsewhere(browser: Browser, path: str, theme: Literal["light", "dark"]) -> None:
     """Nor where every component stands in every state, nor in the description of the API."""
     page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme=theme)
@@ -55,6 +59,18 @@ def test_nothing_serious_is_found_elsewhere(browser: Browser, path: str, theme: 
 
         assert found == []
     page.close()
+
+
+def test_nothing_serious_is_found_in_an_answer(browser: Browser, tmp_path: Path) -> None:
+    """A model that fits and one that does not, as the daemon itself answers, in both themes."""
+    with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
+        for question in ("", "?bytes=20GiB", "?bytes=2TiB"):
+            for theme in THEMES:
+                page = browser.new_page(color_scheme=theme)
+                page.goto(f"{daemon.url}/fit{question}")
+
+                assert faults(page) == [], (question, theme)
+                page.close()
 
 
 def test_what_is_wrong_is_found(browser: Browser) -> None:
@@ -95,9 +111,9 @@ def test_a_keyboard_reaches_everything_and_the_eye_can_follow(browser: Browser, 
 
     words = [stop["words"] for stop in stops]
     assert words[0] == "Skip to the figures"
-    assert words[2 : 2 + len(PATHS)] == [one.capitalize() for one in PATHS]
+    assert words[2 : 2 + len(LINKS)] == [one.capitalize() for one in LINKS]
     assert [stop for stop in stops if stop["outline"] == "none" or not stop["inside"]] == []
-    reachable = page.locator("a[href], button, input, select, summary, [tabindex='0']").count()
+    reachable = page.locator("a[href], button, input, select, summary, [tabindex='0']").filter(visible=True).count()
     assert len(stops) == reachable
     page.close()
 

@@ -116,7 +116,9 @@ def assert_to_scale(bar: Locator) -> None:
 def test_a_phone_never_scrolls_sideways(browser: Browser, sample: str) -> None:
     """Everything fits, or scrolls within its own card."""
     with opened(browser, Site(SAMPLES[sample]())) as (page, _):
-        for width, path in product((360, 390), ("/", "/processes", "/about")):
+        for width, path in product(
+            (360, 390), ("/", "/history", "/processes", "/processes?by=container", "/about")
+        ):
             page.set_viewport_size({"width": width, "height": 800})
             page.goto(urljoin(page.url, path))
             assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -8,6 +8,7 @@ from memwatch.growth import Growth
 from memwatch.leaks import LeakRules
 from memwatch.model import Absent, Process
 from memwatch_web import wording
+from memwatch_web.listing import View
 from memwatch_web.pages import Pages
 from sample_parts import GIB, MIB, UNIX
 from sample_snapshots import calm_workstation, critical_gb10, many_owners
@@ -16,7 +17,7 @@ from test_pages import Reader, read
 
 def test_owners_with_what_their_cgroups_say() -> None:
     """Footprints with their bounds, the cgroup's own figure, and the sentence about what that leaves out."""
-    text = read(many_owners(), "processes").text
+    text = Reader(Pages().page("processes", many_owners(), view=View("container"))).text
 
     assert "Containers" in text
     assert "3.0 – 5.0 GiB" in text
@@ -37,11 +38,12 @@ def test_what_is_hidden_is_said_first() -> None:
 
 def test_names_of_containers_and_owners_stay_text() -> None:
     """What others call their containers and units becomes no markup."""
-    page = Pages().page("processes", many_owners())
+    for view in (View(), View("container")):
+        page = Pages().page("processes", many_owners(), view=view)
 
-    assert b"<i>vllm" not in page
-    assert b"<b>bold" not in page
-    assert "</th><i>vllm" in Reader(page).text
+        assert b"<i>vllm" not in page
+        assert b"<b>bold" not in page
+        assert "</th><i>vllm" in Reader(page).text
 
 
 def test_what_nobody_holds_of_a_share() -> None:

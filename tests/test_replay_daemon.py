@@ -42,7 +42,9 @@ def test_every_json_answer_says_that_it_is_simulated(demo: RunningDaemon, path: 
     assert answer.headers["memwatch-simulated"] == "true"
 
 
-@pytest.mark.parametrize("path", ["/", "/processes", "/about", "/docs", "/last-words"])
+@pytest.mark.parametrize(
+    "path", ["/", "/history", "/history?range=2h", "/processes", "/about", "/docs", "/last-words"]
+)
 def test_every_page_says_that_it_is_simulated(demo: RunningDaemon, path: str) -> None:
     """A banner nobody can miss."""
     assert "<b>SIMULATED</b>" in demo.get(path).text

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 
-from soak import MIB, Reading, Soak, complaints_about, line_through
+from nvml_state_file import state_file
+from soak import MIB, Reading, Soak, complaints_about, counts_of, line_through
+from soak_churn import EXCHANGED_EVERY, LOST_EVERY, machine_at
 
 
 def soaked(bytes_per_tick: float = 0.0, descriptors: int = 12, threads: int = 4) -> Soak:
@@ -51,3 +53,18 @@ def test_a_single_step_does_not_turn_the_line() -> None:
     line = line_through([number * 20 for number in range(450)], figures)
 
     assert line.bytes_per_tick < 10
+
+
+def test_the_slope_of_what_is_counted_is_told() -> None:
+    """Descriptors and threads that stay have a slope of nothing, a day long."""
+    assert counts_of(soaked()) == {"descriptors": 0.0, "threads": 0.0}
+
+
+def test_gpus_change_at_every_step_and_fall_off_now_and_then() -> None:
+    """No two moments are the same; one GPU is lost at the end of each half minute, all of them once in four."""
+    chance = random.Random(1)
+    steps = [machine_at(step, chance) for step in range(EXCHANGED_EVERY)]
+
+    assert len({state_file(machine) for machine in steps[: LOST_EVERY // 2]}) == LOST_EVERY // 2
+    assert [gpu.down for gpu in steps[LOST_EVERY - 1].gpus].count(15) == 1
+    assert (steps[-1].down, steps[0].down) == (18, None)

@@ -21,6 +21,7 @@ from memwatch.collector import Enlisted, Findings
 from memwatch.model import Process
 from memwatch.monitor import Identity, Monitor, Rules
 from memwatch.sampler import Sampler
+from memwatch.snapshot import Kernel
 from memwatch.store.keeper import Keeper
 from memwatch.store.shelf import PARTS
 from memwatch.ticks import unpacked
@@ -169,6 +170,27 @@ def test_an_unclean_end_leaves_last_words(tmp_path: Path) -> None:
     assert event.startswith("unclean shutdown: the machine went down without a word; last sample 2023-")
     assert event.endswith("System RAM critical (99.4% used)")
     assert third.keeper.last_words is None
+
+
+@pytest.mark.parametrize(("count", "reboots", "told"), [(4, False, True), (3, False, False), (4, True, False)])
+def test_a_kill_while_it_was_gone_is_told(tmp_path: Path, count: int, reboots: bool, told: bool) -> None:
+    """The kernel's counter has risen since the last sample: somebody was killed. Another boot counts anew."""
+    machine = Machine(tmp_path / "state")
+    first = machine.start()
+    first.memory.findings = replace(first.memory.findings, kernel=Kernel(oom_kills_total=3))
+    first.tick(63 * GIB)
+    first.kill()
+    if reboots:
+        machine.reboot()
+
+    second = machine.start()
+    second.memory.findings = replace(second.memory.findings, kernel=Kernel(oom_kills_total=count))
+    second.tick(GIB)
+    second.tick(GIB)
+
+    kills = [text for kind, text in second.events() if kind == "oom_kill"]
+    text = "the kernel killed a process for want of memory while memwatchd was gone; perhaps memwatchd itself"
+    assert kills == [text] * told
 
 
 def test_killed_at_low_pressure_there_are_last_words_too(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def silences_from_bytes(data: bytes, unix: float) -> tuple[Silence, ...]:
     """Those that have not ended meanwhile."""
     try:
         found = tuple(_silence_of(one) for one in _loaded(data)["silences"][:SILENCES_MOST])
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadState(f"silences: {type(error).__name__}") from None
     return in_force(found, unix)
 
@@ -123,4 +123,5 @@ def _silence_of(one: dict[str, Any]) -> Silence:
         return None if one[name] is None else str(one[name])
 
     until, created = _unix(one["until_unix"]), _unix(one["created_unix"])
-    return Silence(str(one["id"]), until, created, text("event"), text("target"), str(one["comment"]))
+    made_by = str(one.get("made_by", ""))  # earlier versions did not say
+    return Silence(str(one["id"]), until, created, text("event"), text("target"), str(one["comment"]), made_by)

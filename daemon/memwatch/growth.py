@@ -105,6 +105,10 @@ class Track:
     def newest(self) -> tuple[float, int]:
         return self._short.at(inf)
 
+    @property
+    def short_past(self) -> list[tuple[float, int]]:
+        return self._short.all()
+
     def suspect(self, rules: LeakRules) -> Suspect | None:
         return suspect_of(self.process, self._leak.all(), rules)
 
@@ -141,6 +145,12 @@ class Growth:
         with self._lock:
             track = self._tracks.get(key_of(process))
             return {f"{window:.0f}": _grown_in(track, window) for window in WINDOWS}
+
+    def past(self, process: Process) -> list[tuple[float, int]]:
+        """What a process held in the last ten minutes, by boot time, oldest first; as far as that is known."""
+        with self._lock:
+            track = self._tracks.get(key_of(process))
+            return track.short_past if track else []
 
     def since(self, boottime: float, unix: float) -> list[Grown]:
         """What the processes of now grew by since then, the fastest first. One that began later began with 0."""

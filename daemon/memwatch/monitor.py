@@ -20,6 +20,7 @@ from memwatch.history import LENGTHS, History
 from memwatch.interval import Interval
 from memwatch.kills import Reckoning, reckon
 from memwatch.leaks import LeakRules
+from memwatch.model import Absent
 from memwatch.own import OwnCost
 from memwatch.pressure.evidence import evidence_of
 from memwatch.pressure.judge import Memory, judge
@@ -27,7 +28,7 @@ from memwatch.pressure.rules import PressureRules
 from memwatch.reports import Reports
 from memwatch.sampler import Gatherer
 from memwatch.schedule import Moment, Pace, next_due, paced, suspended_seconds, wall_jump_seconds
-from memwatch.series import figures_of
+from memwatch.series import OOM_KILLS, figures_of
 from memwatch.silences import Silence
 from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Snapshot
 from memwatch.stalltrigger import Sleep
@@ -195,6 +196,10 @@ class Monitor:
         self._story.recovered(self._clock.wall(), keeper.last_words, keeper.files.shelf.complaints)
         keeper.start()
         self.keeper = keeper
+        words = keeper.last_words
+        if words is not None and words.samples and not words.machine_restarted:
+            # Who was killed between the last sample and now may have been memwatchd: it is told at the first tick.
+            self._reckoning = Reckoning(_count(words.samples[-1].figures.get(OOM_KILLS)))
 
     def age_seconds(self) -> float | None:
         """How old the latest snapshot is, by a clock on the wall; None before the first."""
@@ -358,6 +363,10 @@ class Monitor:
 def _kept(snapshot: Snapshot, now: Moment) -> KeptTick:
     tick = tick_of(snapshot, now.boottime + snapshot.monotonic - now.monotonic, figures_of(snapshot))
     return KeptTick(tick.boottime, packed(tick))
+
+
+def _count(figure: float | None) -> int | Absent:
+    return Absent.NOT_AVAILABLE if figure is None else round(figure)
 
 
 def new_notice_id() -> str:

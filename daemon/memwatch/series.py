@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from memwatch.model import Absent, Pool
 from memwatch.snapshot import Snapshot, Stalls
 
+OOM_KILLS = "kernel.oom_kills_total"
 UNITS = {"bytes": "bytes", "ratio": "ratio", "seconds": "seconds", "level": "level"}
 
 
@@ -35,6 +36,7 @@ def figures_of(snapshot: Snapshot) -> Mapping[str, float]:
         figures["swap.used_bytes"] = snapshot.swap.used_bytes
     if not isinstance(snapshot.stalls, Absent):
         _add_stalls(figures, snapshot.stalls)
+    _add(figures, OOM_KILLS, snapshot.kernel.oom_kills_total)
     _add(figures, "own.rss_bytes", snapshot.own.rss_bytes)
     figures["own.cpu_seconds"] = snapshot.own.cpu_seconds
     figures["own.tick_lag_seconds"] = snapshot.own.tick_lag_seconds

@@ -11,7 +11,7 @@ SILENCES_MOST = 100
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Alerts of `event` about `target` (None: of any) are not told before `until_unix`."""
+    """Alerts of `event` about `target` (None: of any) are not told before `until_unix`. `made_by` is for people."""
 
     id: str
     until_unix: float
@@ -19,6 +19,7 @@ class Silence:
     event: str | None = None
     target: str | None = None
     comment: str = ""
+    made_by: str = ""
 
     def covers(self, event: str, target: str, unix: float) -> bool:
         """Whether an alert is silenced now. A wall clock set back by more than the whole length ends it too."""

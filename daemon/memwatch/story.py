@@ -46,7 +46,7 @@ class Story:
         else:
             self._tell_collectors(before, now)
         self._tell_levels(now)
-        self._tell_kills(now, kills)
+        self._tell_kills(now, kills, first=before is None)
         self._tell_drivers(now, first=before is None)
 
     def tell_alerts(self, now: Snapshot, notices: tuple[Notice, ...]) -> None:
@@ -96,14 +96,15 @@ class Story:
                 text = f"{now.labels[pressure.target]}: {old.word} → {pressure.level.word} ({_why(pressure)})"
                 self._say(now.unix, "level", text, pressure.target)
 
-    def _tell_kills(self, now: Snapshot, kills: NewKills) -> None:
+    def _tell_kills(self, now: Snapshot, kills: NewKills, first: bool) -> None:
         for kill in kills.named[:MOST_KILLS]:
             self._say(now.unix, "oom_kill", kill.text)
         others = kills.unnamed + len(kills.named[MOST_KILLS:])
         if others:
             what = "a process" if others == 1 else f"{others} processes"
             more = "also " if kills.named else ""
-            self._say(now.unix, "oom_kill", f"the kernel {more}killed {what} for want of memory")
+            gone = " while memwatchd was gone; perhaps memwatchd itself" if first else ""
+            self._say(now.unix, "oom_kill", f"the kernel {more}killed {what} for want of memory{gone}")
 
     def _tell_drivers(self, now: Snapshot, first: bool) -> None:
         """What is new since it was told; what goes on is told again once a minute, with its number."""

@@ -60,4 +60,5 @@ def pages_of(daemon: Daemon) -> Pages:
         monitor.growth,
         lambda: monitor.events.latest(SHOWN_EVENTS),
         alerting=lambda: view_of(monitor, daemon.alerting),
+        history=lambda: monitor.history,
     )

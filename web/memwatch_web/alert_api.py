@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.conditions import EVENTS
@@ -13,6 +14,7 @@ from memwatch.silences import LEAST_SECONDS, MOST_SECONDS, SILENCES_MOST
 from memwatch_web.alert_view import alert_json, alert_rows, receiver_json, receiver_rows, silence_json
 from memwatch_web.alerting import Alerting, TooMany
 from memwatch_web.api import json_response
+from memwatch_web.gate import who_asks
 from memwatch_web.problems import Problem
 
 Seconds = Annotated[float, Query(ge=LEAST_SECONDS, le=MOST_SECONDS, allow_inf_nan=False)]
@@ -55,6 +57,7 @@ def _add_silences(router: APIRouter, monitor: Monitor, alerting: Alerting) -> No
 
     @router.post("/silences")
     async def silence(
+        request: Request,
         seconds: Seconds,
         event: Annotated[str | None, Query(description="Which alerts; all of them if not given.")] = None,
         target: Annotated[
@@ -66,7 +69,7 @@ def _add_silences(router: APIRouter, monitor: Monitor, alerting: Alerting) -> No
         if event is not None and event not in EVENTS:
             raise Problem(422, f"event is {event[:80]!r}: use one of {', '.join(EVENTS)}, or leave it out.")
         try:
-            alerting.silence(seconds, event, target, comment)
+            alerting.silence(seconds, event, target, comment, who_asks(request.scope))
         except TooMany:
             raise Problem(409, f"there are {SILENCES_MOST} silences already; end one first.") from None
         return answer()

@@ -135,6 +135,7 @@ def silence_json(silence: Silence) -> Json:
         "until_unix": silence.until_unix,
         "created_unix": silence.created_unix,
         "comment": silence.comment,
+        "made_by": silence.made_by,
     }
 
 

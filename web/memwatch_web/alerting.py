@@ -99,12 +99,14 @@ class Alerting:
     def silences(self) -> tuple[Silence, ...]:
         return in_force(self._monitor.silences, time.time())
 
-    def silence(self, seconds: float, event: str | None, target: str | None, comment: str) -> Silence:
+    def silence(
+        self, seconds: float, event: str | None, target: str | None, comment: str, made_by: str = ""
+    ) -> Silence:
         """Tell nobody of such alerts for so long. Raises TooMany."""
         now = time.time()
         if len(self.silences()) >= SILENCES_MOST:
             raise TooMany
-        made = Silence(f"sil_{secrets.token_hex(6)}", now + seconds, now, event, target, comment)
+        made = Silence(f"sil_{secrets.token_hex(6)}", now + seconds, now, event, target, comment, made_by)
         self._use_silences((*self.silences(), made))
         return made
 

@@ -13,14 +13,17 @@ from starlette.routing import Route
 
 from memwatch import __version__
 from memwatch.monitor import Monitor
-from memwatch_web import files, refusals, who
+from memwatch.snapshot import Snapshot
+from memwatch_web import files, refusals, silence_form, who
 from memwatch_web.alert_api import create_alert_router
 from memwatch_web.alerting import Alerting
 from memwatch_web.api import create_router, refuse_when_full
 from memwatch_web.fit_page import create_fit_page
 from memwatch_web.health import current, health_of, readiness_of, stalled_seconds
 from memwatch_web.hearing import create_router as create_hearing
+from memwatch_web.history_page import create_history_page
 from memwatch_web.inquiries import Inquiries
+from memwatch_web.listing import GROUPS, BadView, By, View, view_of
 from memwatch_web.once import OncePerTick
 from memwatch_web.options import FaceOptions
 from memwatch_web.pages import Pages
@@ -54,8 +57,10 @@ def create_app(
     app.include_router(create_hearing(monitor))
     app.include_router(create_planner(lambda: current(monitor)))
     app.include_router(create_alert_router(monitor, alerting))
+    app.include_router(silence_form.create_router(alerting))
     app.include_router(who.create_router(monitor, inquiries))
     app.include_router(create_fit_page(pages, lambda: current(monitor)))
+    app.include_router(create_history_page(monitor, pages))
     _add_health(app, monitor)
     _add_pages(app, monitor, pages, broker)
     _add_patterns(app, pages, options)
@@ -97,8 +102,10 @@ def _add_health(app: FastAPI, monitor: Monitor) -> None:
 
 def _add_pages(app: FastAPI, monitor: Monitor, pages: Pages, broker: Broker) -> None:
     for page in pages.names:
-        _add_page(app, monitor, pages, page)
-    streams = {page: OncePerTick(_fragment_event(pages, page)) for page in pages.names}
+        if page not in ("history", "processes"):  # they depend on the query as well
+            _add_page(app, monitor, pages, page)
+    _add_processes(app, monitor, pages)
+    streams = {stream: OncePerTick(_fragment_event(pages, stream)) for stream in pages.streams}
 
     @app.get("/live", include_in_schema=False)
     async def live(page: str = "overview") -> Response:
@@ -125,18 +132,49 @@ def _add_patterns(app: FastAPI, pages: Pages, options: Callable[[], FaceOptions]
 
 
 def _add_page(app: FastAPI, monitor: Monitor, pages: Pages, page: str) -> None:
-    face = OncePerTick(lambda snapshot: pages.page(page, snapshot))
+    shared = OncePerTick(lambda snapshot: pages.page(page, snapshot))
 
     async def show(request: Request) -> Response:
-        snapshot, stalled = current(monitor), stalled_seconds(monitor)
-        headers = {"vary": "accept-encoding"}
-        if stalled is not None:
-            return HTMLResponse(pages.page(page, snapshot, stalled), headers=headers)
-        if files.accepts_gzip(request):
-            return HTMLResponse(face.gzipped(snapshot), headers=headers | {"content-encoding": "gzip"})
-        return HTMLResponse(face.plain(snapshot), headers=headers)
+        return _page_answer(request, monitor, shared, lambda *now: pages.page(page, *now))
 
     app.add_api_route(pages.path(page), show, include_in_schema=False, name=page)
+
+
+def _add_processes(app: FastAPI, monitor: Monitor, pages: Pages) -> None:
+    """As somebody wants to see them; without a wish of one's own, the same bytes for everybody."""
+
+    def face(by: By) -> OncePerTick:
+        return OncePerTick(lambda snapshot: pages.page("processes", snapshot, None, View(by)))
+
+    shared = {by: face(by) for by in GROUPS}
+
+    @app.get(pages.path("processes"), include_in_schema=False)
+    async def processes(request: Request, by: str = "process", sort: str = "-footprint", q: str = "") -> Response:
+        try:
+            view = view_of(by, sort, q, current(monitor))
+        except BadView as error:
+            raise Problem(422, str(error)) from None
+        return _page_answer(
+            request,
+            monitor,
+            shared[view.by] if view.is_shared else None,
+            lambda snapshot, stalled: pages.page("processes", snapshot, stalled, view),
+        )
+
+
+def _page_answer(
+    request: Request,
+    monitor: Monitor,
+    shared: OncePerTick | None,
+    render: Callable[[Snapshot, float | None], bytes],
+) -> Response:
+    snapshot, stalled = current(monitor), stalled_seconds(monitor)
+    headers = {"vary": "accept-encoding"}
+    if shared is None or stalled is not None:
+        return HTMLResponse(render(snapshot, stalled), headers=headers)
+    if files.accepts_gzip(request):
+        return HTMLResponse(shared.gzipped(snapshot), headers=headers | {"content-encoding": "gzip"})
+    return HTMLResponse(shared.plain(snapshot), headers=headers)
 
 
 def _fragment_event(pages: Pages, page: str) -> Callable[[Any], bytes]:

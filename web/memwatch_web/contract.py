@@ -319,6 +319,7 @@ class Silence(Answer):
     until_unix: float
     created_unix: float
     comment: str
+    made_by: str = Field(description="A user, or from where it came.")
 
 
 class Receiver(Answer):

@@ -225,7 +225,7 @@ ALERTS = (
 )
 SILENCES = (
     Silence("sil_all", UNIX + 3600, UNIX),
-    Silence("sil_one", UNIX + 86_400, UNIX, "pressure.critical", "ram", "a training run that may fill it"),
+    Silence("sil_one", UNIX + 86_400, UNIX, "pressure.critical", "ram", "a training run that may fill it", "ada"),
 )
 
 

@@ -11,7 +11,7 @@ from email.utils import formatdate
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from memwatch_web.auth import Bearer, Passwords, TooMany, is_token, parse_authorization
+from memwatch_web.auth import Basic, Bearer, Passwords, TooMany, is_token, parse_authorization
 from memwatch_web.options import FaceOptions
 from memwatch_web.problems import problem_response
 from memwatch_web.stream import HEAD_ONLY
@@ -33,6 +33,8 @@ SECURITY_HEADERS = (
 # In a scope: which process of this machine asks, over a socket file. The kernel says it, and the file's mode has
 # decided who may.
 PEER = "memwatch.peer"
+# In a scope: what whoever asks has shown of himself, in words.
+WHO = "memwatch.who"
 # What a load balancer or an orchestrator asks; they hold no passwords, and learn no figures there.
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 
@@ -121,6 +123,7 @@ class Gate:
         except TooMany:
             return problem_response(503, "too many passwords are being tried; try again.", {"retry-after": "5"})
         if known:
+            scope[WHO] = shown.user if isinstance(shown, Basic) else "a holder of the token"
             return None
         words = "what was shown is not right" if fields else "nobody has said who asks"
         sentence = (
@@ -152,6 +155,15 @@ class Gate:
         return problem_response(
             400, f"Host {name!r} is not a name of this machine. To allow it, add it to hosts under [web]."
         )
+
+
+def who_asks(scope: Scope) -> str:
+    """For people: a user's name where one was shown, else from where it comes."""
+    peer = scope.get(PEER)
+    if peer is not None:
+        return f"user {peer.uid} of this machine"
+    elsewhere = "a holder of a certificate"
+    return str(scope.get(WHO) or ("this machine" if is_from_here(scope.get("client")) else elsewhere))
 
 
 def is_from_here(client: Sequence[object] | None) -> bool:

@@ -70,7 +70,7 @@ def create_router(monitor: Monitor) -> APIRouter:
     async def marks(said: MarkSaid) -> Response:
         """A mark among the events, of kind `mark`. The newest 500 are kept, and they displace no other event."""
         who = "" if said.pid is None else f" (process {said.pid})"
-        event = monitor.events.mark(time.time(), printable(said.text) + who)
+        event = monitor.events.mark(monitor.moment().wall, printable(said.text) + who)
         return Response(to_bytes({"seq": event.seq}), media_type="application/json")
 
     @router.post("/reports")

@@ -8,29 +8,11 @@ from dataclasses import dataclass
 from memwatch.growth import Grown, Growth
 from memwatch.leaks import Suspect
 from memwatch.model import Bytes
-from memwatch.owners import OwnerKind, Total, totals_of
 from memwatch.remainder import HELD_BY_PROCESSES, causes_of, rest_of
 from memwatch.snapshot import Snapshot
 
-HEADINGS: Mapping[OwnerKind, str] = {
-    "container": "Containers",
-    "pod": "Kubernetes pods",
-    "job": "Slurm jobs",
-    "unit": "systemd units",
-    "user": "Users",
-}
 GROWTH_SECONDS = 600.0
-MOST_GROWN, MOST_OWNERS = 10, 20
-
-
-@dataclass(frozen=True, slots=True)
-class Owned:
-    """The owners of one kind, largest first, with the word that stands above them."""
-
-    kind: OwnerKind
-    heading: str
-    totals: tuple[Total, ...]
-    has_figures: bool
+MOST_GROWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +38,6 @@ class Rest:
 class Who:
     """Who holds memory, beyond the single process."""
 
-    owned: tuple[Owned, ...]
     risen: tuple[Risen, ...]
     suspects: tuple[Suspect, ...]
     rests: tuple[Rest, ...]
@@ -66,7 +47,6 @@ def who_of(snapshot: Snapshot, growth: Growth) -> Who:
     start = growth.boottime - GROWTH_SECONDS
     grown = [one for one in growth.since(start, snapshot.unix - GROWTH_SECONDS) if one.grown_bytes > 0]
     return Who(
-        tuple(owned for kind in HEADINGS if (owned := _owned(snapshot, kind)).totals),
         tuple(Risen(one, growth.of(one.process)) for one in grown[:MOST_GROWN]),
         tuple(growth.suspects()),
         tuple(_rests(snapshot)),
@@ -79,9 +59,3 @@ def _rests(snapshot: Snapshot) -> Iterator[Rest]:
     for share in snapshot.shares:
         if share.kind in HELD_BY_PROCESSES:
             yield Rest(share.id, snapshot.relation(share), share.used_bytes, rest_of(share, snapshot))
-
-
-def _owned(snapshot: Snapshot, kind: OwnerKind) -> Owned:
-    totals = totals_of(snapshot.owners, snapshot.processes, kind)
-    figures = any(total.cgroup_bytes is not None for total in totals)
-    return Owned(kind, HEADINGS[kind], tuple(totals[:MOST_OWNERS]), figures)

@@ -74,6 +74,8 @@ def with_answers(schema: Json) -> Json:
         body = {"type": "array", "items": reference} if many else reference
         for answer in _answers_of(schema, path):
             answer["content"] = {"application/json": {"schema": body}}
+    csv = _text("", "text/csv")["content"]
+    _answers_of(schema, "/api/v1/history")[0]["content"].update(csv)
     _answers_of(schema, "/api/v1/stream")[0].update(_text(STREAM_TEXT, "text/event-stream"))
     operation = {"tags": ["memory"], "summary": "Metrics", "operationId": "metrics"}
     schema["paths"]["/metrics"] = {"get": {**operation, "responses": {"200": _text(METRICS_TEXT, "text/plain")}}}

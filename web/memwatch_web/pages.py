@@ -10,8 +10,10 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from memwatch import __version__
+from memwatch.conditions import EVENTS
 from memwatch.events import Event
 from memwatch.growth import Growth
+from memwatch.history import History
 from memwatch.model import Absent
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Snapshot
@@ -20,15 +22,26 @@ from memwatch.store.keeper import Keeper
 from memwatch_web import wording
 from memwatch_web.alert_view import AlertView
 from memwatch_web.bars import bars_of
+from memwatch_web.changes import WINDOW_SECONDS, Changes, changes_of
 from memwatch_web.devices import entries_of
 from memwatch_web.glance import by_footprint, cuda_free_of, has_figures, latest_of, room_of, worst_of
+from memwatch_web.history_view import Refused, View
 from memwatch_web.holders import who_of
 from memwatch_web.last_words import picture_of
+from memwatch_web.listing import GROUPS, listing_of
+from memwatch_web.listing import View as ListView
 
 TEMPLATES = Path(__file__).parent / "templates"
-PATHS = {"overview": "/", "processes": "/processes", "devices": "/devices", "alerts": "/alerts", "about": "/about"}
+PATHS = {
+    "overview": "/",
+    "history": "/history",
+    "processes": "/processes",
+    "devices": "/devices",
+    "alerts": "/alerts",
+    "about": "/about",
+}
 # Where the bar of every page leads.
-LINKS = {name: PATHS[name] for name in ("overview", "processes", "devices")}
+LINKS = {name: PATHS[name] for name in ("overview", "history", "processes", "devices")}
 LINKS |= {"fit": "/fit", "alerts": "/alerts", "about": "/about"}
 # Files of macros, by whose names the pages call them. The first is used by the others.
 PARTS = ("parts", "pool_parts", "holder_parts", "device_parts", "alert_parts")
@@ -48,7 +61,9 @@ WORDS = (
     "exact",
     "fact",
     "fault",
+    "figure",
     "glued",
+    "moment",
     "printable",
     "ratio",
     "reasons",
@@ -62,10 +77,14 @@ TOLD_SECONDS = 86_400.0
 
 
 class Pages:
-    """Renders the pages by name. `rules` and `events` (newest first) are asked at each rendering. `growth` is what
-    the monitor remembers of processes."""
+    """Renders the pages by name; the list of processes grouped by something has the name of that behind it as well.
+
+    `rules` and `events` (newest first) are asked at each rendering. `growth` is what the monitor remembers of
+    processes.
+    """
 
     names = tuple(PATHS)
+    streams = (*names, *(f"processes-{group}" for group in GROUPS[1:]))
 
     def __init__(
         self,
@@ -74,9 +93,10 @@ class Pages:
         growth: Growth | None = None,
         events: Callable[[], Sequence[Event]] = tuple,
         alerting: Callable[[], AlertView] = AlertView,
+        history: Callable[[], History | None] = lambda: None,
     ) -> None:
         self._rules, self._events, self._alerting = rules, events, alerting
-        self._keeper = keeper
+        self._keeper, self._history = keeper, history
         self._growth = growth or Growth()
         self._cpu = CpuShare()
         self._environment = create_environment()
@@ -86,16 +106,26 @@ class Pages:
         """Where a page is served."""
         return PATHS[name]
 
-    def page(self, name: str, snapshot: Snapshot, stalled_seconds: float | None = None) -> bytes:
-        """The whole page. `stalled_seconds`: how old the snapshot is, where that is too old to look alive."""
-        context = self._context(name, snapshot) | {"stalled_seconds": stalled_seconds}
+    def page(
+        self, name: str, snapshot: Snapshot, stalled_seconds: float | None = None, view: ListView | None = None
+    ) -> bytes:
+        """The whole page. `stalled_seconds`: how old the snapshot is, where that is too old to look alive. `view`:
+        of the list of processes."""
+        context = self._context(name, snapshot, view) | {"stalled_seconds": stalled_seconds}
         return self._templates[name].render(context).encode()
 
-    def fragment(self, name: str, snapshot: Snapshot) -> bytes:
+    def fragment(self, stream: str, snapshot: Snapshot) -> bytes:
         """The part of the page that changes, byte for byte as it stands in the page."""
+        name, _, group = stream.partition("-")
         template = self._templates[name]
-        context = template.new_context(self._context(name, snapshot))
+        view = next((ListView(by) for by in GROUPS if by == group), None)
+        context = template.new_context(self._context(name, snapshot, view))
         return "".join(template.blocks["live"](context)).encode()
+
+    def history(self, snapshot: Snapshot, past: View | Refused, stalled_seconds: float | None = None) -> bytes:
+        """A window of the past, or why there is none."""
+        context = self._context("history", snapshot) | {"stalled_seconds": stalled_seconds, "past": past}
+        return self._templates["history"].render(context).encode()
 
     def docs(self, simulated: bool = False) -> bytes:
         """The description of the API, to read and to try."""
@@ -141,19 +171,21 @@ class Pages:
                 bare=exhibits.bare(exhibits.nested()),
                 exhibits=exhibits,
                 entries_of=entries_of,
-                owned=who_of(exhibits.nested(), Growth()).owned,
+                listings=[listing_of(exhibits.nested(), Growth(), ListView(by)) for by in ("process", "unit")],
                 absences=tuple(Absent),
                 silence_spans=SILENCE_SPANS,
             )
             .encode()
         )
 
-    def _context(self, name: str, snapshot: Snapshot) -> dict[str, Any]:
+    def _context(self, name: str, snapshot: Snapshot, view: ListView | None = None) -> dict[str, Any]:
+        view = view or ListView()
         rules, keeper = self._rules(), self._keeper()
         words = keeper.last_words if keeper else None
         pressure = {verdict.target: verdict for verdict in snapshot.pressure}
         return {
             "page": name,
+            "stream": name if view.by == "process" else f"{name}-{view.by}",
             "snapshot": snapshot,
             "simulated": snapshot.simulated,
             "pressure": pressure,
@@ -163,16 +195,24 @@ class Pages:
             "places": sorted({place for process in snapshot.processes for place in process.device_bytes}),
             "processes": by_footprint(snapshot)[: TOP_PROCESSES if name == "overview" else None],
             "who": who_of(snapshot, self._growth) if name == "processes" else None,
+            "listing": listing_of(snapshot, self._growth, view) if name == "processes" else None,
             "cpu": self._cpu.of(snapshot),
             "files": keeper.status() if keeper else None,
             "words": words if words and snapshot.unix - words.unix < TOLD_SECONDS else None,
+            "changes": self._changes(snapshot) if name == "overview" else None,
             "room": room_of(snapshot),
             "cuda_free": cuda_free_of(snapshot),
             "events": self._events(),
             "entries": entries_of(snapshot) if name == "devices" else (),
             "alerting": self._alerting() if name == "alerts" else None,
             "silence_spans": SILENCE_SPANS,
+            "targets": {**snapshot.labels, **{device.id: device.name for device in snapshot.devices}},
+            "past": None,
         }
+
+    def _changes(self, snapshot: Snapshot) -> Changes | None:
+        start = self._growth.boottime - WINDOW_SECONDS
+        return changes_of(snapshot, self._history(), self._growth.since(start, snapshot.unix - WINDOW_SECONDS))
 
 
 class CpuShare:
@@ -214,6 +254,9 @@ def create_environment() -> Environment:
         "verdict": wording.verdict,
         "waited": wording.waited,
         "count": wording.count,
+        "rule_names": EVENTS,
+        "whole_minutes": lambda seconds: seconds if seconds < 60 else seconds // 60 * 60,
+        "group_nouns": wording.GROUP_WORDS,
         "why_absent": wording.ABSENT_SENTENCES,
         "absent_word": wording.ABSENT_WORDS,
     }

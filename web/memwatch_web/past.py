@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
@@ -16,6 +16,7 @@ from memwatch.series import unit_of
 from memwatch.ticks import KeptTick, unpacked
 from memwatch_web import as_json
 from memwatch_web.as_json import JSON_TYPE, answer_bytes
+from memwatch_web.history_csv import csv_of, file_name_of
 from memwatch_web.problems import Problem
 
 MOST_SERIES = 20
@@ -38,17 +39,24 @@ def _add_history(router: APIRouter, monitor: Monitor) -> None:
         from_: Annotated[str | None, Query(alias="from", description="Unix seconds or RFC 3339.")] = None,
         to: Annotated[str | None, Query(description="Unix seconds or RFC 3339; now by default.")] = None,
         points: Annotated[int, Query(ge=1, le=MOST_POINTS)] = 300,
+        format_: Annotated[Literal["json", "csv"], Query(alias="format")] = "json",
     ) -> Response:
-        """The past, gathered into at most `points` buckets with least, mean and greatest value."""
+        """The past, gathered into at most `points` buckets with least, mean and greatest value.
+
+        As CSV it is a file with a row a bucket, three columns a series, and empty cells in gaps.
+        """
         names = names_of(series, monitor.history.names())
         start, end = span(monitor, from_, to, monitor.rules.history_seconds)
-        answer = {
-            "from": start,
-            "to": end,
-            "points": points,
-            "series": [series_json(monitor, name, start, end, points) for name in names],
-        }
+        found = [series_json(monitor, name, start, end, points) for name in names]
+        if format_ == "csv":
+            return _csv_file(found, file_name_of(monitor.identity.host, start, end))
+        answer = {"from": start, "to": end, "points": points, "series": found}
         return Response(answer_bytes(answer, monitor.simulated), media_type=JSON_TYPE)
+
+
+def _csv_file(series: list[dict[str, Any]], name: str) -> Response:
+    headers = {"content-disposition": f'attachment; filename="{name}.csv"'}
+    return Response(csv_of(series), media_type="text/csv; charset=utf-8; header=present", headers=headers)
 
 
 def _add_ticks(router: APIRouter, monitor: Monitor) -> None:

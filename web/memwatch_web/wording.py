@@ -65,6 +65,14 @@ ARCHITECTURE_WORDS = {
     "cpu_only": "CPU only",
     "unknown": "architecture unknown",
 }
+GROUP_WORDS = {
+    "process": "Processes",
+    "container": "Containers",
+    "pod": "Kubernetes pods",
+    "job": "Slurm jobs",
+    "unit": "systemd units",
+    "user": "Users",
+}
 API_WORDS = {"cuda": "CUDA", "rocm": "ROCm"}
 FACT_WORDS = {
     "cuda": "CUDA",
@@ -164,6 +172,20 @@ def clock(unix: float) -> str:
 def timestamp(unix: float) -> str:
     """The same instant for machines: "2026-11-21T10:22:33Z"."""
     return datetime.fromtimestamp(unix, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def moment(unix: float) -> str:
+    """An instant that need not be of today: "2026-11-21 10:22:33 UTC"."""
+    return datetime.fromtimestamp(unix, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def figure(value: float, unit: str) -> str:
+    """A figure of a series in its unit."""
+    if unit == "bytes":
+        return units.size(int(value))
+    if unit == "ratio":
+        return ratio(value)
+    return units.duration(value) if unit == "seconds" else f"{value:,.4g}"
 
 
 def reasons(pressure: Pressure) -> str:

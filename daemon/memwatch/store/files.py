@@ -116,9 +116,12 @@ class Files:
         except OSError as error:
             self._fail(error)
         else:
-            if self._complaint:
-                log.warning("history is written to %s again", self._folder)
-            self._complaint = ""
+            self._work_again()
+
+    def _work_again(self) -> None:
+        if self._complaint:
+            log.warning("history is written to %s again", self._folder)
+        self._complaint = ""
 
     def _fail(self, error: OSError) -> None:
         self._errors += 1
@@ -148,3 +151,10 @@ class Files:
             self.shelf.rings[name].sync()
         except OSError as error:
             self._fail(error)
+        else:
+            # A disk that fails now and then would be praised as often, were it believed at once.
+            if self._complaint and time.monotonic() >= self._retry_at and self._all_ready():
+                self._work_again()
+
+    def _all_ready(self) -> bool:
+        return all(ring.ready for ring in self.shelf.rings.values())

@@ -17,6 +17,8 @@ from pathlib import Path
 
 BLOCK = 4096
 MAGIC = b"MWR1"
+# What every version's begins with; the rest is the version.
+FAMILY = b"MWR"
 # Magic, kind, run, length, blocks of the file, sequence, boot time, wall time, boot id; and the CRC-32 of all this
 # and the payload.
 HEAD = struct.Struct("<4sBxxxIIIQdd16s")
@@ -64,7 +66,7 @@ class Contents:
 
 
 class Unusable(OSError):
-    """There is something at a ring's path that is no file of ours and must not be written to."""
+    """There is something at a ring's path that is no file of this version and must not be written to."""
 
 
 class Ring:
@@ -79,12 +81,15 @@ class Ring:
         self._fd = _opened(path)
 
     def read(self) -> Contents:
-        """Everything that is whole."""
+        """Everything that is whole. Raises Unusable where all of it is another version's."""
         size = os.fstat(self._fd).st_size
         found = list(_found_in(self._fd, -(-size // BLOCK)))
         whole = sorted((one for one in found if one.record), key=lambda one: one.seq)
         if whole:
             self._seq, self._at = whole[-1].seq, whole[-1].end
+        elif any(one.data.startswith(FAMILY) and not one.data.startswith(MAGIC) for one in found):
+            self.close()
+            raise Unusable(errno.EINVAL, "was written by another version of memwatchd", str(self.path))
         return _judged(found, whole, size)
 
     @property

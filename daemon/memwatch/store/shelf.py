@@ -51,8 +51,8 @@ def open_shelf(folder: Path, size_bytes: int, unix: float) -> Shelf:
     for name, part in PARTS.items():
         path = folder / f"{name}.ring"
         try:
-            shelf.rings[name] = ring = _open_ring(shelf, path, size_bytes * part // WHOLE, when)
-            shelf.contents[name] = contents = ring.read()
+            ring, contents = _open_ring(shelf, path, size_bytes * part // WHOLE, when)
+            shelf.rings[name], shelf.contents[name] = ring, contents
             if contents.lost:
                 shelf.damaged.add(name)
                 _set_aside(shelf, path, contents, when)
@@ -72,16 +72,19 @@ def prepare(shelf: Shelf, stamp: Stamp) -> None:
                 shelf.damaged.remove(name)
 
 
-def _open_ring(shelf: Shelf, path: Path, size_bytes: int, when: str) -> Ring:
+def _open_ring(shelf: Shelf, path: Path, size_bytes: int, when: str) -> tuple[Ring, Contents]:
     try:
-        return Ring(path, size_bytes)
+        ring = Ring(path, size_bytes)
+        return ring, ring.read()
     except Unusable as error:
         aside = path.with_name(f"{path.name}.damaged-{when}")
         os.rename(path, aside)
         shelf.lost += 1
         shelf.aside.append(aside.name)
         shelf.complaints.append(f"{path} {error.strerror}: it was set aside as {aside.name}")
-        return Ring(path, size_bytes)
+        _forget_old(path)
+        ring = Ring(path, size_bytes)
+        return ring, ring.read()
 
 
 def _set_aside(shelf: Shelf, path: Path, contents: Contents, when: str) -> None:

@@ -29,7 +29,9 @@
   }
 
   function sayLevel(before, after) {
-    if (before.level !== after.level) announcement.textContent = after.verdict;
+    if (before.level === after.level) return;
+    announcement.textContent = after.verdict;
+    document.dispatchEvent(new CustomEvent("memwatch:level", { detail: after }));
   }
 
   function showTitle() {

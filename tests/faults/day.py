@@ -1,0 +1,172 @@
+"""A day of 86,400 ticks in a minute or two: the daemon's own parts on a clock that we move.
+
+PYTHONPATH=tests python tests/faults/day.py FOLDER URL [HOURS]
+
+The machine is a folder whose memory fills up twice an hour, whose GPU is loaded and unloaded and whose processes
+come and go; the settings are read again a hundred times. Sources with a thread of their own are asked on the tick,
+so that the day is the same each time. The disk, SQLite and the receiver at URL are real. A JSON line an hour.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from daemon_process import descriptors
+from fakes import FakeClock
+from machine_folders import FOLDER
+from memwatch.collector import Roots
+from memwatch.collectors import enlist
+from memwatch.monitor import Monitor
+from memwatch.reports import Reports
+from memwatch.sampler import Gatherer, Sampler
+from memwatch.store.keeper import Keeper
+from memwatch_web.as_json import snapshot_json, to_bytes
+from memwatch_web.metrics import Exporter, negotiated
+from memwatchd import wiring
+from memwatchd.daemon import Daemon
+from memwatchd.settings.sources import load
+from soak import Reading, figure_in
+from webhook_sample import SECRET
+
+HOUR, RELOADS = 3600, 100
+FULL_EVERY, FULL_FROM, FULL_UNTIL = 1800, 600, 900
+SETTINGS = """
+[sampling]
+procfs = "{folder}/proc"
+sysfs = "{folder}/sys"
+rootfs = "{folder}/root"
+[state]
+dir = "{folder}/state"
+[history]
+coarse_length = "12h"
+disk_size = "8MiB"
+[processes]
+metrics = true
+top = {top}
+[collectors]
+nvml.enabled = false
+amdsmi.enabled = false
+amd_cli.enabled = false
+tegra.enabled = false
+nvmap.enabled = false
+tegrastats.enabled = false
+containers.enabled = false
+[[alerts.webhooks]]
+name = "site"
+url = "{url}"
+secret = "{secret}"
+"""
+
+
+class Day(Daemon):
+    """The daemon, but for its clock, its threads of sources and its web server."""
+
+    clock: FakeClock
+
+    def _of_machine(self, roots: Roots) -> tuple[Monitor, Gatherer]:
+        self.clock = FakeClock()
+        listed = enlist(roots, wiring.collector_options_of(self.settings))
+        sampler = Sampler([replace(entry, may_block=False) for entry in listed], self.clock)
+        rules, identity = wiring.rules_of(self.settings), wiring.identity_of(roots)
+        return Monitor(sampler, self.clock, rules, identity, reports=Reports(roots.procfs)), sampler
+
+    def first_tick(self) -> None:
+        assert self.state.folder is not None
+        size, boot = self.settings.history.disk_size, self.monitor.identity.boot_id
+        self.monitor.keep_on_disk(Keeper(self.state.folder, size, self.clock, boot, flush_seconds=0.05))
+        self.monitor.tick()
+
+
+class Machine:
+    """The folder, and what happens in it at each second of the day."""
+
+    def __init__(self, folder: Path) -> None:
+        shutil.copytree(FOLDER / "rx-7900-xtx", folder, symlinks=True, dirs_exist_ok=True)
+        self._meminfo = folder / "proc/meminfo"
+        self._text = self._meminfo.read_text()
+        self._vram = next(folder.glob("sys/devices/**/mem_info_vram_used"))
+        self._processes = [folder / "proc" / pid for pid in ("5230", "4821")]
+        self._next_pid = 10_000
+
+    def live(self, second: int) -> None:
+        if second % 10 == 0:
+            full = FULL_FROM <= second % FULL_EVERY < FULL_UNTIL
+            available = 1_000_000 + second % 7 * 1000 if full else 40_000_000 + second % 3600 * 1000
+            text = re.sub(r"(MemAvailable: )[ 0-9]+", rf"\g<1>{available:>12} ", self._text)
+            self._write(self._meminfo, text)
+            self._write(self._vram, f"{(second % 1200) * 15 << 20:<20}\n")
+        if second % 30 == 0:
+            moved = self._processes.pop(0)
+            self._next_pid += 1
+            self._processes.append(moved.rename(moved.with_name(str(self._next_pid))))
+
+    def _write(self, file: Path, text: str) -> None:
+        """In place and as long as before: files of the kernel are kept open."""
+        with file.open("r+b", buffering=0) as opened:
+            opened.write(text.encode())
+
+
+def read(ticks: int, began: float) -> Reading:
+    rss, anonymous, threads = (figure_in(os.getpid(), name) for name in ("VmRSS", "RssAnon", "Threads"))
+    count = descriptors(os.getpid())
+    return Reading(time.monotonic() - began, ticks, rss << 10, anonymous << 10, count, threads)
+
+
+def wait_until_told(daemon: Day) -> None:
+    """A clock that runs a thousand times too fast must not outrun the network."""
+    until = time.monotonic() + 20
+    while daemon.alerting.receivers[0].pending():
+        assert time.monotonic() < until, "a message does not leave"
+        time.sleep(0.001)
+
+
+def run(folder: Path, url: str, hours: int) -> None:
+    machine, file = Machine(folder), folder / "settings.toml"
+
+    def write_settings(number: int) -> None:
+        file.write_text(SETTINGS.format(folder=folder, url=url, secret=SECRET, top=10 + number % 2))
+        file.chmod(0o600)
+
+    write_settings(0)
+    daemon = Day(load({"config": str(file)}, {}), lambda: load({"config": str(file)}, {}))
+    exporter = Exporter(
+        "0", lambda: daemon.monitor.watches, daemon.alerting.receivers, lambda: 10,
+        daemon.alerting.outbox_figures, daemon.monitor.files_status,
+    )  # fmt: skip
+    encode, _ = negotiated("")
+    daemon.start()
+    daemon.first_tick()
+    began = time.monotonic()
+    for second in range(1, hours * HOUR + 1):
+        machine.live(second)
+        daemon.clock.now += 1.0
+        snapshot = daemon.monitor.tick()
+        wait_until_told(daemon)
+        if second % 15 == 0:
+            exporter.render(snapshot, encode)
+        if second % 60 == 0:
+            to_bytes(snapshot_json(snapshot))
+        if second % (24 * HOUR // RELOADS) == 0:
+            write_settings(second)
+            daemon.reload()
+        if second % HOUR == 0:
+            report(daemon, read(second, began), folder)
+    daemon.stop()
+
+
+def report(daemon: Day, reading: Reading, folder: Path) -> None:
+    size = sum(file.stat().st_size for file in (folder / "state").glob("*.ring"))
+    full = [len(tier) for tier in daemon.monitor.history.tiers]
+    states = sorted({one.state for one in daemon.monitor.latest.collectors}) if daemon.monitor.latest else []
+    print(json.dumps({**asdict(reading), "disk_bytes": size, "rows": full, "states": states}), flush=True)
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 24)

@@ -1,0 +1,331 @@
+"""Every fault that memwatchd must survive: what is injected, what is expected, and which tests show it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# What needs a systemd or a kernel of its own is shown by `make test-system`, the rest by `make faults`.
+SYSTEM = "tests/system/"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`tests` are node ids without parameters; those of tests/system/vm.py end in the word that it prints."""
+
+    number: int
+    injected: str
+    expected: str
+    tests: tuple[str, ...]
+
+    @property
+    def of_system(self) -> tuple[str, ...]:
+        return tuple(test for test in self.tests if test.startswith(SYSTEM))
+
+    @property
+    def of_suite(self) -> tuple[str, ...]:
+        return tuple(test for test in self.tests if not test.startswith(SYSTEM))
+
+
+def case(number: int, injected: str, expected: str, *tests: str) -> Case:
+    """A case with its tests as `module::name`, where modules are below tests/."""
+    return Case(number, injected, expected, tuple(f"tests/{test.replace('::', '.py::test_')}" for test in tests))
+
+
+CASES = (
+    case(
+        1,
+        "kill -9 at random, again and again, while history and messages are written",
+        "starts every time; one tick lost at most, no acknowledged message, no id with two bodies",
+        "faults/test_fault_kills::kills_at_random_while_alerts_come_and_go",
+        "test_store::two_hundred_kills_cost_one_tick_at_most",
+        "test_outbox_killed::a_hundred_kills_lose_nothing",
+        "test_store_daemon::killed_under_critical_pressure_it_shows_the_last_tick_anybody_saw",
+        "test_alerting::alert_outlives_its_daemon",
+    ),
+    case(
+        2,
+        "a state folder of 64 KiB in all",
+        "samples and alerts go on; errors are counted; written again within a minute of there being room",
+        "faults/test_fault_disks::a_disk_in_trouble_stops_no_sample_and_no_alert_and_is_used_again",
+        "test_store::a_disk_that_is_full_stops_nothing_and_is_used_when_there_is_room",
+        "test_outbox::full_disk_stops_no_message_and_is_written_to_again",
+    ),
+    case(
+        3,
+        "ENOSPC and EIO from write and fsync, by a library between the daemon and libc",
+        "as 2; no partial block is believed",
+        "faults/test_fault_disks::a_disk_in_trouble_stops_no_sample_and_no_alert_and_is_used_again",
+        "test_store_ring::a_torn_record_at_the_end_is_told",
+        "test_outbox::disk_that_hangs_holds_no_message_up",
+    ),
+    case(
+        4,
+        "state files halved, emptied, zeroed, replaced by a folder, by a link to somebody's file",
+        "set aside or refused and counted; a fresh start; the file behind the link untouched",
+        "faults/test_fault_state::every_file_spoilt_at_once",
+        "test_store::whatever_happened_to_a_file_it_starts_and_keeps_the_rest",
+        "test_outbox::damaged_file_is_set_aside",
+    ),
+    case(
+        5,
+        "one bit flipped at each of 1,000 places, through starts of the daemon and through each reader",
+        "that record is gone, and no wrong figure is ever shown",
+        "faults/test_fault_state::a_thousand_flipped_bits",
+        "test_store_ring::a_flipped_bit_costs_its_own_record_and_shows_no_wrong_figure",
+        "test_outbox::no_flipped_bit_is_believed",
+    ),
+    case(
+        6,
+        "state of a newer version",
+        "kept whole under another name, not overwritten",
+        "faults/test_fault_state::state_of_a_newer_version_is_kept_as_it_was",
+        "test_outbox::file_of_a_newer_version_is_not_touched",
+    ),
+    case(
+        7,
+        "a state folder that is read-only, missing, somebody else's, no folder at all",
+        "runs in memory and says so; never refuses to start",
+        "test_state::daemon_starts_whatever_the_folder_is",
+        "test_state::what_cannot_be_a_state_folder_is_said",
+        "test_store::a_read_only_disk_is_read",
+        "test_outbox::folder_that_cannot_be_written_costs_the_disk_only",
+    ),
+    case(
+        8,
+        "wall clock two days forward, an hour back, to 1970, while an alert fires",
+        "no resolve, no forecast; history stays in order; messages have the times of the clock",
+        "faults/test_fault_clocks::a_clock_that_is_set_ends_no_alert_and_moves_no_history",
+        "test_store::a_reboot_and_a_wrong_clock_reorder_nothing",
+        "test_webhook_post::clock_that_jumps_delays_no_attempt",
+        "test_alertstate::wall_clock_and_suspend_change_nothing",
+    ),
+    case(
+        9,
+        "an hour of suspend: boot time goes on, monotonic time does not",
+        "a gap, no forecast from a slope across it, the watchdog is fed",
+        "faults/test_fault_clocks::an_hour_of_sleep_is_a_gap_and_no_trend",
+        "test_pressure_monitor::no_forecast_crosses_a_suspend",
+    ),
+    case(
+        11,
+        "a webhook's receiver that accepts and never answers",
+        "given up after 15 s; another receiver told within 2 s; no tick late",
+        "test_alerting::dead_receiver_delays_no_other",
+        "test_delivery::silent_receiver_delays_nobody_else",
+    ),
+    case(
+        12,
+        "a receiver that answers 500, then 200",
+        "tried again by the schedule, same id and bytes, new signature, delivered once, nothing pending",
+        "test_delivery::retries_keep_id_and_body_and_change_the_timestamp",
+        "test_delivery::schedule_lasts_a_day",
+        "test_alerting::a_critical_machine_tells_and_a_recovered_one_tells_again",
+        "test_webhook_post::receiver_that_comes_and_goes_hears_everything_once",
+    ),
+    case(
+        13,
+        "redirects to a metadata service and to a file",
+        "not followed, counted as failed",
+        "test_webhook_post::redirect_is_a_failure_and_not_followed",
+        "test_webhook_post::forbidden_addresses_are_known_in_every_disguise",
+    ),
+    case(
+        14,
+        "a receiver's certificate that is expired, of another host, self-signed; plain text behind https",
+        "failed with the reason, no way back to http, no secret in the log",
+        "test_webhook_post::expired_certificate_is_refused",
+        "test_webhook_post::trusted_certificate_is_accepted_for_its_name_only",
+        "test_webhook_post::self_signed_certificate_is_refused",
+        "test_webhook_post::plain_text_behind_https_is_refused",
+        "test_delivery::log_never_shows_secret_path_or_query",
+    ),
+    case(
+        15,
+        "a name that is not resolved; a name server that hangs",
+        "holds up its own receiver only; delivered afterwards; what came and went meanwhile is not told",
+        "test_webhook_post::name_server_that_hangs_holds_up_its_own_receiver_only",
+        "test_webhook_post::failure_to_connect_says_why",
+        "test_delivery::firing_nobody_heard_of_goes_with_its_resolve",
+    ),
+    case(
+        16,
+        "a restart with fifty messages waiting",
+        "all arrive, in order, once, under their ids",
+        "test_outbox::fifty_that_waited_arrive_after_a_restart_in_their_order",
+    ),
+    case(
+        17,
+        "410; 429 with Retry-After; an answer of 2 GB",
+        "disabled, and shown; not before the time asked for; 64 KiB are read",
+        "test_alerting::receiver_that_is_gone_is_shown_as_disabled",
+        "test_delivery::retry_after_is_honoured",
+        "test_webhook_post::endless_answer_is_not_read_to_its_end",
+    ),
+    case(
+        18,
+        "use that swings between 78 and 82 % for ten minutes",
+        "one change of level, two messages at most",
+        "test_pressure_monitor::ten_minutes_of_sawtooth_are_one_change_of_level",
+        "test_alerting::use_that_flaps_around_a_line_is_one_alert_at_most",
+    ),
+    case(
+        19,
+        "1,000 clients that want the stream",
+        "those beyond the limit get 503; scrapes within 100 ms; below 128 MiB; descriptors back in 30 s",
+        "test_hostile_clients::a_thousand_listeners_leave_room_for_scrapes",
+    ),
+    case(
+        20,
+        "clients that never read",
+        "bounded, let go, others unaffected",
+        "test_stream::a_listener_that_never_reads_delays_nobody",
+        "test_hostile_clients::clients_that_never_read_do_not_make_it_grow",
+        "test_receiving::an_answer_that_is_not_taken_is_given_up",
+    ),
+    case(
+        21,
+        "200 connections that are silent, stop half-way, or drip",
+        "closed within 10 s; health is answered throughout",
+        "test_hostile_clients::slow_senders_are_gone_after_ten_seconds_and_disturb_nobody",
+        "test_hostile_clients::a_flood_beyond_the_descriptors_keeps_nobody_out",
+        "test_hostile_clients::without_a_free_descriptor_it_waits_and_recovers",
+    ),
+    case(
+        22,
+        "SIGTERM with fifty streams open",
+        "out within 5 s, code 0, each stream ends cleanly, the state is written",
+        "test_daemon::sigterm_ends_it_within_five_seconds_with_streams_open",
+        "test_store_daemon::last_words_are_as_documented_and_gone_after_a_clean_stop",
+        "test_hostile_clients::clients_that_never_read_do_not_delay_the_end",
+    ),
+    case(
+        23,
+        "parameters that are negative, endless, NaN, 70 kB, repeated, no text",
+        "422 or 400 with a sentence, at once, never 500; answers bounded",
+        "test_api::a_bad_parameter_gets_a_sentence_that_names_it",
+        "test_api::rubbish_in_a_query_is_never_an_error_of_ours",
+        "test_hostile_clients::a_hostile_request_gets_its_answer_at_once",
+    ),
+    case(
+        24,
+        "paths that climb, are escaped, hold NUL; ranges in 10,000 parts; random bytes",
+        "404 or 400, at once",
+        "test_hostile_clients::a_hostile_request_gets_its_answer_at_once",
+        "test_hostile_clients::random_bytes_are_refused_or_waited_for",
+        "test_api::a_path_that_does_not_exist_is_a_problem_not_a_file",
+    ),
+    case(
+        25,
+        "another Host, none, two, an absolute URI; another site's Origin; at TCP, TLS and a socket file",
+        "400; 403; never leave for another origin",
+        "faults/test_fault_clients::no_listener_answers_to_a_strange_host",
+        "test_alerting::changes_from_elsewhere_are_refused",
+    ),
+    case(
+        27,
+        "a configuration that is missing, empty, garbled, has unknown keys, wrong types, a public secret",
+        "exit code 78, once, with line and key; at a reload the old one stays; a warning for the secret",
+        "test_settings::problem_names_place_value_and_remedy",
+        "test_settings::any_text_is_settings_or_a_problem",
+        "test_settings_secret::secret_from_file_warns_where_others_can_read_it",
+        "test_daemon::sighup_reads_the_settings_again",
+        "system/check_package::a_bad_configuration_is_named_and_not_tried_for_ever",
+    ),
+    case(
+        28,
+        "an NVML call that never returns, or that ends its process",
+        "GPU figures absent within 5 s, RAM sampled on, one helper a minute, a new daemon can start",
+        "test_nvml_daemon::a_call_that_never_returns_costs_the_gpus_figures_and_nothing_else",
+        "test_nvml_daemon::the_daemon_stops_while_the_driver_hangs",
+        "faults/test_fault_helpers::a_driver_that_hangs_at_every_start_is_not_tried_more_than_once_a_minute",
+        "faults/test_fault_helpers::a_stuck_helper_holds_nothing_that_a_new_daemon_needs",
+    ),
+    case(
+        29,
+        "GPU_IS_LOST, LIB_RM_VERSION_MISMATCH, figures that make no sense, other GPUs after a reload, SIGKILL",
+        "marked lost, opened anew with a pause, back without a restart; the driver stays usable",
+        "test_nvml_daemon::a_lost_gpu_is_listed_as_lost_and_the_other_goes_on",
+        "test_nvml_daemon::an_upgraded_driver_gets_a_new_helper",
+        "test_nvml_daemon::scrambled_lists_are_left_out_and_counted",
+        "test_nvml_life::other_gpus_in_other_places_are_told_by_who_they_are",
+        "faults/test_fault_helpers::a_helper_that_is_killed_leaves_the_driver_usable",
+    ),
+    case(
+        30,
+        "a tegrastats that dies, hangs, floods, stutters, raves, or prints other fields",
+        "started again with a pause; no half line is read; no tick is late",
+        "test_tegra_daemon::a_tegrastats_in_trouble_costs_no_tick",
+        "test_tegrastats::a_program_that_floods_its_pipe_is_read_in_bounds",
+        "test_tegrastats::lines_are_whole_or_not_there",
+    ),
+    case(
+        32,
+        "10,000 processes; 500 new ones a second; numbers used again",
+        "no tick beyond its time, no descriptor lost, no wrong owner",
+        "test_collectors_processes::ten_thousand_processes",
+        "test_fork_storm::a_fork_storm_loses_no_tick_and_hits_no_limit",
+        "test_process_table::number_that_went_to_another",
+    ),
+    case(
+        33,
+        "a memory limit that memwatchd itself runs into",
+        "back within 5 s; the kill is among the events",
+        "faults/test_fault_kills::killed_at_its_own_limit_it_is_back_and_says_who_was_killed",
+        "system/vm::own_oom",
+    ),
+    case(
+        34,
+        "all memory of a machine with a kernel of its own is taken",
+        "somebody else is killed; critical was recorded before, the kill after",
+        "test_alerting::alert_comes_before_the_kernel_kills",
+        "test_hog::a_hog_is_called_critical_before_the_kernel_kills_it",
+        "system/vm::critical_first",
+        "system/vm::survivor",
+    ),
+    case(
+        35,
+        "30 s of thrashing with swap, in a machine with a kernel of its own",
+        "no gap of a second between samples, fewer than 100 major faults, critical",
+        "system/vm::thrash",
+    ),
+    case(
+        36,
+        "a cgroup that is squeezed on an idle machine",
+        "high, named, never critical",
+        "test_pressure_traces::a_squeezed_cgroup_is_named_as_one",
+        "test_collectors_squeezed::the_innermost_group_that_waits_is_named",
+    ),
+    case(
+        37,
+        "no PSI, PSI that refuses, cgroup v1, hybrid, unlimited, no MemAvailable, unknown lines",
+        "the documented way round, and said",
+        "test_pressure_faults::what_looks_full_and_is_not",
+        "test_pressure_faults::without_pressure_stall_information_that_is_said",
+        "test_pressure_faults::lines_that_nobody_knows_change_nothing",
+        "test_collectors_folders::machine",
+    ),
+    case(
+        38,
+        "huge pages, ZFS's cache, a full zram, no swap, MemTotal that changes",
+        "the levels that the model promises",
+        "test_pressure_faults::what_looks_full_and_is_not",
+        "test_pressure_faults::a_balloon_that_takes_half_the_machine_is_no_fall",
+        "test_pressure_faults::a_machine_without_swap_is_not_out_of_swap",
+        "test_golden::metrics_are_as_written_down",
+    ),
+    case(
+        39,
+        "a daemon that stands still",
+        "health says so; systemd ends it and starts another",
+        "test_daemon::a_loop_that_hangs_looks_hung",
+        "system/check_package::a_hung_daemon_is_killed_and_started_again",
+    ),
+    case(
+        41,
+        "an upgrade while it runs; 100 reloads; a day of 86,400 ticks",
+        "memory, descriptors and threads stay; no alert is lost",
+        "faults/test_fault_clients::a_hundred_reloads_leave_nothing_behind",
+        "faults/test_fault_day::a_day_leaves_nothing_behind_and_loses_no_alert",
+        "system/check_package::an_upgrade_keeps_settings_and_state_and_runs_the_new_program",
+    ),
+)

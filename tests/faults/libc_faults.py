@@ -1,0 +1,76 @@
+"""Builds the library that stands between a daemon and its libc, and says which faults it injects now."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).with_suffix(".c")
+CACHE = Path(__file__).parent.parent.parent / ".pytest_cache" / "libc_faults"
+FLAGS = ("-shared", "-fPIC", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror")
+LAYOUT = struct.Struct("<qqii4072s")
+
+
+def built_library() -> Path:
+    """Built once for these sources; test processes may build it side by side, so it appears in one step."""
+    digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS).encode()).hexdigest()[:16]
+    library = CACHE / digest / "libc_faults.so"
+    if not library.exists():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+            made = Path(scratch, library.name)
+            command = [os.environ.get("CC", "cc"), *FLAGS, "-o", str(made), str(SOURCE), "-ldl"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
+            made.replace(library)
+    return library
+
+
+@dataclass
+class LibcFaults:
+    """The faults of one process and its children, in force from the next call on."""
+
+    file: Path
+    wall_seconds: int = 0
+    boot_seconds: int = 0
+
+    @classmethod
+    def of(cls, scratch: Path) -> LibcFaults:
+        found = cls(scratch / "faults")
+        found.file.write_bytes(bytes(LAYOUT.size))
+        return found
+
+    @property
+    def environ(self) -> dict[str, str]:
+        before = os.environ.get("LD_PRELOAD")
+        return {
+            "LD_PRELOAD": " ".join(filter(None, [str(built_library()), before])),
+            "FAULTS_STATE": str(self.file),
+        }
+
+    def refuse(self, folder: Path, write: int = 0, sync: int = 0) -> None:
+        """What is written below `folder` fails with `write`, waiting for the disk with `sync`."""
+        self._say(write, sync, os.fsencode(folder))
+
+    def heal(self) -> None:
+        self._say(0, 0, b"")
+
+    def set_wall_clock(self, seconds: int) -> None:
+        """Set the wall clock so far from what it should be."""
+        self.wall_seconds = seconds
+        self.heal()
+
+    def suspend(self, seconds: int) -> None:
+        """Sleep so long: boot time and wall clock go on, monotonic time stands still."""
+        self.boot_seconds += seconds
+        self.wall_seconds += seconds
+        self.heal()
+
+    def _say(self, write: int, sync: int, folder: bytes) -> None:
+        with self.file.open("r+b", buffering=0) as file:
+            file.write(LAYOUT.pack(self.wall_seconds, self.boot_seconds, write, sync, folder))

@@ -1,0 +1,107 @@
+"""What clients and an administrator do to a daemon all at once: strange hosts, many streams, many reloads."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fault_oracle import MIB, rss_bytes, survived
+
+from daemon_process import WITHOUT_COVERAGE, descriptors, running_daemon
+from webhook_site import self_signed
+
+EVIL = {
+    "evil": b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+    "missing": b"GET /metrics HTTP/1.1\r\n\r\n",
+    "two": b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
+    "absolute": b"GET http://evil.example/metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+}
+ORIGIN = (
+    b"POST /api/v1/release HTTP/1.1\r\nHost: localhost\r\nOrigin: https://evil.example\r\nContent-Length: 0\r\n\r\n"
+)
+
+
+def asked(connection: socket.socket, request: bytes) -> bytes:
+    with connection:
+        connection.settimeout(5)
+        connection.sendall(request)
+        return connection.recv(65536).lower()
+
+
+def test_no_listener_answers_to_a_strange_host(tmp_path: Path) -> None:
+    """TCP, TLS and a socket file: 400 for each way to say another name, 403 for another site's page, no CORS."""
+    certificate = self_signed(tmp_path)
+    context = ssl.create_default_context(cafile=str(certificate))
+    by_address = ssl.create_default_context(cafile=str(certificate))
+    by_address.check_hostname = False
+    tls = f'[web.tls]\ncert_file = "{certificate}"\nkey_file = "{certificate}"\n'
+    plain, secured = tmp_path / "plain", tmp_path / "secured"
+    plain.mkdir()
+    secured.mkdir()
+    with (
+        running_daemon(plain, "--listen", f"unix:{plain}/s") as open_one,
+        running_daemon(secured, config=tls, tls=by_address) as closed_one,
+    ):
+
+        def file() -> socket.socket:
+            made = socket.socket(socket.AF_UNIX)
+            made.connect(f"{plain}/s")
+            return made
+
+        def tcp() -> socket.socket:
+            return socket.create_connection(("127.0.0.1", open_one.port))
+
+        def over_tls() -> socket.socket:
+            made = socket.create_connection(("127.0.0.1", closed_one.port))
+            return context.wrap_socket(made, server_hostname="localhost")
+
+        listeners: list[Callable[[], socket.socket]] = [tcp, file, over_tls]
+        for connect in listeners:
+            for name, request in EVIL.items():
+                answer = asked(connect(), request)
+                assert answer.startswith(b"http/1.1 400 "), (name, connect.__name__)
+                assert b"access-control-" not in answer
+            assert asked(connect(), ORIGIN).startswith(b"http/1.1 403 "), connect.__name__
+
+
+@pytest.mark.alone
+def test_a_hundred_reloads_leave_nothing_behind(tmp_path: Path) -> None:
+    """Settings changed a hundred times, four times for the worse: descriptors, threads and memory stay."""
+    good = ("[pressure]\nmedium_percent = 50\n[processes]\ntop = 5\n", "")
+    with running_daemon(tmp_path, "--interval", "100ms", environ=WITHOUT_COVERAGE) as daemon:
+        settings = tmp_path / "memwatchd.toml"
+
+        def reload(number: int) -> None:
+            before = daemon.log.read_text().count("settings were read again") + bad_of()
+            settings.write_text("nonsense = 1\n" if number % 25 == 24 else good[number % 2])
+            daemon.process.send_signal(signal.SIGHUP)
+            until = time.monotonic() + 5
+            while daemon.log.read_text().count("settings were read again") + bad_of() == before:
+                assert time.monotonic() < until, f"reload {number} was not noticed"
+                time.sleep(0.01)
+
+        def bad_of() -> int:
+            return daemon.log.read_text().count("the old settings stay")
+
+        for number in range(10):
+            reload(number)
+        time.sleep(1.0)
+        before = (descriptors(daemon.pid), threads(daemon.pid), rss_bytes(daemon.pid))
+        for number in range(100):
+            reload(number)
+        time.sleep(1.0)
+        after = (descriptors(daemon.pid), threads(daemon.pid), rss_bytes(daemon.pid))
+        with survived(daemon):
+            pass
+
+    assert after[:2] == before[:2]
+    assert after[2] - before[2] < 4 * MIB
+
+
+def threads(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))

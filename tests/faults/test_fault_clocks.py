@@ -1,0 +1,139 @@
+"""Clocks that are set and machines that sleep, at libc's own boundary: nothing that counts intervals notices."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fault_oracle import back_in_time, survived
+from libc_faults import LibcFaults
+
+from alert_machine import AlertMachine, quick_config, wait_for_deliveries
+from daemon_process import RunningDaemon, running_daemon
+from webhook_site import Site, receiving, wait_until
+
+HOUR, DAY = 3600, 86_400
+
+
+@dataclass(frozen=True)
+class Clocked:
+    """A daemon whose clocks can be set, with memory critical and one alert told."""
+
+    faults: LibcFaults
+    machine: AlertMachine
+    site: Site
+    daemon: RunningDaemon
+    watchdog: socket.socket
+
+    def events(self, kind: str) -> list[Any]:
+        return [event for event in self.daemon.get("/api/v1/events").json if event["kind"] == kind]
+
+    def wait_for(self, kind: str, count: int) -> None:
+        wait_until(lambda: len(self.events(kind)) >= count)
+
+    def fed(self) -> int:
+        """How often the watchdog was fed since this was asked."""
+        heard = []
+        with suppress(BlockingIOError):
+            while True:
+                heard.append(self.watchdog.recv(4096))
+        return sum(b"WATCHDOG=1" in message for message in heard)
+
+
+@contextmanager
+def clocked(tmp_path: Path) -> Iterator[Clocked]:
+    faults, machine = LibcFaults.of(tmp_path), AlertMachine.of(tmp_path)
+    state = f"--state-dir={tmp_path / 'state'}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as watchdog, receiving(200) as site:
+        watchdog.bind(str(tmp_path / "notify"))
+        watchdog.setblocking(False)
+        environ = {**faults.environ, "NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "30000000"}
+        with running_daemon(
+            tmp_path, *machine.arguments, state, config=quick_config(site), environ=environ
+        ) as daemon:
+            machine.fill()
+            wait_for_deliveries(site, 1)
+            yield Clocked(faults, machine, site, daemon, watchdog)
+
+
+def told(site: Site) -> list[str]:
+    return [json.loads(delivery.body)["event"] for delivery in site.deliveries]
+
+
+def test_a_clock_that_is_set_ends_no_alert_and_moves_no_history(tmp_path: Path) -> None:
+    """Two days forward, an hour back, to 1970, right again, while an alert fires; killed, and started in 1970."""
+    with clocked(tmp_path) as one:
+        for wanted in (2 * DAY, -HOUR, -int(time.time()) + HOUR, 0):
+            with survived(one.daemon):
+                before = len(one.events("clock"))
+                one.faults.set_wall_clock(wanted)
+                one.wait_for("clock", before + 1)
+                time.sleep(0.6)
+            assert [alert["state"] for alert in one.daemon.get("/api/v1/alerts").json] == ["firing"]
+            assert one.fed() >= 1
+            assert_in_order(one.daemon)
+        assert told(one.site) == ["pressure.critical"]
+        assert one.events("suspend") == []
+        one.machine.empty()
+        resolved = wait_for_deliveries(one.site, 2)[1]
+        one.machine.fill()
+        wait_for_deliveries(one.site, 3)
+        one.daemon.process.kill()
+        one.daemon.process.wait(10)
+
+        one.faults.set_wall_clock(-int(time.time()) + HOUR)
+        arguments = [*one.machine.arguments, f"--state-dir={tmp_path / 'state'}"]
+        with back_in_time(
+            tmp_path, *arguments, config=quick_config(one.site), environ=one.faults.environ
+        ) as daemon:
+            assert [alert["state"] for alert in daemon.get("/api/v1/alerts").json] == ["firing"]
+            assert_in_order(daemon, least=3)
+            time.sleep(1.0)
+    assert abs(int(resolved.headers["webhook-timestamp"]) - time.time()) < 60
+    assert told(one.site)[:3] == ["pressure.critical", "pressure.resolved", "pressure.critical"]
+    assert len({delivery.headers["webhook-id"] for delivery in one.site.deliveries}) == 3
+
+
+def assert_in_order(daemon: RunningDaemon, least: int = 1) -> None:
+    """The past is before the present, whatever the clock on the wall says."""
+    known = times_known(daemon, daemon.snapshot()["unix"] - HOUR)
+    assert len(known) >= least
+    assert known == sorted(set(known))
+    assert known[-1] <= daemon.snapshot()["unix"] + 1
+
+
+def times_known(daemon: RunningDaemon, since: float) -> list[float]:
+    path = f"/api/v1/history?series=pool.ram.used_bytes&points=2000&from={since}"
+    (series,) = daemon.get(path).json["series"]
+    return [at for at, most in zip(series["unix"], series["max"], strict=True) if most is not None]
+
+
+def test_an_hour_of_sleep_is_a_gap_and_no_trend(tmp_path: Path) -> None:
+    """Boot time and wall clock go on, monotonic time does not: told, no forecast across it, the watchdog is fed."""
+    with clocked(tmp_path) as one:
+        one.machine.empty()
+        one.daemon.wait_for("/api/v1/alerts", lambda alerts: alerts == [])
+        one.fed()
+        with survived(one.daemon):
+            one.faults.suspend(HOUR)
+            one.machine.set_available(36_000_000)
+            one.wait_for("suspend", 1)
+            time.sleep(0.6)
+        (slept,) = one.events("suspend")
+        forecasts = [pressure["seconds_to_full"] for pressure in one.daemon.get("/api/v1/pressure").json]
+        fed = one.fed()
+        known = times_known(one.daemon, one.daemon.snapshot()["unix"] - 2 * HOUR)
+        clock = one.events("clock")
+
+    assert slept["text"] == "the machine was suspended for 3600 s"
+    assert clock == []
+    assert forecasts == [None] * len(forecasts)
+    assert fed >= 3
+    assert max(late - early for early, late in itertools.pairwise(known)) >= HOUR - 10

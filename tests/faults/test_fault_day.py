@@ -1,0 +1,43 @@
+"""A day of ticks, a hundred reloads and 48 alerts leave memory, descriptors, threads and files as they were."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from day import FULL_EVERY, HOUR
+
+from soak import MOST_MEGABYTES_A_DAY, line_through
+from webhook_site import receiving
+
+HOURS = 24
+DISK_BYTES = 8 << 20
+
+
+def test_a_day_leaves_nothing_behind_and_loses_no_alert(tmp_path: Path) -> None:
+    """86,400 ticks through the daemon's engine, store, alerts and metrics, on a clock that we move."""
+    with receiving(200) as site:
+        command = [sys.executable, str(Path(__file__).with_name("day.py")), str(tmp_path), site.url, str(HOURS)]
+        environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900, env=environ)
+    hours = [json.loads(line) for line in done.stdout.splitlines()]
+    told = Counter(json.loads(delivery.body)["event"] for delivery in site.deliveries)
+    ids = [delivery.headers["webhook-id"] for delivery in site.deliveries]
+    settled = hours[len(hours) // 2 :]
+    line = line_through([one["ticks"] for one in settled], [one["rss_bytes"] for one in settled])
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert hours[-1]["ticks"] == HOURS * HOUR
+    assert line.megabytes_a_day < MOST_MEGABYTES_A_DAY
+    assert {(one["descriptors"], one["threads"], one["disk_bytes"]) for one in hours} == {
+        (hours[0]["descriptors"], hours[0]["threads"], DISK_BYTES)
+    }
+    assert hours[-1]["rows"] == [3600, 8640, 144]
+    assert {state for one in hours for state in one["states"]} <= {"ok", "unavailable"}
+    cycles = HOURS * HOUR // FULL_EVERY
+    assert told == Counter({"pressure.critical": cycles, "pressure.resolved": cycles})
+    assert len(set(ids)) == len(ids) == 2 * cycles

@@ -1,0 +1,142 @@
+"""A disk that is full, or that fails, costs what would have been kept on it, for as long as that lasts."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fault_oracle import back_in_time, survived
+from libc_faults import LibcFaults
+
+from alert_machine import FULL_KIB, AlertMachine, quick_config, wait_for_deliveries
+from daemon_process import RunningDaemon, running_daemon
+from webhook_site import Site, receiving, wait_until
+
+# Both disks try again after a minute at the latest; the rest is for a busy machine.
+RECOVERS_SECONDS = 75.0
+TOTAL_KIB, BEFORE_KIB = 65_048_212, 29_656_604
+NAMESPACE = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
+
+
+@dataclass
+class Patient:
+    """A daemon on a machine of its own, whose disk gets into trouble by `injure` and out of it by `heal`."""
+
+    name: str
+    scratch: Path
+    machine: AlertMachine
+    site: Site
+    daemon: RunningDaemon
+    injure: Callable[[], None]
+    heal: Callable[[], None]
+
+    @property
+    def arguments(self) -> list[str]:
+        return [*self.machine.arguments, f"--state-dir={self.scratch / 'state'}"]
+
+    def is_refused(self) -> bool:
+        """Whether the disk has refused both the history and the outbox."""
+        return min(self.figure("history_errors_total"), self.figure("outbox_errors_total")) >= 1
+
+    def figure(self, name: str) -> float:
+        """A metric without labels."""
+        lines = self.daemon.get("/metrics").text.splitlines()
+        return float(next(line for line in lines if line.startswith(f"memwatch_{name} ")).split()[1])
+
+
+@contextmanager
+def patient(scratch: Path, name: str, write: int, sync: int) -> Iterator[Patient]:
+    """A healthy daemon between whom and the disk a library stands."""
+    faults = LibcFaults.of(scratch)
+    state = scratch / "state"
+    machine = AlertMachine.of(scratch)
+    with (
+        receiving(200) as site,
+        running_daemon(
+            scratch,
+            *machine.arguments,
+            f"--state-dir={state}",
+            config=quick_config(site),
+            environ=faults.environ,
+        ) as daemon,
+    ):
+        yield Patient(name, scratch, machine, site, daemon, lambda: faults.refuse(state, write, sync), faults.heal)
+
+
+@contextmanager
+def patient_on_small_disk(scratch: Path) -> Iterator[Patient]:
+    """A daemon whose state folder has 64 KiB; where nothing can be mounted, one whose disk says that it is full."""
+    if subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode:
+        with patient(scratch, "disk said to be full", errno.ENOSPC, 0) as found:
+            yield found
+        return
+    state = scratch / "state"
+    state.mkdir(mode=0o700)
+    mount = f'mount -t tmpfs -o size=64k,mode=700 tmpfs {state} && exec "$@"'
+    machine = AlertMachine.of(scratch)
+    with (
+        receiving(200) as site,
+        running_daemon(
+            scratch,
+            *machine.arguments,
+            f"--state-dir={state}",
+            config=quick_config(site),
+            through=[*NAMESPACE, "sh", "-c", mount, "sh"],
+        ) as daemon,
+    ):
+        enter = ["nsenter", f"--target={daemon.pid}", "--mount"]
+        if os.geteuid():
+            enter += ["--user", "--preserve-credentials"]
+
+        def make_room() -> None:
+            subprocess.run([*enter, "mount", "-o", "remount,size=100m", str(state)], check=True)
+
+        yield Patient("64 KiB", scratch, machine, site, daemon, lambda: None, make_room)
+
+
+def test_a_disk_in_trouble_stops_no_sample_and_no_alert_and_is_used_again(tmp_path: Path) -> None:
+    """64 KiB in all, no space, errors of writing and of syncing, side by side for the minute that it takes."""
+    for name in ("small", "full", "write", "sync"):
+        (tmp_path / name).mkdir()
+    with ExitStack() as stack:
+        patients = [
+            stack.enter_context(patient_on_small_disk(tmp_path / "small")),
+            stack.enter_context(patient(tmp_path / "full", "ENOSPC", errno.ENOSPC, 0)),
+            stack.enter_context(patient(tmp_path / "write", "EIO of write", errno.EIO, 0)),
+            stack.enter_context(patient(tmp_path / "sync", "EIO of fsync", 0, errno.EIO)),
+        ]
+        time.sleep(1.0)
+        for one in patients:
+            with survived(one.daemon):
+                one.injure()
+                one.machine.fill()
+                wait_for_deliveries(one.site, 1)
+                wait_until(one.is_refused, 10)
+            assert one.figure("outbox_durable") == 0, one.name
+            assert "history is not written" in one.daemon.get("/about").text, one.name
+        for one in patients:
+            one.heal()
+        healed = time.monotonic()
+        for one in patients:
+            left = RECOVERS_SECONDS - (time.monotonic() - healed)
+            one.daemon.wait_for_log("history is written to", left)
+            one.daemon.wait_for_log("alerts are kept on disk again", left)
+            assert one.figure("outbox_durable") == 1
+            assert "history is not written" not in one.daemon.get("/about").text, one.name
+    for one in patients[1:]:
+        assert_only_what_was_is_remembered(one)
+
+
+def assert_only_what_was_is_remembered(one: Patient) -> None:
+    """After a restart the history has the two figures that the machine ever showed, and nothing else."""
+    with back_in_time(one.scratch, *one.arguments) as daemon:
+        (series,) = daemon.get("/api/v1/history?series=pool.ram.used_bytes&points=2000").json["series"]
+        known = [value for value in (*series["min"], *series["max"]) if value is not None]
+    shown = {round(value / 1024 / 1000) for value in known}
+    assert shown <= {round((TOTAL_KIB - kib) / 1000) for kib in (FULL_KIB, BEFORE_KIB)}, one.name

@@ -1,0 +1,79 @@
+"""A helper that is killed or stuck for good costs the GPUs' figures for a while, and ties nothing else down."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from fault_oracle import back_in_time, survived
+
+import sample_nvml
+from daemon_process import open_files, running_daemon
+from nvml_machine import Simulator
+from nvml_state import Trouble
+
+QUICK = '[collectors.nvml]\nrestart_after = "1s"\n'
+RTX = sample_nvml.READY["rtx-4090"]
+
+
+def newest_helper(simulator: Simulator, before: set[int], seconds: float = 15.0) -> int:
+    """Which process asks the driver now, if it is none of those before."""
+    until = time.monotonic() + seconds
+    while not (found := {call.pid for call in simulator.calls()} - before):
+        assert time.monotonic() < until, "no other helper came"
+        time.sleep(0.05)
+    return found.pop()
+
+
+def test_a_helper_that_is_killed_leaves_the_driver_usable(tmp_path: Path) -> None:
+    """SIGKILL, three times: each time another one opens the driver, and the GPU has its figures again."""
+    simulator, seen = Simulator.of(tmp_path, RTX), set[int]()
+    with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ, config=QUICK) as daemon:
+        daemon.wait_until_ok("nvml")
+        for _ in range(3):
+            helper = newest_helper(simulator, seen)
+            seen.add(helper)
+            with survived(daemon):
+                os.kill(helper, signal.SIGKILL)
+                newest_helper(simulator, seen)
+                daemon.wait_until_ok("nvml")
+            assert daemon.get("/api/v1/pools").json[1]["used_bytes"] is not None
+
+
+def test_a_stuck_helper_holds_nothing_that_a_new_daemon_needs(tmp_path: Path) -> None:
+    """Even where it cannot be killed: no listening socket, no lock on the state folder, and the port is free."""
+    stuck = {"nvmlDeviceGetMemoryInfo_v2": Trouble(latency_ms=600_000)}
+    simulator, state = Simulator.of(tmp_path, RTX), tmp_path / "state"
+    arguments = [*simulator.roots, f"--state-dir={state}"]
+    with running_daemon(tmp_path, *arguments, environ=simulator.environ, config=QUICK) as daemon:
+        daemon.wait_until_ok("nvml")
+        helper = newest_helper(simulator, set())
+        simulator.show(RTX.with_gpu(0, troubles=stuck))
+        time.sleep(1.5)
+        held = open_files(helper)
+        daemon.process.kill()
+        daemon.process.wait(10)
+        again = [*arguments, "--listen", f"127.0.0.1:{daemon.port}"]
+        with back_in_time(tmp_path, *again, environ=simulator.environ, config=QUICK) as successor:
+            log = successor.log.read_text()
+
+    assert not [name for name in held if name.startswith("socket:")]
+    assert not [name for name in held if name.startswith(str(state))]
+    assert "is in use by another memwatchd" not in log
+
+
+def test_a_driver_that_hangs_at_every_start_is_not_tried_more_than_once_a_minute(tmp_path: Path) -> None:
+    """By default a minute lies between a helper that was killed and the next one; RAM is sampled all the while."""
+    stuck = RTX.with_gpu(0, troubles={"nvmlDeviceGetMemoryInfo_v2": Trouble(latency_ms=600_000)})
+    simulator = Simulator.of(tmp_path, stuck)
+    with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon, survived(daemon):
+        daemon.wait_for_log("was killed", 20)
+        time.sleep(6.0)
+        helpers = {call.pid for call in simulator.calls()}
+        up = [line for line in daemon.get("/metrics").text.splitlines() if line.startswith("memwatch_collector_up")]
+
+    assert len(helpers) == 1
+    assert 'memwatch_collector_up{collector="nvml"} 0.0' in up
+    assert 'memwatch_collector_up{collector="memory"} 1.0' in up

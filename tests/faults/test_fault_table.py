@@ -1,0 +1,77 @@
+"""The table of faults is complete: every case has tests that exist, and the page says what they last found."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from fault_cases import CASES, Case
+from fault_table import NOT_RUN, PAGE, ROOT, Outcome, name_of, outcomes_in, row_of, rows_in, shown_by
+
+NUMBERS = [*range(1, 10), *range(11, 26), *range(27, 31), *range(32, 40), 41]
+REPORT = """<testsuites><testsuite>
+<testcase classname="tests.test_a" name="test_b[1]" time="1.5"/>
+<testcase classname="tests.test_a" name="test_b[2]" time="1.0"><failure/></testcase>
+<testcase classname="tests.test_a" name="test_c" time="0.1"/>
+<testcase classname="tests.test_a" name="test_d" time="0.1"><skipped/></testcase>
+</testsuite></testsuites>"""
+
+
+def functions_in(file: Path) -> set[str]:
+    return {node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)}
+
+
+def test_every_case_of_the_list_is_there() -> None:
+    """Each number once, in order, with at least one test."""
+    assert [case.number for case in CASES] == NUMBERS
+    assert all(case.tests for case in CASES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.number))
+def test_the_shown_by_a_case_exist(case: Case) -> None:
+    """By these names, in these files; what the virtual machine prints is judged there."""
+    for test in case.tests:
+        file, _, name = test.partition("::")
+        if file.endswith("vm.py"):
+            assert f'"{name.removeprefix("test_")}"' in (ROOT / file).read_text(), test
+        else:
+            assert name in functions_in(ROOT / file), test
+
+
+def test_the_page_says_what_the_tests_found_and_nothing_is_red() -> None:
+    """Regenerate it with `make faults`: a case that was added or worded anew, or a red row, fails here."""
+    rows = rows_in(PAGE.read_text())
+
+    assert list(rows) == NUMBERS
+    for case in CASES:
+        _, injected, expected, tests, outcome, _, system = rows[case.number]
+        assert (injected, expected, tests) == (case.injected, case.expected, shown_by(case))
+        assert outcome == ("✓" if case.of_suite else "–")
+        assert system.startswith("✓ ") if case.of_system else system == "–"
+
+
+def test_what_failed_or_was_skipped_is_red(tmp_path: Path) -> None:
+    """One of two parameters that fails, a skipped test and one that did not run: each is named."""
+    (tmp_path / "report").write_text(REPORT)
+    outcomes = outcomes_in(tmp_path / "report")
+    tests = tuple(f"tests/test_a.py::test_{name}" for name in "bcde")
+
+    row = row_of(Case(1, "a", "b", tests), outcomes, {}, {})
+
+    assert outcomes[tests[0]] == Outcome(False, 2.5)
+    assert "✗ a: b, a: d, a: e" in row
+    assert name_of(tests[1]) == "a: c"
+
+
+def test_what_needs_a_machine_of_its_own_is_taken_from_its_last_run() -> None:
+    """From this run, else from the table as it stood, else it was not run."""
+    case = Case(1, "a", "b", ("tests/system/vm.py::test_x",))
+
+    def last(system: dict[str, tuple[bool, str]], before: dict[int, str]) -> str:
+        return rows_in(row_of(case, {}, system, before))[1][-1]
+
+    assert last({case.tests[0]: (True, "2026-11-21")}, {}) == "✓ 2026-11-21"
+    assert last({case.tests[0]: (False, "2026-11-21")}, {1: "✓ 2026-01-01"}) == "✗ 2026-11-21"
+    assert last({}, {1: "✓ 2026-01-01"}) == "✓ 2026-01-01"
+    assert last({}, {}) == NOT_RUN

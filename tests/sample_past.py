@@ -1,0 +1,59 @@
+"""An hour of a sample machine until its snapshot: a slow rise, a spike, a gap, a restart and what happened."""
+
+from __future__ import annotations
+
+import math
+
+from memwatch.events import Event
+from memwatch.history import LENGTHS, History
+from memwatch.series import figures_of
+from memwatch.snapshot import Level, Snapshot
+from memwatch_web.remembered import Past
+
+SECONDS, STEP = 3600, 2
+# Boot time of the snapshot: the machine is older than its history.
+END = 200_000.0
+GAP = range(2000, 2300)
+SPIKE = range(2700, 2706)
+
+
+def past_of(snapshot: Snapshot) -> Past:
+    history = History()
+    figures = figures_of(snapshot)
+    for second in range(0, SECONDS + 1, STEP):
+        if second not in GAP:
+            history.add(
+                END - SECONDS + second, {name: _then(name, value, second) for name, value in figures.items()}
+            )
+    return Past(history, snapshot.unix - END, LENGTHS, events_of(snapshot))
+
+
+def _then(name: str, value: float, second: int) -> float:
+    """What a figure was when so many seconds of the hour were over: at the end it is what it is."""
+    if name == "own.cpu_seconds":
+        return second * 0.0012 if second > GAP.stop else 900 + second * 0.0012
+    rise = 0.55 + 0.45 * second / SECONDS + 0.02 * math.sin(second / 47 + len(name)) * (1 - second / SECONDS)
+    if second in SPIKE:
+        rise = 1.0
+    if name.endswith(".level"):
+        return float(min(value, Level.LOW if rise < 0.75 else Level.MEDIUM if rise < 0.9 else Level.CRITICAL))
+    if name.endswith((".available_bytes", ".headroom_bytes", ".free_bytes")):
+        return value * (3 - 2 * rise)
+    return value * rise if name.endswith(("_bytes", ".ratio")) else value
+
+
+def events_of(snapshot: Snapshot) -> list[Event]:
+    """Newest first."""
+    start = snapshot.unix - SECONDS
+    told = [
+        (GAP.stop, "started", f"memwatchd started watching {snapshot.host}"),
+        (2400, "mark", "Before VAE Load (process 4242)"),
+        (2420, "mark", "<script>alert(3)</script>"),
+        (SPIKE.start, "level", "System RAM: low → high (87.5 % used; 8.0 GiB of 64.0 GiB left)"),
+        (SPIKE.stop, "oom_kill", "the kernel killed python (pid 4242, 9.1 GiB) for want of memory"),
+        (3100, "driver", "the driver of gpu0 reported XID 31: MMU fault"),
+    ]
+    return [
+        Event(seq, start + at, kind, text, "ram" if kind == "level" else None)
+        for seq, (at, kind, text) in reversed(list(enumerate(told, 1)))
+    ]

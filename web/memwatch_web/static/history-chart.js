@@ -1,0 +1,322 @@
+"use strict";
+
+// One chart of the past: bands from least to greatest, levels and gaps behind them, flags of what happened above.
+
+const PastChart = (() => {
+  const HEIGHT = 232;
+  const HEAD = 22; // above the plot, where flags have their words
+  const STRIPS = { medium: 4, high: 7, critical: 11 }; // a level is told by the height of its strip as well
+  const LOUD = new Set(["oom_kill", "driver"]);
+  const BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  const OVERHEAD = 1.09; // so that what is full does not lie behind the strip of its level
+  const DAY = 86400;
+  const LEAST_SPREAD = 0.005; // of the height: less is not seen in the band either
+  const NO_FIGURES = "no figures";
+
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const dense = () => devicePixelRatio;
+  const font = (size) => `${size * dense()}px system-ui, sans-serif`;
+
+  const rank = ({ kind }) => (LOUD.has(kind) ? 0 : kind === "mark" ? 1 : 2);
+
+  const shortened = (word, most) => (word.length > most ? `${word.slice(0, most - 1)}…` : word);
+
+  function size(bytes, digits = 1) {
+    if (bytes < 1024) return `${Math.round(bytes)} B`;
+    const power = Math.min(Math.floor(Math.log2(bytes) / 10 + 1e-9), BINARY.length - 1);
+    return `${(bytes / 1024 ** power).toFixed(digits)} ${BINARY[power]}`;
+  }
+
+  function words(value, unit) {
+    if (value == null) return "—";
+    if (unit === "bytes") return size(value);
+    if (unit === "ratio") return `${(value * 100).toFixed(1)} %`;
+    return unit === "seconds" ? `${Number(value.toPrecision(4))} s` : String(Number(value.toPrecision(4)));
+  }
+
+  function mark(value, unit) {
+    if (unit === "bytes") return size(value, 0) === size(value).replace(".0 ", " ") ? size(value, 0) : size(value);
+    return unit === "ratio" ? `${Math.round(value * 100)} %` : words(value, unit);
+  }
+
+  // Sizes are binary: 0, 32, 64 GiB, not 0, 27.9, 55.9.
+  function splits(top, unit) {
+    if (unit === "ratio" && top === 1) return [0, 0.2, 0.4, 0.6, 0.8, 1];
+    const step = unit === "bytes" ? 2 ** Math.ceil(Math.log2(top / 5)) : niceStep(top / 5);
+    const marks = Array.from({ length: Math.floor(top / step + 1e-9) + 1 }, (_, index) => index * step);
+    return top - marks.at(-1) > step * 0.45 ? [...marks, top] : marks;
+  }
+
+  function niceStep(least) {
+    const power = 10 ** Math.floor(Math.log10(least));
+    return power * [1, 2, 5, 10].find((factor) => power * factor >= least * 0.999);
+  }
+
+  function clock(unix, step) {
+    const date = new Date(unix * 1000);
+    const midnight = date.getHours() === 0 && date.getMinutes() === 0 && date.getSeconds() === 0;
+    if (step >= DAY || midnight) return date.toLocaleDateString([], { day: "numeric", month: "short" });
+    const time = date.toLocaleTimeString([], { hourCycle: "h23" });
+    return step < 60 ? time : time.slice(0, 5);
+  }
+
+  class Chart {
+    // `pick(from, to)` is called with what somebody dragged over.
+    constructor(box, pick) {
+      this.box = box;
+      this.pick = pick;
+      this.legend = () => document.getElementById(`past-legend-${box.dataset.chart}`);
+      this.at = box.parentElement.querySelector(".past-at");
+      new ResizeObserver(() => this.plot?.setSize({ width: box.clientWidth, height: HEIGHT })).observe(box);
+      matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.show(this.past));
+    }
+
+    show(past) {
+      this.past = past;
+      this.chart = past.charts.find((one) => one.id === this.box.dataset.chart);
+      const mine = past.flags.filter((flag) => flag.kind !== "level" || flag.chart === this.chart.id);
+      this.flags = mine.sort((one, other) => rank(one) - rank(other)); // where words collide, the first one has room
+      const { curves } = this.chart;
+      this.data = uPlot.join(curves.map((curve) => [curve.unix, curve.min, curve.max, curve.avg]));
+      const highest = Math.max(0, ...curves.flatMap((curve) => curve.max));
+      this.top = Math.max(this.chart.top ?? highest * 1.08, highest) || 1;
+      this.plot?.destroy();
+      this.box.replaceChildren();
+      this.plot = new uPlot(this.options(), this.data, this.box);
+    }
+
+    options() {
+      const { unit, curves } = this.chart;
+      const grid = { stroke: css("--line"), width: 1 };
+      const axis = { stroke: css("--muted"), font: "12px system-ui, sans-serif", grid, ticks: { show: false } };
+      return {
+        width: this.box.clientWidth,
+        height: HEIGHT,
+        padding: [HEAD, 14, 0, 0],
+        legend: { show: false },
+        cursor: {
+          y: false,
+          drag: { x: true, y: false, setScale: false },
+          bind: { dblclick: () => null },
+          dataIdx: (plot, _, index, unix) => (this.isNear(index, unix) ? index : null),
+          sync: { key: "past", filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } },
+        },
+        scales: { x: { time: true, range: [this.past.start, this.past.end] }, y: { range: [0, this.top * OVERHEAD] } },
+        axes: [
+          { ...axis, size: 24, space: 80, values: (_, times, __, ___, step) => times.map((unix) => clock(unix, step)) },
+          { ...axis, size: 62, splits: () => splits(this.top, unit), values: (_, all) => all.map((one) => mark(one, unit)) },
+        ],
+        series: [{}, ...curves.flatMap((curve, index) => this.seriesOf(curve, index))],
+        bands: curves.map((curve, index) => this.bandOf(curve, 3 * index + 1)),
+        hooks: {
+          drawClear: [(plot) => this.drawBehind(plot)],
+          draw: [(plot) => this.drawOver(plot)],
+          setCursor: [(plot) => this.tell(plot)],
+          setSelect: [(plot) => this.take(plot)],
+        },
+      };
+    }
+
+    // The first one is wider, to be seen under what is inside it and as large.
+    seriesOf(curve, index) {
+      const edge = { stroke: "transparent", width: 0, points: { show: false } };
+      const dash = curve.dashed ? [7, 4] : undefined;
+      return [edge, edge, { stroke: css(`--series-${curve.colour}`), width: index ? 1.5 : 2.5, dash, points: { show: false } }];
+    }
+
+    bandOf(curve, first) {
+      return { series: [first + 1, first], fill: `${css(`--series-${curve.colour}`)}40` };
+    }
+
+    take(plot) {
+      const { left, width } = plot.select;
+      if (width < 6) return;
+      const [from, to] = [left, left + width].map((x) => plot.posToVal(x, "x"));
+      plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+      this.pick(from, to);
+    }
+
+    // Where nothing is known, the nearest point is of another time.
+    isNear(index, unix) {
+      return Math.abs(this.data[0][index] - unix) < 2 * this.past.grain_seconds;
+    }
+
+    // What is under the pointer; without one, the latest.
+    tell(plot) {
+      const { left, idx } = plot.cursor;
+      const unix = left >= 0 ? plot.posToVal(left, "x") : null;
+      const isNear = unix !== null && idx != null && this.isNear(idx, unix);
+      this.at.textContent = unix === null ? "" : this.moment(isNear ? this.data[0][idx] : unix);
+      this.legend().querySelectorAll("b").forEach((figure, number) => {
+        figure.dataset.last ??= figure.textContent;
+        figure.textContent = unix === null ? figure.dataset.last : isNear ? this.spread(number, idx) : "—";
+      });
+    }
+
+    spread(number, index) {
+      const [least, most, mean] = [1, 2, 3].map((column) => this.data[3 * number + column][index]);
+      const [low, middle, high] = [least, mean, most].map((value) => words(value, this.chart.unit));
+      if (most - least <= this.top * LEAST_SPREAD) return middle;
+      const unit = middle.split(" ")[1];
+      const [from, to] = [low, high].map((word) => (word.endsWith(` ${unit}`) ? word.split(" ")[0] : word));
+      return `${middle} (${from} – ${to})`;
+    }
+
+    moment(unix) {
+      const far = this.past.end - this.past.start > DAY / 2;
+      const day = far ? { day: "numeric", month: "short" } : {};
+      return new Date(unix * 1000).toLocaleString([], { ...day, hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+    }
+
+    drawBehind(plot) {
+      const { ctx } = plot;
+      ctx.save();
+      for (const [start, end] of this.past.gaps) this.drawGap(plot, start, end);
+      for (const [start, end, level] of this.chart.runs) this.drawLevel(plot, start, end, level);
+      ctx.restore();
+    }
+
+    // Left edge and width on the canvas of a stretch of time, as far as it is shown.
+    place(plot, start, end) {
+      const { left, width } = plot.bbox;
+      const [from, to] = [start, end].map((unix) => Math.min(left + width, Math.max(left, plot.valToPos(unix, "x", true))));
+      return [from, to - from];
+    }
+
+    drawGap(plot, start, end) {
+      const { ctx, bbox } = plot;
+      const [left, width] = this.place(plot, start, end);
+      if (width < 1) return;
+      ctx.save();
+      ctx.beginPath();
+      ctx.rect(left, bbox.top, width, bbox.height);
+      ctx.clip();
+      ctx.fillStyle = css("--sunken");
+      ctx.fillRect(left, bbox.top, width, bbox.height);
+      ctx.strokeStyle = css("--line");
+      ctx.lineWidth = 2 * dense();
+      ctx.beginPath();
+      for (let x = left - bbox.height; x < left + width; x += 9 * dense()) {
+        ctx.moveTo(x, bbox.top + bbox.height);
+        ctx.lineTo(x + bbox.height, bbox.top);
+      }
+      ctx.stroke();
+      ctx.restore();
+    }
+
+    // Over the grid, or its lines would run through the words.
+    drawGapWords(plot, start, end) {
+      const { ctx, bbox } = plot;
+      const [left, width] = this.place(plot, start, end);
+      const wide = ctx.measureText(NO_FIGURES).width + 12 * dense();
+      if (width < wide) return;
+      const [middle, line] = [left + width / 2, bbox.top + bbox.height / 2];
+      ctx.textAlign = "center";
+      ctx.textBaseline = "middle";
+      ctx.fillStyle = css("--sunken");
+      ctx.fillRect(middle - wide / 2, line - 10 * dense(), wide, 20 * dense());
+      ctx.fillStyle = css("--muted");
+      ctx.fillText(NO_FIGURES, middle, line);
+    }
+
+    drawLevel(plot, start, end, level) {
+      const { ctx, bbox } = plot;
+      const [left, width] = this.place(plot, start, end);
+      if (width <= 0) return;
+      ctx.fillStyle = css(`--${level}-soft`);
+      ctx.fillRect(left, bbox.top, Math.max(width, 1.5 * dense()), bbox.height);
+    }
+
+    // The height of the strip and the word tell the level to whoever does not see its colour.
+    drawStrip(plot, start, end, level) {
+      const { ctx, bbox } = plot;
+      const [left, width] = this.place(plot, start, end);
+      if (width <= 0) return;
+      const strip = STRIPS[level] * dense();
+      ctx.fillStyle = css(`--${level}`);
+      ctx.fillRect(left, bbox.top, Math.max(width, 1.5 * dense()), strip);
+      const wide = ctx.measureText(level).width + 8 * dense();
+      if (width < 1.5 * wide) return;
+      const middle = left + width / 2;
+      ctx.fillStyle = css(`--${level}-soft`);
+      ctx.fillRect(middle - wide / 2, bbox.top + strip, wide, 15 * dense());
+      ctx.fillStyle = css(`--${level}`);
+      ctx.fillText(level, middle, bbox.top + strip + 2 * dense());
+    }
+
+    drawThresholds(plot) {
+      const { ctx, bbox } = plot;
+      ctx.textBaseline = "bottom";
+      ctx.textAlign = "left";
+      ctx.setLineDash([5 * dense(), 4 * dense()]);
+      for (const [level, threshold] of Object.entries(this.past.thresholds)) {
+        const y = Math.round(plot.valToPos(threshold, "y", true)) + 0.5;
+        ctx.strokeStyle = ctx.fillStyle = css(`--${level}`);
+        ctx.beginPath();
+        ctx.moveTo(bbox.left, y);
+        ctx.lineTo(bbox.left + bbox.width, y);
+        ctx.stroke();
+        ctx.fillText(level, bbox.left + 5 * dense(), y - dense());
+      }
+      ctx.setLineDash([]);
+    }
+
+    drawOver(plot) {
+      const { ctx } = plot;
+      ctx.save();
+      ctx.font = font(11);
+      ctx.lineWidth = dense();
+      for (const [start, end] of this.past.gaps) this.drawGapWords(plot, start, end);
+      if (this.chart.id === "pressure") this.drawThresholds(plot);
+      ctx.textBaseline = "top";
+      ctx.textAlign = "center";
+      for (const [start, end, level] of this.chart.runs) this.drawStrip(plot, start, end, level);
+      this.drawFlags(plot);
+      ctx.restore();
+    }
+
+    drawFlags(plot) {
+      const { ctx, bbox } = plot;
+      ctx.textBaseline = "alphabetic";
+      ctx.textAlign = "left";
+      const taken = [];
+      for (const { unix, number, word, kind } of this.flags) {
+        const x = Math.round(plot.valToPos(unix, "x", true)) + 0.5;
+        ctx.strokeStyle = ctx.fillStyle = css(LOUD.has(kind) ? "--critical" : kind === "mark" ? "--link" : "--muted");
+        this.drawPole(ctx, x, bbox, kind === "level" ? 0 : bbox.height);
+        this.drawWords(ctx, x, bbox, [`${number} ${shortened(word, 18)}`, `${number} ${shortened(word, 8)}`, `${number}`], taken);
+      }
+    }
+
+    // The longest words that have room beside those that have theirs already; the list below has them all.
+    drawWords(ctx, x, bbox, choices, taken) {
+      for (const label of choices) {
+        const wide = ctx.measureText(label).width;
+        const left = Math.min(x - 3 * dense(), bbox.left + bbox.width - wide);
+        const right = left + wide + 8 * dense();
+        if (taken.some((other) => left < other.right && other.left < right)) continue;
+        taken.push({ left, right });
+        ctx.fillText(label, left, bbox.top - 9 * dense());
+        return;
+      }
+    }
+
+    // Levels stand behind the curves already; theirs need no pole.
+    drawPole(ctx, x, bbox, height) {
+      ctx.lineWidth = dense();
+      ctx.setLineDash([2 * dense(), 3 * dense()]);
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + height);
+      ctx.stroke();
+      ctx.setLineDash([]);
+      ctx.beginPath();
+      ctx.moveTo(x - 4 * dense(), bbox.top - 6 * dense());
+      ctx.lineTo(x + 4 * dense(), bbox.top - 6 * dense());
+      ctx.lineTo(x, bbox.top);
+      ctx.fill();
+    }
+  }
+
+  return Chart;
+})();

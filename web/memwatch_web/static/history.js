@@ -1,0 +1,115 @@
+"use strict";
+
+// Looks at other stretches of the past without loading the page anew. The server makes every page; this file takes
+// the parts of it that differ, keeps the address what somebody else would need, and asks again while the page ends now.
+
+(() => {
+  const source = document.getElementById("past-data");
+  if (!source) return; // refused, or nothing is remembered yet
+
+  const LEAST_PIXELS_SECONDS = 2;
+  const KEYS = { ArrowLeft: "earlier", ArrowRight: "later", "+": "closer", "=": "closer", "-": "wider", "0": "reset" };
+
+  let past = JSON.parse(source.textContent);
+  let shownAt = performance.now();
+  let asked = 0;
+
+  const charts = [...document.querySelectorAll("[data-chart]")].map((box) => new PastChart(box, pick));
+  const rfc3339 = (unix) => `${new Date(unix * 1000).toISOString().slice(0, 19)}Z`;
+
+  function localise() {
+    const today = new Date().toDateString();
+    for (const time of document.querySelectorAll("[data-part] time")) {
+      const date = new Date(time.dateTime);
+      const day = date.toDateString() === today ? {} : { day: "numeric", month: "short" };
+      time.title = time.textContent;
+      time.textContent = date.toLocaleString([], { ...day, hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+    }
+  }
+
+  function draw() {
+    localise();
+    past.thresholds = JSON.parse(document.getElementById("latest").textContent).thresholds;
+    for (const chart of charts) chart.show(past);
+  }
+
+  function pick(from, to) {
+    const query = new URLSearchParams(location.search);
+    const middle = (from + to) / 2;
+    const half = Math.max(to - from, LEAST_PIXELS_SECONDS) / 2;
+    query.set("from", rfc3339(middle - half));
+    query.set("to", rfc3339(middle + half));
+    go(`${location.pathname}?${query}`);
+  }
+
+  // The page at an address, in the place of this one. The last one asked for wins.
+  async function go(url) {
+    const number = ++asked;
+    let answer;
+    try {
+      answer = await fetch(url);
+    } catch {
+      return; // the banner speaks of a lost connection
+    }
+    const text = await answer.text();
+    if (number !== asked) return;
+    const page = new DOMParser().parseFromString(text, "text/html");
+    if (!answer.ok || !hasTheSameCharts(page)) {
+      location.assign(url);
+      return;
+    }
+    history.replaceState(null, "", url);
+    take(page);
+  }
+
+  function hasTheSameCharts(page) {
+    const shape = (root) => [...root.querySelectorAll("[data-chart]")].map((box) => box.dataset.chart).join();
+    return page.getElementById("past-data") && shape(page) === shape(document);
+  }
+
+  // What happened has another number in every window, and the same time.
+  function selectorOf(element) {
+    if (element?.dataset.at) return `[data-at="${element.dataset.at}"]`;
+    return element?.id ? `#${CSS.escape(element.id)}` : null;
+  }
+
+  function take(page) {
+    const focus = selectorOf(document.activeElement);
+    for (const part of page.querySelectorAll("[data-part]")) {
+      const old = document.getElementById(part.id);
+      if (old) old.replaceWith(document.adoptNode(part));
+    }
+    if (focus && !document.activeElement?.matches(focus)) document.querySelector(focus)?.focus({ preventScroll: true });
+    past = JSON.parse(document.getElementById("past-data").textContent);
+    shownAt = performance.now();
+    draw();
+  }
+
+  // Only links that lead to this page, clicked as one does.
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("#past-bar a[href], #past-list a[href]");
+    if (!link || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+    event.preventDefault();
+    go(link.href);
+    if (link.closest("#past-list")) document.querySelector(".past-card").scrollIntoView({ block: "nearest" });
+  });
+
+  document.addEventListener("keydown", (event) => {
+    const name = KEYS[event.key];
+    if (!name || event.ctrlKey || event.metaKey || event.altKey || !event.target.closest("[data-chart]")) return;
+    event.preventDefault();
+    document.querySelector(`#past-${name}[href]`)?.click();
+  });
+
+  // A page in the background, or of a server that is silent, does not ask.
+  function look() {
+    const due = performance.now() - shownAt > past.poll_seconds * 1000;
+    if (!past.live || !due || document.hidden || document.body.classList.contains("stale")) return;
+    shownAt = performance.now();
+    go(location.href);
+  }
+
+  draw();
+  setInterval(look, 500);
+  document.addEventListener("visibilitychange", look);
+})();

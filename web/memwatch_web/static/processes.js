@@ -1,0 +1,104 @@
+"use strict";
+
+// Everybody is sent the same rows, the largest first. Their order, and which of them are seen, is the reader's affair:
+// by the keys that the server put on them (listing.py), kept in the address of the page.
+
+(() => {
+  const form = document.getElementById("view");
+  const filter = form.elements.q;
+  const shown = document.getElementById("shown");
+  const address = new URL(location.href);
+  let sort = address.searchParams.get("sort") ?? "-footprint";
+
+  const columnOf = (wish) => wish.replace(/^-/, "");
+  const isDescending = (wish) => wish.startsWith("-");
+
+  function markHeads(table) {
+    let index = -1;
+    for (const button of table.tHead.querySelectorAll(".sort")) {
+      const head = button.parentElement;
+      const column = button.dataset.column;
+      const isThis = column === columnOf(sort);
+      if (isThis) {
+        index = head.cellIndex;
+        head.setAttribute("aria-sort", isDescending(sort) ? "descending" : "ascending");
+      } else {
+        head.removeAttribute("aria-sort");
+      }
+      const turned = isDescending(sort) ? column : `-${column}`;
+      button.setAttribute("value", isThis ? turned : button.dataset.begins);
+    }
+    return index;
+  }
+
+  // A process and what stands below it belong together.
+  function groupsOf(table) {
+    const groups = [];
+    for (const row of table.tBodies[0].rows) {
+      if (row.classList.contains("said")) groups.at(-1).push(row);
+      else groups.push([row]);
+    }
+    return groups;
+  }
+
+  function compare(index, sign, areWords) {
+    const keyOf = (group) => group[0].cells[index]?.dataset.key;
+    return (one, other) => {
+      const [left, right] = [keyOf(one), keyOf(other)];
+      if (left === undefined || right === undefined) return (left === undefined) - (right === undefined);
+      return sign * (areWords ? (left > right) - (left < right) : Number(left) - Number(right));
+    };
+  }
+
+  function arrange(root) {
+    const table = root.querySelector(".sortable");
+    if (!table) return;
+    const index = markHeads(table);
+    const footprint = table.tHead.querySelector("[data-column='footprint']").parentElement.cellIndex;
+    const areWords = !isDescending(table.tHead.rows[0].cells[index]?.firstElementChild.dataset.begins ?? "-");
+    const groups = groupsOf(table);
+    groups.sort(compare(footprint, -1, false)).sort(compare(index, isDescending(sort) ? -1 : 1, areWords));
+    const words = filter.value.toLowerCase();
+    let seen = 0;
+    for (const group of groups) {
+      const isSeen = group[0].dataset.words.includes(words);
+      for (const row of group) row.hidden = !isSeen;
+      seen += isSeen;
+    }
+    table.tBodies[0].append(...groups.flat());
+    shown.textContent = `${seen} of ${groups.length}`;
+  }
+
+  function keep(name, value, usual) {
+    if (value === usual) address.searchParams.delete(name);
+    else address.searchParams.set(name, value);
+    history.replaceState(null, "", address);
+    for (const tab of form.querySelectorAll(".tabs a")) {
+      const to = new URL(tab.href);
+      if (filter.value) to.searchParams.set("q", filter.value);
+      else to.searchParams.delete("q");
+      tab.href = to;
+    }
+  }
+
+  form.querySelector("#filter").hidden = true;
+
+  document.addEventListener("submit", (event) => {
+    if (event.target !== form) return;
+    event.preventDefault();
+    if (!event.submitter?.classList.contains("sort")) return;
+    sort = event.submitter.value;
+    arrange(document);
+    keep("sort", sort, "-footprint");
+  });
+
+  filter.addEventListener("input", () => {
+    arrange(document);
+    keep("q", filter.value, "");
+  });
+
+  document.addEventListener("htmx:before:swap", (event) => {
+    const fragment = event.detail.tasks[0]?.fragment;
+    if (fragment) arrange(fragment);
+  });
+})();
