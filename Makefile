@@ -58,7 +58,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	for version in 3.10 3.11 3.12 3.13 3.14; do $(BIN)/mypy --python-version $$version || exit 1; done
-	MYPYPATH=tests:tests/bench:tests/faults $(BIN)/mypy tests/*.py tests/{bench,faults,fuzz}/*.py
+	MYPYPATH=tests:tests/bench:tests/faults $(BIN)/mypy tests/*.py tests/bench/*.py tests/faults/*.py tests/fuzz/*.py
 	MYPYPATH=tests:tests/system $(BIN)/mypy tests/system/*.py
 	$(BIN)/lint-imports
 
