@@ -2,74 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from amd_machine import GIB, MIB, PCI, AmdMachine, discrete, memory
-from machine_folders import machine_folder, plain
-from memwatch.amd.reading import AmdGpu, AmdReading, Region
-from memwatch.collector import Findings, Roots, Unavailable
+from amd_readings import Asked, Watch, as_written, only_gpu, read, read_folder, reading_of
+from machine_folders import machine_folder
+from memwatch.amd.reading import Region
+from memwatch.collector import Roots, Unavailable
 from memwatch.collectors._gpus import GpuPids
 from memwatch.collectors.amdgpu import HELD_SECONDS, LOOK_SECONDS, Collector
 from memwatch.collectors.amdgpu_sensors import ERRORS_SECONDS
 from memwatch.collectors.amdgpu_sensors import Collector as Sensors
-from memwatch.model import Absent, Words
+from memwatch.model import Absent
 
 MACHINES = ("rx-7900-xtx", "mi210", "mi300a-x4", "strix-halo", "strix-halo-96g", "phoenix", "steam-deck")
-
-
-class Watch:
-    """A clock that goes when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Asked:
-    """In place of the ioctl: remembers who was asked."""
-
-    def __init__(self, answer: bool | Absent = Absent.NOT_AVAILABLE) -> None:
-        self.answer = answer
-        self.nodes: list[str] = []
-
-    def __call__(self, node: Path, status: Words) -> bool | Absent:
-        assert status == "active"
-        self.nodes.append(node.name)
-        return self.answer
-
-
-def reading_of(findings: Findings) -> AmdReading:
-    assert findings.amdgpu is not None
-    return findings.amdgpu
-
-
-def read(machine: AmdMachine) -> Findings:
-    collector = Collector(machine.roots, 4096, GpuPids(), Asked())
-    try:
-        return collector.collect()
-    finally:
-        collector.close()
-
-
-def only_gpu(findings: Findings) -> AmdGpu:
-    (gpu,) = reading_of(findings).gpus
-    return gpu
-
-
-def as_written(findings: Findings) -> Any:
-    """As it stands in a file of JSON, where keys are words."""
-    return json.loads(json.dumps(plain(findings)))
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -94,14 +47,6 @@ def test_partitions_are_slices() -> None:
     assert reading.partition_cards == 28
     assert all(gpu.vram == Region(Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED) for gpu in reading.gpus)
     assert all(len(gpu.card.nodes) == 1 for gpu in reading.gpus)
-
-
-def read_folder(name: str) -> Findings:
-    collector = Collector(machine_folder(name).roots, 4096, GpuPids(), Asked())
-    try:
-        return collector.collect()
-    finally:
-        collector.close()
 
 
 def test_a_partitioned_gpu_owns_its_partitions_cards(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -27,6 +26,7 @@ from daemon_process import (
     running_daemon,
     seconds_without_a_core,
 )
+from exchanges import assert_quiet, complaints, exchange
 from hostile_requests import HOST, HOSTILE, request
 
 MIB = 1 << 20
@@ -41,48 +41,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     with running_daemon(tmp_path_factory.mktemp("daemon"), "--interval", "100ms") as running:
         yield running
         assert_quiet(running)
-
-
-def assert_quiet(daemon: RunningDaemon) -> None:
-    """Alive, healthy, and no word of it in the log: nobody can fill a disk from outside."""
-    assert daemon.get("/healthz").status == 200
-    assert complaints(daemon) == []
-
-
-def complaints(daemon: RunningDaemon) -> list[str]:
-    """What its log holds but news: lines of a traceback have no level."""
-    return [line for line in daemon.log.read_text().splitlines() if " INFO " not in line]
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """What came back before the daemon closed, and how long that took."""
-
-    received: bytes
-    seconds: float
-
-    @property
-    def status(self) -> int:
-        return int(self.received[9:12])
-
-    @property
-    def head(self) -> bytes:
-        return self.received.partition(b"\r\n\r\n")[0].lower()
-
-    @property
-    def body(self) -> bytes:
-        return self.received.partition(b"\r\n\r\n")[2]
-
-
-def exchange(port: int, sent: bytes) -> Exchange:
-    """Send bytes, read until the daemon closes; it has two seconds."""
-    began = time.monotonic()
-    with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
-        connection.sendall(sent)
-        received = b""
-        while part := connection.recv(1 << 20):
-            received += part
-    return Exchange(received, time.monotonic() - began)
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -15,7 +15,8 @@ Written by `make fuzz` (atheris, guided by coverage): every parser with bytes th
 infinite, or nowhere in the input. What was found is an input under `tests/fuzz/corpus` now, and each of those goes
 through every promise again in `make test`. A longer run without a find replaces a row, a shorter one does not.
 
-`mended` counts what this or an earlier run found and is mended since.
+`mended` counts inputs that once broke a promise, found by a run or while its target was written. Rows of less than
+600 s are what there was time for; `make fuzz` without SECONDS gives every target its ten minutes.
 
 | target | seconds | executions | edges covered | finds | mended | date |
 |---|---|---|---|---|---|---|
