@@ -28,7 +28,7 @@ def parse_ioreg(data: bytes) -> tuple[Accelerator, ...]:
 
     try:
         found = plistlib.loads(data, fmt=plistlib.FMT_XML)
-    except (ExpatError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
+    except (ExpatError, ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
         raise NotAList(f"ioreg: {data[:60]!r} is no property list ({error})") from None
     if not isinstance(found, list):
         raise NotAList(f"ioreg: a {type(found).__name__} where a list of accelerators was expected")
