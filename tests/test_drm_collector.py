@@ -290,6 +290,7 @@ def test_it_looks_less_often_while_nobody_uses_a_gpu(machine: DrmMachine) -> Non
     assert (idle, collector.period_seconds) == (IDLE_PERIOD_SECONDS, PERIOD_SECONDS)
 
 
+@pytest.mark.alone
 def test_a_round_over_500_processes_costs_little(tmp_path: Path) -> None:
     """20 GPU clients on two descriptors each among 500 processes: at most 5 ms of CPU a round."""
     machine = DrmMachine(tmp_path)

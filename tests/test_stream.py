@@ -152,4 +152,4 @@ def test_the_live_page_is_a_stream_of_its_own_fragment(tmp_path: Path) -> None:
     assert b"data: <" in received
     assert "System RAM" in received.decode()
     assert refused.status == 422
-    assert "use one of overview, processes, " in refused.json["detail"]
+    assert "use one of overview, history, processes, " in refused.json["detail"]

@@ -9,10 +9,13 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 
 from memwatch_web.problems import problem_response, sentence_of
 
 log = logging.getLogger(__name__)
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 # FastAPI's words for a body that its JSON parser cannot decode; the only 400 that it answers by itself.
 UNREADABLE_BODY = "There was an error parsing the body"
@@ -27,8 +30,7 @@ def install(app: FastAPI, simulated: bool = False) -> None:
         if error.status_code == HTTPStatus.NOT_FOUND and detail == HTTPStatus.NOT_FOUND.phrase:
             detail = "There is nothing at this path. The paths that exist are listed at /docs."
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            if "GET" in headers["Allow"]:  # then the gate lets HEAD through as well
-                headers["Allow"] = "GET, HEAD"
+            headers["Allow"] = ", ".join(methods_at(request))
             detail = f"{request.method} is not possible here. Try {headers['Allow'].partition(',')[0]}."
         if detail == UNREADABLE_BODY:
             return problem_response(422, "The body is not JSON in UTF-8.", headers, simulated)
@@ -44,3 +46,14 @@ def install(app: FastAPI, simulated: bool = False) -> None:
         return problem_response(
             500, "memwatchd could not answer this. Its log says why; sampling goes on.", None, simulated
         )
+
+
+def methods_at(request: Request) -> list[str]:
+    """What is possible at this path. Starlette names the methods of the first of several routes only. Where GET is
+    possible the gate lets HEAD through as well."""
+    found = []
+    for method in METHODS:
+        scope = {**request.scope, "method": method}
+        if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes):
+            found += ["GET", "HEAD"] if method == "GET" else [method]
+    return found
