@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from dataclasses import fields, replace
+from operator import attrgetter
+from typing import Any
 
 from memwatch.accounting import amd, apple, drm, tegra
 from memwatch.accounting.driver_errors import with_logged
 from memwatch.accounting.relations import with_holdings
 from memwatch.attribution import with_zram
-from memwatch.collector import READINGS, Findings
+from memwatch.collector import Findings
 from memwatch.holding import Holding
 from memwatch.model import Share
 from memwatch.snapshot import merge_nodes
 
-T = TypeVar("T")
+# What a collector may find, and what stands where it has found nothing: the same objects every time.
+NAMES = tuple(field.name for field in fields(Findings))
+EMPTY = tuple(getattr(Findings(), name) for name in NAMES)
+LISTS = tuple(name for name, empty in zip(NAMES, EMPTY, strict=True) if empty == ())
+figures_of = attrgetter(*NAMES)
 
 # Each maker's PCI vendor id, and who accounts for its GPUs: given all findings and the first free number.
 # NVIDIA's are `tegra`'s, which leaves what is no Tegra to `nvidia`.
@@ -36,35 +41,20 @@ def composed(findings: Sequence[Findings]) -> Findings:
 
 
 def merged(findings: Sequence[Findings]) -> Findings:
-    """Everything that was found, side by side."""
-    zram = _first([found.zram for found in findings])
-    pools = tuple(with_zram(pool, zram) for found in findings for pool in found.pools)
-    readings: dict[str, Any] = {name: _first([getattr(found, name) for found in findings]) for name in READINGS}
-    return Findings(
-        pools=pools,
-        shares=tuple(share for found in findings for share in found.shares),
-        devices=tuple(device for found in findings for device in found.devices),
-        processes=tuple(process for found in findings for process in found.processes),
-        process_scan=_first([found.process_scan for found in findings]),
-        container_names=_first([found.container_names for found in findings]),
-        owners=tuple(owner for found in findings for owner in found.owners),
-        machine=tegra.machine_of(_first([found.machine for found in findings]), readings["tegra"]),
-        swap=_first([found.swap for found in findings]),
-        zram=zram,
-        squeezed=_first([found.squeezed for found in findings]),
-        stalls=_first([found.stalls for found in findings]),
-        nodes=merge_nodes([node for found in findings for node in found.nodes]),
-        kernel=_first([found.kernel for found in findings]),
-        cgroup_oom_kills_total=_first([found.cgroup_oom_kills_total for found in findings]),
-        kernel_log=_first([found.kernel_log for found in findings]),
-        pci_gpus=_first([found.pci_gpus for found in findings]),
-        stale=frozenset().union(*[found.stale for found in findings]),
-        **readings,
-    )
-
-
-def _first(found: Sequence[T | None]) -> T | None:
-    return next((one for one in found if one is not None), None)
+    """Everything that was found, side by side: lists one behind the other, of single things the first."""
+    said: dict[str, list[Any]] = {}
+    for found in findings:
+        for name, value, empty in zip(NAMES, figures_of(found), EMPTY, strict=True):
+            if value is not empty:
+                said.setdefault(name, []).append(value)
+    whole: dict[str, Any] = {name: values[0] for name, values in said.items() if name not in LISTS}
+    whole |= {name: tuple(one for part in said[name] for one in part) for name in LISTS if name in said}
+    whole["pools"] = tuple(with_zram(pool, whole.get("zram")) for pool in whole.get("pools", ()))
+    whole["nodes"] = merge_nodes(list(whole.get("nodes", ())))
+    whole["machine"] = tegra.machine_of(whole.get("machine"), whole.get("tegra"))
+    whole["stale"] = frozenset().union(*said.get("stale", ()))
+    whole.pop("rejected", None)  # is one collector's own business
+    return Findings(**whole)
 
 
 def holdings_of(found: Findings) -> list[Holding]:

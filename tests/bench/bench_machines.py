@@ -21,7 +21,8 @@ from nvml_machine import MACHINES, Simulator
 from nvml_state import Machine
 from sleepers import sleepers
 
-SETTLE_SECONDS = 6.0
+# The first looks open what is kept open from then on: thousands of files, where there are so many processes.
+SETTLE_SECONDS = 15.0
 STREAMS = "[web]\nmax_streams = 1000\n"
 
 
@@ -39,7 +40,7 @@ class Cost:
 
 
 def machine_of(gpus: int, mig: int = 0) -> Machine | None:
-    """So many H100, each with `mig` instances; None without any."""
+    """So many H100 of which a quarter is used, each with `mig` instances; None without any."""
     if not gpus:
         return None
     model = sample_nvml.H100_MIG.gpus[0] if mig else sample_nvml.EIGHT_H100.gpus[0]
@@ -51,6 +52,7 @@ def machine_of(gpus: int, mig: int = 0) -> Machine | None:
                 uuid=sample_nvml.uuid(0x8000 + slot),
                 bus_id=f"00000000:{0x10 + slot:02X}:00.0",
                 minor_number=slot,
+                memory=sample_nvml.mib(81559, used=20210, reserved=479),
             )
             for slot in range(gpus)
         ),
