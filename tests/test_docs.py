@@ -108,7 +108,7 @@ def test_the_readme_names_only_targets_and_files_that_exist() -> None:
 
 
 def test_pictures_in_the_readme_are_small() -> None:
-    """Three of the page and one of the bench, each of 60 KB at most: they are fetched by whoever clones this, for ever."""
+    """Three of the page, one of the bench, each of 60 KB at most: whoever clones this fetches them, for ever."""
     pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
 
     assert len(pictures) == 4
