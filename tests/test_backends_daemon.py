@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -146,9 +147,10 @@ def child_of(daemon: RunningDaemon) -> Path:
     until = time.monotonic() + 10
     while True:
         for task in Path(f"/proc/{daemon.pid}/task").iterdir():
-            for pid in (task / "children").read_text().split():
-                if b"opencl_child" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    return Path(f"/proc/{pid}")
+            with suppress(FileNotFoundError, ProcessLookupError):  # threads and children come and go
+                for pid in (task / "children").read_text().split():
+                    if b"opencl_child" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        return Path(f"/proc/{pid}")
         assert time.monotonic() < until, "no child was started"
         time.sleep(0.02)
 
