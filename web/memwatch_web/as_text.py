@@ -77,7 +77,7 @@ def _host(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _processes(snapshot: Snapshot) -> Iterator[str]:
-    listed = by_footprint(snapshot)[:TOP]
+    listed = by_footprint(snapshot.processes)[:TOP]
     footprints = [wording.footprint(process) for process in listed]
     width = max([11, *map(len, footprints)])
     yield f"{'largest processes':<22} {'pid':>8} {'footprint':>{width}} {'resident':>11}  of"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,9 +52,9 @@ def cuda_free_of(snapshot: Snapshot) -> int | None:
     return next((size for size in frees if isinstance(size, int)), None)
 
 
-def by_footprint(snapshot: Snapshot) -> list[Process]:
-    """Processes, largest first; those whose footprint is not known stand last."""
-    return sorted(snapshot.processes, key=lambda process: (-_known(process.footprint_low_bytes), process.pid))
+def by_footprint(processes: Iterable[Process]) -> list[Process]:
+    """Largest first; those whose footprint is not known stand last."""
+    return sorted(processes, key=lambda process: (-_known(process.footprint_low_bytes), process.pid))
 
 
 def _known(figure: Bytes) -> int:

@@ -15,6 +15,7 @@ from memwatch.growth import Grown, Growth, key_of
 from memwatch.model import Absent, Bytes, Process, Words
 from memwatch.owners import OwnerKind, Total, totals_of
 from memwatch.snapshot import Snapshot
+from memwatch_web.glance import by_footprint
 from memwatch_web.sparkline import path_of
 
 By = Literal["process", "container", "pod", "job", "unit", "user"]
@@ -184,8 +185,7 @@ def process_words(one: Listed, snapshot: Snapshot) -> str:
 
 
 def group_of(total: Total, kind: OwnerKind, processes: Iterable[Process]) -> Group:
-    members = [process for process in processes if getattr(process, kind) == total.name]
-    members.sort(key=lambda process: (-(_known(process.footprint_low_bytes) or 0), process.pid))
+    members = by_footprint(process for process in processes if getattr(process, kind) == total.name)
     return Group(total, tuple(members[:MOST_MEMBERS]), total.processes - min(len(members), MOST_MEMBERS))
 
 

@@ -193,7 +193,7 @@ class Pages:
             "latest": latest_of(snapshot, rules),
             "bars": bars_of(snapshot, {pool.id: rules.for_target(pool.id) for pool in snapshot.pools}),
             "places": sorted({place for process in snapshot.processes for place in process.device_bytes}),
-            "processes": by_footprint(snapshot)[: TOP_PROCESSES if name == "overview" else None],
+            "processes": by_footprint(snapshot.processes)[: TOP_PROCESSES if name == "overview" else None],
             "who": who_of(snapshot, self._growth) if name == "processes" else None,
             "listing": listing_of(snapshot, self._growth, view) if name == "processes" else None,
             "cpu": self._cpu.of(snapshot),
