@@ -15,10 +15,10 @@ from daemon_process import descriptors
 from machine_folders import machine_folder
 from memwatch.collector import Roots, Unavailable, Unreadable
 from memwatch.collectors._process_files import Stat, parse_boot_time, parse_passwd, parse_stat, parse_uid
-from memwatch.collectors.processes import Collector
+from memwatch.collectors.processes import SHOWN_TURNS, Collector
 from memwatch.model import Absent, Process
 from memwatch.snapshot import ProcessScan
-from process_folders import folder_of, stat_line
+from process_folders import add_process, folder_of, stat_line, statm_line
 
 PAGE, TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 HOLD = "import sys; block = bytearray(b'x') * (200 << 20); print('held', flush=True); sys.stdin.read()"
@@ -47,6 +47,41 @@ def test_psutil_agrees_on_a_real_process() -> None:
     assert found.rss_bytes > 200 << 20
     assert found.start_time == pytest.approx(start, abs=2)
     assert (found.name, found.user) == (name, user)
+
+
+def test_one_that_moves_is_read_at_once_and_the_others_soon(tmp_path: Path) -> None:
+    """A new name is shown with the next change of the process's pages, and within six looks without one."""
+    roots = folder_of(tmp_path)
+    for pid in (7, 8):
+        add_process(tmp_path, stat_line(pid, "before"), statm=statm_line(5))
+    collector = Collector(roots)
+    collector.collect()
+    collector.collect()
+    for pid, pages in ((7, 6), (8, 5)):
+        add_process(tmp_path, stat_line(pid, "after", pages), statm=statm_line(pages))
+
+    looks = [collector.collect().processes for _ in range(SHOWN_TURNS)]
+    collector.close()
+
+    assert (find(looks[0], 7).name, find(looks[0], 7).rss_bytes) == ("after", 6 * 4096)
+    seen = [find(look, 8).name for look in looks]
+    assert seen == sorted(seen, reverse=True), seen
+    assert seen[-1] == "after"
+
+
+def test_a_clock_that_was_told_the_time_moves_every_start(tmp_path: Path) -> None:
+    """Also of a process that has not moved since."""
+    roots = folder_of(tmp_path)
+    add_process(tmp_path, stat_line(7), statm=statm_line(5))
+    collector = Collector(roots)
+    collector.collect()
+    before = find(collector.collect().processes, 7).start_time
+    (tmp_path / "stat").write_bytes(b"cpu 1\nbtime 1700000500\n")
+
+    after = find(collector.collect().processes, 7).start_time
+    collector.close()
+
+    assert after - before == 500
 
 
 def test_processes_that_come_and_go() -> None:

@@ -18,6 +18,7 @@ from typing import Literal
 
 from memwatch.collector import Unreadable
 from memwatch.collectors._process_files import NOWHERE, STAT_BYTES, Home, parse_stat, parse_statm, read_in
+from memwatch.model import Process
 from memwatch.own import descriptors_for_processes
 
 _STATM_BYTES = 160
@@ -38,7 +39,8 @@ class Entry:
 
     `descriptor` is its open statm; -1 where there is none to be opened, None where there was no room for it.
     A kernel thread has no pages, ever. `said` is what statm said last. `home` and `uid` are whose it is, and
-    `home_due` the turn at which to read them again: they are the table's to keep and not its business.
+    `home_due` the turn at which to read them again; `shown` is how it was last shown, and `shown_by` what statm
+    said then: these are the table's to keep and not its business.
     """
 
     pid: int
@@ -50,6 +52,8 @@ class Entry:
     home: Home = NOWHERE
     uid: int | None = None
     home_due: int = 0
+    shown: Process | None = None
+    shown_by: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

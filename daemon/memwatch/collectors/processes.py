@@ -28,6 +28,8 @@ from memwatch.snapshot import ProcessScan
 
 # Command lines are as long as their writer likes, and hold what is nobody's business further on.
 COMMAND_CHARACTERS = 256
+# A process whose pages are what they were is read again at every 6th look: half of a look went into that.
+SHOWN_TURNS = 6
 
 
 class Collector:
@@ -57,6 +59,7 @@ class Collector:
         self._passwd = Passwd(roots.rootfs / "etc/passwd")
         self._usage = CgroupUsage(roots)
         self._boot_time = 0
+        self._turn = 0
         try:
             self._folder = os.open(roots.procfs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -65,12 +68,13 @@ class Collector:
         self._attribution = Attribution(self._folder)
 
     def collect(self) -> Findings:
+        self._turn += 1
         tally = self._table.look()  # before anything is opened: it gives files back where the limit was lowered
         self._follow_boot_time()
         self._passwd.refresh()
         self._usage.refresh()
         listed = self._listed()
-        processes = [process for entry in listed if (process := self._process(entry))]
+        processes = [process for entry in listed if (process := self._shown(entry))]
         self._attribution.refresh(self._table)
         note = hides_others(self._roots, in_container(self._roots))
         return Findings(
@@ -94,6 +98,12 @@ class Collector:
         listed = nlargest(self._top, self._table, key=attrgetter("pages", "pid"))
         wanted = set(self._wanted()) - {entry.pid for entry in listed}
         return listed + [entry for entry in self._table if entry.pid in wanted] if wanted else listed
+
+    def _shown(self, entry: Entry) -> Process | None:
+        """As it was shown before, where it has not moved since; by its number not all are read at the same look."""
+        if entry.said is None or entry.said != entry.shown_by or (entry.pid + self._turn) % SHOWN_TURNS == 0:
+            entry.shown, entry.shown_by = self._process(entry), entry.said
+        return entry.shown
 
     def _process(self, entry: Entry) -> Process | None:
         """None if it has ended. An open folder of procfs stays with its process, whoever gets the number next."""
@@ -140,3 +150,5 @@ class Collector:
         boot_time = parse_boot_time((self._roots.procfs / "stat").read_bytes())
         if abs(boot_time - self._boot_time) > 2:
             self._boot_time = boot_time
+            for entry in self._table:
+                entry.shown_by = None
