@@ -108,6 +108,7 @@ def test_a_line_cut_within_a_field_is_refused_even_if_it_ends(sample: Sample) ->
         "RAM 1/2MB (lfb 1x4MB) GR3D_FREQ 101%@76",
         "RAM 1/2MB (lfb 1x4MB) GR3D_FREQ 7",
         "RAM 1/2MB (lfb 1x4MB) CPU [1%@102,of",
+        "RAM 1/2MB (lfb 1x4MB) CPU [1%@102,2%@102]@408",
         "RAM 1/2MB (lfb 1x4MB) SWAP 0/19",
         "RAM 1/2MB (lfb 1x4MB) VDD_IN 52",
         "RAM 1/2MB (lfb 1x4MB) VDD_IN 5299mW/52",
@@ -118,7 +119,7 @@ def test_a_line_cut_within_a_field_is_refused_even_if_it_ends(sample: Sample) ->
     ],
 )
 def test_nonsense_is_refused_whole(text: str) -> None:
-    """Without RAM, twice the same, more than all, cut, unknown, or endless: nothing of it is used."""
+    """Without RAM, twice the same, more than all, cut, two clocks for a core, unknown, or endless: nothing of it is used."""
     with pytest.raises(Garbled):
         line_of(text)
 

@@ -20,6 +20,7 @@ _BLOCK = r"\(\s*lfb\s+[0-9]{1,7}(?:x[0-9]{1,7})?[kM][bB]\)"
 _MHZ = r"[0-9]{1,5}"
 _PERCENT = r"[0-9]{1,3}%"
 _CORE = rf"(?:off|{_PERCENT}(?:@{_MHZ})?)"
+_PLAIN_CORE = rf"(?:off|{_PERCENT})"
 _CLOCKS = rf"@(?:{_MHZ}|\[{_MHZ}(?:,{_MHZ})*\])"
 _LOAD = rf"(?:{_PERCENT}(?:{_CLOCKS})?|{_CLOCKS})"
 _DEGREES = r"-?[0-9]{1,3}(?:\.[0-9]{1,6})?C"
@@ -33,7 +34,7 @@ _FIELD = re.compile(
     | (?P<ram>RAM\s+[0-9]{{1,8}}/[0-9]{{1,8}}MB\s*{_BLOCK})
     | (?P<swap>SWAP\s+[0-9]{{1,8}}/[0-9]{{1,8}}MB(?:\s*\(cached\s+[0-9]{{1,8}}MB\))?)
     | (?P<area>(?:IRAM|Carveout|GART)\s+[0-9]{{1,8}}/[0-9]{{1,8}}[kM]B(?:\s*{_BLOCK})?)
-    | (?P<cpus>(?:CPU|cpu)\s*\[{_CORE}(?:,{_CORE})*\](?:@{_MHZ})?)
+    | (?P<cpus>(?:CPU|cpu)\s*\[(?:{_CORE}(?:,{_CORE})*\]|{_PLAIN_CORE}(?:,{_PLAIN_CORE})*\]@{_MHZ}))
     | (?P<load>(?:GR3D2?|EMC)(?:_FREQ)?\s+(?:off|{_LOAD}))
     | (?P<mts>MTS\s+fg\s+{_PERCENT}\s+bg\s+{_PERCENT})
     | (?P<sensor>[A-Za-z][\w.-]*@{_DEGREES}(?:/{_DEGREES})*)
