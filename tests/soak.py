@@ -202,7 +202,7 @@ def main() -> int:
     # The ring is as many ticks long as an hour's at one a second, and full before the second half begins.
     history = max(60, min(360, int(minutes * 60 * 0.45)))
     config = (
-        f'[history]\nlength = "{history}s"\n[processes]\ninterval = "1s"\nmetrics = true\n'
+        f'[history]\nlength = "{history}s"\nmedium_length = "10min"\n[processes]\ninterval = "1s"\nmetrics = true\n'
         '[collectors.nvml]\nrestart_after = "1s"\n'
     )
     print("| minute | ticks | RSS MiB | anonymous MiB | descriptors | threads |\n|---:|---:|---:|---:|---:|---:|")

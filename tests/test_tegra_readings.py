@@ -119,7 +119,7 @@ def test_a_line_cut_within_a_field_is_refused_even_if_it_ends(sample: Sample) ->
     ],
 )
 def test_nonsense_is_refused_whole(text: str) -> None:
-    """Without RAM, twice the same, more than all, cut, two clocks for a core, unknown, or endless: nothing of it is used."""
+    """Without RAM, twice the same, more than all, cut, two clocks for a core, unknown, or endless: all refused."""
     with pytest.raises(Garbled):
         line_of(text)
 

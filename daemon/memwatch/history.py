@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from itertools import chain
 from math import isnan
 
-from memwatch.tier import Cell, Length, Row, Stretch, Strip, Tier
+from memwatch.column import Cell
+from memwatch.tier import Length, Row, Stretch, Strip, Tier
 
 # A pause longer than this many rows is shown as a gap, never bridged by a line.
 GAP_ROWS = 2.5

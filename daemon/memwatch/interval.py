@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from memwatch.column import Cell
 from memwatch.snapshot import Snapshot
-from memwatch.tier import Cell, Row
+from memwatch.tier import Row
 
 
 class Interval:

@@ -1,4 +1,4 @@
-"""One tier of history: rows at one step, in rings of plain columns that are made once and never grow."""
+"""One tier of history: rows at one step, a column for each series, and no more rows than there may be."""
 
 from __future__ import annotations
 
@@ -6,33 +6,11 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, inf, nan
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-N = TypeVar("N", int, float)
-
-# A mean is kept as its place between least and most, in so many steps.
-PLACES = 65535
-# float32, float32, uint16: what one series costs in one row.
-CELL_BYTES = 10
-
-
-class Cell(NamedTuple):
-    """What one series did in one row's time."""
-
-    least: float
-    mean: float
-    most: float
-
+from memwatch.column import BLOCK_ROWS, PLACES, Cell, Cells, Column
 
 Row = Mapping[str, Cell]
-
-
-class Cells(NamedTuple):
-    """One series of consecutive rows as it lies in its column."""
-
-    least: array[float]
-    most: array[float]
-    places: array[int]
 
 
 class Strip(NamedTuple):
@@ -52,28 +30,6 @@ class Length:
     @property
     def rows(self) -> int:
         return max(1, round(self.seconds / self.step_seconds))
-
-
-class Column:
-    """One series. float32 keeps 24 bits: 8 KiB of 128 GiB, 1 byte of 16 MiB; a mean lies between its bounds."""
-
-    __slots__ = ("last", "least", "most", "places")
-
-    def __init__(self, rows: int) -> None:
-        self.least = array("f", [nan]) * rows
-        self.most = array("f", [nan]) * rows
-        self.places = array("H", [0]) * rows
-        self.last = -1
-
-    def put(self, at: int, cell: Cell) -> None:
-        least, mean, most = cell
-        self.least[at] = least
-        self.most[at] = most
-        span = most - least
-        self.places[at] = min(PLACES, max(0, round((mean - least) / span * PLACES))) if span > 0 else 0
-
-    def clear(self, at: int) -> None:
-        self.least[at] = nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +83,11 @@ class Tier:
 
     def add(self, at: float, row: Row) -> None:
         """Add a row. A name not seen before gets a column; a name not given gets a gap."""
-        place = self.added % self.rows
-        self._times[place] = at
+        self._begin_block()
+        self._times[self.added % self.rows] = at
         for name, cell in row.items():
             column = self.columns.get(name) or self._new_column(name)
-            column.put(place, cell)
-            column.last = self.added
-        if len(row) != len(self.columns):
-            for name in self.columns.keys() - row.keys():
-                self.columns[name].clear(place)
+            column.put(self.added, cell)
         self.added += 1
 
     def number_at(self, time: float) -> int:
@@ -157,38 +109,30 @@ class Tier:
         if column is None:
             nothing = [nan] * len(times)
             return Stretch(times, nothing, nothing, nothing, self.length.step_seconds)
-        least, most = self._slice(column.least, first, last), self._slice(column.most, first, last)
-        places = self._slice(column.places, first, last)
+        least, most, places = column.cells(first, last)
         mean = [low + (high - low) * place / PLACES for low, high, place in zip(least, most, places, strict=True)]
         return Stretch(times, least, mean, most, self.length.step_seconds)
 
     def strip(self, first: int, last: int) -> Strip:
         """The rows from number `first` up to, without, `last`, to be written down."""
         first, last = max(first, self.first), max(first, last, self.first)
-        columns = {
-            name: Cells(*(self._slice(ring, first, last) for ring in (column.least, column.most, column.places)))
-            for name, column in self.columns.items()
-        }
+        columns = {name: column.cells(first, last) for name, column in self.columns.items()}
         return Strip(self._slice(self._times, first, last), columns)
 
     def load(self, strip: Strip) -> None:
         """Add rows that were written down, all at once."""
-        for name in strip.columns.keys() - self.columns.keys():
-            self._new_column(name)
+        for name in strip.columns:
+            if name not in self.columns:
+                self._new_column(name)
         done = 0
         while done < len(strip.times):
+            self._begin_block()
             place = self.added % self.rows
-            count = min(self.rows - place, len(strip.times) - done)
-            here, there = slice(place, place + count), slice(done, done + count)
-            self._times[here] = strip.times[there]
-            for name, column in self.columns.items():
-                cells = strip.columns.get(name)
-                if cells is None:
-                    column.least[here] = array("f", [nan]) * count
-                    continue
-                column.least[here], column.most[here] = cells.least[there], cells.most[there]
-                column.places[here] = cells.places[there]
-                column.last = self.added + count - 1
+            count = min(self.rows - place, BLOCK_ROWS - self.added % BLOCK_ROWS, len(strip.times) - done)
+            self._times[place : place + count] = strip.times[done : done + count]
+            for name, cells in strip.columns.items():
+                if column := self.columns.get(name):
+                    column.fill(self.added, cells.between(done, done + count))
             self.added, done = self.added + count, done + count
 
     def gathered(self, first: int, last: int) -> Row:
@@ -203,15 +147,21 @@ class Tier:
         other.load(self.strip(first, self.added))
         return other
 
+    def _begin_block(self) -> None:
+        """Where the row to come is the first of a block; the columns pack the one before."""
+        if self.added % BLOCK_ROWS == 0 and self.added > self._begun:
+            for column in self.columns.values():
+                column.turn(self.added // BLOCK_ROWS)
+
     def _new_column(self, name: str) -> Column:
         """A column; beyond the most there may be, the one that has been silent for longest gives its place."""
         if len(self.columns) >= self._most_series:
             silent = min(self.columns, key=lambda other: self.columns[other].last)
             del self.columns[silent]
-        column = self.columns[name] = Column(self.rows)
+        column = self.columns[name] = Column(self.rows, self.added // BLOCK_ROWS)
         return column
 
-    def _slice(self, ring: array[N], first: int, last: int) -> array[N]:
+    def _slice(self, ring: array[float], first: int, last: int) -> array[float]:
         if first >= last:
             return ring[:0]
         start, end = first % self.rows, (last - 1) % self.rows + 1

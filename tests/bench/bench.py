@@ -14,7 +14,6 @@ from pathlib import Path
 
 import psutil
 from bars_plot import bars
-from bench_history import bench_history
 from bench_machines import bench_machines, bench_requests, bench_streams, bench_wear
 from bench_store import bench_store
 from peers import subjects
@@ -28,6 +27,8 @@ from memwatch.monitor import Identity, Monitor, Rules
 from memwatch.sampler import Sampler
 
 sys.path.append(str(Path(__file__).parent.parent))
+from bench_history import bench_history
+
 from sleepers import sleepers
 
 WITNESSED = ["name", "create_time", "memory_info"]

@@ -12,11 +12,11 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+from memwatch.column import Cell
 from memwatch.history import History
 from memwatch.store.entries import entry_of
 from memwatch.store.keeper import BATCH_ROWS, FLUSH_SECONDS
 from memwatch.store.ring import BLOCK, Ring, Stamp, blocks_for
-from memwatch.tier import Cell
 
 SIZE = 20 << 20
 SLOTS = SIZE // BLOCK

@@ -45,6 +45,7 @@ rootfs = "{folder}/root"
 [state]
 dir = "{folder}/state"
 [history]
+medium_length = "6h"
 coarse_length = "12h"
 disk_size = "8MiB"
 [processes]

@@ -36,7 +36,7 @@ def test_a_day_leaves_nothing_behind_and_loses_no_alert(tmp_path: Path) -> None:
     assert {(one["descriptors"], one["threads"], one["disk_bytes"]) for one in hours} == {
         (hours[0]["descriptors"], hours[0]["threads"], DISK_BYTES)
     }
-    assert hours[-1]["rows"] == [3600, 8640, 144]
+    assert hours[-1]["rows"] == [3600, 2160, 144]
     assert {state for one in hours for state in one["states"]} <= {"ok", "unavailable"}
     cycles = HOURS * HOUR // FULL_EVERY
     assert told == Counter({"pressure.critical": cycles, "pressure.resolved": cycles})

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from memwatch.column import Cell
 from memwatch.history import History
 from memwatch.store.ending import LAST_SECONDS, LastWords, last_words, samples_of
 from memwatch.store.entries import ROWS, STOPPED, TICK, rows_in
@@ -14,7 +15,7 @@ from memwatch.store.rows import Unreadable
 from memwatch.store.shelf import TIERS, Shelf
 from memwatch.store.timeline import shifts_of
 from memwatch.ticks import KeptTick, KeptTicks, Tick, unpacked
-from memwatch.tier import Cell, Strip
+from memwatch.tier import Strip
 from memwatch.wire import Garbled
 
 # Ticks come some milliseconds early or late: so much of a row's time counts as all of it.

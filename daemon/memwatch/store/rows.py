@@ -10,7 +10,8 @@ from array import array
 from operator import le
 from typing import Any
 
-from memwatch.tier import Cells, Strip
+from memwatch.column import Cells
+from memwatch.tier import Strip
 
 LENGTHS = struct.Struct("<II")
 MOST_UNPACKED = 16 << 20

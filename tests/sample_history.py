@@ -1,0 +1,54 @@
+"""History as after thirty days, of figures that are easy or hard to pack."""
+
+from __future__ import annotations
+
+import gc
+import random
+import tracemalloc
+from array import array
+from collections.abc import Callable
+
+from memwatch.column import PLACES, Cells
+from memwatch.history import History
+from memwatch.tier import Strip
+
+SERIES = [f"pool.gpu{number % 8}.figure{number}_bytes" for number in range(100)]
+
+
+def full_history(cells_of: Callable[[int], Cells], end: float = 3e6) -> History:
+    """Every row of every tier in use, as after thirty days; `cells_of` makes so many rows of one series."""
+    history = History()
+    for tier in history.tiers:
+        step = tier.length.step_seconds
+        times = array("d", [end - step * back for back in range(tier.rows, 0, -1)])
+        tier.load(Strip(times, dict.fromkeys(SERIES, cells_of(tier.rows))))
+    return history
+
+
+def still(rows: int) -> Cells:
+    """A figure that never changes."""
+    return Cells(array("f", [5e9]) * rows, array("f", [5e9]) * rows, array("H", [0]) * rows)
+
+
+def jumping(rows: int) -> Cells:
+    """One that jumps about by 20 MB around 20 GB, in pages, and has as wide a span in every row."""
+    least = array("f", [2e10 + 4096 * random.randrange(5000) for _ in range(rows)])
+    most = array("f", [value + 4096 * random.randrange(5000) for value in least])
+    return Cells(least, most, array("H", [random.randrange(PLACES) for _ in range(rows)]))
+
+
+def noise(rows: int) -> Cells:
+    """One of which no bit follows from another: the most that there can be."""
+    least = array("f", random.randbytes(4 * rows))
+    return Cells(least, array("f", random.randbytes(4 * rows)), array("H", random.randbytes(2 * rows)))
+
+
+def memory_mb(cells_of: Callable[[int], Cells]) -> float:
+    """All tiers with 100 series, full."""
+    gc.collect()
+    tracemalloc.start()
+    history = full_history(cells_of)
+    used = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert len(history) == history.tiers[0].rows
+    return used / 1e6
