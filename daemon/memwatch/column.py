@@ -15,6 +15,7 @@ PLACES = 65535
 _LEVEL = 1
 # float32, float32, uint16: what one series costs in one row that is not packed.
 CELL_BYTES = 10
+_FIGURE = 4
 
 _NO_FIGURES = array("f", [nan]) * BLOCK_ROWS
 _NO_PLACES = array("H", [0]) * BLOCK_ROWS
@@ -46,7 +47,7 @@ class Column:
     """A ring of blocks. float32 keeps 24 bits: 8 KiB of 128 GiB, 1 byte of 16 MiB; a mean lies between its bounds.
 
     Rows come in order of their numbers, a block at a time: `turn` begins the next one. A block that never
-    changes packs to 40 bytes, one whose figures jump about to 500 where each was read once and to 1,700 where not.
+    changes packs to 4 bytes, one whose figures jump about to 500 where each was read once and to 1,700 where not.
     """
 
     __slots__ = ("_block", "_open", "_packed", "last")
@@ -96,23 +97,26 @@ class Column:
         return NOTHING if kept is None else unpacked(kept)
 
 
-def packed(cells: Cells) -> bytes | None:
-    """A block in as few bytes as zlib makes of it; None if it has no figure.
+def packed(cells: Cells) -> bytes:
+    """A block in few bytes: its one figure where it has no other, else what zlib makes of it.
 
     Bytes of the same weight lie together, and of `most` only what differs from `least`: neighbours in time have
     their upper bytes in common, and a figure that was read once is its own least and most.
     """
-    if all(value != value for value in cells.least):
-        return None
-    least = cells.least.tobytes()
-    planes = _apart(least, 4) + _apart(_difference(least, cells.most.tobytes()), 4)
-    return zlib.compress(planes + _apart(cells.places.tobytes(), 2), _LEVEL)
+    least, most = cells.least.tobytes(), cells.most.tobytes()
+    if least == most == least[:_FIGURE] * BLOCK_ROWS:
+        return least[:_FIGURE]
+    planes = _apart(least, _FIGURE) + _apart(_difference(least, most), _FIGURE) + _apart(cells.places.tobytes(), 2)
+    return zlib.compress(planes, _LEVEL)
 
 
 def unpacked(block: bytes) -> Cells:
-    planes, size = zlib.decompress(block), 4 * BLOCK_ROWS
-    least = _together(planes[:size], 4)
-    most = _difference(least, _together(planes[size : 2 * size], 4))
+    if len(block) == _FIGURE:
+        figures = array("f", block) * BLOCK_ROWS
+        return Cells(figures, figures, _NO_PLACES)
+    planes, size = zlib.decompress(block), _FIGURE * BLOCK_ROWS
+    least = _together(planes[:size], _FIGURE)
+    most = _difference(least, _together(planes[size : 2 * size], _FIGURE))
     return Cells(array("f", least), array("f", most), array("H", _together(planes[2 * size :], 2)))
 
 

@@ -27,6 +27,7 @@ from memwatch.monitor import Identity, Monitor, Rules
 from memwatch.sampler import Sampler
 
 sys.path.append(str(Path(__file__).parent.parent))
+from bench_full import bench_full
 from bench_history import bench_history
 
 from sleepers import sleepers
@@ -201,6 +202,7 @@ def main() -> None:
         "store": bench_store,
         "processes": lambda: bench_processes(options.processes),
         "machines": lambda: bench_machines(options.seconds),
+        "full": bench_full,
         "streams": lambda: bench_streams(options.seconds),
         "requests": bench_requests,
         "wear": lambda: bench_wear(3 * options.seconds),

@@ -1,0 +1,90 @@
+"""What a daemon holds that has watched for thirty days: started on a state folder with every tier full."""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import time
+from array import array
+from dataclasses import replace
+from pathlib import Path
+
+from bench_machines import SETTLE_SECONDS, daemon_on, machine_of
+from subjects import pss_mib, rss_mib
+
+sys.path.append(str(Path(__file__).parent.parent))
+from memwatch.column import Cells
+from memwatch.history import LENGTHS
+from memwatch.store.entries import ROWS, entry_of
+from memwatch.store.files import Files
+from memwatch.store.restore import Reader
+from memwatch.store.shelf import TIERS
+from memwatch.tier import Length, Strip
+from sleepers import sleepers
+
+DISK_BYTES = 64 << 20
+STRIP_ROWS = 360
+# What never stands still on a machine that does nothing: a hundredth of it to and fro.
+MOVING = ("pool.ram.", "own.", "psi.", "node.")
+
+
+def fill(folder: Path) -> list[str]:
+    """Put thirty days before the few seconds that a daemon has written there: its series, on its time line."""
+    now = time.time()
+    files = Files(folder, DISK_BYTES, now)
+    shelf = files.shelf
+    last = shelf.records("fine", ROWS)[-1]
+    written = Reader(shelf).rows("fine", last)
+    if written is None:
+        raise SystemExit(f"{folder}: the daemon wrote no rows")
+    strip, _ = written
+    values = {name: value for name, cells in strip.columns.items() if (value := cells.least[-1]) == value}
+    stamp = replace(last.stamp, run=last.stamp.run + 1)
+    files.start(stamp)
+    for name, length in zip(TIERS, LENGTHS, strict=True):
+        for rows in _times_of(length, stamp.boottime):
+            columns = {series: _cells(series, value, len(rows)) for series, value in values.items()}
+            at = replace(stamp, boottime=rows[-1], wall=stamp.wall - stamp.boottime + rows[-1])
+            files.append(name, ROWS, at, entry_of(Strip(rows, columns)))
+    files.stop(5.0)
+    return list(values)
+
+
+def _times_of(length: Length, end: float) -> list[array[float]]:
+    times = array("d", [end - length.step_seconds * back for back in range(length.rows, 0, -1)])
+    return [times[start : start + STRIP_ROWS] for start in range(0, length.rows, STRIP_ROWS)]
+
+
+def _cells(series: str, value: float, rows: int) -> Cells:
+    if not series.startswith(MOVING):
+        return Cells(array("f", [value]) * rows, array("f", [value]) * rows, array("H", [0]) * rows)
+    least = array("f", [value * random.uniform(0.99, 1.0) for _ in range(rows)])
+    most = array("f", [low + abs(value) * random.uniform(0, 0.01) for low in least])
+    return Cells(least, most, array("H", [random.randrange(65536) for _ in range(rows)]))
+
+
+def bench_full() -> None:
+    """Eight GPUs, 300 processes."""
+    with tempfile.TemporaryDirectory() as state, sleepers(300):
+        with daemon_on(machine_of(8), "--state-dir", state):
+            time.sleep(5)
+        series = fill(Path(state))
+        began = time.monotonic()
+        with daemon_on(machine_of(8), "--state-dir", state) as daemon:
+            started = time.monotonic() - began
+            time.sleep(SETTLE_SECONDS)
+            rss, pss = rss_mib(daemon.pid), pss_mib(daemon.pid)
+            past = daemon.get("/api/v1/history?series=pool.ram.used_bytes&range=30d&points=30").json
+    buckets = past["series"][0]["min"]
+    if len(buckets) < 29 or None in buckets:
+        raise SystemExit(f"the thirty days are not there: {buckets}")
+    rows = sum(length.rows for length in LENGTHS)
+    print(
+        f"8 GPUs, every tier full ({rows:,} rows of {len(series)} series): RSS {rss:.1f} MiB = "
+        f"{rss * 1.048576:.1f} MB, PSS {pss:.1f} MiB; the first answer {started:.2f} s after the start.\n"
+    )
+
+
+if __name__ == "__main__":
+    bench_full()
