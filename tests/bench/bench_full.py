@@ -19,28 +19,32 @@ from memwatch.history import LENGTHS
 from memwatch.store.entries import ROWS, entry_of
 from memwatch.store.files import Files
 from memwatch.store.restore import Reader
-from memwatch.store.shelf import TIERS
+from memwatch.store.shelf import TIERS, open_shelf
 from memwatch.tier import Length, Strip
 from sleepers import sleepers
 
 DISK_BYTES = 64 << 20
 STRIP_ROWS = 360
+DAYS = 29
 # What never stands still on a machine that does nothing: a hundredth of it to and fro.
 MOVING = ("pool.ram.", "own.", "psi.", "node.")
 
 
 def fill(folder: Path) -> list[str]:
-    """Put thirty days before the few seconds that a daemon has written there: its series, on its time line."""
+    """Put thirty days in place of the few seconds that a daemon has written there: its series, on its time line."""
     now = time.time()
-    files = Files(folder, DISK_BYTES, now)
-    shelf = files.shelf
+    shelf = open_shelf(folder, DISK_BYTES, now)
     last = shelf.records("fine", ROWS)[-1]
     written = Reader(shelf).rows("fine", last)
     if written is None:
         raise SystemExit(f"{folder}: the daemon wrote no rows")
-    strip, _ = written
+    strip = written[0]
+    # Of a boot before this one, which was long enough.
+    stamp = replace(last.stamp, boot=b"a boot before it", boottime=LENGTHS[-1].seconds + 1.0)
     values = {name: value for name, cells in strip.columns.items() if (value := cells.least[-1]) == value}
-    stamp = replace(last.stamp, run=last.stamp.run + 1)
+    for path in folder.glob("*.ring"):
+        path.unlink()
+    files = Files(folder, DISK_BYTES, now)
     files.start(stamp)
     for name, length in zip(TIERS, LENGTHS, strict=True):
         for rows in _times_of(length, stamp.boottime):
@@ -75,9 +79,11 @@ def bench_full() -> None:
             started = time.monotonic() - began
             time.sleep(SETTLE_SECONDS)
             rss, pss = rss_mib(daemon.pid), pss_mib(daemon.pid)
-            past = daemon.get("/api/v1/history?series=pool.ram.used_bytes&range=30d&points=30").json
+            past = daemon.get(
+                f"/api/v1/history?series=pool.ram.used_bytes&from={time.time() - DAYS * 86_400}&points={DAYS}"
+            ).json
     buckets = past["series"][0]["min"]
-    if len(buckets) < 29 or None in buckets:
+    if len(buckets) != DAYS or None in buckets:
         raise SystemExit(f"the thirty days are not there: {buckets}")
     rows = sum(length.rows for length in LENGTHS)
     print(
