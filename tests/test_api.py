@@ -101,6 +101,13 @@ def test_history_remembers_what_was_served(daemon: RunningDaemon) -> None:
         ("history?from=yesterday", "from is 'yesterday'"),
         ("history?format=xml", "format is 'xml': input should be 'json' or 'csv'"),
         ("history?series=nonsense", "series is 'nonsense': no such series. There are:"),
+        (
+            "history?range=30d",
+            "there is no parameter 'range' at /api/v1/history: use series, from, to, points, format.",
+        ),
+        ("fit?need=5GiB", "there is no parameter 'need' at /api/v1/fit: use bytes, hidden_size,"),
+        ("processes/1/pss?now", "there is no parameter 'now' at /api/v1/processes/1/pss: it takes none."),
+        ("snapshot?pools=", "there is no parameter 'pools' at /api/v1/snapshot: it takes none."),
         ("events?limit=0", "limit is '0'"),
         ("stream?events=everything", "events is 'everything': use some of snapshot, pressure, event"),
     ],

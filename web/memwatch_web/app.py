@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
@@ -27,6 +27,7 @@ from memwatch_web.listing import GROUPS, BadView, By, View, view_of
 from memwatch_web.once import OncePerTick
 from memwatch_web.options import FaceOptions
 from memwatch_web.pages import Pages
+from memwatch_web.parameters import refuse_unknown
 from memwatch_web.planner import create_router as create_planner
 from memwatch_web.problems import Problem
 from memwatch_web.scrapes import Scrapes
@@ -53,12 +54,15 @@ def create_app(
     )
     refusals.install(app, monitor.simulated)
     app.router.routes.insert(0, Route("/metrics", scrapes, methods=["GET"]))
-    app.include_router(create_router(monitor, broker, inquiries))
-    app.include_router(create_hearing(monitor))
-    app.include_router(create_planner(lambda: current(monitor)))
-    app.include_router(create_alert_router(monitor, alerting))
+    for router in (
+        create_router(monitor, broker, inquiries),
+        create_hearing(monitor),
+        create_planner(lambda: current(monitor)),
+        create_alert_router(monitor, alerting),
+        who.create_router(monitor, inquiries),
+    ):
+        app.include_router(router, dependencies=[Depends(refuse_unknown)])
     app.include_router(silence_form.create_router(alerting))
-    app.include_router(who.create_router(monitor, inquiries))
     app.include_router(create_fit_page(pages, lambda: current(monitor)))
     app.include_router(create_history_page(monitor, pages))
     _add_health(app, monitor)
