@@ -16,7 +16,7 @@ from memwatch.collectors.processes import Collector
 from memwatch.holding import Holding
 from memwatch.model import Absent, Architecture, Bytes, Device, Process, Quality, Share, ShareKind
 from memwatch.owners import BEYOND, PERHAPS_BEYOND, Owner, totals_of
-from process_folders import add_process, folder_of, stat_line
+from process_folders import add_process, folder_of, stat_line, statm_line
 
 ID = "3fa9c1d07be24586" * 4
 POD = "8a1f3c52-9d0e-4b7a-8a55-0c1de2f3a4b5"
@@ -241,6 +241,21 @@ def test_one_that_was_listed_as_it_moved_is_found_again(tmp_path: Path) -> None:
         "init.scope": 100,
         "late.service": 50,
     }
+
+
+def test_one_that_was_moved_and_sleeps_is_shown_where_it_is(tmp_path: Path) -> None:
+    """Listed, its pages never change, and it is shown with the owner that its memory is counted to."""
+    roots = host(tmp_path, *V2)
+    add_process(roots.procfs, stat_line(10), cgroup=b"0::/init.scope\n", statm=statm_line(5))
+    collector = Collector(roots)
+    collector.collect()
+    (roots.procfs / "10/cgroup").write_bytes(b"0::/system.slice/late.service\n")
+
+    looks = [collector.collect() for _ in range(3)]
+    collector.close()
+
+    assert [owner.name for owner in looks[0].owners if owner.kind == "unit"] == ["late.service"]
+    assert [look.processes[0].unit for look in looks[1:]] == ["late.service"] * 2
 
 
 @pytest.mark.parametrize("configured", [False, True])
