@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from memwatch.collectors._cgroups import folders_of, parse_cgroup, place_of
 from memwatch.collectors.processes import Collector
 from memwatch.holding import Holding
 from memwatch.model import Absent, Architecture, Bytes, Device, Process, Quality, Share, ShareKind
-from memwatch.owners import BEYOND, PERHAPS_BEYOND, Owner, totals_of
+from memwatch.owners import BEYOND, PERHAPS_BEYOND, Owner, added_up, totals_of
 from process_folders import add_process, folder_of, stat_line, statm_line
 
 ID = "3fa9c1d07be24586" * 4
@@ -139,6 +140,25 @@ def test_a_cgroup_says_what_it_leaves_out() -> None:
 
     assert notes == [BEYOND, PERHAPS_BEYOND, None]
     assert BEYOND == "does not include GPU memory"
+
+
+def test_processes_that_are_all_there_are_are_added_up() -> None:
+    """By each kind of owner that there is; who is only in a driver's list is in nobody's sum, as on a machine."""
+    processes = [
+        replace(process(1, 30, user="ada"), container="c1"),
+        process(2, 50, user="ada"),
+        replace(process(3, 10, user="root"), container="c1"),
+        Process(4, 0.0, "x", Absent.NOT_PERMITTED, Absent.NOT_PERMITTED, "none", "ada", None, "c1"),
+    ]
+
+    owners = added_up(processes)
+
+    assert [(one.kind, one.name, one.processes, one.rss_bytes) for one in owners] == [
+        ("container", None, 1, 50),
+        ("container", "c1", 2, 40),
+        ("user", "ada", 2, 80),
+        ("user", "root", 1, 10),
+    ]
 
 
 def test_those_of_no_owner_stand_last() -> None:
