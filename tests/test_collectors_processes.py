@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -67,6 +68,43 @@ def test_one_that_moves_is_read_at_once_and_the_others_soon(tmp_path: Path) -> N
     seen = [find(look, 8).name for look in looks]
     assert seen == sorted(seen, reverse=True), seen
     assert seen[-1] == "after"
+
+
+def test_one_whose_file_was_given_back_is_shown_as_it_is(tmp_path: Path) -> None:
+    """When the descriptor limit falls, what its open file said last is nothing to go by any more."""
+    roots = folder_of(tmp_path)
+    add_process(tmp_path, stat_line(7), statm=statm_line(5))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    collector = Collector(roots)
+    collector.collect()
+    collector.collect()
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+        seen = []
+        for pages in range(6, 6 + SHOWN_TURNS):
+            add_process(tmp_path, stat_line(7, rss=pages), statm=statm_line(pages))
+            seen.append(find(collector.collect().processes, 7).rss_bytes)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        collector.close()
+
+    assert seen == [pages * 4096 for pages in range(6, 6 + SHOWN_TURNS)]
+
+
+def test_one_that_could_not_be_read_once_is_shown_at_the_next_look(tmp_path: Path) -> None:
+    """Not after six looks: what is missing is not what was shown before."""
+    roots = folder_of(tmp_path)
+    add_process(tmp_path, stat_line(7), statm=statm_line(5))
+    collector = Collector(roots)
+    collector.collect()
+    seen = []
+    for stat in (b"nonsense", stat_line(7, rss=6), stat_line(7, rss=6)):
+        (tmp_path / "7/stat").write_bytes(stat)
+        (tmp_path / "7/statm").write_bytes(statm_line(6))
+        seen.append([process.pid for process in collector.collect().processes])
+    collector.close()
+
+    assert seen == [[], [7], [7]]
 
 
 def test_a_clock_that_was_told_the_time_moves_every_start(tmp_path: Path) -> None:

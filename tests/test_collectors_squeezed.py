@@ -8,6 +8,7 @@ import pytest
 
 from memwatch.collector import Unavailable
 from memwatch.collectors import squeezed
+from memwatch.stalltrigger import parse_waiting
 from waiting_host import Host
 
 
@@ -75,4 +76,4 @@ def test_without_version_2_nothing_is_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "some", "some avg10=0.00 total=x", "full avg10=0.00 total=7", "\0" * 100])
 def test_garbled_pressure_is_no_figure(text: str) -> None:
     """And no crash."""
-    assert squeezed.parse_waiting(text.encode()) is None
+    assert parse_waiting(text.encode()) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ from memwatch.collectors._cgroups import folders_of, parse_cgroup, place_of
 from memwatch.collectors.processes import Collector
 from memwatch.holding import Holding
 from memwatch.model import Absent, Architecture, Bytes, Device, Process, Quality, Share, ShareKind
-from memwatch.owners import BEYOND, PERHAPS_BEYOND, Owner, totals_of
-from process_folders import add_process, folder_of, stat_line
+from memwatch.owners import BEYOND, PERHAPS_BEYOND, Owner, added_up, totals_of
+from process_folders import add_process, folder_of, stat_line, statm_line
 
 ID = "3fa9c1d07be24586" * 4
 POD = "8a1f3c52-9d0e-4b7a-8a55-0c1de2f3a4b5"
@@ -141,6 +142,25 @@ def test_a_cgroup_says_what_it_leaves_out() -> None:
     assert BEYOND == "does not include GPU memory"
 
 
+def test_processes_that_are_all_there_are_are_added_up() -> None:
+    """By each kind of owner that there is; who is only in a driver's list is in nobody's sum, as on a machine."""
+    processes = [
+        replace(process(1, 30, user="ada"), container="c1"),
+        process(2, 50, user="ada"),
+        replace(process(3, 10, user="root"), container="c1"),
+        Process(4, 0.0, "x", Absent.NOT_PERMITTED, Absent.NOT_PERMITTED, "none", "ada", None, "c1"),
+    ]
+
+    owners = added_up(processes)
+
+    assert [(one.kind, one.name, one.processes, one.rss_bytes) for one in owners] == [
+        ("container", None, 1, 50),
+        ("container", "c1", 2, 40),
+        ("user", "ada", 2, 80),
+        ("user", "root", 1, 10),
+    ]
+
+
 def test_those_of_no_owner_stand_last() -> None:
     """What belongs to no container is a row as well, so that the rows are all processes."""
     owners = [Owner("container", None, 5, 9 * GIB), Owner("container", "web", 1, GIB)]
@@ -241,6 +261,21 @@ def test_one_that_was_listed_as_it_moved_is_found_again(tmp_path: Path) -> None:
         "init.scope": 100,
         "late.service": 50,
     }
+
+
+def test_one_that_was_moved_and_sleeps_is_shown_where_it_is(tmp_path: Path) -> None:
+    """Listed, its pages never change, and it is shown with the owner that its memory is counted to."""
+    roots = host(tmp_path, *V2)
+    add_process(roots.procfs, stat_line(10), cgroup=b"0::/init.scope\n", statm=statm_line(5))
+    collector = Collector(roots)
+    collector.collect()
+    (roots.procfs / "10/cgroup").write_bytes(b"0::/system.slice/late.service\n")
+
+    looks = [collector.collect() for _ in range(3)]
+    collector.close()
+
+    assert [owner.name for owner in looks[0].owners if owner.kind == "unit"] == ["late.service"]
+    assert [look.processes[0].unit for look in looks[1:]] == ["late.service"] * 2
 
 
 @pytest.mark.parametrize("configured", [False, True])

@@ -244,6 +244,21 @@ def test_a_budget_is_judged_like_a_size() -> None:
     assert above.ratio == pytest.approx(1.05)
 
 
+def test_what_is_full_has_no_time_until_it_is() -> None:
+    """A card that is filled beyond its budget at a steady pace: a forecast until then, and none after."""
+
+    def card(at: float) -> Target:
+        return Target("gpu0", "vram", 20 * GIB, int((2 - at / 10) * GIB))
+
+    verdicts = run(lambda at: Evidence(at, (card(at),)), 60)
+
+    forecasts = [(one.available_bytes, one.seconds_to_full) for one in verdicts]
+    assert [left for left, seconds in forecasts if isinstance(seconds, float)][-1] == 0
+    assert all(seconds >= 0 for _, seconds in forecasts if isinstance(seconds, float))
+    assert verdicts[-1].level is Level.CRITICAL
+    assert signals(verdicts[-1]) == {"util"}
+
+
 def test_a_share_without_a_limit_can_be_given_one() -> None:
     """The CUDA Pool of a shared board with a budget becomes a target; without one it is none."""
     rules = PressureRules(by_target={"cuda0": TargetRules(limit_bytes=20 * GIB)})

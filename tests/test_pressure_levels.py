@@ -51,6 +51,20 @@ def test_a_level_rises_at_once_and_falls_step_by_step() -> None:
     assert changes == [(0, Level.CRITICAL), (50, Level.HIGH), (90, Level.LOW)]
 
 
+def test_a_short_dip_ends_no_level_whatever_was_before() -> None:
+    """96 %, then 90 % for 29 s and 50 % for two: that is long enough to leave critical, and not to leave high."""
+    levels = levels_over([0.96] * 20 + [0.90] * 29 + [0.50] * 2 + [0.90] * 60)
+
+    assert levels[49:] == [Level.CRITICAL, *[Level.HIGH] * 61]
+
+
+def test_each_level_is_left_when_its_own_time_is_over() -> None:
+    """From 96 % to 90 % at 20 s and to 50 % at 30 s: critical until 50 s, high until 60 s, then low."""
+    levels = levels_over([0.96] * 20 + [0.90] * 10 + [0.50] * 60)
+
+    assert levels == [Level.CRITICAL] * 50 + [Level.HIGH] * 10 + [Level.LOW] * 30
+
+
 def test_a_sawtooth_across_a_threshold_flips_once() -> None:
     """78 to 82 % every four seconds for ten minutes is one change of level, not three hundred."""
     levels = levels_over([0.78, 0.80, 0.82, 0.80] * 150)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,10 @@ from pydantic import TypeAdapter
 
 from daemon_process import MEMWATCHD, RunningDaemon, clean_environment, running_daemon
 from memwatch_web import contract, contract_past
+from memwatch_web.as_json import owners_json
+from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import frames_of, open_recording
+from memwatchd.recording.player import findings_of
 from memwatchd.settings.model import DEMOS
 
 MEMWATCH = str(Path(MEMWATCHD).with_name("memwatch"))
@@ -84,6 +88,30 @@ def test_every_demo_is_read_once(name: str) -> None:
 
     assert done.returncode == 0, done.stderr
     assert "SIMULATED" in done.stdout
+
+
+@pytest.mark.parametrize("kind", ["user", "container", "unit"])
+def test_a_demo_adds_up_what_owners_hold(demo: RunningDaemon, kind: str) -> None:
+    """Recordings have no owners, and these list every process."""
+
+    answer, processes = demo.get(f"/api/v1/owners?by={kind}").json, demo.snapshot()["processes"]
+
+    assert answer["process_list"] == "complete"
+    assert {owner["name"] for owner in answer["owners"]} == {process[kind] for process in processes}
+    for owner in answer["owners"]:
+        mine = [process for process in processes if process[kind] == owner["name"]]
+        assert abs(owner["processes"] - len(mine)) <= 1  # one is killed in this story, perhaps between the two
+    assert f"by={kind}" in demo.get("/processes").text
+
+
+def test_a_recording_of_the_largest_only_does_not_say_what_owners_hold() -> None:
+    """Four of 412 processes: no sums, and a sentence."""
+    snapshot = open_recording(path_of("macbook"), salvage=False).first
+
+    answer = owners_json(replace(snapshot, owners=findings_of(snapshot).owners), "user")
+
+    assert (answer["owners"], answer["process_list"]) == ([], "partial")
+    assert "lists the largest of the processes only" in answer["note"]
 
 
 def test_the_list_of_demos_is_printed() -> None:

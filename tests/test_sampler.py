@@ -165,7 +165,7 @@ def test_near_the_edge_a_source_is_asked_sooner_at_once() -> None:
 
 
 def test_a_slow_source_is_not_hurried_beyond_its_budget() -> None:
-    """What takes 50 ms is asked every 15 s at most, however near the edge: a 300th of a core."""
+    """What takes 50 ms is asked every 15 s at most, however near the edge: 0.3 % of a core."""
     slow = Hurried(took=0.05)
     sampler = Sampler(enlist(slow), SystemClock())
     sampler.start()

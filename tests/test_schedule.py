@@ -99,3 +99,19 @@ def test_it_slows_down_once_it_has_been_calm() -> None:
 def test_waiting_makes_it_fast_however_much_there_is() -> None:
     """The kernel's alarm counts by itself."""
     assert paced(Pace(), [pressure(0.1)], 0.0, stalled=True).fast
+
+
+@pytest.mark.parametrize(
+    ("found", "stalled", "why"),
+    [
+        ([pressure(0.2), pressure(0.61)], False, "x is 61 % used"),
+        ([pressure(0.3, seconds=20.0)], False, "x will be full within 60 s"),
+        ([pressure(0.3)], True, "the kernel says that tasks wait for memory"),
+    ],
+)
+def test_a_fast_pace_says_why(found: list[Pressure], stalled: bool, why: str) -> None:
+    """What made it fast, for as long as it is."""
+    pace = paced(Pace(), found, 0.0, stalled)
+
+    assert pace.why == why
+    assert paced(paced(pace, [pressure(0.1)], 1.0), [pressure(0.7)], 2.0).why == why

@@ -136,6 +136,19 @@ def test_a_real_child_is_found_with_its_unit_and_user(tmp_path: Path) -> None:
         assert identity[:12] in page
 
 
+def test_a_command_line_is_in_no_metric(tmp_path: Path) -> None:
+    """Where it is configured it is in the API, from the first argument on; metrics of processes never have it."""
+    config = OFTEN + "command_lines = true\nmetrics = true\n"
+    size = 256 * MIB + 12345
+    with running_daemon(tmp_path, "--interval", "200ms", config=config) as daemon, holder(size) as pid:
+        process = find(daemon, pid, size)
+        metrics = daemon.get("/metrics").text
+
+    assert f"holders.py {size}" in process["command"]
+    assert f'pid="{pid}"' in metrics
+    assert str(size) not in metrics
+
+
 def owners_of(daemon: RunningDaemon, kind: str) -> Any:
     return daemon.get(f"/api/v1/owners?by={kind}").json["owners"]
 

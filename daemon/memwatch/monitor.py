@@ -154,7 +154,7 @@ class Monitor:
                 self._story.missed(self._clock.wall(), coming.missed)
             due = coming.at
             if self._wait(due - self._clock.monotonic(), stop):
-                self._pace = paced(self._pace, (), self._clock.monotonic(), stalled=True)
+                self._keep_pace(paced(self._pace, (), self._clock.monotonic(), stalled=True))
                 due = self._clock.monotonic()
 
     def tick(self, lag_seconds: float = 0.0) -> Snapshot:
@@ -166,7 +166,7 @@ class Monitor:
         self._reckoning, kills = reckon(self._reckoning, findings.kernel, findings.kernel_log, now.monotonic)
         evidence = evidence_of(findings, now.monotonic, rules.pressure, resumed, kills)
         pressure, self._memory = judge(evidence, self._memory, rules.pressure)
-        self._pace = paced(self._pace, pressure if self._speed is None else (), now.monotonic)
+        self._keep_pace(paced(self._pace, pressure if self._speed is None else (), now.monotonic))
         self._sampler.hurry(self._pace.fast)
         snapshot = self._snapshot(now, rules, findings, statuses, pressure, lag_seconds)
         self._story.tell(self.latest, snapshot, kills)
@@ -264,6 +264,12 @@ class Monitor:
         if complaint != self._complaint:
             log.error("%s", complaint)
         self._complaint = complaint
+
+    def _keep_pace(self, pace: Pace) -> None:
+        if pace.fast != self._pace.fast:
+            every = pace.interval(self.rules.interval_seconds)
+            log.debug("a tick every %g s%s", every, f": {pace.why}" if pace.fast else " again")
+        self._pace = pace
 
     def _wait(self, seconds: float, stop: threading.Event) -> bool:
         """Sleep until the next tick is due. True, and early, if the kernel says that tasks wait for memory."""

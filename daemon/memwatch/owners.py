@@ -49,6 +49,24 @@ class Total:
     cgroup_note: str | None = None
 
 
+def added_up(processes: Iterable[Process]) -> tuple[Owner, ...]:
+    """The owners of processes that are all there are, the largest of each kind first, without cgroup figures.
+
+    Who is only in a driver's list, without a resident set, is in no process table.
+    """
+    listed = [(process, process.rss_bytes) for process in processes if not isinstance(process.rss_bytes, Absent)]
+    owners: list[Owner] = []
+    for kind in OWNER_KINDS:
+        sums: dict[Words | None, tuple[int, int]] = {}
+        for process, rss in listed:
+            count, size = sums.get(getattr(process, kind), (0, 0))
+            sums[getattr(process, kind)] = (count + 1, size + rss)
+        if set(sums) - {None}:
+            found = [Owner(kind, name, count, size) for name, (count, size) in sums.items()]
+            owners += sorted(found, key=lambda owner: -owner.rss_bytes)
+    return tuple(owners)
+
+
 def totals_of(owners: Iterable[Owner], processes: Iterable[Process], kind: OwnerKind) -> list[Total]:
     """The owners of one kind, the largest first; those of no unit, container, … together, and last."""
     holders: dict[Words | None, list[Process]] = {}

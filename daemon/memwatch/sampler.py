@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 
 RETRY_FIRST_SECONDS = 10.0
 RETRY_MOST_SECONDS = 300.0
-# Near the edge a source that can be asked sooner is, but for a 300th of a core at most.
-HURRIED_PAUSE_RATIO = 300.0
+# Near the edge a source that can be asked sooner is, but for 0.3 % of a core at most.
+HURRIED_PAUSE_RATIO = 1 / 0.003
 # A source is overdue after three of its periods, and never sooner than this.
 OVERDUE_LEAST_SECONDS = 3.0
 

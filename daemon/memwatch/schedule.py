@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from memwatch.model import Absent
 from memwatch.snapshot import Pressure
@@ -62,10 +62,11 @@ HURRYING = frozenset({"system_ram", "cgroup", "gtt", "gpu_buffers", "cuda_pool",
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Whether ticks come fast, and since when they need not."""
+    """Whether ticks come fast, since when they need not, and what made them."""
 
     fast: bool = False
     calm_since: float | None = None
+    why: str = field(default="", compare=False)
 
     def interval(self, usual: float) -> float:
         return min(FAST_SECONDS, usual) if self.fast else usual
@@ -74,14 +75,23 @@ class Pace:
 def paced(before: Pace, pressure: Iterable[Pressure], now: float, stalled: bool = False) -> Pace:
     """The pace after a tick: fast at once, slow only after it has been calm for a while."""
     line = SLOW_RATIO if before.fast else FAST_RATIO
-    if stalled or any(_hurries(one, line) for one in pressure if one.kind in HURRYING):
-        return Pace(fast=True)
+    near = next((one for one in pressure if one.kind in HURRYING and _hurries(one, line)), None)
+    if stalled or near is not None:
+        return Pace(fast=True, why=before.why or _why(near))
     if not before.fast:
         return before
     calm_since = now if before.calm_since is None else before.calm_since
-    return Pace() if now - calm_since >= SLOW_AFTER_SECONDS else Pace(True, calm_since)
+    return Pace() if now - calm_since >= SLOW_AFTER_SECONDS else Pace(True, calm_since, before.why)
 
 
 def _hurries(pressure: Pressure, line: float) -> bool:
     seconds = pressure.seconds_to_full
     return pressure.ratio >= line or (not isinstance(seconds, Absent) and seconds < FAST_FULL_SECONDS)
+
+
+def _why(near: Pressure | None) -> str:
+    if near is None:
+        return "the kernel says that tasks wait for memory"
+    if near.ratio >= FAST_RATIO:
+        return f"{near.target} is {near.ratio * 100:.0f} % used"
+    return f"{near.target} will be full within {FAST_FULL_SECONDS:.0f} s"

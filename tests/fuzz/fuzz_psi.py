@@ -7,8 +7,8 @@ from contextlib import suppress
 from fuzz.oracle import are_figures, said
 from memwatch.collector import Unreadable
 from memwatch.collectors.psi import parse_pressure
-from memwatch.collectors.squeezed import parse_waiting
 from memwatch.model import Absent
+from memwatch.stalltrigger import parse_waiting
 
 
 def check(data: bytes) -> None:

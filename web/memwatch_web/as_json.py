@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
@@ -144,6 +144,8 @@ def process_json(process: Process, names: Mapping[str, str]) -> Json:
 def owners_json(snapshot: Snapshot, kind: OwnerKind) -> Json:
     """Who holds memory, by kind of owner, and what nobody holds of each pool."""
     scan = snapshot.process_scan
+    if snapshot.processes and not snapshot.owners and not isinstance(scan, Absent):
+        scan = replace(scan, process_list="partial", note=scan.note or NOT_RECORDED)
     names = snapshot.container_names if kind == "container" else {}
     rests = [
         record_json_of(pool, ("id", "label", "used_bytes", "unattributed_bytes", "overlap"))
@@ -178,6 +180,7 @@ def record_json_of(record: Any, names: Sequence[str]) -> Json:  # noqa: ANN401
     return known(**{name: _plain(getattr(record, name)) for name in names})
 
 
+NOT_RECORDED = "What owners hold is not in this recording, which lists the largest of the processes only."
 WHO = ("pid", "start_time", "name", "user", "unit", "container")
 
 

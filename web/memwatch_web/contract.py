@@ -221,13 +221,17 @@ class Pressure(Figures):
     kind: str = Field(description="The kind of the pool or share.")
     level: LevelWord
     base_level: LevelWord
-    ratio: float = Field(description="Used part of what is judged, 0 to 1: without what is resident.")
+    ratio: float = Field(
+        description="Used part of what is judged, without what is resident; above 1 beyond a budget."
+    )
     used_ratio: float = Field(description="The same with what is resident.")
     size_bytes: int | None = Field(description="What is judged: without what is set aside, or a budget.")
-    available_bytes: int | None
+    available_bytes: int | None = Field(description="What of it is left; negative beyond a budget.")
     resident_bytes: int = Field(description="What is there to stay, and not judged.")
     reasons: list[PressureReason]
-    seconds_to_full: float | None = Field(description="At the current rate; null where there is no trend.")
+    seconds_to_full: float | None = Field(
+        description="At the current rate; null where there is no trend, and beyond a budget."
+    )
     corroborated: bool = Field(description="Whether any signal besides use speaks for the level.")
 
 

@@ -47,9 +47,11 @@ class Attribution:
         return status
 
     def _read(self, entry: Entry) -> None:
-        first = entry.home_due == 0
+        first, before = entry.home_due == 0, (entry.home, entry.uid)
         entry.home = self._homes.read(self._folder, f"{entry.pid}/cgroup")
         entry.uid = parse_uid(read_in(self._folder, f"{entry.pid}/status", _STATUS_BYTES) or b"")
+        if (entry.home, entry.uid) != before:
+            entry.shown = None
         # Spread by number: those that were there when we began do not all come due at once.
         later = LATER_TURNS // 2 + entry.pid % LATER_TURNS
         entry.home_due = self._turn + (SOON_TURNS if first else later)

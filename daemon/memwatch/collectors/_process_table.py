@@ -38,9 +38,9 @@ class Entry:
     """A process that was there at the last look.
 
     `descriptor` is its open statm; -1 where there is none to be opened, None where there was no room for it.
-    A kernel thread has no pages, ever. `said` is what statm said last. `home` and `uid` are whose it is, and
-    `home_due` the turn at which to read them again; `shown` is how it was last shown, and `shown_by` what statm
-    said then: these are the table's to keep and not its business.
+    A kernel thread has no pages, ever. `said` is what the open statm said last. `home` and `uid` are whose it is,
+    and `home_due` the turn at which to read them again; `shown` is how it was last shown, None where it has to be
+    read anew, and `shown_by` what statm said then: these are the table's to keep and not its business.
     """
 
     pid: int
@@ -174,7 +174,7 @@ class ProcessTable:
         self._most = self._room()
         for entry in self._entries.values() if self._kept > self._most else ():
             if self._kept > self._most and self._close(entry.descriptor):
-                entry.descriptor = None
+                entry.descriptor = entry.said = None
 
     def _drop(self, name: str) -> None:
         self._close(self._entries.pop(name).descriptor)

@@ -101,7 +101,8 @@ class Collector:
 
     def _shown(self, entry: Entry) -> Process | None:
         """As it was shown before, where it has not moved since; by its number not all are read at the same look."""
-        if entry.said is None or entry.said != entry.shown_by or (entry.pid + self._turn) % SHOWN_TURNS == 0:
+        moved = entry.said is None or entry.said != entry.shown_by
+        if entry.shown is None or moved or (entry.pid + self._turn) % SHOWN_TURNS == 0:
             entry.shown, entry.shown_by = self._process(entry), entry.said
         return entry.shown
 
@@ -151,4 +152,4 @@ class Collector:
         if abs(boot_time - self._boot_time) > 2:
             self._boot_time = boot_time
             for entry in self._table:
-                entry.shown_by = None
+                entry.shown = None

@@ -11,6 +11,7 @@ from pathlib import Path
 from memwatch.collector import Findings, Roots, Unavailable, kept_file, read_once
 from memwatch.collectors._cgroups import parse_mountinfo, under
 from memwatch.snapshot import Squeezed
+from memwatch.stalltrigger import parse_waiting
 
 # A machine that waits less than this, or that is fuller than this, is not searched: 500 cgroups take 15 ms.
 LEAST_WAITING = 0.03
@@ -22,14 +23,7 @@ CALM_SECONDS, SEARCH_SECONDS = 5.0, 1.0
 LEAST_PART = 0.5
 NAMED_SECONDS = 10.0
 
-_SOME = re.compile(rb"some .*total=(\d{1,19})\n")
 _SIZES = re.compile(rb"^MemTotal: +(\d{1,19}) kB\n(?:.*\n)*?MemAvailable: +(\d{1,19}) kB\n", re.MULTILINE)
-
-
-def parse_waiting(data: bytes) -> float | None:
-    """Seconds in which some task waited, since boot or since the group was made."""
-    found = _SOME.match(data)
-    return int(found[1]) / 1e6 if found else None
 
 
 def parse_used(meminfo: bytes) -> float:

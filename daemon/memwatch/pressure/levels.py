@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from memwatch import units
 from memwatch.pressure.rules import PressureRules, Thresholds
@@ -11,10 +12,10 @@ from memwatch.snapshot import Level, Reason
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What has to be remembered of a target's level: what it is, and since when it could have fallen."""
+    """What has to be remembered of a target's level: what it is, and since when use would let it leave which."""
 
     level: Level
-    calm_since: float | None = None
+    calm_since: Mapping[Level, float] = field(default_factory=dict)
 
 
 def base_level(ratio: float, thresholds: Thresholds) -> Level:
@@ -32,15 +33,15 @@ def settle(before: Standing | None, ratio: float, now: float, target: str, rules
     base = base_level(ratio, thresholds)
     if before is None or base >= before.level:
         return Standing(base)
-    settled = before.level
-    while settled > base and ratio < thresholds.entry(settled) - rules.clear_margin:
-        settled = Level(settled - 1)
-    if settled == before.level:
-        return Standing(before.level)
-    calm_since = now if before.calm_since is None else before.calm_since
-    if now - calm_since >= rules.clear_after_seconds:
-        return Standing(settled)
-    return Standing(before.level, calm_since)
+    calm = {
+        level: before.calm_since.get(level, now)
+        for level in Level
+        if base < level <= before.level and ratio < thresholds.entry(level) - rules.clear_margin
+    }
+    level = before.level
+    while level in calm and now - calm[level] >= rules.clear_after_seconds:
+        level = Level(level - 1)
+    return Standing(level, calm)
 
 
 def use_reason(

@@ -72,14 +72,15 @@ class Trend:
         return Trend(near, far, now)
 
     def seconds_to_full(self) -> float | None:
-        """The time until nothing is available; None without a steady fall.
+        """The time until nothing is available; None without a steady fall, and beyond a budget, where that is
+        past.
 
         The far view counts only while the near one still falls at half its pace or more: what has stopped is no
         trend, though the mean of five minutes falls for a while yet.
         """
-        if not self.near.points:
+        available = self.near.points[-1].available if self.near.points else -1
+        if available < 0:
             return None
-        available = self.near.points[-1].available
         if self.near.pace:
             return available / self.near.pace if falls_on(self.near, steps=1) else None
         steady = self.far.pace and slower_of(self.near.points, NEAR) >= self.far.pace / 2

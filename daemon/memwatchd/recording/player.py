@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from memwatch.collector import Findings
 from memwatch.model import Absent
 from memwatch.monitor import Monitor
+from memwatch.owners import Owner, added_up
 from memwatch.snapshot import CollectorStatus, Snapshot
 from memwatch.tegra.reading import TegrastatsReading
 from memwatchd.recording.frames import Contents, frames_of
@@ -112,6 +113,14 @@ def play_through(monitor: Monitor, player: Player) -> None:
         player.clock.skip(step)
 
 
+def owners_of(snapshot: Snapshot) -> tuple[Owner, ...]:
+    """A recording has none: they are added up where it lists every process that was there, and else not known."""
+    scan = snapshot.process_scan
+    listed = sum(not isinstance(process.rss_bytes, Absent) for process in snapshot.processes)
+    complete = not isinstance(scan, Absent) and scan.seen - scan.unreadable == listed
+    return added_up(snapshot.processes) if complete else ()
+
+
 def findings_of(snapshot: Snapshot) -> Findings:
     """A snapshot as if all collectors together had just found it."""
     direct = {name: getattr(snapshot, name) for name in DIRECT}
@@ -121,7 +130,7 @@ def findings_of(snapshot: Snapshot) -> Findings:
         shares=snapshot.shares,
         devices=snapshot.devices,
         processes=snapshot.processes,
-        owners=snapshot.owners,
+        owners=owners_of(snapshot),
         container_names=snapshot.container_names,
         machine=snapshot.machine,
         nodes=snapshot.nodes,
