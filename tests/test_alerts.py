@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count, pairwise
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,9 @@ from memwatch.events import Event
 from memwatch.model import Architecture, Device
 from memwatch.silences import Silence
 from memwatch.snapshot import CollectorStatus, Level, Pressure, Reason, Snapshot
+from memwatchd.wiring import rules_of
 from sample_snapshots import calm_workstation
+from settings_sample import settings_from
 
 RULES = AlertRules(pending_seconds=5, resolve_seconds=60, keep_firing_seconds=0, again_seconds=0, repeat_seconds=0)
 
@@ -179,6 +182,24 @@ def test_lower_levels_are_told_to_those_who_ask(rule: str, level: Level) -> None
 
     assert said_at(said) == [(5, rule), (170, "pressure.resolved")]
     assert [notice.previous for _, notice in said] == [Level.LOW, level]
+
+
+@pytest.mark.parametrize(
+    ("available_gib", "signals", "told"),
+    [(72, ("util",), False), (64, ("util",), False), (63, ("util",), True), (72, ("util", "psi_some"), True)],
+)
+def test_where_enough_is_left_its_use_alone_is_no_alert(
+    tmp_path: Path, available_gib: int, signals: tuple[str, ...], told: bool
+) -> None:
+    """2 TiB at 96.5 %: the level is critical all the same."""
+    settings = settings_from(tmp_path, '[pressure.targets.ram]\nmin_available = "64GiB"\n')
+    rules = rules_of(settings).alerts
+    critical = snapshot_of(Level.CRITICAL, tuple(Reason(signal, "because") for signal in signals))
+    verdict = replace(critical.pressure[0], available_bytes=available_gib << 30)
+
+    said = notices_from([replace(critical, pressure=(verdict,))] * 10, rules)
+
+    assert bool(said) == told
 
 
 def test_forecast_is_an_alert_to_those_who_ask() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from memwatch.events import Event
@@ -27,7 +27,8 @@ class AlertRules:
     fires it is told again every `repeat_seconds` (0: never), and one that comes back waits until
     `again_seconds` have passed since it was last told. A GPU's own memory is filled on purpose by programs
     that serve models, so it has a time of its own. What cannot wait (`URGENT`, or full within `URGENT_SECONDS`)
-    is told at once.
+    is told at once. `enough_bytes`: of a target that still has so much, nobody is told a level that nothing but
+    its use speaks for; 4 % of 2 TiB are 80 GiB.
     """
 
     pending_seconds: float = 5.0
@@ -39,11 +40,18 @@ class AlertRules:
     collector_pending_seconds: float = 60.0
     forecast_seconds: float = 300.0
     events: frozenset[str] = frozenset({CRITICAL})
+    enough_bytes: Mapping[str, int] = field(default_factory=dict)
 
     def pending_for(self, verdict: Pressure) -> float:
         if verdict.kind in FILLED_ON_PURPOSE:
             return self.gpu_pending_seconds
         return 0.0 if is_urgent(verdict) else self.pending_seconds
+
+    def is_enough(self, verdict: Pressure) -> bool:
+        enough, available = self.enough_bytes.get(verdict.target), verdict.available_bytes
+        if enough is None or verdict.corroborated or isinstance(available, Absent):
+            return False
+        return available >= enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,7 @@ def ask_level(level: Level) -> Ask:
     def ask(name: str, snapshot: Snapshot, _: Sequence[Event], rules: AlertRules) -> Iterator[Condition]:
         for one in snapshot.pressure:
             urgent = is_urgent(one) and one.kind not in FILLED_ON_PURPOSE
-            true = one.level >= level
+            true = one.level >= level and not rules.is_enough(one)
             yield Condition(name, one.target, true, rules.pending_for(one), urgent, one.level, one.reasons)
 
     return ask

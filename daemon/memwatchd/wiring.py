@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memwatch.clock import Clock
@@ -71,7 +72,7 @@ def rules_of(settings: Settings, player: Player | None = None) -> Rules:
         medium_seconds=settings.history.medium_length.total_seconds(),
         coarse_seconds=settings.history.coarse_length.total_seconds(),
         pressure=settings.pressure.rules,
-        alerts=settings.alerts.rules,
+        alerts=replace(settings.alerts.rules, enough_bytes=settings.pressure.enough_bytes),
         leaks=settings.processes.leak_rules,
     )
 

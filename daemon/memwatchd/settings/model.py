@@ -87,6 +87,7 @@ class Target(Section):
         BeforeValidator(resident_of),
         Accepts('a size or "auto"', '"96GiB"'),
     ] = None
+    min_available: Annotated[int | None, BeforeValidator(bytes_of), Accepts("a size", '"64GiB"')] = None
 
 
 PERCENTS = ("medium_percent", "high_percent", "critical_percent")
@@ -113,6 +114,11 @@ class Pressure(Section):
             self.clear_points / 100,
             self.clear_after.total_seconds(),
         )
+
+    @property
+    def enough_bytes(self) -> dict[str, int]:
+        """What each target must have left for its use alone to be no alert, where that is set."""
+        return {name: one.min_available for name, one in self.targets.items() if one.min_available is not None}
 
     def _target_rules(self, name: str) -> TargetRules:
         percents = Thresholds(*(percent / 100 for percent in self.percents_of(name)))
