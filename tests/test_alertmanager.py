@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,22 @@ def test_what_fires_does_not_expire_while_it_is_sent_again(tmp_path: Path) -> No
 
     assert [alert["labels"]["target"] for alert in still] == ["ram"]
     assert {alert["status"] for alert in alerts_in(site)[:-1]} == {"firing"}
+
+
+def test_what_happened_is_told_however_late_it_arrives(tmp_path: Path) -> None:
+    """An OOM kill that could not be told for an hour is news to Alertmanager, and ends there by its own timeout."""
+    an_hour_ago = time.time() - 3600.0
+    killed = replace(notice(1, target="kernel", rule="kernel.oom_kill"), unix=an_hour_ago, fact=True)
+    with receiving(200) as site, alertmanager(tmp_path, site.url, timeout="2s") as port:
+        made = made_receiver(channel_to(f"http://127.0.0.1:{port}", 0.5))
+        made.start()
+        told(made, replace(killed, started_unix=an_hour_ago))
+        wait_until(lambda: bool(alerts_in(site)), 10.0)
+        wait_until(lambda: alerts_in(site)[-1]["status"] == "resolved", 10.0)
+        made.close()
+
+    first = alerts_in(site)[0]
+    assert (first["status"], first["labels"]["alertname"]) == ("firing", "MemwatchKernelOomKill")
 
 
 def test_all_that_fires_is_sent_again_in_one_request() -> None:

@@ -16,8 +16,6 @@ from memwatch_web.webhooks import Endpoint, cut
 PATH = "/api/v2/alerts"
 HEADERS = {"Content-Type": "application/json"}
 LABEL_LENGTH = 256
-# How long Alertmanager shows what happened and has no end of its own: its own resolve_timeout.
-FACT_SECONDS = 300.0
 
 
 class AlertmanagerChannel:
@@ -52,7 +50,11 @@ def alerts_endpoint(base: Endpoint) -> Endpoint:
 
 
 def alert_json(notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> Json:
-    """One alert. Its labels are the same when it fires and when it is over: Alertmanager knows it by them."""
+    """One alert. Its labels are the same when it fires and when it is over: Alertmanager knows it by them.
+
+    What happened and cannot end has no `endsAt` either: Alertmanager ends it its `resolve_timeout` after it
+    arrives. An end of ours would be past where it arrives late, and nobody is told of what is over.
+    """
     started = notice.started_unix or notice.unix
     alert = {
         "labels": {
@@ -68,9 +70,7 @@ def alert_json(notice: Notice, snapshot: Snapshot, dashboard_url: str | None) ->
         },
         "startsAt": rfc3339(started),
     }
-    if notice.fact:
-        alert["endsAt"] = rfc3339(started + FACT_SECONDS)
-    elif not notice.firing:
+    if not notice.firing:
         # An end before the beginning is refused; a clock that was set back would make one.
         alert["endsAt"] = rfc3339(max(notice.unix, started + 0.001))
     if dashboard_url:
