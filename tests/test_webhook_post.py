@@ -96,10 +96,10 @@ def test_answer_that_is_not_http_is_a_failure(caplog: pytest.LogCaptureFixture) 
     [
         ("http://127.0.0.1:1/", "connection refused"),
         (f"http://{'a' * 64}.example/", "does not resolve"),
-        ("http://169.254.169.254/latest", "is at 169.254.169.254, a link-local or metadata address"),
+        ("http://169.254.169.254/latest", "169.254.169.254 is a link-local or metadata address"),
         ("http://0xa9fea9fe/latest", "is at 169.254.169.254, a link-local or metadata address"),
         ("http://[::ffff:169.254.169.254]/latest", "a link-local or metadata address"),
-        ("http://[fd00:ec2::254]/latest", "is at fd00:ec2::254, a link-local or metadata address"),
+        ("http://[fd00:ec2::254]/latest", "fd00:ec2::254 is a link-local or metadata address"),
     ],
 )
 def test_failure_to_connect_says_why(url: str, words: str, caplog: pytest.LogCaptureFixture) -> None:

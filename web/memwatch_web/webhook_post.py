@@ -141,10 +141,8 @@ class Poster:
         if self._aborted:
             raise Forbidden("memwatchd is stopping")
         if not self._allow_link_local and is_forbidden(text):
-            raise Forbidden(
-                f"{self._endpoint.host} is at {text}, a link-local or metadata address; "
-                "allow_link_local = true permits it"
-            )
+            where = f"{text} is" if text == self._endpoint.host else f"{self._endpoint.host} is at {text},"
+            raise Forbidden(f"{where} a link-local or metadata address; allow_link_local = true permits it")
 
     def _exchange(self, connected: socket.socket, deadline: float, headers: dict[str, str], body: bytes) -> Answer:
         connection = http.client.HTTPConnection(self._endpoint.host, self._endpoint.port)
