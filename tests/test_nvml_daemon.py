@@ -243,7 +243,7 @@ def test_the_driver_is_released_on_request_and_taken_up_again(tmp_path: Path) ->
     assert answer.json == {"released": ["nvml"], "seconds": 4.0}
     assert next(one["state"] for one in released if one["name"] == "nvml") == "unavailable"
     assert pools[0]["used_bytes"] is not None
-    assert 'memwatch_device_info{' in metrics
+    assert "memwatch_device_info{" in metrics
     assert "memwatch_device_up{" not in metrics
     assert foreign.status == 403
     assert "devices were released for 4 s by nvml" in events

@@ -113,7 +113,7 @@ def ask_collectors(name: str, snapshot: Snapshot, _: Sequence[Event], rules: Ale
 
 
 def ask_devices(name: str, snapshot: Snapshot, _: Sequence[Event], rules: AlertRules) -> Iterator[Condition]:
-    """Of a GPU whose driver was released, or whose source fails, nothing is known: it neither fires nor resolves."""
+    """Of a GPU whose driver was released, or whose source fails, nothing is known: it neither fires nor ends."""
     for device in snapshot.devices:
         if device.state == STALLED:
             continue
