@@ -28,9 +28,19 @@ RETRY_AFTER_MOST_SECONDS = 86_400.0
 # Bad gateway, gateway timeout: somebody in between passed the request on and has no answer.
 GATEWAY_LOST_IT = frozenset({502, 504})
 
-# Where cloud providers answer any process on the machine with its credentials, besides link-local addresses:
-# AWS and Google over IPv6, Alibaba.
-METADATA = frozenset(ipaddress.ip_address(text) for text in ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200"))
+# Where cloud providers answer any process on the machine with its credentials or settings, besides link-local
+# addresses: AWS and Google over IPv6, Alibaba, Azure (WireServer), Oracle's older one, Scaleway over IPv6.
+METADATA = frozenset(
+    ipaddress.ip_address(text)
+    for text in (
+        "fd00:ec2::254",
+        "fd20:ce::254",
+        "100.100.100.200",
+        "168.63.129.16",
+        "192.0.0.192",
+        "fd00:42::42",
+    )
+)
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
