@@ -60,13 +60,15 @@ class Clock(Protocol):
 class Answer:
     """What came of an attempt: a status, or a `failure` in words.
 
-    `may_have_heard`: the receiver may have acted on the request although nothing says that it has.
+    `may_have_heard`: the receiver may have acted on the request although nothing says that it has. `unix`: what
+    time it is there, if it says so.
     """
 
     status: int | None
     failure: str = ""
     may_have_heard: bool = False
     retry_after_seconds: float = 0.0
+    unix: float | None = None
 
     @property
     def success(self) -> bool:
@@ -168,9 +170,8 @@ class Poster:
         retry_after = retry_after_seconds(response.getheader("Retry-After"), self._wall())
         with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
             response.read(READ_LIMIT_BYTES)
-        return Answer(
-            response.status, words_for_status(response.status), response.status in GATEWAY_LOST_IT, retry_after
-        )
+        lost, date = response.status in GATEWAY_LOST_IT, unix_of(response.getheader("Date"))
+        return Answer(response.status, words_for_status(response.status), lost, retry_after, date)
 
     def _words_for(self, error: Exception) -> str:
         if isinstance(error, Forbidden):
@@ -262,9 +263,13 @@ def retry_after_seconds(value: str | None, wall: float) -> float:
     text = value.strip()
     if text.isascii() and text.isdigit() and len(text) <= 10:
         return min(float(text), RETRY_AFTER_MOST_SECONDS)
+    date = unix_of(text)
+    return 0.0 if date is None else min(max(date - wall, 0.0), RETRY_AFTER_MOST_SECONDS)
+
+
+def unix_of(date: str | None) -> float | None:
+    """An HTTP date; None where there is none, or none that makes sense."""
     try:
-        date = parsedate_to_datetime(text)
-        seconds = date.timestamp() - wall
+        return None if date is None else parsedate_to_datetime(date).timestamp()
     except (ValueError, OverflowError):
-        return 0.0
-    return min(max(seconds, 0.0), RETRY_AFTER_MOST_SECONDS)
+        return None
