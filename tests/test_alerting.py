@@ -241,6 +241,24 @@ def test_without_receivers_a_test_says_what_is_missing(tmp_path: Path) -> None:
         assert "no receiver is configured; add [[alerts.webhooks]]" in said
 
 
+def test_a_simulated_machine_sends_no_test_message(tmp_path: Path) -> None:
+    """Its figures are nobody's, and a test message has figures."""
+    with receiving(200) as site:
+        file = tmp_path / "one.toml"
+        file.write_text(quick_config(site))
+        file.chmod(0o600)
+        done = subprocess.run(
+            [MEMWATCHD, "--config", file, "--test-alert", "--demo", "rtx4090"],
+            capture_output=True,
+            text=True,
+            env=clean_environment(),
+            check=False,
+        )
+
+    assert (done.returncode, site.deliveries) == (78, [])
+    assert done.stderr == "memwatchd: a simulated machine tells nobody: leave out --demo and --replay\n"
+
+
 def test_use_that_flaps_around_a_line_is_one_alert_at_most(tmp_path: Path) -> None:
     """Up and down around the critical line every 200 ms for five seconds: two messages at most."""
     machine = AlertMachine.of(tmp_path)

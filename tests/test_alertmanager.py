@@ -7,8 +7,11 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from alert_machine import QUICK, AlertMachine
 from daemon_process import free_port, get, running_daemon
@@ -100,9 +103,12 @@ def daemon_host(machine: AlertMachine) -> str:
     return (machine.folder / "proc/sys/kernel/hostname").read_text().strip()
 
 
-def channel_to(url: str, repeat_seconds: float) -> AlertmanagerChannel:
+def channel_to(url: str, repeat_seconds: float, ahead_seconds: float = 0.0) -> AlertmanagerChannel:
+    def wall() -> float:
+        return time.time() + ahead_seconds
+
     endpoint = alerts_endpoint(endpoint_of(url))
-    return AlertmanagerChannel("am", endpoint, Poster(endpoint, 5.0, False, None, time.time), repeat_seconds)
+    return AlertmanagerChannel("am", endpoint, Poster(endpoint, 5.0, False, None, wall), repeat_seconds, wall)
 
 
 def test_what_fires_does_not_expire_while_it_is_sent_again(tmp_path: Path) -> None:
@@ -121,6 +127,40 @@ def test_what_fires_does_not_expire_while_it_is_sent_again(tmp_path: Path) -> No
 
     assert [alert["labels"]["target"] for alert in still] == ["ram"]
     assert {alert["status"] for alert in alerts_in(site)[:-1]} == {"firing"}
+
+
+def test_what_happened_is_told_however_late_it_arrives(tmp_path: Path) -> None:
+    """An OOM kill that could not be told for an hour is news to Alertmanager, and ends there by its own timeout."""
+    an_hour_ago = time.time() - 3600.0
+    killed = replace(notice(1, target="kernel", rule="kernel.oom_kill"), unix=an_hour_ago, fact=True)
+    with receiving(200) as site, alertmanager(tmp_path, site.url, timeout="2s") as port:
+        made = made_receiver(channel_to(f"http://127.0.0.1:{port}", 0.5))
+        made.start()
+        told(made, replace(killed, started_unix=an_hour_ago))
+        wait_until(lambda: bool(alerts_in(site)), 10.0)
+        wait_until(lambda: alerts_in(site)[-1]["status"] == "resolved", 10.0)
+        made.close()
+
+    first = alerts_in(site)[0]
+    assert (first["status"], first["labels"]["alertname"]) == ("firing", "MemwatchKernelOomKill")
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_a_clock_that_is_two_days_ahead_holds_no_alert_up(tmp_path: Path, corrected: bool) -> None:
+    """Told while our clock is wrong, and when it is right again: the alert fires, and its end is an end."""
+    ahead = 2 * 86_400.0
+    began = time.time() + ahead
+    with receiving(200) as site, alertmanager(tmp_path, site.url) as port:
+        made = made_receiver(channel_to(f"http://127.0.0.1:{port}", 60.0, 0.0 if corrected else ahead))
+        made.start()
+        told(made, replace(notice(1), unix=began, started_unix=began))
+        wait_until(lambda: bool(alerts_in(site)), 10.0)
+        told(made, replace(notice(2, firing=False), unix=began + 5.0, started_unix=began))
+        wait_until(lambda: alerts_in(site)[-1]["status"] == "resolved", 10.0)
+        made.close()
+
+    assert alerts_in(site)[0]["status"] == "firing"
+    assert made.counts()["retry"] == 0
 
 
 def test_all_that_fires_is_sent_again_in_one_request() -> None:

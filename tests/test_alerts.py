@@ -234,6 +234,24 @@ def test_failed_source_and_lost_gpu_are_alerts() -> None:
     assert {notice.level for _, notice in said} == {None}
 
 
+def test_gpu_whose_driver_was_released_is_not_lost() -> None:
+    """Nothing is known of it for an hour: no alert begins, and one that fires is not over by that."""
+    rules = replace(RULES, events=frozenset({"device.lost"}))
+    gpu = Device("gpu0", "NVIDIA", "NVIDIA H100", Architecture.DISCRETE)
+    well, silent, lost = (
+        replace(calm_workstation(), devices=(replace(gpu, state=state),)) for state in ("ok", "stalled", "lost")
+    )
+
+    released = notices_from([well] * 5 + [silent] * 3600 + [well] * 5, rules)
+    afterwards = notices_from([well] * 5 + [lost] * 10 + [silent] * 600 + [well] * 70, rules)
+
+    assert released == []
+    assert [(second, notice.event) for second, notice in afterwards] == [
+        (10, "device.lost"),
+        (675, "device.resolved"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("kind", "rule"),
     [("oom_kill", "kernel.oom_kill"), ("driver", "driver.error"), ("unclean", "daemon.unclean_restart")],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 import socket
 import threading
 import time
@@ -73,9 +74,9 @@ def test_last_failure_is_given_up_and_said(caplog: pytest.LogCaptureFixture) -> 
     assert "answered 500; gave up after 3 attempts" in caplog.text
 
 
-@pytest.mark.parametrize(("status", "as_date"), [(429, False), (503, True)])
-def test_retry_after_is_honoured(status: int, as_date: bool) -> None:
-    """A receiver that asks for time gets it, in seconds or as a date, for all of its notices."""
+@pytest.mark.parametrize(("status", "as_date"), [(429, False), (503, True), (502, False)])
+def test_retry_after_is_honoured(status: int, as_date: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """A receiver that asks for time gets it, in seconds or as a date, for all of its notices; the log says so."""
     wanted = formatdate(time.time() + 3, usegmt=True) if as_date else "1"
     with receiving((status, {"Retry-After": wanted}), 200) as site, receiver(site.url) as made:
         told(made, notice(1))
@@ -85,6 +86,7 @@ def test_retry_after_is_honoured(status: int, as_date: bool) -> None:
 
     assert site.deliveries[1].at - site.deliveries[0].at >= 0.95
     assert ids(site) == ["msg_1", "msg_1", "msg_2"]
+    assert re.search(rf"answered {status}; trying again in {'[123]' if as_date else '1'}[.][0-9] s", caplog.text)
 
 
 def test_gone_disables_the_receiver_and_says_so(caplog: pytest.LogCaptureFixture) -> None:

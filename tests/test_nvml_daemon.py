@@ -235,6 +235,7 @@ def test_the_driver_is_released_on_request_and_taken_up_again(tmp_path: Path) ->
             "/api/v1/collectors", lambda found: any("released" in (one["error"] or "") for one in found)
         )
         pools = daemon.get("/api/v1/pools").json
+        metrics = daemon.get("/metrics").text
         foreign = get(daemon.port, "/api/v1/release", {"Origin": "https://evil.example"}, "POST")
         wait_until_ok(daemon, 15)
         events = [event["text"] for event in daemon.get("/api/v1/events").json]
@@ -242,6 +243,8 @@ def test_the_driver_is_released_on_request_and_taken_up_again(tmp_path: Path) ->
     assert answer.json == {"released": ["nvml"], "seconds": 4.0}
     assert next(one["state"] for one in released if one["name"] == "nvml") == "unavailable"
     assert pools[0]["used_bytes"] is not None
+    assert "memwatch_device_info{" in metrics
+    assert "memwatch_device_up{" not in metrics
     assert foreign.status == 403
     assert "devices were released for 4 s by nvml" in events
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fakes import GIB, ram
 from memwatch.claim import Claim
+from memwatch.kernel_log import DriverError, KernelLog, OomKill
 from memwatch.model import Absent, Process
 from memwatch.monitor import Identity, Monitor, Rules
 from memwatch.snapshot import Machine, SelfUse, Snapshot
@@ -187,6 +188,21 @@ def monitor_of(player: Player) -> Monitor:
     return Monitor(player, player.clock, Rules(), identity, PlayedSleep(player.clock.speed), player.clock.speed)
 
 
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_redacted_snapshot_can_be_replayed(name: str) -> None:
+    """Whatever is absent in it, and why: only names differ."""
+    snapshot = SAMPLES[name]()
+
+    again = snapshot_from(to_bytes(Redactor().redacted(snapshot_json(snapshot))))
+
+    assert again.host == "host-1"
+    assert (again.pools, again.nodes, again.swap) == (snapshot.pools, snapshot.nodes, snapshot.swap)
+    assert [device.uuid for device in again.devices if isinstance(device.uuid, Absent)] == [
+        device.uuid for device in snapshot.devices if isinstance(device.uuid, Absent)
+    ]
+    assert [process.rss_bytes for process in again.processes] == [one.rss_bytes for one in snapshot.processes]
+
+
 def test_a_player_shows_each_moment_and_begins_again(tmp_path: Path) -> None:
     """Second by second through the loop and the rules; at the end from the beginning, with time going on."""
     path = tmp_path / "box.memwatch"
@@ -233,6 +249,10 @@ def test_a_redacted_recording_names_nobody() -> None:
         machine=Machine("NVIDIA DGX Spark", explanation="projekt-falke on falcon-7.example.com holds it"),
         processes=(secret, replace(secret, pid=7)),
         claims=(Claim(4242, "falke-cache", "cuda:0", 1, 2),),
+        kernel_log=KernelLog(
+            (OomKill(1, 4242, "projekt-falke", 5, "cgroup", "/falke.slice"),),
+            (DriverError("NVRM", "0000:01:00", "xid_79", 1, 1e9, "Xid 79, pid=4242, name=falke-gone"),),
+        ),
     )
     redactor = Redactor()
 
@@ -247,5 +267,6 @@ def test_a_redacted_recording_names_nobody() -> None:
     assert [process["pid"] for process in first["processes"]] == [1, 2]
     assert (first["claims"][0]["pid"], first["claims"][0]["name"]) == (1, "allocator-1")
     assert first["processes"] == second["processes"]
+    assert first["kernel_log"]["kills"][0]["name"] == "process-1"
     assert first["pools"] == snapshot_json(named)["pools"]
     assert snapshot_from(to_bytes(first)).processes[0].user == "user-1"

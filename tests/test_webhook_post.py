@@ -96,10 +96,10 @@ def test_answer_that_is_not_http_is_a_failure(caplog: pytest.LogCaptureFixture) 
     [
         ("http://127.0.0.1:1/", "connection refused"),
         (f"http://{'a' * 64}.example/", "does not resolve"),
-        ("http://169.254.169.254/latest", "is at 169.254.169.254, a link-local or metadata address"),
+        ("http://169.254.169.254/latest", "169.254.169.254 is a link-local or metadata address"),
         ("http://0xa9fea9fe/latest", "is at 169.254.169.254, a link-local or metadata address"),
         ("http://[::ffff:169.254.169.254]/latest", "a link-local or metadata address"),
-        ("http://[fd00:ec2::254]/latest", "is at fd00:ec2::254, a link-local or metadata address"),
+        ("http://[fd00:ec2::254]/latest", "fd00:ec2::254 is a link-local or metadata address"),
     ],
 )
 def test_failure_to_connect_says_why(url: str, words: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -116,7 +116,7 @@ def test_failure_to_connect_says_why(url: str, words: str, caplog: pytest.LogCap
     ("address", "forbidden"),
     [("169.254.169.254", True), ("fe80::1", True), ("fe80::1%eth0", True), ("fd00:ec2::254", True),
      ("::ffff:169.254.1.1", True), ("64:ff9b::a9fe:a9fe", True), ("2002:a9fe:a9fe::", True),
-     ("100.100.100.200", True),
+     ("100.100.100.200", True), ("168.63.129.16", True), ("::ffff:168.63.129.16", True), ("fd00:42::42", True),
      ("127.0.0.1", False), ("10.0.0.1", False), ("192.168.1.1", False), ("::1", False), ("64:ff9b::808:808", False),
      ("2001:db8::1", False), ("fd00::1", False)],
 )  # fmt: skip

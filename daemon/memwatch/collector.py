@@ -13,7 +13,7 @@ from memwatch.amd.smi import SmiReading
 from memwatch.apple.reading import AppleReading
 from memwatch.drm.reading import DrmReading
 from memwatch.kernel_log import KernelLog
-from memwatch.model import Absent, Device, Pool, Process, Share
+from memwatch.model import STALLED, Absent, Device, Pool, Process, Share
 from memwatch.nvml.reading import NvmlReading
 from memwatch.owners import Owner
 from memwatch.snapshot import Kernel, Machine, Node, ProcessScan, Squeezed, Stalls, Swap, Zram
@@ -120,7 +120,7 @@ def aged_device(device: Device) -> Device:
         api_free_bytes={},
         busy_ratio=Absent.STALE,
         memory_busy_ratio=Absent.STALE,
-        state="stalled",
+        state=STALLED,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from memwatch.events import Event
-from memwatch.model import Absent
+from memwatch.model import STALLED, Absent
 from memwatch.pressure.rules import FILLED_ON_PURPOSE
 from memwatch.snapshot import Level, Pressure, Reason, Snapshot
 
@@ -121,7 +121,10 @@ def ask_collectors(name: str, snapshot: Snapshot, _: Sequence[Event], rules: Ale
 
 
 def ask_devices(name: str, snapshot: Snapshot, _: Sequence[Event], rules: AlertRules) -> Iterator[Condition]:
+    """Of a GPU whose driver was released, or whose source fails, nothing is known: it neither fires nor ends."""
     for device in snapshot.devices:
+        if device.state == STALLED:
+            continue
         why = (Reason("state", f"{device.name} is {device.state.replace('_', ' ')}"),)
         yield Condition(name, device.id, device.state != "ok", rules.pending_seconds, reasons=why)
 

@@ -198,6 +198,10 @@ class Share:
         return self.used_bytes / self.limit_bytes if self.limit_bytes else Absent.INCONSISTENT
 
 
+# The state of a device of which its source says nothing now: it fails, or was told to let go of the driver.
+STALLED = "stalled"
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """A GPU. `allocates_from`: the pools and shares it can use; `evidence`: what decided `architecture`.

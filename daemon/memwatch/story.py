@@ -9,6 +9,7 @@ from typing import NamedTuple
 from memwatch import units
 from memwatch.accounting.driver_errors import device_of
 from memwatch.alerts import Notice
+from memwatch.conditions import CRITICAL
 from memwatch.events import EventLog
 from memwatch.kernel_log import KNOWN, DriverError, words_of
 from memwatch.kills import NONE, NewKills
@@ -135,7 +136,8 @@ class Story:
 def _alert_sentence(notice: Notice, label: str) -> str:
     word = "still firing" if notice.repeated else "firing" if notice.firing else "resolved"
     if notice.level is not None:
-        return f"alert {word}: {label} is {notice.level.word}"
+        rule = "" if notice.rule == CRITICAL else f" ({notice.rule})"
+        return f"alert {word}: {label} is {notice.level.word}{rule}"
     return f"alert {word}: {notice.rule} ({'; '.join(why.text for why in notice.reasons) or notice.target})"
 
 

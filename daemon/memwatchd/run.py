@@ -42,6 +42,9 @@ def serve(settings: Settings, load: Callable[[], Settings]) -> int:
 
 def test_alert(settings: Settings) -> int:
     """Send every receiver a test message, without the outbox, and print what came of it."""
+    if settings.replay.demo or settings.replay.file:
+        print("memwatchd: a simulated machine tells nobody: leave out --demo and --replay", file=sys.stderr)
+        return EXIT_CONFIGURATION
     channels = wiring.channels_of(settings)
     if not channels:
         print(

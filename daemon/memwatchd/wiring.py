@@ -92,7 +92,7 @@ def player_of(settings: Settings, unix: float) -> Player | None:
 
 
 def recorder_of(settings: Settings, identity: Identity) -> Recorder | None:
-    """What writes down what is read, if that is wanted. Raises BadRecording or OSError."""
+    """What writes down what is read, if that is wanted. Raises BadRecording."""
     return Recorder(settings.recording.file, identity.host) if settings.recording.file else None
 
 

@@ -19,8 +19,8 @@
 
 struct faults {
     int64_t wall_seconds, boot_seconds;
-    int32_t write_error, sync_error;
-    char folder[4072];
+    int32_t write_error, sync_error, allocate_error;
+    char folder[4068];
 };
 
 static volatile const struct faults *faults;
@@ -57,6 +57,7 @@ static int refused(int fd, int error) {
 
 #define WRITE_ERROR (faults ? faults->write_error : 0)
 #define SYNC_ERROR (faults ? faults->sync_error : 0)
+#define ALLOCATE_ERROR (!faults ? 0 : faults->allocate_error ? faults->allocate_error : faults->write_error)
 
 ssize_t write(int fd, const void *data, size_t count) {
     return refused(fd, WRITE_ERROR) ? -1 : REAL(write)(fd, data, count);
@@ -71,11 +72,11 @@ ssize_t pwrite64(int fd, const void *data, size_t count, off64_t at) {
 }
 
 int posix_fallocate(int fd, off_t at, off_t count) {
-    return refused(fd, WRITE_ERROR) ? WRITE_ERROR : REAL(posix_fallocate)(fd, at, count);
+    return refused(fd, ALLOCATE_ERROR) ? ALLOCATE_ERROR : REAL(posix_fallocate)(fd, at, count);
 }
 
 int posix_fallocate64(int fd, off64_t at, off64_t count) {
-    return refused(fd, WRITE_ERROR) ? WRITE_ERROR : REAL(posix_fallocate64)(fd, at, count);
+    return refused(fd, ALLOCATE_ERROR) ? ALLOCATE_ERROR : REAL(posix_fallocate64)(fd, at, count);
 }
 
 int fsync(int fd) { return refused(fd, SYNC_ERROR) ? -1 : REAL(fsync)(fd); }

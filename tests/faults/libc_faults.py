@@ -13,7 +13,7 @@ from pathlib import Path
 SOURCE = Path(__file__).with_suffix(".c")
 CACHE = Path(__file__).parent.parent.parent / ".pytest_cache" / "libc_faults"
 FLAGS = ("-shared", "-fPIC", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror")
-LAYOUT = struct.Struct("<qqii4072s")
+LAYOUT = struct.Struct("<qqiii4068s")
 
 
 def built_library() -> Path:
@@ -53,12 +53,15 @@ class LibcFaults:
             "FAULTS_STATE": str(self.file),
         }
 
-    def refuse(self, folder: Path, write: int = 0, sync: int = 0) -> None:
-        """What is written below `folder` fails with `write`, waiting for the disk with `sync`."""
-        self._say(write, sync, os.fsencode(folder))
+    def refuse(self, folder: Path, write: int = 0, sync: int = 0, allocate: int = 0) -> None:
+        """What is written below `folder` fails with `write`, waiting for the disk with `sync`.
+
+        Asking for room fails with `allocate`, or as writing does.
+        """
+        self._say(write, sync, allocate, os.fsencode(folder))
 
     def heal(self) -> None:
-        self._say(0, 0, b"")
+        self._say(0, 0, 0, b"")
 
     def set_wall_clock(self, seconds: int) -> None:
         """Set the wall clock so far from what it should be."""
@@ -71,6 +74,6 @@ class LibcFaults:
         self.wall_seconds += seconds
         self.heal()
 
-    def _say(self, write: int, sync: int, folder: bytes) -> None:
+    def _say(self, write: int, sync: int, allocate: int, folder: bytes) -> None:
         with self.file.open("r+b", buffering=0) as file:
-            file.write(LAYOUT.pack(self.wall_seconds, self.boot_seconds, write, sync, folder))
+            file.write(LAYOUT.pack(self.wall_seconds, self.boot_seconds, write, sync, allocate, folder))

@@ -133,6 +133,24 @@ def test_a_disk_in_trouble_stops_no_sample_and_no_alert_and_is_used_again(tmp_pa
         assert_only_what_was_is_remembered(one)
 
 
+def test_a_file_system_that_cannot_allocate_is_written_full_of_zeros(tmp_path: Path) -> None:
+    """posix_fallocate is refused, as by musl where the file system has no such call: the room is there even so."""
+    faults, machine = LibcFaults.of(tmp_path), AlertMachine.of(tmp_path)
+    state = tmp_path / "state"
+    faults.refuse(state, allocate=errno.EOPNOTSUPP)
+    arguments = [*machine.arguments, f"--state-dir={state}"]
+    with running_daemon(tmp_path, *arguments, environ=faults.environ) as daemon:
+        machine.fill()
+        daemon.wait_for("/api/v1/pressure", lambda found: found[0]["level"] == "critical")
+        time.sleep(0.5)
+        about = daemon.get("/about").text
+
+    rings = [path.stat() for path in state.glob("*.ring")]
+    assert "history is not written" not in about
+    assert sum(ring.st_size for ring in rings) > 60 << 20
+    assert sum(ring.st_blocks * 512 for ring in rings) >= sum(ring.st_size for ring in rings)
+
+
 def assert_only_what_was_is_remembered(one: Patient) -> None:
     """After a restart the history has the two figures that the machine ever showed, and nothing else."""
     with back_in_time(one.scratch, *one.arguments) as daemon:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,25 +12,39 @@ from memwatch.snapshot import Snapshot
 from memwatch_web.as_json import Json, rfc3339, to_bytes
 from memwatch_web.channels import Reminder
 from memwatch_web.telling import text_of, title_of
-from memwatch_web.webhook_post import Answer, Poster
+from memwatch_web.webhook_post import Answer, Clock, Poster
 from memwatch_web.webhooks import Endpoint, cut
 
 PATH = "/api/v2/alerts"
 HEADERS = {"Content-Type": "application/json"}
 LABEL_LENGTH = 256
-# How long Alertmanager shows what happened and has no end of its own: its own resolve_timeout.
-FACT_SECONDS = 300.0
+TIMES = ("startsAt", "endsAt")
+# Clocks that differ by less agree: its Date header has whole seconds.
+SAME_CLOCK_SECONDS = 5.0
 
 
 class AlertmanagerChannel:
-    """Alertmanager's own API. It drops a firing alert 5 minutes after it was last told of it."""
+    """Alertmanager's own API. It drops a firing alert 5 minutes after it was last told of it.
+
+    It refuses alerts that begin later than that from now, and takes what ends later for firing: where a clock of
+    ours is or was ahead, no time is sent that is later than now by the clock over there (measured with 0.25).
+    """
 
     kind = "alertmanager"
 
-    def __init__(self, name: str, endpoint: Endpoint, poster: Poster, repeat_seconds: float = 60.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        endpoint: Endpoint,
+        poster: Poster,
+        repeat_seconds: float = 60.0,
+        wall: Clock = time.time,
+    ) -> None:
         self.title = f"alertmanager {name} ({endpoint.origin})"
         self.reminder: Reminder | None = Reminder(repeat_seconds, self._send_again)
         self._poster = poster
+        self._wall = wall
+        self._ahead_seconds = 0.0
 
     def prepare(self) -> None:
         self._poster.prepare()
@@ -37,10 +53,25 @@ class AlertmanagerChannel:
         return to_bytes([alert_json(notice, snapshot, dashboard_url)])
 
     def send(self, message_id: str, body: bytes) -> Answer:  # noqa: ARG002  its labels are its identity
-        return self._poster.post(HEADERS, body)
+        return self._post(body)
 
     def _send_again(self, bodies: Sequence[bytes]) -> Answer:
-        return self._poster.post(HEADERS, b"[" + b",".join(body[1:-1] for body in bodies) + b"]")
+        return self._post(b"[" + b",".join(body[1:-1] for body in bodies) + b"]")
+
+    def _post(self, body: bytes) -> Answer:
+        """Twice where the first answer says that clocks differ, and that this matters."""
+        sent, believed = self._by_its_clock(body), self._ahead_seconds
+        answer = self._poster.post(HEADERS, sent)
+        if answer.unix is None:
+            return answer
+        ahead = self._wall() - answer.unix
+        self._ahead_seconds = ahead if abs(ahead) > SAME_CLOCK_SECONDS else 0.0
+        changed = abs(self._ahead_seconds - believed) > SAME_CLOCK_SECONDS
+        again = self._by_its_clock(body) if changed else sent
+        return answer if again == sent else self._poster.post(HEADERS, again)
+
+    def _by_its_clock(self, body: bytes) -> bytes:
+        return not_later(body, self._wall() - self._ahead_seconds)
 
     def abort(self) -> None:
         self._poster.abort()
@@ -52,7 +83,11 @@ def alerts_endpoint(base: Endpoint) -> Endpoint:
 
 
 def alert_json(notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> Json:
-    """One alert. Its labels are the same when it fires and when it is over: Alertmanager knows it by them."""
+    """One alert. Its labels are the same when it fires and when it is over: Alertmanager knows it by them.
+
+    What happened and cannot end has no `endsAt` either: Alertmanager ends it its `resolve_timeout` after it
+    arrives. An end of ours would be past where it arrives late, and nobody is told of what is over.
+    """
     started = notice.started_unix or notice.unix
     alert = {
         "labels": {
@@ -68,14 +103,21 @@ def alert_json(notice: Notice, snapshot: Snapshot, dashboard_url: str | None) ->
         },
         "startsAt": rfc3339(started),
     }
-    if notice.fact:
-        alert["endsAt"] = rfc3339(started + FACT_SECONDS)
-    elif not notice.firing:
+    if not notice.firing:
         # An end before the beginning is refused; a clock that was set back would make one.
         alert["endsAt"] = rfc3339(max(notice.unix, started + 0.001))
     if dashboard_url:
         alert["generatorURL"] = dashboard_url
     return alert
+
+
+def not_later(body: bytes, unix: float) -> bytes:
+    """The same alerts; times later than this are this."""
+    latest, alerts = rfc3339(unix), json.loads(body)
+    late = [(alert, name) for alert in alerts for name in TIMES if alert.get(name, "") > latest]
+    for alert, name in late:
+        alert[name] = latest
+    return to_bytes(alerts) if late else body
 
 
 def alert_name(rule: str) -> str:

@@ -13,6 +13,7 @@ from memwatch.alerts import Notice
 from memwatch.conditions import CRITICAL, EVENTS
 from memwatch.outbox.outbox import Box
 from memwatch.outbox.queue import Kind, Message, Outcome
+from memwatch.units import duration
 from memwatch_web.channels import Channel, Reminder
 from memwatch_web.webhook_post import Answer
 
@@ -22,7 +23,6 @@ log = logging.getLogger(__name__)
 SCHEDULE = (0.0, 5.0, 30.0, 120.0, 300.0, 900.0, 1800.0, *[3600.0] * 23)
 JITTER = 0.1
 GONE = 410
-THROTTLED = frozenset({429, 503})
 # Part of the time given to `close` in which an attempt under way may still come to its end.
 FINISH_PART = 0.5
 RECOVER_SECONDS = 0.5
@@ -230,13 +230,16 @@ class Receiver:
             self.box.settled([Outcome.GAVE_UP])
             log.error("%s: %s; gave up after %d attempts", self.channel.title, answer.failure, entry.attempts)
         else:
+            now = time.monotonic()
             pause = self._schedule[entry.attempts] * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311
-            entry.due = time.monotonic() + pause
+            entry.due = now + pause
+            wait = duration(max(pause, self._hold_until - now))
             self.box.settled([Outcome.RETRY])
-            self._log_failure(answer.failure, f"trying again in {pause:.0f} s, then less and less often")
+            self._log_failure(answer.failure, f"trying again in {wait}, then less and less often")
 
     def _hold(self, answer: Answer) -> None:
-        if answer.status in THROTTLED and answer.retry_after_seconds:
+        """Whoever asks for time gets it, for all that waits."""
+        if answer.retry_after_seconds:
             self._hold_until = time.monotonic() + answer.retry_after_seconds
 
     def _disable(self) -> None:

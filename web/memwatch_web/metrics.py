@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from memwatch.accounting.driver_errors import homeless
 from memwatch.alerts import Key, Watch
 from memwatch.conditions import CRITICAL, SEVERITY
-from memwatch.model import Absent, Process
+from memwatch.model import STALLED, Absent, Process
 from memwatch.snapshot import CollectorStatus, Level, Snapshot, StallTime
 from memwatch.store.files import FilesStatus
 from memwatch_web.options import OutboxFigures
@@ -173,8 +173,8 @@ def device_families(snapshot: Snapshot) -> Iterator[Metric]:
         words = ["" if isinstance(value, Absent) else str(getattr(value, "value", value)) for value in values]
         info.add_metric(words, {})
     yield info
-    up = [((device.id,), int(device.state == "ok")) for device in snapshot.devices]
-    text = "1 if a device answers, 0 if it is lost, missing or needs a reset; its other figures are absent then."
+    up = [((one.id,), int(one.state == "ok")) for one in snapshot.devices if one.state != STALLED]
+    text = "1 if a device answers, 0 if it is lost, missing or needs a reset; absent while its source says nothing."
     yield gauge("device_up", text, up, ("device",))
     rows = [((device.id,), device.headroom_bytes) for device in snapshot.devices]
     yield gauge("device_headroom_bytes", "What a device could allocate right now.", rows, ("device",))

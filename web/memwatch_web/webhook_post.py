@@ -28,9 +28,19 @@ RETRY_AFTER_MOST_SECONDS = 86_400.0
 # Bad gateway, gateway timeout: somebody in between passed the request on and has no answer.
 GATEWAY_LOST_IT = frozenset({502, 504})
 
-# Where cloud providers answer any process on the machine with its credentials, besides link-local addresses:
-# AWS and Google over IPv6, Alibaba.
-METADATA = frozenset(ipaddress.ip_address(text) for text in ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200"))
+# Where cloud providers answer any process on the machine with its credentials or settings, besides link-local
+# addresses: AWS and Google over IPv6, Alibaba, Azure (WireServer), Oracle's older one, Scaleway over IPv6.
+METADATA = frozenset(
+    ipaddress.ip_address(text)
+    for text in (
+        "fd00:ec2::254",
+        "fd20:ce::254",
+        "100.100.100.200",
+        "168.63.129.16",
+        "192.0.0.192",
+        "fd00:42::42",
+    )
+)
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
@@ -50,13 +60,15 @@ class Clock(Protocol):
 class Answer:
     """What came of an attempt: a status, or a `failure` in words.
 
-    `may_have_heard`: the receiver may have acted on the request although nothing says that it has.
+    `may_have_heard`: the receiver may have acted on the request although nothing says that it has. `unix`: what
+    time it is there, if it says so.
     """
 
     status: int | None
     failure: str = ""
     may_have_heard: bool = False
     retry_after_seconds: float = 0.0
+    unix: float | None = None
 
     @property
     def success(self) -> bool:
@@ -141,10 +153,8 @@ class Poster:
         if self._aborted:
             raise Forbidden("memwatchd is stopping")
         if not self._allow_link_local and is_forbidden(text):
-            raise Forbidden(
-                f"{self._endpoint.host} is at {text}, a link-local or metadata address; "
-                "allow_link_local = true permits it"
-            )
+            where = f"{text} is" if text == self._endpoint.host else f"{self._endpoint.host} is at {text},"
+            raise Forbidden(f"{where} a link-local or metadata address; allow_link_local = true permits it")
 
     def _exchange(self, connected: socket.socket, deadline: float, headers: dict[str, str], body: bytes) -> Answer:
         connection = http.client.HTTPConnection(self._endpoint.host, self._endpoint.port)
@@ -160,9 +170,8 @@ class Poster:
         retry_after = retry_after_seconds(response.getheader("Retry-After"), self._wall())
         with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
             response.read(READ_LIMIT_BYTES)
-        return Answer(
-            response.status, words_for_status(response.status), response.status in GATEWAY_LOST_IT, retry_after
-        )
+        lost, date = response.status in GATEWAY_LOST_IT, unix_of(response.getheader("Date"))
+        return Answer(response.status, words_for_status(response.status), lost, retry_after, date)
 
     def _words_for(self, error: Exception) -> str:
         if isinstance(error, Forbidden):
@@ -254,9 +263,13 @@ def retry_after_seconds(value: str | None, wall: float) -> float:
     text = value.strip()
     if text.isascii() and text.isdigit() and len(text) <= 10:
         return min(float(text), RETRY_AFTER_MOST_SECONDS)
+    date = unix_of(text)
+    return 0.0 if date is None else min(max(date - wall, 0.0), RETRY_AFTER_MOST_SECONDS)
+
+
+def unix_of(date: str | None) -> float | None:
+    """An HTTP date; None where there is none, or none that makes sense."""
     try:
-        date = parsedate_to_datetime(text)
-        seconds = date.timestamp() - wall
+        return None if date is None else parsedate_to_datetime(date).timestamp()
     except (ValueError, OverflowError):
-        return 0.0
-    return min(max(seconds, 0.0), RETRY_AFTER_MOST_SECONDS)
+        return None

@@ -25,6 +25,9 @@ HEAD = struct.Struct("<4sBxxxIIIQdd16s")
 CRC = struct.Struct("<I")
 HEAD_BYTES = HEAD.size + CRC.size
 MOST_PAYLOAD = 1 << 20
+FILL_BYTES = 256 << 10
+# How a file system says that it cannot set room aside.
+NO_ALLOCATION = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS})
 MOST_RUNS, MOST_RECORDS = 1 << 31, 1 << 62
 # The end of the year 9999.
 LAST_UNIX = 253_402_300_800.0
@@ -102,10 +105,7 @@ class Ring:
         size = self.blocks * BLOCK
         if os.fstat(self._fd).st_size > size:
             self._rewrite(contents.records)
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(self._fd, 0, size)
-        elif os.fstat(self._fd).st_size < size:
-            os.ftruncate(self._fd, size)
+        _allocate(self._fd, size)
         self.ready = True
 
     def append(self, kind: int, stamp: Stamp, payload: bytes) -> int:
@@ -161,6 +161,25 @@ class Ring:
 def blocks_for(length: int) -> int:
     """How many blocks a payload of so many bytes takes."""
     return -(-(HEAD_BYTES + length) // BLOCK)
+
+
+def _allocate(fd: int, size: int) -> None:
+    """Have the file system set so much aside; where it has no call for that, what is missing is written as zeros.
+
+    glibc writes by itself then, musl answers EOPNOTSUPP, and macOS has no such function.
+    """
+    try:
+        getattr(os, "posix_fallocate", _no_allocation)(fd, 0, size)
+    except OSError as error:
+        if error.errno not in NO_ALLOCATION:
+            raise
+        at = os.fstat(fd).st_size
+        while at < size:
+            at += os.pwrite(fd, b"\0" * min(FILL_BYTES, size - at), at)
+
+
+def _no_allocation(*_: int) -> None:
+    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
 
 def _opened(path: Path) -> int:

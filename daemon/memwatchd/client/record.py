@@ -25,8 +25,8 @@ def record(address: Address, path: Path, seconds: float, redact: bool) -> int:
     first = ask(address, "/api/v1/snapshot")
     try:
         file = RecordingFile(path, host="host-1" if redact else first.json["host"], redacted=redact)
-    except (BadRecording, OSError) as error:
-        raise Failure(f"{path} cannot be recorded to: {error}") from None
+    except BadRecording as error:
+        raise Failure(str(error)) from None
     try:
         with suppress(KeyboardInterrupt):
             _follow(address, first, file, Redactor() if redact else None, time.monotonic() + seconds)

@@ -18,7 +18,7 @@ MOST_WAITING = 60
 
 
 class Recorder:
-    """One recording under way. Opening raises BadRecording or OSError; later trouble ends it, and is logged."""
+    """One recording under way. Opening raises BadRecording; later trouble ends it, and is logged."""
 
     def __init__(self, path: Path, host: str) -> None:
         self._path = path

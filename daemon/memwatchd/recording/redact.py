@@ -25,6 +25,10 @@ HIDDEN = {
 }
 # Lists of records about a process, and what their `name` is that of.
 PROGRAMS = {"processes": "process", "kills": "process", "claims": "allocator"}
+# Reasons by field, in words of ours: the field's name stands here and what it holds does not.
+REASONS = "absent"
+# Of a driver's complaint, its own line: it may name programs that no list has any more.
+COMPLAINTS, LINE, HIDDEN_LINE = "driver_errors", "text", "(hidden)"
 # Shorter names are found in too many words that are nobody's.
 LEAST_NAME = 4
 
@@ -50,6 +54,10 @@ class Redactor:
     def _field(self, name: str, value: Json) -> Json:
         if name in PROGRAMS and isinstance(value, list):
             return [self._program(one, PROGRAMS[name]) for one in value]
+        if name == REASONS:
+            return value
+        if name == COMPLAINTS and isinstance(value, list):
+            return [{**self._walk(one), LINE: HIDDEN_LINE} for one in value]
         if name in HIDDEN and isinstance(value, str):
             return self._word(HIDDEN[name], value)
         return self._walk(value)

@@ -42,12 +42,17 @@ class RecordingFile:
     """Open for writing: new, or the next part of a recording. `write` raises OSError where the disk does."""
 
     def __init__(self, path: Path, level: int = 6, **header: Any) -> None:  # noqa: ANN401  JSON
-        if path.exists() and path.stat().st_size:
-            first_line(path)  # refuses what is no recording
-        self._file = path.open("ab")
+        """Raises BadRecording for what cannot be written to, and for what is no recording."""
         self._deflater = zlib.compressobj(level, zlib.DEFLATED, GZIP)
         self.lines = 0
-        self.write(json.dumps({KEY: FORMAT, "version": __version__, **header}).encode())
+        try:
+            if path.exists() and path.stat().st_size:
+                first_line(path)
+            self._file = path.open("ab")
+            self.write(json.dumps({KEY: FORMAT, "version": __version__, **header}).encode())
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise BadRecording(f"{path} cannot be recorded to: {why}") from None
 
     def write(self, line: bytes) -> None:
         data = self._deflater.compress(_with_sum(line)) + self._deflater.flush(zlib.Z_SYNC_FLUSH)
