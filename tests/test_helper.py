@@ -86,12 +86,20 @@ def test_a_child_is_not_started_again_before_its_pause() -> None:
 
 
 def test_after_the_pause_there_is_a_new_child() -> None:
-    """What had hung is replaced, and the new one answers."""
-    with helper(ECHO, deadline=5.0, pause=0.2) as one:
+    """What had crashed is replaced, and the new one is asked."""
+    with helper(CRASH, deadline=10.0, pause=0.2) as one:
+        for _ in range(2):
+            with pytest.raises(HelperFailed, match=r"ended by signal 11$"):
+                one.ask(b"read")
+            time.sleep(0.25)
+
+
+def test_one_that_was_told_to_end_is_no_failure() -> None:
+    """A driver that was released is taken up again when its time is over, not a minute after the last start."""
+    with helper(ECHO, deadline=5.0) as one:
         one.ask(b"read")
         before = one.pid
         one.stop()
-        time.sleep(0.25)
 
         assert one.ask(b"again") == b"you said again"
         assert one.pid != before

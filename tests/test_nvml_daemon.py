@@ -226,7 +226,7 @@ def test_an_upgraded_driver_gets_a_new_helper(tmp_path: Path) -> None:
 def test_the_driver_is_released_on_request_and_taken_up_again(tmp_path: Path) -> None:
     """Within one interval no process holds the driver; RAM is reported all the while; then the GPU is back."""
     simulator = Simulator.of(tmp_path, RTX)
-    with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ, config=QUICK) as daemon:
+    with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
         wait_until_ok(daemon)
         helpers = {call.pid for call in simulator.calls()}
         answer = get(daemon.port, "/api/v1/release?seconds=4", method="POST")

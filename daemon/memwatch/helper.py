@@ -13,6 +13,8 @@ log = logging.getLogger(__name__)
 
 # An answer is some kilobytes for each GPU; a helper that sends more than this has lost its mind.
 MOST_ANSWER_BYTES = 4 << 20
+# How long the end of a child is waited for.
+END_SECONDS = 0.2
 
 
 class HelperFailed(Exception):
@@ -22,7 +24,8 @@ class HelperFailed(Exception):
 class Helper:
     """Keeps one child: started on first demand, killed when it does not answer, replaced after a pause.
 
-    For one thread. Between two starts lie at least `pause_seconds`, so a crashing driver costs little.
+    For one thread. Between the start of one that failed and the next lie at least `pause_seconds`, so a crashing
+    driver costs little.
     """
 
     def __init__(
@@ -53,11 +56,15 @@ class Helper:
             return self._receive()
         except HelperFailed as failure:
             self._last_failure = str(failure)
-            self.stop()
+            self._end()
             raise
 
-    def stop(self, seconds: float = 0.2) -> None:
-        """End the child at once, and wait so long for its end."""
+    def stop(self, seconds: float = END_SECONDS) -> None:
+        """End the child, which has done nothing wrong: the next question starts another one at once."""
+        self._end(seconds)
+        self._started_at = None
+
+    def _end(self, seconds: float = END_SECONDS) -> None:
         self._read = b""
         self._child.stop(seconds)
 
@@ -66,13 +73,13 @@ class Helper:
             return
         now = self._monotonic()
         if self._started_at is not None and now - self._started_at < self._pause:
-            said = self._last_failure or "the helper process was stopped"
-            raise HelperFailed(f"{said}; between two starts lie {self._pause:g} s")
+            raise HelperFailed(f"{self._last_failure}; between two starts lie {self._pause:g} s")
         self._started_at = now
         try:
             self._child.start()
         except OSError as error:
-            raise HelperFailed(f"the helper process cannot be started: {error}") from None
+            self._last_failure = f"the helper process cannot be started: {error}"
+            raise HelperFailed(self._last_failure) from None
         log.info("helper process %d started", self._child.pid)
 
     def _send(self, request: bytes) -> None:
