@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fakes import GIB, ram
-from memwatch.backends import cuda, metal, opencl, rocm, vulkan
+from memwatch.backends import cpu, cuda, metal, opencl, rocm, vulkan
 from memwatch.backends.devices import capacity_of, pci_numbers
 from memwatch.backends.discovery import backends_of
 from memwatch.backends.evidence import Evidence, Rocm
@@ -152,6 +152,55 @@ def test_one_lost_gpu_of_two_is_said_and_the_other_counts() -> None:
     assert backend.devices[1].size_bytes is Absent.NOT_AVAILABLE
 
 
+def test_a_lost_gpu_recommends_nothing() -> None:
+    """Whoever reads why CUDA is the one to use reads the names of GPUs that work."""
+    lost = replace(RTX, id="gpu2", name="NVIDIA T400", state="lost", headroom_bytes=Absent.NOT_AVAILABLE)
+    answer = found(replace(EVIDENCE, libcuda="/lib/libcuda.so.1"), machine(RTX, lost))
+
+    assert (answer.recommended, answer.recommended_reason) == (
+        "cuda",
+        "the maker's own backend for NVIDIA GeForce RTX 4090",
+    )
+
+
+def test_what_nobody_knows_is_not_said_to_reach_no_gpu() -> None:
+    """A driver of Vulkan that nobody asked, an NVML that has not answered: either may reach one."""
+    intel = replace(EVIDENCE, vulkan_drivers=("intel_icd.x86_64.json",))
+    answer = found(intel, machine(collector=CollectorStatus("nvml", "starting")))
+
+    assert (answer.recommended, answer.recommended_reason) == (
+        "cpu",
+        "no backend is known to reach a GPU here (CUDA, Vulkan: see there)",
+    )
+
+
+def test_rocm_is_listed_with_what_its_own_rule_leaves() -> None:
+    """An APU's carve-out and its System RAM are both the GPU's, and ROCm is given one of the two."""
+    strix = replace(APU, api_free_bytes={"rocm": 26 * GIB})
+    (device,) = rocm.backend_of(READY, machine(strix)).devices
+    (by_opencl,) = opencl.backend_of(
+        with_opencl(OpenclPlatform("rusticl", "1", (gpu_device("0000:c4:00.0"),))), machine(strix)
+    ).devices
+
+    assert (device.headroom_bytes, device.own_headroom_bytes, device.room_bytes) == (60 * GIB, 26 * GIB, 26 * GIB)
+    assert (by_opencl.own_headroom_bytes, by_opencl.room_bytes) == (None, 60 * GIB)
+    assert replace(device, own_headroom_bytes=Absent.STALE).room_bytes is Absent.STALE
+    assert replace(device, headroom_bytes=Absent.STALE).room_bytes is Absent.STALE
+
+
+def test_in_a_container_the_cpu_has_what_its_limit_leaves() -> None:
+    """64 GiB of System RAM are of no use to whoever may take 16 and has taken 10."""
+    limit = Share(
+        "cgroup", ShareKind.CGROUP, "Container limit", "ram", 10 * GIB, "t", Quality.MEASURED, limit_bytes=16 * GIB
+    )
+    limited = replace(machine(), shares=(limit,))
+
+    (free,) = cpu.backend_of(EVIDENCE, machine()).devices
+    (bounded,) = cpu.backend_of(EVIDENCE, limited).devices
+    assert (free.size_bytes, free.headroom_bytes) == (64 * GIB, 56 * GIB)
+    assert (bounded.size_bytes, bounded.headroom_bytes) == (16 * GIB, 6 * GIB)
+
+
 READY = replace(
     EVIDENCE, amd_on_pci=True, amdgpu_loaded=True, kfd=True, kfd_permitted=True, rocm=Rocm("/opt/rocm", "6.2.0")
 )
@@ -264,7 +313,7 @@ def test_an_opencl_cpu_is_listed_and_refused_as_a_gpu() -> None:
     assert [device.kind for device in backend.devices] == ["cpu"]
     assert backend.devices[0].size_bytes is Absent.NOT_SUPPORTED
     assert backend.devices[0].headroom_bytes is Absent.NOT_SUPPORTED
-    assert not backend.has_gpu
+    assert backend.gpus == ()
     assert (answer.recommended, answer.recommended_reason) == ("cpu", "no backend reaches a GPU here")
 
 
@@ -293,7 +342,7 @@ def test_an_opencl_gpu_has_the_figures_of_the_snapshot() -> None:
     assert foreign.devices[0].id is None
     assert foreign.devices[0].size_bytes == 25_000_000_000
     assert foreign.devices[0].headroom_bytes is Absent.NOT_SUPPORTED
-    assert foreign.has_gpu
+    assert len(foreign.gpus) == 1
 
 
 @pytest.mark.parametrize(

@@ -74,9 +74,7 @@ def gather(roots: Roots, ask_opencl: Callable[[], OpenclAnswer] | None, platform
         kfd_permitted=os.access(kfd, os.R_OK | os.W_OK),
         rocm=rocm_in(root),
         opencl_drivers=tuple(names_in(root / OPENCL_FOLDER, ".icd")),
-        vulkan_drivers=tuple(
-            dict.fromkeys(name for one in VULKAN_FOLDERS for name in names_in(root / one, ".json"))
-        ),
+        vulkan_drivers=vulkan_drivers_in(root),
         opencl=ask_opencl() if ask_opencl else None,
     )
 

@@ -12,6 +12,8 @@ from memwatch.snapshot import Snapshot
 AMD = "AMD"
 SOURCES = ("amdgpu", "drm")
 FOREIGN = "radeon"
+# Of an APU's memory it is given one kind only, by the version of the kernel.
+OWN_RULE = "rocm"
 NO_DRIVER = "an AMD GPU is on the PCI bus, and its driver amdgpu is not loaded"
 NO_KFD = (
     "/dev/kfd is not there: the driver has no compute part for this GPU, or the container was not given it "
@@ -30,7 +32,7 @@ def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
         reason = f"{everyone[0].id} has the driver {FOREIGN}, which has no ROCm: that needs a GPU with amdgpu"
         return Backend("rocm", "ROCm", False, reason)
     available, reason = verdict(devices, evidence, snapshot)
-    return Backend("rocm", "ROCm", available, reason, devices_of(devices, snapshot))
+    return Backend("rocm", "ROCm", available, reason, devices_of(devices, snapshot, OWN_RULE))
 
 
 def verdict(devices: list[Device], evidence: Evidence, snapshot: Snapshot) -> Verdict:
