@@ -211,6 +211,23 @@ def test_a_container_without_a_device_tree_is_told_its_chip(tmp_path: Path) -> N
     assert found["shares"][0]["used_bytes"] == 24114503680
 
 
+def test_a_container_sees_the_hosts_device_tree_in_sys(tmp_path: Path) -> None:
+    """/proc/device-tree is an absolute link, which leads nowhere there; --sysfs has what it leads to."""
+    with copied(ORIN, tmp_path / "host") as roots:
+        folder = tmp_path / "host/sys/firmware/devicetree"
+        folder.mkdir(parents=True)
+        shutil.move(tmp_path / "host/proc/device-tree", folder / "base")
+        (tmp_path / "host/proc/device-tree").symlink_to(tmp_path / "nowhere")
+        with running_daemon(tmp_path, *roots) as daemon:
+            for collector in ("tegra", "nvmap"):
+                daemon.wait_until_ok(collector)
+            found = daemon.snapshot()
+
+    assert found["machine"]["name"] == "NVIDIA Jetson AGX Orin Developer Kit"
+    assert found["machine"]["details"]["soc"] == "tegra234"
+    assert found["shares"][0]["used_bytes"] == 24114503680
+
+
 def test_a_machine_that_is_no_tegra_has_none_of_this(tmp_path: Path) -> None:
     """Not even with a tegrastats on PATH."""
     jetson = Tegrastats.of(tmp_path, "workstation")
