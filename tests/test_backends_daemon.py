@@ -91,12 +91,14 @@ def test_rocm_on_an_apu_is_told_with_its_own_rule(tmp_path: Path) -> None:
     (root / "dev").mkdir()
     (root / "dev/kfd").write_bytes(b"")
     folders = roots_arguments("strix-halo-96g")[:2]
-    with running_daemon(tmp_path, *folders, f"--rootfs={root}") as daemon:
+    (root / "dev/kfd").chmod(0o060)  # its owner, who the daemon is here, may not
+    with running_daemon(tmp_path, *folders, f"--rootfs={root}", without_privileges=True) as daemon:
         daemon.wait_for("/api/v1/devices", lambda devices: len(devices) == 1)
         answer = daemon.get("/api/v1/backends").json
         printed = memwatch("--url", daemon.url, "backends").stdout
 
     (gpu,) = backend(answer, "rocm")["devices"]
+    assert backend(answer, "rocm")["reason"].endswith("for programs that may open /dev/kfd: group root")
     assert (gpu["headroom_bytes"] >> 20, gpu["own_headroom_bytes"] >> 20) == (49879, 26624)
     assert (
         "    gpu0: AMD Radeon 8060S (Strix Halo): 127.0 GiB of unified memory, can allocate 48.7 GiB now, "

@@ -229,6 +229,20 @@ def test_rocm_needs_a_gpu_its_device_file_and_a_runtime(
     assert words in backend.reason
 
 
+def test_a_daemon_that_may_not_open_kfd_does_not_speak_for_others() -> None:
+    """Its user is in no group of people who compute; those who ask it are, or are told which one."""
+    daemons = replace(READY, kfd_permitted=False, kfd_group="render", for_others=True, user="memwatchd")
+    backend = rocm.backend_of(daemons, machine(APU))
+    nobodys = rocm.backend_of(replace(daemons, kfd_group=None), machine(APU))
+
+    assert (backend.available, backend.reason) == (
+        True,
+        "ROCm 6.2.0, /opt/rocm; for programs that may open /dev/kfd: group render",
+    )
+    assert found(daemons, machine(APU)).recommended == "rocm"
+    assert (nobodys.available, "user memwatchd may not open" in nobodys.reason) == (False, True)
+
+
 def test_rocm_names_everything_that_is_missing_at_once() -> None:
     """Who mends one thing learns of the other beforehand."""
     backend = rocm.backend_of(replace(READY, kfd=False, rocm=None), machine(APU))

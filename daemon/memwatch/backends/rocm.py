@@ -46,7 +46,14 @@ def verdict(devices: list[Device], evidence: Evidence, snapshot: Snapshot) -> Ve
     if missing or evidence.rocm is None:
         return False, "; ".join(missing)
     version = evidence.rocm.version or "of unknown version"
-    return True, f"ROCm {version}, {evidence.rocm.path}"
+    return True, f"ROCm {version}, {evidence.rocm.path}{for_whom(evidence)}"
+
+
+def for_whom(evidence: Evidence) -> str:
+    """Where the daemon itself may not use it, which says nothing of those who ask the daemon."""
+    if evidence.kfd_permitted:
+        return ""
+    return f"; for programs that may open /dev/kfd: group {evidence.kfd_group}"
 
 
 def missing_parts(evidence: Evidence) -> list[str]:
@@ -54,7 +61,7 @@ def missing_parts(evidence: Evidence) -> list[str]:
     missing = []
     if not evidence.kfd:
         missing.append(NO_KFD)
-    elif not evidence.kfd_permitted:
+    elif not evidence.kfd_permitted and not (evidence.for_others and evidence.kfd_group):
         missing.append(
             f"user {evidence.user} may not open /dev/kfd: put the user into its group (ls -l /dev/kfd), "
             "mostly render"
