@@ -120,6 +120,16 @@ def test_which_group_may_compute(mode: int, group: str | None, tmp_path: Path) -
     assert group_of(device) == group
 
 
+def test_a_gpu_that_this_user_may_not_open_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of them; cards themselves are for who draws. Root may open everything."""
+    for name in ("card0", "renderD128", "renderD129"):
+        write(tmp_path / "root/dev/dri" / name, b"")
+    assert looked_at(tmp_path).closed is None
+
+    monkeypatch.setattr(os, "access", lambda path, _: not str(path).endswith(("129", "card0")))
+    assert looked_at(tmp_path).closed == "/dev/dri/renderD129"
+
+
 def test_an_amd_gpu_and_its_driver_are_seen(tmp_path: Path) -> None:
     """From the PCI bus and the list of modules."""
     write(tmp_path / "sys/bus/pci/devices/0000:c4:00.0/class", b"0x038000\n")

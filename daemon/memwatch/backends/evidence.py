@@ -44,7 +44,8 @@ class Evidence:
     """Everything that was looked at. `opencl` is None where OpenCL was not asked.
 
     `kfd`: whether /dev/kfd is there, then whether `user` may open it, and which group may. `for_others`: what
-    programs of other users can use is asked for, so that what `user` may open decides nothing.
+    programs of other users can use is asked for, so that what `user` may open decides nothing. `closed`: a device
+    file of a GPU that `user` may not open, if there is one.
     """
 
     platform: str
@@ -57,6 +58,7 @@ class Evidence:
     kfd_permitted: bool = False
     kfd_group: str | None = None
     for_others: bool = False
+    closed: str | None = None
     rocm: Rocm | None = None
     opencl_drivers: tuple[str, ...] = ()
     vulkan_drivers: tuple[str, ...] = ()
@@ -83,6 +85,7 @@ def gather(
         kfd_permitted=os.access(kfd, os.R_OK | os.W_OK),
         kfd_group=group_of(kfd),
         for_others=for_others,
+        closed=closed_in(root),
         rocm=rocm_in(root),
         opencl_drivers=tuple(names_in(root / OPENCL_FOLDER, ".icd")),
         vulkan_drivers=vulkan_drivers_in(root),
@@ -119,6 +122,13 @@ def cpu_of(cpuinfo: str) -> str:
     """What the processor is called; on Arm /proc/cpuinfo names no model, and the architecture has to do."""
     match = re.search(r"^model name\s*:\s*(\S.{0,100}?)\s*$", cpuinfo, re.MULTILINE)
     return " ".join(match[1].split()) if match else f"{python_platform.machine()} processor"
+
+
+def closed_in(root: Path) -> str | None:
+    nodes = (name for name in names_in(root / "dev/dri", "") if name.startswith("renderD"))
+    return next(
+        (f"/dev/dri/{name}" for name in nodes if not os.access(root / "dev/dri" / name, os.R_OK | os.W_OK)), None
+    )
 
 
 def group_of(device: Path) -> str | None:
