@@ -286,4 +286,43 @@ LINES = (
             "engines": {"NVENC": load(0, 115)},
         },
     ),
+    Sample(
+        "18 AGX Orin JP5, two rails of one name",
+        "10-16-2023 10:59:22 RAM 1205/30623MB (lfb 6429x4MB) SWAP 0/15311MB (cached 0MB) CPU [0%@729,1%@729]"
+        " EMC_FREQ 0%@204 GR3D_FREQ 0%@114 GR3D2_FREQ 0%@114 NVJPG1 729 VIC_FREQ 729 APE 233 CV0@-256C CPU@43.5C"
+        " VDD_GPU_SOC 4788mW/4788mW NC 0mW/0mW VDDQ_VDD2_1V8AO 707mW/707mW NC 1mW/0mW",
+        {
+            **ram(1205, 30623, 6429, 4 * MIB),
+            "time": "10-16-2023 10:59:22",
+            "swap": swap(0, 15311, 0),
+            "emc": load(0, 204),
+            "gr3d": load(0, 114),
+            "engines": {
+                "GR3D2": load(0, 114),
+                "NVJPG1": load(None, 729),
+                "VIC": load(None, 729),
+                "APE": load(None, 233),
+            },
+            "rails_milliwatts": {"VDD_GPU_SOC": (4788, 4788), "NC": (0, 0), "VDDQ_VDD2_1V8AO": (707, 707)},
+        },
+    ),
+    Sample(
+        "19 Thor JP7.1, engines by their clocks alone",
+        "05-17-2026 10:00:32 RAM 4208/125773MB (lfb 31x4MB) SWAP 0/2048MB (cached 0MB) CPU [1%@972,0%@972]"
+        " EMC_FREQ 0%@665 GR3D_FREQ @[0,0,0] NVENC0_FREQ @0 VIC off OFA_FREQ @0 PVA0_FREQ off APE 300 cpu@34.468C",
+        {
+            **ram(4208, 125773, 31, 4 * MIB),
+            "time": "05-17-2026 10:00:32",
+            "swap": swap(0, 2048, 0),
+            "emc": load(0, 665),
+            "gr3d": load(None, 0, 0, 0),
+            "engines": {
+                "NVENC0": load(None, 0),
+                "VIC": OFF,
+                "OFA": load(None, 0),
+                "PVA0": OFF,
+                "APE": load(None, 300),
+            },
+        },
+    ),
 )

@@ -14,7 +14,9 @@ from pydantic import TypeAdapter
 
 import opencl_binding
 import sample_nvml
+from client_process import memwatch
 from daemon_process import RunningDaemon, running_daemon
+from golden import roots_arguments
 from memwatch_web import contract_inquiries
 from nvml_machine import Simulator
 from opencl_binding import binding, times_asked
@@ -79,6 +81,30 @@ def test_cuda_is_there_with_its_library(library: bool, available: bool, recommen
     assert cuda["devices"][0]["unified"] is True
     assert cuda["devices"][0]["headroom_bytes"] == device["headroom_bytes"]
     assert backend(answer, "opencl")["devices"] == []
+
+
+def test_rocm_on_an_apu_is_told_with_its_own_rule(tmp_path: Path) -> None:
+    """Strix Halo, 96 GiB set aside: 48.7 GiB are left of both kinds, and ROCm gets one of them."""
+    root = tmp_path / "host"
+    (root / "opt/rocm-7.1.0/.info").mkdir(parents=True)
+    (root / "opt/rocm-7.1.0/.info/version").write_text("7.1.0-66\n")
+    (root / "dev").mkdir()
+    (root / "dev/kfd").write_bytes(b"")
+    folders = roots_arguments("strix-halo-96g")[:2]
+    (root / "dev/kfd").chmod(0o060)  # its owner, who the daemon is here, may not
+    with running_daemon(tmp_path, *folders, f"--rootfs={root}", without_privileges=True) as daemon:
+        daemon.wait_for("/api/v1/devices", lambda devices: len(devices) == 1)
+        answer = daemon.get("/api/v1/backends").json
+        printed = memwatch("--url", daemon.url, "backends").stdout
+
+    (gpu,) = backend(answer, "rocm")["devices"]
+    assert backend(answer, "rocm")["reason"].endswith("for programs that may open /dev/kfd: group root")
+    assert (gpu["headroom_bytes"] >> 20, gpu["own_headroom_bytes"] >> 20) == (49879, 26624)
+    assert (
+        "    gpu0: AMD Radeon 8060S (Strix Halo): 127.0 GiB of unified memory, can allocate 48.7 GiB now, "
+        "ROCm by its own rule 26.0 GiB\n"
+    ) in printed
+    assert "Recommended: ROCm — the maker's own backend for AMD Radeon 8060S (Strix Halo)\n" in printed
 
 
 def test_a_driver_that_crashes_costs_its_own_verdict(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.backends.evidence import Evidence, Rocm, cpu_of, gather, rocm_in
+from memwatch.backends.evidence import Evidence, Rocm, cpu_of, gather, group_of, rocm_in
 from memwatch.backends.libraries import find_library, parse_linker_cache
 from memwatch.backends.opencl_answer import OpenclAnswer
 from memwatch.collector import Roots
@@ -106,6 +106,28 @@ def test_the_compute_device_file_is_looked_at_and_not_opened(tmp_path: Path) -> 
     looking.join(10)
 
     assert [(one.kfd, one.kfd_permitted) for one in found] == [(True, True)]
+
+
+@pytest.mark.parametrize(("mode", "group"), [(0o660, "root"), (0o666, "root"), (0o600, None), (0o640, None)])
+def test_which_group_may_compute(mode: int, group: str | None, tmp_path: Path) -> None:
+    """Reading is not enough, and a file that is not there is nobody's."""
+    device = tmp_path / "kfd"
+    assert group_of(device) is None
+    device.touch()
+    os.chown(device, -1, 0)
+    device.chmod(mode)
+
+    assert group_of(device) == group
+
+
+def test_a_gpu_that_this_user_may_not_open_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of them; cards themselves are for who draws. Root may open everything."""
+    for name in ("card0", "renderD128", "renderD129"):
+        write(tmp_path / "root/dev/dri" / name, b"")
+    assert looked_at(tmp_path).closed is None
+
+    monkeypatch.setattr(os, "access", lambda path, _: not str(path).endswith(("129", "card0")))
+    assert looked_at(tmp_path).closed == "/dev/dri/renderD129"
 
 
 def test_an_amd_gpu_and_its_driver_are_seen(tmp_path: Path) -> None:

@@ -6,61 +6,27 @@ from dataclasses import replace
 
 import pytest
 
+from backend_parts import (
+    APU,
+    EVIDENCE,
+    READY,
+    RTX,
+    found,
+    gpu_device,
+    machine,
+    pool,
+    share,
+    with_opencl,
+)
 from fakes import GIB, ram
-from memwatch.backends import cuda, metal, opencl, rocm, vulkan
+from memwatch.backends import cpu, cuda, metal, opencl, rocm, vulkan
 from memwatch.backends.devices import capacity_of, pci_numbers
-from memwatch.backends.discovery import backends_of
 from memwatch.backends.evidence import Evidence, Rocm
-from memwatch.backends.model import Backend, Backends
-from memwatch.backends.opencl_answer import OpenclAnswer, OpenclDevice, OpenclPlatform
-from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Quality, Share, ShareKind
+from memwatch.backends.model import Backend
+from memwatch.backends.opencl_answer import OpenclPlatform
+from memwatch.model import Absent, Architecture, Device, Quality, Share, ShareKind
 from memwatch.snapshot import CollectorStatus, Machine, Snapshot
 from sample_parts import snapshot
-
-EVIDENCE = Evidence(platform="linux", user="ada", cpu="AMD EPYC")
-RTX = Device(
-    "gpu0",
-    "NVIDIA",
-    "NVIDIA GeForce RTX 4090",
-    Architecture.DISCRETE,
-    pci="00000000:01:00.0",
-    driver="580.95.05",
-    allocates_from=("gpu0",),
-    headroom_bytes=20 * GIB,
-)
-APU = Device(
-    "gpu1",
-    "AMD",
-    "AMD Radeon 8060S",
-    Architecture.UNIFIED,
-    pci="0000:c4:00.0",
-    allocates_from=("gpu1", "gpu1.gtt"),
-    headroom_bytes=60 * GIB,
-)
-NVML_OK = CollectorStatus("nvml", "ok")
-
-
-def pool(name: str, size: int, kind: PoolKind = PoolKind.VRAM) -> Pool:
-    return Pool(name, kind, "VRAM", size, 0, size, "test", Quality.MEASURED)
-
-
-def share(name: str, within: str, limit: int | Absent = Absent.NOT_SUPPORTED) -> Share:
-    return Share(name, ShareKind.GTT, "GTT", within, 0, "test", Quality.MEASURED, limit_bytes=limit)
-
-
-def machine(*devices: Device, collector: CollectorStatus = NVML_OK, architecture: str = "mixed") -> Snapshot:
-    return snapshot(
-        "box",
-        Machine("Box", architecture),
-        pools=(ram(8 * GIB), pool("gpu0", 24 * GIB), pool("gpu1", GIB, PoolKind.CARVEOUT)),
-        shares=(share("gpu1.gtt", "ram", 60 * GIB),),
-        devices=devices,
-        collectors=(collector,),
-    )
-
-
-def found(evidence: Evidence, at: Snapshot) -> Backends:
-    return backends_of(evidence, at, 0.0)
 
 
 def test_cuda_works_with_a_driver_and_its_library() -> None:
@@ -152,9 +118,53 @@ def test_one_lost_gpu_of_two_is_said_and_the_other_counts() -> None:
     assert backend.devices[1].size_bytes is Absent.NOT_AVAILABLE
 
 
-READY = replace(
-    EVIDENCE, amd_on_pci=True, amdgpu_loaded=True, kfd=True, kfd_permitted=True, rocm=Rocm("/opt/rocm", "6.2.0")
-)
+def test_a_lost_gpu_recommends_nothing() -> None:
+    """Whoever reads why CUDA is the one to use reads the names of GPUs that work."""
+    lost = replace(RTX, id="gpu2", name="NVIDIA T400", state="lost", headroom_bytes=Absent.NOT_AVAILABLE)
+    answer = found(replace(EVIDENCE, libcuda="/lib/libcuda.so.1"), machine(RTX, lost))
+
+    assert (answer.recommended, answer.recommended_reason) == (
+        "cuda",
+        "the maker's own backend for NVIDIA GeForce RTX 4090",
+    )
+
+
+def test_what_nobody_knows_is_not_said_to_reach_no_gpu() -> None:
+    """A driver of Vulkan that nobody asked, an NVML that has not answered: either may reach one."""
+    intel = replace(EVIDENCE, vulkan_drivers=("intel_icd.x86_64.json",))
+    answer = found(intel, machine(collector=CollectorStatus("nvml", "starting")))
+
+    assert (answer.recommended, answer.recommended_reason) == (
+        "cpu",
+        "no backend is known to reach a GPU here (CUDA, Vulkan: see there)",
+    )
+
+
+def test_rocm_is_listed_with_what_its_own_rule_leaves() -> None:
+    """An APU's carve-out and its System RAM are both the GPU's, and ROCm is given one of the two."""
+    strix = replace(APU, api_free_bytes={"rocm": 26 * GIB})
+    (device,) = rocm.backend_of(READY, machine(strix)).devices
+    (by_opencl,) = opencl.backend_of(
+        with_opencl(OpenclPlatform("rusticl", "1", (gpu_device("0000:c4:00.0"),))), machine(strix)
+    ).devices
+
+    assert (device.headroom_bytes, device.own_headroom_bytes, device.room_bytes) == (60 * GIB, 26 * GIB, 26 * GIB)
+    assert (by_opencl.own_headroom_bytes, by_opencl.room_bytes) == (None, 60 * GIB)
+    assert replace(device, own_headroom_bytes=Absent.STALE).room_bytes is Absent.STALE
+    assert replace(device, headroom_bytes=Absent.STALE).room_bytes is Absent.STALE
+
+
+def test_in_a_container_the_cpu_has_what_its_limit_leaves() -> None:
+    """64 GiB of System RAM are of no use to whoever may take 16 and has taken 10."""
+    limit = Share(
+        "cgroup", ShareKind.CGROUP, "Container limit", "ram", 10 * GIB, "t", Quality.MEASURED, limit_bytes=16 * GIB
+    )
+    limited = replace(machine(), shares=(limit,))
+
+    (free,) = cpu.backend_of(EVIDENCE, machine()).devices
+    (bounded,) = cpu.backend_of(EVIDENCE, limited).devices
+    assert (free.size_bytes, free.headroom_bytes) == (64 * GIB, 56 * GIB)
+    assert (bounded.size_bytes, bounded.headroom_bytes) == (16 * GIB, 6 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +188,20 @@ def test_rocm_needs_a_gpu_its_device_file_and_a_runtime(
 
     assert backend.available is available
     assert words in backend.reason
+
+
+def test_a_daemon_that_may_not_open_kfd_does_not_speak_for_others() -> None:
+    """Its user is in no group of people who compute; those who ask it are, or are told which one."""
+    daemons = replace(READY, kfd_permitted=False, kfd_group="render", for_others=True, user="memwatchd")
+    backend = rocm.backend_of(daemons, machine(APU))
+    nobodys = rocm.backend_of(replace(daemons, kfd_group=None), machine(APU))
+
+    assert (backend.available, backend.reason) == (
+        True,
+        "ROCm 6.2.0, /opt/rocm; for programs that may open /dev/kfd: group render",
+    )
+    assert found(daemons, machine(APU)).recommended == "rocm"
+    assert (nobodys.available, "user memwatchd may not open" in nobodys.reason) == (False, True)
 
 
 def test_rocm_names_everything_that_is_missing_at_once() -> None:
@@ -234,96 +258,6 @@ def test_vulkan_is_not_probed(
 ) -> None:
     """Installed drivers prove nothing, and asking them would wake GPUs."""
     backend = vulkan.backend_of(replace(EVIDENCE, vulkan_drivers=drivers), machine(architecture=architecture))
-
-    assert backend.available is available
-    assert words in backend.reason
-
-
-def cpu_device(name: str = "pthread-AMD EPYC") -> OpenclDevice:
-    return OpenclDevice(name, "cpu", Absent.NOT_SUPPORTED, True, Absent.NOT_SUPPORTED)
-
-
-def gpu_device(pci: str = "0000:01:00.0") -> OpenclDevice:
-    return OpenclDevice("NVIDIA GeForce RTX 4090", "gpu", 25_000_000_000, False, pci)
-
-
-POCL = OpenclPlatform("Portable Computing Language", "PoCL 3.1", (cpu_device(),))
-
-
-def with_opencl(*platforms: OpenclPlatform) -> Evidence:
-    return replace(EVIDENCE, opencl=OpenclAnswer(platforms))
-
-
-def test_an_opencl_cpu_is_listed_and_refused_as_a_gpu() -> None:
-    """Its platform is named, no memory is printed for it, and nothing recommends it."""
-    answer = found(with_opencl(POCL), machine())
-
-    (backend,) = [one for one in answer.backends if one.name == "opencl"]
-    assert backend.available is True
-    assert "on the CPU only, by Portable Computing Language" in backend.reason
-    assert [device.kind for device in backend.devices] == ["cpu"]
-    assert backend.devices[0].size_bytes is Absent.NOT_SUPPORTED
-    assert backend.devices[0].headroom_bytes is Absent.NOT_SUPPORTED
-    assert not backend.has_gpu
-    assert (answer.recommended, answer.recommended_reason) == ("cpu", "no backend reaches a GPU here")
-
-
-def test_a_platform_that_is_listed_twice_is_one() -> None:
-    """Two .icd files that name one driver, and versions that differ, are still the same CPU once."""
-    backend = opencl.backend_of(with_opencl(POCL, replace(POCL, version="PoCL 7.1")), machine())
-
-    assert len(backend.devices) == 1
-
-
-def test_two_cards_of_one_kind_are_two() -> None:
-    """What tells them apart is their address; two alike without an address are still two."""
-    alike = OpenclPlatform("AMD", "1", (gpu_device(""), gpu_device("")))
-    apart = OpenclPlatform("NVIDIA CUDA", "1", (gpu_device(), gpu_device("0000:02:00.0")))
-
-    assert len(opencl.backend_of(with_opencl(alike), machine()).devices) == 2
-    assert len(opencl.backend_of(with_opencl(apart), machine()).devices) == 2
-
-
-def test_an_opencl_gpu_has_the_figures_of_the_snapshot() -> None:
-    """Found by its address; a GPU that is in no snapshot has OpenCL's size, and no headroom."""
-    known = opencl.backend_of(with_opencl(OpenclPlatform("NVIDIA CUDA", "1", (gpu_device(),))), machine(RTX))
-    foreign = opencl.backend_of(with_opencl(OpenclPlatform("X", "1", (gpu_device("0000:09:00.0"),))), machine(RTX))
-
-    assert (known.devices[0].id, known.devices[0].headroom_bytes) == ("gpu0", 20 * GIB)
-    assert foreign.devices[0].id is None
-    assert foreign.devices[0].size_bytes == 25_000_000_000
-    assert foreign.devices[0].headroom_bytes is Absent.NOT_SUPPORTED
-    assert foreign.has_gpu
-
-
-@pytest.mark.parametrize(
-    ("answer", "drivers", "available", "words"),
-    [
-        (None, (), False, "no driver is installed"),
-        (None, ("nvidia.icd",), Absent.NOT_AVAILABLE, "not asked"),
-        (OpenclAnswer(failure="no_binding"), (), False, "no driver is installed"),
-        (
-            OpenclAnswer(failure="no_binding"),
-            ("pocl.icd",),
-            Absent.NOT_AVAILABLE,
-            "pip install 'memwatchd[opencl]'",
-        ),
-        (OpenclAnswer(failure="no_platform", text="PLATFORM_NOT_FOUND_KHR"), (), False, "PLATFORM_NOT_FOUND_KHR"),
-        (OpenclAnswer(failure="failed", text="it hung"), (), Absent.NOT_AVAILABLE, "asking failed: it hung"),
-        (OpenclAnswer(), (), False, "no driver is installed"),
-        (
-            OpenclAnswer((OpenclPlatform("Clover", "1", (), "DEVICE_NOT_FOUND"),)),
-            (),
-            False,
-            "Clover lists no device",
-        ),
-    ],
-)
-def test_opencl_says_why_it_does_not_work(
-    answer: OpenclAnswer | None, drivers: tuple[str, ...], available: bool | Absent, words: str
-) -> None:
-    """A binding that is missing leaves open what drivers could do; a driver that is missing does not."""
-    backend = opencl.backend_of(replace(EVIDENCE, opencl=answer, opencl_drivers=drivers), machine())
 
     assert backend.available is available
     assert words in backend.reason

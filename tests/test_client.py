@@ -157,7 +157,7 @@ def test_backends_are_a_summary_with_reasons(daemon: RunningDaemon) -> None:
     assert done.returncode == 0
     assert marks == {"CPU": "✓", "CUDA": "✗", "ROCm": "✗", "Metal": "✗", "OpenCL": "✗", "Vulkan": "✗"}
     assert any(line.startswith("✗ CUDA — libcuda.so.1 is not installed") for line in lines)
-    assert any(line.startswith("    gpu0: NVIDIA GB10: 121.7 GiB of System RAM, can allocate") for line in lines)
+    assert any(line.startswith("    gpu0: NVIDIA GB10: 121.7 GiB of unified memory, can") for line in lines)
     assert "Recommended: CPU — no backend reaches a GPU here" in lines
 
 

@@ -14,6 +14,7 @@ import pytest
 from daemon_process import RunningDaemon, running_daemon
 from drm_machine import DrmMachine, fdinfo
 from machine_folders import FOLDER, NAMES
+from opened import put_devices, watching
 
 MIB, GIB = 1 << 20, 1 << 30
 IGPU = "0000:00:02.0"
@@ -63,10 +64,17 @@ def test_no_device_is_ever_opened(name: str, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(WITNESS)
     seen = tmp_path / "seen"
     environ = {"SEEN": str(seen), "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
-    with running_daemon(tmp_path, "--interval", "200ms", *arguments(machine), environ=environ) as daemon:
-        wait_until_ok(daemon)
-        time.sleep(0.5)
+    put_devices(machine.roots.rootfs)
+    with watching(machine.roots.rootfs) as opens:
+        with running_daemon(tmp_path, "--interval", "200ms", *arguments(machine), environ=environ) as daemon:
+            wait_until_ok(daemon)
+            daemon.get("/api/v1/backends")
+            time.sleep(0.5)
+        by_anybody = opens()
+        (machine.roots.rootfs / "dev/kfd").read_bytes()
+        assert opens() == 1  # it would have been seen
 
+    assert by_anybody == 0
     opened = seen.read_text().splitlines()
     assert any(path.endswith("/meminfo") for path in opened)
     assert any(re.fullmatch(r"\d+/fdinfo/\d+", path) for path in opened) == has_clients(machine)

@@ -164,6 +164,14 @@ def test_a_backend_with_room_is_chosen_or_why_not_is_listed() -> None:
         "nothing here can allocate 30.0 GiB now. Tried: CUDA: cuda device can allocate 8.0 GiB now; "
         "ROCM: no driver is here; CPU: cpu device can allocate 20.0 GiB now"
     )
+    twins = Backends("cuda", "", 0.0, (backend("cuda", True, 20 * GIB, 2 * GIB),))
+    assert selected(twins, 10 * GIB).name == "cuda"  # two of one name: the roomier one counts
+    with pytest.raises(NoBackend, match=r"cuda device can allocate 20\.0 GiB now"):
+        selected(twins, 30 * GIB)
+    (half,) = backend("rocm", True, 48 * GIB).devices
+    ruled = Backend("rocm", "ROCm", True, "", (replace(half, own_headroom_bytes=26 * GIB),))
+    with pytest.raises(NoBackend, match=r"rocm device can allocate 26\.0 GiB now"):
+        selected(Backends("rocm", "", 0.0, (ruled,)), 30 * GIB)
     with pytest.raises(NoBackend, match="what its devices could allocate is not known"):
         selected(Backends("cpu", "", 0.0, (backend("cuda", True, Absent.NOT_SUPPORTED),)), 1)
 

@@ -188,7 +188,10 @@ def test_without_debugfs_and_tegrastats_everything_else_works(tmp_path: Path) ->
             found = daemon.wait_for(
                 "/api/v1/snapshot", lambda one: all(c["state"] != "starting" for c in one["collectors"])
             )
+            checks = {one["id"]: one for one in daemon.get("/api/v1/doctor").json["checks"]}
 
+    assert checks["collectors.tegrastats"]["remedy"] == "name it with path under [collectors.tegrastats]"
+    assert "mount debugfs" in checks["collectors.nvmap"]["remedy"]
     states = {one["name"]: (one["state"], one["errors"]) for one in found["collectors"]}
     assert states["nvmap"] == states["tegrastats"] == ("unavailable", {})
     assert states["tegra"] == ("ok", {})
@@ -208,6 +211,23 @@ def test_a_container_without_a_device_tree_is_told_its_chip(tmp_path: Path) -> N
             found = daemon.snapshot()
 
     assert found["machine"]["details"] == {"soc": "tegra234", "l4t": "36.3.0", "jetpack": "6"}
+    assert found["shares"][0]["used_bytes"] == 24114503680
+
+
+def test_a_container_sees_the_hosts_device_tree_in_sys(tmp_path: Path) -> None:
+    """/proc/device-tree is an absolute link, which leads nowhere there; --sysfs has what it leads to."""
+    with copied(ORIN, tmp_path / "host") as roots:
+        folder = tmp_path / "host/sys/firmware/devicetree"
+        folder.mkdir(parents=True)
+        shutil.move(tmp_path / "host/proc/device-tree", folder / "base")
+        (tmp_path / "host/proc/device-tree").symlink_to(tmp_path / "nowhere")
+        with running_daemon(tmp_path, *roots) as daemon:
+            for collector in ("tegra", "nvmap"):
+                daemon.wait_until_ok(collector)
+            found = daemon.snapshot()
+
+    assert found["machine"]["name"] == "NVIDIA Jetson AGX Orin Developer Kit"
+    assert found["machine"]["details"]["soc"] == "tegra234"
     assert found["shares"][0]["used_bytes"] == 24114503680
 
 

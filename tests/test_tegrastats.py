@@ -195,8 +195,10 @@ def test_no_program_is_no_error(tmp_path: Path) -> None:
     assert program_of(x86, "auto", "tegra234", here) == str(simulator.program)
     assert program_of(x86, str(simulator.program), "auto", nowhere) == str(simulator.program)
     assert program_of(x86, str(tmp_path / "text"), "auto", here) is None
-    with pytest.raises(Unavailable, match="no tegrastats on PATH"):
+    with pytest.raises(Unavailable, match="no tegrastats on PATH: how busy"):
         Collector(ROOTS, search_path=nowhere)
+    with pytest.raises(Unavailable, match="no Tegra"):
+        Collector(x86, search_path=here)
 
 
 def test_a_program_that_cannot_be_started_is_a_failure_like_another(tmp_path: Path) -> None:

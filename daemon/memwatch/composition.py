@@ -9,6 +9,7 @@ from typing import Any
 
 from memwatch.accounting import amd, apple, drm, tegra
 from memwatch.accounting.driver_errors import with_logged
+from memwatch.accounting.lxcfs import with_both_scopes
 from memwatch.accounting.relations import with_holdings
 from memwatch.attribution import with_zram
 from memwatch.collector import Findings
@@ -34,7 +35,7 @@ MAKERS: tuple[tuple[str, Callable[[Findings, int], list[Holding]]], ...] = (
 
 def composed(findings: Sequence[Findings]) -> Findings:
     """The findings of all collectors, added up and then put into relation."""
-    whole = merged(findings)
+    whole = with_both_scopes(merged(findings))
     whole = with_holdings(whole, holdings_of(whole))
     devices = with_logged(whole.devices, whole.kernel_log) if whole.kernel_log else whole.devices
     return replace(whole, devices=devices, shares=without_lost(whole.shares, {pool.id for pool in whole.pools}))

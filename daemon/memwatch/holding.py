@@ -59,6 +59,10 @@ def remainder(used: Bytes, reserved: Bytes, held: Iterable[Bytes] | Absent) -> R
     return Remainder(max(0, rest), rest < 0)
 
 
+# What says System RAM where /proc/meminfo is a container's, and no longer the kernel's own.
+LXCFS = "lxcfs:"
+
+
 def ram_of(pools: Iterable[Pool]) -> Pool | None:
     """System RAM among the pools."""
     return next((pool for pool in pools if pool.kind is PoolKind.SYSTEM_RAM), None)

@@ -44,7 +44,7 @@ def inquiries_of(daemon: Daemon) -> Inquiries:
     """What is looked into on demand, in threads that end with the daemon."""
     roots = wiring.roots_of(daemon.settings)
     inquiries = Inquiries(
-        Shared(Finder(roots).find, "backends", INQUIRY_DEADLINE_SECONDS),
+        Shared(Finder(roots, for_others=True).find, "backends", INQUIRY_DEADLINE_SECONDS),
         Shared(Examiner(roots).examine, "the machine", INQUIRY_DEADLINE_SECONDS),
         Shared(PssReader(roots).read, "a PSS", PSS_DEADLINE_SECONDS),
     )

@@ -17,7 +17,11 @@ class BackendDevice(Figures):
     kind: Literal["cpu", "gpu", "accelerator"]
     size_bytes: int | None = Field(description="The memory it can use at most.")
     headroom_bytes: int | None = Field(description="What it could allocate right now.")
-    unified: bool | None = Field(description="Whether that memory is System RAM.")
+    own_headroom_bytes: int | None = Field(
+        description="What this backend's own rule leaves of that; null and not absent where it has none."
+    )
+    unified: bool | None = Field(description="Whether it shares one memory with the processors.")
+    state: str = Field(description="As in the snapshot: ok, lost, stalled, missing, needs_reset.")
     note: str | None
 
 

@@ -27,6 +27,7 @@ from memwatch.units import size
 
 # Buffers that a driver made of a process's own pages (userptr) may count here and in its resident set.
 PERHAPS_IN_RSS = frozenset({ShareKind.GTT, ShareKind.GPU_BUFFERS})
+RAM = "ram"
 MIXED = "GPUs of different kinds: each pool below is memory of its own, each share lies inside one."
 
 
@@ -117,7 +118,7 @@ def with_devices(ram: Pool, beyond: Sequence[Bytes]) -> Pool:
         return ram
     if Absent.STALE in beyond:
         return replace(ram, unattributed_bytes=Absent.STALE, contents=())
-    known = sum(figure for figure in beyond if isinstance(figure, int))
+    known = sum(figure for figure in beyond if isinstance(figure, int) and figure <= ram.size_bytes)
     explained = min(known, rest)
     contents = ram.contents
     if contents and explained:
@@ -130,8 +131,13 @@ def with_devices(ram: Pool, beyond: Sequence[Bytes]) -> Pool:
 
 
 def clamped(share: Share, sizes: Mapping[str, int]) -> Share:
-    """A driver's limit may be larger than all that is there; then the limit is what is there."""
+    """A driver's limit may be larger than all that is there; then the limit is what is there.
+
+    More used than all System RAM is: one of the two is not of this machine (a container's meminfo, say).
+    """
     most = sizes.get(share.within)
+    if most is not None and share.within == RAM and isinstance(share.used_bytes, int) and share.used_bytes > most:
+        return replace(share, used_bytes=Absent.INCONSISTENT, limit_bytes=Absent.INCONSISTENT)
     if most is None or isinstance(share.limit_bytes, Absent) or share.limit_bytes <= most:
         return share
     note = f"the driver's limit of {size(share.limit_bytes)} exceeds its parent: limited to what is there"

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from memwatch.backends.model import BackendDevice
-from memwatch.model import Absent, Architecture, Bytes, Device, Pool, Share, total_of
+from memwatch.holding import ram_of
+from memwatch.model import Absent, Architecture, Bytes, Device, Pool, Share, ShareKind, total_of
 from memwatch.snapshot import Snapshot
 
-# Whether what it allocates is System RAM. A coherent GPU (GH200) has memory of its own that the CPU can reach.
+# Whether GPU and processors share one memory, of which an APU's carve-out is a part that firmware took away. A
+# coherent GPU (GH200) has memory of its own that the CPU can reach.
 UNIFIED = {
     Architecture.UNIFIED: True,
     Architecture.CARVEOUT: True,
@@ -28,11 +30,14 @@ class Places(Protocol):
     def shares(self) -> tuple[Share, ...]: ...
 
 
-def devices_of(devices: Iterable[Device], snapshot: Snapshot) -> tuple[BackendDevice, ...]:
-    return tuple(listed(device, snapshot) for device in devices)
+def devices_of(
+    devices: Iterable[Device], snapshot: Snapshot, own_rule: str | None = None
+) -> tuple[BackendDevice, ...]:
+    """`own_rule`: the interface whose own rule of what is left bounds what it is given."""
+    return tuple(listed(device, snapshot, own_rule) for device in devices)
 
 
-def listed(device: Device, snapshot: Snapshot) -> BackendDevice:
+def listed(device: Device, snapshot: Snapshot, own_rule: str | None = None) -> BackendDevice:
     return BackendDevice(
         id=device.id,
         name=device.name,
@@ -41,12 +46,29 @@ def listed(device: Device, snapshot: Snapshot) -> BackendDevice:
         headroom_bytes=device.headroom_bytes,
         unified=UNIFIED.get(device.architecture, Absent.NOT_AVAILABLE),
         note=None if device.state == "ok" else condition_of(device),
+        state=device.state,
+        own_headroom_bytes=device.api_free_bytes.get(own_rule) if own_rule else None,
     )
 
 
 def condition_of(device: Device) -> str:
     """In words that can follow its name: "is lost", "needs a reset"."""
     return "needs a reset" if device.state == "needs_reset" else f"is {device.state}"
+
+
+def system_ram_of(snapshot: Places) -> tuple[Bytes, Bytes]:
+    """Size and what is left of System RAM for a program on the CPU: a container's limit bounds both."""
+    ram = ram_of(snapshot.pools)
+    if ram is None:
+        return Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE
+    whole, room = ram.size_bytes, ram.available_bytes
+    for share in snapshot.shares:
+        if share.kind is not ShareKind.CGROUP or isinstance(share.limit_bytes, Absent):
+            continue
+        whole = min(whole, share.limit_bytes)
+        if isinstance(room, int) and isinstance(share.used_bytes, int):
+            room = min(room, max(0, share.limit_bytes - share.used_bytes))
+    return whole, room
 
 
 def capacity_of(device: Device, snapshot: Places) -> Bytes:

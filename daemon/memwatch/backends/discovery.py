@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 
 from memwatch.backends import cpu, cuda, metal, opencl, rocm, vulkan
 from memwatch.backends.evidence import Evidence
+from memwatch.backends.gpus import names_of
 from memwatch.backends.model import Backend, Backends
+from memwatch.model import Absent
 from memwatch.snapshot import Snapshot
 
 RULES: tuple[Callable[[Evidence, Snapshot], Backend], ...] = (
@@ -22,8 +24,9 @@ PREFERENCE = (
     ("cuda", "the maker's own backend for {devices}"),
     ("rocm", "the maker's own backend for {devices}"),
     ("metal", "the maker's own backend for {devices}"),
-    ("opencl", "the only backend that reaches {devices}"),
+    ("opencl", "the only backend that is known to reach {devices}"),
 )
+NO_GPU = "no backend reaches a GPU here"
 
 
 def backends_of(evidence: Evidence, snapshot: Snapshot, age_seconds: float) -> Backends:
@@ -36,8 +39,7 @@ def recommended_of(backends: Sequence[Backend]) -> tuple[str, str]:
     """The backend to use, and why."""
     by_name = {backend.name: backend for backend in backends}
     for name, why in PREFERENCE:
-        backend = by_name[name]
-        if backend.has_gpu:
-            names = dict.fromkeys(device.name for device in backend.devices if device.kind == "gpu")
-            return name, why.format(devices=", ".join(names))
-    return "cpu", "no backend reaches a GPU here"
+        if gpus := by_name[name].gpus:
+            return name, why.format(devices=names_of(gpus))
+    unknown = ", ".join(backend.label for backend in backends if isinstance(backend.available, Absent))
+    return "cpu", f"no backend is known to reach a GPU here ({unknown}: see there)" if unknown else NO_GPU

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import platform as python_platform
 import pwd
@@ -42,7 +43,9 @@ class Rocm:
 class Evidence:
     """Everything that was looked at. `opencl` is None where OpenCL was not asked.
 
-    `kfd`: whether /dev/kfd is there, and then whether `user` may open it.
+    `kfd`: whether /dev/kfd is there, then whether `user` may open it, and which group may. `for_others`: what
+    programs of other users can use is asked for, so that what `user` may open decides nothing. `closed`: a device
+    file of a GPU that `user` may not open, if there is one.
     """
 
     platform: str
@@ -53,13 +56,21 @@ class Evidence:
     amdgpu_loaded: bool = False
     kfd: bool = False
     kfd_permitted: bool = False
+    kfd_group: str | None = None
+    for_others: bool = False
+    closed: str | None = None
     rocm: Rocm | None = None
     opencl_drivers: tuple[str, ...] = ()
     vulkan_drivers: tuple[str, ...] = ()
     opencl: OpenclAnswer | None = None
 
 
-def gather(roots: Roots, ask_opencl: Callable[[], OpenclAnswer] | None, platform: str = sys.platform) -> Evidence:
+def gather(
+    roots: Roots,
+    ask_opencl: Callable[[], OpenclAnswer] | None,
+    platform: str = sys.platform,
+    for_others: bool = False,
+) -> Evidence:
     """Look at everything once. `ask_opencl` is None where OpenCL cannot speak for the machine under `roots`."""
     root = roots.rootfs
     kfd = root / "dev/kfd"
@@ -72,11 +83,12 @@ def gather(roots: Roots, ask_opencl: Callable[[], OpenclAnswer] | None, platform
         amdgpu_loaded=(roots.sysfs / "module/amdgpu").is_dir(),
         kfd=os.path.lexists(kfd),
         kfd_permitted=os.access(kfd, os.R_OK | os.W_OK),
+        kfd_group=group_of(kfd),
+        for_others=for_others,
+        closed=closed_in(root),
         rocm=rocm_in(root),
         opencl_drivers=tuple(names_in(root / OPENCL_FOLDER, ".icd")),
-        vulkan_drivers=tuple(
-            dict.fromkeys(name for one in VULKAN_FOLDERS for name in names_in(root / one, ".json"))
-        ),
+        vulkan_drivers=vulkan_drivers_in(root),
         opencl=ask_opencl() if ask_opencl else None,
     )
 
@@ -110,6 +122,27 @@ def cpu_of(cpuinfo: str) -> str:
     """What the processor is called; on Arm /proc/cpuinfo names no model, and the architecture has to do."""
     match = re.search(r"^model name\s*:\s*(\S.{0,100}?)\s*$", cpuinfo, re.MULTILINE)
     return " ".join(match[1].split()) if match else f"{python_platform.machine()} processor"
+
+
+def closed_in(root: Path) -> str | None:
+    nodes = (name for name in names_in(root / "dev/dri", "") if name.startswith("renderD"))
+    return next(
+        (f"/dev/dri/{name}" for name in nodes if not os.access(root / "dev/dri" / name, os.R_OK | os.W_OK)), None
+    )
+
+
+def group_of(device: Path) -> str | None:
+    """The group that may read and write a file; None where there is no such file, or the group may not."""
+    try:
+        status = device.stat()
+    except OSError:
+        return None
+    if status.st_mode & 0o060 != 0o060:
+        return None
+    try:
+        return grp.getgrgid(status.st_gid).gr_name
+    except KeyError:
+        return str(status.st_gid)
 
 
 def user_name() -> str:

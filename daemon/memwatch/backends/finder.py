@@ -38,8 +38,11 @@ class Finder:
     OpenCL speaks for the machine that this process runs on, so a host seen through other folders is not asked.
     """
 
-    def __init__(self, roots: Roots, ask: Callable[[], OpenclAnswer] = ask_opencl) -> None:
-        self._roots = roots
+    def __init__(
+        self, roots: Roots, ask: Callable[[], OpenclAnswer] = ask_opencl, for_others: bool = False
+    ) -> None:
+        """`for_others`: it answers programs of other users than its own."""
+        self._roots, self._for_others = roots, for_others
         self._ask = ask if roots.rootfs == Path("/") else None
         self._evidence: Evidence | None = None
         self._at = 0.0
@@ -47,6 +50,6 @@ class Finder:
     def find(self, snapshot: Snapshot) -> Backends:
         """Every backend as of now: memory as the snapshot has it, the rest as of the last minute."""
         if self._evidence is None or time.monotonic() - self._at >= KEPT_SECONDS:
-            self._evidence = gather(self._roots, self._ask)
+            self._evidence = gather(self._roots, self._ask, for_others=self._for_others)
             self._at = time.monotonic()
         return backends_of(self._evidence, snapshot, round(time.monotonic() - self._at, 3))

@@ -14,8 +14,9 @@ DeviceKind = Literal["cpu", "gpu", "accelerator"]
 class BackendDevice:
     """Something that a backend computes on. `id` is its id in the snapshot, where it is listed there.
 
-    `size_bytes`: the memory it can use at most; `headroom_bytes`: what it could allocate now; `unified`: whether
-    that memory is System RAM.
+    `size_bytes`: the memory it can use at most; `headroom_bytes`: what it could allocate now, and
+    `own_headroom_bytes` what of that this backend's own rule leaves it, None where it has none; `unified`: whether
+    it shares one memory with the processors. `state` is that of the snapshot's device.
     """
 
     id: str | None
@@ -25,6 +26,17 @@ class BackendDevice:
     headroom_bytes: Bytes
     unified: bool | Absent
     note: str | None = None
+    state: str = "ok"
+    own_headroom_bytes: Bytes | None = None
+
+    @property
+    def room_bytes(self) -> Bytes:
+        """What a program that uses this backend could allocate now."""
+        if self.own_headroom_bytes is None or isinstance(self.headroom_bytes, Absent):
+            return self.headroom_bytes
+        if isinstance(self.own_headroom_bytes, Absent):
+            return self.own_headroom_bytes
+        return min(self.headroom_bytes, self.own_headroom_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +51,11 @@ class Backend:
     devices: tuple[BackendDevice, ...] = ()
 
     @property
-    def has_gpu(self) -> bool:
-        return self.available is True and any(device.kind == "gpu" for device in self.devices)
+    def gpus(self) -> tuple[BackendDevice, ...]:
+        """Those that it can be used on now."""
+        if self.available is not True:
+            return ()
+        return tuple(device for device in self.devices if device.kind == "gpu" and device.state == "ok")
 
 
 @dataclass(frozen=True, slots=True)

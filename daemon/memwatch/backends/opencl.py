@@ -21,6 +21,9 @@ def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
     platforms = once_each(answer.platforms) if answer else []
     devices = tuple(device_of(platform, device, snapshot) for platform in platforms for device in platform.devices)
     available, reason = verdict(answer, platforms, devices, evidence.opencl_drivers)
+    if platforms and evidence.closed and not any(device.kind == "gpu" for device in devices):
+        reason += f"; user {evidence.user} may not open {evidence.closed}, so a GPU would not be seen"
+        available = available or (Absent.NOT_PERMITTED if evidence.for_others else False)
     return Backend("opencl", "OpenCL", available, reason, devices)
 
 

@@ -12,6 +12,8 @@ from memwatch.snapshot import Snapshot
 AMD = "AMD"
 SOURCES = ("amdgpu", "drm")
 FOREIGN = "radeon"
+# Of an APU's memory it is given one kind only, by the version of the kernel.
+OWN_RULE = "rocm"
 NO_DRIVER = "an AMD GPU is on the PCI bus, and its driver amdgpu is not loaded"
 NO_KFD = (
     "/dev/kfd is not there: the driver has no compute part for this GPU, or the container was not given it "
@@ -30,7 +32,7 @@ def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
         reason = f"{everyone[0].id} has the driver {FOREIGN}, which has no ROCm: that needs a GPU with amdgpu"
         return Backend("rocm", "ROCm", False, reason)
     available, reason = verdict(devices, evidence, snapshot)
-    return Backend("rocm", "ROCm", available, reason, devices_of(devices, snapshot))
+    return Backend("rocm", "ROCm", available, reason, devices_of(devices, snapshot, OWN_RULE))
 
 
 def verdict(devices: list[Device], evidence: Evidence, snapshot: Snapshot) -> Verdict:
@@ -44,7 +46,14 @@ def verdict(devices: list[Device], evidence: Evidence, snapshot: Snapshot) -> Ve
     if missing or evidence.rocm is None:
         return False, "; ".join(missing)
     version = evidence.rocm.version or "of unknown version"
-    return True, f"ROCm {version}, {evidence.rocm.path}"
+    return True, f"ROCm {version}, {evidence.rocm.path}{for_whom(evidence)}"
+
+
+def for_whom(evidence: Evidence) -> str:
+    """Where the daemon itself may not use it, which says nothing of those who ask the daemon."""
+    if evidence.kfd_permitted:
+        return ""
+    return f"; for programs that may open /dev/kfd: group {evidence.kfd_group}"
 
 
 def missing_parts(evidence: Evidence) -> list[str]:
@@ -52,7 +61,7 @@ def missing_parts(evidence: Evidence) -> list[str]:
     missing = []
     if not evidence.kfd:
         missing.append(NO_KFD)
-    elif not evidence.kfd_permitted:
+    elif not evidence.kfd_permitted and not (evidence.for_others and evidence.kfd_group):
         missing.append(
             f"user {evidence.user} may not open /dev/kfd: put the user into its group (ls -l /dev/kfd), "
             "mostly render"

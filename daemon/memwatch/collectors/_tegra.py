@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from memwatch.collector import Roots, read_once
+from memwatch.collector import Roots
+from memwatch.collectors._device_tree import device_tree
 from memwatch.tegra.board import parse_compatible
 
 AUTO = "auto"
@@ -12,4 +13,4 @@ def soc_of(roots: Roots, board: str) -> str | None:
     """The chip that the settings name, else the one that the device tree names."""
     if board != AUTO:
         return board
-    return parse_compatible(read_once(roots.procfs / "device-tree/compatible") or b"")
+    return parse_compatible(device_tree(roots, "compatible"))

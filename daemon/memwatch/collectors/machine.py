@@ -9,6 +9,7 @@ from pathlib import Path
 
 from memwatch.collector import Findings, Roots, read_once
 from memwatch.collectors._cgroups import in_container, sees_all_processes
+from memwatch.collectors._device_tree import device_tree
 from memwatch.model import Absent, Words
 from memwatch.snapshot import Machine
 
@@ -138,10 +139,10 @@ class Collector:
         folder = self._roots.sysfs / "class/dmi/id"
         keys = ("sys_vendor", "product_name", "product_version", "board_vendor", "board_name")
         name = name_of({key: text_of(read_once(folder / key)) for key in keys})
-        return text_of(read_once(self._roots.procfs / "device-tree/model")) or name
+        return text_of(device_tree(self._roots, "model")) or name
 
     def _gpus(self) -> list[str] | None:
-        compatible = read_once(self._roots.procfs / "device-tree/compatible") or b""
+        compatible = device_tree(self._roots, "compatible")
         tegra = [token.decode("ascii", "replace") for token in compatible.split(b"\0") if b",tegra" in token]
         bus = self._roots.sysfs / "bus"
         if not tegra and not bus.is_dir():

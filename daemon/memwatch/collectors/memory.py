@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from memwatch.collector import Findings, KeptFile, Roots, Unreadable, kept_file, read_once
+from memwatch.collectors._lxcfs import is_of_container
+from memwatch.holding import LXCFS
 from memwatch.model import Absent, Bytes, Content, Pool, PoolKind, Quality
 from memwatch.snapshot import Swap
 
@@ -226,6 +229,7 @@ class Collector:
 
     def __init__(self, roots: Roots, page_size: int) -> None:
         self._meminfo = kept_file(roots.procfs / "meminfo")
+        self._is_of_container = is_of_container(roots)
         self._layout = layout_of(self._meminfo.read())
         self._low_watermark_kib: int | None = None
         zoneinfo = None if "MemAvailable" in self._layout.keys else read_once(roots.procfs / "zoneinfo")
@@ -238,6 +242,8 @@ class Collector:
     def collect(self) -> Findings:
         kib = parse_meminfo(self._meminfo.read(), self._layout)
         pool = pool_of(kib, self._low_watermark_kib, self._read_arc())
+        if self._is_of_container:
+            pool = replace(pool, source=LXCFS + pool.source.removeprefix("meminfo:"))
         swap = swap_of(kib)
         return Findings(pools=(pool,), swap=swap)
 

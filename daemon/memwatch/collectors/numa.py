@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from memwatch.collector import Findings, Roots, Unavailable, Unreadable
+from memwatch.collectors._lxcfs import is_of_container
 from memwatch.model import Absent, Content
 from memwatch.snapshot import Node
 
@@ -61,8 +62,8 @@ def contents_of(figures: Mapping[str, int]) -> tuple[Content, ...]:
 
 class Collector:
     """Memory without processors may be a GPU's and is then taken out of System RAM: it is read as often as that
-    is, the other nodes now and then. Ids have gaps on GH200 and GB200 (GPUs at nodes 2, 10, 18, 26), and nodes can
-    be plugged in."""
+    is, the other nodes now and then; in an LXC container all of them, for there they are System RAM. Ids have gaps
+    on GH200 and GB200 (GPUs at nodes 2, 10, 18, 26), and nodes can be plugged in."""
 
     name = "numa"
     may_block = False
@@ -72,23 +73,26 @@ class Collector:
         self.period_seconds = PERIOD_SECONDS
         self._rounds = 0
         self._nodes: dict[int, Node] = {}
+        self._are_system_ram = is_of_container(roots)
         if not self._folders():
             raise Unavailable(f"{self._folder}: no NUMA node")
 
     def collect(self) -> Findings:
-        often = self._perhaps_gpus()
+        often = self._wanted_often()
         if not often or self._rounds % (PERIOD_SECONDS // GPU_PERIOD_SECONDS) == 0:
             self._nodes = {number: self._node(number) for number in self._folders()}
         else:
             self._nodes |= {number: self._node(number) for number in often}
         self._rounds += 1
-        self.period_seconds = GPU_PERIOD_SECONDS if self._perhaps_gpus() else PERIOD_SECONDS
+        self.period_seconds = GPU_PERIOD_SECONDS if self._wanted_often() else PERIOD_SECONDS
         return Findings(nodes=tuple(self._nodes.values()))
 
     def close(self) -> None:
         pass
 
-    def _perhaps_gpus(self) -> list[int]:
+    def _wanted_often(self) -> list[int]:
+        if self._are_system_ram:
+            return list(self._nodes)
         return [number for number, node in self._nodes.items() if node.has_cpus is False and node.size_bytes]
 
     def _folders(self) -> list[int]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 from memwatch.collector import Findings, Roots, Unavailable, Unreadable, read_once
+from memwatch.collectors._device_tree import device_tree
 from memwatch.collectors._gpus import NVIDIA, GpuPids, pci_vendors
 from memwatch.helper import Helper, HelperFailed
 from memwatch.model import Absent
@@ -24,7 +25,7 @@ NOT_HERE = frozenset({"no_library", "no_driver"})
 
 def is_nvidia_here(roots: Roots) -> bool:
     """Whether there is anything NVML could know of: a PCI device, a loaded driver, a Tegra, or WSL's GPU."""
-    compatible = read_once(roots.procfs / "device-tree/compatible") or b""
+    compatible = device_tree(roots, "compatible")
     places = (roots.procfs / "driver/nvidia", roots.rootfs / "dev/nvidiactl", roots.rootfs / "dev/dxg")
     return NVIDIA in pci_vendors(roots) or b",tegra" in compatible or any(place.exists() for place in places)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memwatch.collector import Findings, Roots, Unavailable, Unreadable, kept_file, read_once
+from memwatch.collectors._device_tree import device_tree
 from memwatch.collectors._tegra import AUTO, soc_of
 from memwatch.model import Absent
 from memwatch.tegra.board import parse_release
@@ -23,7 +24,7 @@ class Collector:
         soc = soc_of(roots, board)
         if soc is None:
             raise Unavailable("no Tegra: /proc/device-tree/compatible does not name one")
-        model = (read_once(roots.procfs / "device-tree/model") or b"").split(b"\0")[0].decode("utf-8", "replace")
+        model = device_tree(roots, "model").split(b"\0")[0].decode("utf-8", "replace")
         l4t, jetpack = parse_release(read_once(roots.rootfs / "etc/nv_tegra_release"))
         self._board = TegraReading(soc, model.strip() or Absent.NOT_AVAILABLE, l4t, jetpack)
         self._meminfo = kept_file(roots.procfs / "meminfo")

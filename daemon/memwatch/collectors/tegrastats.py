@@ -36,6 +36,14 @@ def program_of(roots: Roots, path: str, board: str, search_path: str | None) -> 
     return path if os.access(path, os.X_OK) else None
 
 
+def why_none(roots: Roots, path: str, board: str) -> str:
+    if path != AUTO:
+        return f"{path}: no such program"
+    if soc_of(roots, board) is None:
+        return "no Tegra: /proc/device-tree/compatible does not name one"
+    return "no tegrastats on PATH: how busy GPU and memory are is not known"
+
+
 class Collector:
     """Each `collect` waits for a line that can be read. Lines that cannot are counted, and nothing of them used."""
 
@@ -53,7 +61,7 @@ class Collector:
         """`search_path` is where to look for the program, PATH by default."""
         program = program_of(roots, path, board, search_path)
         if program is None:
-            raise Unavailable("no Tegra, or no tegrastats on PATH" if path == AUTO else f"{path}: no such program")
+            raise Unavailable(why_none(roots, path, board))
         self.period_seconds = interval_seconds
         self._deadline = max(3 * interval_seconds, DEADLINE_LEAST_SECONDS)
         self._child = Child(tied([program, "--interval", f"{interval_seconds * 1000:.0f}"]), quiet=True)

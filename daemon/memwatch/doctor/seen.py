@@ -18,6 +18,7 @@ _REMEDIES = (
     ("nvml", "another version than the library", "restart the machine, or reload the nvidia modules"),
     ("nvmap", "debugfs", "mount debugfs at /sys/kernel/debug, and let memwatchd read it as root"),
     ("nvmap", "ermission", "let memwatchd run as root: the kernel shows NvMap's clients to root only"),
+    ("tegrastats", "no tegrastats on PATH", "name it with path under [collectors.tegrastats]"),
     ("tegrastats", "no such program", "set collectors.tegrastats.path to where tegrastats is"),
     ("kmsg", "ermi", "give memwatchd CAP_SYSLOG, or set kernel.dmesg_restrict = 0"),
     ("drm", "ermission", "let memwatchd run as root, or with CAP_SYS_PTRACE"),

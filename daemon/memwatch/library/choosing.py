@@ -9,7 +9,6 @@ from memwatch.backends.model import Backend, Backends
 from memwatch.collector import Roots
 from memwatch.library.answers import NotAnAnswer, backends_of
 from memwatch.library.daemon import daemon, roots_of
-from memwatch.model import Absent
 from memwatch.planning.quantities import bytes_of
 from memwatch.units import size
 
@@ -65,11 +64,10 @@ def refusal_of(backend: Backend, need: int) -> str | None:
     if backend.available is not True:
         return backend.reason
     computing = [one for one in backend.devices if one.kind != "cpu" or backend.name == "cpu"]
-    known = [one for one in computing if isinstance(one.headroom_bytes, int)]
     if not computing:
         return backend.reason
-    if not known:
+    rooms = [(room, one.name) for one in computing if isinstance(room := one.room_bytes, int)]
+    if not rooms:
         return "what its devices could allocate is not known"
-    rooms = {one.name: one.headroom_bytes for one in known}
-    most = max(room for room in rooms.values() if not isinstance(room, Absent))
-    return None if most >= need else f"{', '.join(rooms)} can allocate {size(most)} now"
+    most, name = max(rooms)
+    return None if most >= need else f"{name} can allocate {size(most)} now"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from memwatch.backends.devices import capacity_of, condition_of
+from memwatch.backends.devices import capacity_of, condition_of, system_ram_of
 from memwatch.holding import ram_of
-from memwatch.model import Absent, Bytes, Device, Process, ShareKind
+from memwatch.model import Absent, Bytes, Device, Process
 from memwatch.snapshot import Snapshot
 from memwatch.units import size
 
@@ -67,18 +67,7 @@ def _on_cpu(need: int, snapshot: Snapshot) -> Verdict:
     if ram is None:
         reason = "System RAM is not known"
         return Verdict(CPU, "CPU", Absent.NOT_AVAILABLE, *(Absent.NOT_AVAILABLE,) * 3, reason)
-    limits = [
-        share
-        for share in snapshot.shares
-        if share.kind is ShareKind.CGROUP
-        and isinstance(share.limit_bytes, int)
-        and isinstance(share.used_bytes, int)
-    ]
-    whole, room = ram.size_bytes, ram.available_bytes
-    for share in limits:
-        limit, used = int(share.limit_bytes), int(share.used_bytes)  # type: ignore[arg-type]
-        whole = min(whole, limit)
-        room = min(room, max(0, limit - used)) if isinstance(room, int) else room
+    whole, room = system_ram_of(snapshot)
     holders = _holders(snapshot.processes, ())
     return _judged(need, Verdict(CPU, ram.label, False, whole, room, 0, ""), holders)
 

@@ -44,6 +44,8 @@ _FIELD = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _MAPPINGS = ("areas", "engines", "temperatures_celsius", "rails_milliwatts")
+# Names that the board's maker gave: AGX Orin has two rails NC (not connected). The first of a name counts.
+_NOT_ALWAYS_APART = ("sensor", "rail")
 _SIZES = {"k": 1 << 10, "M": 1 << 20}
 _MHZ_IN_HERTZ = 1_000_000
 
@@ -74,6 +76,8 @@ class _Line:
         name, value = _READERS[kind](text)
         place, _, key = name.rpartition(":")
         fields = self._found[place] if place else self._found
+        if key in fields and kind in _NOT_ALWAYS_APART:
+            return
         if key in fields:
             raise Garbled(f"tegrastats: {text[:40]!r} is there twice")
         fields[key] = value

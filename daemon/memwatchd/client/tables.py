@@ -9,7 +9,8 @@ from memwatch_web import wording
 from memwatchd.client.figures import Json, size, state_of
 
 MARKS = {True: "✓", False: "✗", None: "?"}
-UNIFIED = {True: "System RAM", False: "memory of its own", None: "memory of unknown kind"}
+# Not "System RAM": a part of it may be set aside by firmware, and MemTotal does not contain that.
+UNIFIED = {True: "unified memory", False: "memory of its own", None: "memory of unknown kind"}
 
 
 def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> list[str]:
@@ -55,7 +56,7 @@ def event_lines(events: Sequence[Json]) -> Iterator[str]:
 def backend_lines(found: Json) -> Iterator[str]:
     for backend in found["backends"]:
         yield f"{MARKS[backend['available']]} {backend['label']} — {backend['reason']}"
-        yield from (f"    {_backend_device(device)}" for device in backend["devices"])
+        yield from (f"    {_backend_device(device, backend['label'])}" for device in backend["devices"])
     yield ""
     label = {one["name"]: one["label"] for one in found["backends"]}[found["recommended"]]
     yield f"Recommended: {label} — {found['recommended_reason']}"
@@ -63,20 +64,29 @@ def backend_lines(found: Json) -> Iterator[str]:
         yield f"Files and drivers were looked at {wording.age(found['age_seconds'])}."
 
 
-def _backend_device(device: Json) -> str:
+def _backend_device(device: Json, backend: str) -> str:
     """A CPU behind OpenCL has no figures, since they would be System RAM's."""
     name = f"{device['id']}: {device['name']}" if device["id"] else device["name"]
     words = [device["note"]] if device["note"] else []
     if device["kind"] != "cpu" or device["size_bytes"] is not None:
-        words = [_capacity(device), *words]
+        words = [_capacity(device, backend), *words]
     return f"{name}: {'; '.join(words)}" if words else name
 
 
-def _capacity(device: Json) -> str:
+def _capacity(device: Json, backend: str) -> str:
     can = size(device, "headroom_bytes")
     known = device["headroom_bytes"] is not None
     now = f"can allocate {can} now" if known else f"headroom {can}"
-    return f"{size(device, 'size_bytes')} of {UNIFIED[device['unified']]}, {now}"
+    memory = "System RAM" if device["kind"] == "cpu" else UNIFIED[device["unified"]]
+    return f"{size(device, 'size_bytes')} of {memory}, {now}{_own_rule(device, backend)}"
+
+
+def _own_rule(device: Json, backend: str) -> str:
+    """Where it leaves a backend another amount than all of them together could get; older daemons do not say."""
+    has_one = device.get("own_headroom_bytes") is not None or "own_headroom_bytes" in device.get("absent", {})
+    if not has_one or device["own_headroom_bytes"] == device["headroom_bytes"]:
+        return ""
+    return f", {backend} by its own rule {size(device, 'own_headroom_bytes')}"
 
 
 VERDICTS = {"ok": "✓", "hint": "!", "problem": "✗"}

@@ -1,0 +1,72 @@
+"""Two scopes that must not be mixed: in an LXC container meminfo is the container's, and the GPU's memory is not.
+
+There /proc/meminfo says that the container's limit is all there is, while a GPU takes System RAM of the whole
+machine and is charged to no container. So System RAM is the machine's, by its NUMA nodes, and the limit is a share
+of it, as in every other container.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memwatch.collector import Findings
+from memwatch.holding import LXCFS, ram_of
+from memwatch.model import Absent, Pool, Quality, Share, ShareKind, total_of
+
+NOTE = "does not include GPU memory on unified machines"
+
+
+def with_both_scopes(found: Findings) -> Findings:
+    """Nothing changes where meminfo is the machine's, nor where nobody tells how much memory that has."""
+    limit = ram_of(found.pools)
+    if limit is None or not limit.source.startswith(LXCFS):
+        return found
+    machine = machine_ram(found, limit)
+    if machine is None:
+        return found
+    others = tuple(share for share in found.shares if share.kind is not ShareKind.CGROUP)
+    tighter = next((share for share in found.shares if is_below(share, limit.size_bytes)), None)
+    return replace(
+        found,
+        pools=tuple(machine if pool is limit else pool for pool in found.pools),
+        shares=(tighter or share_of(limit), *others),
+    )
+
+
+def is_below(share: Share, size: int) -> bool:
+    """A limit of a cgroup inside the container."""
+    return share.kind is ShareKind.CGROUP and isinstance(share.limit_bytes, int) and share.limit_bytes < size
+
+
+def machine_ram(found: Findings, limit: Pool) -> Pool | None:
+    """What all nodes have together: the kernel prints no MemAvailable for them."""
+    size = total_of([node.size_bytes for node in found.nodes])
+    if isinstance(size, Absent) or size < limit.size_bytes:
+        return None
+    available = total_of([node.available_bytes for node in found.nodes])
+    return Pool(
+        id=limit.id,
+        kind=limit.kind,
+        label=limit.label,
+        size_bytes=size,
+        used_bytes=available if isinstance(available, Absent) else size - available,
+        available_bytes=available,
+        source="sysfs:node/meminfo",
+        quality=Quality.ESTIMATED,
+        free_bytes=total_of([node.free_bytes for node in found.nodes]),
+    )
+
+
+def share_of(limit: Pool) -> Share:
+    """The container by what lxcfs says of it: its cgroup may be above what can be seen from inside."""
+    return Share(
+        id="cgroup",
+        kind=ShareKind.CGROUP,
+        label="Container limit",
+        within=limit.id,
+        used_bytes=limit.used_bytes,
+        limit_bytes=limit.size_bytes,
+        source=limit.source,
+        quality=limit.quality,
+        note=NOTE,
+    )
