@@ -12,12 +12,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from memwatchd.settings.model import Sections
-from memwatchd.settings.problems import LIKENESS_LEAST, Problem
+from memwatchd.settings.problems import LIKENESS_LEAST, Problem, name_text
 from memwatchd.settings.values import from_text
 
 PREFIX = "MEMWATCHD_"
 CONFIG = "MEMWATCHD_CONFIG"
-NAME_MOST_CHARACTERS = 120
 # Where systemd tells a service its StateDirectory=; several are separated by colons (systemd.exec(5)).
 SYSTEMD_STATE = "STATE_DIRECTORY"
 
@@ -73,8 +72,7 @@ def read_environment(
         if name == CONFIG or name in not_ours or is_service_link(name, value):
             continue
         if name not in known:
-            shown = name if len(name) <= NAME_MOST_CHARACTERS else f"{name[:NAME_MOST_CHARACTERS]}…"
-            problems.append(Problem(f"{shown} is not a setting; {guess_variable(name, [*known, CONFIG])}"))
+            problems.append(Problem(f"{name_text(name)} is not a setting; {guess_variable(name, [*known, CONFIG])}"))
         elif value:
             setting = known[name]
             twin = found.get(setting.path)

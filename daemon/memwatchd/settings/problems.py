@@ -18,6 +18,7 @@ from memwatchd.settings.model import Sections
 from memwatchd.settings.values import Accepts, KeyPath, Refused, duration_text
 
 VALUE_MOST_CHARACTERS = 60
+NAME_MOST_CHARACTERS = 120
 LIKENESS_LEAST = 0.65
 
 
@@ -39,7 +40,7 @@ class Place:
 
     @property
     def text(self) -> str:
-        return f"{self.origin}: {self.key}" if self.key else self.origin
+        return f"{self.origin}: {name_text(self.key)}" if self.key else self.origin
 
 
 Finder = Callable[[KeyPath], Place | None]
@@ -165,6 +166,11 @@ def bounds(field: FieldInfo) -> str:
 
 def bound_text(bound: Any) -> str:  # noqa: ANN401  a number or a timedelta
     return duration_text(bound) if isinstance(bound, timedelta) else f"{bound:g}"
+
+
+def name_text(name: str) -> str:
+    """A name as it was written, cut where it is long: it may be none of ours."""
+    return name if len(name) <= NAME_MOST_CHARACTERS else f"{name[:NAME_MOST_CHARACTERS]}…"
 
 
 def value_text(value: object) -> str:
