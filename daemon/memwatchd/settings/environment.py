@@ -72,7 +72,9 @@ def read_environment(
         if name == CONFIG or name in not_ours or is_service_link(name, value):
             continue
         if name not in known:
-            problems.append(Problem(f"{name_text(name)} is not a setting; {guess_variable(name, [*known, CONFIG])}"))
+            problems.append(
+                Problem(f"{name_text(name)} is not a setting; {guess_variable(name, [*known, CONFIG])}")
+            )
         elif value:
             setting = known[name]
             twin = found.get(setting.path)
