@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 
-from memwatch.library.daemon import Daemon, Json, daemon
+from memwatch.library.daemon import Daemon, Json, url_of
 from memwatch.library.frameworks import pools, stats_of
 from memwatch.library.harmless import harmless
 from memwatch.library.host import own_start_ticks
@@ -17,7 +17,8 @@ from memwatch.model import Absent
 
 MOST_WAITING = 256
 RENEW_SECONDS = 10.0
-FLUSH_SECONDS = 0.5
+# At exit, and only where a daemon was told something and has not answered yet.
+FLUSH_SECONDS = 5.0
 LONGEST_MARK = 300
 
 
@@ -92,6 +93,7 @@ def claim_of(pool: MemoryPool) -> Json:
     return {"name": pool.backend_name[:80], "device": pool.device[:80], **known}
 
 
-courier = Courier(daemon)
+# Its own view of the daemon: one that was too slow for somebody who waits may be quick enough for a thread.
+courier = Courier(Daemon(url_of(os.environ)))
 atexit.register(courier.flush)
 os.register_at_fork(after_in_child=courier.after_fork)

@@ -18,6 +18,8 @@ Json = Any
 DEFAULT_URL = "http://127.0.0.1:6360"
 SILENT_SECONDS = 30.0
 CONNECT_SECONDS = 2.0
+# An idle daemon makes its API for the first who asks, which takes a board seconds. For those who wait in a thread.
+ANSWER_SECONDS = 20.0
 MOST_ANSWER_BYTES = 16 << 20
 
 
@@ -48,10 +50,11 @@ class Daemon:
 
     def get(self, path: str, seconds: float = CONNECT_SECONDS) -> Json | None:
         """What it answers, None where there is no answer."""
-        return self._ask("GET", path, None, seconds)
+        return self._ask("GET", path, None, seconds, seconds)
 
     def post(self, path: str, body: Json) -> Json | None:
-        return self._ask("POST", path, json.dumps(body).encode(), CONNECT_SECONDS)
+        """The same, for a thread that keeps nobody waiting."""
+        return self._ask("POST", path, json.dumps(body).encode(), CONNECT_SECONDS, ANSWER_SECONDS)
 
     def connection(self, seconds: float) -> tuple[HTTPConnection, str]:
         """A connection, not yet made, and what stands before every path. Raises ValueError for a bad address."""
@@ -65,12 +68,15 @@ class Daemon:
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         return kind(parts.hostname, parts.port, timeout=seconds), parts.path.rstrip("/")
 
-    def _ask(self, method: str, path: str, body: bytes | None, seconds: float) -> Json | None:
+    def _ask(self, method: str, path: str, body: bytes | None, seconds: float, patience: float) -> Json | None:
+        """Connect within so many seconds, and wait so long for each part of the answer."""
         if self.is_silent:
             return None
         try:
             connection, prefix = self.connection(seconds)
             try:
+                connection.connect()
+                connection.sock.settimeout(patience)
                 headers = {"Content-Type": "application/json"} if body else {}
                 connection.request(method, prefix + path, body, headers)
                 response = connection.getresponse()
