@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,10 @@ from turnstile import taking_turns  # noqa: E402  (found by the line above)
 # A busy machine is slow; how long an example takes says nothing about the code.
 settings.register_profile("memwatch", deadline=None)
 settings.load_profile("memwatch")
+
+# A shell starts what runs in its background with SIGINT ignored, and so would be every program that a test ends so.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

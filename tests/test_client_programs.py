@@ -7,11 +7,12 @@ import io
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -90,18 +91,27 @@ def test_top_on_a_terminal_leaves_it_as_it_was(spark: RunningDaemon) -> None:
     command = [*SCRIPT, "--url", spark.url, "top", "--interval", "0.1"]
     with subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, env=clean_environment()) as process:
         os.close(theirs)
-        seen = b""
-        while b"CUDA Pool" not in seen:
-            seen += os.read(ours, 65536)
-        process.send_signal(signal.SIGINT)
-        while not seen.endswith(b"\x1b[?1049l"):
-            seen += os.read(ours, 65536)
-        _, said = process.communicate(timeout=10)
+        try:
+            seen = read_until(ours, lambda data: b"CUDA Pool" in data)
+            process.send_signal(signal.SIGINT)
+            seen += read_until(ours, lambda data: data.endswith(b"\x1b[?1049l"))
+            _, said = process.communicate(timeout=10)
+        finally:
+            process.kill()
     os.close(ours)
 
     assert seen.startswith(b"\x1b[?1049h\x1b[?25l\x1b[H")
     assert seen.endswith(b"\x1b[?25h\x1b[?1049l")
     assert (process.returncode, said.strip()) == (130, b"")
+
+
+def read_until(descriptor: int, is_enough: Callable[[bytes], bool], seconds: float = 30.0) -> bytes:
+    seen, until = b"", time.monotonic() + seconds
+    while not is_enough(seen):
+        ready, _, _ = select.select([descriptor], [], [], max(0.0, until - time.monotonic()))
+        assert ready, f"nothing more within {seconds:g} s after {seen[-200:]!r}"
+        seen += os.read(descriptor, 65536)
+    return seen
 
 
 def test_history_is_least_mean_and_greatest(spark: RunningDaemon) -> None:
