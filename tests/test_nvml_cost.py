@@ -11,6 +11,7 @@ from nvml_child import Child, running_child
 from nvml_machine import Simulator
 from nvml_state import Holder, Machine
 from sample_nvml import EIGHT_H100, GB10, GIB, H200_MIG, RTX_4090
+from yardstick import COLD_SECONDS, seconds_of_work, slowness
 
 
 def crowded() -> Machine:
@@ -63,7 +64,7 @@ def test_slow_facts_cost_one_call_a_round(tmp_path: Path) -> None:
 def test_processor_time_of_a_round(tmp_path: Path) -> None:
     """Eight GPUs with ten processes each: 0.50 ms a round where this was written, answer and simulator included.
 
-    The budget of this process and of the reader of its answer is 1 ms. The best of five stretches counts: others on
+    On a machine that is slower by the yardstick it is more, 0.8 ms in its measure. The best of five counts: others on
     the machine make a round dearer, never cheaper.
     """
     simulator = Simulator.of(tmp_path, crowded())
@@ -72,13 +73,15 @@ def test_processor_time_of_a_round(tmp_path: Path) -> None:
     with running_child(simulator, environ=WITHOUT_COVERAGE) as child:
         child.reading()
         for _ in range(5):
-            before = cpu_seconds(child)
+            before, beside = cpu_seconds(child), 0.0
             for _ in range(200):
                 child.send("read")
                 assert child.process.stdout is not None
                 child.process.stdout.readline()
-            stretches.append((cpu_seconds(child) - before) / 200)
+                beside += seconds_of_work()
+            stretches.append((cpu_seconds(child) - before) / 200 / slowness(beside / 200, COLD_SECONDS))
 
+    print(f"a round {min(stretches) * 1e3:.2f} ms, work beside it {beside / 200 * 1e6:.0f} µs")
     assert min(stretches) < 0.8e-3, stretches
 
 

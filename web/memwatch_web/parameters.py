@@ -15,11 +15,12 @@ async def refuse_unknown(request: Request) -> None:
     """A dependency of every route of the API. Raises Problem, with the names that there are."""
     if not request.scope["query_string"]:
         return
+    path: str = request.scope["path"]
     known = list(dict.fromkeys(names_in(request.scope["route"].dependant)))
     for name in request.query_params:
         if name not in known:
             use = f"use {', '.join(known)}." if known else "it takes none."
-            raise Problem(422, f"there is no parameter {name[:80]!r} at {request.url.path}: {use}")
+            raise Problem(422, f"there is no parameter {name[:80]!r} at {path}: {use}")
 
 
 def names_in(dependant: Any) -> Iterator[str]:  # noqa: ANN401  FastAPI's own, which it does not export
