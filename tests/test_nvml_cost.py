@@ -64,8 +64,8 @@ def test_slow_facts_cost_one_call_a_round(tmp_path: Path) -> None:
 def test_processor_time_of_a_round(tmp_path: Path) -> None:
     """Eight GPUs with ten processes each: 0.50 ms a round where this was written, answer and simulator included.
 
-    By the yardstick it is 0.8 ms on a slower one. The best of five counts: others on the machine make a round dearer,
-    never cheaper.
+    By the yardstick it is 0.8 ms on a slower one. The best of five counts: others on the machine make a round
+    dearer, never cheaper.
     """
     simulator = Simulator.of(tmp_path, crowded())
     stretches = []
