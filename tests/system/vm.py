@@ -19,8 +19,8 @@ ROOT = Path(__file__).parent.parent.parent
 WORK = ROOT / "out" / "system"
 BOOT = ["mem=768M", "root=/dev/ubda", "rw", "con=null", "con0=fd:0,fd:1", "quiet"]
 VM_SECONDS = 400
-# Linux 6.1 as User-Mode Linux dies so before its init on processors with AMX: it sets registers of a size that it was
-# built with, and the host wants those of this processor (seen on a Sapphire Rapids).
+# On processors with AMX (seen on a Sapphire Rapids) User-Mode Linux 6.1 dies so before its init: it sets registers of
+# the size that it was built with, and the host wants those of this processor.
 CANNOT = "ptrace set fp regs failed"
 NOT_RUN = 77
 
@@ -158,7 +158,7 @@ def main() -> int:
     (WORK / "vm.log").write_text(output)
     if CANNOT in output:
         print(
-            "NOT RUN: User-Mode Linux cannot start on this processor, whose registers are larger than it knows (AMX)"
+            "NOT RUN: User-Mode Linux cannot start on this processor, which has more registers (AMX) than it knows"
         )
         return NOT_RUN
     found = dict(re.findall(r"VM (\w+)=([^\r\n]*)", output))
