@@ -19,8 +19,8 @@ ROOT = Path(__file__).parent.parent.parent
 WORK = ROOT / "out" / "system"
 BOOT = ["mem=768M", "root=/dev/ubda", "rw", "con=null", "con0=fd:0,fd:1", "quiet"]
 VM_SECONDS = 400
-# On processors with AMX (seen on a Sapphire Rapids) User-Mode Linux 6.1 dies so before its init: it sets registers of
-# the size that it was built with, and the host wants those of this processor.
+# On processors with AMX (seen on a Sapphire Rapids) User-Mode Linux 6.1 dies so before its init: it sets registers
+# of the size that it was built with, and the host wants those of this processor.
 CANNOT = "ptrace set fp regs failed"
 NOT_RUN = 77
 
