@@ -369,7 +369,7 @@ def test_what_a_step_pays(with_daemon: bool, daemon: RunningDaemon) -> None:
 
 
 COST = """
-import json, logging, time, memwatch, yardstick
+import json, logging, os, time, memwatch, yardstick
 logging.basicConfig(level=logging.INFO, stream=open("/dev/null", "w"))
 tracker, profiler = memwatch.AllocationTracker(), memwatch.MemoryProfiler(0.5)
 profiler.start()
@@ -396,6 +396,5 @@ def cost(call):
         best = min(best, (time.thread_time() - began) / 50)
     return best
 print(json.dumps({name: cost(call) for name, call in calls.items()}))
-import os
 os._exit(0) if not __import__("sys").stdout.flush() else None
 """
