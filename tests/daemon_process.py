@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import Any
 
 MEMWATCHD = str(Path(sys.executable).with_name("memwatchd"))
+# In front of a command: root without what lets it pass every permission. Not another user, who may not be let into
+# the folder that these sources are in.
+POWERLESS = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
 # Coverage costs a daemon 6 MiB and a tenth of a second: tests of what it costs do without.
 WITHOUT_COVERAGE = {"COVERAGE_PROCESS_CONFIG": "", "COVERAGE_PROCESS_START": ""}
 # Called with every daemon that a test has finished with, while it still runs: `make faults` adds its oracle.
@@ -177,9 +180,8 @@ def running_daemon(
     settings.write_text(config)
     log = tmp_path / "log"
     command = [*through, MEMWATCHD, "--config", str(settings), "--listen", f"127.0.0.1:{port}", *arguments]
-    if without_privileges and os.geteuid() == 0:
-        # Not another user, who may not be let into the folder that these sources are in.
-        command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", *command]
+    if without_privileges:
+        command = [*POWERLESS, *command]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=output, env=clean_environment(**(environ or {})), start_new_session=True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daemon_process import POWERLESS
 from memwatch.backends.evidence import Evidence, Rocm, cpu_of, gather, group_of, rocm_in
 from memwatch.backends.libraries import find_library, parse_linker_cache
 from memwatch.backends.opencl_answer import OpenclAnswer
@@ -120,14 +123,30 @@ def test_which_group_may_compute(mode: int, group: str | None, tmp_path: Path) -
     assert group_of(device) == group
 
 
-def test_a_gpu_that_this_user_may_not_open_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first of them; cards themselves are for who draws. Root may open everything."""
-    for name in ("card0", "renderD128", "renderD129"):
-        write(tmp_path / "root/dev/dri" / name, b"")
-    assert looked_at(tmp_path).closed is None
+LOOK = """
+import pathlib, sys
+from memwatch.backends.evidence import gather
+from memwatch.collector import Roots
+folder = pathlib.Path(sys.argv[1])
+print(gather(Roots(folder / "proc", folder / "sys", folder / "root"), None, "linux").closed)
+"""
 
-    monkeypatch.setattr(os, "access", lambda path, _: not str(path).endswith(("129", "card0")))
-    assert looked_at(tmp_path).closed == "/dev/dri/renderD129"
+
+def test_a_gpu_that_this_user_may_not_open_is_named(tmp_path: Path) -> None:
+    """Cards themselves are for who draws. Root may open everything, so it looks without its capabilities."""
+    devices = [tmp_path / "root/dev/dri" / name for name in ("card0", "renderD128", "renderD129")]
+    for device in devices:
+        write(device)
+    roots(tmp_path)
+    found = []
+
+    for closed in (devices[0], devices[2]):
+        closed.chmod(0)
+        command = [*POWERLESS, sys.executable, "-c", LOOK, str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        found.append(done.stdout.strip())
+
+    assert found == ["None", "/dev/dri/renderD129"]
 
 
 def test_an_amd_gpu_and_its_driver_are_seen(tmp_path: Path) -> None:

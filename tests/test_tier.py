@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memwatch.column import BLOCK_ROWS, CELL_BYTES, PLACES, Cell, Cells, Column, packed, unpacked
+from memwatch.column import BLOCK_ROWS, PLACES, Cell, Cells, Column, packed, unpacked
 from memwatch.tier import Length, Strip, Tier
 from sample_history import jumping, memory_mb, noise, still
 
@@ -73,7 +73,7 @@ def test_a_block_comes_back_bit_by_bit(rows: list[tuple[float, float, int]]) -> 
         for one in (again, block)
     ]
     assert repr(means[0]) == repr(means[1])
-    assert len(kept) <= BLOCK_ROWS * CELL_BYTES + 20
+    assert len(kept) <= BLOCK_ROWS * (4 + 4 + 2) + 20
 
 
 @pytest.mark.parametrize("begun", [0, 100, BLOCK_ROWS, 1000])

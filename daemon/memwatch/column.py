@@ -13,9 +13,7 @@ BLOCK_ROWS = 240
 PLACES = 65535
 # Higher ones gain a 50th, for half as much time again.
 _LEVEL = 1
-# float32, float32, uint16: what one series costs in one row that is not packed.
-CELL_BYTES = 10
-_FIGURE = 4
+_FIGURE = 4  # bytes of a float32
 
 _NO_FIGURES = array("f", [nan]) * BLOCK_ROWS
 _NO_PLACES = array("H", [0]) * BLOCK_ROWS
