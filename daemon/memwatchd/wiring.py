@@ -29,6 +29,7 @@ from memwatchd.recording.recorder import Recorder
 from memwatchd.settings.alerts import Alertmanager, Recipient, Webhook
 from memwatchd.settings.certificates import load_certificate, tls_context
 from memwatchd.settings.model import Settings
+from memwatchd.settings.section import keys_of
 from memwatchd.state import State
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def collector_options_of(settings: Settings) -> CollectorOptions:
 
 def disabled_of(settings: Settings) -> frozenset[str]:
     collectors = settings.collectors
-    return frozenset(name for name in type(collectors).model_fields if not getattr(collectors, name).enabled)
+    return frozenset(name for name in keys_of(type(collectors)) if not getattr(collectors, name).enabled)
 
 
 def rules_of(settings: Settings, player: Player | None = None) -> Rules:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Annotated
-
-from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer, model_validator
 
 from memwatch.conditions import CRITICAL, EVENTS, AlertRules
 from memwatch_web.webhooks import Endpoint, Secret
 from memwatchd.settings.secret import Service, secret_from, service_from
-from memwatchd.settings.section import Duration, Section, checked_endpoint, seconds
-from memwatchd.settings.values import Accepts, Refused, tuple_of
+from memwatchd.settings.section import Bounds, Duration, Read, ReadAround, Section, checked_endpoint, seconds
+from memwatchd.settings.values import Accepts, Refused, some_of, tuple_of
+
+RECEIVER_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 
 def event_of(value: object) -> str:
@@ -19,64 +21,67 @@ def event_of(value: object) -> str:
     raise Refused(f"is {str(value)[:60]!r}, which is none of {', '.join(EVENTS)}")
 
 
-EventName = Annotated[str, BeforeValidator(event_of)]
+def receiver_name_of(value: object) -> str:
+    if isinstance(value, str) and RECEIVER_NAME.fullmatch(value):
+        return value
+    raise Refused
 
 
+EventName = Annotated[str, Read(event_of)]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipient(Section):
     """Somebody who is told of alerts, and of which."""
 
-    name: Annotated[
-        str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$"), Accepts("made of a to z, 0 to 9, - and _", '"operators"')
-    ]
+    name: Annotated[str, Read(receiver_name_of), Accepts("made of a to z, 0 to 9, - and _", '"operators"')]
     events: Annotated[
         tuple[EventName, ...],
-        BeforeValidator(tuple_of),
-        Field(min_length=1),
+        Read(some_of),
         Accepts(f"a list of some of {', '.join(EVENTS)}", '["pressure.critical"]'),
     ] = (CRITICAL,)
     targets: Annotated[
-        tuple[str, ...], BeforeValidator(tuple_of), Accepts("made of ids as in /api/v1/snapshot", '["ram"]')
+        tuple[str, ...], Read(tuple_of), Accepts("made of ids as in /api/v1/snapshot", '["ram"]')
     ] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
 class Webhook(Recipient):
     url: Annotated[
-        InstanceOf[Endpoint],
-        BeforeValidator(checked_endpoint),
-        PlainSerializer(str),
+        Endpoint,
+        Read(checked_endpoint),
         Accepts("a URL", '"https://example.com/hook"', shown=False),
     ]
     secret: Annotated[
-        InstanceOf[Secret],
-        BeforeValidator(secret_from),
-        PlainSerializer(str),
+        Secret,
+        ReadAround(secret_from),
         Accepts(
             "file:/PATH, credential:NAME, env:NAME, or whsec_ and the base64 of 24 to 64 bytes",
             '"file:/etc/memwatchd/webhook-secret"',
             shown=False,
         ),
     ]
-    timeout: Duration = Field(default=seconds(15), ge=seconds(1), le=seconds(60))
+    timeout: Annotated[Duration, Bounds(seconds(1), seconds(60))] = seconds(15)
     allow_link_local: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
 class Alertmanager(Recipient):
     url: Annotated[
-        InstanceOf[Endpoint],
-        BeforeValidator(checked_endpoint),
-        PlainSerializer(str),
+        Endpoint,
+        Read(checked_endpoint),
         Accepts("a URL", '"http://alertmanager.example.com:9093"', shown=False),
     ]
-    resend: Duration = Field(default=seconds(60), ge=seconds(1), le=seconds(240))
-    timeout: Duration = Field(default=seconds(15), ge=seconds(1), le=seconds(60))
+    resend: Annotated[Duration, Bounds(seconds(1), seconds(240))] = seconds(60)
+    timeout: Annotated[Duration, Bounds(seconds(1), seconds(60))] = seconds(15)
     allow_link_local: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
 class Apprise(Recipient):
     url: Annotated[
-        InstanceOf[Service],
-        BeforeValidator(service_from),
-        PlainSerializer(str),
+        Service,
+        ReadAround(service_from),
         Accepts(
             "file:/PATH, credential:NAME or env:NAME of an Apprise URL, or one itself",
             '"file:/etc/memwatchd/apprise-url"',
@@ -90,23 +95,24 @@ ALERTMANAGERS = "[[alerts.alertmanagers]]"
 RECIPIENTS = ("webhooks", "alertmanagers", "apprise")
 
 
+@dataclass(frozen=True, kw_only=True)
 class Alerts(Section):
-    pending_for: Duration = Field(default=seconds(5), ge=seconds(0), le=seconds(3600))
-    gpu_pending_for: Duration = Field(default=seconds(60), ge=seconds(0), le=seconds(3600))
-    collector_pending_for: Duration = Field(default=seconds(60), ge=seconds(0), le=seconds(3600))
-    forecast_within: Duration = Field(default=seconds(300), ge=seconds(1), le=seconds(86_400))
-    resolve_after: Duration = Field(default=seconds(60), ge=seconds(0), le=seconds(86_400))
-    keep_firing_for: Duration = Field(default=seconds(120), ge=seconds(0), le=seconds(86_400))
-    repeat_every: Duration = Field(default=seconds(14_400), ge=seconds(0), le=seconds(604_800))
-    again_after: Duration = Field(default=seconds(300), ge=seconds(0), le=seconds(86_400))
+    pending_for: Annotated[Duration, Bounds(seconds(0), seconds(3600))] = seconds(5)
+    gpu_pending_for: Annotated[Duration, Bounds(seconds(0), seconds(3600))] = seconds(60)
+    collector_pending_for: Annotated[Duration, Bounds(seconds(0), seconds(3600))] = seconds(60)
+    forecast_within: Annotated[Duration, Bounds(seconds(1), seconds(86_400))] = seconds(300)
+    resolve_after: Annotated[Duration, Bounds(seconds(0), seconds(86_400))] = seconds(60)
+    keep_firing_for: Annotated[Duration, Bounds(seconds(0), seconds(86_400))] = seconds(120)
+    repeat_every: Annotated[Duration, Bounds(seconds(0), seconds(604_800))] = seconds(14_400)
+    again_after: Annotated[Duration, Bounds(seconds(0), seconds(86_400))] = seconds(300)
     webhooks: Annotated[
         tuple[Webhook, ...],
-        BeforeValidator(tuple_of),
+        Read(tuple_of),
         Accepts("a list of tables, each beginning with [[alerts.webhooks]]", "[[alerts.webhooks]]", shown=False),
     ] = ()
     alertmanagers: Annotated[
         tuple[Alertmanager, ...],
-        BeforeValidator(tuple_of),
+        Read(tuple_of),
         Accepts(
             "a list of tables, each beginning with [[alerts.alertmanagers]]",
             "[[alerts.alertmanagers]]",
@@ -115,7 +121,7 @@ class Alerts(Section):
     ] = ()
     apprise: Annotated[
         tuple[Apprise, ...],
-        BeforeValidator(tuple_of),
+        Read(tuple_of),
         Accepts("a list of tables, each beginning with [[alerts.apprise]]", "[[alerts.apprise]]", shown=False),
     ] = ()
 
@@ -137,8 +143,7 @@ class Alerts(Section):
             events=frozenset({CRITICAL, *(event for one in self.recipients for event in one.events)}),
         )
 
-    @model_validator(mode="after")
-    def _refuse_twins(self) -> Alerts:
+    def __post_init__(self) -> None:
         seen: set[str] = set()
         for kind in RECIPIENTS:
             for index, recipient in enumerate(getattr(self, kind)):
@@ -146,4 +151,3 @@ class Alerts(Section):
                     why = f'another receiver is named "{recipient.name}"; use a name of its own'
                     raise Refused(why, ((kind, index, "name"),))
                 seen.add(recipient.name)
-        return self

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pydantic import BaseModel
-
 from memwatchd.settings.alerts import Recipient
 from memwatchd.settings.model import Sections
-from memwatchd.settings.values import duration_text
+from memwatchd.settings.section import Section, keys_of
+from memwatchd.settings.values import Size, duration_text
 
 Path = tuple[str, ...]
 
@@ -71,13 +70,13 @@ def text_at(values: Mapping[Path, object], path: Path) -> str:
 
 def flat(settings: Sections) -> Iterator[tuple[Path, object]]:
     """Every setting with its path; receivers go by their names."""
-    for section in Sections.model_fields:
+    for section in keys_of(Sections):
         yield from _flat((section,), getattr(settings, section))
 
 
 def _flat(path: Path, value: object) -> Iterator[tuple[Path, object]]:
-    if isinstance(value, BaseModel):
-        for name in type(value).model_fields:
+    if isinstance(value, Section):
+        for name in keys_of(type(value)):
             yield from _flat((*path, name), getattr(value, name))
     elif isinstance(value, Mapping):
         for name, inner in value.items():
@@ -97,6 +96,8 @@ def setting_text(value: object) -> str:
         return str(value).lower()
     if isinstance(value, timedelta):
         return f'"{duration_text(value)}"'
+    if isinstance(value, Size):
+        return f'"{value}"'
     if isinstance(value, tuple):
         return f"[{', '.join(setting_text(item) for item in value)}]"
     return f"{value:g}" if isinstance(value, int | float) else json.dumps(str(value), ensure_ascii=False)

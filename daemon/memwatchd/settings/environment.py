@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, get_origin
-
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
+from typing import get_args, get_origin
 
 from memwatchd.settings.model import Sections
-from memwatchd.settings.problems import LIKENESS_LEAST, Problem, name_text
+from memwatchd.settings.problems import Problem, closest, name_text
+from memwatchd.settings.section import Key, Section, is_section, keys_of, unwrapped
 from memwatchd.settings.values import from_text
 
 PREFIX = "MEMWATCHD_"
@@ -87,8 +84,8 @@ def read_environment(
 def guess_variable(wrong: str, known: Collection[str]) -> str:
     """What may have been meant; compared without the prefix, which all of them have in common."""
     rest = [name.removeprefix(PREFIX) for name in known]
-    close = difflib.get_close_matches(wrong.removeprefix(PREFIX), rest, n=1, cutoff=LIKENESS_LEAST)
-    meant = PREFIX + close[0] if close else "MEMWATCHD_<SECTION>_<KEY>, such as MEMWATCHD_SAMPLING_INTERVAL"
+    close = closest(wrong.removeprefix(PREFIX), rest)
+    meant = PREFIX + close if close else "MEMWATCHD_<SECTION>_<KEY>, such as MEMWATCHD_SAMPLING_INTERVAL"
     return f"did you mean {meant}?"
 
 
@@ -106,18 +103,14 @@ def is_service_link(name: str, value: str) -> bool:
     return rest.endswith("PORT") and SERVICE_ADDRESS.fullmatch(value) is not None
 
 
-def _settings_in(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[Setting]:
-    for name, field in model.model_fields.items():
-        kind: Any = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from _settings_in(kind, (*path, name))
-        elif get_origin(kind) is not dict and not _holds_tables(field):
-            yield Setting((*path, name), get_origin(kind) or kind)
+def _settings_in(section: type[Section], path: tuple[str, ...]) -> Iterator[Setting]:
+    for name, key in keys_of(section).items():
+        if is_section(key.kind):
+            yield from _settings_in(key.kind, (*path, name))
+        elif get_origin(key.kind) is not dict and not _holds_tables(key):
+            yield Setting((*path, name), get_origin(key.kind) or key.kind)
 
 
-def _holds_tables(field: FieldInfo) -> bool:
+def _holds_tables(key: Key) -> bool:
     """Whether a key is a list of tables, which a variable cannot express."""
-    return any(
-        isinstance(inner, type) and issubclass(inner, BaseModel)
-        for inner in getattr(field.annotation, "__args__", ())
-    )
+    return any(is_section(unwrapped(inner)[0]) for inner in get_args(key.kind))

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
-
-from pydantic import BeforeValidator, Field, model_validator
 
 from memwatch.leaks import LeakRules
 from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
 from memwatchd.settings.alerts import Alerts
-from memwatchd.settings.section import Duration, Section, seconds
+from memwatchd.settings.section import Bounds, Duration, Read, Section, seconds
 from memwatchd.settings.values import (
     Accepts,
     KeyPath,
     Refused,
+    Size,
     bytes_of,
     folder_of,
     new_folder_of,
@@ -26,18 +26,20 @@ from memwatchd.settings.values import (
 from memwatchd.settings.web import Web
 
 DEMOS = ("dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", "rtx4090", "macbook")
-Percent = Annotated[float, Field(gt=0, le=100)]
-Folder = Annotated[Path, BeforeValidator(folder_of), Accepts("a folder that exists")]
+Percent = Annotated[float, Bounds(0, 100, above=True)]
+Folder = Annotated[Path, Read(folder_of), Accepts("a folder that exists")]
 
 
+@dataclass(frozen=True, kw_only=True)
 class State(Section):
     dir: Annotated[
         Path | None,
-        BeforeValidator(new_folder_of),
+        Read(new_folder_of),
         Accepts("the path of a folder", '"/var/lib/memwatchd"'),
     ] = None
 
 
+@dataclass(frozen=True, kw_only=True)
 class Replay(Section):
     """What to show in place of this machine."""
 
@@ -45,61 +47,60 @@ class Replay(Section):
         Literal["dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", "rtx4090", "macbook"] | None,
         Accepts(f"one of {', '.join(DEMOS)}", '"dgx-spark"'),
     ] = None
-    file: Annotated[
-        Path | None, BeforeValidator(new_folder_of), Accepts("the path of a file", '"box.memwatch"')
-    ] = None
-    speed: float = Field(default=1.0, ge=0.1, le=100)
+    file: Annotated[Path | None, Read(new_folder_of), Accepts("the path of a file", '"box.memwatch"')] = None
+    speed: Annotated[float, Bounds(0.1, 100)] = 1.0
     salvage: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
 class Recording(Section):
-    file: Annotated[
-        Path | None, BeforeValidator(new_folder_of), Accepts("the path of a file", '"box.memwatch"')
-    ] = None
+    file: Annotated[Path | None, Read(new_folder_of), Accepts("the path of a file", '"box.memwatch"')] = None
 
 
+@dataclass(frozen=True, kw_only=True)
 class Sampling(Section):
-    interval: Duration = Field(default=seconds(1), ge=seconds(0.1), le=seconds(60))
+    interval: Annotated[Duration, Bounds(seconds(0.1), seconds(60))] = seconds(1)
     procfs: Folder = Path("/proc")
     sysfs: Folder = Path("/sys")
     rootfs: Folder = Path("/")
     lock_memory: bool = True
 
 
+@dataclass(frozen=True, kw_only=True)
 class History(Section):
-    length: Duration = Field(default=seconds(3600), ge=seconds(60), le=seconds(86_400))
-    medium_length: Duration = Field(default=seconds(86_400), ge=seconds(600), le=seconds(30 * 86_400))
-    coarse_length: Duration = Field(default=seconds(30 * 86_400), ge=seconds(3600), le=seconds(366 * 86_400))
-    disk_size: Annotated[int, BeforeValidator(bytes_of), Field(ge=4 << 20, le=4 << 30), Accepts("a size")] = (
-        64 << 20
-    )
+    length: Annotated[Duration, Bounds(seconds(60), seconds(86_400))] = seconds(3600)
+    medium_length: Annotated[Duration, Bounds(seconds(600), seconds(30 * 86_400))] = seconds(86_400)
+    coarse_length: Annotated[Duration, Bounds(seconds(3600), seconds(366 * 86_400))] = seconds(30 * 86_400)
+    disk_size: Annotated[Size, Read(bytes_of), Bounds(Size(4 << 20), Size(4 << 30))] = Size(64 << 20)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Target(Section):
     """What differs for one pool or share."""
 
     medium_percent: Percent | None = None
     high_percent: Percent | None = None
     critical_percent: Percent | None = None
-    limit: Annotated[int | None, BeforeValidator(bytes_of), Accepts("a size", '"20GiB"')] = None
+    limit: Annotated[Size | None, Read(bytes_of), Accepts("a size", '"20GiB"')] = None
     resident: Annotated[
-        int | Literal["auto"] | None,
-        BeforeValidator(resident_of),
+        Size | Literal["auto"] | None,
+        Read(resident_of),
         Accepts('a size or "auto"', '"96GiB"'),
     ] = None
-    min_available: Annotated[int | None, BeforeValidator(bytes_of), Accepts("a size", '"64GiB"')] = None
+    min_available: Annotated[Size | None, Read(bytes_of), Accepts("a size", '"64GiB"')] = None
 
 
 PERCENTS = ("medium_percent", "high_percent", "critical_percent")
 
 
+@dataclass(frozen=True, kw_only=True)
 class Pressure(Section):
     medium_percent: Percent = 60
     high_percent: Percent = 80
     critical_percent: Percent = 95
-    clear_points: float = Field(default=3, ge=0, le=20)
-    clear_after: Duration = Field(default=seconds(30), ge=seconds(0), le=seconds(3600))
-    targets: dict[str, Target] = Field(default_factory=dict)
+    clear_points: Annotated[float, Bounds(0, 20)] = 3
+    clear_after: Annotated[Duration, Bounds(seconds(0), seconds(3600))] = seconds(30)
+    targets: dict[str, Target] = field(default_factory=dict)
 
     def percents_of(self, target: str) -> tuple[float, ...]:
         """Where medium, high and critical begin for a target."""
@@ -124,14 +125,12 @@ class Pressure(Section):
         percents = Thresholds(*(percent / 100 for percent in self.percents_of(name)))
         return TargetRules(percents, self.targets[name].limit, self.targets[name].resident)
 
-    @model_validator(mode="after")
-    def _refuse_disorder(self) -> Pressure:
+    def __post_init__(self) -> None:
         own: tuple[KeyPath, ...] = tuple((name,) for name in PERCENTS)
         refuse_disorder(self.percents_of(""), "", own)
         for target in self.targets:
             keys: tuple[KeyPath, ...] = tuple(("targets", target, name) for name in PERCENTS)
             refuse_disorder(self.percents_of(target), f" of {target}", keys + own)
-        return self
 
 
 def refuse_disorder(percents: tuple[float, ...], whose: str, keys: tuple[KeyPath, ...]) -> None:
@@ -144,48 +143,54 @@ def refuse_disorder(percents: tuple[float, ...], whose: str, keys: tuple[KeyPath
         raise Refused(why, keys)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Processes(Section):
-    top: int = Field(default=50, ge=1, le=1000)
-    interval: Duration = Field(default=seconds(10), ge=seconds(1), le=seconds(300))
+    top: Annotated[int, Bounds(1, 1000)] = 50
+    interval: Annotated[Duration, Bounds(seconds(1), seconds(300))] = seconds(10)
     metrics: bool = False
     command_lines: bool = False
-    leak_window: Duration = Field(default=seconds(3600), ge=seconds(60), le=seconds(604_800))
-    leak_least: Annotated[int, BeforeValidator(bytes_of), Accepts("a size", '"64MiB"')] = 64 << 20
+    leak_window: Annotated[Duration, Bounds(seconds(60), seconds(604_800))] = seconds(3600)
+    leak_least: Annotated[Size, Read(bytes_of)] = Size(64 << 20)
 
     @property
     def leak_rules(self) -> LeakRules:
         return LeakRules(self.leak_window.total_seconds(), self.leak_least)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Collector(Section):
     enabled: bool = True
 
 
+@dataclass(frozen=True, kw_only=True)
 class CgroupCollector(Collector):
     scope: Literal["auto", "host", "cgroup"] = "auto"
 
 
+@dataclass(frozen=True, kw_only=True)
 class ContainersCollector(Collector):
-    socket: Annotated[str | None, BeforeValidator(socket_of), Accepts("unix:/PATH", '"unix:/run/docker.sock"')] = (
-        None
-    )
+    socket: Annotated[str | None, Read(socket_of), Accepts("unix:/PATH", '"unix:/run/docker.sock"')] = None
 
 
+@dataclass(frozen=True, kw_only=True)
 class HelperCollector(Collector):
-    restart_after: Duration = Field(default=seconds(60), ge=seconds(1), le=seconds(3600))
+    restart_after: Annotated[Duration, Bounds(seconds(1), seconds(3600))] = seconds(60)
 
 
+@dataclass(frozen=True, kw_only=True)
 class TegraCollector(Collector):
     board: Literal["auto", "tegra210", "tegra186", "tegra194", "tegra234", "tegra264"] = "auto"
 
 
+@dataclass(frozen=True, kw_only=True)
 class TegrastatsCollector(Collector):
-    path: Annotated[
-        str, BeforeValidator(program_of), Accepts('"auto" or the path of a program', '"/usr/bin/tegrastats"')
-    ] = "auto"
-    interval: Duration = Field(default=seconds(1), ge=seconds(0.1), le=seconds(60))
+    path: Annotated[str, Read(program_of), Accepts('"auto" or the path of a program', '"/usr/bin/tegrastats"')] = (
+        "auto"
+    )
+    interval: Annotated[Duration, Bounds(seconds(0.1), seconds(60))] = seconds(1)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Collectors(Section):
     """One line for each line of the list in `memwatch.collectors`."""
 
@@ -215,10 +220,12 @@ class Collectors(Section):
     apple: Collector = Collector()
 
 
+@dataclass(frozen=True, kw_only=True)
 class Log(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
+@dataclass(frozen=True, kw_only=True)
 class Sections(Section):
     """Everything that a configuration file may hold."""
 
@@ -235,6 +242,7 @@ class Sections(Section):
     log: Log = Log()
 
 
+@dataclass(frozen=True, kw_only=True)
 class Settings(Sections):
     """The settings in force. `origins` says for each key that was set where it was; the others are defaults.
 
@@ -242,5 +250,5 @@ class Settings(Sections):
     """
 
     file: Path | None = None
-    origins: Mapping[str, str] = Field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
-
 from memwatchd.settings.changes import setting_text
+from memwatchd.settings.checking import Mistake
 from memwatchd.settings.model import Sections
-from memwatchd.settings.values import Accepts, KeyPath, Refused, duration_text
+from memwatchd.settings.section import Bounds, Key, Section, is_section, keys_of, unwrapped
+from memwatchd.settings.values import Accepts, KeyPath, Refused, Size, duration_text
 
 VALUE_MOST_CHARACTERS = 60
 NAME_MOST_CHARACTERS = 120
+KINDS = {timedelta: "a duration", Size: "a size"}
 LIKENESS_LEAST = 0.65
 
 
@@ -46,22 +44,22 @@ class Place:
 Finder = Callable[[KeyPath], Place | None]
 
 
-def problem_of(error: ErrorDetails, find: Finder) -> Problem:
-    """The sentence for one of pydantic's errors. `find` says where a key was given, None if it was not."""
-    path: KeyPath = error["loc"]
+def problem_of(mistake: Mistake, find: Finder) -> Problem:
+    """The sentence for a mistake. `find` says where a key was given, None if it was not."""
+    path = mistake.path
     place = find(path) or Place(dotted(path))
-    cause = error.get("ctx", {}).get("error")
-    if error["type"] == "extra_forbidden":
-        siblings = list(model_at(path[:-1]).model_fields)
+    if mistake.kind == "unknown":
+        siblings = list(keys_of(section_at(path[:-1])))
         return Problem(f"{place.text} is not a setting; {guess(str(path[-1]), siblings, elsewhere(path))}")
-    if error["type"] == "missing":
+    if mistake.kind == "missing":
         around = find(path[:-1]) or Place(dotted(path[:-1]))
         return Problem(
             f"{around.text}.{path[-1]} is missing; add for example {path[-1]} = {accepted_at(path).example}"
         )
-    if isinstance(cause, Refused) and cause.keys:
-        return problem_between([found for key in cause.keys if (found := find((*path, *key)))], cause)
-    return problem_with(place, path, error["input"], str(cause) if isinstance(cause, Refused) else "")
+    if mistake.refusal.keys:
+        keys = mistake.refusal.keys
+        return problem_between([found for key in keys if (found := find((*path, *key)))], mistake.refusal)
+    return problem_with(place, path, mistake.value, str(mistake.refusal))
 
 
 def problem_between(places: list[Place], cause: Refused) -> Problem:
@@ -81,8 +79,15 @@ def problem_with(place: Place, path: KeyPath, value: object, why: str) -> Proble
 
 def guess(wrong: str, known: Collection[str], elsewhere: Collection[str] = ()) -> str:
     """What may have been meant."""
-    close = difflib.get_close_matches(wrong, known, n=1, cutoff=LIKENESS_LEAST) or list(elsewhere)[:1]
-    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+    close = closest(wrong, known) or next(iter(elsewhere), None)
+    return f"did you mean {close}?" if close else f"known are {', '.join(known)}"
+
+
+def closest(wrong: str, known: Collection[str]) -> str | None:
+    """Which of those known is most like it, if one is."""
+    import difflib  # only a mistake needs it
+
+    return next(iter(difflib.get_close_matches(wrong, known, n=1, cutoff=LIKENESS_LEAST)), None)
 
 
 def elsewhere(path: KeyPath) -> list[str]:
@@ -90,11 +95,11 @@ def elsewhere(path: KeyPath) -> list[str]:
     return [dotted(known) for known in all_paths(Sections, ()) if known[-1] == path[-1]]
 
 
-def all_paths(model: type[BaseModel], prefix: KeyPath) -> Iterator[KeyPath]:
-    for name, field in model.model_fields.items():
+def all_paths(section: type[Section], prefix: KeyPath) -> Iterator[KeyPath]:
+    for name, key in keys_of(section).items():
         yield (*prefix, name)
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from all_paths(field.annotation, (*prefix, name))
+        if is_section(key.kind):
+            yield from all_paths(key.kind, (*prefix, name))
 
 
 def dotted(path: KeyPath) -> str:
@@ -102,70 +107,59 @@ def dotted(path: KeyPath) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
-def field_at(path: KeyPath) -> tuple[FieldInfo | None, type[BaseModel] | None]:
-    """The field that a path leads to, as far as it leads to one, and the model at its end if there is one."""
-    model: type[BaseModel] | None = Sections
-    field: FieldInfo | None = None
+def key_at(path: KeyPath) -> tuple[Key | None, type[Section] | None]:
+    """The key that a path leads to, as far as it leads to one, and the section at its end if there is one."""
+    section: type[Section] | None = Sections
+    key: Key | None = None
     inside: Any = None
     for part in path:
-        if model is not None and part in model.model_fields:
-            field = model.model_fields[str(part)]
-            inside = field.annotation
+        if section is not None and part in keys_of(section):
+            key = keys_of(section)[str(part)]
+            inside = key.kind
         else:  # an item of a list, or an entry of a table with free names
-            inside = next((arg for arg in reversed(get_args(inside)) if arg is not Ellipsis), None)
-        model = inside if isinstance(inside, type) and issubclass(inside, BaseModel) else None
-    return field, model
+            inside = next((unwrapped(arg)[0] for arg in reversed(get_args(inside)) if arg is not Ellipsis), None)
+        section = inside if is_section(inside) else None
+    return key, section
 
 
-def model_at(path: KeyPath) -> type[BaseModel]:
-    return field_at(path)[1] or Sections
+def section_at(path: KeyPath) -> type[Section]:
+    return key_at(path)[1] or Sections
 
 
 def accepted_at(path: KeyPath) -> Accepts:
     """What may stand at a path."""
-    field, model = field_at(path)
-    entry = accepted_entry(field, path)
+    key, section = key_at(path)
+    entry = accepted_entry(key, path)
     if entry is not None:
         return entry
-    if field is None or model is not None or get_origin(field.annotation) is dict:
+    if key is None or section is not None or get_origin(key.kind) is dict:
         name = ".".join(str(part) for part in path if isinstance(part, str))
         return Accepts("a table", f"[{name}]")
-    given = next((extra for extra in field.metadata if isinstance(extra, Accepts)), None)
+    given = next((extra for extra in key.extras if isinstance(extra, Accepts)), None)
     if given and given.example:
         return given
-    return Accepts(given.words if given else words_for(field), setting_text(field.default))
+    return Accepts(given.words if given else words_for(key), setting_text(key.default))
 
 
-def accepted_entry(field: FieldInfo | None, path: KeyPath) -> Accepts | None:
+def accepted_entry(key: Key | None, path: KeyPath) -> Accepts | None:
     """What an entry of a table with free names takes, where the path leads to one that is no table itself."""
-    if field is None or get_origin(field.annotation) is not dict:
+    if key is None or get_origin(key.kind) is not dict:
         return None
-    if field_at(path[:-1])[0] is not field:  # the table itself
+    if key_at(path[:-1])[0] is not key:  # the table itself
         return None
-    value = get_args(field.annotation)[1]
-    return next((extra for extra in get_args(value) if isinstance(extra, Accepts)), None)
+    extras = unwrapped(get_args(key.kind)[1])[1]
+    return next((extra for extra in extras if isinstance(extra, Accepts)), None)
 
 
-def words_for(field: FieldInfo) -> str:
-    kinds = set(get_args(field.annotation)) or {field.annotation}
-    if get_origin(field.annotation) is Literal:
-        return "one of " + ", ".join(json.dumps(word) for word in get_args(field.annotation))
-    if bool in kinds:
+def words_for(key: Key) -> str:
+    if get_origin(key.kind) is Literal:
+        return "one of " + ", ".join(json.dumps(word) for word in get_args(key.kind))
+    if key.kind is bool:
         return "true or false"
-    if timedelta in kinds:
-        return f"a duration{bounds(field)}"
-    return f"a {'whole ' if int in kinds else ''}number{bounds(field)}"
-
-
-def bounds(field: FieldInfo) -> str:
-    extras = field.metadata
-    low = next((getattr(extra, name) for extra in extras for name in ("ge", "gt") if hasattr(extra, name)), None)
-    high = next((extra.le for extra in extras if hasattr(extra, "le")), None)
-    return f" from {bound_text(low)} to {bound_text(high)}"
-
-
-def bound_text(bound: Any) -> str:  # noqa: ANN401  a number or a timedelta
-    return duration_text(bound) if isinstance(bound, timedelta) else f"{bound:g}"
+    within = next((f" {extra}" for extra in key.extras if isinstance(extra, Bounds)), "")
+    if key.kind in KINDS:
+        return f"{KINDS[key.kind]}{within}"
+    return f"a {'whole ' if key.kind is int else ''}number{within}"
 
 
 def name_text(name: str) -> str:

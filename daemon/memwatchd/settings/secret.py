@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationInfo
-
 from memwatch_web.apprise_channel import INSTALL, NotInstalled, service_of
 from memwatch_web.webhooks import SECRET_PREFIX, Secret, secret_of
 from memwatchd.settings.values import Refused
@@ -30,11 +28,8 @@ class Surroundings:
     warnings: list[str] = field(default_factory=list)
 
 
-def secret_from(value: object, info: ValidationInfo) -> Secret:
+def secret_from(value: object, around: Surroundings) -> Secret:
     """A secret from "file:/path", "credential:NAME", "env:NAME" or a literal."""
-    around = info.context if isinstance(info.context, Surroundings) else Surroundings()
-    if isinstance(value, Secret):
-        return value
     if not isinstance(value, str):
         raise Refused
     if not value.startswith(("file:", "env:", "credential:", SECRET_PREFIX)):
@@ -61,11 +56,11 @@ def looked_up(value: str, around: Surroundings) -> tuple[str, str]:
     return value, ""
 
 
-def kept_elsewhere(value: object, info: ValidationInfo) -> tuple[str, str]:
+def kept_elsewhere(value: object, around: Surroundings) -> tuple[str, str]:
     """What "file:/path", "credential:NAME" or "env:NAME" holds; a literal is refused."""
     if not isinstance(value, str) or not value.startswith(("file:", "env:", "credential:")):
         raise Refused
-    return looked_up(value, info.context if isinstance(info.context, Surroundings) else Surroundings())
+    return looked_up(value, around)
 
 
 def credential_path(name: str, around: Surroundings) -> str:
@@ -94,11 +89,8 @@ class Service:
         return service_of(self.url)
 
 
-def service_from(value: object, info: ValidationInfo) -> Service:
+def service_from(value: object, around: Surroundings) -> Service:
     """An Apprise URL from "file:/path", "credential:NAME", "env:NAME" or a literal."""
-    around = info.context if isinstance(info.context, Surroundings) else Surroundings()
-    if isinstance(value, Service):
-        return value
     if not isinstance(value, str):
         raise Refused
     url, whose = looked_up(value, around)

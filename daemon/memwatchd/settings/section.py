@@ -1,26 +1,111 @@
-"""What every section of the settings is made of."""
+"""What every section of the settings is made of, and what is written beside a key's type."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, fields
 from datetime import timedelta
-from typing import Annotated
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from memwatch_web.webhooks import Endpoint, endpoint_of
-from memwatchd.settings.values import Refused, duration_of
+from memwatchd.settings.values import Refused, Size, duration_of, duration_text
 
-Duration = Annotated[timedelta, BeforeValidator(duration_of)]
+
+@dataclass(frozen=True)
+class Section:
+    """A table of the configuration file: only what is declared, and not to be changed.
+
+    Its `__post_init__` raises Refused where values do not go together.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """How to make a value of what was given; the function raises Refused where that is not possible."""
+
+    function: Callable[[Any], object]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAround:
+    """The same for what may be kept elsewhere; the function's second argument says where to look."""
+
+    function: Callable[[Any, Any], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The least and the greatest value; `above`: the least itself is too little."""
+
+    least: float | timedelta
+    most: float | timedelta
+    above: bool = False
+
+    def hold(self, value: Any) -> bool:  # noqa: ANN401  a number or a timedelta, as the bounds are
+        return bool(self.least <= value <= self.most) and not (self.above and value == self.least)
+
+    def __str__(self) -> str:
+        return f"from {bound_text(self.least)} to {bound_text(self.most)}"
+
+
+def bound_text(bound: float | timedelta) -> str:
+    if isinstance(bound, timedelta):
+        return duration_text(bound)
+    return str(bound) if isinstance(bound, Size) else f"{bound:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of a section: its type, what is written beside that, and its default or MISSING."""
+
+    name: str
+    kind: Any
+    extras: tuple[object, ...]
+    default: object
+
+
+# What was found out about each section.
+KNOWN: dict[type[Section], dict[str, Key]] = {}
+
+
+def keys_of(section: type[Section]) -> dict[str, Key]:
+    """The keys of a section, in order."""
+    if section not in KNOWN:
+        hints = get_type_hints(section, include_extras=True)
+        KNOWN[section] = {
+            one.name: Key(one.name, *unwrapped(hints[one.name]), default_of(one)) for one in fields(section)
+        }
+    return KNOWN[section]
+
+
+def default_of(field: Field[object]) -> object:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def unwrapped(hint: Any) -> tuple[Any, tuple[object, ...]]:  # noqa: ANN401  whatever may stand in an annotation
+    """A type that may be left out without that, and what is written beside it."""
+    extras: tuple[object, ...] = ()
+    while True:
+        inside = [kind for kind in get_args(hint) if kind is not NoneType]
+        if get_origin(hint) is Annotated:
+            extras += hint.__metadata__
+            hint = hint.__origin__
+        elif len(inside) == 1 and NoneType in get_args(hint):
+            hint = inside[0]
+        else:
+            return hint, extras
+
+
+def is_section(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Section)
 
 
 def seconds(number: float) -> timedelta:
     return timedelta(seconds=number)
 
 
-class Section(BaseModel):
-    """A table of the configuration file: only what is declared, and not to be changed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+Duration = Annotated[timedelta, Read(duration_of)]
 
 
 def checked_endpoint(value: object) -> Endpoint:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from memwatchd.settings.alerts import RECIPIENTS
 from memwatchd.settings.changes import flat
+from memwatchd.settings.checking import Checker
 from memwatchd.settings.environment import CONFIG, FLAGS, SYSTEMD_STATE, read_environment
 from memwatchd.settings.model import Sections, Settings
 from memwatchd.settings.problems import Place, Problem, dotted, problem_of
 from memwatchd.settings.secret import Surroundings
+from memwatchd.settings.section import keys_of
 from memwatchd.settings.toml import BadFile, TomlFile, line_of, read_toml
 from memwatchd.settings.values import KeyPath
 
@@ -83,11 +83,11 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], *, default_file: 
         if flags.get(flag) not in (None, ()):
             given.put(path, flags[flag], Place(f"--{flag.replace('_', '-')}", from_flag=True))
     around = Surroundings(environ, str(given.file) if given.toml.public else None)
-    sections = validated(given, around, problems)
+    sections = checked(given, around, problems)
     if problems:
         raise BadSettings(problems)
     return Settings(
-        **dict(sections),
+        **{name: getattr(sections, name) for name in keys_of(Sections)},
         file=given.file,
         origins=origins(sections, given),
         warnings=tuple(around.warnings),
@@ -109,12 +109,11 @@ def read_file(
     return Given(file, toml, toml.values)
 
 
-def validated(given: Given, around: Surroundings, problems: list[Problem]) -> Sections:
-    try:
-        return Sections.model_validate(given.values, context=around)
-    except ValidationError as error:
-        problems += [problem_of(details, given.find) for details in error.errors(include_url=False)]
-        return Sections()
+def checked(given: Given, around: Surroundings, problems: list[Problem]) -> Sections:
+    checker = Checker(around)
+    sections = checker.section(Sections, given.values)
+    problems += [problem_of(mistake, given.find) for mistake in checker.mistakes]
+    return sections or Sections()
 
 
 def origins(sections: Sections, given: Given) -> dict[str, str]:

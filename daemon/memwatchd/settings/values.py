@@ -68,8 +68,6 @@ class UnixAddress:
 
 def duration_of(value: object) -> timedelta:
     """A duration from "500ms", "1s", "5m", "1h", or a number of seconds."""
-    if isinstance(value, timedelta):
-        return value
     if isinstance(value, str):
         match = DURATION.fullmatch(value.strip())
         if match is None:
@@ -94,17 +92,28 @@ def duration_text(duration: timedelta) -> str:
     return f"{whole}{f'.{rest:03}'.rstrip('0') if rest else ''}ms" if microseconds else "0s"
 
 
-def bytes_of(value: object) -> int:
+class Size(int):
+    """A number of bytes."""
+
+    def __str__(self) -> str:
+        """In the largest binary unit that leaves it a whole number."""
+        for power, letter in ((4, "T"), (3, "G"), (2, "M"), (1, "K")):
+            if self and self % 1024**power == 0:
+                return f"{self // 1024**power}{letter}iB"
+        return f"{int(self)}B"
+
+
+def bytes_of(value: object) -> Size:
     """A size from "20GiB", "512 MiB", "24GB" (thousands), or a number of bytes; at least one byte."""
     if isinstance(value, str) and (match := SIZE.fullmatch(value.strip())):
         power = "KMGT".index(match[2]) + 1 if match[2] else 0
         value = int(float(match[1]) * (1024 if match[3] else 1000) ** power)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 60:
         raise Refused
-    return value
+    return Size(value)
 
 
-def resident_of(value: object) -> int | str:
+def resident_of(value: object) -> Size | str:
     """A size, or the word "auto"."""
     return "auto" if value == "auto" else bytes_of(value)
 
@@ -166,8 +175,6 @@ def allowed_host_of(value: object) -> str:
 
 def folder_of(value: object) -> Path:
     """A folder that exists."""
-    if isinstance(value, Path):
-        return value
     if not isinstance(value, str) or not os.path.isdir(value):
         raise Refused
     return Path(value).absolute()
@@ -175,8 +182,6 @@ def folder_of(value: object) -> Path:
 
 def new_folder_of(value: object) -> Path:
     """A folder that is made where it is not there yet."""
-    if isinstance(value, Path):
-        return value
     if not isinstance(value, str) or not value or "\0" in value:
         raise Refused
     return Path(value).absolute()
@@ -199,6 +204,13 @@ def program_of(value: object) -> str:
 def tuple_of(value: object) -> tuple[object, ...]:
     if isinstance(value, list | tuple):
         return tuple(value)
+    raise Refused
+
+
+def some_of(value: object) -> tuple[object, ...]:
+    """The same with something in it."""
+    if found := tuple_of(value):
+        return found
     raise Refused
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from dataclasses import dataclass, field
 from typing import Annotated
-
-from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer, ValidationInfo, model_validator
 
 from memwatch_web.auth import Login, PasswordHash, Token, token_of
 from memwatchd.settings.certificates import refuse_bad_tls
-from memwatchd.settings.secret import kept_elsewhere
-from memwatchd.settings.section import Section, checked_url
+from memwatchd.settings.secret import Surroundings, kept_elsewhere
+from memwatchd.settings.section import Bounds, Read, ReadAround, Section, checked_url
 from memwatchd.settings.values import (
     Accepts,
     Refused,
@@ -20,6 +19,7 @@ from memwatchd.settings.values import (
     address_of,
     allowed_host_of,
     file_of,
+    some_of,
     tuple_of,
 )
 
@@ -28,11 +28,9 @@ BCRYPT = re.compile(r"\$2[aby]\$(0[4-9]|1[0-6])\$[./A-Za-z0-9]{53}", re.ASCII)
 USER = re.compile(r"[^:\x00-\x1f\x7f]{1,255}")
 
 
-def token_from(value: object, info: ValidationInfo) -> Token:
+def token_from(value: object, around: Surroundings) -> Token:
     """A token from "file:/path", "credential:NAME" or "env:NAME"."""
-    if isinstance(value, Token):
-        return value
-    text, whose = kept_elsewhere(value, info)
+    text, whose = kept_elsewhere(value, around)
     try:
         return token_of(text)
     except ValueError as error:
@@ -40,8 +38,6 @@ def token_from(value: object, info: ValidationInfo) -> Token:
 
 
 def password_hash_of(value: object) -> PasswordHash:
-    if isinstance(value, PasswordHash):
-        return value
     if not isinstance(value, str) or not BCRYPT.fullmatch(value):
         raise Refused
     try:
@@ -69,61 +65,57 @@ def is_local(address: TcpAddress | UnixAddress) -> bool:
         return False
 
 
-Address = Annotated[InstanceOf[TcpAddress] | InstanceOf[UnixAddress], BeforeValidator(address_of)]
-HostName = Annotated[str, BeforeValidator(allowed_host_of)]
-CertificateFile = Annotated[
-    str | None, BeforeValidator(file_of), Accepts("the path of a file", '"/etc/memwatchd/tls.pem"')
-]
+Address = Annotated[TcpAddress | UnixAddress, Read(address_of)]
+HostName = Annotated[str, Read(allowed_host_of)]
+CertificateFile = Annotated[str | None, Read(file_of), Accepts("the path of a file", '"/etc/memwatchd/tls.pem"')]
 HASH_EXAMPLE = '"$2y$10$" and 53 more characters, as htpasswd -nB writes them'
 
 
+@dataclass(frozen=True, kw_only=True)
 class Auth(Section):
     bearer_token: Annotated[
-        InstanceOf[Token] | None,
-        BeforeValidator(token_from),
-        PlainSerializer(str),
+        Token | None,
+        ReadAround(token_from),
         Accepts("file:/PATH, credential:NAME or env:NAME of a token", '"file:/etc/memwatchd/token"', shown=False),
     ] = None
     users: dict[
-        Annotated[str, BeforeValidator(user_of)],
+        Annotated[str, Read(user_of)],
         Annotated[
-            InstanceOf[PasswordHash],
-            BeforeValidator(password_hash_of),
-            PlainSerializer(str),
+            PasswordHash,
+            Read(password_hash_of),
             Accepts("a bcrypt hash with a cost of 4 to 16", HASH_EXAMPLE, shown=False),
         ],
-    ] = Field(default_factory=dict)
+    ] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Tls(Section):
     cert_file: CertificateFile = None
     key_file: CertificateFile = None
     client_ca_file: CertificateFile = None
 
-    @model_validator(mode="after")
-    def _refuse_what_does_not_work(self) -> Tls:
+    def __post_init__(self) -> None:
         refuse_bad_tls(self.cert_file, self.key_file, self.client_ca_file)
-        return self
 
 
+@dataclass(frozen=True, kw_only=True)
 class Web(Section):
     listen: Annotated[
         tuple[Address, ...],
-        BeforeValidator(tuple_of),
-        Field(min_length=1),
+        Read(some_of),
         Accepts("HOST:PORT (port 0 to 65535), [IPv6]:PORT or unix:/PATH", '["127.0.0.1:6360"]'),
     ] = (TcpAddress("127.0.0.1", 6360),)
     hosts: Annotated[
         tuple[HostName, ...],
-        BeforeValidator(tuple_of),
+        Read(tuple_of),
         Accepts("a host name or an IP address without a port", '["gpu1.example.com"]'),
     ] = ()
     url: Annotated[
         str | None,
-        BeforeValidator(checked_url),
+        Read(checked_url),
         Accepts("a URL", '"https://gpu1.example.com/memory"', shown=False),
     ] = None
-    max_streams: int = Field(default=64, ge=1, le=10_000)
+    max_streams: Annotated[int, Bounds(1, 10_000)] = 64
     insecure: bool = False
     patterns: bool = False
     auth: Auth = Auth()
@@ -145,8 +137,7 @@ class Web(Section):
         login = self.login
         return bool(self.exposed) and not login.is_required and not login.by_certificate
 
-    @model_validator(mode="after")
-    def _refuse_exposure(self) -> Web:
+    def __post_init__(self) -> None:
         if self.is_open and not self.insecure:
             raise Refused(
                 f"everybody who reaches {', '.join(self.exposed)} could read all figures: set bearer_token or "
@@ -154,4 +145,3 @@ class Web(Section):
                 "(--insecure) where the network is trusted",
                 (("listen",),),
             )
-        return self
