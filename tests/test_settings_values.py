@@ -56,10 +56,10 @@ def test_durations_survive_being_written(microseconds: int) -> None:
     assert duration_of(duration_text(duration)) == duration
 
 
-@given(st.integers(1, (1 << 53) - 1), st.sampled_from([1, 1 << 10, 1 << 20, 1 << 30]))
+@given(st.integers(1, 999_999), st.sampled_from([1, 1000, 1 << 10, 1 << 20, 10**9, 1 << 30]))
 def test_sizes_survive_being_written(count: int, unit: int) -> None:
     """What a size says of itself is read as the same size: the largest unit that leaves it whole."""
-    size = Size(min(count * unit, (1 << 53) // unit * unit))
+    size = Size(count * unit)
 
     assert bytes_of(str(size)) == size
     assert len(str(size)) <= len(f"{int(size)}B")
