@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ from starlette.types import ASGIApp
 
 from daemon_process import RunningDaemon, running_daemon
 from memwatch.monitor import Monitor
-from memwatch_web.front import Front
+from memwatch_web.front import ALERTS_FIRST_SECONDS, Front
 from memwatch_web.problems import Problem
 
 # A machine of which nine tenths are used: high from the first tick.
@@ -49,6 +50,53 @@ def test_it_is_made_once_for_all_who_ask() -> None:
     assert len({id(one) for one in found}) == 1
     assert len(made) == 1
     assert made[0] != threading.get_ident()
+
+
+def test_others_come_first_while_it_is_made() -> None:
+    """A thread that needs the interpreter gets it ten times as soon; afterwards, or after an error, as ever."""
+    usual = sys.getswitchinterval()
+    seen: list[float] = []
+
+    def make() -> ASGIApp:
+        seen.append(sys.getswitchinterval())
+        if len(seen) == 1:
+            raise MemoryError
+        return PlainTextResponse("pages")
+
+    async def ask() -> None:
+        front = front_of(make)
+        with pytest.raises(Problem):
+            await front.prepared()
+        seen.append(sys.getswitchinterval())
+        await front.prepared()
+
+    asyncio.run(ask())
+
+    assert seen[0] == seen[2] < usual / 5
+    assert seen[1] == sys.getswitchinterval() == usual
+
+
+def test_what_is_made_ahead_is_made_once_and_not_at_once() -> None:
+    """The alerts that the same tick causes are on their way before 300 modules are loaded."""
+    made: list[float] = []
+
+    def make() -> ASGIApp:
+        made.append(time.monotonic())
+        return PlainTextResponse("pages")
+
+    async def wait() -> float:
+        front = front_of(make)
+        began = time.monotonic()
+        front.prepare_soon(asyncio.get_running_loop())
+        assert front.is_wanted
+        await asyncio.sleep(ALERTS_FIRST_SECONDS + 0.3)
+        await front.prepared()
+        return began
+
+    began = asyncio.run(wait())
+
+    assert len(made) == 1
+    assert made[0] - began >= ALERTS_FIRST_SECONDS - 0.01
 
 
 def test_it_is_kept_though_nobody_waited_for_it() -> None:

@@ -138,7 +138,8 @@ def test_no_get_changes_anything(daemon: RunningDaemon) -> None:
 
     after = daemon.get("/api/v1/events?limit=1000").json
     assert {event["seq"] for event in before} <= {event["seq"] for event in after}
-    assert {event["kind"] for event in after} <= {event["kind"] for event in before} | {"late"}
+    new = {event["kind"] for event in after} - {event["kind"] for event in before}
+    assert new <= {"late", "level", "oom_kill"}  # what may happen to this machine meanwhile
 
 
 def test_a_body_is_refused_before_it_is_sent_and_never_kept(daemon: RunningDaemon) -> None:

@@ -18,11 +18,14 @@ from memwatch_web.pages import PATHS
 from sample_site import Site, served
 from sample_snapshots import critical_gb10
 from screenshots import chromium
+from yardstick import slowness
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.alone]
 
 MOST_BYTES = 120 << 10
 FIRST_PAINT_SECONDS, VISITS = 0.3, 8
+# What a line of text takes where that budget holds.
+LINE_SECONDS = 0.055
 NEWS_SECONDS = 1.0
 STALE_SECONDS = 3.0
 # Twenty minutes of a tick a second.
@@ -86,17 +89,22 @@ def test_a_page_travels_in_120_kib(browser: Browser, demo: RunningDaemon, name: 
 
 @pytest.mark.parametrize("name", PATHS)
 def test_the_first_paint_comes_at_once(browser: Browser, demo: RunningDaemon, name: str) -> None:
-    """With an empty cache, the best of a few visits."""
-    best = inf
+    """With an empty cache, the best of a few visits; a line of text beside it shows how slow this machine is."""
+    best = line = inf
     for _ in range(VISITS):
-        with fresh(browser) as (page, _):
-            page.goto(demo.url + PATHS[name])
-            page.wait_for_function(f"() => {PAINTED}")
-            best = min(best, page.evaluate(PAINTED) / 1000)
-        if best <= FIRST_PAINT_SECONDS:
+        line = min(line, first_paint_seconds(browser, "data:text/html,<p>a line</p>"))
+        best = min(best, first_paint_seconds(browser, demo.url + PATHS[name]))
+        if best <= FIRST_PAINT_SECONDS * slowness(line, LINE_SECONDS):
             break
 
-    assert best <= FIRST_PAINT_SECONDS
+    assert best <= FIRST_PAINT_SECONDS * slowness(line, LINE_SECONDS)
+
+
+def first_paint_seconds(browser: Browser, address: str) -> float:
+    with fresh(browser) as (page, _):
+        page.goto(address)
+        page.wait_for_function(f"() => {PAINTED}")
+        return float(page.evaluate(PAINTED)) / 1000
 
 
 def test_news_reach_the_page_within_a_second_of_their_tick(browser: Browser, tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from pathlib import Path
 
 import pytest
 
 from daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
+from yardstick import COLD_SECONDS, seconds_of_work, slowness
 
 # Whatever is used here is more than that: judged by it, System RAM is full, and ticks come ten times a second.
 CONFIG = '[pressure.targets.ram]\nlimit = "64MiB"\n'
@@ -22,11 +24,15 @@ def cpu_seconds(pid: int) -> float:
 
 
 def cost_of(daemon: RunningDaemon) -> tuple[float, float]:
-    """Ticks a second, and the part of a processor that they take."""
+    """Ticks a second, and the part of a processor of the usual speed that they take."""
     ticks, cpu, at = daemon.snapshot()["seq"], cpu_seconds(daemon.pid), time.monotonic()
-    time.sleep(WINDOW_SECONDS)
+    beside = []
+    while time.monotonic() < at + WINDOW_SECONDS:
+        time.sleep(0.1)
+        beside.append(seconds_of_work())
     cpu, seconds = cpu_seconds(daemon.pid) - cpu, time.monotonic() - at
-    return (daemon.snapshot()["seq"] - ticks) / seconds, cpu / seconds
+    slow = slowness(statistics.median(beside), COLD_SECONDS)
+    return (daemon.snapshot()["seq"] - ticks) / seconds, cpu / seconds / slow
 
 
 @pytest.mark.alone

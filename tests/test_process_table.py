@@ -20,6 +20,7 @@ from memwatch.collectors.processes import Collector
 from memwatch.own import descriptors_for_processes
 from process_folders import add_process, folder_of, stat_line, statm_line
 from sleepers import sleepers
+from yardstick import best_ratio
 
 KERNEL = 0x208040
 
@@ -39,21 +40,19 @@ def pages(table: ProcessTable) -> dict[int, int]:
     return {entry.pid: entry.pages for entry in table}
 
 
+@pytest.mark.alone
 def test_a_repeated_look_is_cheap() -> None:
-    """At 600 real processes a repeated look costs at most half of opening, reading and closing every stat.
-
-    The best of seven rounds each: others on the machine make a round dearer, never cheaper.
-    """
+    """At 600 real processes a repeated look costs at most half of opening, reading and closing every stat."""
     with sleepers(600), table_of(Path("/proc"), lambda: 2000) as table:
         table.look()
-        looks = [cpu_of(table.look) for _ in range(7)]
         folder = os.open("/proc", os.O_RDONLY)
-        plain = [cpu_of(lambda: every_stat(folder)) for _ in range(7)]
+        part = best_ratio(table.look, lambda: every_stat(folder))
         os.close(folder)
 
-    assert min(looks) < 0.5 * min(plain), (looks, plain)
+    assert part < 0.5
 
 
+@pytest.mark.alone
 def test_a_repeated_scan_is_cheap() -> None:
     """All of a repeated scan, owners included, costs at most a fifth of what psutil takes for memory and names.
 
@@ -64,23 +63,16 @@ def test_a_repeated_scan_is_cheap() -> None:
         collector = Collector(Roots(), top=20, page_size=os.sysconf("SC_PAGE_SIZE"))
         collector.collect()
         collector.collect()
-        scans = [cpu_of(collector.collect) for _ in range(7)]
-        witness = [cpu_of(lambda: list(psutil.process_iter(wanted))) for _ in range(3)]
+        part = best_ratio(collector.collect, lambda: list(psutil.process_iter(wanted)))
         collector.close()
 
-    assert min(scans) < 15 / 68 * min(witness), (scans, witness)
+    assert part < 15 / 68
 
 
 def every_stat(folder: int) -> None:
     for name in os.listdir(folder):
         if name.isdecimal():
             read_in(folder, name + "/stat", 1200)
-
-
-def cpu_of(work: Callable[[], object]) -> float:
-    started = time.thread_time()
-    work()
-    return time.thread_time() - started
 
 
 def test_what_a_process_takes_is_seen_at_the_next_look() -> None:

@@ -141,7 +141,7 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
         if daemon.broker.streams and not loop.is_closed():
             loop.call_soon_threadsafe(daemon.broker.wake)
         if not front.is_wanted and is_tight(snapshot) and not loop.is_closed():
-            asyncio.run_coroutine_threadsafe(front.prepared(), loop)
+            front.prepare_soon(loop)
         daemon.service.alive(wiring.status_of(snapshot))
 
     daemon.monitor.listeners.append(tell)

@@ -1,4 +1,4 @@
-"""The application: the API and the pages, in one list. Whoever imports this imports FastAPI, 14 MiB."""
+"""The application: the API and the pages, in one list. Whoever imports this imports FastAPI, 26 MiB."""
 
 from __future__ import annotations
 
