@@ -66,6 +66,8 @@ def test_questions_do_not_wait_for_the_web_stack() -> None:
         (["--config"], "--config"),
         (["--json"], "use --once --json"),
         (["--once", "--check-config"], "use one of them"),
+        (["--once", "--record", "box.memwatch"], "--once makes none; use one of them"),
+        (["--test-alert", "--record", "box.memwatch"], "--test-alert makes none; use one of them"),
         (["--interval", "0"], '--interval is "0", which is not a duration from 100ms to 1m'),
         (["--interval", ""], '--interval is ""'),
         (["--listen", ":6360"], '--listen is ":6360", which is not HOST:PORT'),

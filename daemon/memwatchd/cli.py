@@ -211,6 +211,8 @@ def answer(once: bool, as_json: bool, test_alert: bool, check_config: bool, **fl
     ]
     if len(chosen) > 1:
         raise click.UsageError(f"{' and '.join(chosen)} cannot be used together; use one of them")
+    if flags.get("record") and (once or test_alert):
+        raise click.UsageError(f"--record writes one tick after the other, {chosen[0]} makes none; use one of them")
     if flags.get("demo") and flags.get("replay"):
         raise click.UsageError("--demo and --replay both stand in for this machine; use one of them")
     if flags.get("demo") == "list":
