@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from fakes import GIB, ram
 from memwatch.collector import Findings
-from memwatch.composition import composed
+from memwatch.composition import Composer
 from memwatch.model import Absent, Bytes, Device, Pool, Process, Share
 from memwatch.nvml.reading import GpuMemory, GpuProcess, GpuReading, NvmlReading
 from memwatch.snapshot import Machine, Node
@@ -50,7 +50,7 @@ def accounts(
     pids: tuple[int, ...] = (),
     rejected: frozenset[str] = frozenset(),
 ) -> Accounts:
-    found = composed(
+    found = Composer().composed(
         [
             Findings(
                 pools=(host or ram(16 * GIB),),

@@ -9,7 +9,7 @@ import pytest
 from accounts import NO, SPARK, accounts, gb10, gpu, memory
 from fakes import GIB, ram
 from memwatch.collector import Findings
-from memwatch.composition import composed
+from memwatch.composition import Composer
 from memwatch.model import Absent, Architecture, Content, PoolKind, ShareKind
 from memwatch.nvml.reading import GpuInstance, GpuMemory, GpuProcess, MissingGpu, NvmlReading
 from memwatch.snapshot import Machine, Node
@@ -298,7 +298,7 @@ def test_a_gpu_that_vanished_keeps_its_number_and_the_others_theirs() -> None:
     gone = MissingGpu("GPU-1b", "0000:1b:00.0", "H100")
     reading = NvmlReading("580.126.09", "13.0", (cards[1],), missing=(gone,))
 
-    found = composed([Findings(pools=(ram(GIB),), machine=Machine("test"), nvml=reading)])
+    found = Composer().composed([Findings(pools=(ram(GIB),), machine=Machine("test"), nvml=reading)])
 
     assert [(device.id, device.uuid, device.state) for device in found.devices] == [
         ("gpu0", "GPU-1b", "missing"),

@@ -11,7 +11,7 @@ from memwatch.accounting import amd
 from memwatch.amd.reading import AmdCard, AmdGpu, AmdReading, AmdSensors, KfdNode, Region
 from memwatch.amd.rocm import takes_gtt
 from memwatch.collector import Findings
-from memwatch.composition import composed
+from memwatch.composition import Composer
 from memwatch.drm.reading import DrmClient, DrmReading
 from memwatch.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality
 from memwatch.pressure.evidence import targets_of
@@ -46,7 +46,7 @@ def client(pid: int, vram: int = 0, gtt: int = 0, pdev: str | None = PCI, node: 
 
 
 def only(found: Findings) -> tuple[Findings, Device]:
-    whole = composed([found])
+    whole = Composer().composed([found])
     (device,) = whole.devices
     return whole, device
 
@@ -220,7 +220,7 @@ def test_a_card_and_an_apu_in_one_machine() -> None:
     """Each is what it is, the machine is both, and labels tell them apart."""
     apu = replace(APU, pci="0000:c5:00.0", cards=("card2",))
 
-    whole = composed([findings_of(gpu_of(CARD), gpu_of(apu, gtt_used=GIB), drm=clients())])
+    whole = Composer().composed([findings_of(gpu_of(CARD), gpu_of(apu, gtt_used=GIB), drm=clients())])
 
     assert [pool.label for pool in whole.pools] == ["System RAM", "VRAM 0", "GPU carve-out 1"]
     assert [share.label for share in whole.shares] == ["GTT 0", "GTT 1"]
@@ -248,7 +248,7 @@ def test_numbers_go_on_after_other_makers() -> None:
 def test_a_small_carve_out_is_not_judged(carve_out: int, gtt: Bytes, targets: set[str]) -> None:
     """Where the GPU has more from elsewhere; a carve-out that is most of what it can have is judged."""
     card = replace(APU, vram_bytes=carve_out, gtt_bytes=gtt, has_uma=True)
-    whole = composed([findings_of(gpu_of(card, 400 * MIB))])
+    whole = Composer().composed([findings_of(gpu_of(card, 400 * MIB))])
 
     found = targets_of(whole.pools, whole.shares, whole.devices, PressureRules())
 

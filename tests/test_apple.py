@@ -17,7 +17,7 @@ from memwatch.apple.reading import Accelerator, AppleReading, Metal
 from memwatch.apple.text import parse_sysctl, parse_vm_stat, pressure_of, wired_limit_of
 from memwatch.collector import Findings, Unavailable, Unreadable
 from memwatch.collectors.apple import Collector
-from memwatch.composition import composed
+from memwatch.composition import Composer
 from memwatch.model import Absent, Architecture, Device, Share
 
 MIB = 1 << 20
@@ -196,7 +196,7 @@ def gpu(in_use: int) -> Accelerator:
 
 def accounted(found: AppleReading, stale: bool = False) -> tuple[Device, Share | None]:
     silent = frozenset({"apple"} if stale else ())
-    whole = composed([Findings(pools=(ram(9 * GIB, 16 * GIB),)), Findings(apple=found, stale=silent)])
+    whole = Composer().composed([Findings(pools=(ram(9 * GIB, 16 * GIB),)), Findings(apple=found, stale=silent)])
     assert [pool.id for pool in whole.pools] == ["ram"]
     (device,) = whole.devices
     return device, next(iter(whole.shares), None)

@@ -8,7 +8,7 @@ import pytest
 
 from fakes import GIB, ram
 from memwatch.collector import Findings
-from memwatch.composition import composed
+from memwatch.composition import Composer
 from memwatch.drm.reading import Basis, DrmCard, DrmClient, DrmReading, DrmRegion
 from memwatch.model import Absent, Architecture, Bytes, Content, Device, Pool, Process, Quality, Share
 from memwatch.snapshot import Machine
@@ -41,7 +41,7 @@ def composed_with(
     reading: DrmReading, *, machine: Machine | None = None, stale: bool = False, host: Pool | None = None
 ) -> Findings:
     unexplained = replace(ram(40 * GIB), unattributed_bytes=20 * GIB)
-    return composed(
+    return Composer().composed(
         [
             Findings(
                 pools=(host or unexplained,),

@@ -21,7 +21,7 @@ OF_SWAGGER = "nested-interactive: ['.opblock-summary-control']"
 
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
-pytestmark = pytest.mark.xdist_group("browser")
+pytestmark = pytest.mark.xdist_group("accessible")
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from fakes import GIB, ram
 from memwatch.accounting.tegra import tegrastats_of
 from memwatch.collector import Findings
-from memwatch.composition import composed
+from memwatch.composition import Composer
 from memwatch.model import Absent, Architecture, Bytes, Content, Process
 from memwatch.nvml.reading import GpuInstance, GpuMemory, GpuProcess, GpuReading, MissingGpu, NvmlReading
 from memwatch.snapshot import Machine, Tegrastats
@@ -68,7 +68,7 @@ def machine(
         pool = replace(pool, set_aside_bytes=set_aside, set_aside_free_bytes=set_aside // 2)
     processes = tuple(Process(pid, 1.0, "python", GIB, GIB, "rss") for pid in pids)
     board = Findings(pools=(pool,), machine=host or Machine("board"), processes=processes)
-    return composed([board, Findings(tegra=tegra, stale=frozenset(stale), **readings)])
+    return Composer().composed([board, Findings(tegra=tegra, stale=frozenset(stale), **readings)])
 
 
 def test_the_cuda_pool_is_what_anybody_may_read() -> None:

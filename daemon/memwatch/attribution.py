@@ -17,6 +17,8 @@ def with_zram(pool: Pool, zram: Zram | None) -> Pool:
     if zram is None or pool.kind is not PoolKind.SYSTEM_RAM or isinstance(unattributed, Absent):
         return pool
     held = min(zram.memory_bytes, unattributed)
+    if not held:
+        return pool
     moved = {"kernel": held, "unattributed": -held}
     contents = tuple(Content(part.kind, part.size_bytes + moved.get(part.kind, 0)) for part in pool.contents)
-    return replace(pool, unattributed_bytes=unattributed - held, contents=contents) if held else pool
+    return replace(pool, unattributed_bytes=unattributed - held, contents=contents)

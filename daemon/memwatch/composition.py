@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any
@@ -23,6 +23,9 @@ EMPTY = tuple(getattr(Findings(), name) for name in NAMES)
 LISTS = tuple(name for name, empty in zip(NAMES, EMPTY, strict=True) if empty == ())
 figures_of = attrgetter(*NAMES)
 
+# What one collector found, by the names of the fields.
+Said = list[tuple[str, Any]]
+
 # Each maker's PCI vendor id, and who accounts for its GPUs: given all findings and the first free number.
 # NVIDIA's are `tegra`'s, which leaves what is no Tegra to `nvidia`.
 MAKERS: tuple[tuple[str, Callable[[Findings, int], list[Holding]]], ...] = (
@@ -33,21 +36,45 @@ MAKERS: tuple[tuple[str, Callable[[Findings, int], list[Holding]]], ...] = (
 )
 
 
-def composed(findings: Sequence[Findings]) -> Findings:
-    """The findings of all collectors, added up and then put into relation."""
-    whole = with_both_scopes(merged(findings))
+class Composer:
+    """Adds findings up, time after time. What a collector says again is not looked through again."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Findings, Said]] = {}
+
+    def composed(self, findings: Sequence[Findings]) -> Findings:
+        """The findings of all collectors, added up and then put into relation."""
+        return composed([self._said(number, found) for number, found in enumerate(findings)])
+
+    def _said(self, number: int, found: Findings) -> Said:
+        known = self._known.get(number)
+        if known is None or known[0] is not found:
+            known = self._known[number] = found, said_by(found)
+        return known[1]
+
+
+def said_by(found: Findings) -> Said:
+    """What a collector found, without what it has nothing to do with."""
+    return [
+        (name, value)
+        for name, value, empty in zip(NAMES, figures_of(found), EMPTY, strict=True)
+        if value is not empty
+    ]
+
+
+def composed(everybody: Iterable[Said]) -> Findings:
+    whole = with_both_scopes(merged(everybody))
     whole = with_holdings(whole, holdings_of(whole))
     devices = with_logged(whole.devices, whole.kernel_log) if whole.kernel_log else whole.devices
     return replace(whole, devices=devices, shares=without_lost(whole.shares, {pool.id for pool in whole.pools}))
 
 
-def merged(findings: Sequence[Findings]) -> Findings:
+def merged(everybody: Iterable[Said]) -> Findings:
     """Everything that was found, side by side: lists one behind the other, of single things the first."""
     said: dict[str, list[Any]] = {}
-    for found in findings:
-        for name, value, empty in zip(NAMES, figures_of(found), EMPTY, strict=True):
-            if value is not empty:
-                said.setdefault(name, []).append(value)
+    for one in everybody:
+        for name, value in one:
+            said.setdefault(name, []).append(value)
     whole: dict[str, Any] = {name: values[0] for name, values in said.items() if name not in LISTS}
     whole |= {name: tuple(one for part in said[name] for one in part) for name in LISTS if name in said}
     whole["pools"] = tuple(with_zram(pool, whole.get("zram")) for pool in whole.get("pools", ()))

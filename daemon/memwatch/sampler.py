@@ -12,7 +12,7 @@ from typing import Protocol
 
 from memwatch.clock import Clock
 from memwatch.collector import Collector, Enlisted, Findings, Unavailable, Unreadable
-from memwatch.composition import composed
+from memwatch.composition import Composer
 from memwatch.model import Absent
 from memwatch.snapshot import CollectorState, CollectorStatus
 
@@ -198,6 +198,7 @@ class Sampler:
 
     def __init__(self, enlisted: Sequence[Enlisted], clock: Clock) -> None:
         self.sources = [Source(entry, clock) for entry in enlisted]
+        self._composer = Composer()
         self._quick = [source for source in self.sources if not source.enlisted.may_block]
         self._stop = threading.Event()
         self._hurried = False
@@ -225,7 +226,7 @@ class Sampler:
             found = source.slot.findings
             findings.append(found.aged() if overdue else found)
             statuses.append(source.status(overdue))
-        return composed(findings), tuple(statuses)
+        return self._composer.composed(findings), tuple(statuses)
 
     def hurry(self, hurried: bool) -> None:
         """Near the edge: ask sooner those that can be, from now on, not after the pause that they are in."""
