@@ -8,7 +8,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,10 +70,42 @@ def bench_reading(times: int) -> None:
         ),
         "a tick as it comes each second (vmstat and buddyinfo every 5 s)": cpu_of(monitor.tick, times),
     }
+    bare_second, second = a_second(parsers, times // 5)
     print("| hot caches, one thread | µs of CPU | ratio |\n|---|---:|---:|")
     for name, cost in rows.items():
         print(f"| {name} | {cost:.1f} | {cost / bare:.1f} |")
+    print(f"| bare pread as often as each is read: buddyinfo every fifth second | {bare_second:.1f} | 1.0 |")
+    print(f"| the same, parsed where it is not what it was | {second:.1f} | {second / bare_second:.1f} |")
     print()
+
+
+def a_second(parsers: Mapping[str, Callable[[bytes], object]], times: int) -> tuple[float, float]:
+    """What the bare files of an average second cost, and the same parsed."""
+    files = {name: KeptFile(Path(name)) for name in parsers if Path(name).exists()}
+    descriptors = {name: os.open(name, os.O_RDONLY) for name in files}
+    last: dict[str, bytes] = {}
+
+    def bare() -> None:
+        for second in range(5):
+            for name, one in descriptors.items():
+                if second == 0 or name != "/proc/buddyinfo":
+                    os.pread(one, 8192, 0)
+
+    def parsed() -> None:
+        for second in range(5):
+            for name, file in files.items():
+                if second == 0 or name != "/proc/buddyinfo":
+                    data = file.read()
+                    if data != last.get(name):
+                        parsers[name](data)
+                        last[name] = data
+
+    found = cpu_of(bare, times) / 5, cpu_of(parsed, times) / 5
+    for file in files.values():
+        file.close()
+    for one in descriptors.values():
+        os.close(one)
+    return found
 
 
 def bench_processes(count: int) -> None:

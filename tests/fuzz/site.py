@@ -76,7 +76,5 @@ async def started(daemon: Daemon) -> tuple[ASGIApp, Server]:
 
 def settings() -> Settings:
     with as_file(b"[processes]\ntop = 50\n", ".toml") as path:
-        return load(
-            {"config": str(path), "procfs": MACHINE / "proc", "sysfs": MACHINE / "sys", "rootfs": MACHINE / "root"},
-            {},
-        )
+        roots = {"procfs": MACHINE / "proc", "sysfs": MACHINE / "sys", "rootfs": MACHINE / "root"}
+        return load({"config": str(path), **{flag: str(folder) for flag, folder in roots.items()}}, {})
