@@ -75,7 +75,7 @@ def bench_reading(times: int) -> None:
     for name, cost in rows.items():
         print(f"| {name} | {cost:.1f} | {cost / bare:.1f} |")
     print(f"| bare pread as often as each is read: buddyinfo every fifth second | {bare_second:.1f} | 1.0 |")
-    print(f"| the same, parsed where it is not what it was | {second:.1f} | {second / bare_second:.1f} |")
+    print(f"| the same, parsed; pressure only where it is not what it was | {second:.1f} | {second / bare_second:.1f} |")
     print()
 
 
@@ -96,7 +96,7 @@ def a_second(parsers: Mapping[str, Callable[[bytes], object]], times: int) -> tu
             for name, file in files.items():
                 if second == 0 or name != "/proc/buddyinfo":
                     data = file.read()
-                    if data != last.get(name):
+                    if name != "/proc/pressure/memory" or data != last.get(name):
                         parsers[name](data)
                         last[name] = data
 
