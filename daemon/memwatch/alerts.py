@@ -117,7 +117,9 @@ def watched(watch: Watch, condition: Condition, now: float, unix: float, rules: 
     reasons = condition.reasons if condition.true else watch.reasons
     before = watch.before if bad or condition.level is None else condition.level
     if bad == watch.firing:
-        return replace(watch, since=None, before=before, reasons=reasons if bad else ())
+        reasons = reasons if bad else ()
+        calm = watch.since is None and (watch.before, watch.reasons) == (before, reasons)
+        return watch if calm else replace(watch, since=None, before=before, reasons=reasons)
     since = now if watch.since is None else watch.since
     if not (is_over if watch.firing else is_due)(watch, condition, now - since, now, rules):
         return replace(watch, since=since, reasons=reasons)

@@ -66,7 +66,10 @@ def composed(everybody: Iterable[Said]) -> Findings:
     whole = with_both_scopes(merged(everybody))
     whole = with_holdings(whole, holdings_of(whole))
     devices = with_logged(whole.devices, whole.kernel_log) if whole.kernel_log else whole.devices
-    return replace(whole, devices=devices, shares=without_lost(whole.shares, {pool.id for pool in whole.pools}))
+    shares = without_lost(whole.shares, {pool.id for pool in whole.pools})
+    if (devices, shares) == (whole.devices, whole.shares):
+        return whole
+    return replace(whole, devices=devices, shares=shares)
 
 
 def merged(everybody: Iterable[Said]) -> Findings:

@@ -81,9 +81,9 @@ class Source:
         else:
             self._publish(findings, started)
 
-    def status(self, overdue: bool) -> CollectorStatus:
+    def status(self, overdue: bool, now: float) -> CollectorStatus:
         slot = self.slot
-        age = Absent.NOT_AVAILABLE if slot.succeeded_at is None else self._clock.monotonic() - slot.succeeded_at
+        age = Absent.NOT_AVAILABLE if slot.succeeded_at is None else max(0.0, now - slot.succeeded_at)
         return CollectorStatus(
             name=self.enlisted.name,
             state="stalled" if overdue else slot.state,
@@ -94,13 +94,13 @@ class Source:
             errors=dict(self.errors),
         )
 
-    def overdue(self) -> bool:
+    def overdue(self, now: float) -> bool:
         """Whether an answer is missing for longer than this source may take; a new silence is counted once."""
         slot = self.slot
         if slot.state != "ok" or slot.succeeded_at is None:
             return False
-        limit = max(3 * self.period_seconds, OVERDUE_LEAST_SECONDS)
-        overdue = self._clock.monotonic() - slot.succeeded_at > limit
+        age = now - slot.succeeded_at
+        overdue = age > OVERDUE_LEAST_SECONDS and age > 3 * self.period_seconds
         if overdue and not self._was_overdue:
             self.errors["deadline"] += 1
         self._was_overdue = overdue
@@ -199,6 +199,7 @@ class Sampler:
     def __init__(self, enlisted: Sequence[Enlisted], clock: Clock) -> None:
         self.sources = [Source(entry, clock) for entry in enlisted]
         self._composer = Composer()
+        self._clock = clock
         self._quick = [source for source in self.sources if not source.enlisted.may_block]
         self._stop = threading.Event()
         self._hurried = False
@@ -221,11 +222,12 @@ class Sampler:
         for source in self._quick:
             source.run_if_due()
         findings, statuses = [], []
+        now = self._clock.monotonic()
         for source in self.sources:
-            overdue = source.overdue()
+            overdue = source.overdue(now)
             found = source.slot.findings
             findings.append(found.aged() if overdue else found)
-            statuses.append(source.status(overdue))
+            statuses.append(source.status(overdue, now))
         return self._composer.composed(findings), tuple(statuses)
 
     def hurry(self, hurried: bool) -> None:

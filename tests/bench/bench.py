@@ -75,8 +75,8 @@ def bench_reading(times: int) -> None:
     for name, cost in rows.items():
         print(f"| {name} | {cost:.1f} | {cost / bare:.1f} |")
     print(f"| bare pread as often as each is read: buddyinfo every fifth second | {bare_second:.1f} | 1.0 |")
-    print(f"| the same, parsed; pressure only where it is not what it was | {second:.1f} | {second / bare_second:.1f} |")
-    print()
+    words = "the same, parsed; pressure only where it is not what it was"
+    print(f"| {words} | {second:.1f} | {second / bare_second:.1f} |\n")
 
 
 def a_second(parsers: Mapping[str, Callable[[bytes], object]], times: int) -> tuple[float, float]:
