@@ -97,7 +97,7 @@ def setting_text(value: object) -> str:
     if isinstance(value, timedelta):
         return f'"{duration_text(value)}"'
     if isinstance(value, Size):
-        return f'"{value}"'
+        return f'"{value.text}"'
     if isinstance(value, tuple):
         return f"[{', '.join(setting_text(item) for item in value)}]"
     return f"{value:g}" if isinstance(value, int | float) else json.dumps(str(value), ensure_ascii=False)

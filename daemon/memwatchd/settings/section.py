@@ -52,7 +52,7 @@ class Bounds:
 def bound_text(bound: float | timedelta) -> str:
     if isinstance(bound, timedelta):
         return duration_text(bound)
-    return str(bound) if isinstance(bound, Size) else f"{bound:g}"
+    return bound.text if isinstance(bound, Size) else f"{bound:g}"
 
 
 @dataclass(frozen=True, slots=True)

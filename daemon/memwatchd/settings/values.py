@@ -93,9 +93,10 @@ def duration_text(duration: timedelta) -> str:
 
 
 class Size(int):
-    """A number of bytes."""
+    """A number of bytes, and how people write it."""
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
         """In the largest binary unit that leaves it a whole number."""
         for power, letter in ((4, "T"), (3, "G"), (2, "M"), (1, "K")):
             if self and self % 1024**power == 0:
