@@ -43,9 +43,9 @@ class Exchange:
 
 
 def exchange(port: int, sent: bytes) -> Exchange:
-    """Send bytes, read until the daemon closes; it has two seconds."""
+    """Send bytes, read until the daemon closes; it has ten seconds, for it may have to make its API first."""
     began = time.monotonic()
-    with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         connection.sendall(sent)
         received = b""
         while part := connection.recv(1 << 20):
