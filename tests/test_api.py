@@ -100,6 +100,7 @@ def test_history_remembers_what_was_served(daemon: RunningDaemon) -> None:
         ("history?to=1e400", "to is '1e400'"),
         ("history?from=yesterday", "from is 'yesterday'"),
         ("history?format=xml", "format is 'xml': input should be 'json' or 'csv'"),
+        ("history?series=", "series names nothing: leave it out for the used bytes of every pool."),
         ("history?series=nonsense", "series is 'nonsense': no such series. There are:"),
         (
             "history?range=30d",

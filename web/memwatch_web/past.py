@@ -102,6 +102,8 @@ def span(monitor: Monitor, from_: str | None, to: str | None, seconds: float) ->
 def names_of(given: list[str] | None, known: list[str]) -> list[str]:
     """The series asked for, or the used bytes of every pool when none is named."""
     names = [name for one in given or [] for name in one.split(",") if name]
+    if given and not names:
+        raise Problem(422, "series names nothing: leave it out for the used bytes of every pool.")
     if not names:
         return [name for name in known if name.startswith("pool.") and name.endswith(".used_bytes")]
     for name in names:
