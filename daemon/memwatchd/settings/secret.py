@@ -23,8 +23,8 @@ class Surroundings:
     `public_file` is the configuration file's name if every user of the machine may read it.
     """
 
-    environ: Mapping[str, str] = field(default_factory=dict)
-    public_file: str | None = None
+    environ: Mapping[str, str]
+    public_file: str | None
     warnings: list[str] = field(default_factory=list)
 
 
