@@ -165,6 +165,26 @@ def test_run_tells_peaks_and_stages_and_passes_the_exit_code(daemon: RunningDaem
     assert "[loaded] Free: " in report
 
 
+SLOW = (
+    "import os, signal, sys, time, memwatch; memwatch.log_memory_usage('loaded'); x = b'x' * (100 << 20);"
+    "time.sleep(0.6); del x; time.sleep(2); os.kill(int(sys.argv[1]), signal.SIGCONT); time.sleep(0.5)"
+)
+
+
+def test_run_goes_on_looking_while_the_daemon_keeps_it_waiting(daemon: RunningDaemon) -> None:
+    """A daemon that says nothing for 2.6 s: what was held meanwhile is seen, and then its answers count."""
+    daemon.process.send_signal(signal.SIGSTOP)
+    try:
+        command = ["--json", "run", "--", sys.executable, "-c", SLOW, str(daemon.pid)]
+        done = memwatch("--url", daemon.url, *command, MEMWATCH_URL=daemon.url)
+    finally:
+        daemon.process.send_signal(signal.SIGCONT)
+
+    found = json.loads(done.stderr.splitlines()[-1])
+    assert found["peak_rss_bytes"] > 100 * MIB
+    assert [one["text"].split("]")[0] for one in found["stages"]] == ["[loaded"]
+
+
 def test_run_as_json_counts_children() -> None:
     """Without a daemon as well; what was not seen is null, and a signal is 128 and its number."""
     url = f"http://127.0.0.1:{free_port()}"

@@ -57,8 +57,6 @@ class Peaks:
     used_bytes: dict[str, int] = field(default_factory=dict)
     device_bytes: dict[str, int] = field(default_factory=dict)
     pids: set[int] = field(default_factory=set)
-    asks_daemon: bool = True
-    asked_at: float = float("-inf")
     began_unix: float = field(default_factory=time.time)
 
     def see_tree(self, tree: Mapping[int, int]) -> None:

@@ -19,6 +19,7 @@ from memwatch_web import wording
 from memwatchd.client.address import Address
 from memwatchd.client.connection import ask
 from memwatchd.client.failure import Failure
+from memwatchd.client.onlooker import Onlooker
 from memwatchd.client.past import to_duration
 from memwatchd.client.process_tree import Peaks, tree_of
 from memwatchd.client.question import EXIT_OK, Question, common, question_of, understood
@@ -26,7 +27,8 @@ from memwatchd.client.tables import columns
 
 Json = dict[str, Any]
 LOOK_SECONDS = 0.1
-ASK_SECONDS = 1.0
+# At the end, when somebody waits; a daemon that has not answered by then is still making its API, or is stuck.
+STAGES_SECONDS = 10.0
 # As shells say it: ended by a signal.
 EXIT_SIGNAL = 128
 FORWARDED = (signal.SIGTERM, signal.SIGHUP)
@@ -49,19 +51,20 @@ def run(output: Path | None, command: tuple[str, ...], url: Address | None, as_j
     question = question_of(url, as_json)
     peaks = Peaks()
     began = time.monotonic()
-    code = _run(command, question, peaks)
+    onlooker = Onlooker(question.address)
+    code = _run(command, onlooker, peaks)
     found = {
         "command": list(command),
         "exit_code": code,
         "seconds": round(time.monotonic() - began, 3),
         **peaks.json(),
-        "stages": _stages(question, peaks),
+        "stages": _stages(onlooker, peaks),
     }
     _tell(found, question, output)
     return code
 
 
-def _run(command: Sequence[str], question: Question, peaks: Peaks) -> int:
+def _run(command: Sequence[str], onlooker: Onlooker, peaks: Peaks) -> int:
     """The exit code of the program, as a shell would have it."""
     try:
         process = subprocess.Popen(command)  # noqa: S603  the program that the user names
@@ -71,11 +74,12 @@ def _run(command: Sequence[str], question: Question, peaks: Peaks) -> int:
         raise Failure(f"{command[0]} cannot be run ({(error.strerror or str(error)).lower()})") from None
     before = {one: signal.signal(one, lambda number, _frame: process.send_signal(number)) for one in FORWARDED}
     before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to both
+    onlooker.start()
     try:
         while process.poll() is None:
             peaks.see_tree(tree_of(process.pid))
             peaks.see_ram(host.ram())
-            _ask_daemon(question, peaks)
+            _see_answers(onlooker, peaks)
             try:
                 process.wait(LOOK_SECONDS)
             except subprocess.TimeoutExpired:
@@ -86,24 +90,22 @@ def _run(command: Sequence[str], question: Question, peaks: Peaks) -> int:
     return process.returncode if process.returncode >= 0 else EXIT_SIGNAL - process.returncode
 
 
-def _ask_daemon(question: Question, peaks: Peaks) -> None:
-    """At most once a second, and never again after it did not answer."""
-    if peaks.asks_daemon and time.monotonic() - peaks.asked_at >= ASK_SECONDS:
-        peaks.asked_at = time.monotonic()
-        try:
-            snapshot = ask(question.address, "/api/v1/snapshot", seconds=2.0).json
-            with understood(question.address):
-                peaks.see_snapshot(snapshot)
-        except Failure:
-            peaks.asks_daemon = False
-
-
-def _stages(question: Question, peaks: Peaks) -> list[Json]:
-    """The marks that processes of the tree have set since it began."""
-    if not peaks.asks_daemon:
-        return []
+def _see_answers(onlooker: Onlooker, peaks: Peaks) -> None:
     try:
-        events = ask(question.address, "/api/v1/events?limit=1000", seconds=2.0).json
+        for snapshot in onlooker.snapshots():
+            with understood(onlooker.address):
+                peaks.see_snapshot(snapshot)
+    except Failure:
+        onlooker.end()
+
+
+def _stages(onlooker: Onlooker, peaks: Peaks) -> list[Json]:
+    """The marks that processes of the tree have set since it began."""
+    if not onlooker.is_answered:
+        return []
+    onlooker.end()
+    try:
+        events = ask(onlooker.address, "/api/v1/events?limit=1000", seconds=STAGES_SECONDS).json
     except Failure:
         return []
     ends = tuple(f"(process {pid})" for pid in peaks.pids)
