@@ -29,6 +29,7 @@ def test_the_examples_run_with_a_daemon_as_well(tmp_path: Path) -> None:
     """All of them in one program; its marks are among the events."""
     code = "\n".join([f"import os; os.chdir({str(tmp_path)!r})", *EXAMPLES])
     with running_daemon(tmp_path) as running:
+        running.get("/api/v1/events")  # its API is made
         done = run_program(code, running.url)
         texts = [event["text"] for event in running.get("/api/v1/events").json if event["kind"] == "mark"]
 

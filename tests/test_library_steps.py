@@ -307,6 +307,7 @@ def test_pressure_reaches_the_program_from_the_daemon(tmp_path: Path) -> None:
     (tmp_path / "proc/meminfo").write_text(meminfo(70))
     told: list[PressureChange] = []
     with running_daemon(tmp_path, f"--procfs={tmp_path / 'proc'}", f"--sysfs={tmp_path}") as running:
+        running.get("/api/v1/events")  # its API is made
         watch = PressureWatch(told.append, "high", Daemon(running.url), Host(tmp_path / "elsewhere"))
         time.sleep(1.5)
         (tmp_path / "proc/meminfo").write_text(meminfo(3))
