@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fakes import GIB, ram
 from memwatch.collector import Findings
@@ -23,15 +24,14 @@ def memory(total: int, reserved: Bytes, used: int, free: int) -> GpuMemory:
 
 def gpu(name: str, **fields: object) -> GpuReading:
     base = GpuReading(0, "GPU-1", "0000:01:00.0", name, bar1_bytes=256 * MIB, processes=())
-    return replace(base, **fields)  # type: ignore[arg-type]
+    return replace(base, **fields)
 
 
 def gb10(*processes: GpuProcess, **fields: object) -> GpuReading:
     return gpu("NVIDIA GB10", memory=NO, bar1_bytes=NO, addressing_mode="ats", processes=processes, **fields)
 
 
-@dataclass(frozen=True)
-class Accounts:
+class Accounts(Struct, frozen=True):
     """What is looked at here of a machine."""
 
     pools: tuple[Pool, ...]

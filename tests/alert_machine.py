@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from machine_folders import FOLDER
 from webhook_sample import SECRET
@@ -30,8 +31,7 @@ secret = "{secret}"
 FULL_KIB, ROOMY_KIB = 1_000_000, 40_000_000
 
 
-@dataclass(frozen=True)
-class AlertMachine:
+class AlertMachine(Struct, frozen=True):
     """A folder with the machine's /proc, /sys and /."""
 
     folder: Path

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from memwatch.collector import Roots
 
@@ -13,8 +14,7 @@ MIB, GIB = 1 << 20, 1 << 30
 PCI = "0000:03:00.0"
 
 
-@dataclass(frozen=True)
-class AmdMachine:
+class AmdMachine(Struct, frozen=True):
     """`folder` holds proc, sys and root. Every method adds something; files may be written over later."""
 
     folder: Path

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ssl
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 
-@dataclass(frozen=True)
-class Certificate:
+
+class Certificate(Struct, frozen=True):
     """A certificate and its key, as PEM files."""
 
     cert: Path

@@ -14,8 +14,9 @@ import signal
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from fakes import GIB, FakeCollector, ram
 from memwatch.clock import SystemClock
@@ -32,8 +33,7 @@ TICK_SECONDS = 0.002
 BOOT = "5b4e1c1e-3c1f-4a7e-8a51-1f0a3c1f4a7e"
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(Struct, frozen=True):
     """`seen` ticks could be seen before the end, `kept` of them were on disk; `unclean` if the end was noticed."""
 
     seen: int

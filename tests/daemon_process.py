@@ -13,9 +13,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 MEMWATCHD = str(Path(sys.executable).with_name("memwatchd"))
 # In front of a command: root without what lets it pass every permission. Not another user, who may not be let into
@@ -27,8 +28,7 @@ WITHOUT_COVERAGE = {"COVERAGE_PROCESS_CONFIG": "", "COVERAGE_PROCESS_START": ""}
 WITNESSES: list[Callable[[RunningDaemon], None]] = []
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """An HTTP answer with its body read."""
 
     status: int
@@ -44,8 +44,7 @@ class Answer:
         return self.body.decode()
 
 
-@dataclass
-class RunningDaemon:
+class RunningDaemon(Struct):
     """A daemon that has answered once."""
 
     process: subprocess.Popen[bytes]

@@ -15,8 +15,11 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fakes import FakeClock, FakeCollector
 from memwatch.apple.reading import Accelerator, AppleReading, Metal, PressureLevel
@@ -52,8 +55,7 @@ def ramp(second: float, start: float, end: float) -> float:
     return min(1.0, max(0.0, (second - start) / (end - start)))
 
 
-@dataclass(frozen=True)
-class Scene:
+class Scene(Struct, frozen=True):
     """One second of the story, as parts of what the machine has for it: 0 to 1."""
 
     second: int
@@ -162,8 +164,7 @@ class Host:
 Gpu = Callable[[Host, Scene, int], Findings]
 
 
-@dataclass(frozen=True)
-class Story:
+class Story(Struct, frozen=True):
     """What happens on which machine. `leaks_gpu`: it is the GPU's own memory that fills up."""
 
     folder: str
@@ -188,7 +189,7 @@ def gpu_of(name: str, number: int = 0, **fields: object) -> GpuReading:
     base = GpuReading(
         number, f"GPU-5a3d{number:04x}-7c1e-4b02-9d8f-c0ffee000000", f"0000:{number + 1:02x}:00.0", name
     )
-    return replace(base, processes=(), bar1_bytes=256 * MIB, **fields)  # type: ignore[arg-type]
+    return replace(base, processes=(), bar1_bytes=256 * MIB, **fields)
 
 
 def spark(_host: Host, _scene: Scene, used: int) -> Findings:

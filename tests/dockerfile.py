@@ -6,15 +6,15 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 KNOWN = frozenset(
     ("ARG", "FROM", "RUN", "COPY", "WORKDIR", "ENV", "LABEL", "EXPOSE", "USER", "HEALTHCHECK", "ENTRYPOINT")
 )
 
 
-@dataclass
-class Stage:
+class Stage(Struct):
     """From one FROM to the next. `steps` are its RUN, COPY and WORKDIR in order."""
 
     name: str

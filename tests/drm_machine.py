@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from memwatch.collector import Roots
 
@@ -35,8 +36,7 @@ def fdinfo(driver: str, client: int, pdev: str | None = None, *lines: str, **res
     return "\n".join([*head, *sizes, *lines, f"drm-engine-render:\t{client * 977} ns"]) + "\n"
 
 
-@dataclass(frozen=True, slots=True)
-class DrmMachine:
+class DrmMachine(Struct, frozen=True):
     folder: Path
 
     @property

@@ -8,17 +8,17 @@ import time
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from daemon_process import free_port, get
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 
 
-@dataclass(frozen=True)
-class Engine:
+class Engine(Struct, frozen=True):
     """A server that has said it is ready."""
 
     process: subprocess.Popen[bytes]

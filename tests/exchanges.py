@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import time
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from daemon_process import (
     RunningDaemon,
@@ -22,8 +23,7 @@ def complaints(daemon: RunningDaemon) -> list[str]:
     return [line for line in daemon.log.read_text().splitlines() if " INFO " not in line]
 
 
-@dataclass(frozen=True)
-class Exchange:
+class Exchange(Struct, frozen=True):
     """What came back before the daemon closed, and how long that took."""
 
     received: bytes

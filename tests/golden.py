@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from daemon_process import RunningDaemon, running_daemon
 from machine_folders import FOLDER, NAMES
@@ -29,8 +30,7 @@ VOLATILE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(Struct, frozen=True):
     """A machine to run the daemon on: where it looks, what is in its environment, where its metrics are written."""
 
     roots: list[str]

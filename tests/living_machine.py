@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from machine_folders import FOLDER
 
 
-@dataclass(frozen=True)
-class LivingMachine:
+class LivingMachine(Struct, frozen=True):
     """A copy of a machine folder."""
 
     folder: Path

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from memwatch.collector import Findings, Roots
 from memwatch.model import Content
@@ -15,8 +17,7 @@ FOLDER = Path(__file__).parent / "machines"
 NAMES = tuple(sorted(folder.name for folder in FOLDER.iterdir() if (folder / "expected.json").is_file()))
 
 
-@dataclass(frozen=True, slots=True)
-class MachineFolder:
+class MachineFolder(Struct, frozen=True):
     """A machine. `expected` holds by collector what it finds: fields of `Findings`, or why it is unavailable.
 
     `report` is what all of them together say, for machines whose GPU is read without a driver of its maker.
@@ -38,7 +39,7 @@ def machine_folder(name: str) -> MachineFolder:
 
 def plain(findings: Findings) -> dict[str, Any]:
     """Findings as they are written in expected.json: fields that were not found are left out."""
-    named = {field.name: getattr(findings, field.name) for field in fields(findings)}
+    named = asdict(findings)
     return {
         name: _plain(value) for name, value in named.items() if value not in (None, (), False, 0, {}, frozenset())
     }
@@ -49,8 +50,8 @@ def _plain(value: Any) -> Any:
         if value and all(isinstance(part, Content) for part in value):
             return {part.kind: part.size_bytes for part in value}
         return [_plain(part) for part in value]
-    if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Struct):
+        return {name: _plain(part) for name, part in asdict(value).items()}
     if isinstance(value, Mapping):
         return {str(key): _plain(part) for key, part in value.items()}
     return value.value if hasattr(value, "value") else value

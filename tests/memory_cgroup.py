@@ -8,8 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 # Pages are touched as they are taken, so many MiB in each of twenty steps a second.
 HOG = """
@@ -33,8 +34,7 @@ while True:
 """
 
 
-@dataclass(frozen=True)
-class MemoryCgroup:
+class MemoryCgroup(Struct, frozen=True):
     """`folder` is where memory is limited; `folders` are one for each hierarchy that it is in."""
 
     folder: Path

@@ -8,8 +8,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from daemon_process import clean_environment
 from memwatch.nvml.reading import GpuReading, NvmlFailure, NvmlReading
@@ -19,8 +20,7 @@ from nvml_machine import MACHINES, Simulator
 Outcome = NvmlReading | NvmlFailure
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
+class Child(Struct, frozen=True):
     """A running `python -m memwatch.nvml.child`."""
 
     process: subprocess.Popen[bytes]
@@ -37,7 +37,7 @@ class Child:
     def answer(self) -> Outcome:
         assert self.process.stdout is not None
         kind, _, record = self.process.stdout.readline().partition(b" ")
-        return from_line({b"reading": NvmlReading, b"failure": NvmlFailure}[kind], record)
+        return from_line(NvmlReading, record) if kind == b"reading" else from_line(NvmlFailure, record)
 
     def reading(self) -> NvmlReading:
         outcome = self.ask()

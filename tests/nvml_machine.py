@@ -19,9 +19,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from nvml_state import Machine
 from nvml_state_file import SOURCES, state_file
@@ -88,8 +89,7 @@ def _build(sources: list[str], exported: str, library: Path) -> None:
         built.replace(library)
 
 
-@dataclass(frozen=True, slots=True)
-class Simulator:
+class Simulator(Struct, frozen=True):
     """A library, a state and a log in a folder of their own."""
 
     folder: Path

@@ -10,23 +10,22 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from daemon_process import clean_environment
 from nvml_machine import Simulator
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
+class Raised(Struct, frozen=True):
     """The exception an expression ended in; `code` is that of an NVMLError."""
 
     kind: str
     code: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(Struct, frozen=True):
     process: subprocess.Popen[str]
 
     def ask(self, expression: str) -> Any:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 UNSIGNED_INT, UNSIGNED_LONG_LONG = 1, 3
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(Struct, frozen=True):
     """What befalls a call: it takes long, then kills its process or fails. With `times`, only the first so many."""
 
     error: int | None = None
@@ -19,8 +20,7 @@ class Trouble:
     times: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """Version 2 of NVML's memory info, where the rest is free unless it says otherwise."""
 
     total: int
@@ -33,21 +33,18 @@ class Memory:
         return {"total": self.total, "reserved": self.reserved, "used": self.used, "free": free}
 
 
-@dataclass(frozen=True, slots=True)
-class Bar1:
+class Bar1(Struct, frozen=True):
     total: int
     used: int
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     soft: int
     hard: int
     used: int
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """A process in a list of NVML; `used` is None where the driver does not know."""
 
     pid: int
@@ -62,8 +59,7 @@ class Holder:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Ecc:
+class Ecc(Struct, frozen=True):
     current: bool = True
     pending: bool = True
     volatile_corrected: int = 0
@@ -88,8 +84,7 @@ class Ecc:
         return modes | {3 + at: (UNSIGNED_LONG_LONG, total) for at, total in enumerate(totals)}
 
 
-@dataclass(frozen=True, slots=True)
-class Remapped:
+class Remapped(Struct, frozen=True):
     """Rows of memory replaced by spare ones; `banks` by how many spares are left: max, high, partial, low, none."""
 
     corrected: int = 0
@@ -110,8 +105,7 @@ class Remapped:
         return self.corrected, self.uncorrected, self.pending, self.failure
 
 
-@dataclass(frozen=True, slots=True)
-class Retired:
+class Retired(Struct, frozen=True):
     """Addresses of pages taken out of use, as before Ampere."""
 
     corrected: tuple[int, ...] = ()
@@ -119,14 +113,12 @@ class Retired:
     pending: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GpuInstance:
+class GpuInstance(Struct, frozen=True):
     memory: Memory
     bar1: Bar1 | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MigDevice:
+class MigDevice(Struct, frozen=True):
     gi: int
     ci: int
     uuid: str
@@ -135,8 +127,7 @@ class MigDevice:
     troubles: Mapping[str, Trouble] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Mig:
+class Mig(Struct, frozen=True):
     """How a GPU is cut: GPU instances by id, MIG devices by index. `generation` counts reconfigurations."""
 
     current: bool = True
@@ -147,8 +138,7 @@ class Mig:
     devices: Mapping[int, MigDevice] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     name: str | bytes
     uuid: str
     bus_id: str
@@ -186,8 +176,7 @@ class Gpu:
     troubles: Mapping[str, Trouble] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     gpu: int
     type: int
     data: int
@@ -200,8 +189,7 @@ class Event:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """A driver and its GPUs by slot. A GPU keeps its slot when others leave; `visible` lists those that are there.
 
     `host` names the folder under tests/machines with the /proc, /sys and / that belong to it.

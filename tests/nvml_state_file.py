@@ -147,7 +147,7 @@ def _facts(part: Any) -> Iterator[Fact]:
     if hasattr(part, "facts"):
         yield from part.facts().items()
     else:
-        yield from ((name, getattr(part, name)) for name in part.__slots__)
+        yield from ((name, getattr(part, name)) for name in part.__struct_fields__)
 
 
 def _under(prefix: str, facts: Any) -> Iterator[Fact]:

@@ -11,16 +11,16 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from webhook_site import Site
 
 CHILD = Path(__file__).with_name("outbox_child.py")
 
 
-@dataclass
-class Killed:
+class Killed(Struct):
     """What the children said before they died, and what arrived."""
 
     kept: set[str] = field(default_factory=set)
@@ -41,8 +41,7 @@ class Killed:
             self.drained = True
 
 
-@dataclass(frozen=True)
-class Tally:
+class Tally(Struct, frozen=True):
     """Messages that were acknowledged and never arrived, that arrived twice, and ids with two bodies."""
 
     kept: int

@@ -7,8 +7,9 @@ above 90 %. Netdata: critical above 98 % used (clear below 90), warning above 90
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 from memwatch.pressure.evidence import Evidence, Target
 from memwatch.pressure.judge import Memory, judge
@@ -21,8 +22,7 @@ from pressure_traces import LEAD_IN_SECONDS, TRACES, Sample, Trace
 Said = list[tuple[float, Level]]
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Score(Struct, frozen=True):
     """`lead`: seconds between the first critical and the end; None if there was none. `flips`: changes of level."""
 
     lead: float | None

@@ -8,15 +8,15 @@ to 36 %), KVM hosts with huge page pools, ZFS caches, a model loaded at 200 MiB/
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 MIB, GIB = 1 << 20, 1 << 30
 LEAD_IN_SECONDS = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """What /proc says at one time. `huge` is the huge page pool, `arc` what ZFS would give back."""
 
     total: int
@@ -30,8 +30,7 @@ class Sample:
     full_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Struct, frozen=True):
     """A machine over `seconds`. `critical`: whether somebody must be woken, must not be, or either is defensible.
 
     `ends_at`: when nothing is left. `gap`: from when until when nobody could look (suspend). The machine was

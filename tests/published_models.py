@@ -6,16 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from memwatch.planning.huggingface import config_of
 from memwatch.planning.inference import kv_cache_of
 from memwatch.units import size
 
 
-@dataclass(frozen=True)
-class Published:
+class Published(Struct, frozen=True):
     """`parameters`: the sum of the tensors in its safetensors files, as its index or its card says;
     where embeddings are tied, they are in the files once."""
 

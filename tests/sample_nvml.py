@@ -7,7 +7,7 @@ process ids are made up, and so are the PCI numbers of N1X.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from nvml_state import Bar1, Ecc, Gpu, GpuInstance, Holder, Machine, Memory, Mig, MigDevice, Remapped, Trouble
 

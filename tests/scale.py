@@ -17,8 +17,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from daemon_process import running_daemon
 from engines import DEPLOY, Engine, prometheus
@@ -29,8 +30,7 @@ INTERVAL_SECONDS = 5
 MIB = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """The lines of an exposition; those with a figure that moves are cut before it."""
 
     lines: Sequence[tuple[str, float | None]]

@@ -13,9 +13,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+from msgspec import Struct
 
 from daemon_process import RunningDaemon, descriptors, running_daemon
 from nvml_machine import Simulator
@@ -30,8 +31,7 @@ QUIET_SECONDS = 5.0
 MOST_MEGABYTES_A_DAY = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """The daemon seen from outside at one time."""
 
     seconds: float
@@ -42,8 +42,7 @@ class Reading:
     threads: int
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """A straight line through readings: its growth, and how far nine of ten readings stay within it."""
 
     bytes_per_tick: float
@@ -54,8 +53,7 @@ class Line:
         return self.bytes_per_tick * DAY_SECONDS / 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class Soak:
+class Soak(Struct, frozen=True):
     """Readings under load, and one with nobody asking before and after it."""
 
     before: Reading

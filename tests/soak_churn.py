@@ -6,8 +6,10 @@ import random
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 import sample_nvml
 from nvml_machine import Simulator
@@ -39,8 +41,7 @@ def machine_at(step: int, chance: random.Random) -> Machine:
     return machine
 
 
-@dataclass
-class Churn:
+class Churn(Struct):
     """Goes on while the context is open; `stop` ends both threads within a moment."""
 
     simulator: Simulator

@@ -9,7 +9,8 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 PAGES = ("/", "/history?range=30d", "/processes", "/alerts", "/about", "/docs")
@@ -17,8 +18,7 @@ QUESTIONS = ("/api/v1/snapshot", "/api/v1/history?points=300", "/api/v1/events?l
 STREAMS = ("/api/v1/stream", "/live?page=overview", "/live?page=processes")
 
 
-@dataclass
-class Load:
+class Load(Struct):
     """Asks from several threads while the context is open, and counts what came back."""
 
     port: int

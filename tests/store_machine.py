@@ -5,8 +5,10 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fakes import GIB, FakeClock, FakeCollector, ram
 from memwatch.collector import Enlisted, Findings
@@ -27,8 +29,7 @@ BOOTS = ("5b4e1c1e-3c1f-4a7e-8a51-1f0a3c1f4a7e", "11111111-2222-3333-4444-555555
 HOG = Process(4242, 1.0, "hog", 7 * GIB, 7 * GIB, "rss", user="ada", unit=None, container=None)
 
 
-@dataclass
-class Machine:
+class Machine(Struct):
     """A machine that can be run for a while, killed, stopped, and started again on the same state folder."""
 
     folder: Path
@@ -53,8 +54,7 @@ class Machine:
         self.boot = BOOTS[1] if self.boot == BOOTS[0] else BOOTS[0]
 
 
-@dataclass
-class Running:
+class Running(Struct):
     machine: Machine
     monitor: Monitor
     keeper: Keeper

@@ -7,8 +7,9 @@ up in the forms that such logs describe.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from memwatch.model import Absent
 from memwatch.tegra.reading import Area, Load
@@ -18,8 +19,7 @@ OFF = Load(is_on=False)
 UNKNOWN = Absent.NOT_AVAILABLE
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """A line, and some of the fields of its reading."""
 
     name: str

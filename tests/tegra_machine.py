@@ -11,8 +11,9 @@ import json
 import os
 import shlex
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from machine_folders import FOLDER
 
@@ -35,8 +36,7 @@ def wait_until_gone(pid: int, seconds: float = 5.0) -> None:
         time.sleep(0.02)
 
 
-@dataclass(frozen=True, slots=True)
-class Tegrastats:
+class Tegrastats(Struct, frozen=True):
     """A program of that name with its orders and the list of its process ids, in a folder of their own."""
 
     folder: Path

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from accounts import NO, SPARK, accounts, gb10, gpu, memory
 from fakes import GIB, ram

@@ -7,11 +7,11 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from alert_machine import QUICK, AlertMachine
 from daemon_process import free_port, get, running_daemon

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from memwatch.alerts import Key, Notice, Watch, step
 from memwatch.conditions import AlertRules, conditions_of

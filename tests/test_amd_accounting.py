@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from memwatch.accounting import amd
 from memwatch.amd.reading import AmdCard, AmdGpu, AmdReading, AmdSensors, KfdNode, Region

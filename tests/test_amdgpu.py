@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from amd_machine import GIB, MIB, PCI, AmdMachine, discrete, memory
 from amd_readings import Asked, Watch, as_written, only_gpu, read, read_folder, reading_of

@@ -6,11 +6,11 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from amd_machine import GIB, PCI, AmdMachine, discrete
 from daemon_process import RunningDaemon, running_daemon
@@ -31,8 +31,7 @@ GOOD = {
 }
 
 
-@dataclass(frozen=True)
-class Simulated:
+class Simulated(Struct, frozen=True):
     """A machine with one card and AMD's library."""
 
     machine: AmdMachine

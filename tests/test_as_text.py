@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from memwatch.model import Absent
 from memwatch_web.as_text import text_of

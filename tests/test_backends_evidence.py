@@ -6,12 +6,12 @@ import os
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from daemon_process import POWERLESS
 from memwatch.backends.evidence import Evidence, Rocm, cpu_of, gather, group_of, rocm_in

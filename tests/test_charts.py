@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from memwatch.model import Pool, PoolKind, Quality, ShareKind
 from memwatch.series import figures_of

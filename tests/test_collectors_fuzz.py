@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from machine_folders import NAMES, machine_folder
 from memwatch.collector import Roots, Unavailable, Unreadable
@@ -90,8 +91,8 @@ def bent(draw: st.DrawFn, samples: list[bytes]) -> bytes:
 def numbers_in(value: Any) -> list[float]:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return [value]
-    if is_dataclass(value):
-        return [number for field in fields(value) for number in numbers_in(getattr(value, field.name))]
+    if isinstance(value, Struct):
+        return numbers_in(astuple(value))
     if isinstance(value, dict):
         return numbers_in([*value.values()])
     return [number for part in value for number in numbers_in(part)] if isinstance(value, (list, tuple)) else []

@@ -9,12 +9,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from msgspec import Struct
 
 from daemon_process import RunningDaemon, running_daemon
 from engines import DEPLOY, Engine, prometheus, shipped
@@ -37,8 +37,7 @@ secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw0aGq3o8p3yM="
 """
 
 
-@dataclass(frozen=True)
-class Fleet:
+class Fleet(Struct, frozen=True):
     """Three machines and their Prometheus: one filled up, one lost a GPU, one has a file that cannot be read."""
 
     server: Engine

@@ -313,7 +313,7 @@ def test_attempt_under_way_may_finish_when_stopping() -> None:
         assert made.counts()["delivered"] == 1
 
 
-class Starved(Answer):
+class Starved(Answer, frozen=True):
     """An answer that there is no memory for, twice."""
 
     left = 2

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from memwatch.model import Absent, Bytes, Process
 from memwatch.snapshot import Snapshot

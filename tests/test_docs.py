@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from daemon_process import MEMWATCHD, clean_environment
 from fakes import GIB, ram

@@ -10,7 +10,6 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from starlette.datastructures import QueryParams
 
 from daemon_process import RunningDaemon, running_daemon

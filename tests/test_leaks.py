@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fakes import GIB, FakeClock, FakeCollector, ram
 from memwatch.collector import Enlisted, Findings

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from memwatch.library.advice import Advice, advice_for, environment_of
 from memwatch.library.truth import Machine

@@ -6,6 +6,8 @@ import json
 import logging
 import os
 import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +17,7 @@ from typing import NoReturn
 import pytest
 
 import memwatch
-from daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
+from daemon_process import WITHOUT_COVERAGE, RunningDaemon, clean_environment, running_daemon
 from library_process import run_program
 from memwatch.library.daemon import Daemon
 from memwatch.library.frameworks import shrink_all
@@ -109,20 +111,33 @@ def test_nothing_raises_into_a_step(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_stages_are_marks_and_pools_are_claims(daemon: RunningDaemon) -> None:
-    """A program that ends at once: its line is among the events, its pool inside its process."""
+    """Its line is among the events, its pool inside its process."""
     code = (
         "import os, sys, time, memwatch; from own_pool import OwnPool; "
         "memwatch.register_pool(OwnPool()); memwatch.log_memory_usage('Before VAE Load'); print(os.getpid()); "
-        "sys.stdout.flush(); time.sleep(3)"
+        "sys.stdout.flush(); sys.stdin.read()"
     )
-    done = run_program(code, daemon.url, PYTHONPATH=f"{os.environ.get('PYTHONPATH', '')}:{Path(__file__).parent}")
+    environ = clean_environment(
+        MEMWATCH_URL=daemon.url, PYTHONPATH=f"{os.environ.get('PYTHONPATH', '')}:{Path(__file__).parent}"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", code],
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as program:
+        assert program.stdout is not None
+        pid = int(program.stdout.readline())
+        daemon.wait_for("/api/v1/snapshot", lambda found: [one for one in found["claims"] if one["pid"] == pid])
+        events, claims = daemon.get("/api/v1/events").json, daemon.snapshot()["claims"]
+        program.communicate()
 
-    events = daemon.get("/api/v1/events").json
-    pid = int(done.stdout)
+    assert program.returncode == 0
     (mark,) = [event["text"] for event in events if event["kind"] == "mark"]
     assert mark.startswith("[Before VAE Load] Free: 4.0 GiB | Allocated: 2.0 GiB")
     assert mark.endswith(f"(process {pid})")
-    (claim,) = [one for one in daemon.snapshot()["claims"] if one["pid"] == pid]
+    (claim,) = [one for one in claims if one["pid"] == pid]
     assert (claim["name"], claim["allocated_bytes"], claim["ooms"]) == ("Own", 2 * GIB, 1)
 
 

@@ -6,10 +6,10 @@ import gzip
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client import Metric, generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -41,7 +41,7 @@ def rendered(snapshot: Snapshot, most_processes: int = 0) -> str:
 def snapshot_of(**parts: object) -> Snapshot:
     own = SelfUse(50_000_000, 1.5, 0.001, 0.0002, True)
     base = Snapshot(7, 1_700_000_000.0, 0.0, "boot", "host", 1.0, False, Machine(), own, (ram(GIB),))
-    return replace(base, **parts)  # type: ignore[arg-type]
+    return replace(base, **parts)
 
 
 def test_promtool_finds_nothing_to_complain_about(daemon: RunningDaemon) -> None:

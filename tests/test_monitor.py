@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from fakes import GIB, FakeClock, FakeCollector, ram
 from memwatch.alerts import Notice

@@ -6,11 +6,11 @@ import os
 import signal
 import time
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import sample_nvml
 from daemon_process import WITHOUT_COVERAGE, RunningDaemon, get, running_daemon, seconds_without_a_core

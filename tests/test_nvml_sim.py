@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from daemon_process import clean_environment
 from nvml_machine import NOT_IN_OLD_DRIVERS, Call, Simulator

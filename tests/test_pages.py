@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from memwatch.model import Absent, Pool, PoolKind, Quality
 from memwatch.pressure.rules import PressureRules, Thresholds

@@ -6,11 +6,11 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import product
 from urllib.parse import urljoin
 
 import pytest
+from msgspec.structs import replace
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from memwatch.snapshot import Level

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 import re
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from memwatch.events import EventLog
 from memwatch.snapshot import Level, Pressure, Reason

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
+from msgspec import Struct
 
 from memwatch.pressure.evidence import Evidence, Target
 from memwatch.pressure.judge import Memory, judge
@@ -19,8 +18,7 @@ BY_NAME = {trace.name: trace for trace in TRACES}
 TOLERANCE_SECONDS = 0.35
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
+class Example(Struct, frozen=True):
     """A machine, and from when on which level is to be seen.
 
     The two loads that stop were worked out to calm down at 50.8 and 55.2 s: here it is four seconds sooner, since a

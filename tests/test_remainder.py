@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from memwatch.model import Absent, Bytes, Process, ShareKind
 from memwatch.remainder import HELD_BY_PROCESSES, causes_of, rest_of

@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from pydantic import TypeAdapter
 
 from daemon_process import MEMWATCHD, RunningDaemon, clean_environment, running_daemon

@@ -7,17 +7,16 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct, field
 
 from daemon_process import RunningDaemon, running_daemon
 
 
-@dataclass
-class Listener:
+class Listener(Struct):
     """Reads server-sent events from a socket, one at a time."""
 
     connection: socket.socket

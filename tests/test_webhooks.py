@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import time
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from standardwebhooks.webhooks import Webhook
 
 from memwatch.model import Absent, Process

@@ -9,13 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from msgspec import Struct, field
 
-@dataclass(frozen=True)
-class Delivery:
+
+class Delivery(Struct, frozen=True):
     """One request as it arrived."""
 
     at: float
@@ -24,8 +24,7 @@ class Delivery:
     body: bytes
 
 
-@dataclass
-class Site:
+class Site(Struct):
     """What has arrived, the ids of what was answered 2xx, and how the next requests are answered.
 
     By status and headers; the last answer stays. While `may_answer` is cleared, requests wait for their answer.

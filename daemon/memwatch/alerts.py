@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import chain
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.conditions import CRITICAL, LEVELS, SEVERITY, AlertRules, Condition, Severity
 from memwatch.silences import Silence, is_silenced
@@ -25,8 +27,7 @@ class Said(Enum):
     OVER = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Struct, frozen=True):
     """Something to tell somebody. `id` stays the same over every attempt to deliver it.
 
     `rule` is what fired; `event` is that, or the word for its end. `started_unix`: when it began to fire.
@@ -53,8 +54,7 @@ class Notice:
         return f"{self.rule} {self.target} {self.id}" if self.fact else f"{self.rule} {self.target}"
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
+class Watch(Struct, frozen=True):
     """What has to be remembered of one alert. Times are monotonic seconds, but for `started_unix`.
 
     `since`: when the change that is waited for began. `seen_at`: when it last fired with its target there.

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from msgspec.structs import asdict
+
 from memwatch.alerts import Key, Watch
 from memwatch.conditions import EVENTS
 from memwatch.schedule import Moment
@@ -44,7 +46,7 @@ def watches_from_bytes(data: bytes, moment: Moment, boot_id: str) -> dict[Key, W
 
 
 def silences_to_bytes(silences: Iterable[Silence]) -> bytes:
-    return json.dumps({"silences": [{n: getattr(one, n) for n in Silence.__slots__} for one in silences]}).encode()
+    return json.dumps({"silences": [asdict(one) for one in silences]}).encode()
 
 
 def silences_from_bytes(data: bytes, unix: float) -> tuple[Silence, ...]:

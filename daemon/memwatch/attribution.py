@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from memwatch.model import Absent, Content, Pool, PoolKind
 from memwatch.snapshot import Zram

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.amd.reading import AmdReading, AmdSensors
 from memwatch.amd.smi import SmiReading
@@ -28,8 +30,7 @@ class Unreadable(Exception):
     """The source is there and its answer makes no sense; says where, what was found, what was expected."""
 
 
-@dataclass(frozen=True, slots=True)
-class Roots:
+class Roots(Struct, frozen=True):
     """Where to find the host: other folders than the usual ones in containers and in tests."""
 
     procfs: Path = Path("/proc")
@@ -37,8 +38,7 @@ class Roots:
     rootfs: Path = Path("/")
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
+class Findings(Struct, frozen=True):
     """What one collector found at one time. Empty fields mean: not this collector's business.
 
     `pci_gpus` counts the GPUs on the PCI bus by their maker. `rejected` counts answers of this time that
@@ -157,8 +157,7 @@ class Collector(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Enlisted:
+class Enlisted(Struct, frozen=True):
     """A line of the list of collectors: `make` builds it where its source exists, else raises `Unavailable`."""
 
     name: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any
+
+from msgspec.structs import replace
 
 from memwatch.accounting import amd, apple, drm, tegra
 from memwatch.accounting.driver_errors import with_logged
@@ -18,7 +19,7 @@ from memwatch.model import Share
 from memwatch.snapshot import merge_nodes
 
 # What a collector may find, and what stands where it has found nothing: the same objects every time.
-NAMES = tuple(field.name for field in fields(Findings))
+NAMES = Findings.__struct_fields__
 EMPTY = tuple(getattr(Findings(), name) for name in NAMES)
 LISTS = tuple(name for name, empty in zip(NAMES, EMPTY, strict=True) if empty == ())
 figures_of = attrgetter(*NAMES)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from memwatch.events import Event
 from memwatch.model import STALLED, Absent
@@ -18,8 +19,7 @@ URGENT_SECONDS = 15.0
 CRITICAL = "pressure.critical"
 
 
-@dataclass(frozen=True, slots=True)
-class AlertRules:
+class AlertRules(Struct, frozen=True):
     """Which rules are in force, and their times.
 
     `pending_seconds`: how long something must be so before anybody is told; `resolve_seconds`: how long it must
@@ -54,8 +54,7 @@ class AlertRules:
         return available >= enough
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(Struct, frozen=True):
     """Whether a rule speaks of a target at this tick. `fact`: it happened and cannot end."""
 
     rule: str
@@ -71,8 +70,7 @@ class Condition:
 Ask = Callable[[str, Snapshot, Sequence[Event], AlertRules], Iterator[Condition]]
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """What one can subscribe to, how bad it is, and how it is found."""
 
     name: str

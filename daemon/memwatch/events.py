@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
+
+from msgspec import Struct
 
 KEPT_EVENTS = 1000
 KEPT_MARKS = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """`kind`: started, reloaded, level, alert, oom_kill, driver, suspend, clock, late, collector, release,
     unclean, history, replay, leak, mark."""
 

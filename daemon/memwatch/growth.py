@@ -6,9 +6,10 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from memwatch.leaks import LeakRules, Suspect, suspect_of
 from memwatch.model import Absent, Bytes, Process
@@ -29,8 +30,7 @@ class Key(NamedTuple):
     start_time: float
 
 
-@dataclass(frozen=True, slots=True)
-class Grown:
+class Grown(Struct, frozen=True):
     """What a process held at two moments (boot time). `whole`: all that it grew by since the one asked for."""
 
     process: Process

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from math import isnan
+
+from msgspec import Struct
 
 from memwatch.column import Cell
 from memwatch.tier import Length, Row, Stretch, Strip, Tier
@@ -20,8 +21,7 @@ MOST_SERIES = 500
 TOLERANCE_SECONDS = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(Struct, frozen=True):
     """A stretch of time and the least, mean and greatest value in it; None means a gap."""
 
     boottime: float

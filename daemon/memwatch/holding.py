@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from memwatch.collector import aged_device, aged_pool, aged_share
 from memwatch.model import Absent, Bytes, Device, Pool, PoolKind, Share, total_of
 from memwatch.snapshot import Node
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(Struct, frozen=True):
     """One device with its memory.
 
     `held`: by process id, how many bytes it holds of which pool or share. `node`: the NUMA node inside MemTotal

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from memwatch import units
 
@@ -33,8 +34,7 @@ def words_of(kind: str) -> str:
     return ABOUT_MEMORY.get(kind) or OTHERS.get(kind) or kind.replace("xid_", "XID ")
 
 
-@dataclass(frozen=True, slots=True)
-class OomKill:
+class OomKill(Struct, frozen=True):
     """A process that the kernel killed for want of memory. `number` counts kills since we listen.
 
     `scope`: what had run out: the machine, the NUMA nodes it may use, or the limit of `cgroup`.
@@ -59,8 +59,7 @@ class OomKill:
         return f"the kernel killed {self.name} (pid {self.pid}, {size}){why[self.scope]}"
 
 
-@dataclass(frozen=True, slots=True)
-class DriverError:
+class DriverError(Struct, frozen=True):
     """How often a driver complained of one kind of thing; `pci` is empty where its lines do not say which GPU.
 
     `text` is the latest line in the driver's own words.
@@ -79,8 +78,7 @@ class DriverError:
         return self.pci or self.driver
 
 
-@dataclass(frozen=True, slots=True)
-class KernelLog:
+class KernelLog(Struct, frozen=True):
     """Since we listen. `kills` are the latest; `lost_total` counts messages overwritten before we read them."""
 
     kills: tuple[OomKill, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from memwatch.kernel_log import KernelLog, OomKill
 from memwatch.model import Absent
@@ -12,8 +12,7 @@ from memwatch.snapshot import Kernel
 GRACE_SECONDS = 2.5
 
 
-@dataclass(frozen=True, slots=True)
-class NewKills:
+class NewKills(Struct, frozen=True):
     """Kills since the tick before: those whose victim the log named, and how many others were counted."""
 
     named: tuple[OomKill, ...] = ()
@@ -23,8 +22,7 @@ class NewKills:
 NONE = NewKills()
 
 
-@dataclass(frozen=True, slots=True)
-class Reckoning:
+class Reckoning(Struct, frozen=True):
     """What was counted and named so far. `owed` kills were counted and not named, the first of them at `since`."""
 
     counted: int | Absent = Absent.NOT_AVAILABLE

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 from memwatch import units
 from memwatch.model import Process
@@ -14,8 +15,7 @@ PARTS = 6
 STILL_RATIO, JUMP_RATIO = 1 / 24, 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class LeakRules:
+class LeakRules(Struct, frozen=True):
     """Growth is a suspected leak over `window_seconds`, by `least_bytes`, and by `least_ratio` of what it was."""
 
     window_seconds: float = 3600.0
@@ -23,8 +23,7 @@ class LeakRules:
     least_ratio: float = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
+class Suspect(Struct, frozen=True):
     """A process that grew steadily; `evidence` says how, in a sentence."""
 
     process: Process

@@ -7,8 +7,9 @@ so whoever shows it has to decide what "unknown" looks like there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct, field
 
 
 class Absent(Enum):
@@ -88,8 +89,7 @@ def refuse_negative(owner: object, names: tuple[str, ...], what: str, its_id: ob
             raise Impossible(f"{what} {its_id}: {name} is {value}, and a memory figure cannot be negative")
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(Struct, frozen=True):
     """One part of a pool by use, such as `page_cache`; the parts of a pool add up to its size.
 
     `kind`: anonymous, shared_memory, huge_pages, kernel, unattributed (these are used);
@@ -115,8 +115,7 @@ POOL_FIGURES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(Struct, frozen=True):
     """Physical memory that overlaps no other pool: `used_bytes + available_bytes == size_bytes`.
 
     `free_bytes` is memory nobody uses for anything (Linux MemFree), a fact apart: page cache is
@@ -168,8 +167,7 @@ class Pool:
         return max(0.0, 1.0 - available / size)
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Struct, frozen=True):
     """Bytes inside a pool or another share (`within`), held by somebody. Never added to anything."""
 
     id: str
@@ -202,8 +200,7 @@ class Share:
 STALLED = "stalled"
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """A GPU. `allocates_from`: the pools and shares it can use; `evidence`: what decided `architecture`.
 
     `api_free_bytes`: what an interface itself calls free, by its name (`cuda`, `rocm`), beside our headroom.
@@ -238,8 +235,7 @@ class Device:
         refuse_negative(self, ("headroom_bytes",), "device", self.id)
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(Struct, frozen=True):
     """One process. `device_bytes` is keyed by share or pool id; `footprint_basis` says what was added up.
 
     `footprint_range` is the least and the most it can be, where it cannot be told whether device bytes are

@@ -7,7 +7,8 @@ import math
 import secrets
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memwatch.accounting.tegra import tegrastats_of
 from memwatch.alerts import Key, Notice, Watch, step
@@ -45,8 +46,7 @@ log = logging.getLogger(__name__)
 SAME_INTERVAL = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """What may be changed while running."""
 
     interval_seconds: float = 1.0
@@ -68,8 +68,7 @@ class Rules:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """Which machine, and since which boot."""
 
     host: str

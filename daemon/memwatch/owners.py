@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, get_args
+
+from msgspec import Struct, field
 
 from memwatch.model import Absent, Bytes, Process, Words, refuse_negative
 
@@ -16,8 +17,7 @@ BEYOND = "does not include GPU memory"
 PERHAPS_BEYOND = "may not include all GPU memory"
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(Struct, frozen=True):
     """All processes of one unit (`kind`), container and so on, as the process table has them.
 
     `name` is None for the processes that belong to none. `cgroup_bytes` is what the owner's own cgroup counts,
@@ -34,8 +34,7 @@ class Owner:
         refuse_negative(self, ("processes", "rss_bytes"), "owner", self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class Total:
+class Total(Struct, frozen=True):
     """An owner with what its processes hold of devices. `cgroup_note` says what its cgroup's figure leaves out."""
 
     name: Words | None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memwatch.collector import Roots, Unreadable
 from memwatch.collectors._process_files import STAT_BYTES, parse_boot_time, parse_stat, read_in
@@ -24,8 +25,7 @@ class NoPss(Exception):
         self.permitted = permitted
 
 
-@dataclass(frozen=True, slots=True)
-class Pss:
+class Pss(Struct, frozen=True):
     """Each page divided by the number of processes that share it, so that all processes may be added up.
 
     The parts of it are of Linux 5.4 and later.

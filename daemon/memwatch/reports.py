@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from memwatch.claim import Claim
 from memwatch.collector import read_once
@@ -22,8 +23,7 @@ class Refused(ValueError):
     """A report that is not taken, in a sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Report:
+class _Report(Struct, frozen=True):
     claims: tuple[Claim, ...]
     at: float
 

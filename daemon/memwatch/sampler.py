@@ -7,8 +7,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from memwatch.clock import Clock
 from memwatch.collector import Collector, Enlisted, Findings, Unavailable, Unreadable
@@ -26,8 +27,7 @@ HURRIED_PAUSE_RATIO = 1 / 0.003
 OVERDUE_LEAST_SECONDS = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(Struct, frozen=True):
     """What a source last published. Replaced whole, so a reader in another thread never sees half of one."""
 
     state: CollectorState = "starting"
@@ -51,6 +51,7 @@ class Source:
         self._hurried_due = 0.0
         self.hurried = False
         self._was_overdue = False
+        self._silent: tuple[Slot, CollectorStatus] | None = None
         self._retry_seconds = RETRY_FIRST_SECONDS
 
     @property
@@ -82,7 +83,15 @@ class Source:
             self._publish(findings, started)
 
     def status(self, overdue: bool, now: float) -> CollectorStatus:
+        """Of a source that has never said anything the same one every time, as long as it fails as it did."""
         slot = self.slot
+        if slot.succeeded_at is None and self._silent is not None and self._silent[0] is slot:
+            return self._silent[1]
+        found = self._status(slot, overdue, now)
+        self._silent = (slot, found)
+        return found
+
+    def _status(self, slot: Slot, overdue: bool, now: float) -> CollectorStatus:
         age = Absent.NOT_AVAILABLE if slot.succeeded_at is None else max(0.0, now - slot.succeeded_at)
         return CollectorStatus(
             name=self.enlisted.name,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from memwatch.model import Absent
 from memwatch.snapshot import Pressure
@@ -13,8 +14,7 @@ WALL_JUMP_SECONDS = 1.0
 SUSPEND_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(Struct, frozen=True):
     """The next tick's monotonic time, and how many were missed for good before it."""
 
     at: float
@@ -30,8 +30,7 @@ def next_due(due: float, interval: float, now: float) -> Due:
     return Due(following + missed * interval, missed)
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """One reading of all clocks, in seconds."""
 
     monotonic: float
@@ -60,13 +59,12 @@ SLOW_AFTER_SECONDS = 30.0
 HURRYING = frozenset({"system_ram", "cgroup", "gtt", "gpu_buffers", "cuda_pool", "metal_working_set"})
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """Whether ticks come fast, since when they need not, and what made them."""
 
     fast: bool = False
     calm_since: float | None = None
-    why: str = field(default="", compare=False)
+    why: str = ""
 
     def interval(self, usual: float) -> float:
         return min(FAST_SECONDS, usual) if self.fast else usual

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 LEAST_SECONDS, MOST_SECONDS = 1.0, 30 * 86_400.0
 SILENCES_MOST = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Silence:
+class Silence(Struct, frozen=True):
     """Alerts of `event` about `target` (None: of any) are not told before `until_unix`. `made_by` is for people."""
 
     id: str

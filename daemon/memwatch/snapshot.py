@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from memwatch.claim import Claim
 from memwatch.kernel_log import KernelLog
@@ -41,16 +43,14 @@ class Level(IntEnum):
         return self.name.lower()
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(Struct, frozen=True):
     """Why a level is what it is: the signal's code (`util`, `psi`, …) and a sentence."""
 
     signal: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pressure:
+class Pressure(Struct, frozen=True):
     """The level of one target (a pool or a limited share). `ratio` is used ÷ judged size, 0 to 1.
 
     `base_level` follows from `ratio` and the thresholds alone; `level` adds hysteresis and every other signal,
@@ -84,8 +84,7 @@ class Pressure:
         return any(reason.signal != "util" for reason in self.reasons)
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """What this machine is. `architecture` is its devices' one, `mixed`, `cpu_only`, or `unknown`.
 
     `sees_all_processes` is false where a process id namespace hides those outside. `details`: facts in words,
@@ -100,8 +99,7 @@ class Machine:
     details: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Swap:
+class Swap(Struct, frozen=True):
     """Swap space; never capacity. `zswap_memory_bytes` of System RAM hold `zswap_stored_bytes` of pages."""
 
     size_bytes: int
@@ -113,8 +111,7 @@ class Swap:
         refuse_negative(self, ("size_bytes", "used_bytes"), "swap")
 
 
-@dataclass(frozen=True, slots=True)
-class Zram:
+class Zram(Struct, frozen=True):
     """Compressed block devices, mostly used as swap: `memory_bytes` of System RAM hold `stored_bytes`."""
 
     stored_bytes: int
@@ -124,8 +121,7 @@ class Zram:
         refuse_negative(self, ("stored_bytes", "memory_bytes"), "zram")
 
 
-@dataclass(frozen=True, slots=True)
-class StallTime:
+class StallTime(Struct, frozen=True):
     """Pressure stall information of one kind: the part of each window (0 to 1) that was lost to waiting."""
 
     ratio_10s: float
@@ -134,24 +130,21 @@ class StallTime:
     total_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Stalls:
+class Stalls(Struct, frozen=True):
     """`some`: at least one task waited for memory. `full`: all of them did, and nothing got done."""
 
     some: StallTime
     full: StallTime | Absent
 
 
-@dataclass(frozen=True, slots=True)
-class Squeezed:
+class Squeezed(Struct, frozen=True):
     """The cgroup whose tasks wait for memory though the machine has plenty, and which part of the time (0 to 1)."""
 
     cgroup: str
     some_ratio: float
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """A NUMA node. `available_bytes` is free memory, file cache and reclaimable slab: nodes have no
     MemAvailable. `contents` is what the kernel says of its used part; the parts need not add up to it.
     `largest_free_block_bytes` falls with fragmentation; `free_4mib_bytes` lies in blocks of at least 4 MiB."""
@@ -176,13 +169,12 @@ def merge_nodes(nodes: Iterable[Node]) -> tuple[Node, ...]:
 
 
 def _merged_node(one: Node, other: Node) -> Node:
-    mine, theirs = ({name: getattr(node, name) for name in Node.__slots__} for node in (one, other))
+    mine, theirs = map(asdict, (one, other))
     unknown = {name for name, value in mine.items() if isinstance(value, Absent) or value == ()}
     return Node(**{name: theirs[name] if name in unknown else value for name, value in mine.items()})
 
 
-@dataclass(frozen=True, slots=True)
-class Tegrastats:
+class Tegrastats(Struct, frozen=True):
     """What tegrastats alone says of a Jetson's memory: how many of the largest free blocks, and how large each.
 
     4 MiB is the most it looks for. Fewer of them is less free memory; smaller ones are fragmentation.
@@ -195,16 +187,14 @@ class Tegrastats:
         refuse_negative(self, ("largest_free_blocks", "largest_free_block_bytes"), "tegrastats")
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(Struct, frozen=True):
     """Counters since boot."""
 
     oom_kills_total: int | Absent = Absent.NOT_AVAILABLE
     compact_fail_total: int | Absent = Absent.NOT_AVAILABLE
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessScan:
+class ProcessScan(Struct, frozen=True):
     """How much of the process table the list of processes stands for.
 
     `process_list` is `complete`, or `partial` where some processes cannot be seen; then `note` says why, in a
@@ -217,8 +207,7 @@ class ProcessScan:
     note: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CollectorStatus:
+class CollectorStatus(Struct, frozen=True):
     """How one source of figures is doing. Ages and durations are seconds; `errors` counts by reason."""
 
     name: str
@@ -230,8 +219,7 @@ class CollectorStatus:
     errors: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class SelfUse:
+class SelfUse(Struct, frozen=True):
     """What watching costs: resident memory, processor time since start, lateness and length of the tick."""
 
     rss_bytes: Bytes
@@ -241,8 +229,7 @@ class SelfUse:
     memory_locked: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Total:
+class Total(Struct, frozen=True):
     """All pools added up: the one sum that is allowed."""
 
     size_bytes: int
@@ -250,8 +237,7 @@ class Total:
     available_bytes: Bytes
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True, dict=True):
     """Everything known at one tick. `seq` counts ticks; `unix` is wall clock time, `monotonic` is not."""
 
     seq: int

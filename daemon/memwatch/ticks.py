@@ -6,7 +6,8 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from memwatch.model import Absent, Bytes, Process, Words
 from memwatch.snapshot import Level, Snapshot
@@ -19,8 +20,7 @@ MOST_UNPACKED = 1 << 20
 CALM_SECONDS, BUSY_SECONDS = 3600.0, 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """A process that held memory. `unit` and `container` are None where there is none."""
 
     pid: int
@@ -33,8 +33,7 @@ class Holder:
     device_bytes: Mapping[str, Bytes] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(Struct, frozen=True):
     """The pressure of one target. `level` is 0 to 3, `reasons` are sentences."""
 
     target: str
@@ -48,8 +47,7 @@ class Judged:
         return Level(self.level).word
 
 
-@dataclass(frozen=True, slots=True)
-class Filled:
+class Filled(Struct, frozen=True):
     """A pool."""
 
     id: str
@@ -59,8 +57,7 @@ class Filled:
     available_bytes: Bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """One tick. `boottime` is by the clock of its own boot. `figures` has the series of `series.figures_of`."""
 
     seq: int
@@ -137,8 +134,7 @@ def unpacked(data: bytes) -> Tick:
     return from_line(Tick, line)
 
 
-@dataclass(frozen=True, slots=True)
-class KeptTick:
+class KeptTick(Struct, frozen=True):
     """A packed tick and when it was, on the time line of the history."""
 
     boottime: float

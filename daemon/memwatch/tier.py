@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import floor, inf, nan
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from memwatch.column import BLOCK_ROWS, PLACES, Cell, Cells, Column
 
@@ -20,8 +21,7 @@ class Strip(NamedTuple):
     columns: Mapping[str, Cells]
 
 
-@dataclass(frozen=True, slots=True)
-class Length:
+class Length(Struct, frozen=True):
     """How far back a tier goes, and how much time one row stands for."""
 
     step_seconds: float
@@ -32,8 +32,7 @@ class Length:
         return max(1, round(self.seconds / self.step_seconds))
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """Consecutive rows of one series, as lists of the same length; NaN in `least` is a gap."""
 
     times: Sequence[float]

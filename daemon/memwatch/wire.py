@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
-from dataclasses import is_dataclass
 from functools import cache
 from math import isfinite
 from types import UnionType
 from typing import Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from msgspec import Struct
 
 from memwatch.model import Absent
 
@@ -21,7 +22,7 @@ class Garbled(ValueError):
     """A line that is not a record of the expected kind."""
 
 
-def to_line(record: Any) -> bytes:  # noqa: ANN401  any data class of ours
+def to_line(record: Any) -> bytes:  # noqa: ANN401  any record of ours
     """One record as a line; absent figures as {"absent": reason}."""
     return json.dumps(_plain(record), separators=(",", ":")).encode() + b"\n"
 
@@ -46,7 +47,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
         return {name: _plain(part) for name, part in value.items()}
     if isinstance(value, int):  # a driver's code, which has a name here
         return int(value)
-    return {name: _plain(getattr(value, name)) for name in kind.__slots__}
+    return {name: _plain(getattr(value, name)) for name in kind.__struct_fields__}
 
 
 @cache
@@ -62,7 +63,7 @@ def _builder(kind: Any) -> Builder:  # noqa: ANN401  a type, or what typing make
         return _of_tuple(_builder(get_args(kind)[0]), kind)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return _of_mapping(_builder(get_args(kind)[1]), kind)
-    if is_dataclass(kind):
+    if isinstance(kind, type) and issubclass(kind, Struct):
         return _of_record(kind)
     if kind is float:
         return _finite

@@ -8,10 +8,10 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from msgspec import Struct
 
 EXIT_OK, EXIT_FAILURE = 0, 1
 
@@ -35,8 +35,7 @@ class CannotInstall(Exception):
     """Why not, and what would work."""
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(Struct, frozen=True):
     """A file that shall hold this; `keep` where one that is there already is somebody's own."""
 
     path: Path
@@ -58,8 +57,7 @@ class Write:
         return 0
 
 
-@dataclass(frozen=True, slots=True)
-class Remove:
+class Remove(Struct, frozen=True):
     """A file that shall be gone."""
 
     path: Path
@@ -76,8 +74,7 @@ class Remove:
         return 0
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """A command, where there is something to do for it."""
 
     command: tuple[str, ...]

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import resource
 from collections.abc import Sequence
-from dataclasses import dataclass
 from email.utils import formatdate
 from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple, cast
 
+from msgspec import Struct
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -31,8 +31,7 @@ MALFORMED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What a client may do. Far more than browsers, scrapers and proxies need, far less than would hurt."""
 
     receive_seconds: float = 8.0

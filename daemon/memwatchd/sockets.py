@@ -9,8 +9,9 @@ import struct
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from memwatchd.settings.values import TcpAddress, UnixAddress
 
@@ -18,8 +19,7 @@ BACKLOG = 256
 PEER_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(Struct, frozen=True):
     """Who is at the other end of a socket file, as the kernel says; None where it does not."""
 
     pid: int | None = None

@@ -5,16 +5,16 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 MODE = 0o700
 NOT_WRITABLE = "cannot be used (this user may not write there)"
 ADVICE = "; use a folder of its own, such as --state-dir /var/lib/memwatchd"
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(Struct, frozen=True):
     """An open state folder, or none and the reason. `folder` is ours alone until `close`.
 
     `readable` is a folder that cannot be written to, such as on a disk that became read-only, and can be read.

@@ -9,13 +9,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 from bars_plot import bars
 from bench_machines import bench_machines, bench_requests, bench_streams, bench_wear
 from bench_store import bench_store
+from msgspec import Struct
 from peers import subjects
 from subjects import Load, Subject, cpu_seconds, free_port, load, pss_mib, rss_mib, running, wakeups
 
@@ -138,8 +138,7 @@ def each_file(folder: int, file: str) -> None:
             read_in(folder, f"{name}/{file}", STAT_BYTES)
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """One program beside the others: nobody asks it, then 1, 16 and 128 clients do as fast as they can."""
 
     name: str

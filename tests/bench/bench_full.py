@@ -7,10 +7,10 @@ import sys
 import tempfile
 import time
 from array import array
-from dataclasses import replace
 from pathlib import Path
 
 from bench_machines import SETTLE_SECONDS, daemon_on, machine_of
+from msgspec.structs import replace
 from subjects import pss_mib, rss_mib
 
 sys.path.append(str(Path(__file__).parent.parent))

@@ -8,9 +8,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import Struct
+from msgspec.structs import replace
 from subjects import children_of, cpu_seconds, pss_mib, rss_mib, threads_of, wakeups, written_bytes
 
 sys.path.append(str(Path(__file__).parent.parent))
@@ -26,8 +27,7 @@ SETTLE_SECONDS = 15.0
 STREAMS = "[web]\nmax_streams = 1000\n"
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """Of the daemon (`main`) and of the helper that asks the driver."""
 
     main_percent: float

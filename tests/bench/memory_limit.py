@@ -8,8 +8,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 V1, V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 FULL_PART = 0.99
@@ -30,8 +31,7 @@ class NotHere(Exception):
     """No such group can be made here; says why."""
 
 
-@dataclass(frozen=True)
-class LimitedGroup:
+class LimitedGroup(Struct, frozen=True):
     """A control group and the files that say what may be used in it, and what is."""
 
     folder: Path

@@ -10,15 +10,15 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 HERE = Path(__file__).parent
 MIB = 1 << 20
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """A program that answers at `path` on the port its command line is given."""
 
     name: str
@@ -26,8 +26,7 @@ class Subject:
     path: str = "/metrics"
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(Struct, frozen=True):
     """What a load generator saw: answers a second, the slowest of a hundred in milliseconds, and which part of the
     requests was refused (node_exporter serves 40 at a time)."""
 

@@ -15,8 +15,9 @@ import re
 import shutil
 import sys
 import time
-from dataclasses import asdict, replace
 from pathlib import Path
+
+from msgspec.structs import asdict, replace
 
 from daemon_process import descriptors
 from fakes import FakeClock

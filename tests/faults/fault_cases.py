@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 # What needs a systemd or a kernel of its own is shown by `make test-system`, the rest by `make faults`.
 SYSTEM = "tests/system/"
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """`tests` are node ids without parameters; those of tests/system/vm.py end in the word that it prints."""
 
     number: int

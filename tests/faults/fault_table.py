@@ -13,10 +13,10 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from fault_cases import CASES, Case
+from msgspec import Struct
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "faults.md"
@@ -37,8 +37,7 @@ TITLES = "| case | what is done | what must come of it | tests | outcome | secon
 RULE = "|---:|---|---|---|---|---:|---|\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What became of one test, over all its parameters."""
 
     passed: bool

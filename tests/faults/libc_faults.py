@@ -7,8 +7,9 @@ import os
 import struct
 import subprocess
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 SOURCE = Path(__file__).with_suffix(".c")
 CACHE = Path(__file__).parent.parent.parent / ".pytest_cache" / "libc_faults"
@@ -31,8 +32,7 @@ def built_library() -> Path:
     return library
 
 
-@dataclass
-class LibcFaults:
+class LibcFaults(Struct):
     """The faults of one process and its children, in force from the next call on."""
 
     file: Path

@@ -8,12 +8,12 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fault_oracle import back_in_time, survived
 from libc_faults import LibcFaults
+from msgspec import Struct
 
 from alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from daemon_process import RunningDaemon, running_daemon
@@ -22,8 +22,7 @@ from webhook_site import Site, receiving, wait_until
 HOUR, DAY = 3600, 86_400
 
 
-@dataclass(frozen=True)
-class Clocked:
+class Clocked(Struct, frozen=True):
     """A daemon whose clocks can be set, with memory critical and one alert told."""
 
     faults: LibcFaults

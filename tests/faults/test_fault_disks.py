@@ -8,11 +8,11 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from fault_oracle import back_in_time, survived
 from libc_faults import LibcFaults
+from msgspec import Struct
 
 from alert_machine import FULL_KIB, AlertMachine, quick_config, wait_for_deliveries
 from daemon_process import RunningDaemon, running_daemon
@@ -24,8 +24,7 @@ TOTAL_KIB, BEFORE_KIB = 65_048_212, 29_656_604
 NAMESPACE = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
 
 
-@dataclass
-class Patient:
+class Patient(Struct):
     """A daemon on a machine of its own, whose disk gets into trouble by `injure` and out of it by `heal`."""
 
     name: str

@@ -8,11 +8,11 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from fault_oracle import back_in_time
+from msgspec import Struct
 
 from alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from daemon_process import RunningDaemon, running_daemon
@@ -23,8 +23,7 @@ USED_BYTES = (65_048_212 - 1_000_000) * 1024
 SMALL = '[history]\ndisk_size = "4MiB"\n'
 
 
-@dataclass(frozen=True)
-class Wreck:
+class Wreck(Struct, frozen=True):
     """What a daemon left that was killed while memory was critical and a message waited: 4 MiB of it."""
 
     machine: AlertMachine

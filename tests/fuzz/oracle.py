@@ -12,6 +12,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import asdict
+
 NUMBER = re.compile(rb"\d+")
 # A longer row of digits is refused by every parser, and takes long to convert.
 MOST_DIGITS = 40
@@ -24,9 +27,10 @@ def numbers_in(value: Any) -> Iterator[int | float]:
         return
     if isinstance(value, (int, float)):
         yield value
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield from numbers_in(getattr(value, field.name))
+    elif isinstance(value, Struct):
+        yield from numbers_in(asdict(value))
+    elif is_dataclass(value):  # settings
+        yield from numbers_in([getattr(value, one.name) for one in fields(value)])
     elif isinstance(value, Mapping):
         for part in value.values():
             yield from numbers_in(part)

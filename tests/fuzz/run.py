@@ -13,9 +13,10 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+
+from msgspec import Struct
 
 from fuzz.table import Row, rows_in, written
 from fuzz.targets import FOLDER, NAMES, Target, target
@@ -28,8 +29,7 @@ EXECUTED = re.compile(r"^stat::number_of_executed_units: *(\d+)", re.MULTILINE)
 FOUND = re.compile(r"Test unit written to (.+)$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What a run came to. `found` are the inputs that broke a promise."""
 
     name: str

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from starlette.types import ASGIApp
 
 from fuzz.oracle import as_file
@@ -36,8 +36,7 @@ class Complaints(logging.Handler):
             self.found.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(Struct, frozen=True):
     """`loop` turns only while somebody runs it."""
 
     loop: asyncio.AbstractEventLoop

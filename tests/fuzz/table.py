@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fuzz.targets import FOLDER
 
@@ -25,8 +26,7 @@ FIGURE = r" ([\d,]+) \|"
 ROW = re.compile(rf"^\| (\w+) \|{5 * FIGURE} (\d{{4}}-\d\d-\d\d) \|$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """The run of one target."""
 
     name: str

@@ -9,8 +9,9 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 BASE_PACKAGES = "systemd,systemd-sysv,dbus,python3,curl"
 SUITE = os.environ.get("SUITE", "bookworm")
@@ -19,8 +20,7 @@ MIRROR = os.environ.get("MIRROR", "")
 BOOT_SECONDS = 60.0
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """A machine that has booted. `leader` is its first process, seen from outside."""
 
     root: Path

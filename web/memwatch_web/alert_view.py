@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from memwatch.alerts import Watch
 from memwatch.conditions import SEVERITY
@@ -17,8 +19,7 @@ from memwatch_web.as_json import Json, rfc3339
 LATEST_EVENTS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class AlertRow:
+class AlertRow(Struct, frozen=True):
     """An alert that fires or is about to."""
 
     target: str
@@ -30,8 +31,7 @@ class AlertRow:
     reasons: tuple[Reason, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiverRow:
+class ReceiverRow(Struct, frozen=True):
     """How telling one receiver goes."""
 
     name: str
@@ -47,8 +47,7 @@ class ReceiverRow:
     last_delivered_unix: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class AlertView:
+class AlertView(Struct, frozen=True):
     """All that is known of alerts at one moment."""
 
     alerts: Sequence[AlertRow] = ()
@@ -140,4 +139,4 @@ def silence_json(silence: Silence) -> Json:
 
 
 def receiver_json(row: ReceiverRow) -> Json:
-    return {name: getattr(row, name) for name in ReceiverRow.__slots__ if name != "title"}
+    return {name: value for name, value in asdict(row).items() if name != "title"}

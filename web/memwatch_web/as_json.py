@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass, replace
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
 
-import orjson
+from msgspec import Struct, json
+from msgspec.structs import replace
 
 from memwatch.backends.model import Backends
 from memwatch.doctor.model import Examination
@@ -31,7 +31,16 @@ Json = dict[str, Any]
 
 
 def to_bytes(value: Any) -> bytes:  # noqa: ANN401  JSON is anything
-    return orjson.dumps(value)
+    return json.encode(value, enc_hook=_of_its_base)
+
+
+def _of_its_base(value: object) -> int | str:
+    """A size or a name that knows more about itself is, in JSON, a number or a string like any other."""
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, str):
+        return str(value)
+    raise NotImplementedError(f"{type(value).__name__} has no form in JSON")
 
 
 def answer_bytes(value: Any, simulated: bool) -> bytes:  # noqa: ANN401
@@ -56,9 +65,9 @@ def known(**fields: Any) -> Json:  # noqa: ANN401
     return {**fields, **dict.fromkeys(absent), "absent": absent}
 
 
-def record_json(record: Any, **further: Any) -> Json:  # noqa: ANN401  one of the model's data classes
-    """A record of the model, which is slotted, under its own names: the model's word is JSON's word too."""
-    return known(**{name: _plain(getattr(record, name)) for name in record.__slots__}, **further)
+def record_json(record: Struct, **further: Any) -> Json:  # noqa: ANN401
+    """A record of the model under its own names: the model's word is JSON's word too."""
+    return known(**{name: _plain(getattr(record, name)) for name in record.__struct_fields__}, **further)
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
@@ -70,7 +79,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
         return [_plain(part) for part in value]
     if isinstance(value, Mapping):
         return known(**value)
-    return record_json(value) if is_dataclass(value) else value
+    return record_json(value) if isinstance(value, Struct) else value
 
 
 def snapshot_json(snapshot: Snapshot) -> Json:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memwatch.model import Absent, Content, Pool, Share
 from memwatch.pressure.rules import Thresholds
@@ -25,8 +26,7 @@ ORDER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """One part of a bar by use."""
 
     kind: str
@@ -35,8 +35,7 @@ class Segment:
     width: float
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(Struct, frozen=True):
     """The inner bar of one share. `around` are the used parts of what it is inside of, outermost first."""
 
     share: Share
@@ -46,8 +45,7 @@ class Lane:
     around: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """Where a level begins."""
 
     level: str
@@ -55,8 +53,7 @@ class Mark:
     position: float
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """One pool to scale. No segments: its use is not known."""
 
     pool: Pool

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memwatch.growth import Grown
 from memwatch.history import History
@@ -19,8 +20,7 @@ LEAST_BYTES = 1 << 20
 Before = Callable[[str], float | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """Something that is not what it was. `pid` is a process's."""
 
     label: str
@@ -33,8 +33,7 @@ class Change:
         return self.after_bytes - self.before_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Struct, frozen=True):
     """The largest first; of nearly as many seconds as is wanted, or of as many as there are."""
 
     seconds: float

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
 
 from memwatch.alerts import Notice
 from memwatch.snapshot import Snapshot
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     import ssl
 
 
-@dataclass(frozen=True, slots=True)
-class Reminder:
+class Reminder(Struct, frozen=True):
     """What fires is said again every `seconds`, all bodies at once: some receivers forget."""
 
     seconds: float

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memwatch.model import ShareKind
 from memwatch.series import unit_of
@@ -39,8 +40,7 @@ TITLES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(Struct, frozen=True):
     """One series in a chart; `colour` is a number from 1 on. `dashed`: what is left, not what is used."""
 
     name: str
@@ -49,8 +49,7 @@ class Curve:
     dashed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(Struct, frozen=True):
     """Series of one unit that belong together. `top` is the end of the scale where it is known: the size of the
     pool, or all of it. `targets` are those whose levels stand behind the curves."""
 

@@ -7,7 +7,8 @@ import random
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memwatch.alerts import Notice
 from memwatch.conditions import CRITICAL, EVENTS
@@ -30,8 +31,7 @@ RECOVER_SECONDS = 0.5
 RESOLVED_AGAIN_SECONDS = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(Struct, frozen=True):
     """What a receiver wants to hear of; no targets means any. Whoever hears that it fires hears of its end."""
 
     events: frozenset[str] = frozenset({CRITICAL})
@@ -49,8 +49,7 @@ class Subscription:
         return rule not in EVENTS or self.covers(rule, target.partition(" ")[0])
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Struct, frozen=True):
     """How a receiver is doing. `failure`: why the last attempt failed, empty after one that did not."""
 
     disabled: bool
@@ -59,8 +58,7 @@ class Status:
     last_delivered_unix: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(Struct, frozen=True):
     """What fires, and was over lately, to be said once more."""
 
     reminder: Reminder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from memwatch.model import Absent, Bytes, Device, Process
 from memwatch.snapshot import Snapshot
@@ -10,8 +10,7 @@ from memwatch.snapshot import Snapshot
 MOST_HOLDERS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """A pool or share that belongs to a device, or that it allocates from. `size_bytes` is a share's limit."""
 
     label: str
@@ -21,16 +20,14 @@ class Place:
     is_allocated_from: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """A process and what it holds of one device, in all of its places."""
 
     process: Process
     held_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """A kind of error that the driver counts; when it was last seen, if that is known."""
 
     kind: str
@@ -38,8 +35,7 @@ class Fault:
     seen_unix: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One device with its places, the largest holders of them and its errors."""
 
     device: Device

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.claim import Claim
 from memwatch.events import Event
@@ -54,8 +56,7 @@ COLLECTOR_ERRORS: dict[CollectorState, str | None] = {
 USED = {Level.LOW: 0.41, Level.MEDIUM: 0.66, Level.HIGH: 0.84, Level.CRITICAL: 0.964}
 
 
-@dataclass(frozen=True, slots=True)
-class Exhibit:
+class Exhibit(Struct, frozen=True):
     """A pool with what is inside of it, and the word for the state that it shows."""
 
     state: str

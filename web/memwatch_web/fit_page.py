@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, Request
+from msgspec import Struct
 from pydantic import ValidationError
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -34,8 +34,7 @@ EXAMPLES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """One verdict as a bar: parts of its scale, from 0 to 1. `taken` is what others hold; no bar where that is not
     known. What reaches beyond `whole` is too much."""
 
@@ -45,8 +44,7 @@ class Place:
     need: float
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(Struct, frozen=True):
     """What was asked, what it came to, or the sentence that says what is wrong. `change` is the query of the
     cheapest change."""
 

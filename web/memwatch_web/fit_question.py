@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field
 
 from memwatch.planning.checkpoint import Checkpoint
@@ -37,8 +37,7 @@ DETAILS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """What it needs, where that fits, and the cheapest change that would make it fit where it does not."""
 
     need: Need

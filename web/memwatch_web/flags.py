@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 from memwatch.events import Event
 from memwatch.history import Bucket
@@ -30,8 +31,7 @@ WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(Struct, frozen=True):
     """A stretch of which nothing is known; `words` say why, as far as that is known."""
 
     start: float
@@ -39,8 +39,7 @@ class Gap:
     words: str
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """A stretch at one level."""
 
     start: float
@@ -48,8 +47,7 @@ class Run:
     level: Level
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(Struct, frozen=True):
     """Something that happened. `word` fits above a curve; `target` is what it happened to, if to one thing."""
 
     unix: float

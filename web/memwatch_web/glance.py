@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from memwatch.model import Absent, Bytes, Pool, PoolKind, Process, Share, ShareKind
 from memwatch.pressure.rules import PressureRules
@@ -12,8 +13,7 @@ from memwatch.snapshot import Level, Pressure, Snapshot
 from memwatch_web import wording
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(Struct, frozen=True):
     """What programs can still have, and what it is that ends first."""
 
     label: str

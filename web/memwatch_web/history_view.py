@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 from urllib.parse import urlencode
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.history import Bucket
 from memwatch.snapshot import Level, Snapshot
@@ -26,8 +28,7 @@ RECENT = 3
 EXACT_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """What a query asks for. `series` is empty where nothing was chosen, `names` are those that are shown."""
 
     window: Window
@@ -55,8 +56,7 @@ def link(path: str, range_name: str, series: Sequence[str], stretch: Stretch) ->
     return f"{path}?{urlencode(query, safe=':,')}"
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Struct, frozen=True):
     """One series of the window: its row of the table, and its line in the picture that needs no script. `last` is
     None where it ended before the window does."""
 
@@ -69,8 +69,7 @@ class Figures:
     pieces: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawn(Struct, frozen=True):
     """A chart with its figures. `top` ends its scale; `levels` says in a sentence how long it was at which."""
 
     chart: Chart
@@ -79,8 +78,7 @@ class Drawn:
     levels: str
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A line of what happened, with a link to the minutes around it. `number` stands at its flag in the charts."""
 
     number: int
@@ -88,8 +86,7 @@ class Entry:
     href: str
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """All of the page that depends on the window. `data` is what the script draws."""
 
     asked: Asked
@@ -116,8 +113,7 @@ class View:
         return self.asked.href(Stretch(), wanted.name)
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """A query that cannot be answered, in a sentence, and what can be asked instead."""
 
     sentence: str

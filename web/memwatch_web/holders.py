@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memwatch.growth import Grown, Growth
 from memwatch.leaks import Suspect
@@ -15,16 +16,14 @@ GROWTH_SECONDS = 600.0
 MOST_GROWN = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Risen:
+class Risen(Struct, frozen=True):
     """A process that grew, and what it grew by in each window."""
 
     grown: Grown
     windows: Mapping[str, Bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Rest:
+class Rest(Struct, frozen=True):
     """What nobody holds of a pool or of a device's share, and what that usually is."""
 
     id: str
@@ -34,8 +33,7 @@ class Rest:
     causes: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Who:
+class Who(Struct, frozen=True):
     """Who holds memory, beyond the single process."""
 
     risen: tuple[Risen, ...]

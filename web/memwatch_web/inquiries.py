@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from memwatch.backends.model import Backends
 from memwatch.doctor.model import Examination
@@ -12,8 +12,7 @@ from memwatch.snapshot import Snapshot
 from memwatch_web.background import Shared
 
 
-@dataclass(frozen=True, slots=True)
-class Inquiries:
+class Inquiries(Struct, frozen=True):
     """Which backends can be used; what is seen of the machine and what is not; how much of a process is its own."""
 
     backends: Shared[Snapshot, Backends]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
+
+from msgspec import Struct
 
 from memwatch.store.ending import LastWords, Sample
 from memwatch.ticks import Tick
@@ -15,8 +16,7 @@ GAP_SECONDS = 2.5
 RATIO_OF = "pressure.{}.ratio"
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """What a line shows; `paths` has one list of SVG points for each piece without a gap."""
 
     label: str
@@ -24,16 +24,14 @@ class Line:
     last_ratio: float
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One sample of the table: its time, and the used part of each target in the order of the lines."""
 
     unix: float
     ratios: tuple[float | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(Struct, frozen=True):
     start: float
     end: float
     lines: tuple[Line, ...]

@@ -8,8 +8,9 @@ one without, the server does so when it is loaded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar, get_args
+
+from msgspec import Struct
 
 from memwatch.growth import Grown, Growth, key_of
 from memwatch.model import Absent, Bytes, Process, Words
@@ -36,8 +37,7 @@ class BadView(ValueError):
     """A wish that cannot be granted; says what can."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """What to see: grouped by what, sorted by which column, and only what has these words."""
 
     by: By = "process"
@@ -61,8 +61,7 @@ class View:
         return column if self.descending else f"-{column}"
 
 
-@dataclass(frozen=True, slots=True)
-class Row(Generic[T]):
+class Row(Struct, Generic[T], frozen=True):
     """A line of the table. `keys`: what it is sorted by, None where that is not known."""
 
     of: T
@@ -71,8 +70,7 @@ class Row(Generic[T]):
     is_shown: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(Struct, frozen=True):
     """A process and how it changed."""
 
     process: Process
@@ -80,8 +78,7 @@ class Listed:
     spark: str
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """An owner, and the largest of its processes that are listed."""
 
     total: Total
@@ -89,8 +86,7 @@ class Group:
     more: int
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """All rows in the order that is wanted. `groups`: by what else they can be seen."""
 
     view: View

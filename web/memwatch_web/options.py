@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from memwatch_web.auth import Login
 
 
-@dataclass(frozen=True, slots=True)
-class FaceOptions:
+class FaceOptions(Struct, frozen=True):
     """May change while the faces are served.
 
     `hosts` are further names this machine answers to; `process_metrics` is how many processes /metrics names.
@@ -21,8 +20,7 @@ class FaceOptions:
     patterns: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class OutboxFigures:
+class OutboxFigures(Struct, frozen=True):
     """How keeping messages on disk goes: whether it does, how often the disk refused, how often it began anew."""
 
     durable: bool

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.events import Event
 from memwatch.history import Bucket, History
@@ -17,8 +19,7 @@ from memwatch_web.window import Window
 ALWAYS_THERE = "own.cpu_seconds"
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
+class Past(Struct, frozen=True):
     """What is remembered. `to_wall` is what boot times lack of Unix seconds; `events` newest first."""
 
     history: History
@@ -36,8 +37,7 @@ class Past:
         return [replace(one, boottime=round(one.boottime + self.to_wall, 3)) for one in found]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """All that is shown of a window, until now at the latest. `buckets` are by series, `runs` of levels by target,
     for those `judged` of which a level is known at all; `flags` oldest first."""
 

@@ -9,9 +9,10 @@ import ipaddress
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
 
 from memwatch import __version__
 from memwatch_web.webhooks import Endpoint
@@ -56,8 +57,7 @@ class Clock(Protocol):
     def __call__(self) -> float: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What came of an attempt: a status, or a `failure` in words.
 
     `may_have_heard`: the receiver may have acted on the request although nothing says that it has. `unix`: what

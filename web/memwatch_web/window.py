@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memwatch.tier import Length
 from memwatch_web.problems import Problem
@@ -18,8 +19,7 @@ MOST_SECONDS = 60 * 86_400.0
 SLACK_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Struct, frozen=True):
     """A length that is offered. The step is one of a tier of the history or a multiple of one, so that reading a
     range is cheap; `poll_seconds` is how often a page that shows it until now asks again."""
 
@@ -38,8 +38,7 @@ RANGES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """From `start` to `end` in Unix seconds, in `points` steps. `live`: it ends now and moves with the time.
 
     `grain_seconds` is the time that one point stands for: a step, or a row of the tier that reaches back so far.
@@ -57,16 +56,14 @@ class Window:
         return self.end - self.start
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """Where a button leads; without bounds to the range that ends now."""
 
     start: float | None = None
     end: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Moves:
+class Moves(Struct, frozen=True):
     """What lies beside a window; None where there is nothing."""
 
     earlier: Stretch | None

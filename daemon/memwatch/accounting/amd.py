@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memwatch.accounting.amd_clients import Clients, clients_of
 from memwatch.amd.architecture import Verdict, architecture_of
@@ -37,8 +38,7 @@ SHARED = "Several processes hold some buffers together: what they hold adds up t
 NO_BAR = "Processors see only a part of this GPU's memory: it has no resizable BAR."
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where a GPU stands: its id, the number in labels (empty if it is the only one), what is known around it."""
 
     name: str

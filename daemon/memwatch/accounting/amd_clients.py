@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from memwatch.amd.reading import AmdGpu
 from memwatch.amd.smi import SmiProcess
@@ -19,8 +20,7 @@ class Held(NamedTuple):
     gtt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Clients:
+class Clients(Struct, frozen=True):
     """`by_pid` has for each process all that it holds, `total` has each byte once: some is held by several."""
 
     by_pid: Mapping[int, Held]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from memwatch.kernel_log import DriverError, KernelLog
 from memwatch.model import Device

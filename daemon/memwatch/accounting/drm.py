@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from memwatch.accounting.drm_architecture import Gpu, gpus_of, is_in_ram, is_own
 from memwatch.collector import Findings
@@ -65,8 +66,7 @@ class Place(NamedTuple):
     reading: DrmReading
 
 
-@dataclass(frozen=True, slots=True)
-class Sum:
+class Sum(Struct, frozen=True):
     """What clients hold, as far as it can be known, and who says so."""
 
     bytes: Bytes

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from memwatch.drm.cards import can_render
 from memwatch.drm.reading import DrmCard, DrmClient, DrmReading
@@ -24,16 +25,14 @@ OWN = ("vram", "local", "stolen-local")
 IN_RAM = ("system", "gtt", "memory", "cpu")
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Struct, frozen=True):
     """What clients hold in one place: all of them together, and each process by its id."""
 
     total: int
     by_pid: Mapping[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """A card with its clients, what it is, and the observations that decided it."""
 
     card: DrmCard

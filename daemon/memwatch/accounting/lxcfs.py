@@ -7,7 +7,7 @@ of it, as in every other container.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from memwatch.collector import Findings
 from memwatch.holding import LXCFS, ram_of

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from memwatch.accounting.nvidia_architecture import Verdict, architecture_of
 from memwatch.collector import Findings

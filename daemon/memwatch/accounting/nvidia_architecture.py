@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memwatch.model import Absent, Architecture
 from memwatch.nvml.reading import GpuMemory, GpuReading
@@ -16,8 +17,7 @@ INTEGRATED_NAMES = ("GB10", "THOR", "ORIN", "(NVGPU)", "N1X")
 SAME_SIZE = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The architecture of one device, and the observations that decided it. `node` is its NUMA node, if any."""
 
     architecture: Architecture

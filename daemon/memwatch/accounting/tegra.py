@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Literal, NamedTuple
+
+from msgspec.structs import replace
 
 from memwatch.accounting import nvidia
 from memwatch.accounting.nvidia_architecture import Verdict, architecture_of, is_integrated

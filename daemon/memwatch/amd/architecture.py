@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memwatch.amd.reading import AmdCard
 from memwatch.model import Absent, Architecture
@@ -24,16 +25,14 @@ _CARD_METRICS, _APU_METRICS = 1, (2, 3)
 _MI300A_GFX = "gfx942"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One step of the ladder: an observation and what it says. `is_apu` None: it decides nothing."""
 
     is_apu: bool | None
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The architecture of one GPU and the observations that decided it; `is_apu` None where they do not."""
 
     architecture: Architecture

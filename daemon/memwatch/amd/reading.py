@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from memwatch.model import Absent, Bytes, Words
 
 GpuState = Literal["ok", "missing"]
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
+class Region(Struct, frozen=True):
     """A kind of memory as the driver counts it. The total of GTT is a limit, and no memory of its own."""
 
     total_bytes: Bytes = Absent.NOT_SUPPORTED
     used_bytes: Bytes = Absent.NOT_SUPPORTED
 
 
-@dataclass(frozen=True, slots=True)
-class KfdNode:
+class KfdNode(Struct, frozen=True):
     """A node of the compute driver's topology that is a GPU, or a partition of one.
 
     `gpu_id` names it in /sys/class/kfd/kfd/proc. `bank_bytes` is what ROCm takes for the size of its memory.
@@ -34,8 +33,7 @@ class KfdNode:
     render_minor: int | Absent = Absent.NOT_AVAILABLE
 
 
-@dataclass(frozen=True, slots=True)
-class AmdCard:
+class AmdCard(Struct, frozen=True):
     """What does not change while a driver is loaded. `render_node` is a name such as `renderD128`.
 
     `pci` is a number without a colon where a tool says no address. `cards` names its entries in /sys/class/drm,
@@ -67,8 +65,7 @@ class AmdCard:
     nodes: tuple[KfdNode, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AmdGpu:
+class AmdGpu(Struct, frozen=True):
     """One GPU at one moment. A GPU that was here and is gone stays as `missing`, so that no other takes its place.
 
     `held` is what processes asked the compute driver for, by process id: memory of the GPU, and on an APU
@@ -84,8 +81,7 @@ class AmdGpu:
     state: GpuState = "ok"
 
 
-@dataclass(frozen=True, slots=True)
-class AmdReading:
+class AmdReading(Struct, frozen=True):
     """Everything of one round, GPUs in the order of their PCI addresses.
 
     `driver` is the version of a driver that did not come with the kernel. `source` is who says all this.
@@ -101,8 +97,7 @@ class AmdReading:
     source: str = "sysfs"
 
 
-@dataclass(frozen=True, slots=True)
-class AmdSensors:
+class AmdSensors(Struct, frozen=True):
     """What a GPU's own firmware has to be asked for; ratios are 0 to 1, `errors` counts by kind."""
 
     busy_ratio: float | Absent = Absent.NOT_SUPPORTED

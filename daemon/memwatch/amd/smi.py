@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from memwatch.model import Absent, Words
 
@@ -35,8 +36,7 @@ _PAGE_BYTES, _PAGE_AS_THOUSANDS = 4096, 4000
 _MOST_PIDS = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class SmiProcess:
+class SmiProcess(Struct, frozen=True):
     """A process that holds memory of a GPU: VRAM, and System RAM by way of GTT."""
 
     pid: int
@@ -44,8 +44,7 @@ class SmiProcess:
     gtt_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class SmiGpu:
+class SmiGpu(Struct, frozen=True):
     """One GPU. `errors` counts by kind; `codes` holds, by question, the library's codes for what it refused."""
 
     pci: str
@@ -55,13 +54,11 @@ class SmiGpu:
     codes: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class SmiReading:
+class SmiReading(Struct, frozen=True):
     gpus: tuple[SmiGpu, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SmiFailure:
+class SmiFailure(Struct, frozen=True):
     """No reading. `reason`: no_library, no_driver or failed."""
 
     reason: str

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from memwatch.amd.reading import Region
 from memwatch.amd.smi import SmiProcess, count_of, pci_of, process_of
@@ -23,8 +24,7 @@ class NoAnswer(Exception):
     """The tool ran and said nothing that could be read: no driver, most often. In a sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class SmiMemory:
+class SmiMemory(Struct, frozen=True):
     """One GPU's memory as a tool tells it. `index` is the tool's own number, and nobody else's."""
 
     index: int

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from memwatch.model import Absent, Bytes, Words
 
 PressureLevel = Literal["normal", "warning", "critical"]
 
 
-@dataclass(frozen=True, slots=True)
-class Accelerator:
+class Accelerator(Struct, frozen=True):
     """A GPU of the I/O registry.
 
     `in_use_bytes` of system memory are resident for it. `allocated_bytes` were asked for, may exceed the memory
@@ -24,8 +24,7 @@ class Accelerator:
     allocated_bytes: Bytes
 
 
-@dataclass(frozen=True, slots=True)
-class VmStat:
+class VmStat(Struct, frozen=True):
     """vm_stat in bytes. `compressor_bytes` of memory hold `compressed_bytes` of pages."""
 
     page_bytes: int
@@ -40,16 +39,14 @@ class VmStat:
     anonymous_bytes: Bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Metal:
+class Metal(Struct, frozen=True):
     """What Metal says of the default device. What a process of ours has allocated there says nothing of others."""
 
     has_unified_memory: bool
     working_set_bytes: Bytes
 
 
-@dataclass(frozen=True, slots=True)
-class AppleReading:
+class AppleReading(Struct, frozen=True):
     """Everything of one round. `wired_limit_bytes` is absent while the system's own rule is in force."""
 
     chip: Words

@@ -9,8 +9,9 @@ import pwd
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from memwatch.backends.files import head_of, names_in
 from memwatch.backends.libraries import find_library
@@ -31,16 +32,14 @@ VULKAN_FOLDERS = (
 ROCM_VERSION = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,6}){1,3}")
 
 
-@dataclass(frozen=True, slots=True)
-class Rocm:
+class Rocm(Struct, frozen=True):
     """An installed ROCm: where, and its version (None where only the runtime library was found)."""
 
     path: str
     version: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """Everything that was looked at. `opencl` is None where OpenCL was not asked.
 
     `kfd`: whether /dev/kfd is there, then whether `user` may open it, and which group may. `for_others`: what

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from memwatch.model import Absent, Bytes
 
 DeviceKind = Literal["cpu", "gpu", "accelerator"]
 
 
-@dataclass(frozen=True, slots=True)
-class BackendDevice:
+class BackendDevice(Struct, frozen=True):
     """Something that a backend computes on. `id` is its id in the snapshot, where it is listed there.
 
     `size_bytes`: the memory it can use at most; `headroom_bytes`: what it could allocate now, and
@@ -39,8 +39,7 @@ class BackendDevice:
         return min(self.headroom_bytes, self.own_headroom_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Backend:
+class Backend(Struct, frozen=True):
     """One backend. `available` is absent where it was not, or could not be, tried; `reason` says why it is what
     it is, in words that can follow the name and a dash."""
 
@@ -58,8 +57,7 @@ class Backend:
         return tuple(device for device in self.devices if device.kind == "gpu" and device.state == "ok")
 
 
-@dataclass(frozen=True, slots=True)
-class Backends:
+class Backends(Struct, frozen=True):
     """All of them, and the one to use. `age_seconds`: how long ago files and drivers were looked at."""
 
     recommended: str

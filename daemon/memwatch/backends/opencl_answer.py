@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from memwatch.model import Absent, Bytes, Words
 
@@ -11,8 +12,7 @@ OpenclKind = Literal["cpu", "gpu", "accelerator", "other"]
 Failure = Literal["no_binding", "no_platform", "failed"]
 
 
-@dataclass(frozen=True, slots=True)
-class OpenclDevice:
+class OpenclDevice(Struct, frozen=True):
     """`global_memory_bytes` is not asked of a CPU: there it is no capacity (PoCL 3.1 says four different things
     on one machine). `pci` is an address such as 0000:01:00.0."""
 
@@ -23,8 +23,7 @@ class OpenclDevice:
     pci: Words
 
 
-@dataclass(frozen=True, slots=True)
-class OpenclPlatform:
+class OpenclPlatform(Struct, frozen=True):
     """One installed driver. `failure` says in OpenCL's own words why it lists no devices, if it does not."""
 
     name: str
@@ -33,8 +32,7 @@ class OpenclPlatform:
     failure: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OpenclAnswer:
+class OpenclAnswer(Struct, frozen=True):
     """All platforms; or why there are none: no Python binding, no driver, or a failure with its text."""
 
     platforms: tuple[OpenclPlatform, ...] = ()

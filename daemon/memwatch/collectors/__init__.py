@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from functools import partial
 from platform import machine as processor
+
+from msgspec import Struct
 
 from memwatch.collector import Enlisted, Roots
 from memwatch.collectors import (
@@ -38,8 +39,7 @@ from memwatch.collectors import (
 from memwatch.collectors._gpus import GpuPids
 
 
-@dataclass(frozen=True, slots=True)
-class CollectorOptions:
+class CollectorOptions(Struct, frozen=True):
     """What a user may choose about collectors. `disabled` names those that are not run."""
 
     top: int = 50

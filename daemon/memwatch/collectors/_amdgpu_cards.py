@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from memwatch.amd import kfd
 from memwatch.amd.names import MOST_LIST_BYTES, Names, name_of, parse_ids
@@ -25,8 +26,7 @@ _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _PARTITION = "amdgpu_xcp"
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """Entries of /sys/class/drm: the driver's cards by PCI address, those of partitions by render minor."""
 
     gpus: Mapping[str, tuple[str, ...]]
@@ -34,8 +34,7 @@ class Found:
     partition_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Driver:
+class Driver(Struct, frozen=True):
     """What is said of the driver as a whole. `release`: the version whose ways it has."""
 
     release: tuple[int, ...]

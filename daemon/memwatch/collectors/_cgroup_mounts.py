@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
 
 from memwatch.collector import Roots, Unavailable, Unreadable
 from memwatch.collectors._cgroups import Mount, parse_cgroup, parse_mountinfo
 from memwatch.model import Absent, Bytes, Quality
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(Struct, frozen=True):
     """What the files of a cgroup version are called, and which part of the usage can be had back.
 
     Usage counts the page cache. What the kernel would drop under pressure (the file LRUs and, where it is
@@ -46,8 +46,7 @@ V1 = Version(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Home:
+class Home(Struct, frozen=True):
     """The cgroup this process is in: where `root` of its hierarchy is mounted, and the way from there."""
 
     version: Version

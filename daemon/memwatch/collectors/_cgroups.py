@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
 
 from memwatch.collector import Roots, read_once
 
@@ -19,8 +20,7 @@ _OCTAL = re.compile(rb"\\([0-7]{3})")
 _RUNTIME_FOLDERS = ("/containerd/", "/docker/", "/containers/storage/")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where a process belongs: its systemd unit, the first 12 characters of its container's id (LXC: its name),
     the uid of its Kubernetes pod, the number of its Slurm job."""
 
@@ -30,8 +30,7 @@ class Place:
     job: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(Struct, frozen=True):
     """A line of mountinfo: `root` of the file system is seen at `point`."""
 
     root: str

@@ -6,8 +6,9 @@ import os
 import re
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from memwatch.collector import Unavailable
 from memwatch.drm.fdinfo import Fdinfo, Held, parse_fdinfo
@@ -25,8 +26,7 @@ HOLDER_ROUNDS = 6
 DESCRIPTORS_A_ROUND = 512
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(Struct, frozen=True):
     """One round. `seen` are processes, `unreadable` those of them that may not be looked into."""
 
     held: tuple[Held, ...]
@@ -34,15 +34,13 @@ class Scan:
     unreadable: int
 
 
-@dataclass(slots=True)
-class _Descriptor:
+class _Descriptor(Struct):
     fd: str
     node: str
     info: Fdinfo | None = None
 
 
-@dataclass(slots=True)
-class _Known:
+class _Known(Struct):
     """What was learned about one process; forgotten with it."""
 
     mark: tuple[int, int, int]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.kernel_log import DriverError, KernelLog, OomKill
 
@@ -91,8 +93,7 @@ def complaint_of(text: bytes) -> Complaint | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """Why the kernel is about to kill process `pid`."""
 
     pid: int

@@ -6,9 +6,10 @@ import contextlib
 import os
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from memwatch.collector import Roots, Unreadable, read_once
 from memwatch.collectors._cgroups import (
@@ -103,8 +104,7 @@ def parse_command(data: bytes, most: int) -> str:
     return words if len(words) <= most else words[: most - 1] + "…"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Home:
+class Home(Struct, frozen=True, eq=False):
     """Whom a process belongs to, None where that may not be known, and the cgroups that its owners are, by kind."""
 
     place: Place | None

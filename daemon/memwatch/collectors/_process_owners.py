@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from memwatch.collectors._cgroup_mounts import CgroupUsage
 from memwatch.collectors._process_files import Home, Homes, parse_uid, read_in

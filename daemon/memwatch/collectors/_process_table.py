@@ -13,8 +13,9 @@ import os
 import resource
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from memwatch.collector import Unreadable
 from memwatch.collectors._process_files import NOWHERE, STAT_BYTES, Home, parse_stat, parse_statm, read_in
@@ -33,8 +34,7 @@ def room_here() -> int:
     return descriptors_for_processes(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
-@dataclass(slots=True)
-class Entry:
+class Entry(Struct):
     """A process that was there at the last look.
 
     `descriptor` is its open statm; -1 where there is none to be opened, None where there was no room for it.
@@ -56,8 +56,7 @@ class Entry:
     shown_by: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(Struct, frozen=True):
     """What a look at the process table came to, kernel threads left out. `rejected` of the `unreadable` ones made
     no sense."""
 

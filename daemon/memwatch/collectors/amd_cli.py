@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memwatch.amd.reading import AmdCard, AmdGpu, AmdReading
 from memwatch.amd.smi import SmiGpu, SmiReading
@@ -34,8 +35,7 @@ ROCM_SMI = ("--showmeminfo", "all", "--showbus", "--showproductname", "--json")
 _MOST_BYTES = 4 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
+class Tools(Struct, frozen=True):
     """Paths of the tools, None where there is none."""
 
     amd_smi: str | None

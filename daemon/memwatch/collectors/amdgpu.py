@@ -7,8 +7,9 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from memwatch.amd import kfd
 from memwatch.amd.architecture import architecture_of

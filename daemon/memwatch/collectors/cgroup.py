@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 from memwatch.collector import Findings, Roots, Unavailable, Unreadable, read_once
 from memwatch.collectors._cgroup_mounts import Version, home_of, parse_figure
@@ -21,8 +22,7 @@ _MEM_TOTAL = re.compile(rb"^MemTotal: +(\d{1,19}) kB\n", re.MULTILINE)
 NOTE = "does not include GPU memory on unified machines"
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """One cgroup with its limit (None: no limit), what counts against it, and kills at it (None: not counted)."""
 
     folder: Path

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from memwatch.collector import Findings, Roots, Unavailable, read_once
 from memwatch.collectors._drm_cards import card_names, cards_of, is_asleep, is_wanted, regions_by_name, speaks

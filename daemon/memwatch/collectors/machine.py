@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.collector import Findings, Roots, read_once
 from memwatch.collectors._cgroups import in_container, sees_all_processes
@@ -43,8 +45,7 @@ _GPU_VENDORS = {"10de": "NVIDIA", "1002": "AMD", "8086": "Intel"}
 _BOARD_DISPLAYS = frozenset({("1002", "4752"), ("1002", "515e")})
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """A GPU on the PCI bus by its numbers, four hexadecimal digits each."""
 
     vendor: str

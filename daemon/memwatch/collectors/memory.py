@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from memwatch.collector import Findings, KeptFile, Roots, Unreadable, kept_file, read_once
 from memwatch.collectors._lxcfs import is_of_container

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from memwatch.backends.files import head_of
 from memwatch.backends.libraries import find_library
@@ -19,8 +20,7 @@ MOST_BYTES = 4096
 _VERSION = re.compile(r"\d{1,6}(?:\.\d{1,6}){1,3}")
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
+class Installed(Struct, frozen=True):
     """Versions as they are written; None where the thing is not there or does not tell.
 
     `packages` are those of the Python that memwatch runs in. `boot_options` are the kernel's.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 
 class Verdict(Enum):
@@ -14,8 +15,7 @@ class Verdict(Enum):
     PROBLEM = "problem"
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """`id` is stable and says what was looked at; `remedy` is what somebody can do, or None."""
 
     id: str
@@ -24,8 +24,7 @@ class Check:
     remedy: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Examination:
+class Examination(Struct, frozen=True):
     """All checks, what was asked first."""
 
     checks: tuple[Check, ...]

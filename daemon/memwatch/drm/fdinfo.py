@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from memwatch.drm.reading import Basis, DrmClient
 
@@ -27,8 +28,7 @@ _ID = re.compile(rb"\d{1,20}")
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
-@dataclass(frozen=True, slots=True)
-class Fdinfo:
+class Fdinfo(Struct, frozen=True):
     """One descriptor's client. `rejected` counts, by key, lines that hold no figure; they are left out."""
 
     driver: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from memwatch.model import Absent, Bytes, Words
 
@@ -13,8 +14,7 @@ from memwatch.model import Absent, Bytes, Words
 Basis = Literal["resident", "memory", "total"]
 
 
-@dataclass(frozen=True, slots=True)
-class DrmRegion:
+class DrmRegion(Struct, frozen=True):
     """Memory of a card's own, as a counter of the whole device tells it; clients never add up to it."""
 
     name: str
@@ -23,8 +23,7 @@ class DrmRegion:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class DrmCard:
+class DrmCard(Struct, frozen=True):
     """A card of /sys/class/drm. `place` is stable: its PCI address, or its platform device's name.
 
     `pdev` is None for the GPU of a system on a chip. `nodes` are the names of its device files (`card0`,
@@ -45,8 +44,7 @@ class DrmCard:
     model: Words = Absent.NOT_AVAILABLE
 
 
-@dataclass(frozen=True, slots=True)
-class DrmClient:
+class DrmClient(Struct, frozen=True):
     """One client of a driver, once, however many descriptors and processes hold it: `pids` are all of them.
 
     `client_id` is the address space's id (pasid) before Linux 5.19. `node` is the device file that was opened.
@@ -67,8 +65,7 @@ class DrmClient:
     other: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DrmReading:
+class DrmReading(Struct, frozen=True, eq=False):
     """Everything of one round; each is only itself, so what is made of it can be kept.
 
     `seen`: processes there were, kernel threads not counted. `unreadable`: those of them that could not be

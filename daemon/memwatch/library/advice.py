@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from memwatch.library.truth import Machine, machine
 from memwatch.model import Architecture, Device
@@ -28,8 +29,7 @@ CRITICAL_RATIO = 0.95
 MOST_WORKERS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(Struct, frozen=True):
     """`name` is an environment variable where `environment` is true, else a setting of programs by its usual name.
 
     `certainty` is "try both" where reports contradict each other.

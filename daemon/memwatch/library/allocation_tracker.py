@@ -7,8 +7,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from memwatch.planning.quantities import BadInput, bytes_of
 
@@ -16,8 +17,7 @@ Location = Literal["gpu", "cpu"]
 MOST_LIVE = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(Struct, frozen=True):
     id: int
     tag: str
     size_bytes: int
@@ -25,8 +25,7 @@ class Allocation:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Holdings:
+class Holdings(Struct, frozen=True):
     """What lives now and the most that ever lived at once, and what lives by tag."""
 
     live: int

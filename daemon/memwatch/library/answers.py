@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from memwatch.backends.model import Backend, BackendDevice, Backends
 from memwatch.library.daemon import Json
 from memwatch.model import Absent, Architecture, Content, Device, Pool, PoolKind, Quality, Share, ShareKind
 
-R = TypeVar("R")
+R = TypeVar("R", bound=Struct)
 KINDS: dict[tuple[type, str], Any] = {
     (Pool, "kind"): PoolKind,
     (Pool, "quality"): Quality,
@@ -58,17 +59,17 @@ def record(kind: type[R], found: Json) -> R:
     """A record of the model; fields that this version does not know are left out."""
     absent = found.get("absent", {})
     values: dict[str, Any] = {}
-    for field in fields(kind):  # type: ignore[arg-type]
-        if field.name not in found:
+    for one in kind.__struct_fields__:
+        if one not in found:
             continue
-        value = found[field.name]
-        if value is None and field.name in absent:
-            value = Absent(absent[field.name])
-        elif field.name == "contents":
+        value = found[one]
+        if value is None and one in absent:
+            value = Absent(absent[one])
+        elif one == "contents":
             value = tuple(Content(name.removesuffix("_bytes"), size) for name, size in value.items())
         elif isinstance(value, list):
             value = tuple(value)
-        elif (kind, field.name) in KINDS:
-            value = KINDS[kind, field.name](value)
-        values[field.name] = value
+        elif (kind, one) in KINDS:
+            value = KINDS[kind, one](value)
+        values[one] = value
     return kind(**values)

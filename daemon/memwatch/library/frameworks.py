@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from memwatch.library.framework_pools import pools_of_frameworks
 from memwatch.library.harmless import harmless

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
+
+from msgspec import Struct
 
 from memwatch.library.frameworks import total_stats
 from memwatch.library.harmless import harmless
@@ -18,8 +19,7 @@ REARM_RATIO = 0.05
 LEAST_INTERVAL_SECONDS = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """What is used of a limit; `ratio` may be above 1."""
 
     used_bytes: int

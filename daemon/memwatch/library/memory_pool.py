@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from memwatch.model import Absent, Bytes
 
 
-@dataclass(frozen=True, slots=True)
-class PoolStats:
+class PoolStats(Struct, frozen=True):
     """What an allocator holds. `allocations` counts all it ever made; `peak_bytes` is the most it handed out."""
 
     allocated_bytes: Bytes

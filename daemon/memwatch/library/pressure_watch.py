@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from memwatch.library.daemon import Daemon, daemon
 from memwatch.library.frameworks import shrink_all
@@ -24,8 +25,7 @@ LONGEST_LINE = 1 << 20
 THRESHOLDS = ((0.95, Level.CRITICAL), (0.80, Level.HIGH), (0.60, Level.MEDIUM))
 
 
-@dataclass(frozen=True, slots=True)
-class PressureChange:
+class PressureChange(Struct, frozen=True):
     """`target` is a pool or a limited share. `rising`: whether it is worse than before."""
 
     target: str

@@ -6,9 +6,11 @@ import csv
 import io
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from html import escape
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from memwatch.library.sampling import Peak, Sample
 from memwatch.model import Absent, Bytes
@@ -36,16 +38,16 @@ def as_json(interval: float, peaks: Sequence[Peak], samples: Rows) -> str:
     )
 
 
-def _record(found: Any) -> dict[str, Any]:  # noqa: ANN401  a data class of ours
+def _record(found: Struct) -> dict[str, Any]:
     """An absent figure is null, with its reason beside it."""
-    values = {field.name: getattr(found, field.name) for field in fields(found)}
+    values = asdict(found)
     absent = {name: value.value for name, value in values.items() if isinstance(value, Absent)}
     return {**values, **dict.fromkeys(absent), **({"absent": absent} if absent else {})}
 
 
 def as_csv(_interval: float, _peaks: Sequence[Peak], samples: Rows) -> str:
     """An empty field is a figure that is not known. A stage that a spreadsheet would compute gets a quote."""
-    names = [field.name for field in fields(Sample)]
+    names = Sample.__struct_fields__
     output = io.StringIO()
     writer = csv.writer(output, lineterminator="\n")
     writer.writerow(["stage", *names])

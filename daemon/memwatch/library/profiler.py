@@ -6,9 +6,10 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+
+from msgspec import Struct
 
 from memwatch.library import profile_files
 from memwatch.library.courier import courier
@@ -21,13 +22,16 @@ MOST_STAGES = 1000
 FIRST_STAGE = "start"
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """`peaks` in the order in which stages began. `samples` are the newest that are kept, each with its stage."""
 
     interval_seconds: float
     peaks: tuple[Peak, ...]
-    samples: tuple[tuple[str, Sample], ...] = field(repr=False)
+    samples: tuple[tuple[str, Sample], ...]
+
+    def __repr__(self) -> str:
+        kept = f"{len(self.samples)} samples"
+        return f"Report(interval_seconds={self.interval_seconds!r}, peaks={self.peaks!r}, samples=<{kept}>)"
 
 
 class MemoryProfiler:

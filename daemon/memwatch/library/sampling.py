@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memwatch.library.frameworks import total_stats
 from memwatch.library.harmless import harmless
@@ -13,8 +14,7 @@ from memwatch.library.host import host, rss_bytes
 from memwatch.model import Absent, Bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """`pool_used_bytes` is of System RAM, everybody's; the others are this process's."""
 
     unix: float
@@ -77,8 +77,7 @@ def difference(after: Bytes, before: Bytes) -> Bytes:
     return before if isinstance(before, Absent) else after - before
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
+class Peak(Struct, frozen=True):
     """The most that was seen in one stage."""
 
     stage: str

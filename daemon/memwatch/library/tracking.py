@@ -6,9 +6,10 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import wraps
 from typing import ParamSpec, TypeVar
+
+from msgspec import Struct
 
 from memwatch.library.harmless import harmless
 from memwatch.library.sampling import Sample, difference, greater, take
@@ -19,8 +20,7 @@ R = TypeVar("R")
 INTERVAL_SECONDS = 0.05
 
 
-@dataclass(slots=True)
-class View:
+class View(Struct):
     """One figure over a block: at its begin, the most that was seen, and the difference at its end."""
 
     before_bytes: Bytes = Absent.NOT_AVAILABLE

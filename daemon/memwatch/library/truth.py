@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.backends.devices import UNIFIED, capacity_of
 from memwatch.collector import aged_pool, aged_share
@@ -23,8 +25,7 @@ IDLE_SECONDS = 10.0
 RAM = "ram"
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """Pools add up; shares lie inside them and add up to nothing. `from_daemon`: whether memwatchd said so."""
 
     host: str
@@ -52,8 +53,7 @@ class Machine:
         return self.devices[int(number)] if int(number) < len(self.devices) else None
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryInfo:
+class MemoryInfo(Struct, frozen=True):
     """Of one pool, and, for a device that allocates from it, how much it could have now. On a unified machine the
     pool is System RAM, for the GPU as well: there is nothing to add."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from memwatch.model import Absent, Bytes
 from memwatch.nvml.reading import GpuInstance, GpuMemory, GpuProcess
@@ -24,8 +25,7 @@ class Implausible(ValueError):
         self.what = what
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What no true answer exceeds. `system_bytes` is MemTotal, where it is known."""
 
     pid_max: int

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
+
+from msgspec import Struct
 
 from memwatch.model import Absent, Words
 from memwatch.nvml import binding
@@ -29,8 +30,7 @@ from memwatch.nvml.slow import SlowFacts
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Static:
+class Static(Struct, frozen=True):
     """What never changes about a GPU."""
 
     uuid: Words
@@ -55,8 +55,7 @@ def static_of(handle: binding.Handle, codes: dict[str, int]) -> Static:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class OutOfReach:
+class OutOfReach(Struct, frozen=True):
     """A GPU that cannot be asked: it is listed with the reason and without figures.
 
     `held` is true as long as the library has it open, which keeps an administrator from resetting it.

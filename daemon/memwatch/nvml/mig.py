@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from memwatch.model import Absent
 from memwatch.nvml import binding
@@ -16,8 +17,7 @@ from memwatch.nvml.question import Question
 from memwatch.nvml.reading import GpuInstance, GpuMemory
 
 
-@dataclass(slots=True)
-class MigDevice:
+class MigDevice(Struct):
     """A GPU instance and one compute instance in it. Memory belongs to the GPU instance."""
 
     handle: binding.Handle
@@ -25,8 +25,7 @@ class MigDevice:
     lists: ProcessLists
 
 
-@dataclass(slots=True)
-class Instance:
+class Instance(Struct):
     """A GPU instance with the MIG devices that share its memory; the first of them is asked for it."""
 
     id: int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from memwatch.model import Absent, Bytes, Words
 
@@ -13,8 +14,7 @@ AddressingMode = Literal["none", "hmm", "ats"]
 VirtualizationMode = Literal["none", "passthrough", "vgpu_guest", "vgpu_host", "vsga_host"]
 
 
-@dataclass(frozen=True, slots=True)
-class GpuMemory:
+class GpuMemory(Struct, frozen=True):
     """nvmlDeviceGetMemoryInfo in bytes. Version 2: used + free + reserved = total.
 
     Version 1 (drivers without v2): `used` contains what the driver reserves, and `reserved_bytes` is absent.
@@ -27,8 +27,7 @@ class GpuMemory:
     reserved_bytes: Bytes
 
 
-@dataclass(frozen=True, slots=True)
-class GpuProcess:
+class GpuProcess(Struct, frozen=True):
     """A process in one or more of a GPU's lists: the greatest figure of its lists, never their sum.
 
     `used_bytes` is absent where the driver names the process and not its memory (WDDM, WSL2).
@@ -39,8 +38,7 @@ class GpuProcess:
     instance: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GpuInstance:
+class GpuInstance(Struct, frozen=True):
     """A MIG GPU instance, once, however many compute instances share its memory."""
 
     id: int
@@ -48,8 +46,7 @@ class GpuInstance:
     memory: GpuMemory | Absent
 
 
-@dataclass(frozen=True, slots=True)
-class Ecc:
+class Ecc(Struct, frozen=True):
     """Memory errors since the driver was loaded, and rows that were remapped for good."""
 
     corrected: int | Absent = Absent.NOT_SUPPORTED
@@ -60,8 +57,7 @@ class Ecc:
     remapping_failed: bool | Absent = Absent.NOT_SUPPORTED
 
 
-@dataclass(frozen=True, slots=True)
-class GpuReading:
+class GpuReading(Struct, frozen=True):
     """One GPU. `codes` holds, by call, the NVML return codes of what did not work: the evidence."""
 
     index: int
@@ -82,8 +78,7 @@ class GpuReading:
     codes: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Xid:
+class Xid(Struct, frozen=True):
     """A driver error by its code: how often it was seen, and when last (Unix time)."""
 
     gpu_uuid: str
@@ -92,8 +87,7 @@ class Xid:
     last_seen_unix: float
 
 
-@dataclass(frozen=True, slots=True)
-class MissingGpu:
+class MissingGpu(Struct, frozen=True):
     """A GPU that was there in an earlier reading, and that the driver does not list any more."""
 
     uuid: str
@@ -101,8 +95,7 @@ class MissingGpu:
     name: Words
 
 
-@dataclass(frozen=True, slots=True)
-class NvmlReading:
+class NvmlReading(Struct, frozen=True):
     """Everything of one round. `rejected` counts, by reason, lists that could not be true and were left out."""
 
     driver: Words
@@ -113,8 +106,7 @@ class NvmlReading:
     rejected: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class NvmlFailure:
+class NvmlFailure(Struct, frozen=True):
     """No reading. `reason` is a word (no_library, no_driver, no_device, needs_new_process, failed).
 
     `missing_uuids`: the GPUs that were there in an earlier reading.

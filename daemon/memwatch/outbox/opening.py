@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from memwatch.outbox.rows import Kept
 from memwatch.outbox.store import Store, Unusable, set_aside
@@ -15,8 +16,7 @@ SQLITE_ERROR, SQLITE_CORRUPT, SQLITE_SCHEMA, SQLITE_NOTADB = 1, 11, 17, 26
 FILE_AT_FAULT = frozenset({SQLITE_ERROR, SQLITE_CORRUPT, SQLITE_SCHEMA, SQLITE_NOTADB})
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(Struct, frozen=True):
     """A store, or none; what was in it; and what an administrator should know, in sentences."""
 
     store: Store | None

@@ -7,8 +7,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from memwatch.outbox.queue import Kind, Message, Outcome, Queue
 from memwatch.outbox.rows import Batch, Kept, heard_row, message_row, value_row
@@ -33,8 +34,7 @@ class Keeper(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(Struct, frozen=True):
     """A message before anybody has queued it."""
 
     id: str

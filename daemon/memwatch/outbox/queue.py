@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct, field
 
 WAITING_MOST = 1000
 
@@ -27,8 +28,7 @@ class Kind(str, Enum):
     FACT = "fact"
 
 
-@dataclass(slots=True, eq=False)
-class Message:
+class Message(Struct, eq=False):
     """Something to tell one receiver. `due` is monotonic seconds; `attempts` counts the failed ones.
 
     `seq` orders messages and names them on disk. Messages about one `alert` arrive in order.
@@ -48,16 +48,14 @@ class Message:
         return self.kind is Kind.FIRING
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(Struct, frozen=True):
     """Whether a receiver has, or may have, heard that an alert fires, and in which words."""
 
     heard: bool
     body: bytes = b""
 
 
-@dataclass(slots=True)
-class Changes:
+class Changes(Struct):
     """What differs from what is on disk, by name; what is there now is looked up when it is written."""
 
     messages: set[int] = field(default_factory=set)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from memwatch.outbox.queue import Heard, Kind, Message
 
@@ -17,8 +18,7 @@ class BadRow(ValueError):
     """A row that is not what was written."""
 
 
-@dataclass(slots=True)
-class Kept:
+class Kept(Struct):
     """What was on disk: messages and what receivers have heard, by receiver; and named values."""
 
     messages: dict[str, list[Message]] = field(default_factory=dict)
@@ -28,8 +28,7 @@ class Kept:
     bad_rows: int = 0
 
 
-@dataclass(slots=True)
-class Batch:
+class Batch(Struct):
     """What one transaction writes: rows by their keys, None where there is nothing any more."""
 
     messages: dict[int, Row | None] = field(default_factory=dict)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from memwatch.planning import gguf, safetensors
 from memwatch.planning.huggingface import Config, config_of
@@ -18,8 +19,7 @@ MOST_SHARDS = 4096
 PART = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})\.gguf")
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """`weights_bytes` is what its files hold, None where there is only a description. `source` says which."""
 
     name: str

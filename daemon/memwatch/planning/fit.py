@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.backends.devices import capacity_of, condition_of, system_ram_of
 from memwatch.holding import ram_of
@@ -17,8 +19,7 @@ NAMED_HOLDERS = 2
 CRITICAL_RATIO = 0.95
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """One place. `spare_bytes`: what would be left, or, below zero, what is missing; `reason`: a sentence."""
 
     device: str
@@ -30,8 +31,7 @@ class Verdict:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(Struct, frozen=True):
     """`best`: the device to use, None where it fits nowhere."""
 
     bytes: int

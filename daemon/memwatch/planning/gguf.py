@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from msgspec import Struct
 
 from memwatch.planning.quantities import BadInput, regular_size
 from memwatch.planning.transformer import Transformer
@@ -42,8 +43,7 @@ class Length(int):
     """How many elements an array has, in place of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Struct, frozen=True):
     """`keys` has single values, and of arrays their lengths, by name."""
 
     keys: Mapping[str, Value]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from memwatch.planning.quantities import BadInput
 from memwatch.planning.transformer import Biases, Transformer
@@ -29,8 +30,7 @@ QK_NORMS = frozenset({"qwen3", "qwen3_moe", "gemma3_text"})
 WINDOWED = frozenset({"mistral", "mixtral", "phi3"})
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(Struct, frozen=True):
     """`context` is the longest that the model was made for, 0 where it is not said. `dtype` as it is written."""
 
     family: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memwatch.planning.quantities import count_of, dtype_bytes_of
 from memwatch.planning.transformer import Transformer
@@ -15,8 +16,7 @@ MOST_TOKENS = 1 << 30
 UNQUANTIZED_BYTES = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class InferenceEstimate:
+class InferenceEstimate(Struct, frozen=True):
     """`weights_bytes` is exact for the shapes that are known; `activations_bytes` is right in size only."""
 
     parameters: int

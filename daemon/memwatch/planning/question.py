@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint
 from memwatch.planning.inference import inference_of
@@ -29,8 +31,7 @@ PARTS = {
 RUNTIME_BYTES = 512 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(Struct, frozen=True):
     """`context` 0 is what the model was made for, at most 8,192 tokens. `dtype` empty is the checkpoint's own."""
 
     context: int = 0
@@ -40,8 +41,7 @@ class Use:
     training: TrainingPlan | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(Struct, frozen=True):
     """What is needed, and of what it consists; empty where only a size was given. `note`: what is not counted."""
 
     subject: str
@@ -50,8 +50,7 @@ class Need:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """Something that makes it smaller: `words` follow "it would fit with", `flags` are the command's, `use` says
     the same."""
 

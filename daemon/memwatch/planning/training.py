@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memwatch.planning.inference import UNQUANTIZED_BYTES, weights_of
 from memwatch.planning.quantities import BadInput, count_of, dtype_bytes_of
@@ -15,8 +16,7 @@ OPTIMIZER_BYTES = {"adamw": 8.0, "adamw_8bit": 2.0, "lion": 4.0, "momentum": 4.0
 MASTER_BYTES = 4.0
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingPlan:
+class TrainingPlan(Struct, frozen=True):
     """How it is trained. `lora_rank` 0 trains all weights. `dtype_bytes` is what the weights are kept in;
     `master_weights` adds a copy in 32 bits of what is trained. `swapped_blocks`: layers whose weights wait in
     System RAM. `offload_optimizer`: its states and the copy live there as well."""
@@ -48,8 +48,7 @@ class TrainingPlan:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingEstimate:
+class TrainingEstimate(Struct, frozen=True):
     """`device_bytes` is what the GPU must hold at once, `ram_bytes` what waits in System RAM. On a machine with
     unified memory both come out of the same pool."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from memwatch.planning.quantities import BadInput, count_of
 
@@ -26,8 +28,7 @@ MOST_EXPERTS = 1 << 14
 Biases = Literal["none", "qkv", "all"]
 
 
-@dataclass(frozen=True, slots=True)
-class Transformer:
+class Transformer(Struct, frozen=True):
     """`n_kv_heads` below `n_heads` is grouped-query attention. `head_dim` 0 is hidden_size / n_heads.
 
     `gated_mlp`: three matrices (SwiGLU, GeGLU), not two. `n_experts`: so many of them, and a router.
@@ -52,11 +53,10 @@ class Transformer:
     sliding_window: int = 0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if field.name in EXAMPLES:
-                least = 0 if field.name == "head_dim" else 1
-                most = MOST_EXPERTS if field.name == "n_experts" else MOST
-                count_of(getattr(self, field.name), field.name, EXAMPLES[field.name], least, most)
+        for name, example in EXAMPLES.items():
+            least = 0 if name == "head_dim" else 1
+            most = MOST_EXPERTS if name == "n_experts" else MOST
+            count_of(getattr(self, name), name, example, least, most)
         for name in ("learned_positions", "sliding_window"):
             count_of(getattr(self, name), name, 1024, 0, MOST)
         if self.n_heads % self.n_kv_heads:
@@ -73,7 +73,7 @@ class Transformer:
                 f"n_heads is {self.n_heads}, which does not divide hidden_size {self.hidden_size}: "
                 f"give head_dim as well, or {_divisor(self.hidden_size, self.n_heads)} heads"
             )
-        object.__setattr__(self, "head_dim", self.hidden_size // self.n_heads)
+        force_setattr(self, "head_dim", self.hidden_size // self.n_heads)
 
     @property
     def kv_width(self) -> int:

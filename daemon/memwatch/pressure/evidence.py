@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memwatch.accounting.driver_errors import homeless
 from memwatch.collector import Findings
@@ -24,8 +25,7 @@ from memwatch.snapshot import Kernel, Node, Squeezed, Stalls, Swap
 _OWN_MEMORY = (PoolKind.VRAM, PoolKind.HBM, PoolKind.CARVEOUT)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """A pool, a limited share, or a budget: `size_bytes` is what it is judged by, `available_bytes` what is left.
 
     `is_host` is true for System RAM and the limits inside it that the kernel enforces by killing processes.
@@ -46,8 +46,7 @@ class Target:
         return max(0.0, 1.0 - self.available_bytes / self.size_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class DriverErrors:
+class DriverErrors(Struct, frozen=True):
     """How often a driver complained of something about memory. `places`: where its device finds its memory."""
 
     device: str
@@ -56,8 +55,7 @@ class DriverErrors:
     places: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """One tick. `at` is monotonic seconds; `kills` are those since the tick before;
     `cgroup_oom_kills_total` counts those at the limit that we live under.
     """

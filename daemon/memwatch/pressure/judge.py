@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from memwatch.model import Absent
 from memwatch.pressure.evidence import Evidence, Target
@@ -29,8 +30,7 @@ class Held(NamedTuple):
     until: float
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
+class Past(Struct, frozen=True):
     """What has to be remembered of one target."""
 
     standing: Standing | None = None
@@ -48,8 +48,7 @@ class StallPoint(NamedTuple):
     full: float
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """What has to be remembered between two ticks."""
 
     targets: Mapping[str, Past] = field(default_factory=dict)
@@ -59,13 +58,16 @@ class Memory:
     cgroup_oom_kills_total: int | None = None
 
 
+NOTHING_PAST = Past()
+
+
 def judge(evidence: Evidence, memory: Memory, rules: PressureRules) -> tuple[tuple[Pressure, ...], Memory]:
     """The pressure of every target and what to remember. A target without a figure is remembered as it was."""
     points = with_stalls(() if evidence.resumed else memory.stall_points, evidence.at, evidence.stalls)
     news = news_of(evidence, memory, stalled_of(points, evidence.stalls))
     after, verdicts = dict(memory.targets), []
     for target in evidence.targets:
-        past = remembered(memory.targets.get(target.id, Past()), evidence, target)
+        past = remembered(memory.targets.get(target.id, NOTHING_PAST), evidence, target)
         past, verdict = judge_target(target, past, evidence, news, rules)
         after[target.id] = past
         verdicts.append(verdict)

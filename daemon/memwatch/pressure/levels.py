@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from memwatch import units
 from memwatch.pressure.rules import PressureRules, Thresholds
 from memwatch.snapshot import Level, Reason
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """What has to be remembered of a target's level: what it is, and since when use would let it leave which."""
 
     level: Level

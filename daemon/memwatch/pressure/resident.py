@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from memwatch.pressure.evidence import Target
 
@@ -12,8 +13,7 @@ AUTO_RESIDENT_SECONDS = 600.0
 _SLOTS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Resident:
+class Resident(Struct, frozen=True):
     """The least use in each of the last `_SLOTS` stretches of time, oldest first; a slot is (start, bytes)."""
 
     slots: tuple[tuple[float, int], ...] = ()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from memwatch.snapshot import Level
 
@@ -12,8 +13,7 @@ from memwatch.snapshot import Level
 FILLED_ON_PURPOSE = frozenset({"vram", "hbm", "mig_instance"})
 
 
-@dataclass(frozen=True, slots=True)
-class Thresholds:
+class Thresholds(Struct, frozen=True):
     """Where levels begin, as used parts of a whole (0 to 1). `critical` begins above its line, not on it."""
 
     medium: float = 0.60
@@ -24,8 +24,7 @@ class Thresholds:
         return (0.0, self.medium, self.high, self.critical)[level]
 
 
-@dataclass(frozen=True, slots=True)
-class TargetRules:
+class TargetRules(Struct, frozen=True):
     """What differs for one target. `limit_bytes`: judge it as if it were this small (a budget).
 
     `resident_bytes`: what is there to stay, such as the one model a machine serves; levels are judged on the
@@ -37,8 +36,10 @@ class TargetRules:
     resident_bytes: int | Literal["auto"] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PressureRules:
+USUAL = TargetRules()
+
+
+class PressureRules(Struct, frozen=True):
     """A level rises at once and falls after `clear_after_seconds` below its entry minus `clear_margin`."""
 
     thresholds: Thresholds = Thresholds()
@@ -50,4 +51,4 @@ class PressureRules:
         return self.of(target).thresholds or self.thresholds
 
     def of(self, target: str) -> TargetRules:
-        return self.by_target.get(target, TargetRules())
+        return self.by_target.get(target, USUAL)

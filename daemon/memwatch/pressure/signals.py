@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memwatch import units
 from memwatch.kernel_log import words_of
@@ -17,8 +18,7 @@ EVENT_HOLD_SECONDS = 60.0
 STALL_WINDOW_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Signal:
+class Signal(Struct, frozen=True):
     """One observation that speaks for a level, for `hold_seconds` after it was last made.
 
     None: for as long as a level that use gives takes to clear.
@@ -30,16 +30,14 @@ class Signal:
     hold_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Stalled:
+class Stalled(Struct, frozen=True):
     """Parts of the last `STALL_WINDOW_SECONDS` (0 to 1) in which some task, and every task, waited for memory."""
 
     some: float
     full: float
 
 
-@dataclass(frozen=True, slots=True)
-class News:
+class News(Struct, frozen=True):
     """What has happened since the tick before. Counts of what is new; `stalled` is None where PSI is not."""
 
     stalled: Stalled | None = None

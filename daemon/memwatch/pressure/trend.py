@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
+
+from msgspec import Struct
 
 # Without a reading for so long, what was before says nothing of what is now.
 GAP_SECONDS = 6.0
@@ -39,8 +40,7 @@ NEAR = Horizon(5.0, 20.0, 0.095)
 FAR = Horizon(60.0, 300.0, 4.75)
 
 
-@dataclass(frozen=True, slots=True)
-class Fall:
+class Fall(Struct, frozen=True):
     """The last `long_seconds` of one target, oldest first. `pace`: how fast it falls in bytes a second, or 0."""
 
     horizon: Horizon
@@ -58,8 +58,7 @@ class Fall:
         return Fall(self.horizon, points, pace_of(points, self.horizon, size))
 
 
-@dataclass(frozen=True, slots=True)
-class Trend:
+class Trend(Struct, frozen=True):
     """One target near and far, and when it was last seen."""
 
     near: Fall = Fall(NEAR)

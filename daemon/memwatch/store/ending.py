@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
+
+from msgspec import Struct
 
 from memwatch.ticks import Tick
 from memwatch.tier import Strip
@@ -12,8 +13,7 @@ from memwatch.tier import Strip
 LAST_SECONDS = 120.0
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """The figures of one moment, by the names of series; `boottime` by the clock of its own boot."""
 
     boottime: float
@@ -21,8 +21,7 @@ class Sample:
     figures: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class LastWords:
+class LastWords(Struct, frozen=True):
     """`unix` is the time of the last sample, or of the start where there is none yet.
 
     `last` is the last tick of which is known who held the memory. `machine_restarted`: another boot has begun

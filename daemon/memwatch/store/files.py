@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from memwatch.store.ring import BLOCK, Stamp
 from memwatch.store.shelf import Shelf, open_shelf, prepare
@@ -16,8 +17,7 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class FilesStatus:
+class FilesStatus(Struct, frozen=True):
     """What became of writing. `lost` counts records that were damaged when this run began, `aside` names the files
     that hold what is left of them; `complaint` says why nothing is written now, if so."""
 

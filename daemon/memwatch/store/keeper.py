@@ -11,8 +11,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from memwatch.clock import Clock
 from memwatch.history import History
@@ -35,8 +36,7 @@ PATIENCE_SECONDS = 0.25
 MOST_WAITING = 600
 
 
-@dataclass(slots=True)
-class _Worst:
+class _Worst(Struct):
     """The fullest tick since rows were last written."""
 
     snapshot: Snapshot | None = None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.column import Cell
 from memwatch.history import History
@@ -22,8 +24,7 @@ from memwatch.wire import Garbled
 SAME_ROW = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(Struct, frozen=True):
     """`next_rows` are the numbers, by tier, from which on rows are not on disk."""
 
     next_rows: tuple[int, ...]

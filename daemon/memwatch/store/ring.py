@@ -12,8 +12,9 @@ import stat
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 BLOCK = 4096
 MAGIC = b"MWR1"
@@ -35,8 +36,7 @@ LAST_UNIX = 253_402_300_800.0
 MENDED = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
+class Stamp(Struct, frozen=True):
     """When and by whom a record was written. `run` counts starts of the daemon, over all boots."""
 
     run: int
@@ -45,8 +45,7 @@ class Stamp:
     boot: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """One record that is whole; its payload stays in the file until somebody asks for it."""
 
     kind: int
@@ -56,8 +55,7 @@ class Record:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(Struct, frozen=True):
     """What a file held: records in the order in which they were written, and what should be records and is none.
 
     `spoilt` has blocks by their offset; `lost` says how many records are missing.
@@ -199,8 +197,7 @@ def _opened(path: Path) -> int:
     raise Unusable(errno.EINVAL, "is not a file", str(path))
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True):
     """A block with something in it: a record, which ends before block `end`, or None and what it is instead."""
 
     block: int

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from memwatch.store.ring import MENDED, Contents, Record, Ring, Stamp, Unusable
 
@@ -22,8 +23,7 @@ TIERS = ("fine", "medium", "coarse")
 KEPT_ASIDE = 2
 
 
-@dataclass(slots=True)
-class Shelf:
+class Shelf(Struct):
     """The rings by name; those that cannot be used are missing. `complaints` are sentences for people."""
 
     rings: dict[str, Ring] = field(default_factory=dict)

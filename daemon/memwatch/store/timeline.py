@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memwatch.store.ring import Stamp
 
@@ -18,8 +19,7 @@ def boot_bytes(boot_id: str) -> bytes:
         return UNKNOWN_BOOT
 
 
-@dataclass(frozen=True, slots=True)
-class _Boot:
+class _Boot(Struct, frozen=True):
     """The newest that was written in one boot: which run of the daemon it was, and what the clocks said."""
 
     run: int

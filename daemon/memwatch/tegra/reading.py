@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from memwatch.model import Absent, Bytes, Words
 
 
-@dataclass(frozen=True, slots=True)
-class TegraReading:
+class TegraReading(Struct, frozen=True):
     """The board, and what anybody may read of its GPU's memory.
 
     `soc` is the chip's token in the device tree, such as "tegra234". `gpu_bytes` is NvMapMemUsed, all that the
@@ -24,8 +24,7 @@ class TegraReading:
     free_bytes: Bytes = Absent.NOT_SUPPORTED
 
 
-@dataclass(frozen=True, slots=True)
-class NvMapClient:
+class NvMapClient(Struct, frozen=True):
     """A process with buffers in GPU memory. Shared buffers are counted for everyone who shares them."""
 
     pid: int
@@ -33,8 +32,7 @@ class NvMapClient:
     used_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class NvMapReading:
+class NvMapReading(Struct, frozen=True):
     """NvMap's list of clients, which only root may read. `total_bytes` counts shared buffers once.
 
     `would_add` is a sentence for whoever may not read it.
@@ -45,8 +43,7 @@ class NvMapReading:
     would_add: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Area:
+class Area(Struct, frozen=True):
     """A piece of memory in a line of tegrastats: SWAP, IRAM and, on old chips, Carveout and GART."""
 
     used_bytes: int
@@ -55,8 +52,7 @@ class Area:
     cached_bytes: Bytes = Absent.NOT_AVAILABLE
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True):
     """A processor, a GPU or an engine: how busy, and the clock of each of its parts. An engine may be off."""
 
     is_on: bool = True
@@ -64,8 +60,7 @@ class Load:
     hertz: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TegrastatsReading:
+class TegrastatsReading(Struct, frozen=True):
     """One line of tegrastats; what a line does not name is absent or missing from its mapping.
 
     The largest free blocks are `largest_free_blocks` pieces of `largest_free_block_bytes` each. `gr3d` is the

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from memwatchd.settings.values import Refused, host_of, unix_address_of
 
@@ -13,8 +14,7 @@ DEFAULT_PORT = 6360
 PORTS = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """`scheme` is http, https or unix. For a socket file `host` is its path and `port` means nothing.
 
     `prefix` is what a proxy puts before every path.

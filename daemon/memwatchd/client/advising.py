@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 
 import click
+from msgspec.structs import asdict
 
 from memwatchd.client.address import Address
 from memwatchd.client.question import common, question_of, understood

@@ -7,9 +7,10 @@ import json
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
+
+from msgspec import Struct
 
 from memwatchd.client.address import Address
 from memwatchd.client.failure import Failure
@@ -49,8 +50,7 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What was said, and when by the clock of who said it (None where that was not said)."""
 
     json: Any

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from memwatch.library.host import Ram
 from memwatch.model import Absent
@@ -49,8 +50,7 @@ def _children(folder: Path) -> list[int]:
     return found
 
 
-@dataclass(slots=True)
-class Peaks:
+class Peaks(Struct):
     """Filled while a program runs. Its processes are added up; a page that several of them share counts in each."""
 
     rss_bytes: int | None = None

@@ -7,10 +7,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import click
+from msgspec import Struct
 
 from memwatch import __version__
 from memwatchd.client.address import DEFAULT, Address, parse_url
@@ -42,8 +42,7 @@ def understood(address: Address) -> Iterator[None]:
         ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """Whom to ask, and how to print what comes."""
 
     address: Address

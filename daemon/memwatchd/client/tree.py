@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memwatch.model import Absent
 from memwatch_web import wording
@@ -14,8 +15,7 @@ AVAILABLE_PARTS = ("page_cache", "free", "available")
 ENDS = {True: ("└─ ", "   "), False: ("├─ ", "│  ")}
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(Struct, frozen=True):
     """A line of the tree with the lines below it."""
 
     label: str
@@ -24,8 +24,7 @@ class Branch:
     below: tuple[Branch, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     label: str
     figure: str
     remark: str

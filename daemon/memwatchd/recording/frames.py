@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from memwatch.snapshot import Snapshot
 from memwatch_web.from_json import NotASnapshot, snapshot_from
@@ -13,8 +14,7 @@ from memwatchd.recording.stream import KEY, BadRecording, Broken, first_line, li
 HEADER = f'{{"{KEY}"'.encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(Struct, frozen=True):
     """A recording that can be played. `seconds` is from its first snapshot to its last."""
 
     path: Path

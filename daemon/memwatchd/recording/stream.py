@@ -11,9 +11,10 @@ import os
 import zlib
 from collections.abc import Generator, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from msgspec import Struct
 
 from memwatch import __version__
 
@@ -31,8 +32,7 @@ class BadRecording(Exception):
     """A file that cannot be played or gone on with, in a sentence that says what would work."""
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
+class Broken(Struct, frozen=True):
     """Stands in for what cannot be read between two lines."""
 
     why: str

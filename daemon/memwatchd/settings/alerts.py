@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Annotated
 
 from memwatch.conditions import CRITICAL, EVENTS, AlertRules
@@ -30,8 +29,7 @@ def receiver_name_of(value: object) -> str:
 EventName = Annotated[str, Read(event_of)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipient(Section):
+class Recipient(Section, frozen=True, kw_only=True):
     """Somebody who is told of alerts, and of which."""
 
     name: Annotated[str, Read(receiver_name_of), Accepts("made of a to z, 0 to 9, - and _", '"operators"')]
@@ -45,8 +43,7 @@ class Recipient(Section):
     ] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Webhook(Recipient):
+class Webhook(Recipient, frozen=True, kw_only=True):
     url: Annotated[
         Endpoint,
         Read(checked_endpoint),
@@ -65,8 +62,7 @@ class Webhook(Recipient):
     allow_link_local: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Alertmanager(Recipient):
+class Alertmanager(Recipient, frozen=True, kw_only=True):
     url: Annotated[
         Endpoint,
         Read(checked_endpoint),
@@ -77,8 +73,7 @@ class Alertmanager(Recipient):
     allow_link_local: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Apprise(Recipient):
+class Apprise(Recipient, frozen=True, kw_only=True):
     url: Annotated[
         Service,
         ReadAround(service_from),
@@ -95,8 +90,7 @@ ALERTMANAGERS = "[[alerts.alertmanagers]]"
 RECIPIENTS = ("webhooks", "alertmanagers", "apprise")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Alerts(Section):
+class Alerts(Section, frozen=True, kw_only=True):
     pending_for: Annotated[Duration, Bounds(seconds(0), seconds(3600))] = seconds(5)
     gpu_pending_for: Annotated[Duration, Bounds(seconds(0), seconds(3600))] = seconds(60)
     collector_pending_for: Annotated[Duration, Bounds(seconds(0), seconds(3600))] = seconds(60)

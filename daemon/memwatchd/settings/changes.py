@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
+
+from msgspec import Struct
 
 from memwatchd.settings.alerts import Recipient
 from memwatchd.settings.model import Sections
@@ -36,8 +37,7 @@ NEED_RESTART = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """A setting that is not what it was; a secret says only that."""
 
     key: str

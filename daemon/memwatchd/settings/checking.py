@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field
 from typing import Any, Literal, TypeVar, get_args, get_origin
+
+from msgspec import NODEFAULT, Struct, field
 
 from memwatchd.settings.secret import Surroundings
 from memwatchd.settings.section import Bounds, Read, ReadAround, Section, is_section, keys_of, unwrapped
@@ -12,8 +13,7 @@ from memwatchd.settings.values import KeyPath, Refused
 AnySection = TypeVar("AnySection", bound=Section)
 
 
-@dataclass(frozen=True, slots=True)
-class Mistake:
+class Mistake(Struct, frozen=True):
     """What is wrong with the `value` given at a path: there is no such setting, it is missing, or `refusal`."""
 
     path: KeyPath
@@ -22,8 +22,7 @@ class Mistake:
     refusal: Refused = field(default_factory=Refused)
 
 
-@dataclass(slots=True)
-class Checker:
+class Checker(Struct):
     """Reads tables into sections; `around` is what values that are kept elsewhere are looked up in."""
 
     around: Surroundings
@@ -40,7 +39,7 @@ class Checker:
         for name, key in keys.items():
             if name in given:
                 values[name] = self._value(key.kind, key.extras, given[name], (*path, name))
-            elif key.default is MISSING:
+            elif key.default is NODEFAULT:
                 self.mistakes.append(Mistake((*path, name), "missing"))
         self.mistakes += [Mistake((*path, name), "unknown", given[name]) for name in given if name not in keys]
         if len(self.mistakes) > before:

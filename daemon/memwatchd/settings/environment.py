@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import get_args, get_origin
+
+from msgspec import Struct
 
 from memwatchd.settings.model import Sections
 from memwatchd.settings.problems import Problem, closest, name_text
@@ -40,16 +41,14 @@ SERVICE_NAME = re.compile(r"(?:.*_)?(?:SERVICE_HOST|SERVICE_PORT(?:_.+)?|PORT_[0
 SERVICE_ADDRESS = re.compile(r"(?:tcp|udp|sctp)://.*")
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """A key with a single value, and its type as far as reading text is concerned."""
 
     path: tuple[str, ...]
     kind: object
 
 
-@dataclass(frozen=True, slots=True)
-class FromEnvironment:
+class FromEnvironment(Struct, frozen=True):
     """A value that a variable gives to a key."""
 
     path: tuple[str, ...]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
+
+from msgspec import field
 
 from memwatch.leaks import LeakRules
 from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
@@ -30,8 +31,7 @@ Percent = Annotated[float, Bounds(0, 100, above=True)]
 Folder = Annotated[Path, Read(folder_of), Accepts("a folder that exists")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class State(Section):
+class State(Section, frozen=True, kw_only=True):
     dir: Annotated[
         Path | None,
         Read(new_folder_of),
@@ -39,8 +39,7 @@ class State(Section):
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Replay(Section):
+class Replay(Section, frozen=True, kw_only=True):
     """What to show in place of this machine."""
 
     demo: Annotated[
@@ -52,13 +51,11 @@ class Replay(Section):
     salvage: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recording(Section):
+class Recording(Section, frozen=True, kw_only=True):
     file: Annotated[Path | None, Read(new_folder_of), Accepts("the path of a file", '"box.memwatch"')] = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sampling(Section):
+class Sampling(Section, frozen=True, kw_only=True):
     interval: Annotated[Duration, Bounds(seconds(0.1), seconds(60))] = seconds(1)
     procfs: Folder = Path("/proc")
     sysfs: Folder = Path("/sys")
@@ -66,16 +63,14 @@ class Sampling(Section):
     lock_memory: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
-class History(Section):
+class History(Section, frozen=True, kw_only=True):
     length: Annotated[Duration, Bounds(seconds(60), seconds(86_400))] = seconds(3600)
     medium_length: Annotated[Duration, Bounds(seconds(600), seconds(30 * 86_400))] = seconds(86_400)
     coarse_length: Annotated[Duration, Bounds(seconds(3600), seconds(366 * 86_400))] = seconds(30 * 86_400)
     disk_size: Annotated[Size, Read(bytes_of), Bounds(Size(4 << 20), Size(4 << 30))] = Size(64 << 20)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Target(Section):
+class Target(Section, frozen=True, kw_only=True):
     """What differs for one pool or share."""
 
     medium_percent: Percent | None = None
@@ -93,8 +88,7 @@ class Target(Section):
 PERCENTS = ("medium_percent", "high_percent", "critical_percent")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pressure(Section):
+class Pressure(Section, frozen=True, kw_only=True):
     medium_percent: Percent = 60
     high_percent: Percent = 80
     critical_percent: Percent = 95
@@ -143,8 +137,7 @@ def refuse_disorder(percents: tuple[float, ...], whose: str, keys: tuple[KeyPath
         raise Refused(why, keys)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Processes(Section):
+class Processes(Section, frozen=True, kw_only=True):
     top: Annotated[int, Bounds(1, 1000)] = 50
     interval: Annotated[Duration, Bounds(seconds(1), seconds(300))] = seconds(10)
     metrics: bool = False
@@ -157,41 +150,34 @@ class Processes(Section):
         return LeakRules(self.leak_window.total_seconds(), self.leak_least)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Collector(Section):
+class Collector(Section, frozen=True, kw_only=True):
     enabled: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
-class CgroupCollector(Collector):
+class CgroupCollector(Collector, frozen=True, kw_only=True):
     scope: Literal["auto", "host", "cgroup"] = "auto"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ContainersCollector(Collector):
+class ContainersCollector(Collector, frozen=True, kw_only=True):
     socket: Annotated[str | None, Read(socket_of), Accepts("unix:/PATH", '"unix:/run/docker.sock"')] = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class HelperCollector(Collector):
+class HelperCollector(Collector, frozen=True, kw_only=True):
     restart_after: Annotated[Duration, Bounds(seconds(1), seconds(3600))] = seconds(60)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TegraCollector(Collector):
+class TegraCollector(Collector, frozen=True, kw_only=True):
     board: Literal["auto", "tegra210", "tegra186", "tegra194", "tegra234", "tegra264"] = "auto"
 
 
-@dataclass(frozen=True, kw_only=True)
-class TegrastatsCollector(Collector):
+class TegrastatsCollector(Collector, frozen=True, kw_only=True):
     path: Annotated[str, Read(program_of), Accepts('"auto" or the path of a program', '"/usr/bin/tegrastats"')] = (
         "auto"
     )
     interval: Annotated[Duration, Bounds(seconds(0.1), seconds(60))] = seconds(1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Collectors(Section):
+class Collectors(Section, frozen=True, kw_only=True):
     """One line for each line of the list in `memwatch.collectors`."""
 
     memory: Collector = Collector()
@@ -220,13 +206,11 @@ class Collectors(Section):
     apple: Collector = Collector()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Log(Section):
+class Log(Section, frozen=True, kw_only=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sections(Section):
+class Sections(Section, frozen=True, kw_only=True):
     """Everything that a configuration file may hold."""
 
     web: Web = Web()
@@ -242,8 +226,7 @@ class Sections(Section):
     log: Log = Log()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings(Sections):
+class Settings(Sections, frozen=True, kw_only=True):
     """The settings in force. `origins` says for each key that was set where it was; the others are defaults.
 
     `warnings` are for the log.

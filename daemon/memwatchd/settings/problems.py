@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, get_args, get_origin
+
+from msgspec import Struct
 
 from memwatchd.settings.changes import setting_text
 from memwatchd.settings.checking import Mistake
@@ -20,16 +21,14 @@ KINDS = {timedelta: "a duration", Size: "a size"}
 LIKENESS_LEAST = 0.65
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """A sentence about something that has to be corrected; `from_flag`: on the command line."""
 
     text: str
     from_flag: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where a value was given: by a flag, by a variable, or on a line of a file under a key."""
 
     origin: str

@@ -3,39 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, fields
 from datetime import timedelta
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import FieldInfo, fields
 
 from memwatch_web.webhooks import Endpoint, endpoint_of
 from memwatchd.settings.values import Refused, Size, duration_of, duration_text
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(Struct, frozen=True):
     """A table of the configuration file: only what is declared, and not to be changed.
 
     Its `__post_init__` raises Refused where values do not go together.
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Struct, frozen=True):
     """How to make a value of what was given; the function raises Refused where that is not possible."""
 
     function: Callable[[Any], object]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadAround:
+class ReadAround(Struct, frozen=True):
     """The same for what may be kept elsewhere; the function's second argument says where to look."""
 
     function: Callable[[Any, Any], object]
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """The least and the greatest value; `above`: the least itself is too little."""
 
     least: float | timedelta
@@ -55,9 +53,8 @@ def bound_text(bound: float | timedelta) -> str:
     return bound.text if isinstance(bound, Size) else f"{bound:g}"
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A key of a section: its type, what is written beside that, and its default or MISSING."""
+class Key(Struct, frozen=True):
+    """A key of a section: its type, what is written beside that, and its default or NODEFAULT."""
 
     name: str
     kind: Any
@@ -79,8 +76,8 @@ def keys_of(section: type[Section]) -> dict[str, Key]:
     return KNOWN[section]
 
 
-def default_of(field: Field[object]) -> object:
-    return field.default if field.default_factory is MISSING else field.default_factory()
+def default_of(key: FieldInfo) -> object:
+    return key.default if key.default_factory is NODEFAULT else key.default_factory()
 
 
 def unwrapped(hint: Any) -> tuple[Any, tuple[object, ...]]:  # noqa: ANN401  whatever may stand in an annotation

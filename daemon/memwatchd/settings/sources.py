@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from memwatchd.settings.alerts import RECIPIENTS
 from memwatchd.settings.changes import flat
@@ -36,8 +37,7 @@ class BadSettings(Exception):
         super().__init__("; ".join(self.problems))
 
 
-@dataclass(slots=True)
-class Given:
+class Given(Struct):
     """What was given, merged, and where."""
 
     file: Path | None

@@ -7,9 +7,10 @@ import re
 import stat
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from memwatchd.settings.values import KeyPath
 
@@ -31,8 +32,7 @@ class BadFile(Exception):
         self.missing = missing
 
 
-@dataclass(frozen=True, slots=True)
-class TomlFile:
+class TomlFile(Struct, frozen=True):
     """A configuration file as read. `public`: every user of the machine may read it."""
 
     values: dict[str, Any] = field(default_factory=dict)

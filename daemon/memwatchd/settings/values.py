@@ -5,9 +5,10 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+
+from msgspec import Struct
 
 DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h)?", re.ASCII)
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -32,8 +33,7 @@ class Refused(ValueError):
         self.keys = keys
 
 
-@dataclass(frozen=True, slots=True)
-class Accepts:
+class Accepts(Struct, frozen=True):
     """What a setting takes, in words that follow "which is not", and a value that would work.
 
     Without an example the default is one. `shown` is false for a setting whose value must not be repeated
@@ -45,8 +45,7 @@ class Accepts:
     shown: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class TcpAddress:
+class TcpAddress(Struct, frozen=True):
     """Where to listen; port 0 lets the kernel choose one."""
 
     host: str
@@ -56,8 +55,7 @@ class TcpAddress:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class UnixAddress:
+class UnixAddress(Struct, frozen=True):
     """A socket file to listen on."""
 
     path: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass, field
 from typing import Annotated
+
+from msgspec import field
 
 from memwatch_web.auth import Login, PasswordHash, Token, token_of
 from memwatchd.settings.certificates import refuse_bad_tls
@@ -71,8 +72,7 @@ CertificateFile = Annotated[str | None, Read(file_of), Accepts("the path of a fi
 HASH_EXAMPLE = '"$2y$10$" and 53 more characters, as htpasswd -nB writes them'
 
 
-@dataclass(frozen=True, kw_only=True)
-class Auth(Section):
+class Auth(Section, frozen=True, kw_only=True):
     bearer_token: Annotated[
         Token | None,
         ReadAround(token_from),
@@ -88,8 +88,7 @@ class Auth(Section):
     ] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tls(Section):
+class Tls(Section, frozen=True, kw_only=True):
     cert_file: CertificateFile = None
     key_file: CertificateFile = None
     client_ca_file: CertificateFile = None
@@ -98,8 +97,7 @@ class Tls(Section):
         refuse_bad_tls(self.cert_file, self.key_file, self.client_ca_file)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Web(Section):
+class Web(Section, frozen=True, kw_only=True):
     listen: Annotated[
         tuple[Address, ...],
         Read(some_of),
