@@ -18,8 +18,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from turnstile import taking_turns  # noqa: E402  (found by the line above)
 
-# A busy machine is slow; how long an example takes says nothing about the code.
-settings.register_profile("memwatch", deadline=None)
+# A busy machine is slow; how long an example takes says nothing about the code. What passed passes again: the same
+# examples every time; `make fuzz` is who looks for others.
+settings.register_profile("memwatch", deadline=None, derandomize=True)
 settings.load_profile("memwatch")
 
 # A shell starts what runs in its background with SIGINT ignored, and so would be every program that a test ends so.
@@ -28,8 +29,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Who must be alone comes last: in between, all workers would wait until the longest test is over."""
+    """Who must be alone comes last: in between, all workers would wait until the longest test is over.
+
+    A figure that is too high is measured again, twice at most: a machine has other work as well.
+    """
     items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
+    for item in items:
+        if item.get_closest_marker("alone"):
+            item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=3))
 
 
 @pytest.fixture(autouse=True)
