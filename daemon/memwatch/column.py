@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from math import nan
+from collections.abc import Sequence
+from math import isnan, nan
+from operator import add
 from typing import NamedTuple
 
 # Rows that are packed together: four minutes of the finest tier, 20 h of the coarsest.
@@ -37,6 +39,22 @@ class Cells(NamedTuple):
     def between(self, start: int, end: int) -> Cells:
         return Cells(self.least[start:end], self.most[start:end], self.places[start:end])
 
+    def gathered(self) -> Cell | None:
+        """What the series did in all these rows; None if it has no figure in them."""
+        least: Sequence[float] = self.least
+        most: Sequence[float] = self.most
+        means = self.means()
+        if any(map(isnan, least)):
+            known = [index for index, value in enumerate(least) if value == value]
+            least, most, means = ([column[index] for index in known] for column in (least, most, means))
+        return Cell(min(least), sum(means) / len(means), max(most)) if least else None
+
+    def means(self) -> Sequence[float]:
+        """The mean of each row; where each was read once that is the figure itself."""
+        if self.least == self.most:
+            return self.least
+        return [low + (high - low) * place / PLACES for low, high, place in zip(*self, strict=True)]
+
 
 NOTHING = Cells(_NO_FIGURES, _NO_FIGURES, _NO_PLACES)
 
@@ -62,14 +80,18 @@ class Column:
         self._open = NOTHING.between(0, BLOCK_ROWS)
         self._block = block
 
-    def put(self, number: int, cell: Cell) -> None:
-        least, mean, most = cell
+    def put(self, number: int, cell: Cell | float) -> None:
+        """What the series did in this row; a number is a figure that was read once."""
         at = number % BLOCK_ROWS
         ring = self._open
-        ring.least[at] = least
-        ring.most[at] = most
-        span = most - least
-        ring.places[at] = min(PLACES, max(0, round((mean - least) / span * PLACES))) if span > 0 else 0
+        if isinstance(cell, Cell):
+            least, mean, most = cell
+            span = most - least
+            ring.least[at] = least
+            ring.most[at] = most
+            ring.places[at] = min(PLACES, max(0, round((mean - least) / span * PLACES))) if span > 0 else 0
+        else:
+            ring.least[at] = ring.most[at] = cell
         self.last = number
 
     def fill(self, number: int, cells: Cells) -> None:
@@ -81,12 +103,12 @@ class Column:
 
     def cells(self, first: int, last: int) -> Cells:
         """The rows from number `first` up to, without, `last`; a copy."""
-        found = NOTHING.between(0, 0)
+        found = None
         for block in range(first // BLOCK_ROWS, -(-last // BLOCK_ROWS)):
             begin = block * BLOCK_ROWS
             piece = self._cells_of(block).between(max(0, first - begin), min(BLOCK_ROWS, last - begin))
-            found = Cells(found.least + piece.least, found.most + piece.most, found.places + piece.places)
-        return found
+            found = piece if found is None else Cells(*map(add, found, piece))
+        return found or NOTHING.between(0, 0)
 
     def _cells_of(self, block: int) -> Cells:
         if block == self._block:

@@ -10,7 +10,6 @@ from math import isnan
 
 from msgspec import Struct
 
-from memwatch.column import Cell
 from memwatch.tier import Length, Row, Stretch, Strip, Tier
 
 # A pause longer than this many rows is shown as a gap, never bridged by a line.
@@ -44,7 +43,7 @@ class History:
 
     def add(self, boottime: float, figures: Mapping[str, float]) -> None:
         """Keep figures that were seen once."""
-        self.add_row(boottime, {name: Cell(value, value, value) for name, value in figures.items()})
+        self.add_row(boottime, figures)
 
     def add_row(self, boottime: float, row: Row) -> None:
         """Keep a row of the finest tier, and the rows of coarser ones whose time is over with it."""

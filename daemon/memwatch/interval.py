@@ -26,7 +26,7 @@ class Interval:
     def row(self) -> Row:
         """Every figure that was known in any of the ticks."""
         if len(self._ticks) == 1:
-            return {name: Cell(value, value, value) for name, value in self._ticks[0].items()}
+            return self._ticks[0]
         names = dict.fromkeys(name for figures in self._ticks for name in figures)
         return {name: self._cell(name) for name in names}
 

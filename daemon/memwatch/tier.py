@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from memwatch.column import BLOCK_ROWS, PLACES, Cell, Cells, Column
+from memwatch.column import BLOCK_ROWS, Cell, Cells, Column
 
-Row = Mapping[str, Cell]
+# A figure that was read once stands for its cell.
+Row = Mapping[str, Cell | float]
 
 
 class Strip(NamedTuple):
@@ -108,9 +109,8 @@ class Tier:
         if column is None:
             nothing = [nan] * len(times)
             return Stretch(times, nothing, nothing, nothing, self.length.step_seconds)
-        least, most, places = column.cells(first, last)
-        mean = [low + (high - low) * place / PLACES for low, high, place in zip(least, most, places, strict=True)]
-        return Stretch(times, least, mean, most, self.length.step_seconds)
+        cells = column.cells(first, last)
+        return Stretch(times, cells.least, cells.means(), cells.most, self.length.step_seconds)
 
     def strip(self, first: int, last: int) -> Strip:
         """The rows from number `first` up to, without, `last`, to be written down."""
@@ -136,8 +136,9 @@ class Tier:
 
     def gathered(self, first: int, last: int) -> Row:
         """One cell a series for these rows; a series without a figure in any of them is left out."""
-        cells = {name: cell_of(self.stretch(name, first, last)) for name in self.columns}
-        return {name: cell for name, cell in cells.items() if cell is not None}
+        first, last = max(first, self.first), max(first, last, self.first)
+        found = {name: column.cells(first, last).gathered() for name, column in self.columns.items()}
+        return {name: cell for name, cell in found.items() if cell is not None}
 
     def resized(self, length: Length) -> Tier:
         """A tier of another length with the same past under the same numbers, as much of it as fits."""
@@ -165,17 +166,3 @@ class Tier:
             return ring[:0]
         start, end = first % self.rows, (last - 1) % self.rows + 1
         return ring[start:end] if start < end else ring[start:] + ring[:end]
-
-
-def cell_of(stretch: Stretch) -> Cell | None:
-    """What a series did in all these rows; None if it has no figure in them."""
-    least = [value for value in stretch.least if value == value]
-    if not least:
-        return None
-    if len(least) == len(stretch.least):
-        mean: Sequence[float] = stretch.mean
-        most: Sequence[float] = stretch.most
-    else:
-        mean = [value for value, low in zip(stretch.mean, stretch.least, strict=True) if low == low]
-        most = [value for value, low in zip(stretch.most, stretch.least, strict=True) if low == low]
-    return Cell(min(least), sum(mean) / len(mean), max(most))
