@@ -7,34 +7,41 @@ from array import array
 from math import isnan, nan
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from memwatch.column import BLOCK_ROWS, PLACES, Cell, Cells, Column, packed, unpacked
-from memwatch.tier import Length, Strip, Tier
+from memwatch.tier import Length, Row, Strip, Tier
 from sample_history import jumping, memory_mb, noise, still
 
 NAMES = ("a", "b", "c")
 FIGURES = st.floats(width=32, allow_nan=False, allow_infinity=False)
-# A series for so many rows: figures that count up from one, or a gap.
+SPANS = st.sampled_from((0, 2))
+# Series for so many rows: figures that count up from one, read once or spread over so much, or a gap.
 RUNS = st.lists(
-    st.tuples(st.integers(1, 400), st.sets(st.sampled_from(NAMES)), st.integers(0, 1 << 20)), max_size=8
+    st.tuples(st.integers(1, 400), st.sets(st.sampled_from(NAMES)), st.integers(0, 1 << 20), SPANS), max_size=8
 )
 
 
 @settings(deadline=None, max_examples=30)
-@given(RUNS, st.integers(1, 900), st.integers(0, 500))
+@example(runs=[(400, {"a"}, 0, 0)], rows=900, begun=0, asked_every=500)
+@given(runs=RUNS, rows=st.integers(1, 900), begun=st.integers(0, 500), asked_every=st.integers(1, 500))
 def test_every_row_that_fits_is_there_and_no_other(
-    runs: list[tuple[int, set[str], int]], rows: int, begun: int
+    runs: list[tuple[int, set[str], int, int]], rows: int, begun: int, asked_every: int
 ) -> None:
-    """Beside a plain list of everything: gaps, series that come and go, and any place of a lap or a block."""
+    """Beside a plain list of everything: gaps, series that come and go, any place of a lap or a block, and
+    somebody who asks in between."""
     tier = Tier(Length(1.0, float(rows)), len(NAMES), begun)
-    everything: list[dict[str, float]] = []
-    for count, names, start in runs:
-        for step in range(count):
-            row = {name: float(start + step) for name in names}
-            tier.add(float(begun + len(everything)), {name: Cell(x, x + 1, x + 2) for name, x in row.items()})
-            everything.append(row)
+    everything: list[dict[str, tuple[float, float]]] = []
+    for count, names, start, span in runs:
+        for value in range(start, start + count):
+            row: Row = {
+                name: Cell(value, value + span / 2, value + span) if span else float(value) for name in names
+            }
+            tier.add(float(begun + len(everything)), row)
+            everything.append(dict.fromkeys(names, (value, value + span)))
+            if len(everything) % asked_every == 0:
+                assert list(tier.stretch(NAMES[0], tier.added - 1, tier.added).times) == [tier.end]
 
     kept = everything[-rows:]
     first = begun + len(everything) - len(kept)
@@ -49,10 +56,10 @@ def test_every_row_that_fits_is_there_and_no_other(
         ):
             found = tier.stretch(name, start, end)
             wanted = [row.get(name) for row in everything[start - begun : end - begun]]
-            assert [None if isnan(value) else value for value in found.least] == wanted
+            pairs = list(zip(found.least, found.mean, found.most, strict=True))
+            assert [None if isnan(low) else (low, high) for low, _, high in pairs] == wanted
             assert list(found.times) == [float(number) for number in range(start, end)]
-            known = [(low, high) for low, high in zip(found.least, found.most, strict=True) if low == low]
-            assert all(high == low + 2 for low, high in known)
+            assert all(isnan(low) or abs(mean - (low + high) / 2) <= 1e-3 for low, mean, high in pairs)
 
 
 @given(st.lists(st.tuples(FIGURES, FIGURES, st.integers(0, PLACES)), max_size=BLOCK_ROWS))

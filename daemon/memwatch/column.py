@@ -41,6 +41,8 @@ class Cells(NamedTuple):
 
     def gathered(self) -> Cell | None:
         """What the series did in all these rows; None if it has no figure in them."""
+        if self.least and self.least == self.most:  # each was read once, and none is a gap
+            return Cell(min(self.least), sum(self.least) / len(self.least), max(self.least))
         least: Sequence[float] = self.least
         most: Sequence[float] = self.most
         means = self.means()
@@ -82,17 +84,24 @@ class Column:
 
     def put(self, number: int, cell: Cell | float) -> None:
         """What the series did in this row; a number is a figure that was read once."""
+        if not isinstance(cell, Cell):
+            self.put_run(number, array("f", (cell,)))
+            return
         at = number % BLOCK_ROWS
         ring = self._open
-        if isinstance(cell, Cell):
-            least, mean, most = cell
-            span = most - least
-            ring.least[at] = least
-            ring.most[at] = most
-            ring.places[at] = min(PLACES, max(0, round((mean - least) / span * PLACES))) if span > 0 else 0
-        else:
-            ring.least[at] = ring.most[at] = cell
+        least, mean, most = cell
+        span = most - least
+        ring.least[at] = least
+        ring.most[at] = most
+        ring.places[at] = min(PLACES, max(0, round((mean - least) / span * PLACES))) if span > 0 else 0
         self.last = number
+
+    def put_run(self, number: int, figures: array[float]) -> None:
+        """Figures that were read once each, in rows of the newest block from this number on."""
+        at = number % BLOCK_ROWS
+        here = slice(at, at + len(figures))
+        self._open.least[here] = self._open.most[here] = figures
+        self.last = number + len(figures) - 1
 
     def fill(self, number: int, cells: Cells) -> None:
         """Rows of the newest block from this number on, all at once."""
@@ -103,6 +112,9 @@ class Column:
 
     def cells(self, first: int, last: int) -> Cells:
         """The rows from number `first` up to, without, `last`; a copy."""
+        begin = self._block * BLOCK_ROWS
+        if first >= begin:
+            return self._open.between(first - begin, last - begin)
         found = None
         for block in range(first // BLOCK_ROWS, -(-last // BLOCK_ROWS)):
             begin = block * BLOCK_ROWS

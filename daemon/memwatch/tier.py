@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import floor, inf, nan
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from msgspec import Struct
 
@@ -53,12 +53,21 @@ class Tier:
         self.length = length
         self.rows = length.rows
         self.added = self._begun = begun
-        self.columns: dict[str, Column] = {}
+        self._columns: dict[str, Column] = {}
         self._most_series = most_series
         self._times = array("d", [nan]) * self.rows
+        # The newest rows in which every series was read once, laid into their columns when one is asked for.
+        self._names: tuple[str, ...] = ()
+        self._pending = array("f")
 
     def __len__(self) -> int:
         return self.added - self.first
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """The series, in the order in which they were first seen, with every row that was added."""
+        self._settle()
+        return self._columns
 
     @property
     def first(self) -> int:
@@ -85,9 +94,16 @@ class Tier:
         """Add a row. A name not seen before gets a column; a name not given gets a gap."""
         self._begin_block()
         self._times[self.added % self.rows] = at
-        for name, cell in row.items():
-            column = self.columns.get(name) or self._new_column(name)
-            column.put(self.added, cell)
+        figures = read_once(row)
+        names = tuple(row)
+        if figures is None or names != self._names:
+            self._settle()
+            self._names = names
+        if figures is None:
+            for name, cell in row.items():
+                self._column(name, self.added).put(self.added, cell)
+        else:
+            self._pending += figures
         self.added += 1
 
     def number_at(self, time: float) -> int:
@@ -120,9 +136,9 @@ class Tier:
 
     def load(self, strip: Strip) -> None:
         """Add rows that were written down, all at once."""
+        self._settle()
         for name in strip.columns:
-            if name not in self.columns:
-                self._new_column(name)
+            self._column(name, self.added)
         done = 0
         while done < len(strip.times):
             self._begin_block()
@@ -130,7 +146,7 @@ class Tier:
             count = min(self.rows - place, BLOCK_ROWS - self.added % BLOCK_ROWS, len(strip.times) - done)
             self._times[place : place + count] = strip.times[done : done + count]
             for name, cells in strip.columns.items():
-                if column := self.columns.get(name):
+                if column := self._columns.get(name):
                     column.fill(self.added, cells.between(done, done + count))
             self.added, done = self.added + count, done + count
 
@@ -153,12 +169,24 @@ class Tier:
             for column in self.columns.values():
                 column.turn(self.added // BLOCK_ROWS)
 
-    def _new_column(self, name: str) -> Column:
-        """A column; beyond the most there may be, the one that has been silent for longest gives its place."""
-        if len(self.columns) >= self._most_series:
-            silent = min(self.columns, key=lambda other: self.columns[other].last)
-            del self.columns[silent]
-        column = self.columns[name] = Column(self.rows, self.added // BLOCK_ROWS)
+    def _settle(self) -> None:
+        """Lay the rows that are pending into their columns; where memory is too short for it, they stay pending."""
+        if not self._pending:
+            return
+        width = len(self._names)
+        first = self.added - len(self._pending) // width
+        for place, name in enumerate(self._names):
+            self._column(name, first).put_run(first, self._pending[place::width])
+        self._pending = array("f")
+
+    def _column(self, name: str, number: int) -> Column:
+        """The column of this name, made for rows from this number on where there is none; beyond the most there may
+        be, the one that has been silent for longest gives its place."""
+        column = self._columns.get(name)
+        if column is None:
+            if len(self._columns) >= self._most_series:
+                del self._columns[min(self._columns, key=lambda other: self._columns[other].last)]
+            column = self._columns[name] = Column(self.rows, number // BLOCK_ROWS)
         return column
 
     def _slice(self, ring: array[float], first: int, last: int) -> array[float]:
@@ -166,3 +194,11 @@ class Tier:
             return ring[:0]
         start, end = first % self.rows, (last - 1) % self.rows + 1
         return ring[start:end] if start < end else ring[start:] + ring[:end]
+
+
+def read_once(row: Row) -> array[float] | None:
+    """The figures of a row in which every series was read once."""
+    try:
+        return array("f", cast("Iterable[float]", row.values()))
+    except TypeError:  # a cell is no number
+        return None
