@@ -51,16 +51,17 @@ class DrmMachine(Struct, frozen=True):
         nodes: tuple[str, ...] = (),
         vendor: str = "0x8086",
         device: str = "0x56a0",
+        kind: str = "drm",
         **files: str,
     ) -> Path:
         """A card of the kernel's: a PCI function, or a platform device if `place` is no PCI address."""
         bus = "pci0000:00" if place.count(":") == 2 else "platform"
         folder = self.folder / "sys/devices" / bus / place
         for node in nodes or (name, f"renderD{128 + int(name[4:])}"):
-            (folder / "drm" / node).mkdir(parents=True)
-        (self.folder / "sys/class/drm").mkdir(parents=True, exist_ok=True)
-        (folder / "drm" / name / "device").symlink_to("../..")
-        (self.folder / "sys/class/drm" / name).symlink_to(f"../../devices/{bus}/{place}/drm/{name}")
+            (folder / kind / node).mkdir(parents=True)
+        (self.folder / "sys/class" / kind).mkdir(parents=True, exist_ok=True)
+        (folder / kind / name / "device").symlink_to("../..")
+        (self.folder / "sys/class" / kind / name).symlink_to(f"../../devices/{bus}/{place}/{kind}/{name}")
         (folder / "driver").symlink_to(f"../../../bus/pci/drivers/{driver}")
         if bus != "platform":
             files = {"vendor": vendor, "device": device} | files
@@ -69,6 +70,10 @@ class DrmMachine(Struct, frozen=True):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text + "\n")
         return folder
+
+    def npu(self, name: str, driver: str, place: str, vendor: str = "0x8086", device: str = "0x643e") -> Path:
+        """A neural processing unit: a device of the kernel's that computes and shows nothing."""
+        return self.card(name, driver, place, (name,), vendor, device, kind="accel")
 
     def process(self, pid: int, name: str = "python3", flags: int = USER_PROCESS, files: int = 3) -> Path:
         """A process with some open files that are no GPUs."""

@@ -76,7 +76,7 @@ def test_a_small_carve_out_beside_a_large_gtt(tmp_path: Path) -> None:
         alerts = daemon.get("/api/v1/alerts").json
         metrics = daemon.get("/metrics").text
 
-    pools, share = by_id(snapshot["pools"]), only(snapshot["shares"])
+    pools, share = by_id(snapshot["pools"]), by_id(snapshot["shares"])["gpu0.gtt"]
     assert pools["gpu0"]["used_bytes"] + share["used_bytes"] == 455 * MIB + 63 * GIB
     assert share["relation"] == "GTT ⊂ System RAM"
     assert snapshot["total"]["size_bytes"] == 125 * GIB + 512 * MIB

@@ -107,6 +107,25 @@ def test_a_driver_that_says_nothing_of_memory_says_nothing() -> None:
     assert (found.basis, found.resident) == (None, {})
 
 
+@pytest.mark.parametrize("prefix", ["amdxdna_accel_driver", "amdxdna"])
+def test_amdxdnas_own_keys_count_each_buffer_once(prefix: str) -> None:
+    """Its drm-total-memory has what lies in its heap twice; its own two keys together have everything once."""
+    keys = {"heap": "8 MiB", "internal": "65540 KiB", "external": "2048 MiB"}
+    text = fdinfo(
+        "amdxdna_accel_driver",
+        5,
+        "0000:c6:00.1",
+        *(f"{prefix}-{key}-alloc:\t{size}" for key, size in keys.items()),
+        "drm-total-memory:\t2122 MiB",
+        "drm-shared-memory:\t0",
+    )
+
+    found = parsed(text)
+
+    assert (found.basis, found.resident) == ("alloc", {"memory": 2 * GIB + 65540 * KIB})
+    assert not found.rejected
+
+
 def test_buffers_of_the_driver_itself_are_kept_apart() -> None:
     """panthor prints what it keeps for a client beside the client's own buffers."""
     found = parsed(PANTHOR)

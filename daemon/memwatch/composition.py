@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from memwatch.accounting import amd, apple, drm, tegra
+from memwatch.accounting import amd, apple, drm, npu, tegra
 from memwatch.accounting.driver_errors import with_logged
 from memwatch.accounting.lxcfs import with_both_scopes
 from memwatch.accounting.relations import with_holdings
@@ -65,7 +65,7 @@ def said_by(found: Findings) -> Said:
 
 def composed(everybody: Iterable[Said]) -> Findings:
     whole = with_both_scopes(merged(everybody))
-    whole = with_holdings(whole, holdings_of(whole))
+    whole = with_holdings(whole, holdings_of(whole), npu.found_in(whole))
     devices = with_logged(whole.devices, whole.kernel_log) if whole.kernel_log else whole.devices
     shares = without_lost(whole.shares, {pool.id for pool in whole.pools})
     if (devices, shares) == (whole.devices, whole.shares):

@@ -42,6 +42,17 @@ class Holding(Struct, frozen=True):
         )
 
 
+class Npu(Struct, frozen=True):
+    """What a neural processing unit adds; it has no memory of its own. `held` is as for a `Holding`."""
+
+    shares: tuple[Share, ...]
+    held: Mapping[int, Mapping[str, Bytes]] = field(default_factory=dict)
+
+    def aged(self) -> Npu:
+        """The same after its source fell silent."""
+        return Npu(tuple(aged_share(share) for share in self.shares))
+
+
 class Remainder(NamedTuple):
     """The part of what is used that nobody known holds; whether the known holders add up to more."""
 

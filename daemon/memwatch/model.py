@@ -61,6 +61,7 @@ class ShareKind(str, Enum):
     CUDA_POOL = "cuda_pool"
     GTT = "gtt"
     GPU_BUFFERS = "gpu_buffers"
+    NPU_BUFFERS = "npu_buffers"
     METAL_WORKING_SET = "metal_working_set"
     MIG_INSTANCE = "mig_instance"
     NVML_USED = "nvml_used"

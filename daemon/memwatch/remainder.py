@@ -6,7 +6,15 @@ from memwatch.model import Absent, Bytes, Pool, PoolKind, Share, ShareKind, tota
 from memwatch.snapshot import ProcessScan, Snapshot
 
 # Shares that processes hold; the others are limits, or a driver's sum.
-HELD_BY_PROCESSES = frozenset({ShareKind.CUDA_POOL, ShareKind.GTT, ShareKind.GPU_BUFFERS, ShareKind.MIG_INSTANCE})
+HELD_BY_PROCESSES = frozenset(
+    {
+        ShareKind.CUDA_POOL,
+        ShareKind.GTT,
+        ShareKind.GPU_BUFFERS,
+        ShareKind.NPU_BUFFERS,
+        ShareKind.MIG_INSTANCE,
+    }
+)
 HIDDEN = "what processes hold that cannot be seen from here"
 ANYWHERE = "pages that drivers and network cards keep for themselves, and a virtual machine's balloon"
 ON_GPUS = {

@@ -56,7 +56,9 @@ FAST_RATIO, SLOW_RATIO = 0.60, 0.57
 FAST_FULL_SECONDS = 60.0
 SLOW_AFTER_SECONDS = 30.0
 # What fills System RAM. A GPU's own memory is asked for once a second, however often one ticks.
-HURRYING = frozenset({"system_ram", "cgroup", "gtt", "gpu_buffers", "cuda_pool", "metal_working_set"})
+HURRYING = frozenset(
+    {"system_ram", "cgroup", "gtt", "gpu_buffers", "npu_buffers", "cuda_pool", "metal_working_set"}
+)
 
 
 class Pace(Struct, frozen=True):

@@ -58,7 +58,16 @@ class Share(Figures):
     """Bytes inside a pool or another share. Never add shares to anything."""
 
     id: str
-    kind: Literal["cuda_pool", "gtt", "gpu_buffers", "metal_working_set", "mig_instance", "nvml_used", "cgroup"]
+    kind: Literal[
+        "cuda_pool",
+        "gtt",
+        "gpu_buffers",
+        "npu_buffers",
+        "metal_working_set",
+        "mig_instance",
+        "nvml_used",
+        "cgroup",
+    ]
     label: str
     relation: str = Field(examples=["CUDA Pool ⊂ System RAM"])
     within: str

@@ -49,11 +49,15 @@ MAKERS_BY_DRIVER = {
     "powervr": ("Imagination", "Imagination PowerVR"),
     "v3d": ("Broadcom", "Broadcom VideoCore"),
 }
-HIDDEN = "Processes outside this container are not seen: what they hold of the GPU is in no figure here."
-UNREADABLE = "Some processes may not be looked into by this user: what they hold of the GPU is in no figure here."
+HIDDEN = "Processes outside this container are not seen: what they hold of the device is in no figure here."
+UNREADABLE = (
+    "Some processes may not be looked into by this user: what they hold of the device is in no figure here."
+)
 SHARED_CLIENT = "Some processes share one client of the driver: its bytes are counted once, and listed for each."
 NO_SIZE = "No file tells the size of its memory; under xe the dmem control group does (Linux 6.14 and newer)."
 NO_MEMORY_KEYS = "Its driver says nothing of memory."
+# What the keys are called that a figure is from.
+KEYS = {"resident": "drm-resident", "memory": "drm-memory", "total": "drm-total", "alloc": "amdxdna-alloc"}
 
 
 class Place(NamedTuple):
@@ -174,7 +178,7 @@ def sum_of_clients(gpu: Gpu, place: Place) -> Sum:
     exact = len(sharing) < 2 and "total" not in bases
     return Sum(
         bytes=gpu.in_ram.total,
-        source=f"fdinfo:drm-{'+'.join(bases) or 'resident'}",
+        source="fdinfo:" + "+".join(KEYS[basis] for basis in bases or ["resident"]),
         quality=Quality.DERIVED if exact else Quality.ESTIMATED,
         note="; ".join(text for text, holds in notes.items() if holds) or None,
     )

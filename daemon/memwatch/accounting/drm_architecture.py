@@ -17,6 +17,8 @@ OTHERS = frozenset({"amdgpu", "nvidia", "nvidia-drm", "radeon"})
 INTEL = frozenset({"i915", "xe"})
 # Platform drivers whose buffers are pages of System RAM, by the word of their fdinfo.
 ON_A_CHIP = frozenset({"asahi", "etnaviv", "lima", "msm", "panfrost", "panthor", "powervr", "v3d"})
+# Neural processing units without memory of their own, by the driver that is bound.
+NPUS = frozenset({"intel_vpu", "amdxdna", "rocket", "ethosu"})
 # The display's driver is the one bound where display and GPU are one device of the kernel's.
 WORDS = {"msm_dpu": "msm", "msm_mdp": "msm", "msm-mdss": "msm", "adreno": "msm", "vc4-drm": "v3d"}
 # Regions in memory of the card's own (xe: vram0, i915: local0 and what firmware keeps of it).
@@ -42,11 +44,12 @@ class Gpu(Struct, frozen=True):
     evidence: tuple[str, ...]
     in_ram: Held
     own: Held
+    is_mute: bool = False
 
     @property
     def is_silent(self) -> bool:
-        """Whether its driver has clients and says nothing of their memory."""
-        return self.driver == "nouveau" or any(client.basis is None for client in self.clients)
+        """Whether its driver has clients and says nothing of them, or nothing of their memory."""
+        return self.driver == "nouveau" or self.is_mute or any(client.basis is None for client in self.clients)
 
 
 def is_own(region: str) -> bool:
@@ -61,8 +64,15 @@ def is_in_ram(region: str) -> bool:
 @lru_cache(maxsize=1)
 def gpus_of(reading: DrmReading) -> tuple[Gpu, ...]:
     """The GPUs that this module accounts for, in the order of their places."""
-    found = [_gpu_of(card, clients_on(card, reading.clients)) for card in reading.cards]
+    found = [_gpu_of(card, reading) for card in reading.cards]
     return tuple(gpu for gpu in found if gpu is not None)
+
+
+@lru_cache(maxsize=1)
+def npus_of(reading: DrmReading) -> tuple[Gpu, ...]:
+    """Neural processing units that take their memory from System RAM, in the order of their places."""
+    found = [_npu_of(card, reading) for card in reading.npus]
+    return tuple(npu for npu in found if npu is not None)
 
 
 def held_by(clients: Iterable[DrmClient], counts: Callable[[str], bool]) -> Held:
@@ -87,7 +97,32 @@ def clients_on(card: DrmCard, clients: Iterable[DrmClient]) -> tuple[DrmClient, 
     )
 
 
-def _gpu_of(card: DrmCard, clients: tuple[DrmClient, ...]) -> Gpu | None:
+def _npu_of(card: DrmCard, reading: DrmReading) -> Gpu | None:
+    """None for an accelerator of which nobody knows whether its memory is System RAM, such as one on a card."""
+    clients = clients_on(card, reading.clients)
+    regions = {region for client in clients for region in client.resident}
+    if card.driver not in NPUS and not (regions and all(map(is_in_ram, regions))):
+        return None
+    driver = "" if isinstance(card.driver, Absent) else card.driver
+    return Gpu(
+        card=card,
+        driver=driver,
+        clients=clients,
+        architecture=Architecture.UNIFIED,
+        evidence=(),
+        in_ram=held_by(clients, is_in_ram),
+        own=Held(0, {}),
+        is_mute=is_mute(card, reading),
+    )
+
+
+def is_mute(card: DrmCard, reading: DrmReading) -> bool:
+    """Whether somebody has it open, and its driver says nothing of clients."""
+    return any(node in reading.mute for node in card.nodes)
+
+
+def _gpu_of(card: DrmCard, reading: DrmReading) -> Gpu | None:
+    clients = clients_on(card, reading.clients)
     bound = "" if isinstance(card.driver, Absent) else card.driver
     driver = next((client.driver for client in clients), WORDS.get(bound, bound))
     speaking = [client for client in clients if client.basis is not None]
@@ -104,6 +139,7 @@ def _gpu_of(card: DrmCard, clients: tuple[DrmClient, ...]) -> Gpu | None:
         evidence=(f"its driver is {driver}", *evidence),
         in_ram=held_by(clients, is_in_ram),
         own=held_by(clients, is_own),
+        is_mute=is_mute(card, reading),
     )
 
 

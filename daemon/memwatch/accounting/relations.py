@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from memwatch.collector import Findings
-from memwatch.holding import Holding, ram_of
+from memwatch.holding import Holding, Npu, ram_of
 from memwatch.model import (
     Absent,
     Architecture,
@@ -27,14 +27,15 @@ from memwatch.snapshot import Machine, Node
 from memwatch.units import size
 
 # Buffers that a driver made of a process's own pages (userptr) may count here and in its resident set.
-PERHAPS_IN_RSS = frozenset({ShareKind.GTT, ShareKind.GPU_BUFFERS})
+PERHAPS_IN_RSS = frozenset({ShareKind.GTT, ShareKind.GPU_BUFFERS, ShareKind.NPU_BUFFERS})
 RAM = "ram"
 MIXED = "GPUs of different kinds: each pool below is memory of its own, each share lies inside one."
 
 
-def with_holdings(found: Findings, holdings: Sequence[Holding]) -> Findings:
+def with_holdings(found: Findings, holdings: Sequence[Holding], npus: Sequence[Npu] = ()) -> Findings:
     """The machine with its devices: each byte in one pool, each share within its parent, each figure explained."""
-    if not holdings:
+    everybody: tuple[Holding | Npu, ...] = (*holdings, *npus)
+    if not everybody:
         return found
     ram = ram_of(found.pools)
     if ram is not None:
@@ -44,15 +45,15 @@ def with_holdings(found: Findings, holdings: Sequence[Holding]) -> Findings:
     others = [pool for pool in found.pools if pool.kind is not PoolKind.SYSTEM_RAM]
     pools = (*([ram] if ram else []), *others, *(pool for holding in holdings for pool in holding.pools))
     sizes = {pool.id: pool.size_bytes for pool in pools}
-    shares = (*found.shares, *(clamped(share, sizes) for holding in holdings for share in holding.shares))
+    shares = (*found.shares, *(clamped(share, sizes) for one in everybody for share in one.shares))
     chains = Chains(pools, shares)
     return replace(
         found,
         pools=pools,
         shares=shares,
         devices=(*found.devices, *(chains.with_headroom(holding.device) for holding in holdings)),
-        processes=with_device_bytes(found.processes, holdings),
-        machine=with_architecture(found.machine or Machine(), holdings),
+        processes=with_device_bytes(found.processes, everybody),
+        machine=with_architecture(found.machine, holdings) if holdings else found.machine,
     )
 
 
@@ -197,7 +198,7 @@ def left_of(share: Share) -> Bytes:
     return max(0, share.limit_bytes - share.used_bytes)
 
 
-def with_device_bytes(processes: Sequence[Process], holdings: Sequence[Holding]) -> tuple[Process, ...]:
+def with_device_bytes(processes: Sequence[Process], holdings: Sequence[Holding | Npu]) -> tuple[Process, ...]:
     """Processes with what they hold of devices."""
     held: dict[int, dict[str, Bytes]] = {}
     for holding in holdings:
@@ -234,8 +235,9 @@ def _with_device_bytes(process: Process, held: Mapping[str, Bytes], unsure: set[
     )
 
 
-def with_architecture(machine: Machine, holdings: Sequence[Holding]) -> Machine:
+def with_architecture(machine: Machine | None, holdings: Sequence[Holding]) -> Machine:
     """A device that cannot be told (one that is lost, say) does not make the others' machine another one."""
+    machine = machine or Machine()
     told = [one for one in holdings if one.device.architecture is not Architecture.UNKNOWN] or holdings
     kinds = {holding.device.architecture.value for holding in told}
     if len(kinds) > 1:

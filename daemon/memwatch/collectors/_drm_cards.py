@@ -15,6 +15,7 @@ from memwatch.drm.cards import (
     compatible_of,
     id_of,
     is_card,
+    is_npu,
     model_of,
     nodes_of,
     parse_dmem,
@@ -39,6 +40,16 @@ def cards_of(roots: Roots) -> tuple[DrmCard, ...]:
     """Every card in the order of its place, without figures."""
     found = [_card_at(roots, name) for name in card_names(roots.sysfs)]
     return tuple(sorted(found, key=lambda card: (card.pdev is None, card.place, card.name)))
+
+
+def npu_names(sysfs: Path) -> list[str]:
+    return [name for name in _names(sysfs / "class/accel") if is_npu(name)]
+
+
+def npus_of(roots: Roots) -> tuple[DrmCard, ...]:
+    """Every neural processing unit in the order of its place."""
+    found = [_card_at(roots, name, "accel") for name in npu_names(roots.sysfs)]
+    return tuple(sorted(found, key=lambda npu: (npu.pdev is None, npu.place, npu.name)))
 
 
 def is_wanted(card: DrmCard) -> bool:
@@ -80,8 +91,8 @@ def _regions_elsewhere(roots: Roots, card: DrmCard) -> tuple[DrmRegion, ...]:
     return tuple(region for region in found if region)
 
 
-def _card_at(roots: Roots, name: str) -> DrmCard:
-    folder = roots.sysfs / "class/drm" / name
+def _card_at(roots: Roots, name: str, kind: str = "drm") -> DrmCard:
+    folder = roots.sysfs / "class" / kind / name
     device = folder / "device"
     uevent = parse_uevent(read_once(device / "uevent"))
     place = os.path.basename(os.path.realpath(device)) if device.exists() else name
@@ -93,7 +104,7 @@ def _card_at(roots: Roots, name: str) -> DrmCard:
         driver=_driver_of(device) or uevent.get("DRIVER") or Absent.NOT_AVAILABLE,
         place=place,
         pdev=place if is_pci else None,
-        nodes=nodes_of(_names(device / "drm")) or (name,),
+        nodes=nodes_of(_names(device / kind)) or (name,),
         vendor_id=vendor,
         device_id=number,
         compatible=compatible_of(uevent),

@@ -27,11 +27,13 @@ DESCRIPTORS_A_ROUND = 512
 
 
 class Scan(Struct, frozen=True):
-    """One round. `seen` are processes, `unreadable` those of them that may not be looked into."""
+    """One round. `seen` are processes, `unreadable` those of them that may not be looked into; `mute` are device
+    files that somebody has open and whose driver says nothing of clients."""
 
     held: tuple[Held, ...]
     seen: int
     unreadable: int
+    mute: tuple[str, ...] = ()
 
 
 class _Descriptor(Struct):
@@ -73,6 +75,7 @@ class Clients:
         self._round += 1
         before, self._known = self._known, {}
         held: list[Held] = []
+        mute: set[str] = set()
         seen = unreadable = 0
         for pid in os.listdir(self._folder):
             if not pid.isdecimal():
@@ -84,9 +87,9 @@ class Clients:
             if known.is_kernel:
                 continue
             seen += 1
-            if not known.is_readable or (known.descriptors and not self._read(pid, known, asleep, held)):
+            if not known.is_readable or (known.descriptors and not self._read(pid, known, asleep, held, mute)):
                 unreadable += 1
-        return Scan(tuple(held), seen, unreadable)
+        return Scan(tuple(held), seen, unreadable, tuple(sorted(mute)))
 
     def close(self) -> None:
         os.close(self._folder)
@@ -144,22 +147,32 @@ class Clients:
         finally:
             os.close(folder)
 
-    def _read(self, pid: str, known: _Known, asleep: Collection[str], held: list[Held]) -> bool:
-        """Adds what this process holds. False where a part of it could not be read."""
+    def _read(self, pid: str, known: _Known, asleep: Collection[str], held: list[Held], mute: set[str]) -> bool:
+        """Adds what this process holds, and what it holds that nobody tells of. False where a part of it could not
+        be read."""
         complete = True
         for one in known.descriptors:
             if one.node not in asleep:
                 data = self._content(f"{pid}/fdinfo/{one.fd}", _FDINFO_BYTES)
                 one.info = parse_fdinfo(data) if data is not None else None
-                # The number is a file's or a socket's by now: look the process through in the next round.
-                if one.info is None:
-                    known.due = 0
+                if data is not None and one.info is None:
+                    if self._leads_to(pid, one):
+                        mute.add(one.node)
+                    else:  # the number is a file's or a socket's by now: look the process through in the next round
+                        known.due = 0
                 complete = complete and data is not None
             elif one.info is None:
                 complete = False
             if one.info is not None:
                 held.append(Held(int(pid), one.node, one.info))
         return complete
+
+    def _leads_to(self, pid: str, one: _Descriptor) -> bool:
+        try:
+            node = _DEVICES.search(os.readlink(f"{pid}/fd/{one.fd}", dir_fd=self._folder))
+        except OSError:
+            return False
+        return node is not None and node[1] == one.node
 
     def _is_kernel_thread(self, pid: str) -> bool:
         stat = self._content(pid + "/stat", 1200) or b""

@@ -1,4 +1,5 @@
-"""Graphics cards of all makers through the kernel: what processes hold of them, by sysfs and fdinfo alone."""
+"""Graphics cards of all makers, and NPUs, through the kernel: what processes hold of them, by sysfs and fdinfo
+alone."""
 
 from __future__ import annotations
 
@@ -9,7 +10,16 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from memwatch.collector import Findings, Roots, Unavailable, read_once
-from memwatch.collectors._drm_cards import card_names, cards_of, is_asleep, is_wanted, regions_by_name, speaks
+from memwatch.collectors._drm_cards import (
+    card_names,
+    cards_of,
+    is_asleep,
+    is_wanted,
+    npu_names,
+    npus_of,
+    regions_by_name,
+    speaks,
+)
 from memwatch.collectors._drm_clients import Clients, Scan
 from memwatch.collectors._gpus import GpuPids
 from memwatch.drm.fdinfo import clients_of
@@ -37,6 +47,7 @@ def reading_of(
     cards: tuple[DrmCard, ...],
     scan: Scan,
     gpu_lines: Mapping[str, int],
+    npus: tuple[DrmCard, ...] = (),
 ) -> DrmReading:
     rejected: Counter[str] = Counter()
     for held in scan.held:
@@ -50,11 +61,13 @@ def reading_of(
         rejected=dict(rejected),
         gpu_active_bytes=gpu_lines.get("GPUActive", absent),
         gpu_reclaim_bytes=gpu_lines.get("GPUReclaim", absent),
+        npus=npus,
+        mute=scan.mute,
     )
 
 
 def pids_of(reading: DrmReading) -> frozenset[int]:
-    """Processes with GPU memory: they are listed however small they are otherwise."""
+    """Processes with memory of a GPU or an NPU: they are listed however small they are otherwise."""
     return frozenset(pid for client in reading.clients if any(client.resident.values()) for pid in client.pids)
 
 
@@ -68,8 +81,9 @@ class Collector:
         self.period_seconds = IDLE_PERIOD_SECONDS
         self._roots = roots
         self._pids = pids
-        self._card_names: list[str] = []
+        self._names: list[str] = []
         self._cards: tuple[DrmCard, ...] = ()
+        self._npus: tuple[DrmCard, ...] = ()
         self._regions: Mapping[str, tuple[DrmRegion, ...]] = {}
         self._rounds = 0
         self._look_at_cards()
@@ -77,12 +91,12 @@ class Collector:
 
     def collect(self) -> Findings:
         self._rounds += 1
-        if self._rounds % CARD_ROUNDS == 0 or card_names(self._roots.sysfs) != self._card_names:
+        if self._rounds % CARD_ROUNDS == 0 or self._names_now() != self._names:
             self._look_at_cards()
         asleep = {card.name for card in self._cards if is_asleep(self._roots.sysfs, card)}
         scan = self._scan(asleep)
         meminfo = read_once(self._roots.procfs / "meminfo") or b""
-        reading = reading_of(self._with_regions(asleep), scan, parse_gpu_lines(meminfo))
+        reading = reading_of(self._with_regions(asleep), scan, parse_gpu_lines(meminfo), self._npus)
         self._pids.tell(self.name, pids_of(reading))
         self.period_seconds = PERIOD_SECONDS if reading.clients else IDLE_PERIOD_SECONDS
         return Findings(drm=reading, rejected=sum(reading.rejected.values()))
@@ -90,14 +104,17 @@ class Collector:
     def close(self) -> None:
         self._clients.close()
 
+    def _names_now(self) -> list[str]:
+        return card_names(self._roots.sysfs) + npu_names(self._roots.sysfs)
+
     def _look_at_cards(self) -> None:
-        self._card_names, self._cards = card_names(self._roots.sysfs), cards_of(self._roots)
-        if not any(is_wanted(card) for card in self._cards):
+        self._names, self._cards, self._npus = self._names_now(), cards_of(self._roots), npus_of(self._roots)
+        if not self._npus and not any(is_wanted(card) for card in self._cards):
             self._pids.tell(self.name, frozenset())
-            raise Unavailable("no graphics card that the kernel's own drivers tell of")
+            raise Unavailable("no graphics card or NPU that the kernel's own drivers tell of")
 
     def _scan(self, asleep: set[str]) -> Scan:
-        if not any(speaks(card) for card in self._cards):
+        if not self._npus and not any(speaks(card) for card in self._cards):
             return Scan((), 0, 0)
         wakes = [card for card in self._cards if card.name in asleep and card.driver in WAKES_WHEN_READ]
         return self._clients.scan({node for card in wakes for node in card.nodes})

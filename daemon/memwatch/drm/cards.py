@@ -10,7 +10,8 @@ from memwatch.model import Absent, Bytes, Words
 
 # /sys/class/drm also has connectors (card1-DP-1), render nodes and the file "version".
 _CARD = re.compile(r"card\d{1,4}")
-_NODE = re.compile(r"(?:card|renderD|controlD)\d{1,4}")
+_NPU = re.compile(r"accel\d{1,4}")
+_NODE = re.compile(r"(?:card|renderD|controlD|accel)\d{1,4}")
 _ID = re.compile(r"(?:0x)?([0-9a-f]{4})")
 _DMEM = re.compile(rb"^drm/([^/\n ]{1,64})/([^/\n ]{1,32}) (\d{1,19})\n", re.MULTILINE)
 _UEVENT = re.compile(r"^([A-Z_0-9]{1,40})=([^\n]{0,200})\n", re.MULTILINE)
@@ -27,8 +28,12 @@ def is_card(name: str) -> bool:
     return _CARD.fullmatch(name) is not None
 
 
+def is_npu(name: str) -> bool:
+    return _NPU.fullmatch(name) is not None
+
+
 def nodes_of(names: list[str]) -> tuple[str, ...]:
-    """The device files among what lies in a device's folder `drm`."""
+    """The device files among what lies in a device's folder `drm` or `accel`."""
     return tuple(sorted(name for name in names if _NODE.fullmatch(name)))
 
 

@@ -18,7 +18,7 @@ _WORDS = re.compile(rb"^(drm-driver|drm-pdev|drm-client-id|pdev|pasid):[ \t]*([^
 # No unit means bytes. The kernel's own printer knows no larger unit than MiB, so what claims one is not its.
 _SIZES = re.compile(
     rb"^((?:drm-(?:resident|memory|shared|total(?!-cycles))|amd-(?:evicted|requested|memory)"
-    rb"|panthor-(?:resident|active))-[^:\n]{1,40}|(?:vram|gtt|cpu) mem)"
+    rb"|panthor-(?:resident|active)|amdxdna[a-z_]{0,20}-(?:internal|external))-[^:\n]{1,40}|(?:vram|gtt|cpu) mem)"
     rb":[ \t]*(?:(\d{1,20})(?: (KiB|MiB|kB))?[ \t]*\n)?",
     re.MULTILINE,
 )
@@ -78,7 +78,9 @@ def parse_fdinfo(data: bytes) -> Fdinfo | None:
 
 def _sizes_of(data: bytes) -> tuple[dict[str, dict[str, int]], Mapping[str, int]]:
     """Sizes in bytes by kind and region; and by key what was no size: a sign, a word, a larger unit."""
-    sizes: dict[str, dict[str, int]] = {kind: {} for kind in ("resident", "memory", "total", "shared", "other")}
+    sizes: dict[str, dict[str, int]] = {
+        kind: {} for kind in ("resident", "memory", "total", "alloc", "shared", "other")
+    }
     rejected: Counter[str] = Counter()
     for key, digits, unit in _SIZES.findall(data):
         size = int(digits) * _UNITS[unit] if digits else _MOST + 1
@@ -96,11 +98,18 @@ def _place_of(key: bytes) -> tuple[str, str]:
     if key.startswith(b"drm-"):
         _, kind, region = _text(key).split("-", 2)
         return kind, region
-    return ("memory", _text(key[:-4])) if key.endswith(b" mem") else ("other", _text(key))
+    if key.endswith(b" mem"):
+        return "memory", _text(key[:-4])
+    return ("alloc" if key.endswith(b"ternal-alloc") else "other"), _text(key)
 
 
 def _resident_of(sizes: Mapping[str, Mapping[str, int]]) -> tuple[Basis | None, Mapping[str, int]]:
-    """One figure a region. drm-memory-* is amdgpu's older word for drm-resident-*: never both."""
+    """One figure a region. drm-memory-* is amdgpu's older word for drm-resident-*: never both.
+
+    amdxdna's internal and external buffers together are all that it has, in System RAM, each once.
+    """
+    if sizes["alloc"]:
+        return "alloc", {"memory": sum(sizes["alloc"].values())}
     if sizes["resident"]:
         return "resident", {**sizes["memory"], **sizes["resident"]}
     if sizes["memory"]:

@@ -10,8 +10,9 @@ from msgspec import Struct, field
 from memwatch.model import Absent, Bytes, Words
 
 # Which keys the figures of a client come from: drm-resident-*, drm-memory-* (the older word for the same), or
-# drm-total-*, which also counts buffers without memory behind them and so is an upper bound.
-Basis = Literal["resident", "memory", "total"]
+# drm-total-*, which also counts buffers without memory behind them and so is an upper bound; or amdxdna's own keys
+# *-alloc, because its drm-total-memory has some of its buffers in it twice (amdxdna_pci_drv.c).
+Basis = Literal["resident", "memory", "total", "alloc"]
 
 
 class DrmRegion(Struct, frozen=True):
@@ -24,7 +25,8 @@ class DrmRegion(Struct, frozen=True):
 
 
 class DrmCard(Struct, frozen=True):
-    """A card of /sys/class/drm. `place` is stable: its PCI address, or its platform device's name.
+    """A card of /sys/class/drm, or an NPU of /sys/class/accel. `place` is stable: its PCI address, or its platform
+    device's name.
 
     `pdev` is None for the GPU of a system on a chip. `nodes` are the names of its device files (`card0`,
     `renderD128`), which tell whose client is whose where there is no PCI address. The ids are four hexadecimal
@@ -71,7 +73,9 @@ class DrmReading(Struct, frozen=True, eq=False):
     `seen`: processes there were, kernel threads not counted. `unreadable`: those of them that could not be
     looked into, so clients may be missing and what is summed up is a lower bound. `rejected` counts lines by
     key that were no figure and were left out. `gpu_active_bytes` and `gpu_reclaim_bytes` are the lines of
-    /proc/meminfo that the newest kernels have; a second witness, and part of no sum.
+    /proc/meminfo that the newest kernels have; a second witness, and part of no sum. `npus`: neural processing
+    units. `mute` are device files that processes have open and whose driver says nothing of clients (i915 before
+    Linux 5.19, ivpu before it told of memory): what is held through them is not known.
     """
 
     cards: tuple[DrmCard, ...]
@@ -81,6 +85,8 @@ class DrmReading(Struct, frozen=True, eq=False):
     rejected: Mapping[str, int] = field(default_factory=dict)
     gpu_active_bytes: Bytes = Absent.NOT_SUPPORTED
     gpu_reclaim_bytes: Bytes = Absent.NOT_SUPPORTED
+    npus: tuple[DrmCard, ...] = ()
+    mute: tuple[str, ...] = ()
 
     @property
     def is_complete(self) -> bool:
