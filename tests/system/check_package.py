@@ -38,6 +38,15 @@ def test_installing_starts_it_as_the_readme_says(machine: Machine) -> None:
     machine.wait_until(lambda: machine.property_of("StatusText").startswith("System RAM "))
 
 
+def test_modules_and_templates_are_compiled_where_the_service_may_read_them(machine: Machine) -> None:
+    """It may not write there: what were missing would be compiled at every start."""
+    kept = "find /usr/lib/memwatchd -path '*/memwatch_web/templates/__pycache__/*' -perm -o=r"
+    modules = "find /usr/lib/memwatchd -path '*/memwatch_web/__pycache__/*' -perm -o=r"
+
+    assert len(machine.run(kept).split()) >= 10
+    assert len(machine.run(modules).split()) >= 10
+
+
 def test_only_this_machine_is_answered(machine: Machine) -> None:
     """After installation nothing listens but 127.0.0.1:6360 (0x18D8)."""
     sockets = machine.run("cat /proc/net/tcp /proc/net/tcp6").splitlines()

@@ -23,6 +23,7 @@ from memwatch_web import wording
 from memwatch_web.alert_view import AlertView
 from memwatch_web.bars import bars_of
 from memwatch_web.changes import WINDOW_SECONDS, Changes, changes_of
+from memwatch_web.compiled import CompiledTemplates
 from memwatch_web.devices import entries_of
 from memwatch_web.glance import by_footprint, cuda_free_of, has_figures, latest_of, room_of, worst_of
 from memwatch_web.history_view import Refused, View
@@ -238,6 +239,8 @@ def create_environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
+        optimized=False,  # what filters do is not kept in a compiled template
+        bytecode_cache=CompiledTemplates(TEMPLATES),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

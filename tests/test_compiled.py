@@ -1,0 +1,116 @@
+"""Compiled templates are kept beside the templates, as Python keeps its modules, and never trusted too far."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jinja2 import Environment, FileSystemLoader
+
+from memwatch_web.compiled import CompiledTemplates
+
+FIRST, SECOND = "{% for n in (1, 2) %}{{ n }} of {{ word }} {% endfor %}", "only {{ word }}"
+
+
+class Counting(Environment):
+    """Counts how often a template is compiled."""
+
+    compiled = 0
+
+    def _generate(self, *arguments: Any, **more: Any) -> str:
+        self.compiled += 1
+        return super()._generate(*arguments, **more)
+
+
+@pytest.fixture
+def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    folder = tmp_path / "templates"
+    folder.mkdir()
+    (folder / "page.html").write_text(FIRST)
+    return folder
+
+
+def rendered(templates: Path) -> tuple[str, int]:
+    """The page as a daemon that just started shows it, and how many templates it had to compile."""
+    environment = Counting(
+        loader=FileSystemLoader(templates), bytecode_cache=CompiledTemplates(templates), optimized=False
+    )
+    return environment.get_template("page.html").render(word="GiB"), environment.compiled
+
+
+def kept(templates: Path) -> list[Path]:
+    return list((templates / "__pycache__").iterdir())
+
+
+def test_the_second_start_compiles_nothing(templates: Path) -> None:
+    assert rendered(templates) == ("1 of GiB 2 of GiB ", 1)
+    assert rendered(templates) == ("1 of GiB 2 of GiB ", 0)
+
+
+def test_a_template_that_changed_is_compiled_anew(templates: Path) -> None:
+    rendered(templates)
+    (templates / "page.html").write_text(SECOND)
+
+    assert rendered(templates) == ("only GiB", 1)
+    assert rendered(templates) == ("only GiB", 0)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.1, 0.5, 0.99])
+@pytest.mark.parametrize("tail", [b"", b"\xff" * 64])
+def test_a_damaged_file_is_made_anew(templates: Path, share: float, tail: bytes) -> None:
+    rendered(templates)
+    (file,) = kept(templates)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(len(whole) * share)] + tail)
+
+    assert rendered(templates)[0] == "1 of GiB 2 of GiB "
+    assert rendered(templates)[0] == "1 of GiB 2 of GiB "
+
+
+def test_another_jinja2_has_files_of_its_own(templates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered(templates)
+    monkeypatch.setattr("memwatch_web.compiled.version", lambda _: "4.0")
+
+    assert rendered(templates)[1] == 1
+    assert len(kept(templates)) == 2
+
+
+def test_where_it_cannot_be_written_everything_is_compiled(templates: Path) -> None:
+    """A folder of somebody else's; here a file stands in its place, because root may write everywhere."""
+    (templates / "__pycache__").write_text("")
+
+    assert rendered(templates) == ("1 of GiB 2 of GiB ", 1)
+    assert rendered(templates) == ("1 of GiB 2 of GiB ", 1)
+
+
+def test_whoever_forbids_python_to_write_is_heard(templates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    rendered(templates)
+
+    assert not (templates / "__pycache__").exists()
+
+
+def test_it_lies_below_the_prefix_that_was_asked_for(
+    templates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "elsewhere"))
+    rendered(templates)
+
+    assert not (templates / "__pycache__").exists()
+    assert [path for path in (tmp_path / "elsewhere").rglob("*") if path.is_file()]
+
+
+def test_others_may_read_it(templates: Path) -> None:
+    """Root installs, and the service is somebody else."""
+    umask = os.umask(0o022)
+    try:
+        rendered(templates)
+    finally:
+        os.umask(umask)
+
+    assert [path.stat().st_mode & 0o777 for path in kept(templates)] == [0o644]
