@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
-from subjects import children_of, cpu_seconds, pss_mib, rss_mib, threads_of, wakeups, written_bytes
+from subjects import children_of, cpu_percents, cpu_seconds, pss_mib, rss_mib, threads_of, wakeups, written_bytes
 
 sys.path.append(str(Path(__file__).parent.parent))
 import sample_nvml
@@ -76,13 +76,12 @@ def cost_of(daemon: RunningDaemon, seconds: float) -> Cost:
     """While nobody asks it anything."""
     time.sleep(SETTLE_SECONDS)
     helpers = children_of(daemon.pid)
-    main, helper, woken = cpu_seconds(daemon.pid), sum(map(cpu_seconds, helpers)), wakeups(daemon.pid)
-    began = time.monotonic()
-    time.sleep(seconds)
+    woken, began = wakeups(daemon.pid), time.monotonic()
+    main, helper = cpu_percents([[daemon.pid], helpers], seconds)
     passed = time.monotonic() - began
     return Cost(
-        main_percent=(cpu_seconds(daemon.pid) - main) / passed * 100,
-        helper_percent=(sum(map(cpu_seconds, helpers)) - helper) / passed * 100,
+        main_percent=main,
+        helper_percent=helper,
         rss_mib=rss_mib(daemon.pid),
         pss_mib=pss_mib(daemon.pid),
         helper_pss_mib=sum(map(pss_mib, helpers)),
