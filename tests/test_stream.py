@@ -48,7 +48,7 @@ class Listener(Struct):
 
     def until_in_a_row(self, wanted: int, most: int) -> None:
         """Until so many snapshots followed each other without a hole. Where a machine stands still for as long as a
-        tick, two are ready at once and the older is not sent; a broker that leaves some out leaves them out again."""
+        tick, two are ready at once and the older is not sent; a broker that leaves some out does so again."""
         numbers: list[int] = []
         while len(numbers) < most:
             numbers.append(self.until("snapshot")["seq"])
