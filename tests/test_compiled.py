@@ -72,9 +72,15 @@ def test_a_damaged_file_is_made_anew(templates: Path, share: float, tail: bytes)
     assert rendered(templates)[0] == "1 of GiB 2 of GiB "
 
 
-def test_another_jinja2_has_files_of_its_own(templates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_jinja2_has_files_of_its_own(
+    templates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an installer writes down of another release stands in front."""
     rendered(templates)
-    monkeypatch.setattr("memwatch_web.compiled.version", lambda _: "4.0")
+    installed = tmp_path / "site" / "jinja2-4.0.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: jinja2\nVersion: 4.0\n")
+    monkeypatch.syspath_prepend(installed.parent)
 
     assert rendered(templates)[1] == 1
     assert len(kept(templates)) == 2

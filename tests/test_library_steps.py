@@ -19,11 +19,8 @@ import pytest
 import memwatch
 from daemon_process import WITHOUT_COVERAGE, RunningDaemon, clean_environment, running_daemon
 from library_process import run_program
-from memwatch.library.daemon import Daemon
 from memwatch.library.frameworks import shrink_all
 from memwatch.library.guarding import Guard
-from memwatch.library.host import Host, Ram, parse_meminfo
-from memwatch.library.pressure_watch import PressureChange, PressureWatch, parse_events
 from memwatch.model import Absent
 from memwatch.planning.quantities import BadInput
 from own_pool import OwnPool
@@ -66,13 +63,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     """On this machine, since it must find the programs that report."""
     with running_daemon(tmp_path_factory.mktemp("daemon")) as running:
         yield running
-
-
-def wait_until(true: Callable[[], object], seconds: float = 10.0) -> None:
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until, "it never became true"
-        time.sleep(0.01)
 
 
 def test_a_line_says_free_and_what_the_process_holds(caplog: pytest.LogCaptureFixture) -> None:
@@ -310,64 +300,6 @@ def test_waiting_ends_when_there_is_room_or_time_is_up() -> None:
     assert memwatch.wait_for(1)
     assert not memwatch.wait_for("512TiB", timeout=0.1, interval=0.05)
     assert time.monotonic() - began < 20
-
-
-def meminfo(available_percent: int) -> str:
-    return f"MemTotal: 1000000 kB\nMemFree: 1000 kB\nMemAvailable: {available_percent * 10000} kB\nCached: 0 kB\n"
-
-
-def test_pressure_reaches_the_program_from_the_daemon(tmp_path: Path) -> None:
-    """Its memory fills: the callback is told within moments, with the daemon's reasons."""
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/meminfo").write_text(meminfo(70))
-    told: list[PressureChange] = []
-    with running_daemon(tmp_path, f"--procfs={tmp_path / 'proc'}", f"--sysfs={tmp_path}") as running:
-        running.get("/api/v1/events")  # its API is made
-        watch = PressureWatch(told.append, "high", Daemon(running.url), Host(tmp_path / "elsewhere"))
-        time.sleep(1.5)
-        (tmp_path / "proc/meminfo").write_text(meminfo(3))
-        wait_until(lambda: told)
-        watch.stop()
-
-    assert (told[0].target, told[0].rising) == ("ram", True)
-    assert told[0].level in ("high", "critical")
-    assert "used" in told[0].reasons[0]
-
-
-def test_pressure_is_looked_at_where_no_daemon_answers(tmp_path: Path) -> None:
-    """By the default thresholds, once a second."""
-    (tmp_path / "meminfo").write_text(meminfo(10))
-    told: list[PressureChange] = []
-    watch = PressureWatch(told.append, "high", Daemon("http://127.0.0.1:1"), Host(tmp_path))
-    wait_until(lambda: told)
-    watch.stop()
-
-    assert (told[0].level, told[0].previous, told[0].reasons) == ("high", "low", ("90.0% used",))
-
-
-def test_events_of_a_stream_are_told_apart(tmp_path: Path) -> None:
-    """Name and data, comments and other fields left out."""
-    path = tmp_path / "stream"
-    path.write_bytes(b": hello\n\nevent: pressure\nid: 1\ndata: [1,\ndata: 2]\n\ndata: x\n\nevent: cut")
-
-    with path.open("rb") as lines:
-        events = list(parse_events(lines))
-
-    assert events == [("message", ""), ("pressure", "[1,2]"), ("message", "x")]
-
-
-@pytest.mark.parametrize("text", [b"", b"MemTotal: x kB", b"MemTotal: 1 kB\n", b"\xff" * 100])
-def test_meminfo_that_is_none_is_absent(text: bytes) -> None:
-    """Never 0."""
-    assert parse_meminfo(text) is Absent.NOT_SUPPORTED
-
-
-def test_meminfo_is_read(tmp_path: Path) -> None:
-    """In bytes; a missing file is absent."""
-    (tmp_path / "meminfo").write_text(meminfo(40))
-
-    assert Host(tmp_path).ram() == Ram(1_024_000_000, 409_600_000)
-    assert Host(tmp_path / "meminfo").ram() is Absent.NOT_AVAILABLE
 
 
 @pytest.mark.alone

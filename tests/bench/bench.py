@@ -8,8 +8,9 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 from bars_plot import bars
@@ -216,19 +217,14 @@ def bench_judges() -> None:
     print(table(), end="\n\n")
 
 
-def processor_ticks() -> list[int]:
-    """The first line of /proc/stat: time of all processors since boot by what they did, in 1/100 s."""
-    return [int(word) for word in Path("/proc/stat").read_bytes().split(b"\n", 1)[0].split()[1:]]
-
-
-def stolen(before: Sequence[int], after: Sequence[int]) -> float:
-    """The part of what was wanted, idle time left out, that a virtual machine did not get; else 0.
+def kept_by_host(before: Any, after: Any) -> float:
+    """The part of what was wanted, idle time left out, that a virtual machine did not get, by psutil's `cpu_times`.
 
     It is charged to whoever ran just then: absolute figures from above a few percent are figures of the host.
     """
-    passed = [later - earlier for earlier, later in zip(before, after, strict=True)]
-    user, nice, system, _, _, irq, softirq, steal = passed[:8]
-    return steal / max(1, user + nice + system + irq + softirq + steal)
+    passed = {name: getattr(after, name) - getattr(before, name) for name in after._fields}
+    wanted = sum(passed.get(name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
+    return float(passed.get("steal", 0.0) / wanted) if wanted else 0.0
 
 
 def main() -> None:
@@ -261,9 +257,11 @@ def main() -> None:
     )
     for name in wanted:
         print(f"### {name}\n", flush=True)
-        before = processor_ticks()
+        before = psutil.cpu_times()
         sections[name]()
-        print(f"Meanwhile the host of this machine kept {stolen(before, processor_ticks()):.0%} of its time.\n")
+        print(
+            f"Meanwhile the host of this machine kept {kept_by_host(before, psutil.cpu_times()):.0%} of its time.\n"
+        )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ INTEL = frozenset({"i915", "xe"})
 # Platform drivers whose buffers are pages of System RAM, by the word of their fdinfo.
 ON_A_CHIP = frozenset({"asahi", "etnaviv", "lima", "msm", "panfrost", "panthor", "powervr", "v3d"})
 # Neural processing units without memory of their own, by the driver that is bound.
-NPUS = frozenset({"intel_vpu", "amdxdna", "rocket", "ethosu"})
+NPUS = frozenset({"intel_vpu", "amdxdna", "rocket"})
 # The display's driver is the one bound where display and GPU are one device of the kernel's.
 WORDS = {"msm_dpu": "msm", "msm_mdp": "msm", "msm-mdss": "msm", "adreno": "msm", "vc4-drm": "v3d"}
 # Regions in memory of the card's own (xe: vram0, i915: local0 and what firmware keeps of it).
