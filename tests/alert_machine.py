@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from machine_folders import FOLDER
+from patience import PATIENCE_SECONDS
 from webhook_sample import SECRET
 from webhook_site import Delivery, Site
 
@@ -76,7 +77,7 @@ def quick_config(*sites: Site, pending: str = "400ms", extra: str = "") -> str:
     return QUICK.format(pending=pending) + "".join(hooks) + extra
 
 
-def wait_for_deliveries(site: Site, count: int, seconds: float = 15.0) -> list[Delivery]:
+def wait_for_deliveries(site: Site, count: int, seconds: float = PATIENCE_SECONDS) -> list[Delivery]:
     until = time.monotonic() + seconds
     while len(site.deliveries) < count:
         assert time.monotonic() < until, f"{len(site.deliveries)} of {count} messages came"

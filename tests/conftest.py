@@ -31,12 +31,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Who must be alone comes last: in between, all workers would wait until the longest test is over.
 
-    A figure that is too high is measured again, twice at most: a machine has other work as well.
+    A figure that is too high is measured again, four times at most: a machine has other work as well.
     """
     items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
     for item in items:
         if item.get_closest_marker("alone"):
-            item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=3))
+            item.add_marker(pytest.mark.flaky(reruns=4, reruns_delay=5))
 
 
 @pytest.fixture(autouse=True)

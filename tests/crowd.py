@@ -13,6 +13,7 @@ from typing import Any
 
 from daemon_process import RunningDaemon
 from hostile_requests import HOST
+from patience import PATIENCE_SECONDS
 
 DEAF_BYTES = 2048
 # The largest file that is served.
@@ -25,7 +26,9 @@ def connections(daemon: RunningDaemon, count: int, sent: bytes = b"") -> Iterato
     with ExitStack() as stack:
         opened = []
         for _ in range(count):
-            one = stack.enter_context(socket.create_connection(("127.0.0.1", daemon.port), timeout=5))
+            one = stack.enter_context(
+                socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_SECONDS)
+            )
             one.sendall(sent)
             opened.append(one)
         yield opened

@@ -18,6 +18,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from patience import PATIENCE_SECONDS
+
 MEMWATCHD = str(Path(sys.executable).with_name("memwatchd"))
 # In front of a command: root without what lets it pass every permission. Not another user, who may not be let into
 # the folder that these sources are in.
@@ -66,7 +68,7 @@ class RunningDaemon(Struct):
     def snapshot(self) -> Any:
         return self.get("/api/v1/snapshot").json
 
-    def wait_for(self, path: str, wanted: Any, seconds: float = 10.0) -> Any:
+    def wait_for(self, path: str, wanted: Any, seconds: float = PATIENCE_SECONDS) -> Any:
         """Ask until `wanted(json)` is true; fail with the last answer after `seconds`."""
         until = time.monotonic() + seconds
         while True:
@@ -76,14 +78,14 @@ class RunningDaemon(Struct):
             assert time.monotonic() < until, f"{path} never became as wanted; last: {answer}"
             time.sleep(0.05)
 
-    def wait_for_log(self, words: str, seconds: float = 10.0) -> None:
+    def wait_for_log(self, words: str, seconds: float = PATIENCE_SECONDS) -> None:
         """Until the log has these words."""
         until = time.monotonic() + seconds
         while words not in self.log.read_text():
             assert time.monotonic() < until, f"the log never said {words!r}: {self.log.read_text()}"
             time.sleep(0.05)
 
-    def wait_until_ok(self, collector: str, seconds: float = 20.0) -> None:
+    def wait_until_ok(self, collector: str, seconds: float = PATIENCE_SECONDS) -> None:
         """Until this collector has answered well."""
         self.wait_for(
             "/api/v1/collectors",
@@ -93,7 +95,7 @@ class RunningDaemon(Struct):
 
     def terminate(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(10)
+        return self.process.wait(PATIENCE_SECONDS)
 
 
 def get(
@@ -103,9 +105,9 @@ def get(
     method: str = "GET",
     tls: ssl.SSLContext | None = None,
 ) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
     if tls is not None:
-        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=10, context=tls)
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS, context=tls)
     try:
         names = {name.replace("_", "-"): value for name, value in (headers or {}).items()}
         connection.request(method, path, headers=names)
@@ -147,19 +149,6 @@ def descriptors(pid: int) -> int:
     return len(open_files(pid)) - kept_files(pid)
 
 
-def seconds_without_a_core(*pids: int) -> float:
-    """How long the threads of these were ready to run while the cores of this machine had others to run.
-
-    Without it a measured time is the machine's, and not the daemon's, wherever others work on it too.
-    """
-    total = 0
-    for pid in pids:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(OSError):  # a thread that ended since
-                total += int((task / "schedstat").read_text().split()[1])
-    return total / 1e9
-
-
 @contextmanager
 def running_daemon(
     tmp_path: Path,
@@ -195,15 +184,15 @@ def running_daemon(
         if process.poll() is None:
             process.terminate()
             try:
-                process.wait(10)
+                process.wait(PATIENCE_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(10)
+                process.wait(PATIENCE_SECONDS)
                 raise
 
 
 def _wait_until_ready(daemon: RunningDaemon) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE_SECONDS
     while True:
         assert daemon.process.poll() is None, f"memwatchd left: {daemon.log.read_text()}"
         try:

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from daemon_process import free_port, get
+from patience import PATIENCE_SECONDS
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 
@@ -37,7 +38,7 @@ class Engine(Struct, frozen=True):
     def query(self, expression: str) -> list[Any]:
         return list(self.ask("/api/v1/query", query=expression)["data"]["result"])
 
-    def wait_for(self, expression: str, seconds: float = 30.0) -> list[Any]:
+    def wait_for(self, expression: str, seconds: float = PATIENCE_SECONDS) -> list[Any]:
         """The result of a query as soon as it has one."""
         until = time.monotonic() + seconds
         while not (result := self.query(expression)):
@@ -67,11 +68,11 @@ def running(name: str, command: list[str], port: int, ready: str, folder: Path) 
         yield engine
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE_SECONDS)
 
 
 def _wait_until_ready(engine: Engine, path: str) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE_SECONDS
     while True:
         assert engine.process.poll() is None, f"it left: {engine.log.read_text()}"
         try:

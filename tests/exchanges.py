@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import socket
-import time
 
 from msgspec import Struct
 
 from daemon_process import (
     RunningDaemon,
 )
+from patience import PATIENCE_SECONDS, Stopwatch
 
 
 def assert_quiet(daemon: RunningDaemon) -> None:
@@ -43,11 +43,11 @@ class Exchange(Struct, frozen=True):
 
 
 def exchange(port: int, sent: bytes) -> Exchange:
-    """Send bytes, read until the daemon closes; it has ten seconds, for it may have to make its API first."""
-    began = time.monotonic()
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    """Send bytes, read until the daemon closes; it has its time, for it may have to make its API first."""
+    watch = Stopwatch()
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS) as connection:
         connection.sendall(sent)
         received = b""
         while part := connection.recv(1 << 20):
             received += part
-    return Exchange(received, time.monotonic() - began)
+    return Exchange(received, watch.seconds)

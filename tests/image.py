@@ -24,6 +24,7 @@ import yaml
 
 from daemon_process import get
 from dockerfile import Stage, stages_of
+from patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parent.parent
 RELEASES = {"12": "bookworm", "13": "trixie"}
@@ -162,7 +163,7 @@ def live(stage: Stage, root: Path) -> dict[str, Any]:
 def watch(inside: Sequence[str], stage: Stage, environment: Mapping[str, str]) -> dict[str, Any]:
     process = subprocess.Popen([*inside, *stage.entrypoint], env=dict(environment), start_new_session=True)
     try:
-        until = time.monotonic() + 30
+        until = time.monotonic() + PATIENCE_SECONDS
         while subprocess.run([*inside, *stage.healthcheck], env=environment, capture_output=True).returncode:
             assert process.poll() is None, f"it left with {process.returncode}"
             assert time.monotonic() < until, "its health check does not succeed"
@@ -171,7 +172,7 @@ def watch(inside: Sequence[str], stage: Stage, environment: Mapping[str, str]) -
         snapshot = get(6360, "/api/v1/snapshot", {"Host": "memwatchd:6360"}).json
     finally:
         process.terminate()
-        code = process.wait(10)
+        code = process.wait(PATIENCE_SECONDS)
     has_state = (
         subprocess.run([*inside, "ls", environment["MEMWATCHD_STATE_DIR"]], capture_output=True).stdout != b""
     )

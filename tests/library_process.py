@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +34,3 @@ def told(code: str, url: str | None = None, **environ: str) -> Any:
 
 def roots_environment(name: str) -> dict[str, str]:
     return {f"MEMWATCHD_{one.upper()}FS": str(MACHINES / name / one) for one in ("proc", "sys", "root")}
-
-
-def wait_until(true: Callable[[], object], seconds: float = 10.0) -> None:
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until, "it never became true"
-        time.sleep(0.01)

@@ -16,6 +16,7 @@ from daemon_process import clean_environment
 from memwatch.nvml.reading import GpuReading, NvmlFailure, NvmlReading
 from memwatch.wire import from_line
 from nvml_machine import MACHINES, Simulator
+from patience import PATIENCE_SECONDS
 
 Outcome = NvmlReading | NvmlFailure
 
@@ -52,7 +53,7 @@ class Child(Struct, frozen=True):
     def gpu(self, index: int = 0) -> GpuReading:
         return self.reading().gpus[index]
 
-    def until(self, happened: Callable[[Outcome], bool], seconds: float = 10.0) -> Outcome:
+    def until(self, happened: Callable[[Outcome], bool], seconds: float = PATIENCE_SECONDS) -> Outcome:
         """Rounds a twentieth of a second apart, up to the first that shows it."""
         ends = time.monotonic() + seconds
         while not happened(outcome := self.ask()):
@@ -77,7 +78,7 @@ class Child(Struct, frozen=True):
 def listening(simulator: Simulator, child: Child) -> None:
     """The child has read once and waits for events."""
     child.ask()
-    ends = time.monotonic() + 5
+    ends = time.monotonic() + PATIENCE_SECONDS
     while "nvmlEventSetWait_v2" not in {call.function for call in simulator.calls()}:
         assert time.monotonic() < ends, "it never waits for events"
         time.sleep(0.02)

@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from nvml_state import Machine
 from nvml_state_file import SOURCES, state_file
+from patience import PATIENCE_SECONDS
 
 MACHINES = Path(__file__).parent / "machines"
 CACHE = Path(__file__).parent.parent / ".pytest_cache" / "nvml_sim"
@@ -148,7 +149,7 @@ class Simulator(Struct, frozen=True):
         with self._log.open("a") as log:
             log.truncate(0)
 
-    def wait_for_call(self, function: str, device: str = "-", seconds: float = 10.0) -> None:
+    def wait_for_call(self, function: str, device: str = "-", seconds: float = PATIENCE_SECONDS) -> None:
         """Until this call has begun; it may still be under way."""
         until = time.monotonic() + seconds
         while (function, device) not in {call[:2] for call in self.calls()}:

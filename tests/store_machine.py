@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -78,10 +76,3 @@ class Running(Struct):
 
     def events(self) -> list[tuple[str, str]]:
         return [(event.kind, event.text) for event in self.monitor.events.since(0)]
-
-
-def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it never became true"
-        time.sleep(0.01)

@@ -16,6 +16,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from machine_folders import FOLDER
+from patience import PATIENCE_SECONDS
 
 SIMULATOR = Path(__file__).parent / "tegra_sim" / "tegrastats"
 
@@ -28,7 +29,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def wait_until_gone(pid: int, seconds: float = 5.0) -> None:
+def wait_until_gone(pid: int, seconds: float = PATIENCE_SECONDS) -> None:
     """A kill is delivered when the kernel comes to it."""
     until = time.monotonic() + seconds
     while is_alive(pid):

@@ -18,8 +18,9 @@ from daemon_process import free_port, get, running_daemon
 from memwatch_web.alertmanager import AlertmanagerChannel, alert_name, alerts_endpoint
 from memwatch_web.webhook_post import Poster
 from memwatch_web.webhooks import endpoint_of
+from patience import wait_until
 from webhook_sample import made_receiver, notice, told
-from webhook_site import Site, receiving, wait_until
+from webhook_site import Site, receiving
 
 CONFIG = """
 global:
@@ -51,7 +52,7 @@ def alertmanager(folder: Path, url: str, timeout: str = "5m") -> Iterator[int]:
     ]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            wait_until(lambda: answers(port), 20.0)
+            wait_until(lambda: answers(port))
             yield port
         finally:
             process.terminate()
@@ -77,10 +78,10 @@ def test_alertmanager_is_told_and_tells(tmp_path: Path) -> None:
         )
         with running_daemon(tmp_path, *machine.arguments, config=config) as daemon:
             machine.fill()
-            wait_until(lambda: bool(alerts_in(site)), 15.0)
+            wait_until(lambda: bool(alerts_in(site)))
             (listed,) = get(port, "/api/v2/alerts").json
             machine.empty()
-            wait_until(lambda: alerts_in(site)[-1]["status"] == "resolved", 20.0)
+            wait_until(lambda: alerts_in(site)[-1]["status"] == "resolved")
             (receiver,) = daemon.get("/api/v1/receivers").json
 
     firing, resolved = alerts_in(site)[0], alerts_in(site)[-1]
@@ -121,8 +122,8 @@ def test_what_fires_does_not_expire_while_it_is_sent_again(tmp_path: Path) -> No
         time.sleep(4.0)
         still = get(port, "/api/v2/alerts").json
         told(made, notice(2, firing=False))
-        wait_until(lambda: get(port, "/api/v2/alerts").json == [], 10.0)
-        wait_until(lambda: alerts_in(site)[-1]["status"] == "resolved", 10.0)
+        wait_until(lambda: get(port, "/api/v2/alerts").json == [])
+        wait_until(lambda: alerts_in(site)[-1]["status"] == "resolved")
         made.close()
 
     assert [alert["labels"]["target"] for alert in still] == ["ram"]
@@ -137,8 +138,8 @@ def test_what_happened_is_told_however_late_it_arrives(tmp_path: Path) -> None:
         made = made_receiver(channel_to(f"http://127.0.0.1:{port}", 0.5))
         made.start()
         told(made, replace(killed, started_unix=an_hour_ago))
-        wait_until(lambda: bool(alerts_in(site)), 10.0)
-        wait_until(lambda: alerts_in(site)[-1]["status"] == "resolved", 10.0)
+        wait_until(lambda: bool(alerts_in(site)))
+        wait_until(lambda: alerts_in(site)[-1]["status"] == "resolved")
         made.close()
 
     first = alerts_in(site)[0]
@@ -154,9 +155,9 @@ def test_a_clock_that_is_two_days_ahead_holds_no_alert_up(tmp_path: Path, correc
         made = made_receiver(channel_to(f"http://127.0.0.1:{port}", 60.0, 0.0 if corrected else ahead))
         made.start()
         told(made, replace(notice(1), unix=began, started_unix=began))
-        wait_until(lambda: bool(alerts_in(site)), 10.0)
+        wait_until(lambda: bool(alerts_in(site)))
         told(made, replace(notice(2, firing=False), unix=began + 5.0, started_unix=began))
-        wait_until(lambda: alerts_in(site)[-1]["status"] == "resolved", 10.0)
+        wait_until(lambda: alerts_in(site)[-1]["status"] == "resolved")
         made.close()
 
     assert alerts_in(site)[0]["status"] == "firing"

@@ -63,8 +63,8 @@ def state_of(found: Any) -> tuple[str, str | None]:
     return next((one["state"], one["error"]) for one in found if one["name"] == "amdsmi")
 
 
-def wait_for_state(daemon: RunningDaemon, wanted: Callable[[str, str | None], bool], seconds: float = 15) -> str:
-    found = daemon.wait_for("/api/v1/collectors", lambda found: wanted(*state_of(found)), seconds)
+def wait_for_state(daemon: RunningDaemon, wanted: Callable[[str, str | None], bool]) -> str:
+    found = daemon.wait_for("/api/v1/collectors", lambda found: wanted(*state_of(found)))
     return state_of(found)[1] or ""
 
 

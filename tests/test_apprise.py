@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from memwatch_web.apprise_channel import AppriseChannel, service_of
+from patience import wait_until
 from settings_sample import problems_from, settings_from
 from webhook_sample import made_receiver, notice, told
-from webhook_site import Site, receiving, wait_until
+from webhook_site import Site, receiving
 
 
 def channel_to(site: Site) -> AppriseChannel:

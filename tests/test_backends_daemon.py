@@ -20,6 +20,7 @@ from golden import roots_arguments
 from memwatch_web import contract_inquiries
 from nvml_machine import Simulator
 from opencl_binding import binding, times_asked
+from patience import PATIENCE_SECONDS, Stopwatch
 
 POCL = "Portable Computing Language"
 
@@ -148,9 +149,9 @@ def test_a_driver_that_hangs_holds_up_nobody_and_not_the_end(tmp_path: Path) -> 
         waiting = asking(daemon, answers)
         child = child_of(daemon)
         slowest = max(seconds_for(daemon, "/metrics") for _ in range(20))
-        started = time.monotonic()
+        watch = Stopwatch()
         code = daemon.terminate()
-        took = time.monotonic() - started
+        took = watch.seconds
         waiting.join()
         log = daemon.log.read_text()
 
@@ -163,14 +164,14 @@ def test_a_driver_that_hangs_holds_up_nobody_and_not_the_end(tmp_path: Path) -> 
 
 
 def seconds_for(daemon: RunningDaemon, path: str) -> float:
-    started = time.monotonic()
+    watch = Stopwatch(daemon.pid)
     assert daemon.get(path).status == 200
-    return time.monotonic() - started
+    return watch.seconds
 
 
 def child_of(daemon: RunningDaemon) -> Path:
     """The folder in /proc of the process that asks OpenCL, once it is there."""
-    until = time.monotonic() + 10
+    until = time.monotonic() + PATIENCE_SECONDS
     while True:
         for task in Path(f"/proc/{daemon.pid}/task").iterdir():
             with suppress(FileNotFoundError, ProcessLookupError):  # threads and children come and go
@@ -182,7 +183,7 @@ def child_of(daemon: RunningDaemon) -> Path:
 
 
 def wait_until_gone(process: Path) -> None:
-    until = time.monotonic() + 5
+    until = time.monotonic() + PATIENCE_SECONDS
     while process.exists() and (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
         assert time.monotonic() < until, f"{process} still runs"
         time.sleep(0.05)

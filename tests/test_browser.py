@@ -13,6 +13,7 @@ from playwright.sync_api import Page
 
 from alert_machine import quick_config
 from daemon_process import running_daemon
+from patience import PATIENCE_SECONDS
 from screenshots import chromium
 from webhook_site import receiving
 
@@ -32,11 +33,11 @@ def process_that_takes_512_mib() -> Iterator[None]:
         assert child.stdout.readline() == b"held\n"
         yield
     finally:
-        child.communicate(timeout=10)
+        child.communicate(timeout=PATIENCE_SECONDS)
 
 
 def wait_for(page: Page, expression: str, arg: float) -> None:
-    page.wait_for_function(f"wanted => {expression}", arg=arg, timeout=20_000)
+    page.wait_for_function(f"wanted => {expression}", arg=arg, timeout=60_000)
 
 
 @pytest.mark.alone
@@ -69,7 +70,7 @@ def test_the_page_of_a_daemon_that_is_gone_looks_gone(tmp_path: Path) -> None:
         page.wait_for_selector("#stale-banner", state="hidden")
         daemon.process.kill()
 
-        page.wait_for_selector("#stale-banner:not([hidden])", timeout=15_000)
+        page.wait_for_selector("#stale-banner:not([hidden])", timeout=60_000)
         words = page.inner_text("#stale-banner")
         title = page.title()
 
@@ -91,15 +92,15 @@ def test_alerts_are_tried_and_silenced_by_buttons(tmp_path: Path) -> None:
         page.goto(f"{daemon.url}/alerts")
 
         page.click("#test-alert")
-        page.wait_for_selector("#receiver-site0 >> text=ok", timeout=10_000)
+        page.wait_for_selector("#receiver-site0 >> text=ok", timeout=60_000)
         page.fill("[name=hours]", "2.5")
         page.wait_for_timeout(1200)
         page.fill("[name=reason]", "a disk is changed")
         page.press("[name=reason]", "Enter")
         page.wait_for_selector("#silences >> text=a disk is changed")
         made = daemon.get("/api/v1/silences").json
-        page.click("text=End it", timeout=10_000)
-        page.wait_for_selector("text=End it", state="detached", timeout=10_000)
+        page.click("text=End it", timeout=60_000)
+        page.wait_for_selector("text=End it", state="detached", timeout=60_000)
         silences = daemon.get("/api/v1/silences").json
         wide = page.evaluate("document.documentElement.scrollWidth")
 

@@ -12,6 +12,7 @@ import pytest
 
 from memwatch import __version__
 from memwatchd.settings.environment import FLAGS
+from patience import PATIENCE_SECONDS
 
 SCRIPT = [str(Path(sys.executable).with_name("memwatchd"))]
 MODULE = [sys.executable, "-m", "memwatchd"]
@@ -20,7 +21,12 @@ MODULE = [sys.executable, "-m", "memwatchd"]
 def memwatchd(*arguments: str, command: Sequence[str] = MODULE, **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("MEMWATCHD_")}
     return subprocess.run(
-        [*command, *arguments], env=clean | environ, capture_output=True, text=True, timeout=30, check=False
+        [*command, *arguments],
+        env=clean | environ,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
 
 
@@ -149,7 +155,12 @@ def test_nobody_reading_is_no_traceback() -> None:
 
     with os.fdopen(writer, "wb") as closed:
         done = subprocess.run(
-            [*MODULE, "--help"], stdout=closed, stderr=subprocess.PIPE, text=True, timeout=30, check=False
+            [*MODULE, "--help"],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
         )
 
     assert done.stderr == ""

@@ -19,6 +19,7 @@ from daemon_process import RunningDaemon, free_port, running_daemon
 from golden import roots_arguments
 from memwatch import __version__
 from nvml_machine import Simulator
+from patience import PATIENCE_SECONDS
 
 QUICK = '[collectors.nvml]\nrestart_after = "1s"\n'
 
@@ -190,24 +191,24 @@ def test_a_socket_file_answers_as_well(command: str, daemon: RunningDaemon) -> N
 
 
 def test_the_driver_is_let_go_of_and_taken_up_again(tmp_path: Path) -> None:
-    """`memwatch release --for 3s`, over a socket file: says who lets go until when, and it happens; then the GPU is
+    """`memwatch release --for 6s`, over a socket file: says who lets go until when, and it happens; then the GPU is
     back, and events say so, the newest last."""
     simulator = Simulator.of(tmp_path, sample_nvml.READY["rtx-4090"])
     listen = f"--listen=unix:{tmp_path / 'socket'}"
     with running_daemon(tmp_path, listen, *simulator.roots, environ=simulator.environ, config=QUICK) as running:
         running.wait_for("/api/v1/devices", lambda devices: [one["state"] for one in devices] == ["ok"])
-        done = memwatch("--url", unix_url(running), "release", "--for", "3s")
-        running.wait_for("/api/v1/devices", lambda devices: [one["state"] for one in devices] == ["stalled"], 2.5)
+        done = memwatch("--url", unix_url(running), "release", "--for", "6s")
+        running.wait_for("/api/v1/devices", lambda devices: [one["state"] for one in devices] == ["stalled"])
         simulator.forget_calls()
         time.sleep(1.0)
         calls = simulator.calls()
-        running.wait_for("/api/v1/devices", lambda devices: [one["state"] for one in devices] == ["ok"], 15)
+        running.wait_for("/api/v1/devices", lambda devices: [one["state"] for one in devices] == ["ok"])
         as_json = memwatch("--url", running.url, "release", "--json")
         newest = memwatch("--url", running.url, "events", "--limit", "1").stdout
         events = memwatch("--url", running.url, "events").stdout.splitlines()
 
     assert done.returncode == 0
-    assert done.stdout.startswith("nvml lets go of all devices within a second, for 3.0 s: until ")
+    assert done.stdout.startswith("nvml lets go of all devices within a second, for 6.0 s: until ")
     assert "takes them up again by itself" in done.stdout
     assert calls == []
     assert json.loads(as_json.stdout) == {"released": ["nvml"], "seconds": 60.0}
@@ -278,7 +279,12 @@ def test_nobody_reading_is_no_traceback() -> None:
 
     with os.fdopen(writer, "wb") as closed:
         done = subprocess.run(
-            [*SCRIPT, "--help"], stdout=closed, stderr=subprocess.PIPE, text=True, timeout=30, check=False
+            [*SCRIPT, "--help"],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
         )
 
     assert (done.returncode, done.stderr) == (1, "")

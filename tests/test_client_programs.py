@@ -23,6 +23,7 @@ from daemon_process import RunningDaemon, clean_environment, free_port, running_
 from memwatchd.client.past import sparkline
 from memwatchd.client.process_tree import Peaks, tree_of
 from nvml_machine import Simulator
+from patience import PATIENCE_SECONDS
 
 MIB = 1 << 20
 
@@ -95,7 +96,7 @@ def test_top_on_a_terminal_leaves_it_as_it_was(spark: RunningDaemon) -> None:
             seen = read_until(ours, lambda data: b"CUDA Pool" in data)
             process.send_signal(signal.SIGINT)
             seen += read_until(ours, lambda data: data.endswith(b"\x1b[?1049l"))
-            _, said = process.communicate(timeout=10)
+            _, said = process.communicate(timeout=PATIENCE_SECONDS)
         finally:
             process.kill()
     os.close(ours)
@@ -105,7 +106,7 @@ def test_top_on_a_terminal_leaves_it_as_it_was(spark: RunningDaemon) -> None:
     assert (process.returncode, said.strip()) == (130, b"")
 
 
-def read_until(descriptor: int, is_enough: Callable[[bytes], bool], seconds: float = 30.0) -> bytes:
+def read_until(descriptor: int, is_enough: Callable[[bytes], bool], seconds: float = PATIENCE_SECONDS) -> bytes:
     seen, until = b"", time.monotonic() + seconds
     while not is_enough(seen):
         ready, _, _ = select.select([descriptor], [], [], max(0.0, until - time.monotonic()))
@@ -204,12 +205,12 @@ def test_run_passes_signals_on(tmp_path: Path) -> None:
     script = f'trap "exit 5" TERM; touch {tmp_path}/ready; while :; do sleep 0.05; done'
     command = [*SCRIPT, "--url", f"http://127.0.0.1:{free_port()}", "run", "--", "sh", "-c", script]
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=clean_environment()) as process:
-        until = time.monotonic() + 20
+        until = time.monotonic() + PATIENCE_SECONDS
         while not (tmp_path / "ready").exists():
             assert time.monotonic() < until
             time.sleep(0.02)
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE_SECONDS)
 
     assert process.returncode == 5
 

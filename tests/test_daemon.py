@@ -22,6 +22,7 @@ from daemon_process import (
     free_port,
     running_daemon,
 )
+from patience import PATIENCE_SECONDS, Stopwatch
 
 MIB = 1 << 20
 
@@ -53,19 +54,19 @@ IMPORTS = "import fastapi, httptools, jinja2, prometheus_client, uvicorn"
 def test_a_first_scrape_comes_soon_after_start(tmp_path: Path) -> None:
     """From start to first answer: not much longer than the libraries alone take to import on this machine now."""
     alone = min(seconds_of([sys.executable, "-c", IMPORTS]) for _ in range(3))
-    started = time.monotonic()
+    watch = Stopwatch()
     with running_daemon(tmp_path, environ=WITHOUT_COVERAGE) as daemon:
         answer = daemon.get("/metrics")
-        took = time.monotonic() - started
+        took = watch.seconds
 
     assert b"memwatch_pool_size_bytes" in answer.body
     assert took < 4 * alone
 
 
 def seconds_of(command: list[str]) -> float:
-    started = time.monotonic()
+    watch = Stopwatch()
     subprocess.run(command, check=True, env=clean_environment(**WITHOUT_COVERAGE))
-    return time.monotonic() - started
+    return watch.seconds
 
 
 @pytest.mark.alone
@@ -124,9 +125,9 @@ def test_sigterm_ends_it_within_five_seconds_with_streams_open(tmp_path: Path) -
         for one in listeners:
             assert b"event: snapshot" in read_until(one, b"event: snapshot")
 
-        started = time.monotonic()
+        watch = Stopwatch()
         code = daemon.terminate()
-        took = time.monotonic() - started
+        took = watch.seconds
         ends = [read_to_end(one) for one in listeners]
 
     assert code == 0
@@ -135,7 +136,7 @@ def test_sigterm_ends_it_within_five_seconds_with_streams_open(tmp_path: Path) -
 
 
 def listen(port: int, path: str = "/api/v1/stream") -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
     connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     return connection
 
@@ -167,17 +168,10 @@ def test_sighup_reads_the_settings_again(tmp_path: Path) -> None:
 
         settings.write_text("[pressure]\nmedum_percent = 5\n")
         daemon.process.send_signal(signal.SIGHUP)
-        wait_for_line(daemon, "medum_percent")
+        daemon.wait_for_log("medum_percent")
 
         assert daemon.get("/api/v1/pressure").json[0]["level"] == "critical"
         assert "Traceback" not in daemon.log.read_text()
-
-
-def wait_for_line(daemon: RunningDaemon, text: str) -> None:
-    until = time.monotonic() + 5
-    while text not in daemon.log.read_text():
-        assert time.monotonic() < until, daemon.log.read_text()
-        time.sleep(0.05)
 
 
 def test_a_port_in_use_is_one_sentence_and_no_restart(tmp_path: Path) -> None:
@@ -187,7 +181,7 @@ def test_a_port_in_use_is_one_sentence_and_no_restart(tmp_path: Path) -> None:
             [MEMWATCHD, "--listen", f"127.0.0.1:{daemon.port}"],
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=PATIENCE_SECONDS,
             env=clean_environment(),
             check=False,
         )
@@ -204,7 +198,7 @@ def test_a_unix_socket_is_listened_on_and_replaced_when_left_behind(tmp_path: Pa
     with running_daemon(tmp_path, "--listen", f"unix:{path}") as daemon:
         assert b"200 OK" in ask_unix(path)
         daemon.process.kill()
-        daemon.process.wait(10)
+        daemon.process.wait(PATIENCE_SECONDS)
 
     assert path.exists()
     with running_daemon(tmp_path, "--listen", f"unix:{path}"):
@@ -214,7 +208,7 @@ def test_a_unix_socket_is_listened_on_and_replaced_when_left_behind(tmp_path: Pa
 
 def ask_unix(path: Path) -> bytes:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(10)
+        connection.settimeout(PATIENCE_SECONDS)
         connection.connect(str(path))
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         return read_until(connection, b"\r\n\r\n")
@@ -225,7 +219,7 @@ def test_systemd_hears_of_every_completed_tick(tmp_path: Path) -> None:
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(path)
-        manager.settimeout(10)
+        manager.settimeout(PATIENCE_SECONDS)
         with running_daemon(tmp_path, environ={"NOTIFY_SOCKET": path}) as daemon:
             heard = [manager.recv(4096).decode() for _ in range(4)]
             daemon.terminate()
@@ -241,7 +235,7 @@ def test_rare_ticks_get_a_patient_watchdog(tmp_path: Path) -> None:
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(path)
-        manager.settimeout(10)
+        manager.settimeout(PATIENCE_SECONDS)
         environ = {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "30000000"}
         with running_daemon(tmp_path, "--interval", "60s", environ=environ):
             heard = [manager.recv(4096).decode()]
@@ -281,7 +275,7 @@ def test_many_scrapers_and_a_vanishing_stream_leave_no_descriptors(tmp_path: Pat
             one.join()
         for stream in streams:
             stream.close()
-        until = time.monotonic() + 10
+        until = time.monotonic() + PATIENCE_SECONDS
         while descriptors(daemon.pid) > before:
             assert time.monotonic() < until
             time.sleep(0.1)
@@ -290,7 +284,12 @@ def test_many_scrapers_and_a_vanishing_stream_leave_no_descriptors(tmp_path: Pat
 def test_once_prints_and_leaves() -> None:
     """A single reading needs no port and no daemon."""
     done = subprocess.run(
-        [MEMWATCHD, "--once"], capture_output=True, text=True, timeout=20, env=clean_environment(), check=False
+        [MEMWATCHD, "--once"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        env=clean_environment(),
+        check=False,
     )
 
     assert done.returncode == 0, done.stderr

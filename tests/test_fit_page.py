@@ -18,6 +18,7 @@ from memwatch.planning.huggingface import config_of
 from memwatch_web.fit_page import EXAMPLES, places_of
 from memwatch_web.fit_question import fields_of
 from nvml_machine import Simulator
+from patience import PATIENCE_SECONDS
 from published_models import MODELS, Published
 from screenshots import chromium
 
@@ -37,7 +38,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 def sent(daemon: RunningDaemon, body: bytes) -> tuple[int, str, str]:
     """What the form with a config answers: status, where it leads, what it says."""
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=PATIENCE_SECONDS)
     try:
         connection.request("POST", "/fit", body, {"Content-Type": "application/x-www-form-urlencoded"})
         answer = connection.getresponse()

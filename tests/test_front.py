@@ -17,6 +17,7 @@ from daemon_process import RunningDaemon, running_daemon
 from memwatch.monitor import Monitor
 from memwatch_web.front import ALERTS_FIRST_SECONDS, Front
 from memwatch_web.problems import Problem
+from patience import PATIENCE_SECONDS, Stopwatch
 
 # A machine of which nine tenths are used: high from the first tick.
 FULL = "MemTotal: 8000000 kB\nMemFree: 300000 kB\nMemAvailable: 700000 kB\nBuffers: 0 kB\nCached: 400000 kB\n"
@@ -172,7 +173,7 @@ def test_memory_that_gets_tight_has_the_pages_made(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text(FULL)
     with running_daemon(tmp_path, "--procfs", str(tmp_path / "proc")) as daemon:
-        until = time.monotonic() + 20
+        until = time.monotonic() + PATIENCE_SECONDS
         before = rss_bytes(daemon)
         while rss_bytes(daemon) < 56 << 20:
             assert time.monotonic() < until, (before, daemon.log.read_text())
@@ -188,10 +189,10 @@ def test_it_ends_while_its_pages_are_being_made(tmp_path: Path) -> None:
         asking = threading.Thread(target=ask_quietly, args=(daemon,))
         asking.start()
         time.sleep(0.05)
-        started = time.monotonic()
+        watch = Stopwatch()
         code = daemon.terminate()
-        took = time.monotonic() - started
-        asking.join(10)
+        took = watch.seconds
+        asking.join(PATIENCE_SECONDS)
 
     assert code == 0
     assert took < 5

@@ -12,6 +12,7 @@ import pytest
 from daemon_process import MEMWATCHD, clean_environment, running_daemon
 from golden import RUN_HERE, exported, host_of, roots_arguments
 from machine_folders import NAMES, machine_folder
+from patience import PATIENCE_SECONDS
 
 
 @pytest.mark.parametrize("name", RUN_HERE)
@@ -33,7 +34,9 @@ def without_gpus() -> list[str]:
 def test_a_single_reading_has_the_machines_memory(name: str) -> None:
     """--once --json on a folder: System RAM is the expected one, and all pools add up to the machine's memory."""
     command = [MEMWATCHD, "--once", "--json", *roots_arguments(name)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=clean_environment(), check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, env=clean_environment(), check=False
+    )
 
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

@@ -15,6 +15,7 @@ from daemon_process import RunningDaemon, running_daemon
 from memwatch.claim import Claim
 from memwatch.events import KEPT_MARKS, EventLog
 from memwatch.reports import KEPT_SECONDS, MOST_CLAIMS, MOST_PROCESSES, Refused, Reports, start_ticks_of
+from patience import PATIENCE_SECONDS
 
 GIB = 1 << 30
 
@@ -27,7 +28,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 
 def post(daemon: RunningDaemon, path: str, body: Any) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=PATIENCE_SECONDS)
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     try:
         connection.request("POST", path, data, {"Content-Type": "application/json"})

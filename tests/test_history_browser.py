@@ -200,7 +200,7 @@ def test_a_range_that_ends_now_goes_on(browser: Browser) -> None:
     site = Site(critical_gb10())
     with served(site) as address, opened(browser, f"{address}/history") as (page, complaints):
         first = page.evaluate(f"{DATA}.now")
-        page.wait_for_function(f"first => {DATA}.now > first", arg=first, timeout=15_000)
+        page.wait_for_function(f"first => {DATA}.now > first", arg=first, timeout=60_000)
         page.evaluate("Object.defineProperty(document, 'hidden', { value: true })")
         second = page.evaluate(f"{DATA}.now")
         page.wait_for_timeout(6500)
@@ -227,11 +227,11 @@ def test_a_daemon_that_stands_still_looks_it(browser: Browser, daemon: RunningDa
         page.wait_for_selector(f"{BOX} canvas")
         daemon.process.send_signal(signal.SIGSTOP)
         try:
-            expect(page.locator("body")).to_have_class(re.compile("stale"), timeout=10_000)
+            expect(page.locator("body")).to_have_class(re.compile("stale"), timeout=60_000)
         finally:
             daemon.process.send_signal(signal.SIGCONT)
 
-        expect(page.locator("body")).not_to_have_class(re.compile("stale"), timeout=15_000)
+        expect(page.locator("body")).not_to_have_class(re.compile("stale"), timeout=60_000)
 
 
 def test_nothing_moves_while_the_page_loads(browser: Browser) -> None:
@@ -291,6 +291,6 @@ def test_a_mark_is_a_flag(browser: Browser, daemon: RunningDaemon) -> None:
         )
 
         # It comes by itself: the range ends now.
-        expect(page.locator(".past-mark").last).to_contain_text(text, timeout=20_000)
+        expect(page.locator(".past-mark").last).to_contain_text(text, timeout=60_000)
         assert text in [flag["word"] for flag in page.evaluate(DATA)["flags"]]
         assert complaints == []

@@ -146,9 +146,9 @@ def test_a_gap_is_an_empty_cell_in_csv_and_null_in_json(tmp_path: Path) -> None:
     # Two answers need not cut the same seconds into the same steps, so the line has no number of its own.
     times = [datetime.fromisoformat(row[0].replace("Z", "+00:00")).timestamp() for row in rows[1:]]
     empty = [at for at, row in enumerate(rows[1:]) if row[1:] == ["", "", ""]]
-    assert len(empty) == 1
-    assert times[empty[0] + 1] - times[empty[0] - 1] > 1.5
-    assert times[empty[0] + 1] == pytest.approx(series["unix"][gap + 1], abs=0.15)
+    # Ten ticks a second leave holes where the machine stands still for some; the one between two runs is wider.
+    (wide,) = [at for at in empty if times[at + 1] - times[at - 1] > 1.5]
+    assert times[wide + 1] == pytest.approx(series["unix"][gap + 1], abs=0.15)
     assert all(all(row[1:]) for at, row in enumerate(rows[1:]) if at not in empty)
     assert "memwatchd did not run: nothing is known of" in page
     assert "memwatchd was started again" in page or "memwatchd started watching" in page

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import resource
 import socket
 import time
@@ -25,10 +24,10 @@ from daemon_process import (
     get,
     kept_files,
     running_daemon,
-    seconds_without_a_core,
 )
 from exchanges import assert_quiet, complaints, exchange
 from hostile_requests import HOST, HOSTILE, request
+from patience import PATIENCE_SECONDS, Stopwatch, wait_until
 
 MIB = 1 << 20
 PAGE = resource.getpagesize()
@@ -84,7 +83,7 @@ def documented_paths(daemon: RunningDaemon) -> list[str]:
 
 def test_head_is_get_without_the_body_everywhere(daemon: RunningDaemon) -> None:
     """Same status, same fields, no byte of a body, and the connection goes on; a stream does not begin."""
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=PATIENCE_SECONDS)
     for path in documented_paths(daemon):
         if "{" in path:
             continue  # names one process of many, and is answered once a second
@@ -200,24 +199,13 @@ def rss_bytes(daemon: RunningDaemon) -> int:
     return int(Path(f"/proc/{daemon.pid}/statm").read_text().split()[1]) * PAGE
 
 
-def wait_until(wanted: Callable[[], bool], seconds: float) -> float:
-    """Seconds until it is so."""
-    began = time.monotonic()
-    while not wanted():
-        assert time.monotonic() - began < seconds, f"not after {seconds} s"
-        time.sleep(0.05)
-    return time.monotonic() - began
-
-
 def times_of(daemon: RunningDaemon, path: str, until: Callable[[], bool]) -> list[float]:
     """How long each of many requests took, in order of size, on cores of one's own; all were answered with 200."""
     times = []
-    both = (daemon.pid, os.getpid())
     while not until():
-        began, waited = time.monotonic(), seconds_without_a_core(*both)
+        watch = Stopwatch(daemon.pid)
         assert daemon.get(path).status == 200
-        took = time.monotonic() - began
-        times.append(max(0.0, took - (seconds_without_a_core(*both) - waited)))
+        times.append(watch.seconds)
         time.sleep(0.01)
     return sorted(times)
 
@@ -233,11 +221,11 @@ def test_slow_senders_are_gone_after_ten_seconds_and_disturb_nobody(tmp_path: Pa
     with ExitStack() as stack:
         daemon = stack.enter_context(running_daemon(tmp_path))
         base = descriptors(daemon.pid)
-        scraper = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=5)
+        scraper = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=PATIENCE_SECONDS)
         scraper.request("GET", "/metrics")
         scraper.getresponse().read()
         (stream,) = stack.enter_context(connections(daemon, 1, b"GET /api/v1/stream HTTP/1.1\r\n" + HOST + b"\r\n"))
-        began = time.monotonic()
+        began, watch = time.monotonic(), Stopwatch(daemon.pid)
         silent = stack.enter_context(connections(daemon, 70))
         halved = stack.enter_context(connections(daemon, 70, half))
         dripping = stack.enter_context(connections(daemon, 60, half))
@@ -247,16 +235,17 @@ def test_slow_senders_are_gone_after_ten_seconds_and_disturb_nobody(tmp_path: Pa
             for one in dripping:
                 if one not in crowd.closed_at and time.monotonic() % 1 < 0.1:
                     drip(one)
-            return len(crowd.closed_at) == 200 or time.monotonic() - began > 15
+            return len(crowd.closed_at) == 200 or time.monotonic() - began > 60
 
         times = times_of(daemon, "/healthz", all_closed)
+        lost = time.monotonic() - began - watch.seconds
         stream.recv(1 << 20)
         ticks = [stream.recv(1 << 20) for _ in range(2)]
         scraper.request("GET", "/metrics")
 
         assert len(crowd.closed_at) == 200
         assert min(crowd.closed_at.values()) - began > 5
-        assert max(crowd.closed_at.values()) - began <= 10
+        assert max(crowd.closed_at.values()) - began <= 10 + lost
         assert percentile(times, 0.98) < 0.1
         assert all(b"event: snapshot" in tick for tick in ticks)
         assert scraper.getresponse().status == 200
@@ -278,14 +267,14 @@ def test_a_flood_beyond_the_descriptors_keeps_nobody_out(tmp_path: Path) -> None
     with running_daemon(tmp_path, "--interval", "200ms", config=OFTEN) as daemon:
         base = descriptors(daemon.pid)
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (64, 64))
-        wait_until(lambda: kept_files(daemon.pid) == 0, 5)
+        wait_until(lambda: kept_files(daemon.pid) == 0)
         until = time.monotonic() + 2
 
         with connections(daemon, 300):
             times = times_of(daemon, "/healthz", lambda: time.monotonic() > until)
             collectors = daemon.get("/api/v1/collectors").json
             held = descriptors(daemon.pid)
-        wait_until(lambda: descriptors(daemon.pid) <= base, 5)
+        wait_until(lambda: descriptors(daemon.pid) <= base)
 
         assert percentile(times, 0.98) < 0.1
         assert held < 64
@@ -298,13 +287,13 @@ def test_without_a_free_descriptor_it_waits_and_recovers(tmp_path: Path) -> None
     with running_daemon(tmp_path, config=OFTEN) as daemon:
         base = descriptors(daemon.pid)
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (base + 3, base + 3))
-        wait_until(lambda: kept_files(daemon.pid) == 0, 5)
+        wait_until(lambda: kept_files(daemon.pid) == 0)
         few = descriptors(daemon.pid) + 3
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (few, few))
 
         with connections(daemon, 12, b"GET /api/v1/stream HTTP/1.1\r\n" + HOST + b"\r\n"):
             time.sleep(2.5)
-        wait_until(lambda: daemon.get("/healthz").status == 200, 10)
+        wait_until(lambda: daemon.get("/healthz").status == 200)
 
         log = daemon.log.read_text()
         assert log.count("out of system resource") == 1
@@ -339,10 +328,10 @@ def test_clients_that_never_read_do_not_delay_the_end(tmp_path: Path) -> None:
     """SIGTERM lets go of answers nobody takes: out at once, with code 0 and no traceback."""
     with running_daemon(tmp_path, "--interval", "100ms") as daemon, deaf(warm(daemon), 20, LARGEST * 4):
         time.sleep(1)
-        began = time.monotonic()
+        watch = Stopwatch()
 
         assert daemon.terminate() == 0
-        assert time.monotonic() - began < 2.5
+        assert watch.seconds < 2.5
         assert complaints(daemon) == []
 
 
@@ -357,7 +346,7 @@ def test_a_stream_with_requests_behind_it_ends_with_its_client(tmp_path: Path) -
             with connections(daemon, 3, asked) as listeners:
                 return [one.recv(100)[9:12] for one in listeners] == [b"200"] * 3
 
-        wait_until(all_are_free, 5)
+        wait_until(all_are_free)
         assert_quiet(daemon)
 
 
@@ -369,11 +358,11 @@ def test_a_thousand_listeners_leave_room_for_scrapes(tmp_path: Path, most: int) 
     with room_for_descriptors(3000), running_daemon(tmp_path, config=f"[web]\nmax_streams = {most}\n") as daemon:
         base = descriptors(daemon.pid)
         with connections(daemon, 1000, asked) as members, Crowd(members) as crowd:
-            wait_until(lambda: len(crowd.first) == 1000, 10)
+            wait_until(lambda: len(crowd.first) == 1000)
             until = time.monotonic() + 3
             times = times_of(daemon, "/metrics", lambda: time.monotonic() > until)
             rss = rss_bytes(daemon)
-        took = wait_until(lambda: descriptors(daemon.pid) <= base, 30)
+        took = wait_until(lambda: descriptors(daemon.pid) <= base)
 
         answers = Counter(first[9:12] for first in crowd.first.values())
         refused = [first.lower() for first in crowd.first.values() if first[9:12] == b"503"]

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from daemon_process import running_daemon
-from library_process import wait_until
 from memwatch.library.daemon import Daemon
 from memwatch.library.host import Host, Ram, parse_meminfo
 from memwatch.library.pressure_watch import PressureChange, PressureWatch, parse_events
 from memwatch.model import Absent
+from patience import wait_until
 
 
 def meminfo(available_percent: int) -> str:

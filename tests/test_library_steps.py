@@ -24,6 +24,7 @@ from memwatch.library.guarding import Guard
 from memwatch.model import Absent
 from memwatch.planning.quantities import BadInput
 from own_pool import OwnPool
+from patience import PATIENCE_SECONDS
 from yardstick import HOT_SECONDS, slowness
 
 GIB = 1 << 30
@@ -236,7 +237,7 @@ def test_a_guard_looks_by_itself() -> None:
         raise RuntimeError("the callback is broken")
 
     with memwatch.guard("1MiB", on_warn=fail, interval=0.01):
-        assert reached.wait(10)
+        assert reached.wait(PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize(

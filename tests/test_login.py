@@ -14,6 +14,7 @@ import bcrypt
 import pytest
 
 from daemon_process import MEMWATCHD, RunningDaemon, clean_environment, get, running_daemon
+from patience import PATIENCE_SECONDS
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 PASSWORD = "correct horse"
@@ -118,7 +119,7 @@ def test_the_client_shows_the_token_that_the_environment_holds(daemon: RunningDa
 
 def test_two_authorizations_are_none(daemon: RunningDaemon) -> None:
     """Which of them would count is a question that two programs answer differently."""
-    with socket.create_connection(("127.0.0.1", daemon.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_SECONDS) as connection:
         field = f"Authorization: Bearer {TOKEN}\r\n"
         connection.sendall(f"GET /metrics HTTP/1.1\r\nHost: localhost\r\n{field}{field}\r\n".encode())
 

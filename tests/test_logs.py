@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 
+from patience import PATIENCE_SECONDS
+
 SPEAK = """
 import logging, os
 from memwatchd.logs import start_logging
@@ -19,7 +21,12 @@ log.error("third")
 
 def spoken(environ: dict[str, str]) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", SPEAK], env=environ, capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", SPEAK],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=True,
     )
     return done.stderr.splitlines()
 

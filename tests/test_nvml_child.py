@@ -17,6 +17,7 @@ from memwatch.nvml.reading import NvmlFailure, NvmlReading
 from nvml_child import running_child
 from nvml_machine import Simulator
 from nvml_state import Holder, Trouble
+from patience import PATIENCE_SECONDS, wait_until
 from sample_nvml import EIGHT_H100, GB10, RTX_4090
 
 PRINTS = r"""
@@ -65,7 +66,7 @@ def test_it_ends_when_its_commands_end(tmp_path: Path) -> None:
         child.reading()
         assert child.process.stdin is not None
         child.process.stdin.close()
-        code = child.process.wait(timeout=5)
+        code = child.process.wait(timeout=PATIENCE_SECONDS)
 
     assert code == 0
     assert simulator.calls()[-1].function == "nvmlShutdown"
@@ -79,7 +80,7 @@ def test_it_ends_on_sigterm(tmp_path: Path) -> None:
     with running_child(simulator) as child:
         child.reading()
         child.process.send_signal(signal.SIGTERM)
-        code = child.process.wait(timeout=5)
+        code = child.process.wait(timeout=PATIENCE_SECONDS)
 
     assert code == 0
     assert simulator.calls()[-1].function == "nvmlShutdown"
@@ -95,7 +96,7 @@ def test_a_reader_that_is_gone_is_an_end(tmp_path: Path) -> None:
         assert child.process.stdout is not None
         child.process.stdout.close()
         child.send("read")
-        code = child.process.wait(timeout=5)
+        code = child.process.wait(timeout=PATIENCE_SECONDS)
 
     assert code == 0
     assert (simulator.folder / "stderr").read_text() == ""
@@ -122,11 +123,11 @@ def test_it_does_not_outlive_its_parent(tmp_path: Path) -> None:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         os.write(write, b"read\n")
-        wait_for(lambda: "nvmlDeviceGetMemoryInfo_v2" in {call.function for call in simulator.calls()})
+        wait_until(lambda: "nvmlDeviceGetMemoryInfo_v2" in {call.function for call in simulator.calls()})
 
         parent.kill()
 
-        wait_for(lambda: not is_running(child))
+        wait_until(lambda: not is_running(child))
     os.close(read)
     os.close(write)
 
@@ -199,11 +200,3 @@ def is_running(pid: int) -> bool:
     except OSError:
         return False
     return state != "Z"
-
-
-def wait_for(happened: object, seconds: float = 5.0) -> None:
-    assert callable(happened)
-    ends = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < ends, "it did not happen in time"
-        time.sleep(0.02)

@@ -14,6 +14,7 @@ from memwatch.nvml.reading import GpuMemory, NvmlFailure, NvmlReading
 from nvml_child import Child, Outcome, running_child
 from nvml_machine import Simulator
 from nvml_state import Machine, Trouble
+from patience import PATIENCE_SECONDS
 from sample_nvml import EIGHT_H100, GB10, RTX_4090
 
 TWO = replace(EIGHT_H100, gpus=EIGHT_H100.gpus[:2])
@@ -290,7 +291,7 @@ def test_a_driver_upgraded_underneath_ends_the_process(tmp_path: Path, machine: 
 
     with running_child(simulator) as child:
         failure = child.failure()
-        code = child.process.wait(timeout=5)
+        code = child.process.wait(timeout=PATIENCE_SECONDS)
 
     assert (failure.reason, failure.code, code) == ("needs_new_process", 18, 75)
 
@@ -303,7 +304,7 @@ def test_a_wait_that_is_stuck_ends_the_process(tmp_path: Path) -> None:
 
     with running_child(simulator) as child:
         found = child.until(fails("needs_new_process"), seconds=20)
-        code = child.process.wait(timeout=5)
+        code = child.process.wait(timeout=PATIENCE_SECONDS)
 
     assert isinstance(found, NvmlFailure)
     assert "stuck" in found.text
@@ -320,7 +321,7 @@ def test_a_crash_in_the_library_ends_the_process_only(tmp_path: Path) -> None:
         child.send("read")
         assert child.process.stdout is not None
         line = child.process.stdout.readline()
-        code = child.process.wait(timeout=5)
+        code = child.process.wait(timeout=PATIENCE_SECONDS)
 
     assert line == b""
     assert code == -11

@@ -12,6 +12,7 @@ import pytest
 import sample_nvml
 from daemon_process import MEMWATCHD, clean_environment
 from nvml_machine import Simulator
+from patience import PATIENCE_SECONDS
 
 MIB = 1 << 20
 GB10 = sample_nvml.READY["gb10"]
@@ -44,7 +45,7 @@ def once(simulator: Simulator) -> Any:
         [MEMWATCHD, "--once", "--json", *simulator.roots],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_SECONDS,
         env=clean_environment(**simulator.environ),
         check=False,
     )

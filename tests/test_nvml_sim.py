@@ -18,6 +18,7 @@ from nvml_machine import NOT_IN_OLD_DRIVERS, Call, Simulator
 from nvml_probe import Raised, probe, ready
 from nvml_state import Holder, Machine, Memory, Trouble
 from nvml_state_file import FUNCTIONS, state_file
+from patience import PATIENCE_SECONDS
 from sample_nvml import EIGHT_H100, GB10, GIB, H200_MIG, MIB, RTX_4090, mib, uuid
 
 MEMORY = "nvmlDeviceGetMemoryInfo(gpu({}), version=nvmlMemory_v2).used"
@@ -209,7 +210,7 @@ def test_hang(tmp_path: Path) -> None:
         assert asked.process.stdout is not None
         assert not select.select([asked.process.stdout], [], [], 0.3)[0]
         asked.process.kill()
-        assert asked.process.wait(5) == -signal.SIGKILL
+        assert asked.process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
 
 
 def test_slow_call(tmp_path: Path) -> None:
@@ -234,7 +235,7 @@ def test_segfault(tmp_path: Path) -> None:
 
     with ready(simulator) as asked:
         asked.begin("nvmlDeviceGetBAR1MemoryInfo(gpu(0))")
-        assert asked.process.wait(10) == -signal.SIGSEGV
+        assert asked.process.wait(PATIENCE_SECONDS) == -signal.SIGSEGV
 
 
 def test_old_driver(tmp_path: Path) -> None:

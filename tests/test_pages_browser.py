@@ -181,7 +181,7 @@ def test_a_lost_stream_is_opened_again(browser: Browser) -> None:
         expect(page.locator("#pool-ram")).to_be_visible()
         site.refusing = False
 
-        expect(page.locator("body")).not_to_have_class(re.compile("stale"), timeout=15000)
+        expect(page.locator("body")).not_to_have_class(re.compile("stale"), timeout=60_000)
 
 
 def test_a_stream_that_is_refused_from_the_start_is_asked_for_again(browser: Browser) -> None:

@@ -20,13 +20,16 @@ from memwatch.pressure.judge import Memory, judge
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Level, Pressure
 from memwatch.stalltrigger import StallTrigger
+from patience import PATIENCE_SECONDS
 
 GIB = 1 << 30
 
 
 def once(arguments: list[str]) -> Any:
     command = [MEMWATCHD, "--once", "--json", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=clean_environment(), check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, env=clean_environment(), check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
 

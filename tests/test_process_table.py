@@ -18,6 +18,7 @@ from memwatch.collectors._process_files import parse_statm, read_in
 from memwatch.collectors._process_table import KERNEL_TURNS, ProcessTable, Tally
 from memwatch.collectors.processes import Collector
 from memwatch.own import descriptors_for_processes
+from patience import PATIENCE_SECONDS
 from process_folders import add_process, folder_of, stat_line, statm_line
 from sleepers import sleepers
 from yardstick import best_ratio
@@ -105,7 +106,7 @@ def test_a_process_that_ended_is_gone_at_the_next_look() -> None:
 
 def wait_for_zombie(pid: int) -> None:
     """Its parent reaps it at the end of all."""
-    until = time.monotonic() + 5
+    until = time.monotonic() + PATIENCE_SECONDS
     while b") Z " not in Path(f"/proc/{pid}/stat").read_bytes():
         assert time.monotonic() < until
         time.sleep(0.01)

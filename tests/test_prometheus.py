@@ -13,8 +13,9 @@ from golden import roots_arguments
 from living_machine import LivingMachine
 from nvml_machine import Simulator
 from nvml_state import Trouble
+from patience import wait_until
 from sample_nvml import EIGHT_H100
-from webhook_site import receiving, wait_until
+from webhook_site import receiving
 
 pytestmark = pytest.mark.xdist_group("prometheus")
 # A level that has risen falls at once, so that a test need not wait for half a minute.
@@ -67,9 +68,9 @@ def test_memory_that_fills_up_reaches_a_receiver_through_alertmanager(tmp_path: 
             with prometheus(tmp_path, text.replace(f"{DEPLOY}/prometheus/rules/", f"{rules}/")) as server:
                 server.wait_for('memwatch_pressure_level{target="ram"} < 3')
                 machine.use(0.97)
-                wait_until(lambda: bool(receiver.deliveries), 40)
+                wait_until(lambda: bool(receiver.deliveries))
                 machine.use(0.3)
-                wait_until(lambda: b'"status":"resolved"' in receiver.deliveries[-1].body, 60)
+                wait_until(lambda: b'"status":"resolved"' in receiver.deliveries[-1].body)
 
     first, last = (json.loads(receiver.deliveries[place].body) for place in (0, -1))
     (alert,) = first["alerts"]

@@ -9,10 +9,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
 from memwatchd.receiving import Limits
 from memwatchd.server import Server
+from patience import PATIENCE_SECONDS, Stopwatch
 
 HOST = b"Host: localhost\r\n"
 WHOLE = b"GET /whole HTTP/1.1\r\n" + HOST + b"\r\n"
@@ -69,9 +71,9 @@ class Client:
 
     async def answer(self) -> bytes:
         """One chunked answer, to its last byte."""
-        return await asyncio.wait_for(self._reader.readuntil(b"0\r\n\r\n"), 5)
+        return await asyncio.wait_for(self._reader.readuntil(b"0\r\n\r\n"), PATIENCE_SECONDS)
 
-    async def rest(self, seconds: float = 5.0) -> bytes:
+    async def rest(self, seconds: float = PATIENCE_SECONDS) -> bytes:
         """All that comes until the server closes, by whatever way."""
         found = bytearray()
 
@@ -114,11 +116,20 @@ def served(limits: Limits, talk: Callable[[Connect, Application], Awaitable[Any]
     return asyncio.run(run())
 
 
-async def seconds_until_closed(client: Client) -> float:
-    loop = asyncio.get_running_loop()
+class Closed(Struct, frozen=True):
+    """What came until the daemon closed, the seconds that took, and those of them in which the machine was there."""
+
+    rest: bytes
+    seconds: float
+    watched: float
+
+
+async def until_closed(client: Client, sent: bytes = b"") -> Closed:
+    loop, watch = asyncio.get_running_loop(), Stopwatch()
     began = loop.time()
-    await client.rest()
-    return loop.time() - began
+    client.send(sent)
+    rest = await client.rest()
+    return Closed(rest, loop.time() - began, watch.seconds)
 
 
 POST = b"POST /whole HTTP/1.1\r\n" + HOST + b"Content-Length: 100\r\n\r\n"
@@ -130,12 +141,12 @@ DRIPS = ["one byte", "head", "empty lines", "no body", "body"]
 def test_a_request_that_drips_in_is_given_up_in_time(text: bytes, asked_before: bool) -> None:
     """The clock runs from the connection, or from the first byte of a later request, to the last."""
 
-    async def talk(connect: Connect, _app: Application) -> float:
+    async def talk(connect: Connect, _app: Application) -> Closed:
         client = await connect()
         if asked_before:
             client.send(WHOLE)
             await client.answer()
-        closed = asyncio.ensure_future(seconds_until_closed(client))
+        closed = asyncio.ensure_future(until_closed(client))
         at = len(POST) if text.startswith(POST) else 1
         client.send(text[:at])
         while at < len(text) and not closed.done():
@@ -144,42 +155,46 @@ def test_a_request_that_drips_in_is_given_up_in_time(text: bytes, asked_before: 
             at += 1
         return await closed
 
-    assert 0.25 < served(QUICK, talk) < 1.0
+    closed = served(QUICK, talk)
+
+    assert closed.seconds > 0.25
+    assert closed.watched < 1.0
 
 
 def test_what_has_begun_behind_a_whole_request_is_given_up_in_time() -> None:
     """A request and half of the next in one piece: one answer, then the clock of the second."""
 
-    async def talk(connect: Connect, _app: Application) -> float:
+    async def talk(connect: Connect, _app: Application) -> Closed:
         client = await connect()
         client.send(WHOLE)
         await client.answer()
         client.send(WHOLE + WHOLE[:20])
         await client.answer()
-        return await seconds_until_closed(client)
+        return await until_closed(client)
 
-    assert 0.1 < served(QUICK, talk) < 1.0
+    closed = served(QUICK, talk)
+
+    assert closed.seconds > 0.1
+    assert closed.watched < 1.0
 
 
 def test_a_later_request_has_a_clock_of_its_own() -> None:
     """After an answer, the first byte of the next request starts the clock; half a request gets a 408."""
 
-    async def talk(connect: Connect, _app: Application) -> tuple[float, bytes]:
+    async def talk(connect: Connect, _app: Application) -> Closed:
         client = await connect()
         client.send(WHOLE)
         await client.answer()
         await asyncio.sleep(0.6)
-        client.send(WHOLE[:10])
-        began = asyncio.get_running_loop().time()
-        rest = await client.rest()
-        return asyncio.get_running_loop().time() - began, rest
+        return await until_closed(client, WHOLE[:10])
 
-    seconds, rest = served(QUICK, talk)
+    closed = served(QUICK, talk)
 
-    assert 0.25 < seconds < 1.0
-    assert rest.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
-    assert b"application/problem+json" in rest
-    assert b"the request was not whole after 0.3 s." in rest
+    assert closed.seconds > 0.25
+    assert closed.watched < 1.0
+    assert closed.rest.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+    assert b"application/problem+json" in closed.rest
+    assert b"the request was not whole after 0.3 s." in closed.rest
 
 
 def test_a_scraper_may_idle_between_requests() -> None:

@@ -10,6 +10,7 @@ from memwatch.collector import Collector, Enlisted, Findings, Unavailable, Unrea
 from memwatch.model import Absent, Quality, Share, ShareKind
 from memwatch.sampler import Sampler
 from memwatch.snapshot import CollectorStatus
+from patience import PATIENCE_SECONDS
 
 
 def enlist(*collectors: FakeCollector) -> list[Enlisted]:
@@ -97,7 +98,7 @@ def test_a_collector_that_hangs_is_stalled_and_the_tick_goes_on() -> None:
     hanging = Hanging("slow", may_block=True, findings=Findings(pools=(ram(GIB),)))
     sampler = Sampler(enlist(hanging), clock)
     sampler.start()
-    assert entered.wait(5)
+    assert entered.wait(PATIENCE_SECONDS)
 
     fresh, _ = sampler.gather()
     clock.now += 10.0

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from daemon_process import RunningDaemon, running_daemon
 from memwatch_web.silence_form import MOST_HOURS, BadForm, wish_of
+from patience import PATIENCE_SECONDS
 from test_login import BEARER, PASSWORD, basic, login_config
 
 FORM = b"event=pressure.critical&target=ram&hours=2&reason=new+disk"
@@ -19,7 +20,7 @@ FORM = b"event=pressure.critical&target=ram&hours=2&reason=new+disk"
 
 def post(daemon: RunningDaemon, body: bytes, headers: Mapping[str, str] | None = None) -> tuple[int, str, str]:
     """Status, Location, body."""
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=PATIENCE_SECONDS)
     try:
         connection.request("POST", "/alerts", body, dict(headers or {}))
         answer = connection.getresponse()

@@ -211,7 +211,7 @@ def test_a_squeezed_cgroup_is_named_and_wakes_nobody_up(tmp_path: Path) -> None:
         armed = trigger.window_seconds
         trigger.close()
         with running_daemon(tmp_path) as daemon:
-            (ram_now, *_) = daemon.wait_for("/api/v1/pressure", lambda found: named(found, cgroup.folder.name), 30)
+            (ram_now, *_) = daemon.wait_for("/api/v1/pressure", lambda found: named(found, cgroup.folder.name))
             events = daemon.get("/api/v1/events").json
 
     assert rung == bool(armed)
@@ -240,7 +240,7 @@ def name_by_files(folder: Path) -> None:
     try:
         arguments = [f"--procfs={roots.procfs}", f"--sysfs={roots.sysfs}", f"--rootfs={roots.rootfs}"]
         with running_daemon(folder, *arguments) as daemon:
-            (ram_now, *_) = daemon.wait_for("/api/v1/pressure", lambda found: named(found, "train"), 30)
+            (ram_now, *_) = daemon.wait_for("/api/v1/pressure", lambda found: named(found, "train"))
     finally:
         stop.set()
         waiting.join()

@@ -18,7 +18,8 @@ from fakes import GIB
 from memwatch.snapshot import Kernel
 from memwatch.store.shelf import PARTS
 from memwatch.ticks import unpacked
-from store_machine import SIZE, USED, Machine, until
+from patience import wait_until
+from store_machine import SIZE, USED, Machine
 
 
 def test_a_clean_restart_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -47,9 +48,9 @@ def test_low_pressure_loses_what_was_not_yet_flushed_and_no_more(tmp_path: Path)
     first = machine.start()
     for second in range(10):
         first.tick(second * GIB)
-    until(lambda: first.keeper.files.status().writes >= 2)
+    wait_until(lambda: first.keeper.files.status().writes >= 2)
     first.keeper._flush_seconds = 3600.0
-    until(lambda: len(first.keeper._history().written_since(0, first.keeper._next[0])[0].times) == 0)
+    wait_until(lambda: len(first.keeper._history().written_since(0, first.keeper._next[0])[0].times) == 0)
     first.kill()
 
     assert machine.start().values() == [float(second * GIB) for second in range(10)]
@@ -63,7 +64,7 @@ def test_at_high_pressure_each_tick_is_on_disk_before_anybody_sees_it(tmp_path: 
         first.tick(second * GIB)
     for used in (54, 60, 63):
         first.tick(used * GIB)
-    until(lambda: first.keeper._next[0] >= 5 and not first.keeper._urgent and not first.keeper._writing)
+    wait_until(lambda: first.keeper._next[0] >= 5 and not first.keeper._urgent and not first.keeper._writing)
     first.kill()
 
     assert machine.start().values()[-4:] == [4.0 * GIB, 54.0 * GIB, 60.0 * GIB, 63.0 * GIB]
@@ -76,7 +77,7 @@ def test_an_unclean_end_leaves_last_words(tmp_path: Path) -> None:
     for tenth in range(300):
         first.tick((50 + tenth / 22) * GIB, 0.1)
     ended = machine.clock.wall() - 0.1
-    until(lambda: not first.keeper._urgent and not first.keeper._writing)
+    wait_until(lambda: not first.keeper._urgent and not first.keeper._writing)
     first.kill()
     machine.reboot()
 
@@ -128,7 +129,7 @@ def test_killed_at_low_pressure_there_are_last_words_too(tmp_path: Path) -> None
     first = machine.start()
     for second in range(30):
         first.tick(second * GIB / 2)
-    until(lambda: len(first.keeper._history().written_since(0, first.keeper._next[0])[0].times) == 0)
+    wait_until(lambda: len(first.keeper._history().written_since(0, first.keeper._next[0])[0].times) == 0)
     first.kill()
 
     words = machine.start().keeper.last_words
@@ -245,7 +246,7 @@ def test_a_disk_that_is_full_stops_nothing_and_is_used_when_there_is_room(tmp_pa
         make_room()
         run.keeper.files._retry_at = 0.0
         run.tick(61 * GIB)
-        until(lambda: run.keeper.status().writes > 0)
+        wait_until(lambda: run.keeper.status().writes > 0)
         status = run.keeper.status()
         run.keeper.stop(30.0)
         again = machine.start()

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from daemon_process import RunningDaemon, running_daemon
 from memwatch_web import contract_past
+from patience import PATIENCE_SECONDS
 
 CRITICAL = """MemTotal:       16000000 kB
 MemFree:          200000 kB
@@ -37,7 +38,7 @@ def host(tmp_path: Path) -> list[str]:
 
 def kill(daemon: RunningDaemon) -> None:
     os.kill(daemon.pid, signal.SIGKILL)
-    daemon.process.wait(10)
+    daemon.process.wait(PATIENCE_SECONDS)
 
 
 def test_killed_under_critical_pressure_it_shows_the_last_tick_anybody_saw(tmp_path: Path, host: list[str]) -> None:

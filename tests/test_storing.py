@@ -11,7 +11,7 @@ import yaml
 
 from daemon_process import free_port, running_daemon
 from engines import DEPLOY, Engine, prometheus, running, shipped
-from webhook_site import wait_until
+from patience import wait_until
 
 pytestmark = pytest.mark.xdist_group("prometheus")
 PROMETHEUS = DEPLOY / "prometheus"
@@ -110,7 +110,7 @@ def wait_for_series(store: Engine, name: str) -> dict[str, str]:
         found[:] = store.ask("/api/v1/series", **{"match[]": name})["data"]
         return bool(found)
 
-    wait_until(asked, 30)
+    wait_until(asked)
     return found[0]
 
 

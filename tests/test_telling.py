@@ -17,9 +17,10 @@ from memwatch.snapshot import Reason
 from memwatch_web.alerting import Alerting, notice_of_test
 from memwatch_web.delivery import Receiver, Subscription
 from memwatch_web.telling import text_of, title_of
+from patience import wait_until
 from sample_snapshots import critical_gb10, hostile_names, simulated
 from webhook_sample import ids, notice, webhook_channel
-from webhook_site import receiving, wait_until
+from webhook_site import receiving
 
 
 @contextmanager

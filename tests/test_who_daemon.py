@@ -103,7 +103,7 @@ def find(daemon: RunningDaemon, pid: int, size: int) -> Any:
     def mine(listed: Any) -> Any:
         return next((one for one in listed if one["pid"] == pid and one["rss_bytes"] >= size), None)
 
-    return mine(daemon.wait_for("/api/v1/processes", mine, 5.0))
+    return mine(daemon.wait_for("/api/v1/processes", mine))
 
 
 def test_a_real_child_is_found_with_its_unit_and_user(tmp_path: Path) -> None:

@@ -180,11 +180,3 @@ def expired(folder: Path) -> Path:
     file.write_text(key.read_text() + file.read_text())
     time.sleep(1.1)
     return file
-
-
-def wait_until(reached: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Returns as soon as something is so; fails when it is not so in time."""
-    until = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < until, f"not reached within {seconds} s"
-        time.sleep(0.005)

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from daemon_process import RunningDaemon, running_daemon, seconds_without_a_core
+from daemon_process import RunningDaemon, running_daemon
+from patience import seconds_kept_by_host, seconds_without_a_core
 
 MIB = 1 << 20
 BACK_SECONDS = 5.0
@@ -31,9 +32,9 @@ def survived(daemon: RunningDaemon) -> Iterator[None]:
 @contextmanager
 def back_in_time(tmp_path: Path, *arguments: str, **how: Any) -> Iterator[RunningDaemon]:
     """Started again as systemd would, but at once: its RestartSec is not ours to measure."""
-    began = time.monotonic()
+    began, kept = time.monotonic(), seconds_kept_by_host()
     with running_daemon(tmp_path, *arguments, **how) as daemon:
-        took = time.monotonic() - began - seconds_without_a_core(daemon.pid)
+        took = time.monotonic() - began - (seconds_without_a_core(daemon.pid) + seconds_kept_by_host() - kept)
         assert took <= BACK_SECONDS, f"it was back after {took:.1f} s"
         assert_well(daemon)
         yield daemon

@@ -13,6 +13,7 @@ import pytest
 from fault_oracle import MIB, rss_bytes, survived
 
 from daemon_process import WITHOUT_COVERAGE, descriptors, running_daemon
+from patience import PATIENCE_SECONDS
 from webhook_site import self_signed
 
 EVIL = {
@@ -28,7 +29,7 @@ ORIGIN = (
 
 def asked(connection: socket.socket, request: bytes) -> bytes:
     with connection:
-        connection.settimeout(5)
+        connection.settimeout(PATIENCE_SECONDS)
         connection.sendall(request)
         return connection.recv(65536).lower()
 
@@ -80,7 +81,7 @@ def test_a_hundred_reloads_leave_nothing_behind(tmp_path: Path) -> None:
             before = daemon.log.read_text().count("settings were read again") + bad_of()
             settings.write_text("nonsense = 1\n" if number % 25 == 24 else good[number % 2])
             daemon.process.send_signal(signal.SIGHUP)
-            until = time.monotonic() + 5
+            until = time.monotonic() + PATIENCE_SECONDS
             while daemon.log.read_text().count("settings were read again") + bad_of() == before:
                 assert time.monotonic() < until, f"reload {number} was not noticed"
                 time.sleep(0.01)

@@ -17,7 +17,8 @@ from msgspec import Struct
 
 from alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from daemon_process import RunningDaemon, running_daemon
-from webhook_site import Site, receiving, wait_until
+from patience import PATIENCE_SECONDS, wait_until
+from webhook_site import Site, receiving
 
 HOUR, DAY = 3600, 86_400
 
@@ -85,7 +86,7 @@ def test_a_clock_that_is_set_ends_no_alert_and_moves_no_history(tmp_path: Path) 
         one.machine.fill()
         wait_for_deliveries(one.site, 3)
         one.daemon.process.kill()
-        one.daemon.process.wait(10)
+        one.daemon.process.wait(PATIENCE_SECONDS)
 
         one.faults.set_wall_clock(-int(time.time()) + HOUR)
         arguments = [*one.machine.arguments, f"--state-dir={tmp_path / 'state'}"]

@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from alert_machine import FULL_KIB, AlertMachine, quick_config, wait_for_deliveries
 from daemon_process import RunningDaemon, running_daemon
-from webhook_site import Site, receiving, wait_until
+from patience import wait_until
+from webhook_site import Site, receiving
 
 # Both disks try again after a minute at the latest; the rest is for a busy machine.
 RECOVERS_SECONDS = 75.0
@@ -116,7 +117,7 @@ def test_a_disk_in_trouble_stops_no_sample_and_no_alert_and_is_used_again(tmp_pa
                 one.injure()
                 one.machine.fill()
                 wait_for_deliveries(one.site, 1)
-                wait_until(one.is_refused, 10)
+                wait_until(one.is_refused)
             assert one.figure("outbox_durable") == 0, one.name
             assert "history is not written" in one.daemon.get("/about").text, one.name
         for one in patients:

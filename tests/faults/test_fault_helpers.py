@@ -13,6 +13,7 @@ import sample_nvml
 from daemon_process import open_files, running_daemon
 from nvml_machine import Simulator
 from nvml_state import Trouble
+from patience import PATIENCE_SECONDS
 
 QUICK = '[collectors.nvml]\nrestart_after = "1s"\n'
 RTX = sample_nvml.READY["rtx-4090"]
@@ -54,7 +55,7 @@ def test_a_stuck_helper_holds_nothing_that_a_new_daemon_needs(tmp_path: Path) ->
         time.sleep(1.5)
         held = open_files(helper)
         daemon.process.kill()
-        daemon.process.wait(10)
+        daemon.process.wait(PATIENCE_SECONDS)
         again = [*arguments, "--listen", f"127.0.0.1:{daemon.port}"]
         with back_in_time(tmp_path, *again, environ=simulator.environ, config=QUICK) as successor:
             log = successor.log.read_text()
@@ -69,7 +70,7 @@ def test_a_driver_that_hangs_at_every_start_is_not_tried_more_than_once_a_minute
     stuck = RTX.with_gpu(0, troubles={"nvmlDeviceGetMemoryInfo_v2": Trouble(latency_ms=600_000)})
     simulator = Simulator.of(tmp_path, stuck)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon, survived(daemon):
-        daemon.wait_for_log("was killed", 20)
+        daemon.wait_for_log("was killed")
         time.sleep(6.0)
         helpers = {call.pid for call in simulator.calls()}
         up = [line for line in daemon.get("/metrics").text.splitlines() if line.startswith("memwatch_collector_up")]

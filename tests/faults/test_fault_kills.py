@@ -15,7 +15,8 @@ from alert_machine import AlertMachine, quick_config
 from crowd import LARGEST, deaf
 from daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
 from memory_cgroup import memory_cgroup
-from webhook_site import receiving, wait_until
+from patience import PATIENCE_SECONDS, wait_until
+from webhook_site import receiving
 
 MIB = 1 << 20
 KILLS = 5
@@ -37,7 +38,7 @@ def test_kills_at_random_while_alerts_come_and_go(tmp_path: Path) -> None:
         machine.empty()
         with back_in_time(tmp_path, *arguments, config=config) as daemon:
             daemon.wait_for("/api/v1/alerts", lambda alerts: alerts == [])
-            wait_until(lambda: daemon.get("/api/v1/receivers").json[0]["pending"] == 0, 10)
+            wait_until(lambda: daemon.get("/api/v1/receivers").json[0]["pending"] == 0)
     bodies = defaultdict(set)
     for delivery in site.deliveries:
         bodies[delivery.headers["webhook-id"]].add(delivery.body)
@@ -47,7 +48,7 @@ def test_kills_at_random_while_alerts_come_and_go(tmp_path: Path) -> None:
 
 def assert_killed_and_reaped(daemon: RunningDaemon, number: int) -> None:
     daemon.process.kill()
-    assert daemon.process.wait(10) == -9, f"kill {number}"
+    assert daemon.process.wait(PATIENCE_SECONDS) == -9, f"kill {number}"
 
 
 def test_killed_at_its_own_limit_it_is_back_and_says_who_was_killed(tmp_path: Path) -> None:
@@ -64,7 +65,7 @@ def test_killed_at_its_own_limit_it_is_back_and_says_who_was_killed(tmp_path: Pa
             else:
                 cgroup.leave_room(MIB)
                 make_it_grow(daemon)
-            assert daemon.process.wait(10) == -9
+            assert daemon.process.wait(PATIENCE_SECONDS) == -9
         # The simulated machine counts the kill as its kernel would have.
         machine.kill_for_want_of_memory()
         with back_in_time(tmp_path, *arguments, environ=WITHOUT_COVERAGE) as daemon:
@@ -80,4 +81,4 @@ def test_killed_at_its_own_limit_it_is_back_and_says_who_was_killed(tmp_path: Pa
 def make_it_grow(daemon: RunningDaemon) -> None:
     """Clients that ask for much and read nothing, until the kernel has had enough."""
     with suppress(OSError), deaf(daemon, 200, LARGEST * 4):
-        wait_until(lambda: daemon.process.poll() is not None, 10)
+        wait_until(lambda: daemon.process.poll() is not None)

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from daemon_process import RunningDaemon, running_daemon
+from patience import PATIENCE_SECONDS
 from webhook_site import receiving
 
 FLIPS = 1000
@@ -47,7 +48,7 @@ def wreck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wreck]:
             wait_for_deliveries(site, 1)
             daemon.wait_for("/api/v1/snapshot", lambda now: now["seq"] >= 30)
             daemon.process.kill()
-            daemon.process.wait(10)
+            daemon.process.wait(PATIENCE_SECONDS)
         yield Wreck(machine, state, config)
 
 

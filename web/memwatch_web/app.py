@@ -95,7 +95,7 @@ def _add_health(app: FastAPI, monitor: Monitor) -> None:
 
     @app.get("/healthz", tags=["health"])
     async def healthz() -> Response:
-        """200 while the loop ticks: the last tick is at most three intervals old."""
+        """200 while the loop ticks: the last tick is at most three intervals, or a second, old."""
         return health_of(monitor)
 
     @app.get("/readyz", tags=["health"])

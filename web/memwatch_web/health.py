@@ -10,6 +10,8 @@ from memwatch_web.as_json import JSON_TYPE, answer_bytes
 from memwatch_web.problems import Problem
 
 STALLED_INTERVALS = 3.0
+# Ten ticks a second do not make a machine that paused for a moment one whose daemon hangs.
+STALLED_LEAST_SECONDS = 1.0
 
 
 def current(monitor: Monitor) -> Snapshot:
@@ -20,9 +22,10 @@ def current(monitor: Monitor) -> Snapshot:
 
 
 def stalled_seconds(monitor: Monitor) -> float | None:
-    """How old the latest snapshot is, where that is more than three intervals: then the loop does not tick."""
+    """How old the latest snapshot is, where more than three intervals and a second: then the loop does not tick."""
     age = monitor.age_seconds()
-    return age if age is not None and age > STALLED_INTERVALS * monitor.rules.interval_seconds else None
+    allowed = max(STALLED_INTERVALS * monitor.rules.interval_seconds, STALLED_LEAST_SECONDS)
+    return age if age is not None and age > allowed else None
 
 
 def health_of(monitor: Monitor) -> Response:
