@@ -117,7 +117,7 @@ def served(limits: Limits, talk: Callable[[Connect, Application], Awaitable[Any]
 
 
 class Closed(Struct, frozen=True):
-    """What came until the daemon closed, the seconds that took, and those of them in which the machine was there."""
+    """What came until the daemon closed, the seconds until then, and how many of them the machine was there."""
 
     rest: bytes
     seconds: float
