@@ -16,7 +16,8 @@ collect_ignore = ["machines"]
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from turnstile import taking_turns  # noqa: E402  (found by the line above)
+from patience import wait_for_a_quiet_host  # noqa: E402  (found by the line above)
+from turnstile import taking_turns  # noqa: E402
 
 # A busy machine is slow; how long an example takes says nothing about the code. What passed passes again: the same
 # examples every time; `make fuzz` is who looks for others.
@@ -31,7 +32,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Who must be alone comes last: in between, all workers would wait until the longest test is over.
 
-    A figure that is too high is measured again, four times at most: a machine has other work as well.
+    A figure that is too high is measured again, four times at most and in a quieter moment if one comes: a machine
+    has other work as well, and its host too.
     """
     items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
     for item in items:
@@ -44,5 +46,8 @@ def _turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """A test that is marked `alone` measures this machine, and a neighbour would be in its figures."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    with taking_turns(shared, alone=request.node.get_closest_marker("alone") is not None):
+    alone = request.node.get_closest_marker("alone") is not None
+    with taking_turns(shared, alone=alone):
+        if alone and getattr(request.node, "execution_count", 1) > 1:
+            wait_for_a_quiet_host()
         yield
