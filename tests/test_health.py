@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,7 +43,7 @@ def test_a_loop_that_stands_still_is_told(tmp_path: Path) -> None:
     assert health.status == 503
     assert health.json["age_seconds"] > 1
     assert ready.status == 200
-    assert 'role="alert">no answer for 1' in page
+    assert re.search(r'role="alert">no answer for \d', page)
     assert "no answer for" not in later
 
 
