@@ -72,7 +72,7 @@ def bench_reading(times: int) -> None:
             bare: lambda: [os.pread(one, 8192, 0) for one in descriptors],
             "the same, read and parsed": lambda: [parse(file.read()) for file, parse in files],
             "the same, made into checked pools, nodes and counters": lambda: [one.collect() for one in collectors],
-            "a tick as it comes each second (vmstat and buddyinfo every 5 s)": monitor.tick,
+            "a tick: every source asked or looked at, judged, remembered, published": monitor.tick,
         },
         max(1, times // 10),
     )
