@@ -39,11 +39,11 @@ def cuda_used(shares: Any) -> Any:
     return next((share["used_bytes"] for share in shares if share["id"] == "cuda0"), None)
 
 
-def ticks_until(daemon: RunningDaemon, wanted: int) -> int:
-    """How many ticks pass until the CUDA Pool is that large."""
-    first: int = daemon.snapshot()["seq"]
-    found = daemon.wait_for("/api/v1/snapshot", lambda snapshot: cuda_used(snapshot["shares"]) == wanted)
-    return int(found["seq"] - first)
+def seconds_until(daemon: RunningDaemon, wanted: int) -> float:
+    """How long it takes, on a machine that is there, until the CUDA Pool is that large."""
+    watch = Stopwatch(daemon.pid)
+    daemon.wait_for("/api/v1/shares", lambda shares: cuda_used(shares) == wanted)
+    return watch.seconds
 
 
 def test_memory_that_is_taken_and_given_back_is_seen_within_two_ticks(tmp_path: Path) -> None:
@@ -55,13 +55,13 @@ def test_memory_that_is_taken_and_given_back_is_seen_within_two_ticks(tmp_path: 
         daemon.wait_for("/api/v1/shares", lambda shares: cuda_used(shares) == 0)
 
         simulator.show(with_gib)
-        more = ticks_until(daemon, GIB)
+        more = seconds_until(daemon, GIB)
         metrics = daemon.get("/metrics").text
         simulator.show(GB10.with_gpu(0, compute=(), graphics=()))
-        less = ticks_until(daemon, 0)
+        less = seconds_until(daemon, 0)
 
-    # Of the two ticks the first asks; who changes something while it asks waits for the next.
-    assert max(more, less) <= 3
+    # The driver is asked once a second, however often one ticks.
+    assert max(more, less) <= 2.5
     assert (
         'memwatch_share_used_bytes{device="gpu0",kind="cuda_pool",share="cuda0",within="ram"} 1.073741824e+09'
         in metrics
@@ -205,7 +205,7 @@ def test_a_driver_that_comes_later_is_found_without_a_restart(tmp_path: Path) ->
         _, error = state_of(daemon)
         machine = daemon.snapshot()["machine"]
         simulator.show(RTX)
-        wait_until_ok(daemon, 40)
+        wait_until_ok(daemon)
 
     assert error
     assert machine["architecture"] == "unknown"
@@ -222,7 +222,7 @@ def test_an_upgraded_driver_gets_a_new_helper(tmp_path: Path) -> None:
         daemon.wait_for("/api/v1/collectors", lambda found: any(one["state"] == "failing" for one in found))
         _, ticks = watched(daemon, 2.0)
         simulator.show(RTX)
-        wait_until_ok(daemon, 30)
+        wait_until_ok(daemon)
         after = {call.pid for call in simulator.calls()} - before
 
     assert after
@@ -243,7 +243,7 @@ def test_the_driver_is_released_on_request_and_taken_up_again(tmp_path: Path) ->
         pools = daemon.get("/api/v1/pools").json
         metrics = daemon.get("/metrics").text
         foreign = get(daemon.port, "/api/v1/release", {"Origin": "https://evil.example"}, "POST")
-        wait_until_ok(daemon, 15)
+        wait_until_ok(daemon)
         events = [event["text"] for event in daemon.get("/api/v1/events").json]
 
     assert answer.json == {"released": ["nvml"], "seconds": 4.0}

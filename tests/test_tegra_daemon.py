@@ -79,10 +79,13 @@ def collector_in(snapshot: Any, name: str) -> Any:
     return next(one for one in snapshot["collectors"] if one["name"] == name)
 
 
-def ticks_during(daemon: RunningDaemon, jetson: Tegrastats, what: str, seconds: float) -> dict[int, Any]:
-    """Every tick's snapshot, by its number, while tegrastats is in trouble."""
+def ticks_during(
+    daemon: RunningDaemon, jetson: Tegrastats, what: str, seconds: float
+) -> tuple[dict[int, Any], float]:
+    """Every tick's snapshot, by its number, while tegrastats is in trouble; and for how much of it the machine was
+    not there."""
     jetson.does("print" if what == "kill" else what)
-    until = time.monotonic() + seconds
+    until, watch = time.monotonic() + seconds, Stopwatch(daemon.pid)
     ticks = {}
     while time.monotonic() < until:
         if what == "kill" and is_alive(jetson.pids()[-1]):
@@ -90,25 +93,25 @@ def ticks_during(daemon: RunningDaemon, jetson: Tegrastats, what: str, seconds: 
         snapshot = daemon.snapshot()
         ticks[snapshot["seq"]] = snapshot
         time.sleep(0.04)
-    return ticks
+    return ticks, min(max(0.0, seconds - watch.seconds), seconds / 2)
 
 
 @pytest.mark.parametrize("what", ["kill", "die", "hang", "garbage", "cut", "long", "silent"])
 def test_a_tegrastats_in_trouble_costs_no_tick(what: str, tmp_path: Path) -> None:
     """Its figures go stale; System RAM, the CUDA Pool and the beat of ticks stay; then all is well by itself."""
     with watched(tmp_path) as (daemon, jetson):
-        ticks = ticks_during(daemon, jetson, what, 8.0)
+        ticks, lost = ticks_during(daemon, jetson, what, 8.0)
         jetson.does("print")
         daemon.wait_for("/api/v1/snapshot", lambda one: one["tegrastats"] is not None)
-        daemon.wait_until_ok("tegrastats", 20)
+        daemon.wait_until_ok("tegrastats")
         log = daemon.log.read_text()
 
     last = ticks[max(ticks)]
     lags = sorted(one["own"]["tick_lag_seconds"] for one in ticks.values())
     # A tick that waited for tegrastats would be seconds late; one that waits for a busy test machine is not.
-    assert max(ticks) - min(ticks) >= 60
-    assert lags[len(lags) // 2] <= 0.05
-    assert lags[-1] < 1
+    assert max(ticks) - min(ticks) >= 60 - 10 * lost
+    assert lags[len(lags) // 2] <= 0.05 + lost / 10
+    assert lags[-1] < 1 + lost
     assert all(one["shares"][0]["used_bytes"] == 24114503680 for one in ticks.values())
     assert all(collector_in(one, "memory")["state"] == "ok" for one in ticks.values())
     if what not in ("kill", "die"):
