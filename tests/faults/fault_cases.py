@@ -316,7 +316,8 @@ CASES = (
         39,
         "a daemon that stands still",
         "health says so; systemd ends it and starts another",
-        "test_daemon::a_loop_that_hangs_looks_hung",
+        "test_health::a_loop_that_stands_still_is_told",
+        "test_daemon::ticks_that_were_missed_are_told",
         "system/check_package::a_hung_daemon_is_killed_and_started_again",
     ),
     case(
