@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 
 from msgspec import Struct
 
 from machine_folders import FOLDER
-from patience import PATIENCE_SECONDS
+from patience import wait_until
 from webhook_sample import SECRET
 from webhook_site import Delivery, Site
 
@@ -77,9 +76,8 @@ def quick_config(*sites: Site, pending: str = "400ms", extra: str = "") -> str:
     return QUICK.format(pending=pending) + "".join(hooks) + extra
 
 
-def wait_for_deliveries(site: Site, count: int, seconds: float = PATIENCE_SECONDS) -> list[Delivery]:
-    until = time.monotonic() + seconds
-    while len(site.deliveries) < count:
-        assert time.monotonic() < until, f"{len(site.deliveries)} of {count} messages came"
-        time.sleep(0.02)
+def wait_for_deliveries(site: Site, count: int) -> list[Delivery]:
+    wait_until(
+        lambda: len(site.deliveries) >= count, told=lambda: f"{len(site.deliveries)} of {count} messages came"
+    )
     return site.deliveries

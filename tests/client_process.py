@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from daemon_process import clean_environment
+from patience import PATIENCE_SECONDS
 
 SCRIPT = [str(Path(sys.executable).with_name("memwatch"))]
 MODULE = [sys.executable, "-m", "memwatchd.client"]
 QUESTIONS = ("status", "devices", "backends", "doctor", "events")
 FURTHER = ("advise", "fit", "history", "run", "top", "wait", "watch")
 COMMANDS = (*QUESTIONS, "release", *FURTHER)
+
+
+def into_a_closed_pipe(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run it to its end while nobody reads what it prints."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        return subprocess.run(
+            command, stdout=closed, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_SECONDS, check=False
+        )
 
 
 def memwatch(*arguments: str, command: Sequence[str] = SCRIPT, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -24,6 +36,6 @@ def memwatch(*arguments: str, command: Sequence[str] = SCRIPT, **environ: str) -
         env={**clean, **environ},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from patience import PATIENCE_SECONDS
+from patience import PATIENCE_SECONDS, wait_until
 
 MEMWATCHD = str(Path(sys.executable).with_name("memwatchd"))
 # In front of a command: root without what lets it pass every permission. Not another user, who may not be let into
@@ -80,17 +80,17 @@ class RunningDaemon(Struct):
 
     def wait_for_log(self, words: str, seconds: float = PATIENCE_SECONDS) -> None:
         """Until the log has these words."""
-        until = time.monotonic() + seconds
-        while words not in self.log.read_text():
-            assert time.monotonic() < until, f"the log never said {words!r}: {self.log.read_text()}"
-            time.sleep(0.05)
+        wait_until(
+            lambda: words in self.log.read_text(),
+            seconds,
+            told=lambda: f"the log never said {words!r}: {self.log.read_text()}",
+        )
 
-    def wait_until_ok(self, collector: str, seconds: float = PATIENCE_SECONDS) -> None:
+    def wait_until_ok(self, collector: str) -> None:
         """Until this collector has answered well."""
         self.wait_for(
             "/api/v1/collectors",
             lambda found: any((one["name"], one["state"]) == (collector, "ok") for one in found),
-            seconds,
         )
 
     def terminate(self) -> int:

@@ -17,7 +17,6 @@ import hashlib
 import os
 import subprocess
 import tempfile
-import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +25,7 @@ from msgspec import Struct
 
 from nvml_state import Machine
 from nvml_state_file import SOURCES, state_file
-from patience import PATIENCE_SECONDS
+from patience import wait_until
 
 MACHINES = Path(__file__).parent / "machines"
 CACHE = Path(__file__).parent.parent / ".pytest_cache" / "nvml_sim"
@@ -149,12 +148,12 @@ class Simulator(Struct, frozen=True):
         with self._log.open("a") as log:
             log.truncate(0)
 
-    def wait_for_call(self, function: str, device: str = "-", seconds: float = PATIENCE_SECONDS) -> None:
+    def wait_for_call(self, function: str, device: str = "-") -> None:
         """Until this call has begun; it may still be under way."""
-        until = time.monotonic() + seconds
-        while (function, device) not in {call[:2] for call in self.calls()}:
-            assert time.monotonic() < until, f"{function} on {device} was not called: {self.calls()}"
-            time.sleep(0.01)
+        wait_until(
+            lambda: (function, device) in {call[:2] for call in self.calls()},
+            told=lambda: f"{function} on {device} was not called: {self.calls()}",
+        )
 
     @property
     def _libraries(self) -> Path:

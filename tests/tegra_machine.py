@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import time
 from pathlib import Path
 
 from msgspec import Struct
 
 from machine_folders import FOLDER
-from patience import PATIENCE_SECONDS
+from patience import wait_until
 
 SIMULATOR = Path(__file__).parent / "tegra_sim" / "tegrastats"
 
@@ -29,12 +28,9 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def wait_until_gone(pid: int, seconds: float = PATIENCE_SECONDS) -> None:
+def wait_until_gone(pid: int) -> None:
     """A kill is delivered when the kernel comes to it."""
-    until = time.monotonic() + seconds
-    while is_alive(pid):
-        assert time.monotonic() < until, f"process {pid} is still there"
-        time.sleep(0.02)
+    wait_until(lambda: not is_alive(pid), told=lambda: f"process {pid} is still there")
 
 
 class Tegrastats(Struct, frozen=True):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from client_process import into_a_closed_pipe
 from memwatch import __version__
 from memwatchd.settings.environment import FLAGS
 from patience import PATIENCE_SECONDS
@@ -150,18 +151,7 @@ def test_check_config_warns_of_a_secret_that_everybody_can_read(tmp_path: Path) 
 
 def test_nobody_reading_is_no_traceback() -> None:
     """Output into a pipe that is closed ends quietly."""
-    reader, writer = os.pipe()
-    os.close(reader)
-
-    with os.fdopen(writer, "wb") as closed:
-        done = subprocess.run(
-            [*MODULE, "--help"],
-            stdout=closed,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
+    done = into_a_closed_pipe([*MODULE, "--help"])
 
     assert done.stderr == ""
     assert done.returncode == 1

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from daemon_process import RunningDaemon, running_daemon
+from daemon_process import running_daemon
 from drm_machine import DrmMachine, fdinfo
 from machine_folders import FOLDER, NAMES
 from opened import put_devices, watching
+from patience import Stopwatch
 
 MIB, GIB = 1 << 20, 1 << 30
 IGPU = "0000:00:02.0"
@@ -42,12 +43,6 @@ def arguments(machine: DrmMachine) -> list[str]:
     return [f"--procfs={roots.procfs}", f"--sysfs={roots.sysfs}", f"--rootfs={roots.rootfs}"]
 
 
-def wait_until_ok(daemon: RunningDaemon) -> None:
-    daemon.wait_for(
-        "/api/v1/collectors", lambda found: any((one["name"], one["state"]) == ("drm", "ok") for one in found)
-    )
-
-
 def has_clients(machine: DrmMachine) -> bool:
     links = (os.readlink(link) for link in machine.roots.procfs.glob("[0-9]*/fd/*"))
     return any("/dev/dri/" in link for link in links)
@@ -67,7 +62,7 @@ def test_no_device_is_ever_opened(name: str, tmp_path: Path) -> None:
     put_devices(machine.roots.rootfs)
     with watching(machine.roots.rootfs) as opens:
         with running_daemon(tmp_path, "--interval", "200ms", *arguments(machine), environ=environ) as daemon:
-            wait_until_ok(daemon)
+            daemon.wait_until_ok("drm")
             daemon.get("/api/v1/backends")
             time.sleep(0.5)
         by_anybody = opens()
@@ -86,18 +81,23 @@ def test_a_client_that_comes_and_goes_is_seen_within_two_periods(tmp_path: Path)
     machine = copy_of("n100", tmp_path / "host")
     config = '[processes]\ntop = 1\ninterval = "1s"\n'
     with running_daemon(tmp_path, "--interval", "200ms", *arguments(machine), config=config) as daemon:
-        wait_until_ok(daemon)
+        daemon.wait_until_ok("drm")
         before = used(daemon.get("/api/v1/shares").json)
         machine.process(7000, "vainfo")
         (machine.roots.procfs / "7000/stat").write_text(
             (machine.roots.procfs / "1/stat").read_text().replace("1 (systemd)", "7000 (vainfo)")
         )
         machine.opens(7000, 4, fdinfo("i915", 77, IGPU, system0="100 MiB"))
+        watch = Stopwatch(daemon.pid)
         daemon.wait_for("/api/v1/shares", lambda shares: used(shares) == before + 100 * MIB)
+        came = watch.seconds
         listed = daemon.wait_for("/api/v1/processes", lambda found: any(one["pid"] == 7000 for one in found))
         machine.ends(7000)
+        watch = Stopwatch(daemon.pid)
         daemon.wait_for("/api/v1/shares", lambda shares: used(shares) == before)
+        went = watch.seconds
 
+    assert max(came, went) < 10.5
     (process,) = (one for one in listed if one["pid"] == 7000)
     assert process["device_bytes"] == {"gpu0.buffers": 100 * MIB}
     assert process["footprint_basis"] == "rss + device, perhaps overlapping"
@@ -109,7 +109,7 @@ def test_a_driver_that_does_not_answer_costs_the_gpus_figures_and_nothing_else(t
     """Reading a descriptor waits for locks of the driver's: the buffers turn stale, System RAM ticks on."""
     machine = copy_of("n100", tmp_path / "host")
     with running_daemon(tmp_path, "--interval", "200ms", *arguments(machine)) as daemon:
-        wait_until_ok(daemon)
+        daemon.wait_until_ok("drm")
         stuck = machine.roots.procfs / "6120/fdinfo/5"
         stuck.unlink()
         os.mkfifo(stuck)
@@ -133,7 +133,7 @@ def test_the_same_bytes_are_in_one_place_only(name: str, tmp_path: Path) -> None
     """Pools add up to the machine's memory, buffers lie inside System RAM, and the rest of it is named."""
     machine = DrmMachine(FOLDER / name)
     with running_daemon(tmp_path, "--interval", "200ms", *arguments(machine)) as daemon:
-        wait_until_ok(daemon)
+        daemon.wait_until_ok("drm")
         snapshot = daemon.wait_for("/api/v1/snapshot", lambda found: found["devices"])
 
     pools, shares = snapshot["pools"], snapshot["shares"]

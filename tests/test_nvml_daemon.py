@@ -27,14 +27,6 @@ def state_of(daemon: RunningDaemon) -> tuple[str, str | None]:
     return found["state"], found["error"]
 
 
-def wait_until_ok(daemon: RunningDaemon, seconds: float = PATIENCE_SECONDS) -> None:
-    daemon.wait_for(
-        "/api/v1/collectors",
-        lambda found: any(one["name"] == "nvml" and one["state"] == "ok" for one in found),
-        seconds,
-    )
-
-
 def cuda_used(shares: Any) -> Any:
     return next((share["used_bytes"] for share in shares if share["id"] == "cuda0"), None)
 
@@ -51,7 +43,7 @@ def test_memory_that_is_taken_and_given_back_is_seen_within_two_ticks(tmp_path: 
     with_gib = GB10.with_gpu(0, compute=(Holder(3921, GIB),), graphics=())
     simulator = Simulator.of(tmp_path, GB10.with_gpu(0, compute=(), graphics=()))
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ, config=QUICK) as daemon:
-        wait_until_ok(daemon)
+        daemon.wait_until_ok("nvml")
         daemon.wait_for("/api/v1/shares", lambda shares: cuda_used(shares) == 0)
 
         simulator.show(with_gib)
@@ -86,7 +78,7 @@ def test_a_call_that_never_returns_costs_the_gpus_figures_and_nothing_else(
     broken = RTX.with_gpu(0, troubles={"nvmlDeviceGetMemoryInfo_v2": trouble, "nvmlDeviceGetMemoryInfo": trouble})
     simulator = Simulator.of(tmp_path, RTX)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ, config=QUICK) as daemon:
-        wait_until_ok(daemon)
+        daemon.wait_until_ok("nvml")
         simulator.show(broken)
         pools = daemon.wait_for(
             "/api/v1/pools",
@@ -96,7 +88,7 @@ def test_a_call_that_never_returns_costs_the_gpus_figures_and_nothing_else(
         errors = [state_of(daemon)[1]]
         daemon.wait_for("/api/v1/events", lambda events: any(sentence in event["text"] for event in events))
         simulator.show(RTX)
-        wait_until_ok(daemon)
+        daemon.wait_until_ok("nvml")
         after = daemon.get("/api/v1/pools").json
 
     assert [pool["id"] for pool in pools] == ["ram", "gpu0"]
@@ -136,7 +128,7 @@ def test_the_daemon_stops_while_the_driver_hangs(tmp_path: Path) -> None:
     stuck = {"nvmlDeviceGetMemoryInfo_v2": Trouble(latency_ms=600_000)}
     simulator = Simulator.of(tmp_path, RTX)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ, config=QUICK) as daemon:
-        wait_until_ok(daemon)
+        daemon.wait_until_ok("nvml")
         simulator.show(RTX.with_gpu(0, troubles=stuck))
         time.sleep(1.5)
         helpers = {call.pid for call in simulator.calls()}
@@ -153,7 +145,7 @@ def test_a_killed_daemon_leaves_no_helper(tmp_path: Path) -> None:
     """kill -9 of the daemon ends the helper too: nothing holds the driver afterwards."""
     simulator = Simulator.of(tmp_path, RTX)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
-        wait_until_ok(daemon)
+        daemon.wait_until_ok("nvml")
         helpers = {call.pid for call in simulator.calls()}
         daemon.process.send_signal(signal.SIGKILL)
         daemon.process.wait(PATIENCE_SECONDS)
@@ -180,7 +172,7 @@ def test_a_lost_gpu_is_listed_as_lost_and_the_other_goes_on(tmp_path: Path) -> N
     """GPU_IS_LOST on one of eight: seven have figures, the eighth none and says why."""
     simulator = Simulator.of(tmp_path, MANY)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ, config=QUICK) as daemon:
-        wait_until_ok(daemon)
+        daemon.wait_until_ok("nvml")
         simulator.show(MANY.with_gpu(3, down=15))
         devices = daemon.wait_for(
             "/api/v1/devices", lambda devices: any(device["state"] == "lost" for device in devices), 15
@@ -205,7 +197,7 @@ def test_a_driver_that_comes_later_is_found_without_a_restart(tmp_path: Path) ->
         _, error = state_of(daemon)
         machine = daemon.snapshot()["machine"]
         simulator.show(RTX)
-        wait_until_ok(daemon)
+        daemon.wait_until_ok("nvml")
 
     assert error
     assert machine["architecture"] == "unknown"
@@ -216,13 +208,13 @@ def test_an_upgraded_driver_gets_a_new_helper(tmp_path: Path) -> None:
     """LIB_RM_VERSION_MISMATCH cannot be mended in a process: another one is started, and RAM ticks on."""
     simulator = Simulator.of(tmp_path, RTX)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ, config=QUICK) as daemon:
-        wait_until_ok(daemon)
+        daemon.wait_until_ok("nvml")
         before = {call.pid for call in simulator.calls()}
         simulator.show(replace(RTX, down=18))
         daemon.wait_for("/api/v1/collectors", lambda found: any(one["state"] == "failing" for one in found))
         _, ticks = watched(daemon, 2.0)
         simulator.show(RTX)
-        wait_until_ok(daemon)
+        daemon.wait_until_ok("nvml")
         after = {call.pid for call in simulator.calls()} - before
 
     assert after
@@ -233,7 +225,7 @@ def test_the_driver_is_released_on_request_and_taken_up_again(tmp_path: Path) ->
     """Within one interval no process holds the driver; RAM is reported all the while; then the GPU is back."""
     simulator = Simulator.of(tmp_path, RTX)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
-        wait_until_ok(daemon)
+        daemon.wait_until_ok("nvml")
         helpers = {call.pid for call in simulator.calls()}
         answer = get(daemon.port, "/api/v1/release?seconds=4", method="POST")
         assert_gone(helpers, 2.0)
@@ -243,7 +235,7 @@ def test_the_driver_is_released_on_request_and_taken_up_again(tmp_path: Path) ->
         pools = daemon.get("/api/v1/pools").json
         metrics = daemon.get("/metrics").text
         foreign = get(daemon.port, "/api/v1/release", {"Origin": "https://evil.example"}, "POST")
-        wait_until_ok(daemon)
+        daemon.wait_until_ok("nvml")
         events = [event["text"] for event in daemon.get("/api/v1/events").json]
 
     assert answer.json == {"released": ["nvml"], "seconds": 4.0}
@@ -260,7 +252,7 @@ def test_scrambled_lists_are_left_out_and_counted(tmp_path: Path) -> None:
     scrambled = GB10.with_gpu(0, compute=(Holder(0, GIB), Holder(4294967295, GIB)))
     simulator = Simulator.of(tmp_path, scrambled)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
-        wait_until_ok(daemon)
+        daemon.wait_until_ok("nvml")
         share = daemon.wait_for("/api/v1/shares", lambda shares: len(shares) == 1)[0]
         metrics = daemon.get("/metrics").text
 
@@ -273,7 +265,7 @@ def test_xids_are_counted_by_code(tmp_path: Path) -> None:
     """A GPU that fell off the bus is one more in a counter, and no gauge that sticks."""
     simulator = Simulator.of(tmp_path, MANY)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
-        wait_until_ok(daemon)
+        daemon.wait_until_ok("nvml")
         time.sleep(1.5)
         simulator.show(MANY.with_event(Event(2, 0x8, 79)))
         devices = daemon.wait_for(
@@ -289,7 +281,7 @@ def test_a_tick_costs_at_most_four_calls_a_gpu(tmp_path: Path) -> None:
     """In steady state, static facts known: memory and lists, nothing else on every round."""
     simulator = Simulator.of(tmp_path, MANY)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
-        wait_until_ok(daemon)
+        daemon.wait_until_ok("nvml")
         time.sleep(3)
         simulator.forget_calls()
         before = daemon.snapshot()["unix"]
@@ -311,7 +303,7 @@ def test_eight_gpus_cost_little(tmp_path: Path) -> None:
     simulator = Simulator.of(tmp_path, many)
     environ = {**simulator.environ, **WITHOUT_COVERAGE}
     with running_daemon(tmp_path, *simulator.roots, environ=environ) as daemon:
-        wait_until_ok(daemon)
+        daemon.wait_until_ok("nvml")
         time.sleep(2)
         (helper,) = {call.pid for call in simulator.calls()}
         before = cpu_seconds(helper)
@@ -330,7 +322,7 @@ def test_nothing_of_the_driver_is_open_in_the_daemon(tmp_path: Path) -> None:
     """Only the helper loads the vendor's library: a segfault there is the helper's own."""
     simulator = Simulator.of(tmp_path, RTX)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
-        wait_until_ok(daemon)
+        daemon.wait_until_ok("nvml")
         (helper,) = {call.pid for call in simulator.calls()}
 
         assert "libnvidia-ml" not in Path(f"/proc/{daemon.pid}/maps").read_text()

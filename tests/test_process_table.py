@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ from memwatch.collectors._process_files import parse_statm, read_in
 from memwatch.collectors._process_table import KERNEL_TURNS, ProcessTable, Tally
 from memwatch.collectors.processes import Collector
 from memwatch.own import descriptors_for_processes
-from patience import PATIENCE_SECONDS
+from patience import wait_until
 from process_folders import add_process, folder_of, stat_line, statm_line
 from sleepers import sleepers
 from yardstick import best_ratio
@@ -106,10 +105,7 @@ def test_a_process_that_ended_is_gone_at_the_next_look() -> None:
 
 def wait_for_zombie(pid: int) -> None:
     """Its parent reaps it at the end of all."""
-    until = time.monotonic() + PATIENCE_SECONDS
-    while b") Z " not in Path(f"/proc/{pid}/stat").read_bytes():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_until(lambda: b") Z " in Path(f"/proc/{pid}/stat").read_bytes())
 
 
 def test_beyond_the_descriptors_stat_is_read(tmp_path: Path) -> None:
