@@ -5,131 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
-from msgspec import Struct
-from starlette.types import Receive, Scope, Send
 
 from memwatchd.receiving import Limits
-from memwatchd.server import Server
-from patience import PATIENCE_SECONDS, Stopwatch
+from talking import HOST, QUICK, WHOLE, Application, Closed, Connect, Talk, served, until_closed, whole_at_once
 
-HOST = b"Host: localhost\r\n"
-WHOLE = b"GET /whole HTTP/1.1\r\n" + HOST + b"\r\n"
-QUICK = Limits(receive_seconds=0.3, take_seconds=0.3)
+Serve = Callable[[Limits, Talk], Any]
 
 
-class Application:
-    """/whole answers at once, /large with 60 kB, /slow after a second, /stream ten times, /flood without end."""
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        self.address = address
-        self.running = 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.running += 1
-        try:
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await getattr(self, scope["path"].lstrip("/"))(receive, send)
-            await send({"type": "http.response.body", "body": scope["path"].encode()})
-        finally:
-            self.running -= 1
-
-    async def whole(self, _receive: Receive, _send: Send) -> None:
-        """Nothing but the end."""
-
-    async def large(self, _receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.body", "body": bytes(60_000), "more_body": True})
-
-    async def slow(self, _receive: Receive, _send: Send) -> None:
-        await asyncio.sleep(1.0)
-
-    async def stream(self, _receive: Receive, send: Send) -> None:
-        for _ in range(10):
-            await send({"type": "http.response.body", "body": b"tick", "more_body": True})
-            await asyncio.sleep(0.1)
-
-    async def flood(self, receive: Receive, send: Send) -> None:
-        await receive()
-        gone = asyncio.ensure_future(receive())
-        while not gone.done():
-            await send({"type": "http.response.body", "body": bytes(65536), "more_body": True})
-            await asyncio.sleep(0)
-
-
-class Client:
-    """One connection to the server under test."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    def send(self, data: bytes) -> None:
-        self._writer.write(data)
-
-    async def answer(self) -> bytes:
-        """One chunked answer, to its last byte."""
-        return await asyncio.wait_for(self._reader.readuntil(b"0\r\n\r\n"), PATIENCE_SECONDS)
-
-    async def rest(self, seconds: float = PATIENCE_SECONDS) -> bytes:
-        """All that comes until the server closes, by whatever way."""
-        found = bytearray()
-
-        async def read() -> None:
-            while part := await self._reader.read(65536):
-                found.extend(part)
-
-        with contextlib.suppress(ConnectionError):
-            await asyncio.wait_for(read(), seconds)
-        return bytes(found)
-
-
-Connect = Callable[[], Awaitable[Client]]
-
-
-def served(limits: Limits, talk: Callable[[Connect, Application], Awaitable[Any]]) -> Any:
-    """What `talk` makes of a server with these limits."""
-
-    async def run() -> Any:
-        listener = socket.create_server(("127.0.0.1", 0))
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        app = Application(listener.getsockname())
-        server = Server(app, limits)
-        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-        writers: list[asyncio.StreamWriter] = []
-
-        async def connect() -> Client:
-            reader, writer = await asyncio.open_connection(*app.address, limit=1 << 20)
-            writers.append(writer)
-            return Client(reader, writer)
-
-        try:
-            return await talk(connect, app)
-        finally:
-            for writer in writers:
-                writer.transport.abort()
-            server.stop()
-            await serving
-
-    return asyncio.run(run())
-
-
-class Closed(Struct, frozen=True):
-    """What came until the daemon closed, the seconds until then, and how many of them the machine was there."""
-
-    rest: bytes
-    seconds: float
-    watched: float
-
-
-async def until_closed(client: Client, sent: bytes = b"") -> Closed:
-    loop, watch = asyncio.get_running_loop(), Stopwatch()
-    began = loop.time()
-    client.send(sent)
-    rest = await client.rest()
-    return Closed(rest, loop.time() - began, watch.seconds)
+@pytest.fixture(params=["by the application", "at once"])
+def serve(request: pytest.FixtureRequest) -> Serve:
+    """A client is promised the same, whichever way the answer to /whole takes."""
+    return partial(served, at_once={b"/whole": whole_at_once} if request.param == "at once" else {})
 
 
 POST = b"POST /whole HTTP/1.1\r\n" + HOST + b"Content-Length: 100\r\n\r\n"
@@ -138,7 +29,7 @@ DRIPS = ["one byte", "head", "empty lines", "no body", "body"]
 
 @pytest.mark.parametrize("asked_before", [False, True])
 @pytest.mark.parametrize("text", [b"G", WHOLE, b"\r\n" * 20, POST, POST + b"x" * 99], ids=DRIPS)
-def test_a_request_that_drips_in_is_given_up_in_time(text: bytes, asked_before: bool) -> None:
+def test_a_request_that_drips_in_is_given_up_in_time(serve: Serve, text: bytes, asked_before: bool) -> None:
     """The clock runs from the connection, or from the first byte of a later request, to the last."""
 
     async def talk(connect: Connect, _app: Application) -> Closed:
@@ -155,13 +46,13 @@ def test_a_request_that_drips_in_is_given_up_in_time(text: bytes, asked_before: 
             at += 1
         return await closed
 
-    closed = served(QUICK, talk)
+    closed = serve(QUICK, talk)
 
     assert closed.seconds > 0.25
     assert closed.watched < 1.0
 
 
-def test_what_has_begun_behind_a_whole_request_is_given_up_in_time() -> None:
+def test_what_has_begun_behind_a_whole_request_is_given_up_in_time(serve: Serve) -> None:
     """A request and half of the next in one piece: one answer, then the clock of the second."""
 
     async def talk(connect: Connect, _app: Application) -> Closed:
@@ -172,13 +63,13 @@ def test_what_has_begun_behind_a_whole_request_is_given_up_in_time() -> None:
         await client.answer()
         return await until_closed(client)
 
-    closed = served(QUICK, talk)
+    closed = serve(QUICK, talk)
 
     assert closed.seconds > 0.1
     assert closed.watched < 1.0
 
 
-def test_a_later_request_has_a_clock_of_its_own() -> None:
+def test_a_later_request_has_a_clock_of_its_own(serve: Serve) -> None:
     """After an answer, the first byte of the next request starts the clock; half a request gets a 408."""
 
     async def talk(connect: Connect, _app: Application) -> Closed:
@@ -188,7 +79,7 @@ def test_a_later_request_has_a_clock_of_its_own() -> None:
         await asyncio.sleep(0.6)
         return await until_closed(client, WHOLE[:10])
 
-    closed = served(QUICK, talk)
+    closed = serve(QUICK, talk)
 
     assert closed.seconds > 0.25
     assert closed.watched < 1.0
@@ -197,7 +88,7 @@ def test_a_later_request_has_a_clock_of_its_own() -> None:
     assert b"the request was not whole after 0.3 s." in closed.rest
 
 
-def test_a_scraper_may_idle_between_requests() -> None:
+def test_a_scraper_may_idle_between_requests(serve: Serve) -> None:
     """Between requests only keep-alive's 75 s count."""
 
     async def talk(connect: Connect, _app: Application) -> list[bytes]:
@@ -209,10 +100,10 @@ def test_a_scraper_may_idle_between_requests() -> None:
             await asyncio.sleep(0.5)
         return answers
 
-    assert all(answer.startswith(b"HTTP/1.1 200") for answer in served(QUICK, talk))
+    assert all(answer.startswith(b"HTTP/1.1 200") for answer in serve(QUICK, talk))
 
 
-def test_slow_answers_and_streams_outlive_the_clock() -> None:
+def test_slow_answers_and_streams_outlive_the_clock(serve: Serve) -> None:
     """It stops with the last byte of the request, however long the answer takes and however the request came."""
 
     async def talk(connect: Connect, _app: Application) -> list[bytes]:
@@ -226,13 +117,13 @@ def test_slow_answers_and_streams_outlive_the_clock() -> None:
         asked = (ask(b"/slow", 0), ask(b"/slow", 20), ask(b"/stream", 0), ask(b"/stream", 9))
         return list(await asyncio.gather(*asked))
 
-    answers = served(QUICK, talk)
+    answers = serve(QUICK, talk)
 
     assert all(b"HTTP/1.1 200 OK" in answer for answer in answers)
     assert [answer.count(b"tick") for answer in answers] == [0, 0, 10, 10]
 
 
-def test_an_answer_that_is_not_taken_is_given_up() -> None:
+def test_an_answer_that_is_not_taken_is_given_up(serve: Serve) -> None:
     """A client that never reads holds its connection and the work for it no longer than allowed."""
 
     async def talk(connect: Connect, app: Application) -> tuple[int, int]:
@@ -243,10 +134,10 @@ def test_an_answer_that_is_not_taken_is_given_up() -> None:
         await asyncio.sleep(1.0)
         return before, app.running
 
-    assert served(QUICK, talk) == (1, 0)
+    assert serve(QUICK, talk) == (1, 0)
 
 
-def test_even_a_small_answer_that_is_not_taken_is_given_up() -> None:
+def test_even_a_small_answer_that_is_not_taken_is_given_up(serve: Serve) -> None:
     """What the socket does not take counts from its first byte on, so that no connection lingers closing."""
 
     async def talk(_connect: Connect, app: Application) -> int:
@@ -263,10 +154,10 @@ def test_even_a_small_answer_that_is_not_taken_is_given_up() -> None:
                     await asyncio.sleep(0)
         return received
 
-    assert 0 < served(QUICK, talk) < 60_000
+    assert 0 < serve(QUICK, talk) < 60_000
 
 
-def test_a_refusal_waits_for_the_answers_before_it() -> None:
+def test_a_refusal_waits_for_the_answers_before_it(serve: Serve) -> None:
     """Two requests and rubbish in one piece are two answers and a refusal, in that order."""
 
     async def talk(connect: Connect, _app: Application) -> bytes:
@@ -274,7 +165,7 @@ def test_a_refusal_waits_for_the_answers_before_it() -> None:
         client.send(WHOLE.replace(b"/whole", b"/slow") + WHOLE + b"\x16\x03\x01 rubbish")
         return await client.rest()
 
-    rest = served(Limits(), talk)
+    rest = serve(Limits(), talk)
 
     places = [rest.index(part) for part in (b"/slow", b"/whole", b"HTTP/1.1 400 Bad Request")]
     assert places == sorted(places)
@@ -289,14 +180,14 @@ def test_requests_sent_ahead_are_answered_up_to_a_bound() -> None:
         client.send(WHOLE * 150)
         return await client.rest()
 
-    rest = served(Limits(), talk)
+    rest = served(Limits(), talk, {})
 
     assert rest.count(b"HTTP/1.1 200 OK") == 65
     assert rest.count(b"HTTP/1.1 429 Too Many Requests") == 1
     assert b"64 requests wait already: read their answers first." in rest
 
 
-def test_what_follows_a_refusal_is_read_and_thrown_away() -> None:
+def test_what_follows_a_refusal_is_read_and_thrown_away(serve: Serve) -> None:
     """The refusal arrives whole though the client goes on sending, and once."""
 
     async def talk(connect: Connect, _app: Application) -> bytes:
@@ -307,13 +198,13 @@ def test_what_follows_a_refusal_is_read_and_thrown_away() -> None:
             await asyncio.sleep(0.01)
         return await reading
 
-    rest = served(Limits(receive_seconds=0.3), talk)
+    rest = serve(Limits(receive_seconds=0.3), talk)
 
     assert rest.count(b"HTTP/1.1 400 Bad Request\r\n") == 1
     assert rest.endswith(b"}")
 
 
-def test_requests_in_pieces_do_not_add_up() -> None:
+def test_requests_in_pieces_do_not_add_up(serve: Serve) -> None:
     """Eighteen requests of a kilobyte on one connection, each in two pieces, are all answered."""
 
     async def talk(connect: Connect, _app: Application) -> list[bytes]:
@@ -326,21 +217,21 @@ def test_requests_in_pieces_do_not_add_up() -> None:
             answers.append(await client.answer())
         return answers
 
-    assert all(answer.startswith(b"HTTP/1.1 200") for answer in served(Limits(), talk))
+    assert all(answer.startswith(b"HTTP/1.1 200") for answer in serve(Limits(), talk))
 
 
-def statuses(limits: Limits, *requests: bytes) -> list[int]:
+def statuses(serve: Serve, limits: Limits, *requests: bytes) -> list[int]:
     async def talk(connect: Connect, _app: Application) -> list[int]:
         clients = [await connect() for _ in requests]
         for client, request in zip(clients, requests, strict=True):
             client.send(request)
         return [int((await client.rest())[9:12]) for client in clients]
 
-    found: list[int] = served(limits, talk)
+    found: list[int] = serve(limits, talk)
     return found
 
 
-def test_sizes_are_allowed_to_the_byte_and_not_beyond() -> None:
+def test_sizes_are_allowed_to_the_byte_and_not_beyond(serve: Serve) -> None:
     """The last allowed byte of a target or a body and the last allowed field are answered, one more is not."""
     limits = Limits(url_bytes=100, head_bytes=1000, fields=10, body_bytes=10)
     end = b" HTTP/1.1\r\nConnection: close\r\n" + HOST
@@ -350,20 +241,22 @@ def test_sizes_are_allowed_to_the_byte_and_not_beyond() -> None:
     long_fields = [b"GET /whole" + end + b"X: " + b"y" * count + b"\r\n\r\n" for count in (900, 1000)]
     bodies = [b"GET /whole" + end + b"Content-Length: %d\r\n\r\n" % size + b"x" * size for size in (10, 11)]
 
-    assert statuses(limits, *targets, *fields) == [200, 414, 200, 431]
-    assert statuses(limits, *long_fields, *bodies) == [200, 431, 200, 413]
+    assert statuses(serve, limits, *targets, *fields) == [200, 414, 200, 431]
+    assert statuses(serve, limits, *long_fields, *bodies) == [200, 431, 200, 413]
 
 
-def test_a_head_that_never_ends_is_refused_before_it_does() -> None:
+def test_a_head_that_never_ends_is_refused_before_it_does(serve: Serve) -> None:
     """Neither one endless field, nor endless fields, nor an endless target is collected."""
     start = b"GET /whole HTTP/1.1\r\n" + HOST
 
-    found = statuses(Limits(), start + b"X: " + b"y" * 20_000, start + b"X: y\r\n" * 150, b"GET /" + b"y" * 20_000)
+    found = statuses(
+        serve, Limits(), start + b"X: " + b"y" * 20_000, start + b"X: y\r\n" * 150, b"GET /" + b"y" * 20_000
+    )
 
     assert found == [431, 431, 414]
 
 
-def test_many_requests_in_one_piece_are_not_one_large_head() -> None:
+def test_many_requests_in_one_piece_are_not_one_large_head(serve: Serve) -> None:
     """Thirty requests of a kilobyte each are answered: bounds are for a request, not for a piece."""
 
     async def talk(connect: Connect, _app: Application) -> bytes:
@@ -372,10 +265,10 @@ def test_many_requests_in_one_piece_are_not_one_large_head() -> None:
         client.send((request + b"\r\n") * 29 + request + b"Connection: close\r\n\r\n")
         return await client.rest()
 
-    assert served(Limits(), talk).count(b"HTTP/1.1 200 OK") == 30
+    assert serve(Limits(), talk).count(b"HTTP/1.1 200 OK") == 30
 
 
-def test_the_oldest_connection_that_has_not_asked_makes_room() -> None:
+def test_the_oldest_connection_that_has_not_asked_makes_room(serve: Serve) -> None:
     """A crowd of silent connections keeps nobody out, and those that have asked are left alone."""
 
     async def talk(connect: Connect, _app: Application) -> tuple[list[bytes], bytes]:
@@ -388,7 +281,7 @@ def test_the_oldest_connection_that_has_not_asked_makes_room() -> None:
         late.send(WHOLE)
         return [*pushed_out, await late.answer()], await listener.answer()
 
-    (pushed_out, late), slow = served(Limits(waiting=3), talk)
+    (pushed_out, late), slow = serve(Limits(waiting=3), talk)
 
     assert pushed_out == b""
     assert late.startswith(b"HTTP/1.1 200 OK")

@@ -9,7 +9,8 @@ import math
 import signal
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import uvicorn
@@ -20,9 +21,10 @@ from memwatch.snapshot import Level, Snapshot
 from memwatch_web.front import Front
 from memwatch_web.gate import SECURITY_HEADERS, Gate
 from memwatch_web.scrapes import Scrapes
+from memwatch_web.shortcut import METRICS, Shortcut
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
-from memwatchd.receiving import Limits, http_protocol
+from memwatchd.receiving import AtOnce, Limits, http_protocol
 
 log = logging.getLogger(__name__)
 
@@ -32,15 +34,22 @@ REPEAT_SECONDS = 60.0
 # How many connections may wait to be accepted, and how many are accepted before those that are gone are closed:
 # one number to asyncio, 2,048 to uvicorn, by which a flood takes every descriptor before a limit can bite.
 BACKLOG, ACCEPT_AT_ONCE = 1024, 8
+NOTHING: Mapping[bytes, AtOnce] = MappingProxyType({})
 
 
 class Server(uvicorn.Server):
     """Sleeps until there is something to do; `stop` may be called from the event loop's own thread."""
 
-    def __init__(self, app: ASGIApp, limits: Limits, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        limits: Limits,
+        tls: ssl.SSLContext | None = None,
+        at_once: Mapping[bytes, AtOnce] = NOTHING,
+    ) -> None:
         config = uvicorn.Config(
             app,
-            http=http_protocol(limits),
+            http=http_protocol(limits, at_once),
             ws="none",
             loop="asyncio",
             lifespan="off",
@@ -129,9 +138,11 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
     """Answer requests and tick until SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
     dates: list[tuple[bytes, bytes]] = []
-    front = front_of(daemon)
+    scrapes = Scrapes(daemon.monitor, daemon.exporter())
+    front = front_of(daemon, scrapes)
     daemon.on_leaving.append(front.close)
-    server = Server(Gate(front, daemon.face_options, dates), Limits(), daemon.tls)
+    gate = Gate(front, daemon.face_options, dates)
+    server = Server(gate, Limits(), daemon.tls, {METRICS.encode(): Shortcut(gate, scrapes, dates)})
     loop.set_exception_handler(Complaints())
     use_date_headers(server, dates, daemon.monitor.simulated)
     answer_signals(loop, daemon, server)
@@ -151,9 +162,7 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
     await server.serve(sockets=sockets)
 
 
-def front_of(daemon: Daemon) -> Front:
-    scrapes = Scrapes(daemon.monitor, daemon.exporter())
-
+def front_of(daemon: Daemon, scrapes: Scrapes) -> Front:
     def make() -> ASGIApp:
         from memwatchd.faces import faces_of
 

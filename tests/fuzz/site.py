@@ -13,6 +13,8 @@ from starlette.types import ASGIApp
 
 from fuzz.oracle import as_file
 from memwatch_web.gate import Gate
+from memwatch_web.scrapes import Scrapes
+from memwatch_web.shortcut import METRICS, Shortcut
 from memwatchd.daemon import Daemon
 from memwatchd.receiving import Limits
 from memwatchd.server import Server, front_of, use_date_headers
@@ -63,9 +65,11 @@ def site() -> Site:
 
 
 async def started(daemon: Daemon) -> tuple[ASGIApp, Server]:
-    front, dates = front_of(daemon), list[tuple[bytes, bytes]]()
+    dates = list[tuple[bytes, bytes]]()
+    scrapes = Scrapes(daemon.monitor, daemon.exporter())
+    front = front_of(daemon, scrapes)
     app = Gate(front, daemon.face_options, dates)
-    server = Server(app, Limits())
+    server = Server(app, Limits(), at_once={METRICS.encode(): Shortcut(app, scrapes, dates)})
     server.config.load()
     use_date_headers(server, dates, simulated=False)
     server.lifespan = server.config.lifespan_class(server.config)

@@ -6,7 +6,7 @@ import ipaddress
 import logging
 import socket
 import time
-from collections.abc import Callable, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
 from email.utils import formatdate
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -70,7 +70,7 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        self._renew_date()
+        self.renew_date()
         named = [value for name, value in scope["headers"] if name == b"host"]
         if len(named) != 1 or not self._is_known(named[0]):
             await self._refuse(named)(scope, receive, send)
@@ -89,7 +89,13 @@ class Gate:
         except Exception:
             log.debug("the defect in full", exc_info=True)
 
-    def _renew_date(self) -> None:
+    def lets_in(self, headers: Iterable[tuple[bytes, bytes]], path: str, is_peer: bool) -> bool:
+        """Whether this request is let in without a look at who asks, if it changes nothing."""
+        hosts = [value for name, value in headers if name == b"host"]
+        return len(hosts) == 1 and self._is_known(hosts[0]) and not self._needs_login(path, is_peer)
+
+    def renew_date(self) -> None:
+        """Write the present second into the headers of all answers."""
         second = int(time.time())
         if second != self._second:
             self._second = second
@@ -108,11 +114,14 @@ class Gate:
                 self._known[header] = known
         return known
 
+    def _needs_login(self, path: str, is_peer: bool) -> bool:
+        return self._options().login.is_required and not is_peer and path not in OPEN_PATHS
+
     async def _refusal_of_stranger(self, scope: Scope) -> ASGIApp | None:
         """Why whoever asks is not answered; None where he has shown who he is, or need not."""
-        login = self._options().login
-        if not login.is_required or PEER in scope or scope["path"] in OPEN_PATHS:
+        if not self._needs_login(scope["path"], PEER in scope):
             return None
+        login = self._options().login
         fields = [value for name, value in scope["headers"] if name == b"authorization"]
         shown = parse_authorization(fields[0]) if len(fields) == 1 else None
         try:
