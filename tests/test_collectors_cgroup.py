@@ -253,7 +253,7 @@ def copied(tmp_path: Path, name: str) -> Roots:
 @pytest.mark.parametrize(
     ("limit", "used", "cost", "period"),
     [
-        (None, GIB, 0.001, 5.0),
+        (None, GIB, 0.001, 10.0),
         (GIB, GIB // 2, 0.001, 1.0),
         (GIB, GIB * 6 // 10, 0.001, 0.1),
         (GIB, GIB * 6 // 10, 0.010, 0.5),
@@ -266,7 +266,7 @@ def test_the_nearer_the_limit_the_oftener_it_is_read(
 ) -> None:
     """Ten times a second near its end, and never for more than 2 % of a processor."""
     assert period_of(Group(Path("/"), limit, used), cost) == pytest.approx(period)
-    assert period_of(None, cost) == 5.0
+    assert period_of(None, cost) == 10.0
 
 
 @pytest.mark.parametrize("version", [V1, V2], ids=["v1", "v2"])

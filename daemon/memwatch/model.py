@@ -101,7 +101,8 @@ class Content(Struct, frozen=True):
     size_bytes: int
 
     def __post_init__(self) -> None:
-        refuse_negative(self, ("size_bytes",), "content", self.kind)
+        if self.size_bytes < 0:
+            refuse_negative(self, ("size_bytes",), "content", self.kind)
 
 
 POOL_FIGURES = (

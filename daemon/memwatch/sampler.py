@@ -51,7 +51,7 @@ class Source:
         self._hurried_due = 0.0
         self.hurried = False
         self._was_overdue = False
-        self._silent: tuple[Slot, CollectorStatus] | None = None
+        self._silent: tuple[Slot, tuple[Findings, CollectorStatus]] | None = None
         self._retry_seconds = RETRY_FIRST_SECONDS
 
     @property
@@ -62,8 +62,8 @@ class Source:
         due = self._hurried_due if self.hurried else self._due
         return due - self._clock.monotonic()
 
-    def run_if_due(self) -> None:
-        if self._due <= self._clock.monotonic():
+    def run_if_due(self, now: float) -> None:
+        if self._due <= now:
             self.run()
 
     def run(self) -> None:
@@ -82,13 +82,18 @@ class Source:
         else:
             self._publish(findings, started)
 
-    def status(self, overdue: bool, now: float) -> CollectorStatus:
-        """Of a source that has never said anything the same one every time, as long as it fails as it did."""
+    def said(self, now: float) -> tuple[Findings, CollectorStatus]:
+        """What counts of its findings now, and how it does.
+
+        Of a source that has never said anything the same every time, as long as it fails as it did.
+        """
         slot = self.slot
-        if slot.succeeded_at is None and self._silent is not None and self._silent[0] is slot:
+        if self._silent is not None and self._silent[0] is slot:
             return self._silent[1]
-        found = self._status(slot, overdue, now)
-        self._silent = (slot, found)
+        overdue = self.overdue(slot, now)
+        found = slot.findings.aged() if overdue else slot.findings, self._status(slot, overdue, now)
+        if slot.succeeded_at is None:
+            self._silent = slot, found
         return found
 
     def _status(self, slot: Slot, overdue: bool, now: float) -> CollectorStatus:
@@ -103,9 +108,8 @@ class Source:
             errors=dict(self.errors),
         )
 
-    def overdue(self, now: float) -> bool:
+    def overdue(self, slot: Slot, now: float) -> bool:
         """Whether an answer is missing for longer than this source may take; a new silence is counted once."""
-        slot = self.slot
         if slot.state != "ok" or slot.succeeded_at is None:
             return False
         age = now - slot.succeeded_at
@@ -228,16 +232,12 @@ class Sampler:
 
     def gather(self) -> tuple[Findings, tuple[CollectorStatus, ...]]:
         """What every source has to say now. Reads the quick ones, takes the others' slots as they are."""
-        for source in self._quick:
-            source.run_if_due()
-        findings, statuses = [], []
         now = self._clock.monotonic()
-        for source in self.sources:
-            overdue = source.overdue(now)
-            found = source.slot.findings
-            findings.append(found.aged() if overdue else found)
-            statuses.append(source.status(overdue, now))
-        return self._composer.composed(findings), tuple(statuses)
+        for source in self._quick:
+            source.run_if_due(now)
+        now = self._clock.monotonic()
+        said = [source.said(now) for source in self.sources]
+        return self._composer.composed([findings for findings, _ in said]), tuple([status for _, status in said])
 
     def hurry(self, hurried: bool) -> None:
         """Near the edge: ask sooner those that can be, from now on, not after the pause that they are in."""

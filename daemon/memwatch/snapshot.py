@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Literal
 
 from msgspec import Struct, field
-from msgspec.structs import asdict
 
 from memwatch.claim import Claim
 from memwatch.kernel_log import KernelLog
@@ -169,9 +168,12 @@ def merge_nodes(nodes: Iterable[Node]) -> tuple[Node, ...]:
 
 
 def _merged_node(one: Node, other: Node) -> Node:
-    mine, theirs = map(asdict, (one, other))
-    unknown = {name for name, value in mine.items() if isinstance(value, Absent) or value == ()}
-    return Node(**{name: theirs[name] if name in unknown else value for name, value in mine.items()})
+    known = {name: getattr(other, name) for name in Node.__struct_fields__}
+    for name in known:
+        value = getattr(one, name)
+        if not isinstance(value, Absent) and value != ():
+            known[name] = value
+    return Node(**known)
 
 
 class Tegrastats(Struct, frozen=True):

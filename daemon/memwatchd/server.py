@@ -153,7 +153,8 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
             loop.call_soon_threadsafe(daemon.broker.wake)
         if not front.is_wanted and is_tight(snapshot) and not loop.is_closed():
             front.prepare_soon(loop)
-        daemon.service.alive(wiring.status_of(snapshot))
+        if daemon.service.is_heard:
+            daemon.service.alive(wiring.status_of(snapshot))
 
     daemon.monitor.listeners.append(tell)
     daemon.start_ticking()

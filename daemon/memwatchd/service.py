@@ -32,6 +32,11 @@ class Notifier:
         self._complained = False
         self._watchdog_seconds = watchdog_seconds_of(environ)
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether anybody listens."""
+        return self._socket is not None
+
     def ready(self, interval_seconds: float) -> None:
         """From now on `alive` is called once in `interval_seconds`: where that is rare, ask for more patience."""
         needed = MISSED_TICKS * interval_seconds

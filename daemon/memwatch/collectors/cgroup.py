@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import Struct
 
 from memwatch.collector import Findings, Roots, Unavailable, Unreadable, read_once
-from memwatch.collectors._cgroup_mounts import Version, home_of, parse_figure
+from memwatch.collectors._cgroup_mounts import Home, Version, home_of, parse_figure
 from memwatch.collectors._cgroups import in_container
 from memwatch.model import Absent, Share, ShareKind
 
@@ -69,9 +69,10 @@ def binding(groups: Iterable[Group], size_bytes: int) -> Group | None:
     return min(limited, key=lambda group: group.limit_bytes or 0, default=None)
 
 
-# A container of 1 GiB can fill in seconds: looked at once a second, and ten times near its end. Reading memory.stat
-# sums over all processors and descendants, milliseconds on a large machine: it may take 2 % of a processor.
-UNLIMITED_SECONDS, CALM_SECONDS, NEAR_SECONDS = 5.0, 1.0, 0.1
+# A container of 1 GiB can fill in seconds: looked at once a second, and ten times near its end. One without a limit
+# ends with the machine, which is looked at anyway. Reading memory.stat sums over all processors and descendants,
+# milliseconds on a large machine: it may take 2 % of a processor.
+UNLIMITED_SECONDS, CALM_SECONDS, NEAR_SECONDS = 10.0, 1.0, 0.1
 NEAR_RATIO = 0.57
 MOST_CPU = 0.02
 
@@ -91,6 +92,7 @@ class Collector:
     def __init__(self, roots: Roots, scope: Scope = "auto") -> None:
         self.period_seconds = CALM_SECONDS
         self._roots = roots
+        self._home: tuple[tuple[bytes, bytes], Home] | None = None
         self._contained = in_container(roots)
         if scope == "host" or (scope == "auto" and not self._contained):
             raise Unavailable(f"host scope: scope is {scope!r} and this is {self._here}; `cgroup` would show it")
@@ -126,10 +128,12 @@ class Collector:
         """The groups that count memory, outermost first. Asked each time: a process can be moved."""
         folder = self._roots.procfs / "self"
         try:
-            cgroup, mountinfo = (folder / "cgroup").read_bytes(), (folder / "mountinfo").read_bytes()
+            said = (folder / "cgroup").read_bytes(), (folder / "mountinfo").read_bytes()
         except OSError as error:
             raise Unavailable(f"{error.filename}: {error.strerror}") from error
-        home = home_of(cgroup, mountinfo, self._roots)
+        if self._home is None or self._home[0] != said:
+            self._home = said, home_of(*said, self._roots)
+        home = self._home[1]
         groups = [group for path in home.folders if (group := read_group(home.version, path))]
         if not groups:
             raise Unavailable(f"{home.mount / home.way}: no {home.version.usage} from there up")
