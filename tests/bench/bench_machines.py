@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import subprocess
 import sys
 import tempfile
 import time
@@ -12,7 +13,17 @@ from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
-from subjects import children_of, cpu_percents, cpu_seconds, pss_mib, rss_mib, threads_of, wakeups, written_bytes
+from subjects import (
+    HERE,
+    children_of,
+    cpu_percents,
+    cpu_seconds,
+    pss_mib,
+    rss_mib,
+    threads_of,
+    wakeups,
+    written_bytes,
+)
 
 sys.path.append(str(Path(__file__).parent.parent))
 import sample_nvml
@@ -28,10 +39,11 @@ STREAMS = "[web]\nmax_streams = 1000\n"
 
 
 class Cost(Struct, frozen=True):
-    """Of the daemon (`main`) and of the helper that asks the driver."""
+    """Of the daemon (`main`), of the helper that asks the driver, and, beside them, of who only reads (`bare`)."""
 
     main_percent: float
     helper_percent: float
+    bare_percent: float
     rss_mib: float
     pss_mib: float
     helper_pss_mib: float
@@ -72,16 +84,28 @@ def daemon_on(machine: Machine | None, *arguments: str, config: str = "") -> Ite
             yield daemon
 
 
+@contextmanager
+def bare_reader() -> Iterator[int]:
+    """The process id of one who reads the same files once a second: how fast this machine is at that, just then."""
+    with subprocess.Popen([sys.executable, "-S", "-E", HERE / "bare_reader.py"]) as child:
+        try:
+            yield child.pid
+        finally:
+            child.terminate()
+
+
 def cost_of(daemon: RunningDaemon, seconds: float) -> Cost:
     """While nobody asks it anything."""
-    time.sleep(SETTLE_SECONDS)
-    helpers = children_of(daemon.pid)
-    woken, began = wakeups(daemon.pid), time.monotonic()
-    main, helper = cpu_percents([[daemon.pid], helpers], seconds)
-    passed = time.monotonic() - began
+    with bare_reader() as reader:
+        time.sleep(SETTLE_SECONDS)
+        helpers = children_of(daemon.pid)
+        woken, began = wakeups(daemon.pid), time.monotonic()
+        main, helper, bare = cpu_percents([[daemon.pid], helpers, [reader]], seconds)
+        passed = time.monotonic() - began
     return Cost(
         main_percent=main,
         helper_percent=helper,
+        bare_percent=bare,
         rss_mib=rss_mib(daemon.pid),
         pss_mib=pss_mib(daemon.pid),
         helper_pss_mib=sum(map(pss_mib, helpers)),
@@ -92,16 +116,19 @@ def cost_of(daemon: RunningDaemon, seconds: float) -> Cost:
 
 def row(what: str, cost: Cost) -> str:
     return (
-        f"| {what} | {cost.main_percent:.3f} | {cost.helper_percent:.3f} | {cost.rss_mib:.1f} | {cost.pss_mib:.1f} "
-        f"| {cost.helper_pss_mib:.1f} | {cost.threads} | {cost.wakeups:.1f} |"
+        f"| {what} | {cost.main_percent:.3f} | {cost.helper_percent:.3f} "
+        f"| {cost.main_percent / cost.bare_percent:.1f} | {cost.helper_percent / cost.bare_percent:.1f} "
+        f"| {cost.rss_mib:.1f} | {cost.pss_mib:.1f} | {cost.helper_pss_mib:.1f} | {cost.threads} "
+        f"| {cost.wakeups:.1f} |"
     )
 
 
 def bench_machines(seconds: float) -> None:
     """By GPUs and by processes, and how much one more of each costs."""
     print(
-        "| one tick a second, nobody asks | CPU % of a core | helper % | RSS MiB | PSS MiB | helper PSS MiB "
-        "| threads | wake-ups/s |\n|---|---:|---:|---:|---:|---:|---:|---:|"
+        "| one tick a second, nobody asks | CPU % of a core | helper % | × a bare read a second | helper × "
+        "| RSS MiB | PSS MiB | helper PSS MiB | threads | wake-ups/s |\n"
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
     )
     gpus = {(0, 0): 0.0, (1, 0): 0.0, (8, 0): 0.0, (16, 0): 0.0, (16, 4): 0.0}
     for count, mig in gpus:
