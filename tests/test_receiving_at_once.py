@@ -152,6 +152,22 @@ def test_a_stream_outlives_what_was_answered_before_it() -> None:
     assert served(QUICK, talk, {b"/whole": at_once}, keep_alive_seconds=0.3).count(b"tick") == 10
 
 
+def test_a_request_that_has_begun_is_waited_for() -> None:
+    """The clock of an idle connection does not close one whose next request is on its way."""
+
+    async def talk(connect: Connect, _app: Application) -> tuple[bytes, bytes]:
+        client = await connect()
+        client.send(WHOLE)
+        first = await client.bytes_of(len(ANSWER))
+        await asyncio.sleep(0.2)
+        client.send(WHOLE[:10])
+        await asyncio.sleep(0.6)
+        client.send(WHOLE[10:])
+        return first, await client.bytes_of(len(ANSWER))
+
+    assert served(Limits(), talk, {b"/whole": at_once}, keep_alive_seconds=0.5) == (ANSWER, ANSWER)
+
+
 def test_who_does_not_read_gets_no_pile_of_answers() -> None:
     """What the socket does not take waits once, not 64 times; then the connection is given up."""
     given = 0

@@ -95,7 +95,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._answered: RequestResponseCycle | None = None  # now; `cycle` is the latest, which may still wait
         self._peer: Peer | None = None
         self._in_body = False
-        self._has_body = False
         self._is_answered = False  # the latest request, at once
         self._has_answered = False  # something in the present piece, at once
         self._answered_at = 0.0
@@ -154,12 +153,13 @@ class BoundedProtocol(HttpToolsProtocol):
             or not self.url.startswith(b"/")
         ):
             self._stop(self._refusal_of_odd(at_most))
-        self._has_body = False
+        has_body = False
         for name, _ in self.headers:
             if name in BODY_FIELDS:
-                self._has_body = True
+                has_body = True
                 self._stop(refusal_of_body(self.headers, limits))
-        self._is_answered = self.url in self._at_once and self._answer_at_once(self._at_once[self.url])
+        answer_to = None if has_body else self._at_once.get(self.url)
+        self._is_answered = answer_to is not None and self._answer_at_once(answer_to)
         if self._is_answered:
             return
         if self._peer is not None:
@@ -169,7 +169,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _answer_at_once(self, answer_to: AtOnce) -> bool:
         """Without any of uvicorn's objects, so not where its care is needed: the last request of a connection,
         one behind another that is not answered, a client that does not read."""
-        if self._has_body or self.expect_100_continue or self.flow.write_paused or self._is_answering():
+        if self.expect_100_continue or self.flow.write_paused or self._is_answering():
             return False
         parser = self.parser
         if parser.get_method() != b"GET" or parser.get_http_version() != "1.1" or parser.should_upgrade():
@@ -194,7 +194,7 @@ class BoundedProtocol(HttpToolsProtocol):
         left = self._answered_at + self.timeout_keep_alive - self.loop.time()
         if left > 0:
             self._idle = self.loop.call_later(left, self._leave_if_idle)
-        elif self.timeout_keep_alive_task is None and not self._is_answering():
+        elif self.timeout_keep_alive_task is None and self._deadline is None and not self._is_answering():
             self.transport.close()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
