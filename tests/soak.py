@@ -189,6 +189,15 @@ def report(done: Soak, load: Load) -> None:
     )
 
 
+def config_for(minutes: float) -> str:
+    """The ring is as many ticks long as an hour's at one a second, and full before the second half begins."""
+    history = max(60, min(360, int(minutes * 60 * 0.45)))
+    return (
+        f'[history]\nlength = "{history}s"\nmedium_length = "10m"\n[processes]\ninterval = "1s"\nmetrics = true\n'
+        '[collectors.nvml]\nrestart_after = "1s"\n'
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -197,17 +206,13 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=0.0, help="how long, in place of --minutes")
     given = parser.parse_args()
     minutes = given.hours * 60 or given.minutes
-    # The ring is as many ticks long as an hour's at one a second, and full before the second half begins.
-    history = max(60, min(360, int(minutes * 60 * 0.45)))
-    config = (
-        f'[history]\nlength = "{history}s"\nmedium_length = "10min"\n[processes]\ninterval = "1s"\nmetrics = true\n'
-        '[collectors.nvml]\nrestart_after = "1s"\n'
-    )
     print("| minute | ticks | RSS MiB | anonymous MiB | descriptors | threads |\n|---:|---:|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
         simulator = Simulator.of(Path(folder), CALM)
         arguments = [*simulator.roots[1:], "--interval", f"{INTERVAL_SECONDS}s", "--log-level", "warning"]
-        with running_daemon(Path(folder), *arguments, config=config, environ=simulator.environ) as daemon:
+        with running_daemon(
+            Path(folder), *arguments, config=config_for(minutes), environ=simulator.environ
+        ) as daemon:
             daemon.wait_until_ok("nvml")
             done, load = soak(daemon, simulator, minutes)
             log = daemon.log.read_text()

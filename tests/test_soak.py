@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
+import pytest
+
+from memwatchd.settings.sources import load
 from nvml_state_file import state_file
-from soak import MIB, Reading, Soak, complaints_about, counts_of, line_through
+from soak import MIB, Reading, Soak, complaints_about, config_for, counts_of, line_through
 from soak_churn import EXCHANGED_EVERY, LOST_EVERY, machine_at
 
 
@@ -68,3 +72,14 @@ def test_gpus_change_at_every_step_and_fall_off_now_and_then() -> None:
     assert len({state_file(machine) for machine in steps[: LOST_EVERY // 2]}) == LOST_EVERY // 2
     assert [gpu.down for gpu in steps[LOST_EVERY - 1].gpus].count(15) == 1
     assert (steps[-1].down, steps[0].down) == (18, None)
+
+
+@pytest.mark.parametrize("minutes", [5.0, 15.0, 360.0])
+def test_the_daemon_takes_its_settings(tmp_path: Path, minutes: float) -> None:
+    """However long it lasts; nobody runs it every day, and a unit that is not known would only be found then."""
+    config = tmp_path / "memwatchd.toml"
+    config.write_text(config_for(minutes))
+
+    found = load({"config": str(config)}, {})
+
+    assert found.history.length.total_seconds() < minutes * 60 / 2
