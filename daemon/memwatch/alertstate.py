@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Any
 
 from msgspec.structs import asdict
@@ -26,21 +25,8 @@ class BadState(ValueError):
 
 def watches_to_bytes(watches: Mapping[Key, Watch], moment: Moment, boot_id: str) -> bytes:
     """Alerts that fire, are about to, or were told lately. Times count from boot: no clock can move them."""
-    worth = [(key, watch) for key, watch in watches.items() if is_worth_keeping(watch)]
-    if not worth:
-        return _nothing(boot_id)
     to_boot = round(moment.boottime - moment.monotonic, 1)
-    kept = [_watch_json(key, watch, to_boot) for key, watch in worth]
-    return _watches_text(boot_id, kept)
-
-
-@lru_cache(maxsize=1)
-def _nothing(boot_id: str) -> bytes:
-    """The state of nearly every tick."""
-    return _watches_text(boot_id, [])
-
-
-def _watches_text(boot_id: str, kept: list[dict[str, Any]]) -> bytes:
+    kept = [_watch_json(key, watch, to_boot) for key, watch in watches.items() if is_worth_keeping(watch)]
     return json.dumps({"boot_id": boot_id, "watches": kept}).encode()
 
 

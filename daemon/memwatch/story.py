@@ -122,8 +122,6 @@ class Story:
             self._told[place, kind] = told
 
     def _tell_collectors(self, before: Snapshot, now: Snapshot) -> None:
-        if _are_as_before(before.collectors, now.collectors):
-            return
         states = {status.name: status.state for status in before.collectors}
         for status in now.collectors:
             old = states.get(status.name, "starting")
@@ -133,14 +131,6 @@ class Story:
     def _say(self, unix: float, kind: str, text: str, target: str | None = None) -> None:
         self._events.add(unix, kind, text, target)
         log.info("%s", text)
-
-
-def _are_as_before(before: Sequence[CollectorStatus], now: Sequence[CollectorStatus]) -> bool:
-    """Whether each is in the state in which it was; those that have never said anything are the same objects."""
-    return len(before) == len(now) and all(
-        old is new or (old.state == new.state and old.name == new.name)
-        for old, new in zip(before, now, strict=True)
-    )
 
 
 def _alert_sentence(notice: Notice, label: str) -> str:

@@ -95,7 +95,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._answered: RequestResponseCycle | None = None  # now; `cycle` is the latest, which may still wait
         self._peer: Peer | None = None
         self._in_body = False
-        self._is_answered = False  # the latest request, at once
         self._has_answered = False  # something in the present piece, at once
         self._answered_at = 0.0
         self._idle: asyncio.TimerHandle | None = None
@@ -159,8 +158,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 has_body = True
                 self._stop(refusal_of_body(self.headers, limits))
         answer_to = None if has_body else self._at_once.get(self.url)
-        self._is_answered = answer_to is not None and self._answer_at_once(answer_to)
-        if self._is_answered:
+        if answer_to is not None and self._answer_at_once(answer_to):
             return
         if self._peer is not None:
             cast("dict[str, Any]", self.scope)[PEER] = self._peer
@@ -185,7 +183,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._in_body = False
         self._earlier_bytes = 0
-        if not self._is_answered:
+        if self.cycle is not None:  # else all so far were answered at once
             HttpToolsProtocol.on_message_complete(self)
 
     def _leave_if_idle(self) -> None:
