@@ -66,6 +66,8 @@ class Broker:
     async def newer_than(self, seen: Snapshot | None, turn: int) -> Snapshot | None:
         """The next snapshot, or None when there was none for a while or the streams are being ended."""
         if self._latest() is not seen or self.closed:
+            # Sending lets nobody else in: one who takes as long as a tick to be told of it would never let go.
+            await asyncio.sleep(0)
             return None if self.closed else self._latest()
         try:
             await asyncio.wait_for(self._turns[turn].wait(), KEEPALIVE_SECONDS)
