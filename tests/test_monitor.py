@@ -16,7 +16,7 @@ from memwatch.kernel_log import DriverError, KernelLog, OomKill
 from memwatch.monitor import Identity, Monitor, Rules
 from memwatch.sampler import Sampler
 from memwatch.snapshot import Kernel, Level, Snapshot
-from memwatch.ticks import KeptTick, KeptTicks
+from memwatch.ticks import KeptTick, KeptTicks, unpacked
 
 QUICK = Rules(interval_seconds=0.01)
 
@@ -191,6 +191,22 @@ def test_a_reload_changes_interval_and_thresholds_and_keeps_the_past() -> None:
     assert snapshot.interval_seconds == 0.5
     assert snapshot.pressure[0].level is Level.HIGH
     assert len(monitor.history) == 2
+
+
+def test_a_target_that_comes_and_goes_is_no_change_of_level() -> None:
+    """A GPU that falls off the bus and comes back as it was leaves the places for ticks that mattered to others."""
+    memory, clock = calm(), FakeClock()
+    monitor = monitor_of(memory, clock)
+    for vram in ([GIB], [], [GIB], [], [63.9 * GIB], [], [63.9 * GIB], [GIB]):
+        gpu = [ram(int(used), pool_id="vram0") for used in vram]
+        memory.findings = Findings(pools=(ram(GIB), *gpu))
+        monitor.tick()
+        clock.now += 1.0
+
+    kept = [unpacked(one.data) for one in monitor.ticks.between(0.0, clock.now, 100)]
+
+    assert [one.seq for one in kept] == [1, 5]
+    assert [one.worst.word for one in kept if one.worst] == ["low", "critical"]
 
 
 def test_a_listener_that_fails_stops_nothing_and_floods_no_log(caplog: pytest.LogCaptureFixture) -> None:

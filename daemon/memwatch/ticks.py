@@ -165,18 +165,19 @@ class KeptTicks:
 class Choice:
     """Which ticks matter: those at which a level or the count of OOM kills changed, and of each hour the worst.
 
-    At medium and above it is the worst of each five minutes.
+    At medium and above it is the worst of each five minutes. A target that has no figure for a while, as a GPU that
+    fell off the bus, goes on from the level it had.
     """
 
     def __init__(self) -> None:
-        self._before: Snapshot | None = None
+        self._levels: dict[str, Level] = {}
+        self._kills: int | Absent | None = None
         self._worst: Snapshot | None = None
         self._began = 0.0
 
     def of(self, snapshot: Snapshot, worst: Snapshot) -> Snapshot | None:
         """The tick to keep, if any. `worst` is the worst tick of the interval that ends with `snapshot`."""
-        before, self._before = self._before, snapshot
-        if before is None or _turned(before, snapshot):
+        if self._turned(snapshot):
             return self._chosen(snapshot, snapshot)
         if self._worst is None or _rank(worst) >= _rank(self._worst):
             self._worst = worst
@@ -185,6 +186,14 @@ class Choice:
             return None
         return self._chosen(self._worst, snapshot)
 
+    def _turned(self, now: Snapshot) -> bool:
+        kills, self._kills = self._kills, now.kernel.oom_kills_total
+        turned = kills != self._kills
+        for one in now.pressure:
+            turned |= one.level != self._levels.get(one.target, Level.LOW)
+            self._levels[one.target] = one.level
+        return turned
+
     def _chosen(self, tick: Snapshot, now: Snapshot) -> Snapshot:
         self._worst, self._began = None, now.monotonic
         return tick
@@ -192,8 +201,3 @@ class Choice:
 
 def _rank(snapshot: Snapshot) -> tuple[int, float]:
     return max(((int(one.level), one.ratio) for one in snapshot.pressure), default=(0, 0.0))
-
-
-def _turned(before: Snapshot, now: Snapshot) -> bool:
-    levels = [{one.target: one.level for one in snapshot.pressure} for snapshot in (before, now)]
-    return levels[0] != levels[1] or before.kernel.oom_kills_total != now.kernel.oom_kills_total
