@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from memwatchd.settings.values import (
@@ -26,7 +26,11 @@ from memwatchd.settings.values import (
         ("1s", 1),
         ("500ms", 0.5),
         ("5m", 300),
+        ("5 min", 300),
+        ("10min", 600),
         ("1h", 3600),
+        ("30d", 30 * 86_400),
+        ("1.5 d", 129_600),
         ("2", 2),
         (" 1.5 s ", 1.5),
         (3, 3),
@@ -35,7 +39,7 @@ from memwatchd.settings.values import (
     ],
 )
 def test_durations_are_written_in_the_usual_ways(text: object, seconds: float) -> None:
-    """ms, s, m and h are understood, and a plain number means seconds."""
+    """ms, s, m, min, h and d are understood, and a plain number means seconds."""
     assert duration_of(text) == timedelta(seconds=seconds)
 
 
@@ -48,7 +52,9 @@ def test_other_durations_are_refused(text: object) -> None:
         duration_of(text)
 
 
-@given(st.integers(min_value=0, max_value=10**12))
+@example(86_400_000_000)
+@example(30 * 86_400_000_000)
+@given(st.integers(min_value=0, max_value=10**14))
 def test_durations_survive_being_written(microseconds: int) -> None:
     """A duration that is written and read again is the same."""
     duration = timedelta(microseconds=microseconds)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h)?", re.ASCII)
-UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ms|s|m|min|h|d)?", re.ASCII)
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(?:([KMGT])(i?)B|B)?", re.ASCII)
 HOST_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,62})(?:\.[A-Za-z0-9_-]{1,63})*\.?")
 # sun_path in Linux's sockaddr_un holds 108 bytes with its NUL; macOS has 104.
@@ -65,7 +65,7 @@ class UnixAddress(Struct, frozen=True):
 
 
 def duration_of(value: object) -> timedelta:
-    """A duration from "500ms", "1s", "5m", "1h", or a number of seconds."""
+    """A duration from "500ms", "1s", "5m" or "5 min", "1h", "30d", or a number of seconds."""
     if isinstance(value, str):
         match = DURATION.fullmatch(value.strip())
         if match is None:
@@ -80,8 +80,10 @@ def duration_of(value: object) -> timedelta:
 
 
 def duration_text(duration: timedelta) -> str:
-    """A duration in the largest unit that leaves it a whole number."""
+    """A duration in the largest unit that leaves it a whole number; one day is 24 hours."""
     microseconds = duration // timedelta(microseconds=1)
+    if duration.days > 1 and not duration % timedelta(days=1):
+        return f"{duration.days}d"
     for unit in ("h", "m", "s"):
         size = int(UNITS[unit] * 1_000_000)
         if microseconds % size == 0 and microseconds:
