@@ -359,3 +359,34 @@ def test_a_silent_driver_leaves_the_node_of_a_gh200_its_figures() -> None:
     assert found.pools[1].available_bytes == 60 * GIB
     assert found.shares[0].used_bytes is Absent.STALE
     assert found.devices[0].state == "stalled"
+
+
+def test_the_same_answer_is_looked_at_again_where_something_else_changed() -> None:
+    """Other memory, another machine, other nodes, silence; where nothing of that is new, its pool is the same."""
+    figures = memory(81559, 479, 20210, 60870)
+    hopper = gpu("NVIDIA GH200", memory=figures, numa_node=1, processes=(GpuProcess(5, GIB),))
+    answer = NvmlReading("580.126.09", "13.0", (hopper, replace(gb10(GpuProcess(6, GIB)), pci="0000:02:00.0")))
+    discrete = replace(answer, gpus=(hopper,))
+    grace = Machine("test", in_container=True)
+    node = Node(1, 79 * GIB, 59 * GIB, 59 * GIB, has_cpus=False)
+    places = [
+        Findings(pools=(ram(used * GIB, size * GIB),), machine=machine, nodes=nodes)
+        for used, size, machine, nodes in (
+            (10, 64, Machine("test"), ()),
+            (20, 64, Machine("test"), ()),
+            (20, 128, Machine("test"), ()),
+            (20, 128, grace, ()),
+            (30, 128, grace, (node,)),
+        )
+    ]
+    composer = Composer()
+
+    for reading in (answer, discrete):
+        for place in (*places, *reversed(places)):
+            for stale in (frozenset[str](), frozenset({"nvml"})):
+                got = composer.composed([place, Findings(nvml=reading, stale=stale)])
+                anew = Composer().composed([place, Findings(nvml=replace(reading), stale=stale)])
+                assert got == replace(anew, nvml=got.nvml)
+
+    twice = [composer.composed([places[3], Findings(nvml=discrete)]).pools[1] for _ in range(2)]
+    assert twice[0] is twice[1]

@@ -7,11 +7,12 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from memwatch.model import Absent
 from memwatch.nvml.reading import Ecc, GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlFailure, NvmlReading, Xid
 from memwatch.ticks import Holder
-from memwatch.wire import Garbled, from_line, to_line
+from memwatch.wire import Garbled, Speaker, from_line, to_line
 
 counts = st.integers(0, 2**63)
 absent = st.sampled_from(Absent)
@@ -47,6 +48,18 @@ def test_a_reading_comes_out_as_it_went_in(reading: NvmlReading) -> None:
 
     assert line.count(b"\n") == 1
     assert from_line(NvmlReading, line) == reading
+
+
+@given(readings, readings)
+def test_who_says_the_same_again_says_it_as_before(one: NvmlReading, other: NvmlReading) -> None:
+    """Whatever was said in between; what is equal is made into a line once."""
+    speaker = Speaker()
+
+    said = [speaker.line_of(reading) for reading in (one, replace(one), other, one)]
+
+    assert said == [to_line(one), to_line(one), to_line(other), to_line(one)]
+    assert said[0] is said[1]
+    assert speaker.line_of(NvmlFailure("failed", "gone")) == to_line(NvmlFailure("failed", "gone"))
 
 
 @given(st.binary(max_size=200))

@@ -31,7 +31,7 @@ MergeNodes = Callable[[list[Node]], tuple[Node, ...]]
 
 # Each maker's PCI vendor id, and who accounts for its GPUs: given all findings and the first free number.
 # NVIDIA's are `tegra`'s, which leaves what is no Tegra to `nvidia`.
-MAKERS: tuple[tuple[str, Callable[[Findings, int], list[Holding]]], ...] = (
+MAKERS: tuple[tuple[str, Callable[[Findings, int], Sequence[Holding]]], ...] = (
     ("10de", tegra.holdings_of),
     ("1002", amd.holdings_of),
     ("8086", drm.holdings_of),

@@ -45,14 +45,47 @@ UNBOUNDED = "How much of System RAM the GPU may use besides its carve-out, the d
 UNLISTED = "Under WSL the driver lists few processes or none, so an empty list is not an idle GPU."
 
 
-def holdings_of(found: Findings, first: int) -> list[Holding]:
+class Made(NamedTuple):
+    """Holdings, and all they were made of."""
+
+    reading: NvmlReading | None = None
+    machine: Machine | None = None
+    nodes: tuple[Node, ...] = ()
+    figures: tuple[int | None, ...] = ()
+    holdings: Sequence[Holding] = ()
+
+    def is_of(self, found: Findings, figures: tuple[int | None, ...]) -> bool:
+        """Whether the same would be made of this."""
+        same = self.reading is found.nvml and self.machine is found.machine and self.nodes is found.nodes
+        return same and self.figures == figures
+
+
+# The driver says the same most of the time, and eight GPUs are a fifth of a tick.
+_made = Made()
+
+
+def holdings_of(found: Findings, first: int) -> Sequence[Holding]:
     """The GPUs that NVML tells of. Where it fell silent they stay, without figures."""
+    global _made
     if found.nvml is None:
-        return []
-    reading, machine, ram = found.nvml, found.machine or Machine(), ram_of(found.pools)
-    size = ram.size_bytes if ram else None
+        return ()
+    ram, stale = ram_of(found.pools), "nvml" in found.stale
+    figures = (first, stale, ram.size_bytes if ram else None)
+    if _made.is_of(found, figures):
+        return _made.holdings
+    holdings = _holdings_of(found, found.nvml, ram, first)
+    if stale:
+        holdings = [holding.aged() for holding in holdings]
+    if not any(holding.device.architecture is Architecture.UNIFIED for holding in holdings):
+        # One of those says how much of System RAM is free, which is another figure each time.
+        _made = Made(found.nvml, found.machine, found.nodes, figures, holdings)
+    return holdings
+
+
+def _holdings_of(found: Findings, reading: NvmlReading, ram: Pool | None, first: int) -> list[Holding]:
+    machine, size = found.machine or Machine(), ram.size_bytes if ram else None
     gpus = in_stable_order([*reading.gpus, *(absent_gpu(gpu) for gpu in reading.missing)])
-    holdings = [
+    return [
         holding_of(
             gpu,
             Place(f"gpu{at}", "" if len(gpus) == 1 else f" {at}", ram, machine),
@@ -61,7 +94,6 @@ def holdings_of(found: Findings, first: int) -> list[Holding]:
         )
         for at, gpu in enumerate(gpus, first)
     ]
-    return [holding.aged() for holding in holdings] if "nvml" in found.stale else holdings
 
 
 def in_stable_order(gpus: Sequence[GpuReading]) -> list[GpuReading]:

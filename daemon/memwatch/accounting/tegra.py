@@ -7,7 +7,7 @@ nothing. Either way there is one GPU in the chip, and so there is one device.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
@@ -48,7 +48,7 @@ class Figure(NamedTuple):
     source: str
 
 
-def holdings_of(found: Findings, first: int) -> list[Holding]:
+def holdings_of(found: Findings, first: int) -> Sequence[Holding]:
     """NVIDIA's GPUs: a Tegra's own one before those that are plugged into it."""
     if found.tegra is None:
         return nvidia.holdings_of(found, first)

@@ -23,7 +23,7 @@ from memwatch.amd.smi import (
     vram_type_of,
 )
 from memwatch.manners import settle_in, write_all
-from memwatch.wire import to_line
+from memwatch.wire import Speaker
 
 PACKAGE = "amdsmi"
 NOT_SUPPORTED, NOT_YET_IMPLEMENTED, NO_DATA, NO_DRIVER = 2, 3, 40, 34
@@ -129,9 +129,10 @@ class Session:
 
 
 def serve(commands: BinaryIO, answer: Callable[[bytes], None], read: Callable[[], SmiReading | SmiFailure]) -> None:
+    speaker = Speaker()
     for command in iter(commands.readline, b""):
         found = read() if command == b"read\n" else SmiFailure("failed", "the only command is 'read'")
-        answer((b"reading " if isinstance(found, SmiReading) else b"failure ") + to_line(found))
+        answer((b"reading " if isinstance(found, SmiReading) else b"failure ") + speaker.line_of(found))
 
 
 def main() -> int:

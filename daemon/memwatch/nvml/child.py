@@ -17,7 +17,7 @@ from memwatch.manners import settle_in, write_all
 from memwatch.nvml.answers import Limits
 from memwatch.nvml.driver import Driver
 from memwatch.nvml.reading import NvmlFailure, NvmlReading
-from memwatch.wire import to_line
+from memwatch.wire import Speaker
 
 EXIT_NEEDS_NEW_PROCESS = 75
 MOST_PID_MAX = 4_194_304  # PID_MAX_LIMIT of 64 bit Linux
@@ -40,12 +40,13 @@ def serve(
     commands: BinaryIO, answer: Callable[[bytes], None], read: Callable[[], NvmlReading | NvmlFailure]
 ) -> int:
     """Answer commands until there are no more, and return the exit code."""
+    speaker = Speaker()
     for command in iter(commands.readline, b""):
         found = read() if command == b"read\n" else _unknown(command)
         if isinstance(found, NvmlReading):
-            answer(b"reading " + to_line(found))
+            answer(b"reading " + speaker.line_of(found))
             continue
-        answer(b"failure " + to_line(found))
+        answer(b"failure " + speaker.line_of(found))
         if found.reason == "needs_new_process":
             return EXIT_NEEDS_NEW_PROCESS
     return 0
