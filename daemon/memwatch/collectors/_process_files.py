@@ -31,8 +31,8 @@ _CGROUP_BYTES = 16384
 _HIDEPID = re.compile(r"(?:^|,)hidepid=(?!0|off)")
 # A stat line with the longest name and 20 digits in all 50 columns is not longer.
 STAT_BYTES = 1200
-# Of the four that are read, together.
-_STAT_DIGITS = 80
+# Of a number of 64 bits.
+_MOST_DIGITS = 20
 
 
 class Stat(NamedTuple):
@@ -58,8 +58,7 @@ def parse_stat(data: bytes) -> Stat | None:
             raise ValueError
         # Columns of proc(5) from the third on: 9 flags, 22 starttime, 24 rss. Python would read 1_0 as 10.
         figures = (columns[6], columns[19], columns[21], pid)
-        digits = b"".join(figures)
-        if not digits.isdigit() or len(digits) > _STAT_DIGITS:
+        if not b"".join(figures).isdigit() or max(map(len, figures)) > _MOST_DIGITS:
             raise ValueError
         flags, start, rss, number = map(int, figures)
         if flags & _KERNEL_THREAD:
@@ -74,7 +73,7 @@ def parse_stat(data: bytes) -> Stat | None:
 def parse_statm(data: bytes) -> int:
     """The resident pages: the second column."""
     columns = data.split(None, 2)
-    if len(columns) == 3 and columns[1].isdigit() and len(columns[1]) <= 20 and data.endswith(b"\n"):
+    if len(columns) == 3 and columns[1].isdigit() and len(columns[1]) <= _MOST_DIGITS and data.endswith(b"\n"):
         return int(columns[1])
     raise Unreadable(f"statm: {data[:80]!r} is not a line of a process's pages")
 
