@@ -81,7 +81,7 @@ def test_kinds_of_errors_in_words(kind: str, words: str) -> None:
         (with_device(discrete_gpu(), state="needs_reset"), "needs reset"),
         (
             with_device(discrete_gpu(), errors={"xid_79": 2}, errors_seen_unix={"xid_79": 0.0}),
-            "XID 79 2 00:00:00 UTC",
+            "XID 79 2 1970-01-01 00:00:00 UTC",
         ),
         (with_device(discrete_gpu(), errors={"xid_79": 1}), "XID 79 1 —"),
         (with_device(discrete_gpu(), errors={}), "The driver tells of none."),

@@ -265,6 +265,18 @@ def test_a_page_without_a_script_says_everything_but_the_chart(browser: Browser)
         expect(page.locator("time").first).to_have_text(re.compile(r"^\d\d:\d\d:\d\d UTC$"))
 
 
+def test_times_are_those_of_who_looks_and_another_day_has_its_date(browser: Browser) -> None:
+    """Now is a time of day; what happened in November 2026, as the sample tells it, says on which day."""
+    context = browser.new_context(locale="en-GB", timezone_id="Asia/Tokyo")
+    with served(Site(critical_gb10())) as address:
+        page = context.new_page()
+        page.goto(f"{address}/alerts")
+
+        expect(page.locator(".as-of time")).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
+        expect(page.locator(".events time").last).to_have_text("20 Nov, 19:22:33")
+    context.close()
+
+
 def test_hostile_names_stay_words(browser: Browser) -> None:
     """After a dozen swaps, still no script of theirs has run."""
     with opened(browser, Site(hostile_names())) as (page, complaints):

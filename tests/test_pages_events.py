@@ -32,6 +32,21 @@ def test_what_happened_is_on_the_page_newest_first() -> None:
     assert b"<b>x" not in page
 
 
+def test_what_happened_on_another_day_has_its_date() -> None:
+    """A list that goes back over a restart says which evening it was; what is of today stays short."""
+    log = EventLog()
+    calm = calm_workstation()
+    midnight = calm.unix // 86_400 * 86_400
+    log.add(midnight - 1.0, "oom_kill", "the kernel killed hog")
+    log.add(midnight, "started", "memwatchd started watching spark-1")
+
+    text = text_of(Pages(events=lambda: log.latest(8)).page("overview", calm))
+
+    assert "2026-11-20 23:59:59 UTC the kernel killed hog" in text
+    assert " 00:00:00 UTC memwatchd started" in text
+    assert "2026-11-21 00:00:00" not in text
+
+
 def test_where_nothing_happened_that_is_said() -> None:
     """An empty list is a sentence."""
     assert "What happened Nothing yet." in text_of(Pages().page("overview", calm_workstation()))

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from fakes import GIB
 from memwatch.snapshot import Kernel
+from memwatch.store.ring import MOST_RUNS
 from memwatch.store.shelf import PARTS
 from memwatch.ticks import unpacked
 from patience import wait_until
@@ -39,7 +40,7 @@ def test_a_clean_restart_goes_on_where_it_was(tmp_path: Path) -> None:
     buckets = history.query(USED, history.start, history.end, 51)
     assert [bucket.average is None for bucket in buckets].count(True) == 1
     assert second_run.keeper.last_words is None
-    assert [kind for kind, _ in second_run.events() if kind != "level"] == ["started"]
+    assert [kind for kind, _ in second_run.events() if kind != "level"] == ["started", "started"]
 
 
 def test_low_pressure_loses_what_was_not_yet_flushed_and_no_more(tmp_path: Path) -> None:
@@ -163,6 +164,26 @@ def test_a_reboot_and_a_wrong_clock_reorder_nothing(tmp_path: Path) -> None:
     assert third.values() == [*(float(second * GIB) for second in range(5)), 9.0 * GIB, 10.0 * GIB]
     assert times == sorted(times)
     assert [at < 0 for at in times] == [True] * 5 + [False] * 2
+
+
+def test_the_last_of_all_runs_is_followed_by_others(tmp_path: Path) -> None:
+    """A file that says so is nobody's of ours; whoever comes after it can still be read."""
+    machine = Machine(tmp_path / "state")
+    first = machine.start()
+    first.keeper._run = MOST_RUNS
+    first.tick(GIB)
+    first.keeper.stop(30.0)
+    for used in (2, 3):
+        machine.clock.now += 10.0
+        run = machine.start()
+        run.tick(used * GIB)
+        run.keeper.stop(30.0)
+
+    again = machine.start()
+
+    assert again.values() == [1.0 * GIB, 2.0 * GIB, 3.0 * GIB]
+    assert again.keeper.status().lost == 0
+    assert [kind for kind, _ in again.events()] == ["started"] * 3
 
 
 def test_how_long_the_machine_was_off_is_the_gap(tmp_path: Path) -> None:
@@ -339,7 +360,7 @@ def test_whatever_happened_to_a_file_it_starts_and_keeps_the_rest(tmp_path: Path
     assert all(name.startswith("fine.ring.damaged-2023") for name in aside)
     assert again.keeper.status().lost == len(told)
     assert third.values()[-1] == 5.0 * GIB
-    assert [kind for kind, _ in third.events() if kind == "history"] == []
+    assert [text for kind, text in third.events() if kind == "history"] == told
     assert hostname == (Path("/etc/hostname").read_bytes() if hostname else b"")
 
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.store.ring import BLOCK, MENDED, Contents, Ring, Stamp, Unusable
+from memwatch.store.ring import BLOCK, MENDED, MOST_RECORDS, Contents, Ring, Stamp, Unusable
 
 STAMP = Stamp(3, 12.5, 1_700_000_000.0, b"0123456789abcdef")
 SIZE = 16 * BLOCK
@@ -190,6 +190,24 @@ def test_a_larger_size_goes_on_where_it_was(tmp_path: Path) -> None:
 
     assert read(path, size=2 * SIZE)[1][-16:] == [*(bytes([number]) for number in range(5, 20)), b"new"]
     assert read(path, size=2 * SIZE)[0].lost == 0
+
+
+def test_after_the_last_of_all_numbers_it_counts_anew(tmp_path: Path) -> None:
+    """No writer gets there; who finds such a file keeps what is in it, and what comes next is no damage."""
+    path = tmp_path / "ring"
+    ring = Ring(path, SIZE)
+    ring.prepare(ring.read())
+    ring._seq = MOST_RECORDS - 2
+    ring.append(1, STAMP, b"last but one")
+    ring.append(1, STAMP, b"last")
+    ring.close()
+
+    written(path, [b"new"])
+    contents, found = read(path)
+
+    assert found == [b"last but one", b"last", b"new"]
+    assert [record.seq for record in contents.records] == [1, 2, 3]
+    assert contents.lost == 0
 
 
 def test_what_is_no_file_is_not_touched(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterable
 from heapq import merge
 from itertools import islice
 
@@ -11,6 +12,7 @@ from msgspec import Struct
 
 KEPT_EVENTS = 1000
 KEPT_MARKS = 500
+MARK = "mark"
 
 
 class Event(Struct, frozen=True):
@@ -38,11 +40,22 @@ class EventLog:
 
     def mark(self, unix: float, text: str) -> Event:
         """What a program says of itself."""
-        return self._append(self._marks, unix, "mark", text, None)
+        return self._append(self._marks, unix, MARK, text, None)
+
+    def restore(self, events: Iterable[Event]) -> None:
+        """What earlier runs said, by rising numbers, before anything is added: numbers go on after those."""
+        for event in events:
+            self._seq = event.seq
+            (self._marks if event.kind == MARK else self._events).append(event)
 
     @property
     def last_seq(self) -> int:
         return self._seq
+
+    @property
+    def last_told(self) -> int:
+        """The number of the newest event that is no mark; 0 before the first."""
+        return self._events[-1].seq if self._events else 0
 
     def since(self, seq: int) -> list[Event]:
         """Events after number `seq`, oldest first."""

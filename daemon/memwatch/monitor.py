@@ -191,7 +191,8 @@ class Monitor:
 
     def keep_on_disk(self, keeper: Keeper) -> None:
         """Before the first tick: go on with what earlier runs wrote, and have everything to come written."""
-        keeper.restore(lambda: self.history, self.ticks)
+        keeper.restore(lambda: self.history, self.ticks, self.events)
+        self._events_seen = self.events.last_seq
         self._story.recovered(self._clock.wall(), keeper.last_words, keeper.files.shelf.complaints)
         keeper.start()
         self.keeper = keeper

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from memwatch.events import EventLog
 from memwatch.history import History
 from memwatch.store.entries import rows_in
 from memwatch.store.restore import restore
@@ -31,8 +32,11 @@ def check(data: bytes) -> None:
         (Path(folder) / f"{FILES[which[0] % len(FILES)]}.ring").write_bytes(body)
         history = History()
         shelf = open_shelf(Path(folder), SIZE, NOW.wall)
-        words = restore(shelf, history, KeptTicks(), NOW).last_words
+        events = EventLog()
+        words = restore(shelf, history, KeptTicks(), events, NOW).last_words
         assert words is None or words.sentence
+        told = events.since(0)
+        assert events.add(0.0, "started", "again").seq > max((event.seq for event in told), default=0)
         for name in history.names():
             assert len(history.query(name, history.start, history.end, 10)) <= 11
         assert sum(len(tier) for tier in history.tiers) <= len(body) * MOST_ROWS

@@ -105,7 +105,7 @@ def _add_release(router: APIRouter, monitor: Monitor) -> None:
 class JsonStream:
     """What one listener of /api/v1/stream gets on each tick: the shared snapshot, and what it has not seen yet."""
 
-    # Event numbers begin anew with each start; a Last-Event-ID of another start resumes nothing.
+    # Numbers of events that no disk kept are given again: a Last-Event-ID of another start resumes nothing.
     run = secrets.token_hex(4)
 
     def __init__(self, monitor: Monitor, face: OncePerTick, wanted: frozenset[str], last_id: str | None) -> None:

@@ -216,8 +216,9 @@ OWNERS = (
 )
 SUSPECTS = (Suspect(PROCESSES[0], 0.0, 9 * GIB, "grew by 9.0 GiB in 1 h, and in each sixth of it"),)
 EVENTS = (
-    Event(2, UNIX, "level", "System RAM: low → critical: 96.4 % used; full in 40 s at the current rate", "ram"),
-    Event(1, UNIX - 90, "mark", "a mark that a program set: epoch 3"),
+    Event(3, UNIX, "level", "System RAM: low → critical: 96.4 % used; full in 40 s at the current rate", "ram"),
+    Event(2, UNIX - 90, "mark", "a mark that a program set: epoch 3"),
+    Event(1, UNIX - 86_400, "unclean", "unclean shutdown: the machine went down without a word"),
 )
 ALERTS = (
     AlertRow("ram", "pressure.critical", "critical", "firing", UNIX - 90, False, reasons_of(Level.CRITICAL, 0.964)),

@@ -70,6 +70,7 @@ WORDS = (
     "reasons",
     "size",
     "timestamp",
+    "when",
 )
 # Long enough to smooth the clock's 10 ms steps of a process that uses 0.1 % of a core.
 CPU_WINDOW_SECONDS = 60.0

@@ -13,6 +13,7 @@ from memwatch.pressure.signals import full_in
 from memwatch.snapshot import Level, Pressure
 
 DASH = "—"
+DAY_SECONDS = 86_400
 
 ABSENT_WORDS = {
     Absent.NOT_SUPPORTED: "not supported",
@@ -177,6 +178,11 @@ def timestamp(unix: float) -> str:
 def moment(unix: float) -> str:
     """An instant that need not be of today: "2026-11-21 10:22:33 UTC"."""
     return datetime.fromtimestamp(unix, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def when(unix: float, now: float) -> str:
+    """An instant as somebody says it at `now`: the time of day, and the date where it is another one."""
+    return clock(unix) if unix // DAY_SECONDS == now // DAY_SECONDS else moment(unix)
 
 
 def figure(value: float, unit: str) -> str:

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec import Struct
+
+from memwatch.events import Event
+from memwatch.store.ring import LAST_UNIX
 from memwatch.store.rows import Unreadable, packed_rows, unpacked_rows
 from memwatch.tier import Strip
+from memwatch.wire import Garbled, from_line, to_line
 
 # Kinds of records, beside `ring.MENDED`.
-ROWS, TICK, STARTED, STOPPED = 1, 2, 3, 4
+ROWS, TICK, STARTED, STOPPED, EVENTS = 1, 2, 3, 4, 5
+# So much of events to a record: with what is around each sentence, not more than a block.
+SENTENCES_BYTES, AROUND_BYTES = 3000, 100
+# The next must have a number that JSON's readers take.
+MOST_SEQ = 1 << 52
 _LENGTH = struct.Struct("<I")
+
+
+class Said(Struct, frozen=True):
+    """Events, oldest first."""
+
+    events: tuple[Event, ...]
 
 
 def entry_of(strip: Strip, worst: bytes = b"") -> bytes:
@@ -25,3 +41,30 @@ def rows_in(payload: bytes) -> tuple[Strip, bytes]:
     (length,) = _LENGTH.unpack_from(payload)
     end = _LENGTH.size + length
     return unpacked_rows(payload[_LENGTH.size : end]), payload[end:]
+
+
+def entries_of(events: Sequence[Event]) -> list[tuple[int, bytes]]:
+    """Events as the payloads of records, each a line of JSON, with the number of its last event."""
+    return [(some[-1].seq, to_line(Said(tuple(some)))) for some in _by_the_block(events)]
+
+
+def _by_the_block(events: Iterable[Event]) -> Iterator[list[Event]]:
+    some: list[Event] = []
+    room = SENTENCES_BYTES
+    for event in events:
+        weight = len(event.text) + AROUND_BYTES
+        if some and weight > room:
+            yield some
+            some, room = [], SENTENCES_BYTES
+        some.append(event)
+        room -= weight
+    if some:
+        yield some
+
+
+def events_in(payload: bytes) -> tuple[Event, ...]:
+    """The events of a record. Raises Garbled."""
+    events = from_line(Said, payload).events
+    if not all(0 < event.seq < MOST_SEQ and 0 <= event.unix < LAST_UNIX for event in events):
+        raise Garbled(f"events that nobody can have written: {payload[:80]!r}")
+    return events

@@ -9,9 +9,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.column import Cell
+from memwatch.events import Event, EventLog
 from memwatch.history import History
 from memwatch.store.ending import LAST_SECONDS, LastWords, last_words, samples_of
-from memwatch.store.entries import ROWS, STOPPED, TICK, rows_in
+from memwatch.store.entries import EVENTS, ROWS, STOPPED, TICK, events_in, rows_in
 from memwatch.store.ring import Record, Stamp
 from memwatch.store.rows import Unreadable
 from memwatch.store.shelf import TIERS, Shelf
@@ -45,6 +46,13 @@ class Reader:
             self.unreadable += 1
             return None
 
+    def events(self, record: Record) -> tuple[Event, ...]:
+        try:
+            return events_in(self._shelf.payload("events", record))
+        except Garbled:
+            self.unreadable += 1
+            return ()
+
     def tick(self, name: str, record: Record) -> Tick | None:
         return self.tick_in(self._shelf.payload(name, record))
 
@@ -56,8 +64,8 @@ class Reader:
             return None
 
 
-def restore(shelf: Shelf, history: History, ticks: KeptTicks, now: Stamp) -> Restored:
-    """Fill `history` and `ticks` with what the files hold."""
+def restore(shelf: Shelf, history: History, ticks: KeptTicks, events: EventLog, now: Stamp) -> Restored:
+    """Fill `history`, `ticks` and `events` with what the files hold."""
     shifts, reader = shifts_of(shelf.stamps, now), Reader(shelf)
     past = [
         _strips_of(reader, name, shelf.records(name, ROWS), tier.length.seconds, shifts)
@@ -67,6 +75,8 @@ def restore(shelf: Shelf, history: History, ticks: KeptTicks, now: Stamp) -> Res
     _add_ticks(reader, history, shelf.records("flight", TICK), shifts)
     for record in shelf.records("ticks", TICK):
         ticks.add(KeptTick(record.stamp.boottime + shifts[record.stamp.boot], shelf.payload("ticks", record)))
+    told = {event.seq: event for record in shelf.records("events", EVENTS) for event in reader.events(record)}
+    events.restore(told[seq] for seq in sorted(told))
     return Restored(next_rows, _last_words(reader, shelf, now.boot))
 
 

@@ -95,15 +95,14 @@ class Ring:
 
     @property
     def fits(self) -> bool:
-        """Whether the file is not larger than it may be."""
-        return os.fstat(self._fd).st_size <= self.blocks * BLOCK
+        """Whether the file can go on as it is: not larger than it may be, and numbers are left for what comes."""
+        return os.fstat(self._fd).st_size <= self.blocks * BLOCK and self._seq < MOST_RECORDS
 
     def prepare(self, contents: Contents) -> None:
-        """Give the file its size: no later write can find the disk full. Too large a file begins anew."""
-        size = self.blocks * BLOCK
-        if os.fstat(self._fd).st_size > size:
+        """Give the file its size: no later write can find the disk full. One that does not fit begins anew."""
+        if not self.fits:
             self._rewrite(contents.records)
-        _allocate(self._fd, size)
+        _allocate(self._fd, self.blocks * BLOCK)
         self.ready = True
 
     def append(self, kind: int, stamp: Stamp, payload: bytes) -> int:
@@ -151,7 +150,7 @@ class Ring:
                 break
             kept.append((record, self.payload(record)))
         os.ftruncate(self._fd, 0)
-        self._at = 0
+        self._at = self._seq = 0
         for record, payload in reversed(kept):
             self.append(record.kind, record.stamp, payload)
 

@@ -15,8 +15,9 @@ from memwatch.store.ring import MENDED, Contents, Record, Ring, Stamp, Unusable
 log = logging.getLogger(__name__)
 
 # Each file and its part of the size that may be used, in 64ths: every tick at high and critical pressure, the
-# finest tier, the ticks that mattered, the other tiers. In this order, should the disk not have room for all.
-PARTS = {"flight": 20, "fine": 8, "ticks": 8, "medium": 14, "coarse": 14}
+# finest tier, what happened, the ticks that mattered, the other tiers. In this order, should the disk not have room
+# for all.
+PARTS = {"flight": 18, "fine": 8, "events": 2, "ticks": 8, "medium": 14, "coarse": 14}
 WHOLE = sum(PARTS.values())
 TIERS = ("fine", "medium", "coarse")
 # Of each file so many damaged versions stay for whoever wants to know.

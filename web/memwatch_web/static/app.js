@@ -23,9 +23,14 @@
   let connection = null;
   let stale = null;
 
-  // Times come as UTC; whoever looks lives somewhere.
+  // Times come as UTC; whoever looks lives somewhere, and has a day of their own.
   function localise(root) {
-    for (const time of root.querySelectorAll("time")) time.textContent = timeOfDay(Date.parse(time.dateTime) / 1000);
+    const today = new Date().toDateString();
+    for (const time of root.querySelectorAll("time")) {
+      const date = new Date(time.dateTime);
+      const day = date.toDateString() === today ? "" : `${date.toLocaleDateString([], { day: "numeric", month: "short" })}, `;
+      time.textContent = day + timeOfDay(date / 1000);
+    }
   }
 
   function sayLevel(before, after) {
