@@ -200,7 +200,7 @@ def test_a_kill_that_was_told_is_not_told_again(tmp_path: Path) -> None:
 
 
 def test_killed_in_a_crisis_the_daemon_still_knows_what_happened(tmp_path: Path) -> None:
-    """API and /history tell the story of both runs; the receiver hears of one crisis, if twice then by the same id."""
+    """API and /history tell the story of both runs; the receiver hears of one crisis, under one id."""
     machine = AlertMachine.of(tmp_path)
     state = f"--state-dir={tmp_path / 'state'}"
     with receiving(200) as site:
