@@ -49,10 +49,10 @@ run: $(VENV)/.run
 	$(BIN)/memwatchd $(RUN_ARGS)
 
 test: $(VENV)/.test tools
-	$(BIN)/python -m pytest -n 3 --dist loadgroup --reruns 2 --reruns-delay 2 $(TEST_ARGS)
+	$(BIN)/python -m pytest -n 4 --reruns 2 --reruns-delay 2 $(TEST_ARGS)
 
 coverage: $(VENV)/.test tools
-	COVERAGE_FILE="$(abspath $(VENV))/coverage" $(BIN)/python -m pytest -n 3 --dist loadgroup --cov --cov-report=term:skip-covered $(TEST_ARGS)
+	COVERAGE_FILE="$(abspath $(VENV))/coverage" $(BIN)/python -m pytest -n 4 --cov --cov-report=term:skip-covered $(TEST_ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

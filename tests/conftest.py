@@ -1,4 +1,4 @@
-"""The path, so that test modules import their stand-ins by name, what hypothesis is told, and who runs alone."""
+"""The path, so that test modules import stand-ins by name, what hypothesis is told, who runs alone or together."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 # The links of a simulated sysfs lead in circles, and no test lives there.
 collect_ignore = ["machines"]
@@ -27,6 +29,23 @@ settings.load_profile("memwatch")
 # A shell starts what runs in its background with SIGINT ignored, and so would be every program that a test ends so.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# What these files share takes 5 to 20 seconds to make: a Prometheus with a past, a built wheel, recordings.
+_SHARING = ("dashboards", "history_page", "package", "replay_daemon")
+TOGETHER = tuple(f"tests/test_{name}.py::" for name in _SHARING)
+
+
+class Scheduling(LoadScopeScheduling):
+    """Each worker gets the next test when it is done with one, or the next of those files, the first of all."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid.partition("::")[0] if nodeid.startswith(TOGETHER) else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    return Scheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -17,8 +17,6 @@ from patience import PATIENCE_SECONDS
 from screenshots import chromium
 from webhook_site import receiving
 
-pytestmark = pytest.mark.xdist_group("browser")
-
 MIB = 1 << 20
 TAKE = "import sys; held = b'x' * (512 << 20); print('held', flush=True); sys.stdin.read()"
 BYTES = 'Number(document.querySelector("#pool-ram rect.use-anonymous").dataset.bytes)'

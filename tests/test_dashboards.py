@@ -23,7 +23,6 @@ from living_machine import LivingMachine
 from nvml_machine import Simulator
 from sample_nvml import EIGHT_H100, GB10
 
-pytestmark = pytest.mark.xdist_group("prometheus")
 GRAFANA = DEPLOY / "grafana"
 BOARDS = {file.stem: json.loads(file.read_text()) for file in sorted((GRAFANA / "dashboards").glob("*.json"))}
 TALKATIVE = """

@@ -176,7 +176,6 @@ def test_bars_are_to_scale() -> None:
     assert (narrow.whole, narrow.taken, narrow.need) == (40 / 70, 30 / 70, 40 / 70)
 
 
-@pytest.mark.xdist_group("browser")
 def test_in_a_browser_a_file_is_opened_and_asked_about(daemon: RunningDaemon, tmp_path: Path) -> None:
     """No complaint on the console, no request to elsewhere, and nothing wider than a phone."""
     file = tmp_path / "config.json"

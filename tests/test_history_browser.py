@@ -18,7 +18,6 @@ from sample_site import Site, served
 from sample_snapshots import critical_gb10, mig_server
 from screenshots import chromium
 
-pytestmark = pytest.mark.xdist_group("browser")
 DATA = 'JSON.parse(document.getElementById("past-data").textContent)'
 BOX = "[data-chart=ram]"
 # Where the bucket with the spike is, as a part of the width.

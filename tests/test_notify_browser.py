@@ -15,7 +15,6 @@ from sample_snapshots import calm_workstation
 from screenshots import chromium
 from test_pages_browser import wait_for_ticks
 
-pytestmark = pytest.mark.xdist_group("browser")
 # What the browser is asked for and shows would be seen by a person only.
 WITNESS = """
 window.asked = 0; window.shown = [];

@@ -28,7 +28,6 @@ else:
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = {"memwatch": "daemon/memwatch", "memwatchd": "daemon/memwatchd", "memwatch_web": "web/memwatch_web"}
-pytestmark = pytest.mark.xdist_group("package")
 
 
 class Built(Struct, frozen=True):

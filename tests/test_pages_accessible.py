@@ -21,8 +21,6 @@ OF_SWAGGER = "nested-interactive: ['.opblock-summary-control']"
 
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
-pytestmark = pytest.mark.xdist_group("accessible")
-
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:

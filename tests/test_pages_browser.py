@@ -19,7 +19,6 @@ from sample_site import Site, served
 from sample_snapshots import SAMPLES, calm_workstation, critical_gb10, hostile_names, mig_server
 from screenshots import PAGES, chromium
 
-pytestmark = pytest.mark.xdist_group("browser")
 LIVE = 'document.querySelector("#latest").textContent'
 TELL_VIOLATIONS = (
     "addEventListener('securitypolicyviolation', (e) => console.error(e.violatedDirective, e.blockedURI))"

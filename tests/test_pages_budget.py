@@ -20,7 +20,7 @@ from sample_snapshots import critical_gb10
 from screenshots import chromium
 from yardstick import slowness
 
-pytestmark = [pytest.mark.xdist_group("browser alone"), pytest.mark.alone]
+pytestmark = pytest.mark.alone
 
 MOST_BYTES = 120 << 10
 FIRST_PAINT_SECONDS, VISITS = 0.3, 8

@@ -14,7 +14,6 @@ from sample_snapshots import calm_workstation, critical_gb10, many_owners
 from screenshots import chromium
 from test_pages_browser import wait_for_ticks
 
-pytestmark = pytest.mark.xdist_group("browser")
 NAMES = "[...document.querySelectorAll('.sortable tbody tr:not(.said):not([hidden]) th')].map((th) => th.innerText)"
 
 

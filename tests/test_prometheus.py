@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from daemon_process import running_daemon
 from engines import DEPLOY, alertmanager, prometheus, scrape, shipped
 from golden import roots_arguments
@@ -17,7 +15,6 @@ from patience import wait_until
 from sample_nvml import EIGHT_H100
 from webhook_site import receiving
 
-pytestmark = pytest.mark.xdist_group("prometheus")
 # A level that has risen falls at once, so that a test need not wait for half a minute.
 FORGETFUL = '[pressure]\nclear_after = "0s"\n'
 FAST = {"127.0.0.1:6360": "", "127.0.0.1:9093": "127.0.0.1:1", "15s": "1s", "10s": "1s"}

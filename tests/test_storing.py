@@ -13,7 +13,6 @@ from daemon_process import free_port, running_daemon
 from engines import DEPLOY, Engine, prometheus, running, shipped
 from patience import wait_until
 
-pytestmark = pytest.mark.xdist_group("prometheus")
 PROMETHEUS = DEPLOY / "prometheus"
 DISCOVERY = sorted((PROMETHEUS / "discovery").glob("*.yml"))
 STORES = sorted((PROMETHEUS / "remote-write").glob("*.yml"))

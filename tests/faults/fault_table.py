@@ -60,7 +60,7 @@ def run_suite(cases: Sequence[Case]) -> dict[str, Outcome]:
     report = OUT / "suite.xml"
     tests = sorted({test for case in cases for test in case.of_suite})
     path = os.pathsep.join(str(ROOT / folder) for folder in ("tests", "tests/faults"))
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "-p", "fault_witness"]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "fault_witness"]
     subprocess.run(
         [*command, f"--junitxml={report}", *tests], cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, check=False
     )
