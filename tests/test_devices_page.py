@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from memwatch.model import Absent, Bytes, Process
 from memwatch.snapshot import Snapshot
 from memwatch_web.devices import MOST_HOLDERS, entries_of
+from memwatch_web.pages import Pages
 from memwatch_web.wording import fault
 from sample_parts import process
 from sample_snapshots import calm_workstation, critical_gb10, discrete_gpu, mig_server
@@ -103,3 +104,17 @@ def test_kinds_of_errors_in_words(kind: str, words: str) -> None:
 def test_the_page_says(snapshot: Snapshot, sentence: str) -> None:
     """The sentence stands on the page word for word; an empty list is never called idle unless it is complete."""
     assert sentence in read(snapshot, "devices").text
+
+
+def test_the_headroom_of_many_devices_takes_the_width_of_the_overview() -> None:
+    """Of two it is one card among others; of eight it would be a narrow column beside three empty ones."""
+    two = discrete_gpu()
+    eight = replace(two, devices=tuple(replace(two.devices[0], id=f"gpu{index}") for index in range(8)))
+
+    of_two, of_eight = (Pages().page("overview", snapshot).decode() for snapshot in (two, eight))
+
+    assert of_two.index('<div class="cards">') < of_two.index('aria-labelledby="devices-label"')
+    wide = '<section class="card many-devices" aria-labelledby="devices-label">'
+    assert of_eight.index(wide) < of_eight.index('<div class="cards">')
+    assert of_eight.count('class="device"') == 8
+    assert of_eight.count('aria-labelledby="devices-label"') == 1

@@ -344,15 +344,17 @@ def test_a_page_of_a_loop_that_stands_still_looks_stale_without_a_script() -> No
 
 
 def test_own_processor_time_is_a_rate_over_the_last_minute() -> None:
-    """0.12 s in 60 s is 0.2 % of a core; of one reading nothing can be said."""
+    """0.12 s in 60 s is 0.2 % of a core; of one reading, or of two within 10 s, nothing can be said."""
     pages = Pages()
     first = calm_workstation()
+    soon = replace(first, monotonic=first.monotonic + 2, own=replace(first.own, cpu_seconds=18.46))
     later = replace(first, monotonic=first.monotonic + 60, own=replace(first.own, cpu_seconds=18.52))
 
-    one, two = Reader(pages.page("about", first)).text, Reader(pages.page("about", later)).text
+    one, two, three = (Reader(pages.page("about", snapshot)).text for snapshot in (first, soon, later))
 
     assert "Processor — not available" in one
-    assert "Processor 0.2 % of a core" in two
+    assert "Processor — not available" in two
+    assert "Processor 0.2 % of a core" in three
 
 
 def test_a_clock_that_starts_anew_gives_no_rate() -> None:

@@ -74,6 +74,8 @@ WORDS = (
 )
 # Long enough to smooth the clock's 10 ms steps of a process that uses 0.1 % of a core.
 CPU_WINDOW_SECONDS = 60.0
+# Over less nothing is said: the first page of all would read a third of a core, which is what making it took.
+CPU_LEAST_SECONDS = 10.0
 # So long after an unclean end the overview still speaks of it.
 TOLD_SECONDS = 86_400.0
 
@@ -232,7 +234,8 @@ class CpuShare:
         while len(self._seen) > 2 and self._seen[1][0] < now[0] - CPU_WINDOW_SECONDS:
             self._seen.popleft()
         since, before = self._seen[0]
-        return (now[1] - before) / (now[0] - since) if now[0] > since else Absent.NOT_AVAILABLE
+        seconds = now[0] - since
+        return (now[1] - before) / seconds if seconds >= CPU_LEAST_SECONDS else Absent.NOT_AVAILABLE
 
 
 def create_environment() -> Environment:
