@@ -286,10 +286,33 @@ def test_a_pause_is_told_and_not_caught_up_with() -> None:
     monitor.listeners.append(stand_still)
     monitor.run(stop)
 
-    assert [event.text for event in monitor.events.since(0) if event.kind == "late"] == [
-        "10 ticks were missed: the machine was too busy"
-    ]
+    assert told_late(monitor) == ["10 ticks were missed: the machine was too busy"]
     assert len(at) == 4
+
+
+def told_late(monitor: Monitor) -> list[str]:
+    return [event.text for event in monitor.events.since(0) if event.kind == "late"]
+
+
+def test_pauses_that_go_on_are_told_once_a_minute() -> None:
+    """A machine that is too busy for every other tick fills neither the log nor the list of what happened."""
+    clock, stop = FakeClock(), threading.Event()
+    monitor = monitor_of(calm(), clock, Rules(interval_seconds=0.5))
+    began, told_at = clock.now, dict[int, float]()
+
+    def be_busy(_snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:
+        told_at.setdefault(len(told_late(monitor)), clock.now - began)
+        clock.now += 0.9999
+        if clock.now > began + 130:
+            stop.set()
+
+    monitor.listeners.append(be_busy)
+    monitor.run(stop)
+
+    first, second, third = told_late(monitor)
+    assert first == "1 tick was missed: the machine was too busy"
+    assert second == third == "61 ticks were missed on 61 occasions: the machine was too busy"
+    assert told_at == pytest.approx({0: 0, 1: 1, 2: 62, 3: 123}, abs=0.1)
 
 
 def test_what_could_not_be_told_is_told_by_the_next_tick() -> None:

@@ -150,7 +150,7 @@ class Monitor:
             interval = self._pace.interval(usual)
             coming = next_due(due, interval, self._clock.monotonic())
             if coming.missed * interval >= usual:
-                self._story.missed(self._clock.wall(), coming.missed)
+                self._story.missed(coming.missed)
             due = coming.at
             if self._wait(due - self._clock.monotonic(), stop):
                 self._keep_pace(paced(self._pace, (), self._clock.monotonic(), stalled=True))

@@ -33,6 +33,14 @@ class Told(NamedTuple):
     at: float
 
 
+class Missed(NamedTuple):
+    """Ticks that nobody was told of yet, on how many occasions, and when the last were, in monotonic seconds."""
+
+    ticks: int = 0
+    times: int = 0
+    told_at: float = -REPEAT_SECONDS
+
+
 class Story:
     """Writes the event log, and the log of the daemon where an administrator would want the line."""
 
@@ -40,12 +48,14 @@ class Story:
         self._events = events
         self._levels: dict[str, Level] = {}
         self._told: dict[tuple[str, str], Told] = {}
+        self._missed = Missed()
 
     def tell(self, before: Snapshot | None, now: Snapshot, kills: NewKills = NONE) -> None:
         if before is None:
             self._say(now.unix, "started", f"memwatchd started watching {now.host}")
         else:
             self._tell_collectors(before, now)
+        self._tell_missed(now)
         self._tell_levels(now)
         self._tell_kills(now, kills, first=before is None)
         self._tell_drivers(now, first=before is None)
@@ -62,12 +72,9 @@ class Story:
         way = "forward" if seconds > 0 else "back"
         self._say(unix, "clock", f"the wall clock was set {way} by {abs(seconds):.1f} s")
 
-    def missed(self, unix: float, ticks: int) -> None:
-        self._say(
-            unix,
-            "late",
-            f"{ticks} {'tick was' if ticks == 1 else 'ticks were'} missed: the machine was too busy",
-        )
+    def missed(self, ticks: int) -> None:
+        """The next snapshot's story has it, or one within the next minute."""
+        self._missed = self._missed._replace(ticks=self._missed.ticks + ticks, times=self._missed.times + 1)
 
     def reloaded(self, unix: float) -> None:
         self._say(unix, "reloaded", "settings were read again")
@@ -87,6 +94,15 @@ class Story:
             process = suspect.process
             what = f"suspected leak: {process.name} (process {process.pid}) {suspect.evidence}"
             self._say(unix, "leak", what)
+
+    def _tell_missed(self, now: Snapshot) -> None:
+        """Once a minute at most: a machine that is too busy for a tick is so for many."""
+        ticks, times, told_at = self._missed
+        if ticks and now.monotonic - told_at >= REPEAT_SECONDS:
+            words = "tick was" if ticks == 1 else "ticks were"
+            often = "" if times == 1 else f" on {times} occasions"
+            self._say(now.unix, "late", f"{ticks} {words} missed{often}: the machine was too busy")
+            self._missed = Missed(told_at=now.monotonic)
 
     def _tell_levels(self, now: Snapshot) -> None:
         """A target that had no figure for a while goes on from the level that was told last."""
