@@ -75,12 +75,14 @@ class DrmMachine(Struct, frozen=True):
         """A neural processing unit: a device of the kernel's that computes and shows nothing."""
         return self.card(name, driver, place, (name,), vendor, device, kind="accel")
 
-    def process(self, pid: int, name: str = "python3", flags: int = USER_PROCESS, files: int = 3) -> Path:
+    def process(
+        self, pid: int, name: str = "python3", flags: int = USER_PROCESS, files: int = 3, state: str = "S"
+    ) -> Path:
         """A process with some open files that are no GPUs."""
         folder = self.folder / "proc" / str(pid)
         (folder / "fd").mkdir(parents=True)
         (folder / "fdinfo").mkdir()
-        stat = f"{pid} ({name}) S 1 {pid} {pid} 0 -1 {flags} " + "0 " * 12 + f"{pid} 1000 250 " + "0 " * 28
+        stat = f"{pid} ({name}) {state} 1 {pid} {pid} 0 -1 {flags} " + "0 " * 12 + f"{pid} 1000 250 " + "0 " * 28
         (folder / "stat").write_text(stat.strip() + "\n")
         for fd in range(files):
             self.links(pid, fd, "/dev/null")

@@ -17,6 +17,7 @@ from memwatch.collectors._gpus import GpuPids
 from memwatch.collectors.drm import IDLE_PERIOD_SECONDS, PERIOD_SECONDS, Collector
 from memwatch.drm.reading import DrmClient, DrmReading
 from memwatch.model import Absent
+from patience import wait_until
 from yardstick import COLD_SECONDS, seconds_of_work, slowness
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -32,16 +33,27 @@ def machine(tmp_path: Path) -> DrmMachine:
     return laptop
 
 
+# A second witness counts before and after: who has a command line. Kernel threads have none, nor have zombies.
 AS_NOBODY = """
 import os
+from contextlib import suppress
 from pathlib import Path
 from memwatch.collectors._drm_clients import Clients
+
+def people():
+    found = 0
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError):
+            found += folder.name.isdecimal() and (folder / "cmdline").read_bytes() != b""
+    return found
+
 if os.getuid() == 0:
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
-scan = Clients(Path("/proc")).scan()
-print(scan.seen, scan.unreadable, len(scan.held))
+clients = Clients(Path("/proc"))
+before, scan, after = people(), clients.scan(), people()
+print(scan.seen, scan.unreadable, len(scan.held), before, after)
 """
 
 
@@ -178,26 +190,30 @@ def test_what_vanishes_in_between_is_counted_and_the_rest_stands(machine: DrmMac
 
 
 def test_other_peoples_processes_are_unreadable_and_kernel_threads_are_not_people() -> None:
-    """On this very machine, as nobody: most processes cannot be looked into, and each of them is counted."""
+    """On this very machine, as nobody: most processes cannot be looked into, and each of them is counted.
+
+    Thirty that have ended, and whose end nobody has asked for, are none.
+    """
+    ended = [subprocess.Popen(["true"]) for _ in range(30)]
+    wait_until(lambda: all(Path(f"/proc/{one.pid}/cmdline").read_bytes() == b"" for one in ended))
     done = subprocess.run([sys.executable, "-c", AS_NOBODY], capture_output=True, text=True, check=False)
+    for one in ended:
+        one.wait()
 
     assert done.returncode == 0, done.stderr
-    seen, unreadable, held = map(int, done.stdout.split())
+    seen, unreadable, held, before, after = map(int, done.stdout.split())
     assert 0 < unreadable < seen
     assert held == 0
-    assert abs(seen - user_processes()) <= 10
+    assert min(before, after) - 10 <= seen <= max(before, after) + 10
 
 
-def user_processes() -> int:
-    """A second witness: kernel threads have no command line (nor have zombies)."""
-    return sum(1 for folder in Path("/proc").iterdir() if folder.name.isdecimal() and has_command_line(folder))
+def test_a_process_that_has_ended_lacks_nothing(machine: DrmMachine) -> None:
+    """A zombie's descriptors may be looked into by nobody, and there are none."""
+    folder = machine.process(7, "gone", files=0, state="Z")
+    (folder / "fd").chmod(0)
+    collector = collector_of(machine)
 
-
-def has_command_line(folder: Path) -> bool:
-    try:
-        return (folder / "cmdline").read_bytes() != b""
-    except OSError:
-        return False
+    assert [reading(collector).seen for _ in range(3)] == [1, 1, 1]
 
 
 def test_kernel_threads_are_not_counted(machine: DrmMachine) -> None:

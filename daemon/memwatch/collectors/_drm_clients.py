@@ -17,6 +17,8 @@ from memwatch.drm.fdinfo import Fdinfo, Held, parse_fdinfo
 # is looked at: /dev itself is never touched.
 _DEVICES = re.compile(r"/dev/(?:dri|accel)/([^/ ]+)(?: \(deleted\))?$")
 _KERNEL_THREAD = 0x00200000
+# States in /proc/<pid>/stat of what runs no more: zombie, and dead.
+_ENDED = (b"Z", b"X")
 _FDINFO_BYTES = 16384
 # After how many rounds, at most, a process is looked through although nothing about it seems to have changed.
 QUIET_ROUNDS = 60
@@ -48,7 +50,7 @@ class _Known(Struct):
     mark: tuple[int, int, int]
     due: int = 0
     earliest: int = 0
-    is_kernel: bool = False
+    opens_nothing: bool = False
     is_readable: bool = True
     descriptors: list[_Descriptor] = field(default_factory=list)
 
@@ -84,7 +86,7 @@ class Clients:
             if known is None:
                 continue
             self._known[pid] = known
-            if known.is_kernel:
+            if known.opens_nothing:
                 continue
             seen += 1
             if not known.is_readable or (known.descriptors and not self._read(pid, known, asleep, held, mute)):
@@ -105,7 +107,7 @@ class Clients:
         mark = (status.st_ino, status.st_mtime_ns, status.st_size)
         if known is None or known.mark[0] != mark[0]:
             return self._looked_through(pid, mark, [])
-        if known.is_kernel or self._round < (known.due if known.mark == mark else known.earliest):
+        if known.opens_nothing or self._round < (known.due if known.mark == mark else known.earliest):
             return known
         return self._looked_through(pid, mark, known.descriptors)
 
@@ -121,7 +123,7 @@ class Clients:
         infos = {(one.fd, one.node): one.info for one in before}
         for one in known.descriptors:
             one.info = infos.get((one.fd, one.node))
-        known.is_kernel = not known.descriptors and self._is_kernel_thread(pid)
+        known.opens_nothing = not known.descriptors and self._opens_nothing(pid)
         known.earliest = self._round + count // DESCRIPTORS_A_ROUND
         # Spread over the rounds, so that none of them pays for everybody.
         rounds = self._rounds(known)
@@ -174,9 +176,12 @@ class Clients:
             return False
         return node is not None and node[1] == one.node
 
-    def _is_kernel_thread(self, pid: str) -> bool:
+    def _opens_nothing(self, pid: str) -> bool:
+        """A kernel thread, or a process that has ended and nobody has asked how (a zombie)."""
         stat = self._content(pid + "/stat", 1200) or b""
         columns = stat.rpartition(b")")[2].split()
+        if columns and columns[0] in _ENDED:
+            return True
         return len(columns) > 6 and columns[6].isdigit() and bool(int(columns[6]) & _KERNEL_THREAD)
 
     def _content(self, path: str, size: int) -> bytes | None:
