@@ -76,13 +76,24 @@ class DrmMachine(Struct, frozen=True):
         return self.card(name, driver, place, (name,), vendor, device, kind="accel")
 
     def process(
-        self, pid: int, name: str = "python3", flags: int = USER_PROCESS, files: int = 3, state: str = "S"
+        self,
+        pid: int,
+        name: str = "python3",
+        flags: int = USER_PROCESS,
+        files: int = 3,
+        state: str = "S",
+        threads: int = 1,
     ) -> Path:
         """A process with some open files that are no GPUs."""
         folder = self.folder / "proc" / str(pid)
         (folder / "fd").mkdir(parents=True)
         (folder / "fdinfo").mkdir()
-        stat = f"{pid} ({name}) {state} 1 {pid} {pid} 0 -1 {flags} " + "0 " * 12 + f"{pid} 1000 250 " + "0 " * 28
+        stat = (
+            f"{pid} ({name}) {state} 1 {pid} {pid} 0 -1 {flags} "
+            + "0 " * 10
+            + f"{threads} 0 {pid} 1000 250 "
+            + "0 " * 28
+        )
         (folder / "stat").write_text(stat.strip() + "\n")
         for fd in range(files):
             self.links(pid, fd, "/dev/null")

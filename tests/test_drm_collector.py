@@ -216,6 +216,13 @@ def test_a_process_that_has_ended_lacks_nothing(machine: DrmMachine) -> None:
     assert [reading(collector).seen for _ in range(3)] == [1, 1, 1]
 
 
+def test_a_process_whose_first_thread_has_ended_goes_on(machine: DrmMachine) -> None:
+    """Its state says zombie as well; the other threads may have anything open."""
+    machine.process(7, "going on", files=0, state="Z", threads=2)
+
+    assert reading(collector_of(machine)).seen == 2
+
+
 def test_kernel_threads_are_not_counted(machine: DrmMachine) -> None:
     """They open no GPU, and where they cannot be looked into nothing is missing."""
     machine.process(2, "kthreadd", KERNEL_THREAD, files=0)

@@ -177,11 +177,14 @@ class Clients:
         return node is not None and node[1] == one.node
 
     def _opens_nothing(self, pid: str) -> bool:
-        """A kernel thread, or a process that has ended and nobody has asked how (a zombie)."""
+        """A kernel thread, or a process that has ended and nobody has asked how (a zombie).
+
+        Where only the first of its threads has ended, the others go on, with all that is open.
+        """
         stat = self._content(pid + "/stat", 1200) or b""
         columns = stat.rpartition(b")")[2].split()
         if columns and columns[0] in _ENDED:
-            return True
+            return columns[17:18] in ([b"0"], [b"1"])  # num_threads
         return len(columns) > 6 and columns[6].isdigit() and bool(int(columns[6]) & _KERNEL_THREAD)
 
     def _content(self, path: str, size: int) -> bytes | None:
