@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 CONSTRAINTS := tests/constraints.txt
 INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check install \
 	--constraint $(CONSTRAINTS) --build-constraint $(CONSTRAINTS)
+TESTS := $(BIN)/python -m pytest -n 4 --reruns 2 --reruns-delay 2
 RUN_ARGS ?=
 # For each target of `make fuzz`; all of them where none is named.
 SECONDS ?= 600
@@ -18,14 +19,15 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint format bench bench-alerts screenshots test-lowest test-pythons test-torch soak faults crash scale \
+.PHONY: help run test test-long coverage lint format bench bench-alerts screenshots test-lowest test-pythons test-torch soak faults crash scale \
 	test-image build deb test-system test-arm64 audit fuzz clean \
 	tools bench-tools
 
 help:
 	@echo "make run          set everything up and watch this machine at http://127.0.0.1:6360 (RUN_ARGS='--interval 2s')"
 	@echo "make test         set everything up and run the tests"
-	@echo "make coverage     the same, and which lines no test reached (a third slower)"
+	@echo "make test-long    the tests that take longer: every sample in a browser, a day of ticks, what watching costs"
+	@echo "make coverage     all of these, and which lines no test reached (a third slower)"
 	@echo "make lint         formatting, types (of the tests as well), layers"
 	@echo "make bench        what watching costs, beside a bare read of the same files and beside peers"
 	@echo "make bench-alerts how long after the tick an alert arrives, and what a hundred kills cost"
@@ -49,7 +51,10 @@ run: $(VENV)/.run
 	$(BIN)/memwatchd $(RUN_ARGS)
 
 test: $(VENV)/.test tools
-	$(BIN)/python -m pytest -n 4 --reruns 2 --reruns-delay 2 $(TEST_ARGS)
+	$(TESTS) -m "not long" $(TEST_ARGS)
+
+test-long: $(VENV)/.test tools
+	$(TESTS) -m long $(TEST_ARGS)
 
 coverage: $(VENV)/.test tools
 	COVERAGE_FILE="$(abspath $(VENV))/coverage" $(BIN)/python -m pytest -n 4 --cov --cov-report=term:skip-covered $(TEST_ARGS)
@@ -76,7 +81,7 @@ screenshots: $(VENV)/.test tools
 	$(BIN)/python tests/screenshots.py
 
 soak: $(VENV)/.test
-	$(BIN)/python tests/soak.py $(if $(HOURS),--hours $(HOURS)) $(SOAK_ARGS)
+	sh tests/tools/alone.sh $(BIN)/python tests/soak.py $(if $(HOURS),--hours $(HOURS)) $(SOAK_ARGS)
 
 scale: $(VENV)/.test
 	@sh tests/tools/need.sh prometheus

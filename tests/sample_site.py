@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import uvicorn
 from msgspec.structs import replace
 from starlette.applications import Starlette
@@ -31,6 +32,13 @@ from memwatch_web.listing import view_of
 from memwatch_web.pages import Pages
 from memwatch_web.remembered import Past
 from sample_past import past_of
+from sample_snapshots import SAMPLES, critical_gb10, hostile_names, mig_server
+
+# For what a browser does with each sample. Three show between them most of what pages are made of.
+TELLING = (critical_gb10, hostile_names, mig_server)
+IN_A_BROWSER = [
+    pytest.param(name, marks=() if make in TELLING else pytest.mark.long) for name, make in SAMPLES.items()
+]
 
 STATIC = Path(__file__).parent.parent / "web" / "memwatch_web" / "static"
 OPENAPI = {

@@ -2,12 +2,14 @@
 
 Ticks are what is accelerated: growth is measured per tick and told per day at one tick a second, which is what
 the daemon does by itself. Requests, processes and eight simulated GPUs come and go far more often than in life and
-count as if they came with their tick.
+count as if they came with their tick. `make soak` gives it process ids of its own where it may: what else runs on
+this machine is then none of the processes that its daemon watches.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 import tempfile
@@ -158,6 +160,10 @@ def read_quiet(daemon: RunningDaemon, started: float) -> Reading:
     return min(readings, key=lambda reading: (reading.descriptors, reading.threads))
 
 
+def process_ids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
 def show_row(reading: Reading) -> None:
     print(
         f"| {reading.seconds / 60:.1f} | {reading.ticks:,} | {reading.rss_bytes / MIB:.2f} "
@@ -206,6 +212,7 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=0.0, help="how long, in place of --minutes")
     given = parser.parse_args()
     minutes = given.hours * 60 or given.minutes
+    print(f"{len(process_ids())} processes when it began\n")
     print("| minute | ticks | RSS MiB | anonymous MiB | descriptors | threads |\n|---:|---:|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
         simulator = Simulator.of(Path(folder), CALM)

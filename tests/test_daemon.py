@@ -69,6 +69,7 @@ def seconds_of(command: list[str]) -> float:
     return watch.seconds
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_nobody_watching_costs_next_to_nothing(tmp_path: Path) -> None:
     """At most three wake-ups a second, half a percent of a core and 44 MiB; 68 MiB once the API has been asked."""

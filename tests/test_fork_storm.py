@@ -42,6 +42,7 @@ def watched(daemon: RunningDaemon, storming: subprocess.Popen[bytes]) -> list[An
     return found
 
 
+@pytest.mark.long
 @pytest.mark.alone
 @pytest.mark.parametrize("limit", [600, 4096])
 def test_a_fork_storm_loses_no_tick_and_hits_no_limit(tmp_path: Path, limit: int) -> None:

@@ -293,6 +293,7 @@ def test_a_tick_costs_at_most_four_calls_a_gpu(tmp_path: Path) -> None:
     assert max(per_gpu.values()) <= 4 * (rounds + 1)
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_eight_gpus_cost_little(tmp_path: Path) -> None:
     """At most 1 ms a tick in the helper for 8 GPUs with 10 processes; four times that on a busy machine."""

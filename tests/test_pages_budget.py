@@ -154,6 +154,7 @@ def weight(site: Site, page: Page, tools: CDPSession) -> tuple[float, float]:
     return found["JSHeapUsedSize"], found["Nodes"]
 
 
+@pytest.mark.long
 def test_twenty_minutes_leave_nothing_behind(browser: Browser) -> None:
     """1,200 ticks later the heap is within 20 MB of its start and the page has as many nodes."""
     site = Site(critical_gb10(), interval_seconds=0.01, speed=100)

@@ -35,6 +35,7 @@ def cost_of(daemon: RunningDaemon) -> tuple[float, float]:
     return (daemon.snapshot()["seq"] - ticks) / seconds, cpu / seconds / slow
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_ten_ticks_a_second_cost_two_percent_of_a_processor_at_most(tmp_path: Path) -> None:
     """Of six windows the cheapest counts: what others do on this machine makes a tick dearer, never cheaper."""

@@ -387,6 +387,7 @@ def test_a_year_never_takes_more_than_was_set(tmp_path: Path) -> None:
     assert most <= SIZE + 3 * len(PARTS) * SIZE // 4
 
 
+@pytest.mark.long
 def test_two_hundred_kills_cost_one_tick_at_most() -> None:
     """SIGKILL at random moments under critical pressure: of the ticks anybody saw, at most one is not on disk."""
     loop = Path(__file__).with_name("crash_loop.py")

@@ -25,6 +25,7 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.long
 @pytest.mark.alone
 @pytest.mark.parametrize("page", ["overview", "processes"])
 def test_200_open_pages_cost_a_tenth_of_a_core(tmp_path: Path, page: str) -> None:

@@ -80,6 +80,8 @@ def _peers(port: int, folder: Path) -> Iterator[Subject]:
     yield Subject(
         "prometheus_client + psutil, 30 lines", [sys.executable, str(HERE / "psutil_exporter.py"), str(port)]
     )
+    constant = [sys.executable, "-S", "-E", str(HERE / "constant_answer.py"), str(port)]
+    yield Subject("asyncio alone, always the same 8 KiB", constant, is_yardstick=True)
 
 
 def _file(folder: Path, name: str, text: str, port: int) -> str:

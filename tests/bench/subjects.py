@@ -20,11 +20,12 @@ STRETCHES = 3
 
 
 class Subject(Struct, frozen=True):
-    """A program that answers at `path` on the port its command line is given."""
+    """A program that answers at `path` on the port its command line is given. A yardstick watches nothing."""
 
     name: str
     argv: Sequence[str]
     path: str = "/metrics"
+    is_yardstick: bool = False
 
 
 class Load(Struct, frozen=True):

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from day import FULL_EVERY, HOUR
 
 from soak import MOST_MEGABYTES_A_DAY, line_through
@@ -18,6 +19,7 @@ HOURS = 24
 DISK_BYTES = 8 << 20
 
 
+@pytest.mark.long
 def test_a_day_leaves_nothing_behind_and_loses_no_alert(tmp_path: Path) -> None:
     """86,400 ticks through the daemon's engine, store, alerts and metrics, on a clock that we move."""
     with receiving(200) as site:
