@@ -106,6 +106,18 @@ class DrmMachine(Struct, frozen=True):
         self.says(pid, fd, text)
         self.links(pid, fd, node)
 
+    def opens_in_thread(self, pid: int, thread: int, fd: int, text: str) -> None:
+        """A graphics device that is open in a process, told under another thread than its first."""
+        folder = self.folder / "proc" / str(pid) / "task" / str(thread)
+        for name in ("fd", "fdinfo"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / "statm").write_text("999 250 3 1 0 40 0\n")
+        (folder / "fdinfo" / str(fd)).write_text(text)
+        os.symlink("/dev/dri/renderD128", folder / "fd" / str(fd))
+
+    def thread_ends(self, pid: int, thread: int) -> None:
+        shutil.rmtree(self.folder / "proc" / str(pid) / "task" / str(thread))
+
     def says(self, pid: int, fd: int, text: str) -> None:
         (self.folder / "proc" / str(pid) / "fdinfo" / str(fd)).write_text(text)
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from daemon_process import descriptors
+from going_on import going_on
 from machine_folders import machine_folder
 from memwatch.collector import Roots, Unavailable, Unreadable
 from memwatch.collectors._process_files import Stat, parse_boot_time, parse_passwd, parse_stat, parse_uid
@@ -48,6 +50,22 @@ def test_psutil_agrees_on_a_real_process() -> None:
     assert found.rss_bytes > 200 << 20
     assert found.start_time == pytest.approx(start, abs=2)
     assert (found.name, found.user) == (name, user)
+
+
+def test_one_whose_first_thread_has_ended_is_described_by_another() -> None:
+    """Its size, swap, owner and command line, under the name and the start it had; psutil sees nothing of it."""
+    with going_on(200) as child:
+        collector = Collector(Roots(), top=10, page_size=PAGE, clock_ticks=TICKS, commands=True)
+        before = find(collector.collect().processes, child.pid)
+        child.end_first_thread()
+        after = find(collector.collect().processes, child.pid)
+        witness = psutil.Process(child.pid).memory_info().rss
+        collector.close()
+
+    assert witness == 0
+    assert after.rss_bytes == pytest.approx(before.rss_bytes, rel=0.02)
+    assert replace(after, rss_bytes=before.rss_bytes, footprint_bytes=before.footprint_bytes) == before
+    assert "going_on" in str(after.command)
 
 
 def test_one_that_moves_is_read_at_once_and_the_others_soon(tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from drm_machine import KERNEL_THREAD, DrmMachine, fdinfo
+from going_on import going_on
 from memwatch.collectors._drm_clients import DESCRIPTORS_A_ROUND, QUIET_ROUNDS, Clients
 from memwatch.collectors._gpus import GpuPids
+from memwatch.collectors._process_files import living_thread
 from memwatch.collectors.drm import IDLE_PERIOD_SECONDS, PERIOD_SECONDS, Collector
 from memwatch.drm.reading import DrmClient, DrmReading
 from memwatch.model import Absent
@@ -216,11 +218,34 @@ def test_a_process_that_has_ended_lacks_nothing(machine: DrmMachine) -> None:
     assert [reading(collector).seen for _ in range(3)] == [1, 1, 1]
 
 
-def test_a_process_whose_first_thread_has_ended_goes_on(machine: DrmMachine) -> None:
-    """Its state says zombie as well; the other threads may have anything open."""
-    machine.process(7, "going on", files=0, state="Z", threads=2)
+def test_what_a_process_has_open_whose_first_thread_has_ended(machine: DrmMachine) -> None:
+    """Its state says zombie as well, and it has no files: they are its other threads', whichever goes on."""
+    machine.process(7, "going on", files=0, state="Z", threads=3)
+    for thread in (8, 9):
+        machine.opens_in_thread(7, thread, 5, fdinfo("xe", 1, IGPU, gtt="640 KiB"))
+    collector = collector_of(machine)
+    first = reading(collector)
+    machine.thread_ends(7, 8)
+    second, third = reading(collector), reading(collector)
+    machine.thread_ends(7, 9)
 
-    assert reading(collector_of(machine)).seen == 2
+    assert [(client.pids, client.resident) for client in first.clients] == [((7,), {"gtt": 640 << 10})]
+    assert first.clients == second.clients == third.clients
+    assert first.seen == third.seen == 2
+    assert reading(collector).clients == ()
+
+
+def test_real_descriptors_of_a_process_whose_first_thread_has_ended() -> None:
+    """On this kernel: nothing under its own number, as much as before under the other thread's."""
+    with going_on(1) as process:
+        before = len(os.listdir(f"/proc/{process.pid}/fd"))
+        process.end_first_thread()
+        folder = os.open("/proc", os.O_RDONLY)
+        thread = living_thread(folder, f"{process.pid}/task")
+        os.close(folder)
+        assert thread is not None
+        own, other = f"/proc/{process.pid}/fd", f"/proc/{thread[0]}/fd"
+        assert (len(os.listdir(own)), len(os.listdir(other))) == (0, before)
 
 
 def test_kernel_threads_are_not_counted(machine: DrmMachine) -> None:

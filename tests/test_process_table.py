@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from daemon_process import kept_files
+from going_on import going_on
 from memwatch.collector import Roots, Unreadable
 from memwatch.collectors._process_files import parse_statm, read_in
 from memwatch.collectors._process_table import KERNEL_TURNS, ProcessTable, Tally
@@ -101,6 +102,37 @@ def test_a_process_that_ended_is_gone_at_the_next_look() -> None:
         assert held[pids[2]] == 0
         assert held[pids[1]] > 0
         assert not pages(table).keys() & set(pids)
+
+
+@pytest.mark.parametrize("room", [0, 2000], ids=["read anew", "kept"])
+def test_a_process_whose_first_thread_has_ended_keeps_its_memory(room: int) -> None:
+    """The kernel says 0 of it then, and so does ps; it is in the files of the thread that goes on."""
+    with going_on(64) as process, table_of(Path("/proc"), lambda: room) as table:
+        table.look()
+        before = pages(table)[process.pid]
+        process.end_first_thread()
+        table.look()
+        after = pages(table)[process.pid]
+        table.look()
+        again = pages(table)[process.pid]
+        process.end()
+        table.look()
+        ended = pages(table)[process.pid]
+
+    assert before * os.sysconf("SC_PAGE_SIZE") > 64 << 20
+    assert after == again == pytest.approx(before, rel=0.02)
+    assert ended == 0
+
+
+@pytest.mark.parametrize("room", [0, 2000], ids=["read anew", "kept"])
+def test_one_whose_first_thread_had_ended_before_is_seen_as_well(room: int) -> None:
+    """A daemon may start later than that."""
+    with going_on(64) as process, table_of(Path("/proc"), lambda: room) as table:
+        process.end_first_thread()
+        table.look()
+        found = pages(table)[process.pid]
+
+    assert found * os.sysconf("SC_PAGE_SIZE") > 64 << 20
 
 
 def wait_for_zombie(pid: int) -> None:

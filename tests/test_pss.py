@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from pydantic import TypeAdapter
 
 from daemon_process import RunningDaemon, running_daemon
+from going_on import going_on
 from holders import holder
 from memwatch.collector import Roots, Unreadable
 from memwatch.model import Absent, Process
@@ -125,6 +126,21 @@ def test_a_real_process(tmp_path: Path) -> None:
     assert stranger.status == 404
     assert "not among those" in stranger.json["detail"]
     assert nonsense == [422] * 4
+
+
+def test_a_process_whose_first_thread_has_ended() -> None:
+    """Its memory is told by a thread that goes on; once that has ended too there is none."""
+    with going_on(64) as one:
+        start = psutil.Process(one.pid).create_time()
+        one.end_first_thread()
+        process = Process(one.pid, start, "x", 1, 1, "rss", unit=None, container=None)
+        found = PssReader(Roots()).read(process)
+        one.end()
+        with pytest.raises(NoPss, match="has ended"):
+            PssReader(Roots()).read(process)
+
+    assert found.pid == one.pid
+    assert found.pss_bytes > 64 * MIB
 
 
 def test_another_users_process(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import re
 from msgspec import Struct
 
 from memwatch.collector import Roots, Unreadable
-from memwatch.collectors._process_files import STAT_BYTES, parse_boot_time, parse_stat, read_in
+from memwatch.collectors._process_files import STAT_BYTES, living_thread, parse_boot_time, parse_stat, read_in
 from memwatch.model import Absent, Bytes, Process
 
 _LINE = re.compile(rb"^(\w+): +(\d{1,19}) kB$", re.MULTILINE)
@@ -94,11 +94,7 @@ class PssReader:
 
 def _rollup_of(process: Process, folder: int) -> bytes:
     try:
-        file = os.open("smaps_rollup", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            data = os.read(file, _ROLLUP_BYTES)
-        finally:
-            os.close(file)
+        return _read(folder, "smaps_rollup")
     except FileNotFoundError:
         raise NoPss("this kernel has no smaps_rollup, which Linux has since 4.14") from None
     except PermissionError:
@@ -108,8 +104,26 @@ def _rollup_of(process: Process, folder: int) -> bytes:
         )
         raise NoPss(sentence, permitted=False) from None
     except OSError:
+        return _rollup_of_thread(process, folder)
+
+
+def _rollup_of_thread(process: Process, folder: int) -> bytes:
+    """Where its first thread has ended, its memory is told by the others."""
+    thread = living_thread(folder, "task")
+    if thread is None:
+        raise _ended(process)
+    try:
+        return _read(folder, thread[0] + "/smaps_rollup")
+    except OSError:
         raise _ended(process) from None
-    return data
+
+
+def _read(folder: int, name: str) -> bytes:
+    file = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        return os.read(file, _ROLLUP_BYTES)
+    finally:
+        os.close(file)
 
 
 def _ended(process: Process) -> NoPss:

@@ -11,6 +11,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from memwatch.collector import Unavailable
+from memwatch.collectors._process_files import STAT_BYTES, living_thread
 from memwatch.drm.fdinfo import Fdinfo, Held, parse_fdinfo
 
 # Links of descriptors as the kernel writes them, after a folder for a process in a root of its own. Only the link
@@ -18,7 +19,7 @@ from memwatch.drm.fdinfo import Fdinfo, Held, parse_fdinfo
 _DEVICES = re.compile(r"/dev/(?:dri|accel)/([^/ ]+)(?: \(deleted\))?$")
 _KERNEL_THREAD = 0x00200000
 # States in /proc/<pid>/stat of what runs no more: zombie, and dead.
-_ENDED = (b"Z", b"X")
+_ENDED = ([b"Z"], [b"X"])
 _FDINFO_BYTES = 16384
 # After how many rounds, at most, a process is looked through although nothing about it seems to have changed.
 QUIET_ROUNDS = 60
@@ -45,9 +46,13 @@ class _Descriptor(Struct):
 
 
 class _Known(Struct):
-    """What was learned about one process; forgotten with it."""
+    """What was learned about one process; forgotten with it.
+
+    `place` is the folder that tells of its files: its own, or another thread's where the first one has ended.
+    """
 
     mark: tuple[int, int, int]
+    place: str
     due: int = 0
     earliest: int = 0
     opens_nothing: bool = False
@@ -98,28 +103,37 @@ class Clients:
 
     def _followed(self, pid: str, known: _Known | None) -> _Known | None:
         """The process as it is now; None if it has ended meanwhile, which is no lack of anything."""
+        place = known.place if known else pid
         try:
-            status = os.stat(pid + "/fd", dir_fd=self._folder)
+            mark = self._mark(place)
         except FileNotFoundError:
-            return None
+            return None if place == pid else self._followed(pid, None)
         except OSError:
-            return known or _Known((0, 0, 0), is_readable=False)
-        mark = (status.st_ino, status.st_mtime_ns, status.st_size)
+            return known or _Known((0, 0, 0), pid, is_readable=False)
         if known is None or known.mark[0] != mark[0]:
-            return self._looked_through(pid, mark, [])
+            return self._looked_through(pid, place, mark, [])
         if known.opens_nothing or self._round < (known.due if known.mark == mark else known.earliest):
             return known
-        return self._looked_through(pid, mark, known.descriptors)
+        return self._looked_through(pid, place, mark, known.descriptors)
 
-    def _looked_through(self, pid: str, mark: tuple[int, int, int], before: list[_Descriptor]) -> _Known | None:
+    def _mark(self, place: str) -> tuple[int, int, int]:
+        status = os.stat(place + "/fd", dir_fd=self._folder)
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
+    def _looked_through(
+        self, pid: str, place: str, mark: tuple[int, int, int], before: list[_Descriptor]
+    ) -> _Known | None:
         """`before`: what the same process had, for those whose device sleeps now."""
-        known = _Known(mark)
+        known = _Known(mark, place)
         try:
-            count, known.descriptors = self._descriptors(pid)
+            count, known.descriptors = self._descriptors(place)
         except (FileNotFoundError, ProcessLookupError):
             return None
         except OSError:
             count, known.is_readable = 0, False
+        if not count and place == pid and (thread := self._other_thread(pid)):
+            with suppress(OSError):  # it may have ended since; the next round finds what is there then
+                return self._looked_through(pid, thread, self._mark(thread), before)
         infos = {(one.fd, one.node): one.info for one in before}
         for one in known.descriptors:
             one.info = infos.get((one.fd, one.node))
@@ -135,9 +149,9 @@ class Clients:
             return HOLDER_ROUNDS
         return QUIET_ROUNDS if known.mark[2] or not known.is_readable else QUIET_ROUNDS_UNCOUNTED
 
-    def _descriptors(self, pid: str) -> tuple[int, list[_Descriptor]]:
+    def _descriptors(self, place: str) -> tuple[int, list[_Descriptor]]:
         """How many there are, and those of devices. PermissionError where the process is somebody else's."""
-        folder = os.open(pid + "/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._folder)
+        folder = os.open(place + "/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._folder)
         try:
             found, every = [], os.listdir(folder)
             for fd in every:
@@ -155,10 +169,10 @@ class Clients:
         complete = True
         for one in known.descriptors:
             if one.node not in asleep:
-                data = self._content(f"{pid}/fdinfo/{one.fd}", _FDINFO_BYTES)
+                data = self._content(f"{known.place}/fdinfo/{one.fd}", _FDINFO_BYTES)
                 one.info = parse_fdinfo(data) if data is not None else None
                 if data is not None and one.info is None:
-                    if self._leads_to(pid, one):
+                    if self._leads_to(known.place, one):
                         mute.add(one.node)
                     else:  # the number is a file's or a socket's by now: look the process through in the next round
                         known.due = 0
@@ -169,23 +183,30 @@ class Clients:
                 held.append(Held(int(pid), one.node, one.info))
         return complete
 
-    def _leads_to(self, pid: str, one: _Descriptor) -> bool:
+    def _leads_to(self, place: str, one: _Descriptor) -> bool:
         try:
-            node = _DEVICES.search(os.readlink(f"{pid}/fd/{one.fd}", dir_fd=self._folder))
+            node = _DEVICES.search(os.readlink(f"{place}/fd/{one.fd}", dir_fd=self._folder))
         except OSError:
             return False
         return node is not None and node[1] == one.node
 
-    def _opens_nothing(self, pid: str) -> bool:
-        """A kernel thread, or a process that has ended and nobody has asked how (a zombie).
+    def _other_thread(self, pid: str) -> str | None:
+        """Where the first of its threads has ended and others go on, with all that is open: the folder of one."""
+        if self._columns(pid)[:1] not in _ENDED:
+            return None
+        thread = living_thread(self._folder, pid + "/task")
+        return thread[0] if thread else None
 
-        Where only the first of its threads has ended, the others go on, with all that is open.
-        """
-        stat = self._content(pid + "/stat", 1200) or b""
-        columns = stat.rpartition(b")")[2].split()
-        if columns and columns[0] in _ENDED:
+    def _opens_nothing(self, pid: str) -> bool:
+        """A kernel thread, or a process that has ended and nobody has asked how (a zombie)."""
+        columns = self._columns(pid)
+        if columns[:1] in _ENDED:
             return columns[17:18] in ([b"0"], [b"1"])  # num_threads
         return len(columns) > 6 and columns[6].isdigit() and bool(int(columns[6]) & _KERNEL_THREAD)
+
+    def _columns(self, pid: str) -> list[bytes]:
+        """Of /proc/<pid>/stat, from the state on."""
+        return (self._content(pid + "/stat", STAT_BYTES) or b"").rpartition(b")")[2].split()
 
     def _content(self, path: str, size: int) -> bytes | None:
         try:

@@ -49,8 +49,9 @@ class Attribution:
 
     def _read(self, entry: Entry) -> None:
         first, before = entry.home_due == 0, (entry.home, entry.uid)
-        entry.home = self._homes.read(self._folder, f"{entry.pid}/cgroup")
-        entry.uid = parse_uid(read_in(self._folder, f"{entry.pid}/status", _STATUS_BYTES) or b"")
+        folder = entry.thread or str(entry.pid)
+        entry.home = self._homes.read(self._folder, folder + "/cgroup")
+        entry.uid = parse_uid(read_in(self._folder, folder + "/status", _STATUS_BYTES) or b"")
         if (entry.home, entry.uid) != before:
             entry.shown = None
         # Spread by number: those that were there when we began do not all come due at once.

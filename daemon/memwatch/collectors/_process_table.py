@@ -18,11 +18,19 @@ from typing import Literal
 from msgspec import Struct
 
 from memwatch.collector import Unreadable
-from memwatch.collectors._process_files import NOWHERE, STAT_BYTES, Home, parse_stat, parse_statm, read_in
+from memwatch.collectors._process_files import (
+    NOWHERE,
+    STAT_BYTES,
+    STATM_BYTES,
+    Home,
+    living_thread,
+    parse_stat,
+    parse_statm,
+    read_in,
+)
 from memwatch.model import Process
 from memwatch.own import descriptors_for_processes
 
-_STATM_BYTES = 160
 # A kernel thread's number may go to a process, so each is looked at again at every 16th look.
 KERNEL_TURNS = 16
 
@@ -38,7 +46,8 @@ class Entry(Struct):
     """A process that was there at the last look.
 
     `descriptor` is its open statm; -1 where there is none to be opened, None where there was no room for it.
-    A kernel thread has no pages, ever. `said` is what the open statm said last. `home` and `uid` are whose it is,
+    A kernel thread has no pages, ever. `thread` is the folder of another thread where the first one has ended,
+    whose files then say nothing. `said` is what the open statm said last. `home` and `uid` are whose it is,
     and `home_due` the turn at which to read them again; `shown` is how it was last shown, None where it has to be
     read anew, and `shown_by` what statm said then: these are the table's to keep and not its business.
     """
@@ -48,6 +57,7 @@ class Entry(Struct):
     pages: int
     is_kernel: bool = False
     descriptor: int | None = None
+    thread: str | None = None
     said: bytes | None = None
     home: Home = NOWHERE
     uid: int | None = None
@@ -106,9 +116,12 @@ class ProcessTable:
             descriptor = entry.descriptor
             try:
                 if descriptor is not None and descriptor >= 0:
-                    data = pread(descriptor, _STATM_BYTES, 0)
+                    data = pread(descriptor, STATM_BYTES, 0)
                     if data != entry.said:
-                        entry.pages, entry.said = parse_statm(data), data
+                        pages = parse_statm(data)
+                        if entry.pages and not pages:  # it has ended, or only its first thread: see who is there
+                            gone.append(name)
+                        entry.pages, entry.said = pages, data
                 elif entry.is_kernel and (entry.pid + self._turn) % KERNEL_TURNS:
                     continue
                 elif not self._read_anew(name, entry):
@@ -131,9 +144,16 @@ class ProcessTable:
         if stat is None or stat.start_ticks != entry.start_ticks:
             return stat is None and entry.is_kernel
         entry.pages = stat.rss_pages
+        self._follow_thread(name, entry)
         if entry.descriptor is None:
-            entry.descriptor = self._kept_statm(name)
+            entry.descriptor = self._kept_statm(entry.thread or name)
         return True
+
+    def _follow_thread(self, name: str, entry: Entry) -> None:
+        """Who has no pages may have them all in other threads."""
+        if not entry.pages:
+            found = living_thread(self._folder, name + "/task")
+            entry.thread, entry.pages = found or (None, 0)
 
     def _introduce(self, name: str) -> Came:
         """A process not seen before; "unreadable" also where it has ended meanwhile.
@@ -149,7 +169,12 @@ class ProcessTable:
             self._close(descriptor)
             return "rejected"
         if stat is not None:
-            self._entries[name] = Entry(stat.pid, stat.start_ticks, stat.rss_pages, descriptor=descriptor)
+            entry = Entry(stat.pid, stat.start_ticks, stat.rss_pages, descriptor=descriptor)
+            self._entries[name] = entry
+            self._follow_thread(name, entry)
+            if entry.thread:
+                self._close(descriptor)
+                entry.descriptor = self._kept_statm(entry.thread)
             return "seen"
         self._close(descriptor)
         if not data:

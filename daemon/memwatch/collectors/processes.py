@@ -14,6 +14,7 @@ from memwatch.collectors._process_files import (
     STAT_BYTES,
     Passwd,
     Stat,
+    folder_in,
     hides_others,
     parse_boot_time,
     parse_command,
@@ -109,22 +110,24 @@ class Collector:
     def _process(self, entry: Entry) -> Process | None:
         """None if it has ended. An open folder of procfs stays with its process, whoever gets the number next."""
         try:
-            folder = os.open(str(entry.pid), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._folder)
-        except OSError:
+            with folder_in(self._folder, str(entry.pid)) as folder:
+                data = read_in(folder, "stat", STAT_BYTES)
+                stat = parse_stat(data) if data else None
+                if stat is None or stat.start_ticks != entry.start_ticks:
+                    return None
+                if entry.thread is None:
+                    return self._described(entry, stat, folder)
+            with folder_in(self._folder, entry.thread) as folder:
+                return self._described(entry, stat, folder)
+        except (OSError, Unreadable):
             return None
-        try:
-            data = read_in(folder, "stat", STAT_BYTES)
-            stat = parse_stat(data) if data else None
-            return self._described(entry, stat, folder) if stat and stat.start_ticks == entry.start_ticks else None
-        except Unreadable:
-            return None
-        finally:
-            os.close(folder)
 
     def _described(self, entry: Entry, stat: Stat, folder: int) -> Process:
+        """`folder`: the process's own, or that of another thread where the first has ended."""
         status = self._attribution.read(entry, folder)
-        entry.pages, home = stat.rss_pages, entry.home
-        rss, swap = stat.rss_pages * self._page_size, parse_swap(status)
+        # Without pages it is ending: the next look says whether all of it.
+        entry.pages, home = stat.rss_pages or entry.pages, entry.home
+        rss, swap = entry.pages * self._page_size, parse_swap(status)
         return Process(
             pid=stat.pid,
             start_time=self._boot_time + stat.start_ticks / self._clock_ticks,
