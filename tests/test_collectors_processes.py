@@ -88,6 +88,20 @@ def test_one_that_moves_is_read_at_once_and_the_others_soon(tmp_path: Path) -> N
     assert seen[-1] == "after"
 
 
+def test_of_many_of_one_size_the_same_are_shown_again(tmp_path: Path) -> None:
+    """Workers of one server: stat and statm differ by a page, and nobody loses its place for having been shown."""
+    roots = folder_of(tmp_path)
+    for pid in range(10, 40):
+        add_process(tmp_path, stat_line(pid, rss=499), statm=statm_line(500))
+    collector = Collector(roots, top=5)
+
+    looks = [collector.collect().processes for _ in range(SHOWN_TURNS + 2)]
+    collector.close()
+
+    assert {tuple(process.pid for process in look) for look in looks[1:]} == {(39, 38, 37, 36, 35)}
+    assert {process.rss_bytes for look in looks[1:] for process in look} == {500 * 4096}
+
+
 def test_one_whose_file_was_given_back_is_shown_as_it_is(tmp_path: Path) -> None:
     """When the descriptor limit falls, what its open file said last is nothing to go by any more."""
     roots = folder_of(tmp_path)

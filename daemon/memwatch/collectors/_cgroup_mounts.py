@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from msgspec import Struct
 
 from memwatch.collector import Roots, Unavailable, Unreadable
-from memwatch.collectors._cgroups import Mount, parse_cgroup, parse_mountinfo
+from memwatch.collectors._cgroups import Mount, parse_cgroup, parse_mountinfo, under
 from memwatch.model import Absent, Bytes, Quality
 
 
@@ -82,20 +82,13 @@ def home_of(cgroup: bytes, mountinfo: bytes, roots: Roots) -> Home:
         raise Unavailable(f"self/mountinfo: the hierarchy with {version.usage} is not mounted")
     mount = next((mount for mount in found if _covers(mount, path)), found[0])
     way = PurePosixPath(path).relative_to(mount.root) if _covers(mount, path) else PurePosixPath()
-    return Home(version, _under(roots, mount.point), way, mount.root)
+    return Home(version, under(roots, mount.point), way, mount.root)
 
 
 def _covers(mount: Mount, path: str) -> bool:
     """Whether the cgroup can be seen through this mount. Where it cannot, the mount is the nearest we get."""
     here = PurePosixPath(path)
     return ".." not in here.parts and here.is_relative_to(mount.root)
-
-
-def _under(roots: Roots, point: str) -> Path:
-    path = PurePosixPath(point)
-    if path.is_relative_to("/sys"):
-        return roots.sysfs / path.relative_to("/sys")
-    return roots.rootfs / point.lstrip("/")
 
 
 class CgroupUsage:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
@@ -120,14 +121,16 @@ def _unit_of(path: str) -> str | None:
     return next(iter(units + slices), None)
 
 
-def parse_mountinfo(data: bytes) -> list[Mount]:
+@lru_cache(maxsize=1)
+def parse_mountinfo(data: bytes) -> tuple[Mount, ...]:
+    """Several ask at the same look, and it hardly ever changes: the last one is kept."""
     mounts = []
     for line in data.split(b"\n")[:-1]:
         front, dash, back = line.partition(b" - ")
         left, right = front.split(b" "), back.split(b" ")
         if dash and len(left) >= 6 and len(right) >= 3:
             mounts.append(Mount(_path(left[3]), _path(left[4]), _path(right[0]), _path(right[2])))
-    return mounts
+    return tuple(mounts)
 
 
 def _path(field: bytes) -> str:

@@ -125,9 +125,11 @@ class Collector:
     def _described(self, entry: Entry, stat: Stat, folder: int) -> Process:
         """`folder`: the process's own, or that of another thread where the first has ended."""
         status = self._attribution.read(entry, folder)
-        # Without pages it is ending: the next look says whether all of it.
-        entry.pages, home = stat.rss_pages or entry.pages, entry.home
-        rss, swap = entry.pages * self._page_size, parse_swap(status)
+        # What statm said at this look stands: the two differ by some pages, and who was shown would lose its place
+        # to one of the same size that was not. Without pages it is ending, wholly or but for other threads.
+        if entry.said is None:
+            entry.pages = stat.rss_pages or entry.pages
+        home, rss, swap = entry.home, entry.pages * self._page_size, parse_swap(status)
         return Process(
             pid=stat.pid,
             start_time=self._boot_time + stat.start_ticks / self._clock_ticks,
