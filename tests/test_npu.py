@@ -73,18 +73,26 @@ def test_nobody_uses_it_and_that_is_a_measured_zero() -> None:
 @pytest.mark.parametrize(
     "reading",
     [
-        pytest.param(reading_of(client(0, basis=None)), id="clients without memory keys"),
-        pytest.param(reading_of(mute=("accel0",)), id="a descriptor that names no client"),
+        pytest.param(reading_of(client(0, 200, basis=None)), id="clients without memory keys"),
+        pytest.param(reading_of(mute={"accel0": (200,)}), id="a descriptor that names no client"),
     ],
 )
 def test_what_its_driver_does_not_tell_is_not_zero(reading: DrmReading) -> None:
-    share = only(composed_with(reading))
+    """Neither is what a process that uses it holds; the footprint of one that does not is as exact as before."""
+    found = composed_with(reading)
+    share, of = only(found), {process.pid: process for process in found.processes}
 
     assert (share.used_bytes, share.note) == (Absent.NOT_SUPPORTED, "Its driver says nothing of memory.")
+    assert of[200].device_bytes == {NPU_SHARE: Absent.NOT_SUPPORTED}
+    assert (of[200].footprint_bytes, of[200].footprint_range) == (
+        Absent.NOT_SUPPORTED,
+        (GIB, Absent.NOT_SUPPORTED),
+    )
+    assert (of[100].footprint_bytes, of[100].footprint_range) == (GIB, None)
 
 
 def test_another_devices_descriptor_says_nothing_of_this_one() -> None:
-    assert only(composed_with(reading_of(client(MIB), mute=("accel1", "renderD128")))).used_bytes == MIB
+    assert only(composed_with(reading_of(client(MIB), mute={"accel1": (7,), "renderD128": (8,)}))).used_bytes == MIB
 
 
 def test_where_an_accelerators_memory_is_nobody_says_nothing_is_said() -> None:
@@ -92,7 +100,7 @@ def test_where_an_accelerators_memory_is_nobody_says_nothing_is_said() -> None:
     unknown = (replace(npu("qaic"), name="accel0"),)
 
     assert composed_with(reading_of(npus=unknown)).shares == ()
-    assert composed_with(reading_of(npus=unknown, mute=("accel0",))).shares == ()
+    assert composed_with(reading_of(npus=unknown, mute={"accel0": (200,)})).shares == ()
     assert only(composed_with(reading_of(client(MIB), npus=unknown))).used_bytes == MIB
 
 
@@ -177,9 +185,9 @@ def test_a_driver_that_names_no_clients_is_mute_and_a_closed_descriptor_is_not(t
     other = collector.collect().drm
 
     assert mute is not None
-    assert mute.mute == ("renderD128",)
+    assert mute.mute == {"renderD128": (2100,)}
     assert other is not None
-    assert other.mute == ()
+    assert other.mute == {}
     share = only(composed_with(mute))
     assert (share.id, share.used_bytes) == ("gpu0.buffers", Absent.NOT_SUPPORTED)
 

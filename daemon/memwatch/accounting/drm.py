@@ -222,11 +222,13 @@ def vram_pool(gpu: Gpu, place: Place) -> Pool | None:
 
 
 def held_by_pid(gpu: Gpu, pool: Pool | None, share: Share | None) -> Mapping[int, Mapping[str, Bytes]]:
-    """What each process holds of which place."""
+    """What each process holds of which place; of buffers in System RAM also who holds nobody knows how much."""
     places = [(pool.id, gpu.own)] if pool else []
     places += [(share.id, gpu.in_ram)] if share else []
     held: dict[int, dict[str, Bytes]] = {}
     for place, those in places:
         for pid, size in those.by_pid.items():
             held.setdefault(pid, {})[place] = size
+    if share:
+        held |= {pid: {**held.get(pid, {}), share.id: Absent.NOT_SUPPORTED} for pid in gpu.untold}
     return held

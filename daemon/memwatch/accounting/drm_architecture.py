@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 
 from msgspec import Struct
 
@@ -35,7 +36,10 @@ class Held(Struct, frozen=True):
 
 
 class Gpu(Struct, frozen=True):
-    """A card with its clients, what it is, and the observations that decided it."""
+    """A card with its clients, what it is, and the observations that decided it.
+
+    `untold` are processes that use it and of whose memory its driver says nothing.
+    """
 
     card: DrmCard
     driver: str
@@ -44,12 +48,12 @@ class Gpu(Struct, frozen=True):
     evidence: tuple[str, ...]
     in_ram: Held
     own: Held
-    is_mute: bool = False
+    untold: frozenset[int] = frozenset()
 
     @property
     def is_silent(self) -> bool:
         """Whether its driver has clients and says nothing of them, or nothing of their memory."""
-        return self.driver == "nouveau" or self.is_mute or any(client.basis is None for client in self.clients)
+        return self.driver == "nouveau" or bool(self.untold)
 
 
 def is_own(region: str) -> bool:
@@ -112,13 +116,15 @@ def _npu_of(card: DrmCard, reading: DrmReading) -> Gpu | None:
         evidence=(),
         in_ram=held_by(clients, is_in_ram),
         own=Held(0, {}),
-        is_mute=is_mute(card, reading),
+        untold=untold_on(card, clients, reading),
     )
 
 
-def is_mute(card: DrmCard, reading: DrmReading) -> bool:
-    """Whether somebody has it open, and its driver says nothing of clients."""
-    return any(node in reading.mute for node in card.nodes)
+def untold_on(card: DrmCard, clients: Iterable[DrmClient], reading: DrmReading) -> frozenset[int]:
+    """Who has it open where its driver says nothing of clients, or nothing of their memory."""
+    mute = [reading.mute.get(node, ()) for node in card.nodes]
+    silent = [client.pids for client in clients if client.basis is None]
+    return frozenset(chain(*mute, *silent))
 
 
 def _gpu_of(card: DrmCard, reading: DrmReading) -> Gpu | None:
@@ -139,7 +145,7 @@ def _gpu_of(card: DrmCard, reading: DrmReading) -> Gpu | None:
         evidence=(f"its driver is {driver}", *evidence),
         in_ram=held_by(clients, is_in_ram),
         own=held_by(clients, is_own),
-        is_mute=is_mute(card, reading),
+        untold=untold_on(card, clients, reading),
     )
 
 

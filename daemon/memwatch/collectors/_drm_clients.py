@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct, field
 
 from memwatch.collector import Unavailable
-from memwatch.collectors._process_files import STAT_BYTES, living_thread
+from memwatch.collectors._process_files import KERNEL_THREAD, STAT_BYTES, living_thread
 from memwatch.drm.fdinfo import Fdinfo, Held, parse_fdinfo
 
 # Links of descriptors as the kernel writes them, after a folder for a process in a root of its own. Only the link
 # is looked at: /dev itself is never touched.
 _DEVICES = re.compile(r"/dev/(?:dri|accel)/([^/ ]+)(?: \(deleted\))?$")
-_KERNEL_THREAD = 0x00200000
 # States in /proc/<pid>/stat of what runs no more: zombie, and dead.
 _ENDED = ([b"Z"], [b"X"])
 _FDINFO_BYTES = 16384
@@ -31,12 +30,12 @@ DESCRIPTORS_A_ROUND = 512
 
 class Scan(Struct, frozen=True):
     """One round. `seen` are processes, `unreadable` those of them that may not be looked into; `mute` are device
-    files that somebody has open and whose driver says nothing of clients."""
+    files whose driver says nothing of clients, with the processes that have them open."""
 
     held: tuple[Held, ...]
     seen: int
     unreadable: int
-    mute: tuple[str, ...] = ()
+    mute: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 class _Descriptor(Struct):
@@ -58,6 +57,10 @@ class _Known(Struct):
     opens_nothing: bool = False
     is_readable: bool = True
     descriptors: list[_Descriptor] = field(default_factory=list)
+
+
+# By device file, who has it open.
+_Mute = dict[str, set[int]]
 
 
 class Clients:
@@ -82,7 +85,7 @@ class Clients:
         self._round += 1
         before, self._known = self._known, {}
         held: list[Held] = []
-        mute: set[str] = set()
+        mute: _Mute = {}
         seen = unreadable = 0
         for pid in os.listdir(self._folder):
             if not pid.isdecimal():
@@ -96,7 +99,7 @@ class Clients:
             seen += 1
             if not known.is_readable or (known.descriptors and not self._read(pid, known, asleep, held, mute)):
                 unreadable += 1
-        return Scan(tuple(held), seen, unreadable, tuple(sorted(mute)))
+        return Scan(tuple(held), seen, unreadable, {node: tuple(sorted(mute[node])) for node in sorted(mute)})
 
     def close(self) -> None:
         os.close(self._folder)
@@ -163,7 +166,9 @@ class Clients:
         finally:
             os.close(folder)
 
-    def _read(self, pid: str, known: _Known, asleep: Collection[str], held: list[Held], mute: set[str]) -> bool:
+    def _read(
+        self, pid: str, known: _Known, asleep: Collection[str], held: list[Held], mute: dict[str, set[int]]
+    ) -> bool:
         """Adds what this process holds, and what it holds that nobody tells of. False where a part of it could not
         be read."""
         complete = True
@@ -173,7 +178,7 @@ class Clients:
                 one.info = parse_fdinfo(data) if data is not None else None
                 if data is not None and one.info is None:
                     if self._leads_to(known.place, one):
-                        mute.add(one.node)
+                        mute.setdefault(one.node, set()).add(int(pid))
                     else:  # the number is a file's or a socket's by now: look the process through in the next round
                         known.due = 0
                 complete = complete and data is not None
@@ -202,7 +207,7 @@ class Clients:
         columns = self._columns(pid)
         if columns[:1] in _ENDED:
             return columns[17:18] in ([b"0"], [b"1"])  # num_threads
-        return len(columns) > 6 and columns[6].isdigit() and bool(int(columns[6]) & _KERNEL_THREAD)
+        return len(columns) > 6 and columns[6].isdigit() and bool(int(columns[6]) & KERNEL_THREAD)
 
     def _columns(self, pid: str) -> list[bytes]:
         """Of /proc/<pid>/stat, from the state on."""

@@ -22,7 +22,8 @@ from memwatch.collectors._cgroups import (
 )
 from memwatch.model import Absent, Words
 
-_KERNEL_THREAD = 0x00200000
+# Of the flags in stat.
+KERNEL_THREAD = 0x00200000
 _BOOT_TIME = re.compile(rb"^btime (\d{1,12})\n", re.MULTILINE)
 _UIDS = re.compile(rb"^Uid:\t\d+\t(\d{1,10})\t", re.MULTILINE)
 _SWAP = re.compile(rb"^VmSwap:[ \t]+(\d{1,19}) kB\n", re.MULTILINE)
@@ -62,7 +63,7 @@ def parse_stat(data: bytes) -> Stat | None:
         if not b"".join(figures).isdigit() or max(map(len, figures)) > _MOST_DIGITS:
             raise ValueError
         flags, start, rss, number = map(int, figures)
-        if flags & _KERNEL_THREAD:
+        if flags & KERNEL_THREAD:
             return None
         if number < 1:
             raise ValueError

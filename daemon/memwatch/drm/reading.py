@@ -74,8 +74,8 @@ class DrmReading(Struct, frozen=True, eq=False):
     looked into, so clients may be missing and what is summed up is a lower bound. `rejected` counts lines by
     key that were no figure and were left out. `gpu_active_bytes` and `gpu_reclaim_bytes` are the lines of
     /proc/meminfo that the newest kernels have; a second witness, and part of no sum. `npus`: neural processing
-    units. `mute` are device files that processes have open and whose driver says nothing of clients (i915 before
-    Linux 5.19, ivpu before it told of memory): what is held through them is not known.
+    units. `mute` are device files whose driver says nothing of clients (i915 before Linux 5.19, ivpu before it told
+    of memory), with the processes that have them open: what these hold is not known.
     """
 
     cards: tuple[DrmCard, ...]
@@ -86,7 +86,7 @@ class DrmReading(Struct, frozen=True, eq=False):
     gpu_active_bytes: Bytes = Absent.NOT_SUPPORTED
     gpu_reclaim_bytes: Bytes = Absent.NOT_SUPPORTED
     npus: tuple[DrmCard, ...] = ()
-    mute: tuple[str, ...] = ()
+    mute: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def is_complete(self) -> bool:
