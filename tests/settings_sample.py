@@ -13,6 +13,7 @@ from memwatchd.settings.model import Settings
 from memwatchd.settings.sources import BadSettings, load
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of thirty-two bytes len").decode()
+ALERTMANAGER = '[[alerts.alertmanagers]]\nname = "am"\nurl = "http://127.0.0.1:9093"\n'
 WEBHOOK = f'[[alerts.webhooks]]\nname = "ops"\nurl = "https://example.com/hook/token"\nsecret = "{SECRET}"\n'
 
 

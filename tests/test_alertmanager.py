@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import bcrypt
 import pytest
+import yaml
 from msgspec.structs import replace
 
 from alert_machine import QUICK, AlertMachine
@@ -38,9 +40,12 @@ receivers:
 """
 
 
+PASSWORD = "correct horse"
+
+
 @contextmanager
-def alertmanager(folder: Path, url: str, timeout: str = "5m") -> Iterator[int]:
-    """The port of a real Alertmanager that tells `url`."""
+def alertmanager(folder: Path, url: str, timeout: str = "5m", password: str = "") -> Iterator[int]:
+    """The port of a real Alertmanager that tells `url`, and asks `ada` for that password if there is one."""
     port, file = free_port(), folder / "alertmanager.yml"
     file.write_text(CONFIG.format(url=url, timeout=timeout))
     command = [
@@ -50,6 +55,10 @@ def alertmanager(folder: Path, url: str, timeout: str = "5m") -> Iterator[int]:
         f"--web.listen-address=127.0.0.1:{port}",
         "--cluster.listen-address=",
     ]
+    if password:
+        users = {"ada": bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()}
+        (folder / "web.yml").write_text(yaml.safe_dump({"basic_auth_users": users}))
+        command.append(f"--web.config.file={folder / 'web.yml'}")
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             wait_until(lambda: answers(port))
@@ -60,7 +69,7 @@ def alertmanager(folder: Path, url: str, timeout: str = "5m") -> Iterator[int]:
 
 def answers(port: int) -> bool:
     try:
-        return get(port, "/-/ready").status == 200
+        return get(port, "/-/ready").status in (200, 401)
     except OSError:
         return False
 
@@ -98,6 +107,33 @@ def test_alertmanager_is_told_and_tells(tmp_path: Path) -> None:
     assert "used" in firing["annotations"]["description"]
     assert firing["startsAt"] == resolved["startsAt"] < resolved["endsAt"]
     assert (receiver["kind"], receiver["outcomes"]["delivered"], receiver["pending"]) == ("alertmanager", 2, 0)
+
+
+def test_an_alertmanager_that_asks_for_a_password(tmp_path: Path) -> None:
+    """With the right one it is told, and again; with another it answers 401, and the message waits."""
+    machine, right, wrong = AlertMachine.of(tmp_path), tmp_path / "right", tmp_path / "wrong"
+    right.write_text(PASSWORD + "\n")
+    wrong.write_text("hunter2")
+    with receiving(200) as site, alertmanager(tmp_path, site.url, password=PASSWORD) as port:
+        config = QUICK.format(pending="400ms") + "".join(
+            f'[[alerts.alertmanagers]]\nname = "{file.name}"\nurl = "http://127.0.0.1:{port}"\nresend = "1s"\n'
+            f'user = "ada"\nsecret = "file:{file}"\n'
+            for file in (right, wrong)
+        )
+        with running_daemon(tmp_path, *machine.arguments, config=config) as daemon:
+            machine.fill()
+            wait_until(lambda: bool(alerts_in(site)))
+            receivers = daemon.wait_for(
+                "/api/v1/receivers", lambda found: [one["outcomes"]["retry"] > 0 for one in found] == [False, True]
+            )
+            log = daemon.log.read_text()
+
+    assert [(one["name"], one["outcomes"]["delivered"], one["pending"]) for one in receivers] == [
+        ("right", 1, 0),
+        ("wrong", 0, 1),
+    ]
+    assert "401" in log
+    assert "hunter2" not in log
 
 
 def daemon_host(machine: AlertMachine) -> str:

@@ -36,6 +36,7 @@ def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
     url_file = tmp_path / "apprise-url"
     url_file.write_text("json://localhost/")
     url_file.chmod(0o600)
+    (tmp_path / "alertmanager-secret").write_text("a password of tests")
     (tmp_path / "token").write_text("a token of tests".replace(" ", "-"))
     ca = authority(tmp_path, "clients")
     signed_by(ca, "tls")

@@ -8,7 +8,7 @@ import pytest
 
 from memwatchd.settings.changes import flat, setting_text
 from memwatchd.settings.sources import load
-from settings_sample import SECRET, WEBHOOK, problems_from, settings_from
+from settings_sample import ALERTMANAGER, SECRET, WEBHOOK, problems_from, settings_from
 
 
 @pytest.mark.parametrize("public", [True, False])
@@ -75,6 +75,61 @@ def test_bad_secret_is_refused_and_not_repeated(tmp_path: Path, secret: str, wor
     environ = {"EMPTY": " ", "SHORT": "whsec_hunter2"}
 
     problems = problems_from(tmp_path, WEBHOOK.replace(SECRET, secret), environ=environ)
+
+    assert words in problems[0]
+    assert "hunter2" not in "".join(problems)
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        ("", None),
+        ('user = "ada"\nsecret = "env:PASSWORD"', "Basic YWRhOmNvcnJlY3QgaG9yc2U="),
+        ('user = "Zoë"\nsecret = "file:{file}"', "Basic Wm/DqzpodW50ZXIy"),
+        ('secret = "file:{file}"', "Bearer hunter2"),
+    ],
+)
+def test_an_alertmanager_is_shown_a_password_or_a_token(tmp_path: Path, lines: str, shown: str | None) -> None:
+    """RFC 7617 and RFC 6750; the end of a file's line is no part of it, and neither is in any message."""
+    file = tmp_path / "password"
+    file.write_text("hunter2\n")
+
+    settings = settings_from(
+        tmp_path, ALERTMANAGER + lines.format(file=file), environ={"PASSWORD": "correct horse"}
+    )
+    (one,) = settings.alerts.alertmanagers
+
+    assert (one.secret.authorization(one.user) if one.secret else None) == shown
+    for words in (repr(settings), str(settings), repr([setting_text(value) for _, value in flat(settings)])):
+        assert "hunter2" not in words
+        assert "horse" not in words
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (
+            'user = "ada"',
+            'line 4: alerts.alertmanagers[0].user: "ada" has no password; add for example secret',
+        ),
+        ('user = "a:b"\nsecret = "env:GOOD"', "is not a user name, which has 1 to 255 characters and no colon"),
+        ('secret = "hunter2"', "secret is not file:/PATH, credential:NAME or env:NAME of a password or a token"),
+        (
+            'secret = "env:EMPTY"',
+            "names the environment variable EMPTY, which is not a password or a token of",
+        ),
+        (
+            'secret = "env:LINES"',
+            "names the environment variable LINES, which is not a password or a token of",
+        ),
+        ('secret = "file:/no/such"', "names the file '/no/such', which cannot be read"),
+    ],
+)
+def test_what_cannot_be_shown_to_an_alertmanager(tmp_path: Path, lines: str, words: str) -> None:
+    """A header takes one line of printable characters; what is refused is not repeated."""
+    environ = {"EMPTY": "\n", "LINES": "hunter2\nX-Other: 1", "GOOD": "hunter2"}
+
+    problems = problems_from(tmp_path, ALERTMANAGER + lines, environ=environ)
 
     assert words in problems[0]
     assert "hunter2" not in "".join(problems)

@@ -155,7 +155,13 @@ def alertmanagers_of(settings: Settings) -> Iterator[tuple[Recipient, Channel]]:
     for one in settings.alerts.alertmanagers:
         endpoint = alerts_endpoint(one.url)
         poster = poster_of(endpoint, one)
-        yield one, AlertmanagerChannel(one.name, endpoint, poster, one.resend.total_seconds())
+        authorization = one.secret.authorization(one.user) if one.secret else None
+        yield (
+            one,
+            AlertmanagerChannel(
+                one.name, endpoint, poster, one.resend.total_seconds(), authorization=authorization
+            ),
+        )
 
 
 def services_of(settings: Settings) -> Iterator[tuple[Recipient, Channel]]:

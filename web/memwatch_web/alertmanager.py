@@ -39,11 +39,13 @@ class AlertmanagerChannel:
         poster: Poster,
         repeat_seconds: float = 60.0,
         wall: Clock = time.time,
+        authorization: str | None = None,
     ) -> None:
         self.title = f"alertmanager {name} ({endpoint.origin})"
         self.reminder: Reminder | None = Reminder(repeat_seconds, self._send_again)
         self._poster = poster
         self._wall = wall
+        self._headers = HEADERS if authorization is None else {**HEADERS, "Authorization": authorization}
         self._ahead_seconds = 0.0
 
     def prepare(self) -> None:
@@ -61,14 +63,14 @@ class AlertmanagerChannel:
     def _post(self, body: bytes) -> Answer:
         """Twice where the first answer says that clocks differ, and that this matters."""
         sent, believed = self._by_its_clock(body), self._ahead_seconds
-        answer = self._poster.post(HEADERS, sent)
+        answer = self._poster.post(self._headers, sent)
         if answer.unix is None:
             return answer
         ahead = self._wall() - answer.unix
         self._ahead_seconds = ahead if abs(ahead) > SAME_CLOCK_SECONDS else 0.0
         changed = abs(self._ahead_seconds - believed) > SAME_CLOCK_SECONDS
         again = self._by_its_clock(body) if changed else sent
-        return answer if again == sent else self._poster.post(HEADERS, again)
+        return answer if again == sent else self._poster.post(self._headers, again)
 
     def _by_its_clock(self, body: bytes) -> bytes:
         return not_later(body, self._wall() - self._ahead_seconds)

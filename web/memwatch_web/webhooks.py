@@ -64,6 +64,30 @@ class Secret:
         return "(hidden)"
 
 
+@dataclass(frozen=True, slots=True)
+class Password:
+    """A user's password, or a token, that a receiver asks for."""
+
+    text: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return "(hidden)"
+
+    def authorization(self, user: str | None) -> str:
+        """The header field Authorization: Basic for a user (RFC 7617, in UTF-8), else Bearer (RFC 6750)."""
+        if user is None:
+            return f"Bearer {self.text}"
+        return "Basic " + base64.b64encode(f"{user}:{self.text}".encode()).decode()
+
+
+def password_of(text: str) -> Password:
+    """From what a file or a variable holds. Raises ValueError without naming it."""
+    text = text.rstrip("\r\n")
+    if not 1 <= len(text) <= 2048 or not text.isascii() or not text.isprintable():
+        raise ValueError("is not a password or a token of 1 to 2048 printable ASCII characters")
+    return Password(text)
+
+
 def endpoint_of(url: str) -> Endpoint:
     """The parts of a URL. Raises ValueError with a reason that repeats nothing of the URL."""
     if not re.fullmatch(r"[!-~]{1,2000}", url):

@@ -166,9 +166,7 @@ class Clients:
         finally:
             os.close(folder)
 
-    def _read(
-        self, pid: str, known: _Known, asleep: Collection[str], held: list[Held], mute: dict[str, set[int]]
-    ) -> bool:
+    def _read(self, pid: str, known: _Known, asleep: Collection[str], held: list[Held], mute: _Mute) -> bool:
         """Adds what this process holds, and what it holds that nobody tells of. False where a part of it could not
         be read."""
         complete = True

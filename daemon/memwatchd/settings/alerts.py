@@ -6,11 +6,12 @@ import re
 from typing import Annotated
 
 from memwatch.conditions import CRITICAL, EVENTS, AlertRules
-from memwatch_web.webhooks import Endpoint, Secret
-from memwatchd.settings.secret import Service, secret_from, service_from
+from memwatch_web.webhooks import Endpoint, Password, Secret
+from memwatchd.settings.secret import Service, password_from, secret_from, service_from
 from memwatchd.settings.section import Bounds, Duration, Read, ReadAround, Section, checked_endpoint, seconds
-from memwatchd.settings.values import Accepts, Refused, some_of, tuple_of
+from memwatchd.settings.values import Accepts, Refused, some_of, tuple_of, user_of
 
+FROM_FILE = '"file:/etc/memwatchd/alertmanager-secret"'
 RECEIVER_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 
@@ -68,9 +69,24 @@ class Alertmanager(Recipient, frozen=True, kw_only=True):
         Read(checked_endpoint),
         Accepts("a URL", '"http://alertmanager.example.com:9093"', shown=False),
     ]
+    user: Annotated[str | None, Read(user_of), Accepts("the name of a user", '"memwatchd"')] = None
+    secret: Annotated[
+        Password | None,
+        ReadAround(password_from),
+        Accepts(
+            "file:/PATH, credential:NAME or env:NAME of a password or a token",
+            FROM_FILE,
+            shown=False,
+        ),
+    ] = None
     resend: Annotated[Duration, Bounds(seconds(1), seconds(240))] = seconds(60)
     timeout: Annotated[Duration, Bounds(seconds(1), seconds(60))] = seconds(15)
     allow_link_local: bool = False
+
+    def __post_init__(self) -> None:
+        if self.user is not None and self.secret is None:
+            why = f'"{self.user}" has no password; add for example secret = {FROM_FILE}'
+            raise Refused(why, (("user",),))
 
 
 class Apprise(Recipient, frozen=True, kw_only=True):

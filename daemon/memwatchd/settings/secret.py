@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memwatch_web.apprise_channel import INSTALL, NotInstalled, service_of
-from memwatch_web.webhooks import SECRET_PREFIX, Secret, secret_of
+from memwatch_web.webhooks import SECRET_PREFIX, Password, Secret, password_of, secret_of
 from memwatchd.settings.values import Refused
 
 SECRET_FILE_MOST_BYTES = 4096
@@ -54,6 +54,15 @@ def looked_up(value: str, around: Surroundings) -> tuple[str, str]:
     if around.public_file:
         warn_public(around, around.public_file)
     return value, ""
+
+
+def password_from(value: object, around: Surroundings) -> Password:
+    """A password or a token from "file:/path", "credential:NAME" or "env:NAME"."""
+    text, whose = kept_elsewhere(value, around)
+    try:
+        return password_of(text)
+    except ValueError as error:
+        raise Refused(f"{whose} {error}".strip()) from None
 
 
 def kept_elsewhere(value: object, around: Surroundings) -> tuple[str, str]:

@@ -14,6 +14,7 @@ DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ms|s|m|min|h|d)?", re.
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(?:([KMGT])(i?)B|B)?", re.ASCII)
 HOST_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,62})(?:\.[A-Za-z0-9_-]{1,63})*\.?")
+USER = re.compile(r"[^:\x00-\x1f\x7f]{1,255}")
 # sun_path in Linux's sockaddr_un holds 108 bytes with its NUL; macOS has 104.
 SOCKET_PATH_MOST_BYTES = 103
 
@@ -200,6 +201,12 @@ def program_of(value: object) -> str:
     if isinstance(value, str) and (value == "auto" or os.path.isabs(value)) and "\0" not in value:
         return value
     raise Refused
+
+
+def user_of(value: object) -> str:
+    if isinstance(value, str) and USER.fullmatch(value):
+        return value
+    raise Refused("is not a user name, which has 1 to 255 characters and no colon")
 
 
 def tuple_of(value: object) -> tuple[object, ...]:

@@ -22,11 +22,11 @@ from memwatchd.settings.values import (
     file_of,
     some_of,
     tuple_of,
+    user_of,
 )
 
 # What htpasswd -B, bcrypt and exporter-toolkit write. 31 rounds would take days.
 BCRYPT = re.compile(r"\$2[aby]\$(0[4-9]|1[0-6])\$[./A-Za-z0-9]{53}", re.ASCII)
-USER = re.compile(r"[^:\x00-\x1f\x7f]{1,255}")
 
 
 def token_from(value: object, around: Surroundings) -> Token:
@@ -48,12 +48,6 @@ def password_hash_of(value: object) -> PasswordHash:
             "needs the library bcrypt, which is not installed; install it with: pip install 'memwatchd[auth]'"
         ) from None
     return PasswordHash(value)
-
-
-def user_of(value: object) -> str:
-    if isinstance(value, str) and USER.fullmatch(value):
-        return value
-    raise Refused("is not a user name, which has 1 to 255 characters and no colon")
 
 
 def is_local(address: TcpAddress | UnixAddress) -> bool:
