@@ -65,16 +65,17 @@ def going_on(mib: int) -> Iterator[GoingOn]:
 def main(mib: int) -> None:
     block = bytearray(b"x") * (mib * MIB)
     first_may_end = threading.Event()
-    threading.Thread(target=_go_on, args=(first_may_end,)).start()
+    threading.Thread(target=_go_on, args=(first_may_end, block)).start()
     first_may_end.wait()
-    ctypes.CDLL(None).syscall(EXIT[platform.machine()], len(block) * 0)
+    ctypes.CDLL(None).syscall(EXIT[platform.machine()], 0)
 
 
-def _go_on(first_may_end: threading.Event) -> None:
+def _go_on(first_may_end: threading.Event, held: bytearray) -> None:
+    """Until it is told to end, with what it was given to hold."""
     print(threading.get_native_id(), flush=True)
     for word in sys.stdin:
         if word == "other\n":
-            os._exit(0)
+            os._exit(not held)
         first_may_end.set()
 
 

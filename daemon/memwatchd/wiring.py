@@ -156,12 +156,8 @@ def alertmanagers_of(settings: Settings) -> Iterator[tuple[Recipient, Channel]]:
         endpoint = alerts_endpoint(one.url)
         poster = poster_of(endpoint, one)
         authorization = one.secret.authorization(one.user) if one.secret else None
-        yield (
-            one,
-            AlertmanagerChannel(
-                one.name, endpoint, poster, one.resend.total_seconds(), authorization=authorization
-            ),
-        )
+        resend = one.resend.total_seconds()
+        yield one, AlertmanagerChannel(one.name, endpoint, poster, resend, authorization=authorization)
 
 
 def services_of(settings: Settings) -> Iterator[tuple[Recipient, Channel]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from memwatch.collector import Unavailable
-from memwatch.collectors._process_files import KERNEL_THREAD, STAT_BYTES, living_thread
+from memwatch.collectors._process_files import KERNEL_THREAD, STAT_BYTES, folder_in, living_thread, read_in
 from memwatch.drm.fdinfo import Fdinfo, Held, parse_fdinfo
 
 # Links of descriptors as the kernel writes them, after a folder for a process in a root of its own. Only the link
@@ -154,17 +154,15 @@ class Clients:
 
     def _descriptors(self, place: str) -> tuple[int, list[_Descriptor]]:
         """How many there are, and those of devices. PermissionError where the process is somebody else's."""
-        folder = os.open(place + "/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._folder)
-        try:
-            found, every = [], os.listdir(folder)
+        found = []
+        with folder_in(self._folder, place + "/fd") as folder:
+            every = os.listdir(folder)
             for fd in every:
                 with suppress(FileNotFoundError):
                     node = _DEVICES.search(os.readlink(fd, dir_fd=folder))
                     if node:
                         found.append(_Descriptor(fd, node[1]))
-            return len(every), found
-        finally:
-            os.close(folder)
+        return len(every), found
 
     def _read(self, pid: str, known: _Known, asleep: Collection[str], held: list[Held], mute: _Mute) -> bool:
         """Adds what this process holds, and what it holds that nobody tells of. False where a part of it could not
@@ -172,7 +170,7 @@ class Clients:
         complete = True
         for one in known.descriptors:
             if one.node not in asleep:
-                data = self._content(f"{known.place}/fdinfo/{one.fd}", _FDINFO_BYTES)
+                data = read_in(self._folder, f"{known.place}/fdinfo/{one.fd}", _FDINFO_BYTES)
                 one.info = parse_fdinfo(data) if data is not None else None
                 if data is not None and one.info is None:
                     if self._leads_to(known.place, one):
@@ -209,16 +207,4 @@ class Clients:
 
     def _columns(self, pid: str) -> list[bytes]:
         """Of /proc/<pid>/stat, from the state on."""
-        return (self._content(pid + "/stat", STAT_BYTES) or b"").rpartition(b")")[2].split()
-
-    def _content(self, path: str, size: int) -> bytes | None:
-        try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder)
-        except OSError:
-            return None
-        try:
-            return os.read(file, size)
-        except OSError:
-            return None
-        finally:
-            os.close(file)
+        return (read_in(self._folder, pid + "/stat", STAT_BYTES) or b"").rpartition(b")")[2].split()
