@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 from collections.abc import Sequence
 
 import pytest
 
-from memwatchd.receiving import AtOnce, Limits
+from memwatchd.receiving import MOST_HEARD, AtOnce, BoundedProtocol, Limits
 from patience import PATIENCE_SECONDS
 from talking import HOST, QUICK, WHOLE, Application, Connect, served
 
@@ -137,6 +138,89 @@ def test_a_connection_that_asks_nothing_more_is_closed_in_its_time() -> None:
 
     assert at_once_seconds > 0.5
     assert mixed_seconds > 0.5
+
+
+def test_the_same_request_again_is_asked_about_again() -> None:
+    """Its bytes are known and not parsed anew; the answer is of the moment, and may be the application's."""
+    answers = [ANSWER, ANSWER, None, None, ANSWER]
+    fields: list[object] = []
+
+    def next_of_them(found: object, _peer: object) -> bytes | None:
+        fields.append(list(found) if isinstance(found, tuple) else found)
+        return answers.pop(0)
+
+    async def talk(connect: Connect, _app: Application) -> list[bytes]:
+        client = await connect()
+        heard = []
+        for answer in (ANSWER, ANSWER, None, ANSWER):
+            client.send(WHOLE)
+            heard.append(await (client.answer() if answer is None else client.bytes_of(len(answer))))
+        return heard
+
+    first, second, third, fourth = served(Limits(), talk, {b"/whole": next_of_them})
+
+    assert (first, second, fourth) == (ANSWER, ANSWER, ANSWER)
+    assert third.endswith(b"/whole\r\n0\r\n\r\n")
+    assert fields == [[(b"host", b"localhost")]] * 5
+
+
+@pytest.mark.parametrize(
+    ("head", "answer"),
+    [
+        (b"POST /whole HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n" % (HOST, len(WHOLE)), b"/whole"),
+        (b"GET /large HTTP/1.1\r\n%bX: " % HOST, b"/large"),
+    ],
+    ids=["body", "field"],
+)
+def test_what_reads_like_a_known_request_is_none_within_another(head: bytes, answer: bytes) -> None:
+    """A body, or the rest of a head, that is the same to the byte is no request: one answer, not two."""
+
+    async def talk(connect: Connect, _app: Application) -> tuple[bytes, bytes]:
+        client = await connect()
+        client.send(WHOLE)
+        first = await client.bytes_of(len(ANSWER))
+        client.send(head)
+        await asyncio.sleep(0.2)
+        client.send(WHOLE)
+        return first, await client.heard(0.5)
+
+    first, rest = served(Limits(), talk, {b"/whole": at_once})
+
+    assert first == ANSWER
+    assert rest.count(b"HTTP/1.1 200 OK") == 1
+    assert rest.endswith(b"\r\n6\r\n%b\r\n0\r\n\r\n" % answer)
+
+
+def test_a_known_request_waits_behind_an_answer() -> None:
+    """Though its bytes are known, a connection that still answers another comes to it afterwards."""
+
+    async def talk(connect: Connect, _app: Application) -> bytes:
+        client = await connect()
+        client.send(WHOLE)
+        await client.bytes_of(len(ANSWER))
+        client.send(WHOLE.replace(b"/whole", b"/slow"))
+        await asyncio.sleep(0.2)
+        client.send(WHOLE)
+        return await client.heard(2.0)
+
+    rest = served(Limits(), talk, {b"/whole": at_once})
+
+    assert 0 < rest.find(b"/slow") < rest.find(b"/whole")
+    assert b"at once" not in rest
+
+
+def test_requests_that_differ_are_not_all_kept() -> None:
+    """Who invents a field for every request fills no memory: they are answered, and forgotten."""
+
+    async def talk(connect: Connect, _app: Application) -> int:
+        client = await connect()
+        for number in range(300):
+            client.send(WHOLE.replace(HOST, HOST + b"X: %d\r\n" % number))
+            assert await client.bytes_of(len(ANSWER)) == ANSWER
+        protocols = [one for one in gc.get_objects() if isinstance(one, BoundedProtocol)]
+        return max(len(one._heard) for one in protocols)
+
+    assert 0 < served(Limits(), talk, {b"/whole": at_once}) <= MOST_HEARD
 
 
 def test_a_stream_outlives_what_was_answered_before_it() -> None:

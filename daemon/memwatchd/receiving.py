@@ -24,6 +24,7 @@ from memwatch_web.problems import problem_response
 from memwatchd.sockets import Peer, peer_of
 
 Fields = Sequence[tuple[bytes, bytes]]
+MOST_HEARD, LONGEST_HEARD_BYTES = 64, 1024
 BODY_FIELDS = frozenset((b"content-length", b"transfer-encoding"))
 MALFORMED = (
     "this is not a well-formed HTTP/1.1 request. HTTP/2 is not spoken here, and TLS only where [web.tls] is set: "
@@ -66,13 +67,21 @@ class Refused(Exception):
 AtOnce = Callable[[Fields, "Peer | None"], "bytes | None"]
 
 
+class Heard(NamedTuple):
+    """One whole request that was answered at once. A scraper sends the same bytes every time."""
+
+    answer_to: AtOnce
+    fields: Fields
+
+
 def http_protocol(limits: Limits, at_once: Mapping[bytes, AtOnce]) -> type[asyncio.Protocol]:
     """What uvicorn takes as `http`: its connections know `limits`, and of each other.
 
     `at_once`, by target, is asked before the application where somebody gets that target.
     """
     waiting: dict[BoundedProtocol, None] = {}
-    return cast("type[asyncio.Protocol]", partial(BoundedProtocol, limits, waiting, at_once))
+    heard: dict[bytes, Heard] = {}
+    return cast("type[asyncio.Protocol]", partial(BoundedProtocol, limits, waiting, at_once, heard))
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -83,19 +92,22 @@ class BoundedProtocol(HttpToolsProtocol):
         limits: Limits,
         waiting: dict[BoundedProtocol, None],
         at_once: Mapping[bytes, AtOnce],
+        heard: dict[bytes, Heard],
         **server: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(**server)
         self._limits = limits
         self._waiting = waiting
         self._at_once = at_once
+        self._heard = heard
         self._deadline: asyncio.TimerHandle | None = None
         self._stuck: asyncio.TimerHandle | None = None
         self._refusal: Refusal | None = None
         self._answered: RequestResponseCycle | None = None  # now; `cycle` is the latest, which may still wait
         self._peer: Peer | None = None
         self._in_body = False
-        self._has_answered = False  # something in the present piece, at once
+        self._answers = 0  # given at once, to the present piece
+        self._rests = False  # between requests, all of the last piece answered at once
         self._answered_at = 0.0
         self._idle: asyncio.TimerHandle | None = None
         self._piece_bytes = 0
@@ -126,20 +138,36 @@ class BoundedProtocol(HttpToolsProtocol):
     # The next five run for every request, so they are written for speed.
 
     def data_received(self, data: bytes) -> None:
+        if self._rests and self._answers_as_before(data):
+            return
         if self._refusal is not None:
             return  # read and thrown away: closing with unread bytes would tear down the answer with them
+        is_between = not self._in_body and not self._is_in_head()
         self._piece_bytes = len(data)
-        self._has_answered = False
+        self._answers = 0
         HttpToolsProtocol.data_received(self, data)
         cycle = self.cycle
         if self._deadline is not None or self._in_body or self._is_in_head():
             self._review()
-        elif not self._has_answered and (cycle is None or cycle.response_complete):
+        elif not self._answers and (cycle is None or cycle.response_complete):
             self._expect()
-        if self._has_answered:
+        if self._answers:
             self._answered_at = self.loop.time()
             if self._idle is None:
                 self._idle = self.loop.call_later(self.timeout_keep_alive, self._leave_if_idle)
+        self._rests = self._answers > 0 and self._is_at_rest()
+        if self._rests and self._answers == 1 and is_between:
+            self._remember(data)
+
+    def _answers_as_before(self, piece: bytes) -> bool:
+        """Whether this piece is a request known to the byte, and answered: there is nothing to parse then."""
+        heard = self._heard.get(piece)
+        answer = None if heard is None or self.flow.write_paused else heard.answer_to(heard.fields, self._peer)
+        if answer is None:
+            return False
+        self._answered_at = self.loop.time()
+        self.transport.write(answer)
+        return True
 
     def on_headers_complete(self) -> None:
         self._in_body = True
@@ -175,7 +203,7 @@ class BoundedProtocol(HttpToolsProtocol):
         answer = answer_to(self.headers, self._peer) if parser.should_keep_alive() else None
         if answer is None:
             return False
-        self._has_answered = True
+        self._answers += 1
         self.scope = None if self.cycle is None else self.cycle.scope  # as between requests
         self.transport.write(answer)
         return True
@@ -232,7 +260,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """After a piece that did not end where its request ends, or while the clock runs."""
         if self._is_in_head() or self._in_body:
             self._earlier_bytes += self._piece_bytes
-        elif self._is_answering() or self._has_answered:
+        elif self._is_answering() or self._answers:
             self.stop_expecting()
             return
         self._expect()
@@ -262,6 +290,20 @@ class BoundedProtocol(HttpToolsProtocol):
             seconds = self._limits.receive_seconds
             self.transport.write(on_wire(Refusal(408, f"the request was not whole after {seconds:g} s.")))
         self.transport.abort()
+
+    def _is_at_rest(self) -> bool:
+        """Nothing has begun that is not finished, and no other clock runs than that of an idle connection."""
+        has_begun = self._in_body or self._is_in_head() or self._is_answering()
+        has_clock = self._deadline is not None or self.timeout_keep_alive_task is not None
+        return not has_begun and not has_clock and self._refusal is None
+
+    def _remember(self, piece: bytes) -> None:
+        """Keep what a piece says that is one request and answered at once."""
+        answer_to = self._at_once.get(self.url)
+        if answer_to is not None and len(piece) <= LONGEST_HEARD_BYTES:
+            if len(self._heard) >= MOST_HEARD:
+                self._heard.clear()
+            self._heard[piece] = Heard(answer_to, tuple(self.headers))
 
     def _is_in_head(self) -> bool:
         return self.scope is not (self.cycle.scope if self.cycle is not None else None)
