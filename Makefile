@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long coverage lint format bench bench-alerts screenshots test-lowest test-pythons test-torch soak faults crash scale \
+.PHONY: help run test test-long coverage lint format bench bench-alerts screenshots test-lowest test-pins test-pythons test-torch soak faults crash scale \
 	test-image build deb test-system test-arm64 audit fuzz clean \
 	tools bench-tools
 
@@ -38,6 +38,7 @@ help:
 	@echo "make faults       every fault that must be survived, injected; writes docs/faults.md (10 minutes)"
 	@echo "make crash        SIGKILL under critical pressure, two hundred times: one tick may be lost"
 	@echo "make test-pythons the tests on every Python 3.10 to 3.14 found here"
+	@echo "make test-pins    whether what is pinned for the tests can be had for each of these Pythons"
 	@echo "make test-lowest  the tests with the oldest dependencies that are allowed"
 	@echo "make test-torch   every call of the library in a training run of PyTorch, which it installs for that"
 	@echo "make fuzz         bytes nobody meant for every parser, guided by coverage (TARGETS='psi kmsg' SECONDS=600 each)"
@@ -99,6 +100,9 @@ crash: $(VENV)/.test
 
 test-pythons:
 	@sh tests/tools/each_python.sh
+
+test-pins:
+	@sh tests/tools/pins.sh $(CONSTRAINTS)
 
 test-lowest:
 	@sh tests/tools/lowest.sh
