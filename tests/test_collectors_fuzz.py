@@ -25,14 +25,14 @@ Parser = Callable[[bytes], Any]
 
 # Each parser with the files whose bytes are bent, cut and mixed for it.
 PARSERS: dict[str, tuple[Parser, tuple[str, ...]]] = {
-    "meminfo": (lambda data: memory.pool_of(memory.parse_meminfo(data)), ("proc/meminfo",)),
-    "swap": (lambda data: memory.swap_of(memory.parse_meminfo(data)), ("proc/meminfo",)),
+    "meminfo": (lambda data: memory.pool_of(memory.Meminfo().parse(data)), ("proc/meminfo",)),
+    "swap": (lambda data: memory.swap_of(memory.Meminfo().parse(data)), ("proc/meminfo",)),
     "arcstats": (memory.parse_arcstats, ("proc/spl/kstat/zfs/arcstats",)),
     "watermark": (lambda data: memory.parse_low_watermark(data, 4096), ("proc/zoneinfo",)),
     "protection": (buddyinfo.parse_protection, ("proc/zoneinfo",)),
     "buddyinfo": (lambda data: buddyinfo.nodes_of(buddyinfo.parse_buddyinfo(data), {}, 4096), ("proc/buddyinfo",)),
     "pressure": (psi.parse_pressure, ("proc/pressure/memory",)),
-    "vmstat": (vmstat.parse_vmstat, ("proc/vmstat",)),
+    "vmstat": (vmstat.Vmstat().parse, ("proc/vmstat",)),
     "node": (lambda data: numa.node_of(0, data, b"0-3\n"), ("sys/devices/system/node/node0/meminfo",)),
     "mm_stat": (zram.parse_mm_stat, ("sys/block/zram0/mm_stat",)),
     "cgroup": (lambda data: place_of(parse_cgroup(data)), ("proc/self/cgroup", "proc/1/cgroup")),

@@ -69,10 +69,26 @@ def test_pressure_file_that_refuses_to_be_read(tmp_path: Path) -> None:
 
 def test_counters_are_matched_exactly() -> None:
     """Neither a longer name nor a cut-off last line is taken for a counter."""
-    kernel = vmstat.parse_vmstat(b"oom_kill_disable 7\ncompact_fail 12\noom_kill 3")
+    kernel = vmstat.Vmstat().parse(b"oom_kill_disable 7\ncompact_fail 12\noom_kill 3")
 
     assert kernel.oom_kills_total is Absent.NOT_SUPPORTED
     assert kernel.compact_fail_total == 12
+
+
+def test_counters_are_found_wherever_they_stand() -> None:
+    """A line before them that grows, or goes, moves them; one that is gone is not what stands in its place."""
+    reader = vmstat.Vmstat()
+    whole = b"nr_free_pages 99\noom_kill 3\ncompact_fail 12\n"
+
+    for data, kills in (
+        (whole, 3),
+        (whole.replace(b"99", b"100"), 3),
+        (b"\noom_kill 4\ncompact_fail 12\n", 4),
+        (whole.replace(b"oom_kill", b"oom_kist"), Absent.NOT_SUPPORTED),
+        (whole, 3),
+    ):
+        assert reader.parse(data).oom_kills_total == kills
+        assert reader.parse(data).compact_fail_total == 12
 
 
 def test_largest_free_block_of_64_kib_pages() -> None:

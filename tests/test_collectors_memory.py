@@ -14,10 +14,9 @@ from memwatch.collectors.memory import (
     ARC_RETRY_TICKS,
     Arc,
     Collector,
+    Meminfo,
     available_of,
-    layout_of,
     parse_arcstats,
-    parse_meminfo,
     pool_of,
     swap_of,
 )
@@ -74,7 +73,7 @@ def test_keys_are_matched_exactly() -> None:
     """A line whose name merely contains or begins with a wanted one is another line."""
     data = b"XMemTotal: 1 kB\nMemTotal: 2 kB\nMemTotalX: 3 kB\nNvMapMemFree: 4 kB\nMemFree: 5 kB\n"
 
-    assert parse_meminfo(data) == {"MemTotal": 2, "MemFree": 5}
+    assert Meminfo().parse(data) == {"MemTotal": 2, "MemFree": 5}
 
 
 def test_unknown_lines_are_ignored() -> None:
@@ -82,33 +81,59 @@ def test_unknown_lines_are_ignored() -> None:
     plain = meminfo_of("workstation")
     odd = plain.replace(b"Buffers:", b"Quantum: 7 qB\nno colon here\n\n: 5 kB\n\xff\xfe: 1 kB\nA:B: 3 kB\nBuffers:")
 
-    assert parse_meminfo(odd) == parse_meminfo(plain)
+    assert Meminfo().parse(odd) == Meminfo().parse(plain)
 
 
 def test_cut_off_file_is_never_half_parsed() -> None:
     """A file that ends in the middle of a line is refused; one that ends between lines gives whole lines."""
     data = meminfo_of("workstation")
-    whole = parse_meminfo(data)
+    whole = Meminfo().parse(data)
 
     for end in range(1, len(data)):
         if data[:end].endswith(b"\n"):
-            assert parse_meminfo(data[:end]).items() <= whole.items()
+            assert Meminfo().parse(data[:end]).items() <= whole.items()
         else:
             with pytest.raises(Unreadable, match="middle of a line"):
-                parse_meminfo(data[:end])
+                Meminfo().parse(data[:end])
 
 
-def test_layout_that_no_longer_fits_is_made_anew() -> None:
-    """The pattern made for one kernel's file reads another kernel's file none the less."""
-    layout = layout_of(meminfo_of("old-kernel"))
+LINES = b"MemTotal:       24635552 kB\nDirty:               512 kB\nMemFree:         1234567 kB\n"
 
-    assert parse_meminfo(meminfo_of("workstation"), layout) == parse_meminfo(meminfo_of("workstation"))
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        meminfo_of("old-kernel"),
+        LINES.replace(b" 1234567", b"   34567"),
+        LINES.replace(b"    1234567 kB", b"123456789012 kB"),
+        LINES.replace(b"  24635552", b"2463555212").replace(b"     512", b"   512"),
+        LINES.replace(b"24635552 kB", b"246355529kB"),
+        LINES.replace(b"24635552", b"2463 552"),
+        LINES.replace(b"24635552", b"        "),
+        LINES.replace(b"24635552", b"2463_552"),
+        LINES.replace(b"24635552", b"-4635552"),
+        LINES.replace(b"MemFree: ", b"MemFree2:"),
+        LINES.replace(b"MemTotal:       24635552", b"MemTotal:12345678901234567890"),
+        LINES.replace(b"MemTotal: ", b"MemTotal: " + b" " * 20),
+        LINES + LINES,
+    ],
+    ids=[
+        "other kernel", "fewer digits", "full column", "wider, narrower", "no space", "two numbers", "no number",
+        "underscore", "sign", "another key", "too long", "wide column", "twice",
+    ],
+)  # fmt: skip
+def test_what_was_read_before_decides_nothing(other: bytes) -> None:
+    """Whatever the file looked like the last time, it is read as if it were the first."""
+    reader = Meminfo()
+    for data in (LINES, other, LINES, meminfo_of("workstation"), other, LINES):
+        assert reader.parse(data) == Meminfo().parse(data)
+    assert reader.parse(LINES) == {"MemTotal": 24635552, "MemFree": 1234567}
 
 
 @pytest.mark.parametrize("key", ["MemAvailable", "MemFree", "Hugetlb"])
 def test_more_than_there_is(key: str) -> None:
     """A part that exceeds MemTotal is a contradiction: the whole answer is refused and says which part."""
-    kib = parse_meminfo(with_line(meminfo_of("kvm-hugepages"), key, 65_536_001))
+    kib = Meminfo().parse(with_line(meminfo_of("kvm-hugepages"), key, 65_536_001))
 
     with pytest.raises(Unreadable, match="more than MemTotal 65536000 kB"):
         pool_of(kib)
@@ -117,7 +142,7 @@ def test_more_than_there_is(key: str) -> None:
 @pytest.mark.parametrize("missing", ["MemTotal", "MemFree"])
 def test_no_total_or_no_free(missing: str) -> None:
     """Without MemTotal or MemFree there is no pool, rather than one of size 0."""
-    kib = parse_meminfo(without(meminfo_of("workstation"), missing))
+    kib = Meminfo().parse(without(meminfo_of("workstation"), missing))
 
     with pytest.raises(Unreadable, match="MemTotal"):
         pool_of(kib)
@@ -145,7 +170,7 @@ def test_zswap() -> None:
 def test_page_cache_is_available() -> None:
     """Filling the page cache lowers free memory and changes nothing else (the 60 GB file of the DGX Spark)."""
     gib = KIB * KIB
-    kib = parse_meminfo(meminfo_of("container-v2"))
+    kib = Meminfo().parse(meminfo_of("container-v2"))
     moved = kib | {"MemFree": kib["MemFree"] - 30 * gib, "Inactive(file)": kib["Inactive(file)"] + 30 * gib}
     before, after = pool_of(kib), pool_of(moved)
 
@@ -156,7 +181,7 @@ def test_page_cache_is_available() -> None:
 
 def test_driver_memory_is_unattributed() -> None:
     """Memory that leaves MemFree and appears in no other line is held by nobody known, to the byte."""
-    kib = parse_meminfo(meminfo_of("container-v2"))
+    kib = Meminfo().parse(meminfo_of("container-v2"))
     taken = kib | {"MemFree": kib["MemFree"] - 4096, "MemAvailable": kib["MemAvailable"] - 4096}
     before, after = pool_of(kib), pool_of(taken)
 
@@ -166,7 +191,7 @@ def test_driver_memory_is_unattributed() -> None:
 
 def test_huge_pages_are_set_aside() -> None:
     """The huge page pool is used memory that says nothing about pressure (84 % used reads as 31.7 %)."""
-    kib = parse_meminfo(meminfo_of("kvm-hugepages"))
+    kib = Meminfo().parse(meminfo_of("kvm-hugepages"))
     pool = pool_of(kib)
 
     assert isinstance(pool.used_bytes, int)
@@ -176,7 +201,7 @@ def test_huge_pages_are_set_aside() -> None:
 
 def test_free_huge_pages() -> None:
     """What a GPU can still have where huge pages are configured: the free ones that are promised to nobody."""
-    kib = parse_meminfo(meminfo_of("kvm-hugepages"))
+    kib = Meminfo().parse(meminfo_of("kvm-hugepages"))
     kib |= {"HugePages_Total": 20480, "HugePages_Free": 8192, "HugePages_Rsvd": 0, "Hugetlb": 20480 * 2048}
 
     assert pool_of(kib).set_aside_free_bytes == 16 << 30
@@ -184,14 +209,14 @@ def test_free_huge_pages() -> None:
 
 def test_huge_pages_before_they_had_a_sum() -> None:
     """Kernels without the line Hugetlb count huge pages of the default size."""
-    kib = parse_meminfo(without(meminfo_of("kvm-hugepages"), "Hugetlb"))
+    kib = Meminfo().parse(without(meminfo_of("kvm-hugepages"), "Hugetlb"))
 
     assert pool_of(kib).set_aside_bytes == 48 << 30
 
 
 def test_old_kernel_without_watermarks() -> None:
     """Where neither MemAvailable nor zoneinfo is there, the sum is taken whole and called an estimate."""
-    kib = parse_meminfo(meminfo_of("old-kernel"))
+    kib = Meminfo().parse(meminfo_of("old-kernel"))
     expected = kib["MemFree"] + kib["Active(file)"] + kib["Inactive(file)"] + kib["SReclaimable"]
 
     assert available_of(kib, None).kib == expected
@@ -214,7 +239,7 @@ def test_neither_available_nor_its_parts() -> None:
 
 def test_parts_that_exceed_the_whole() -> None:
     """Parts that add up to more than is used are not shown trimmed: the contradiction is shown."""
-    kib = parse_meminfo(meminfo_of("no-psi"))
+    kib = Meminfo().parse(meminfo_of("no-psi"))
     pool = pool_of(kib | {"AnonPages": kib["MemTotal"]})
 
     assert pool.overlap
@@ -224,7 +249,7 @@ def test_parts_that_exceed_the_whole() -> None:
 
 def test_parts_that_are_not_told() -> None:
     """Without the line AnonPages nobody can say what is unattributed."""
-    pool = pool_of(parse_meminfo(without(meminfo_of("no-psi"), "AnonPages")))
+    pool = pool_of(Meminfo().parse(without(meminfo_of("no-psi"), "AnonPages")))
 
     assert pool.unattributed_bytes is Absent.NOT_SUPPORTED
     assert pool.contents == ()
@@ -233,14 +258,14 @@ def test_parts_that_are_not_told() -> None:
 
 def test_arc_below_its_floor() -> None:
     """An ARC that is smaller than its floor gives nothing back, and leaves the kernel's figure a measured one."""
-    kib = parse_meminfo(meminfo_of("zfs-box"))
+    kib = Meminfo().parse(meminfo_of("zfs-box"))
 
     assert pool_of(kib, None, Arc(size_bytes=10, floor_bytes=20)) == pool_of(kib)
 
 
 def test_arc_larger_than_what_is_left() -> None:
     """Two files read at different moments cannot make more available than there is."""
-    kib = parse_meminfo(meminfo_of("zfs-box"))
+    kib = Meminfo().parse(meminfo_of("zfs-box"))
     pool = pool_of(kib, None, Arc(size_bytes=1 << 50, floor_bytes=0))
 
     assert pool.available_bytes == pool.size_bytes

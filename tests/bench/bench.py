@@ -53,11 +53,10 @@ def costs_of(works: Mapping[str, Callable[[], object]], times: int, rounds: int 
 
 def bench_reading(times: int) -> None:
     """The host's files: bare, read and parsed, made into a checked model, and a whole tick around that."""
-    layout = memory.layout_of(Path("/proc/meminfo").read_bytes())
     parsers: dict[str, Callable[[bytes], object]] = {
-        "/proc/meminfo": lambda data: memory.parse_meminfo(data, layout),
+        "/proc/meminfo": memory.Meminfo().parse,
         "/proc/pressure/memory": psi.parse_pressure,
-        "/proc/vmstat": vmstat.parse_vmstat,
+        "/proc/vmstat": vmstat.Vmstat().parse,
         "/proc/buddyinfo": buddyinfo.parse_buddyinfo,
     }
     files = [(KeptFile(Path(name)), parse) for name, parse in parsers.items() if Path(name).exists()]

@@ -15,17 +15,20 @@ from memwatch.wire import Garbled
 
 
 def check(data: bytes) -> None:
-    """Behind `---` stands what is read with the layout of what is before it."""
+    """Behind `---` stands what is read after what is before it, and must be read as if it were the first."""
     front, _, back = data.partition(b"---\n")
     whole(front)
     parts(front)
     with suppress(Unreadable):
-        of_its_line(memory.parse_meminfo(back, memory.layout_of(front)), back)
+        reader = memory.Meminfo()
+        with suppress(Unreadable):
+            reader.parse(front)
+        assert reader.parse(back) == memory.Meminfo().parse(back)
 
 
 def whole(data: bytes) -> None:
     with suppress(Unreadable):
-        kib = memory.parse_meminfo(data)
+        kib = memory.Meminfo().parse(data)
         of_its_line(kib, data)
         with suppress(Unreadable):
             swap = memory.swap_of(kib)
@@ -36,7 +39,7 @@ def whole(data: bytes) -> None:
 
 def of_its_line(kib: dict[str, int], data: bytes) -> None:
     for key, figure in kib.items():
-        line = rb"^" + re.escape(key.encode()) + rb": *0*" + str(figure).encode() + rb"(?: kB)?$"
+        line = rb"^" + re.escape(key.encode()) + rb": *0*" + str(figure).encode() + rb" ?(?:kB)?$"
         assert re.search(line, data, re.MULTILINE), f"{key} is {figure} in {data!r:.300}"
 
 

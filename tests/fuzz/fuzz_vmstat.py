@@ -10,7 +10,11 @@ from memwatch.collectors import buddyinfo, memory, vmstat, zram
 
 
 def check(data: bytes) -> None:
-    are_said(vmstat.parse_vmstat(data), data)
+    """Behind `---` stands what is read after what is before it."""
+    front, _, back = data.partition(b"---\n")
+    reader = vmstat.Vmstat()
+    are_said(reader.parse(front), front)
+    are_said(reader.parse(back), back)
     with suppress(Unreadable):
         are_said(memory.parse_arcstats(data), data)
     with suppress(Unreadable):

@@ -9,20 +9,33 @@ from memwatch.snapshot import Kernel
 MOST_DIGITS = 20
 
 
-def parse_vmstat(data: bytes) -> Kernel:
+class Counter:
+    """One line of vmstat, looked for first where it stood the last time: 180 lines are before and behind it."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = b"\n" + key + b" "
+        self._at = 0
+
+    def of(self, data: bytes) -> int | Absent:
+        """The number behind the key to the end of its line."""
+        key = self._key
+        if not data.startswith(key, self._at):
+            self._at = max(0, data.find(key))
+        start = self._at + len(key)
+        end = data.find(b"\n", start)
+        digits = data[start:end]
+        found = data.startswith(key, self._at) and end > 0 and digits.isdigit() and len(digits) <= MOST_DIGITS
+        return int(digits) if found else Absent.NOT_SUPPORTED
+
+
+class Vmstat:
     """`oom_kill` is there since Linux 4.13, `compact_fail` where compaction is compiled in."""
-    return Kernel(
-        oom_kills_total=_counter(data, b"\noom_kill "), compact_fail_total=_counter(data, b"\ncompact_fail ")
-    )
 
+    def __init__(self) -> None:
+        self._oom_kill, self._compact_fail = Counter(b"oom_kill"), Counter(b"compact_fail")
 
-def _counter(data: bytes, key: bytes) -> int | Absent:
-    """The number after `key` to the end of its line; a search for two keys costs a tenth of splitting 180 lines."""
-    start = data.find(key) + len(key)
-    end = data.find(b"\n", start)
-    digits = data[start:end]
-    found = start >= len(key) and end > 0 and digits.isdigit() and len(digits) <= MOST_DIGITS
-    return int(digits) if found else Absent.NOT_SUPPORTED
+    def parse(self, data: bytes) -> Kernel:
+        return Kernel(oom_kills_total=self._oom_kill.of(data), compact_fail_total=self._compact_fail.of(data))
 
 
 class Collector:
@@ -34,9 +47,10 @@ class Collector:
 
     def __init__(self, roots: Roots) -> None:
         self._file = kept_file(roots.procfs / "vmstat")
+        self._vmstat = Vmstat()
 
     def collect(self) -> Findings:
-        return Findings(kernel=parse_vmstat(self._file.read()))
+        return Findings(kernel=self._vmstat.parse(self._file.read()))
 
     def close(self) -> None:
         self._file.close()
