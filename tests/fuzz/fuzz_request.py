@@ -1,4 +1,7 @@
-"""Bytes on a connection: whole answers with a right status, no error of ours, and nothing left running."""
+"""Bytes on a connection: whole answers with a right status, no error of ours, and nothing left running.
+
+A connection that knows requests by their bytes gives as many answers as one that parses every piece.
+"""
 
 from __future__ import annotations
 
@@ -57,6 +60,8 @@ def check(data: bytes) -> None:
     here = site()
     here.complaints.found.clear()
     written = here.loop.run_until_complete(answered(here, data))
+    parsed = here.loop.run_until_complete(answered(here, data, forgets=True))
+    assert STATUS.findall(written) == STATUS.findall(parsed), (written[:200], parsed[:200])
     assert not here.complaints.found, here.complaints.found
     assert not written or written.startswith(b"HTTP/1.1 "), written[:200]
     statuses = {int(status) for status in STATUS.findall(written)}
@@ -64,12 +69,17 @@ def check(data: bytes) -> None:
     assert not asyncio.all_tasks(here.loop)
 
 
-async def answered(here: Site, data: bytes) -> bytes:
+async def answered(here: Site, data: bytes, forgets: bool = False) -> bytes:
+    """What is written; where it `forgets`, no piece is known from before."""
     wire, protocol = Wire(), here.connection()
+    if forgets:
+        protocol._heard = {}
     protocol.connection_made(wire)
     for piece in data.split(PAUSE):
         if wire.closing:
             break
+        if forgets:
+            protocol._heard.clear()
         protocol.data_received(piece)
         await settled(protocol)
     protocol.connection_lost(None)
