@@ -44,7 +44,7 @@ def exported_names() -> set[str]:
     )
     files = FilesStatus(Path("/"), 0, 0, 0, 0, 0.0, 0, 0, 0, (), "")
     outbox = OutboxFigures(True, 0, 0)
-    exporter = Exporter("1", dict, (), lambda: 1, lambda: outbox, lambda: files)
+    exporter = Exporter("1", dict, tuple, lambda: 1, lambda: outbox, lambda: files)
     suffix = {"counter": "_total", "info": "_info"}
     return {family.name.removeprefix(PREFIX) + suffix.get(family.type, "") for family in exporter.families(full)}
 

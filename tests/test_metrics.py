@@ -33,7 +33,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 
 def rendered(snapshot: Snapshot, most_processes: int = 0) -> str:
-    exporter = Exporter("1.2.3", dict, (), lambda: most_processes)
+    exporter = Exporter("1.2.3", dict, tuple, lambda: most_processes)
     text = exporter.render(snapshot, generate_latest).decode()
     return "\n".join(line for line in text.splitlines() if line.startswith("memwatch_"))
 

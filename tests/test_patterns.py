@@ -74,7 +74,7 @@ def test_every_reason_of_absence_is_there(page: Reader, reason: Absent) -> None:
         "3.0 – 5.0 GiB",
         "Suspected leaks",
         "firing, silenced",
-        "nothing more is sent to it until memwatchd restarts",
+        "nothing more is sent to it until its settings change or memwatchd restarts",
         "Nothing fires, and nothing is about to.",
     ],
 )

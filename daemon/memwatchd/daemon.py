@@ -77,7 +77,7 @@ class Daemon:
         return Exporter(
             __version__,
             lambda: self.monitor.watches,
-            self.alerting.receivers,
+            lambda: self.alerting.receivers,
             lambda: self.face_options().process_metrics,
             self.alerting.outbox_figures,
             self.monitor.files_status,
@@ -163,10 +163,12 @@ class Daemon:
             log.info("%s", change)
         if not changes:
             log.info("settings read again, nothing changed")
-        self.settings = settings
+        before, self.settings = self.settings, settings
         self._options = wiring.face_options_of(settings)
         self.broker.most = settings.web.max_streams
         logging.getLogger().setLevel(settings.log.level.upper())
         self.monitor.reconfigure(wiring.rules_of(settings, self.player))
+        if self.player is None:
+            self.alerting.use(wiring.receivers_after(settings, before, self.alerting))
         if self.tls is not None:
             wiring.renew_certificate(self.tls, settings)

@@ -45,7 +45,7 @@ def test_alert(settings: Settings) -> int:
     if settings.replay.demo or settings.replay.file:
         print("memwatchd: a simulated machine tells nobody: leave out --demo and --replay", file=sys.stderr)
         return EXIT_CONFIGURATION
-    channels = wiring.channels_of(settings)
+    channels = [wiring.channel_of(one) for one in settings.alerts.recipients]
     if not channels:
         print(
             "memwatchd: no receiver is configured; add [[alerts.webhooks]] to the configuration file",
@@ -53,7 +53,7 @@ def test_alert(settings: Settings) -> int:
         )
         return EXIT_CONFIGURATION
     notice, snapshot, failed = notice_of_test(), read_machine(settings), 0
-    for _, channel in channels:
+    for channel in channels:
         answer = channel.send(notice.id, channel.body(notice, snapshot, settings.web.url))
         failed += not answer.success
         print(f"{channel.title}: {'delivered' if answer.success else answer.failure}", flush=True)

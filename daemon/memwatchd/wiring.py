@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -16,6 +16,7 @@ from memwatch.monitor import Identity, Rules
 from memwatch.outbox.outbox import Outbox
 from memwatch.snapshot import Snapshot
 from memwatch.store.keeper import Keeper
+from memwatch_web.alerting import Alerting
 from memwatch_web.alertmanager import AlertmanagerChannel, alerts_endpoint
 from memwatch_web.apprise_channel import AppriseChannel
 from memwatch_web.channels import Channel, WebhookChannel, context_for
@@ -27,7 +28,7 @@ from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording
 from memwatchd.recording.player import PlayedClock, Player
 from memwatchd.recording.recorder import Recorder
-from memwatchd.settings.alerts import Alertmanager, Recipient, Webhook
+from memwatchd.settings.alerts import Alertmanager, AnyRecipient, Recipient, Webhook
 from memwatchd.settings.certificates import load_certificate, tls_context
 from memwatchd.settings.model import Settings
 from memwatchd.settings.section import keys_of
@@ -136,33 +137,43 @@ def open_outbox_of(state: State) -> Opened | None:
 
 def receivers_of(settings: Settings, outbox: Outbox) -> list[Receiver]:
     """Everybody who is told. What they need to be reached (TLS, threads) exists from here on."""
-    return [
-        Receiver(one.name, channel, outbox.box(one.name), subscription_of(one))
-        for one, channel in channels_of(settings)
-    ]
+    return [receiver_of(one, outbox) for one in settings.alerts.recipients]
 
 
-def channels_of(settings: Settings) -> list[tuple[Recipient, Channel]]:
-    return [*webhooks_of(settings), *alertmanagers_of(settings), *services_of(settings)]
+def receivers_after(settings: Settings, before: Settings, alerting: Alerting) -> list[Receiver]:
+    """Everybody who is told from now on: those whose settings are what they were `before` stay as they are.
+
+    A receiver takes over what waits for an earlier one of its name, unless that was of another sort.
+    """
+    receivers = {one.name: one for one in alerting.receivers}
+    known = {one.name: one for one in before.alerts.recipients}
+    found = []
+    for one in settings.alerts.recipients:
+        was = known.get(one.name)
+        if was is not None and type(was) is not type(one):
+            alerting.drop(one.name)
+        found.append(receivers[one.name] if one == was else receiver_of(one, alerting.outbox))
+    return found
 
 
-def webhooks_of(settings: Settings) -> Iterator[tuple[Recipient, Channel]]:
-    for one in settings.alerts.webhooks:
-        yield one, WebhookChannel(one.name, one.url, one.secret, poster_of(one.url, one))
+def receiver_of(recipient: AnyRecipient, outbox: Outbox) -> Receiver:
+    return Receiver(recipient.name, channel_of(recipient), outbox.box(recipient.name), subscription_of(recipient))
 
 
-def alertmanagers_of(settings: Settings) -> Iterator[tuple[Recipient, Channel]]:
-    for one in settings.alerts.alertmanagers:
-        endpoint = alerts_endpoint(one.url)
-        poster = poster_of(endpoint, one)
-        authorization = one.secret.authorization(one.user) if one.secret else None
-        resend = one.resend.total_seconds()
-        yield one, AlertmanagerChannel(one.name, endpoint, poster, resend, authorization=authorization)
-
-
-def services_of(settings: Settings) -> Iterator[tuple[Recipient, Channel]]:
-    for one in settings.alerts.apprise:
-        yield one, AppriseChannel(one.name, one.url.target)
+def channel_of(recipient: AnyRecipient) -> Channel:
+    """How somebody is reached."""
+    if isinstance(recipient, Webhook):
+        return WebhookChannel(recipient.name, recipient.url, recipient.secret, poster_of(recipient.url, recipient))
+    if isinstance(recipient, Alertmanager):
+        endpoint, secret = alerts_endpoint(recipient.url), recipient.secret
+        return AlertmanagerChannel(
+            recipient.name,
+            endpoint,
+            poster_of(endpoint, recipient),
+            recipient.resend.total_seconds(),
+            authorization=secret.authorization(recipient.user) if secret else None,
+        )
+    return AppriseChannel(recipient.name, recipient.url.target)
 
 
 def poster_of(endpoint: Endpoint, how: Webhook | Alertmanager) -> Poster:

@@ -140,7 +140,7 @@ def run(folder: Path, url: str, hours: int) -> None:
     write_settings(0)
     daemon = Day(load({"config": str(file)}, {}), lambda: load({"config": str(file)}, {}))
     exporter = Exporter(
-        "0", lambda: daemon.monitor.watches, daemon.alerting.receivers, lambda: 10,
+        "0", lambda: daemon.monitor.watches, lambda: daemon.alerting.receivers, lambda: 10,
         daemon.alerting.outbox_figures, daemon.monitor.files_status,
     )  # fmt: skip
     encode, _ = negotiated("")

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from fault_oracle import MIB, rss_bytes, survived
 
+from alert_machine import WEBHOOK
 from daemon_process import WITHOUT_COVERAGE, descriptors, running_daemon
 from patience import PATIENCE_SECONDS
+from webhook_sample import SECRET
 from webhook_site import self_signed
 
 EVIL = {
@@ -72,8 +74,12 @@ def test_no_listener_answers_to_a_strange_host(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 def test_a_hundred_reloads_leave_nothing_behind(tmp_path: Path) -> None:
-    """Settings changed a hundred times, four times for the worse: descriptors, threads and memory stay."""
-    good = ("[pressure]\nmedium_percent = 50\n[processes]\ntop = 5\n", "")
+    """Settings changed a hundred times, four times for the worse: descriptors, threads and memory stay.
+
+    One receiver comes and goes with it, another is replaced each time.
+    """
+    first, second = (WEBHOOK.format(name=name, url="https://127.0.0.1:9", secret=SECRET) for name in ("one", "two"))
+    good = (f"[pressure]\nmedium_percent = 50\n{first}timeout = '5s'\n{second}", first)
     with running_daemon(tmp_path, "--interval", "100ms", environ=WITHOUT_COVERAGE) as daemon:
         settings = tmp_path / "memwatchd.toml"
 
@@ -89,11 +95,11 @@ def test_a_hundred_reloads_leave_nothing_behind(tmp_path: Path) -> None:
         def bad_of() -> int:
             return daemon.log.read_text().count("the old settings stay")
 
-        for number in range(10):
+        for number in (*range(10), 0, 1):
             reload(number)
         time.sleep(1.0)
         before = (descriptors(daemon.pid), threads(daemon.pid), rss_bytes(daemon.pid))
-        for number in range(100):
+        for number in (*range(100), 1):  # the last but one is nonsense
             reload(number)
         time.sleep(1.0)
         after = (descriptors(daemon.pid), threads(daemon.pid), rss_bytes(daemon.pid))

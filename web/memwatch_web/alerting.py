@@ -72,6 +72,25 @@ class Alerting:
         for receiver in self.receivers:
             receiver.start()
 
+    def use(self, receivers: Sequence[Receiver]) -> None:
+        """From now on these are told. Who is not among them stops after the attempt under way; what waits for a
+        name that is gone is dropped, and what waits for another of the same name is that one's."""
+        gone = [one for one in self.receivers if one not in receivers]
+        new = [one for one in receivers if one not in self.receivers]
+        self.receivers = tuple(receivers)
+        for one in gone:
+            one.stop_soon()
+        for name in {one.name for one in gone}.difference(one.name for one in receivers):
+            self.drop(name)
+        for one in new:
+            one.start()
+
+    def drop(self, name: str) -> None:
+        """Nobody is to have what waits for a receiver of that name."""
+        lost = self.outbox.forget(name)
+        level = logging.WARNING if lost else logging.INFO
+        log.log(level, "no longer a receiver as it was: %s; messages dropped: %d", name, lost)
+
     def tell(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
         """After every tick: put what is new on its way, together with the state that it follows from.
 

@@ -79,7 +79,8 @@ class Receiver:
         self.name = name
         self.channel = channel
         self.box = box
-        box.queue.keep_only(subscription.still_wants)
+        with box.changed:
+            box.queue.keep_only(subscription.still_wants)
         self.subscription = subscription
         self.disabled = False
         self._schedule = schedule
@@ -138,6 +139,8 @@ class Receiver:
                     self._settle(task, answer)
                 else:
                     self._heed(task, answer)
+                if self._closing:
+                    self.box.changed.notify_all()  # whoever has taken this receiver's place
 
     def _recover(self) -> None:
         """There was no memory for what came of an attempt: it is made again."""
@@ -243,7 +246,10 @@ class Receiver:
     def _disable(self) -> None:
         self.disabled, self._failure = True, "answered 410, gone"
         self._refuse_all()
-        log.error("%s: answered 410, gone; nothing more is sent to it until memwatchd restarts", self.channel.title)
+        log.error(
+            "%s: answered 410, gone; nothing more is sent to it until its settings change or memwatchd restarts",
+            self.channel.title,
+        )
 
     def _refuse_all(self) -> None:
         lost = self.box.queue.clear()

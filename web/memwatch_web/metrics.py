@@ -44,7 +44,7 @@ class Exporter(Collector):
         self,
         version: str,
         watches: Callable[[], Mapping[Key, Watch]],
-        notifiers: Sequence[Notifier] = (),
+        notifiers: Callable[[], Sequence[Notifier]] = tuple,
         most_processes: Callable[[], int] = lambda: 0,
         outbox: Callable[[], OutboxFigures | None] = lambda: None,
         files: Callable[[], FilesStatus | None] = lambda: None,
@@ -98,6 +98,7 @@ class Exporter(Collector):
         yield InfoMetricFamily(PREFIX + "build", "Version of memwatchd; whether the figures are simulated.", labels)
 
     def _alert_families(self) -> Iterator[Metric]:
+        notifiers = self._notifiers()
         firing = Counter({CRITICAL: 0})
         firing.update(rule for (rule, _), watch in self._watches().items() if watch.firing)
         rows: list[Row] = [((rule, SEVERITY[rule]), count) for rule, count in firing.items()]
@@ -105,12 +106,12 @@ class Exporter(Collector):
         yield counter(
             "notifications",
             "Notifications by what became of them.",
-            [((n.name, outcome), count) for n in self._notifiers for outcome, count in n.counts().items()],
+            [((n.name, outcome), count) for n in notifiers for outcome, count in n.counts().items()],
             ("receiver", "outcome"),
         )
-        pending = [((n.name,), n.pending()) for n in self._notifiers]
+        pending = [((n.name,), n.pending()) for n in notifiers]
         yield gauge("notifications_pending", "Notifications not delivered yet.", pending, ("receiver",))
-        outbox = self._outbox() if self._notifiers else None
+        outbox = self._outbox() if notifiers else None
         durable = [((), int(outbox.durable))] if outbox else []
         yield gauge("outbox_durable", "1 if notifications not delivered yet survive a restart.", durable)
         errors = [((), outbox.errors)] if outbox else []

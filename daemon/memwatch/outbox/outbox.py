@@ -78,7 +78,8 @@ class Outbox:
         self._boxes: dict[str, Box] = {}
         self._changed_values: set[str] = set()
         self._seq = self._kept.last_seq
-        self._urgent = self._lazy = self._behind = self._closing = self._finished = False
+        self._urgent = self._lazy = self._behind = False
+        self._started = self._closing = self._finished = False
         self._wanted = self._done = 0
         self._patience = Patience(RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS)
         self._complaint = ""
@@ -90,17 +91,25 @@ class Outbox:
         return self._store is not None and not self._behind
 
     def box(self, name: str) -> Box:
-        """The part of a receiver, with what an earlier daemon left in it. To be called before `start`.
+        """The part of a receiver, with what is left in it by an earlier one of that name, or an earlier daemon.
 
-        A start tries everything at once, and takes that attempt back from the count: restarts use up none.
+        All of that is tried at once.
         """
-        box = Box(name, threading.Condition(self._lock), self._dirty)
-        messages = self._kept.messages.pop(name, [])
-        for message in messages:
-            message.attempts = max(0, message.attempts - 1)
-        box.queue.restore(messages, self._kept.heard.pop(name, ()))
-        self._boxes[name] = box
-        return box
+        with self._lock:
+            if name not in self._boxes:
+                self._boxes[name] = self._restored(name)
+                self._begin()
+            box = self._boxes[name]
+            box.queue.hurry(time.monotonic())
+            return box
+
+    def forget(self, name: str) -> int:
+        """Drop a receiver's part, on disk as well; says how many messages waited in it."""
+        with self._lock:
+            box = self._boxes.pop(name)
+            self._behind = True
+            self._dirty()
+            return len(box.queue)
 
     def start(self) -> None:
         """Begin to write. What is kept for receivers that nobody has asked for is dropped."""
@@ -109,10 +118,10 @@ class Outbox:
             lost = sum(len(messages) for messages in self._kept.messages.values())
             log.warning("no longer receivers: %s; messages dropped: %d", ", ".join(strangers), lost)
             self._behind = True
-        self._kept = Kept()
-        self._lazy = True
-        if self._boxes or self._store is not None:
-            self._thread.start()
+        with self._lock:
+            self._kept = Kept()
+            self._lazy = self._started = True
+            self._begin()
 
     def put(self, drafts: Sequence[tuple[Box, Draft]], values: Mapping[str, bytes], urgent: bool = True) -> None:
         """Queue messages and change named values, all in one transaction."""
@@ -153,6 +162,20 @@ class Outbox:
             self._thread.join(timeout)
         elif self._store is not None:
             self._store.close()
+
+    def _restored(self, name: str) -> Box:
+        """An attempt is taken back from the count of each message: restarts use up none."""
+        box = Box(name, threading.Condition(self._lock), self._dirty)
+        messages = self._kept.messages.pop(name, [])
+        for message in messages:
+            message.attempts = max(0, message.attempts - 1)
+        box.queue.restore(messages, self._kept.heard.pop(name, ()))
+        return box
+
+    def _begin(self) -> None:
+        """Where nobody is told and nothing is kept, there is no thread."""
+        if self._started and not self._thread.ident and (self._boxes or self._store is not None):
+            self._thread.start()
 
     def _dirty(self) -> None:
         self._wanted += 1

@@ -108,11 +108,16 @@ class Queue:
         return outcomes
 
     def first_due(self, now: float) -> Message | None:
-        return next((entry for entry in self._heads() if entry.due <= now), None)
+        return next((entry for entry in self._heads() if entry.due <= now and not entry.in_flight), None)
 
     def next_due(self) -> float | None:
         """When there will be something to do; None when nothing waits."""
-        return min((entry.due for entry in self._heads()), default=None)
+        return min((entry.due for entry in self._heads() if not entry.in_flight), default=None)
+
+    def hurry(self, now: float) -> None:
+        """Let nothing wait for a later attempt."""
+        for entry in self._waiting.values():
+            entry.due = min(entry.due, now)
 
     def delivered(self, entry: Message) -> None:
         self._remove(entry)
@@ -161,7 +166,7 @@ class Queue:
             self._forget(alert)
 
     def _remove(self, entry: Message) -> None:
-        del self._waiting[entry.seq]
+        self._waiting.pop(entry.seq, None)  # a receiver of other settings may have dropped it meanwhile
         self.changes.messages.add(entry.seq)
 
     def _hear(self, alert: str, heard: Heard) -> None:

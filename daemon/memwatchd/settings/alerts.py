@@ -101,6 +101,8 @@ class Apprise(Recipient, frozen=True, kw_only=True):
     ]
 
 
+AnyRecipient = Webhook | Alertmanager | Apprise
+
 # The keys of [alerts] that hold tables with a name each.
 ALERTMANAGERS = "[[alerts.alertmanagers]]"
 RECIPIENTS = ("webhooks", "alertmanagers", "apprise")
@@ -136,7 +138,7 @@ class Alerts(Section, frozen=True, kw_only=True):
     ] = ()
 
     @property
-    def recipients(self) -> tuple[Recipient, ...]:
+    def recipients(self) -> tuple[AnyRecipient, ...]:
         return (*self.webhooks, *self.alertmanagers, *self.apprise)
 
     @property

@@ -30,9 +30,6 @@ NEED_RESTART = (
     "processes.top",
     "processes.interval",
     "processes.command_lines",
-    "alerts.webhooks",
-    "alerts.alertmanagers",
-    "alerts.apprise",
     "collectors",
 )
 

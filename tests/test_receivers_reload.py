@@ -1,0 +1,114 @@
+"""Receivers that come, go and change while the daemon runs: nothing waits for a restart, nothing is told twice."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+from standardwebhooks import Webhook
+
+from alert_machine import AlertMachine, quick_config, wait_for_deliveries
+from daemon_process import RunningDaemon, get, running_daemon
+from patience import wait_until
+from webhook_sample import SECRET, ids
+from webhook_site import receiving
+
+OTHER_SECRET = "whsec_" + "QUJD" * 11
+
+
+def use(daemon: RunningDaemon, folder: Path, config: str) -> None:
+    """Write other settings, have them read, and wait until they are in force."""
+    changes = daemon.log.read_text().count("→")
+    (folder / "memwatchd.toml").write_text(config)
+    daemon.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: daemon.log.read_text().count("→") > changes)
+    daemon.get("/healthz")  # answered by the thread that reads the settings: afterwards
+
+
+def test_a_receiver_that_is_added_is_told_and_one_that_is_removed_is_not(tmp_path: Path) -> None:
+    """From none to one, to two, to another one; what is counted of who stays goes on."""
+    with receiving() as first, receiving() as second, running_daemon(tmp_path) as daemon:
+
+        def test() -> list[str]:
+            told: list[str] = get(daemon.port, "/api/v1/alerts/test", method="POST").json["receivers"]
+            return told
+
+        use(daemon, tmp_path, quick_config(first))
+        assert test() == ["site0"]
+        wait_for_deliveries(first, 1)
+        use(daemon, tmp_path, quick_config(first, second))
+        assert test() == ["site0", "site1"]
+        wait_for_deliveries(first, 2)
+        wait_for_deliveries(second, 1)
+        counted = 'memwatch_notifications_total{outcome="delivered",receiver="site0"} 2.0'
+        wait_until(lambda: counted in daemon.get("/metrics").text)
+        use(daemon, tmp_path, quick_config(second).replace("site0", "site1"))
+        assert test() == ["site1"]
+        wait_for_deliveries(second, 2)
+        wait_until(lambda: counted.replace("site0", "site1") in daemon.get("/metrics").text)
+        metrics, log = daemon.get("/metrics").text, daemon.log.read_text()
+
+    assert len(first.deliveries) == 2
+    assert "site0" not in metrics
+    assert "no longer a receiver as it was: site0; messages dropped: 0" in log
+    assert "at the next start" not in log
+
+
+def test_what_waits_goes_to_the_new_address_at_once(tmp_path: Path) -> None:
+    """Its id stays, so whoever may have heard of it before knows it again; the old address hears nothing more."""
+    machine = AlertMachine.of(tmp_path)
+    with (
+        receiving(503) as old,
+        receiving() as new,
+        running_daemon(tmp_path, *machine.arguments, config=quick_config(old)) as daemon,
+    ):
+        machine.fill()
+        wait_for_deliveries(old, 1)
+        wait_until(lambda: "503" in daemon.get("/api/v1/receivers").json[0]["failure"])
+        use(daemon, tmp_path, quick_config(new))
+        wait_for_deliveries(new, 1)
+        machine.empty()
+        wait_for_deliveries(new, 2)
+
+    assert ids(new)[0] == ids(old)[0]
+    assert [json.loads(one.body)["event"] for one in new.deliveries] == ["pressure.critical", "pressure.resolved"]
+    assert len(old.deliveries) == 1
+
+
+def test_what_is_on_its_way_is_not_sent_again(tmp_path: Path) -> None:
+    """Settings that change while a receiver takes its time: what it answers is heard."""
+    with receiving() as site, running_daemon(tmp_path, config=quick_config(site)) as daemon:
+        site.may_answer.clear()
+        get(daemon.port, "/api/v1/alerts/test", method="POST")
+        wait_for_deliveries(site, 1)
+        use(daemon, tmp_path, quick_config(site).replace(SECRET, OTHER_SECRET))
+        site.may_answer.set()
+        daemon.wait_for("/api/v1/receivers", lambda found: found[0]["pending"] == 0)
+        get(daemon.port, "/api/v1/alerts/test", method="POST")
+        first, second = wait_for_deliveries(site, 2)
+        Webhook(SECRET).verify(first.body, first.headers)
+        Webhook(OTHER_SECRET).verify(second.body, second.headers)
+
+    assert first.headers["webhook-id"] != second.headers["webhook-id"]
+    assert len(site.deliveries) == 2
+
+
+def test_what_waited_for_who_is_gone_is_not_kept(tmp_path: Path) -> None:
+    """It is dropped, with a warning, on disk as well; so is what waited for a receiver of another sort."""
+    state = f"--state-dir={tmp_path / 'state'}"
+    with receiving(503) as site, running_daemon(tmp_path, state, config=quick_config(site, site)) as daemon:
+        get(daemon.port, "/api/v1/alerts/test", method="POST")
+        wait_for_deliveries(site, 2)
+        alertmanager = f'[[alerts.alertmanagers]]\nname = "site1"\nurl = "{site.url}"\n'
+        use(daemon, tmp_path, alertmanager)
+        wait_until(lambda: "memwatch_outbox_durable 1.0" in daemon.get("/metrics").text)
+        log, pending = daemon.log.read_text(), daemon.get("/api/v1/receivers").json[0]["pending"]
+        assert daemon.terminate() == 0
+    with running_daemon(tmp_path, state) as again:
+        later = again.log.read_text()
+
+    assert "WARNING no longer a receiver as it was: site0; messages dropped: 1" in log
+    assert "WARNING no longer a receiver as it was: site1; messages dropped: 1" in log
+    assert pending == 0
+    assert "no longer" not in later
