@@ -12,7 +12,7 @@ import pytest
 
 from memwatchd.receiving import MOST_HEARD, AtOnce, BoundedProtocol, Limits
 from patience import PATIENCE_SECONDS
-from talking import HOST, QUICK, WHOLE, Application, Connect, served
+from talking import HOST, QUICK, WHOLE, Application, Client, Connect, served
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nat once"
 POST = b"POST /whole HTTP/1.1\r\n" + HOST
@@ -36,6 +36,14 @@ def asking(request: bytes, answer: AtOnce = at_once) -> bytes:
 
     found: bytes = served(Limits(), talk, {b"/whole": answer})
     return found
+
+
+async def answered(connect: Connect) -> Client:
+    """A connection that has been answered once, at once."""
+    client = await connect()
+    client.send(WHOLE)
+    assert await client.bytes_of(len(ANSWER)) == ANSWER
+    return client
 
 
 def test_what_needs_no_thought_is_sent_as_it_is() -> None:
@@ -175,18 +183,15 @@ def test_the_same_request_again_is_asked_about_again() -> None:
 def test_what_reads_like_a_known_request_is_none_within_another(head: bytes, answer: bytes) -> None:
     """A body, or the rest of a head, that is the same to the byte is no request: one answer, not two."""
 
-    async def talk(connect: Connect, _app: Application) -> tuple[bytes, bytes]:
-        client = await connect()
-        client.send(WHOLE)
-        first = await client.bytes_of(len(ANSWER))
+    async def talk(connect: Connect, _app: Application) -> bytes:
+        client = await answered(connect)
         client.send(head)
         await asyncio.sleep(0.2)
         client.send(WHOLE)
-        return first, await client.heard(0.5)
+        return await client.heard(0.5)
 
-    first, rest = served(Limits(), talk, {b"/whole": at_once})
+    rest = served(Limits(), talk, {b"/whole": at_once})
 
-    assert first == ANSWER
     assert rest.count(b"HTTP/1.1 200 OK") == 1
     assert rest.endswith(b"\r\n6\r\n%b\r\n0\r\n\r\n" % answer)
 
@@ -195,9 +200,7 @@ def test_a_known_request_waits_behind_an_answer() -> None:
     """Though its bytes are known, a connection that still answers another comes to it afterwards."""
 
     async def talk(connect: Connect, _app: Application) -> bytes:
-        client = await connect()
-        client.send(WHOLE)
-        await client.bytes_of(len(ANSWER))
+        client = await answered(connect)
         client.send(WHOLE.replace(b"/whole", b"/slow"))
         await asyncio.sleep(0.2)
         client.send(WHOLE)
@@ -227,9 +230,7 @@ def test_a_stream_outlives_what_was_answered_before_it() -> None:
     """The clock of an idle connection does not close one that listens."""
 
     async def talk(connect: Connect, _app: Application) -> bytes:
-        client = await connect()
-        client.send(WHOLE)
-        await client.bytes_of(len(ANSWER))
+        client = await answered(connect)
         client.send(WHOLE.replace(b"/whole", b"/stream"))
         return await client.answer()
 
@@ -239,17 +240,15 @@ def test_a_stream_outlives_what_was_answered_before_it() -> None:
 def test_a_request_that_has_begun_is_waited_for() -> None:
     """The clock of an idle connection does not close one whose next request is on its way."""
 
-    async def talk(connect: Connect, _app: Application) -> tuple[bytes, bytes]:
-        client = await connect()
-        client.send(WHOLE)
-        first = await client.bytes_of(len(ANSWER))
+    async def talk(connect: Connect, _app: Application) -> bytes:
+        client = await answered(connect)
         await asyncio.sleep(0.2)
         client.send(WHOLE[:10])
         await asyncio.sleep(0.6)
         client.send(WHOLE[10:])
-        return first, await client.bytes_of(len(ANSWER))
+        return await client.bytes_of(len(ANSWER))
 
-    assert served(Limits(), talk, {b"/whole": at_once}, keep_alive_seconds=0.5) == (ANSWER, ANSWER)
+    assert served(Limits(), talk, {b"/whole": at_once}, keep_alive_seconds=0.5) == ANSWER
 
 
 def test_who_does_not_read_gets_no_pile_of_answers() -> None:
