@@ -20,7 +20,7 @@ from machine import base_of
 ROOT = Path(__file__).parent.parent.parent
 WORK = ROOT / "out" / "system"
 BOOT = ["mem=768M", "root=/dev/ubda", "rw", "con=null", "con0=fd:0,fd:1", "quiet"]
-# Twice what it takes where it is slow. `.ci/run` does not wait so long.
+# Twice what it takes where it is slow.
 VM_SECONDS = 900
 # On processors with AMX (seen on a Sapphire Rapids) User-Mode Linux 6.1 dies so before its init: it sets registers
 # of the size that it was built with, and the host wants those of this processor.
