@@ -279,6 +279,19 @@ def test_added_webhook_is_a_change_and_the_others_are_not(tmp_path: Path) -> Non
 
     assert {change.key.rsplit(".", 1)[0] for change in changes} == {"alerts.webhooks.first"}
     assert {change.before for change in changes} == {"not set"}
+    assert {change.key.rsplit(".", 1)[1] for change in changes} >= {"name", "events", "url", "secret"}
+    assert not {"not set", "[]"}.intersection(change.after for change in changes)
+
+
+def test_a_first_receiver_is_told_by_what_it_says(tmp_path: Path) -> None:
+    """Neither that there was none, nor what it does not set, is a line of its own."""
+    without, first = settings_from(tmp_path, ""), settings_from(tmp_path, WEBHOOK)
+
+    for one, other in ((without, first), (first, without)):
+        changes = describe_changes(one, other)
+        assert {change.key.rsplit(".", 1)[0] for change in changes} == {"alerts.webhooks.ops"}
+        assert all("not set" in (change.before, change.after) for change in changes)
+        assert all(change.before != change.after for change in changes)
 
 
 def test_every_setting_has_a_variable_and_no_two_share_one() -> None:

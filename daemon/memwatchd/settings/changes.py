@@ -33,6 +33,8 @@ NEED_RESTART = (
     "collectors",
 )
 
+SAYS_NOTHING = frozenset({"not set", "[]"})
+
 
 class Change(Struct, frozen=True):
     """A setting that is not what it was; a secret says only that."""
@@ -48,12 +50,16 @@ class Change(Struct, frozen=True):
 
 
 def describe_changes(old: Sections, new: Sections) -> tuple[Change, ...]:
-    """What differs, key by key, in the order of the sections."""
+    """What differs, key by key, in the order of the sections; of a receiver that came or went what it says."""
     before, after = dict(flat(old)), dict(flat(new))
     return tuple(
         Change(".".join(path), text_at(before, path), text_at(after, path), needs_restart(path))
         for path in {**before, **after}
-        if path not in before or path not in after or before[path] != after[path]
+        if (
+            before[path] != after[path]
+            if path in before and path in after
+            else {text_at(before, path), text_at(after, path)}.difference(SAYS_NOTHING)
+        )
     )
 
 
