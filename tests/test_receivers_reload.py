@@ -76,6 +76,26 @@ def test_what_waits_goes_to_the_new_address_at_once(tmp_path: Path) -> None:
     assert len(old.deliveries) == 1
 
 
+def test_an_alertmanager_that_takes_anothers_place_is_told_what_fires(tmp_path: Path) -> None:
+    """At once, not when it would have been said again: it has heard nothing yet."""
+    machine = AlertMachine.of(tmp_path)
+    with receiving() as old, receiving() as new:
+        before, after = (
+            f'{quick_config()}[[alerts.alertmanagers]]\nname = "am"\nurl = "{site.url}"\n' for site in (old, new)
+        )
+        with running_daemon(tmp_path, *machine.arguments, config=before) as daemon:
+            machine.fill()
+            wait_for_deliveries(old, 1)
+            daemon.wait_for("/api/v1/receivers", lambda found: found[0]["pending"] == 0)
+            use(daemon, tmp_path, after)
+            told = wait_for_deliveries(new, 1)
+
+    assert [one["labels"]["alertname"] for one in json.loads(told[0].body)] == [
+        one["labels"]["alertname"] for one in json.loads(old.deliveries[0].body)
+    ]
+    assert len(old.deliveries) == 1
+
+
 def test_what_is_on_its_way_is_not_sent_again(tmp_path: Path) -> None:
     """Settings that change while a receiver takes its time: what it answers is heard."""
     with receiving() as site, running_daemon(tmp_path, config=quick_config(site)) as daemon:
