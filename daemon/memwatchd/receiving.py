@@ -142,12 +142,12 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         if self._refusal is not None:
             return  # read and thrown away: closing with unread bytes would tear down the answer with them
-        is_between = not self._in_body and not self._is_in_head()
+        is_between = not self._is_in_request()
         self._piece_bytes = len(data)
         self._answers = 0
         HttpToolsProtocol.data_received(self, data)
         cycle = self.cycle
-        if self._deadline is not None or self._in_body or self._is_in_head():
+        if self._deadline is not None or self._is_in_request():
             self._review()
         elif not self._answers and (cycle is None or cycle.response_complete):
             self._expect()
@@ -258,7 +258,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _review(self) -> None:
         """After a piece that did not end where its request ends, or while the clock runs."""
-        if self._is_in_head() or self._in_body:
+        if self._is_in_request():
             self._earlier_bytes += self._piece_bytes
         elif self._is_answering() or self._answers:
             self.stop_expecting()
@@ -293,7 +293,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _is_at_rest(self) -> bool:
         """Nothing has begun that is not finished, and no other clock runs than that of an idle connection."""
-        has_begun = self._in_body or self._is_in_head() or self._is_answering()
+        has_begun = self._is_in_request() or self._is_answering()
         has_clock = self._deadline is not None or self.timeout_keep_alive_task is not None
         return not has_begun and not has_clock and self._refusal is None
 
@@ -304,6 +304,9 @@ class BoundedProtocol(HttpToolsProtocol):
             if len(self._heard) >= MOST_HEARD:
                 self._heard.clear()
             self._heard[piece] = Heard(answer_to, tuple(self.headers))
+
+    def _is_in_request(self) -> bool:
+        return self._in_body or self._is_in_head()
 
     def _is_in_head(self) -> bool:
         return self.scope is not (self.cycle.scope if self.cycle is not None else None)
