@@ -13,14 +13,14 @@ from memwatch.model import Absent, Words
 from memwatch.nvml import binding
 from memwatch.nvml.answers import Limits, Sieve
 from memwatch.nvml.codes import LIBRARY_WIDE, Refused, failure_of, reason_of
-from memwatch.nvml.events import Events
+from memwatch.nvml.events import WAIT_SECONDS, Events
 from memwatch.nvml.gpu import Gpu, OutOfReach, Static
 from memwatch.nvml.question import Question
 from memwatch.nvml.reading import GpuReading, MissingGpu, NvmlFailure, NvmlReading
 from memwatch.patience import Patience
 
-# A wait for events ends after 1 s. One that does not is stuck in the driver, and NVML cannot be closed under it.
-STUCK_SECONDS = 5.0
+# A wait for events that is longer than it may be is stuck in the driver, and NVML cannot be closed under it.
+STUCK_SECONDS = 2 * WAIT_SECONDS
 
 
 class Driver:
@@ -64,7 +64,7 @@ class Driver:
 
     def close(self) -> None:
         """Close NVML, unless a wait for events is stuck in it: then the end of the process does it."""
-        if self._events.stop(timeout_seconds=1.5):
+        if self._events.stop(WAIT_SECONDS + 0.5):
             self._shut_down()
 
     def _wants_reopening(self, now: float) -> bool:

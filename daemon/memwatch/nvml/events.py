@@ -15,7 +15,9 @@ from memwatch.nvml import binding
 from memwatch.nvml.codes import Code, Refused
 from memwatch.nvml.reading import Xid
 
-WAIT_MS = 1000
+# An event ends a wait at once. Without one its end is only a wake-up, and one a second was two fifths of what the
+# helper takes. Whoever wants NVML closed waits as long, but for the daemon, which kills the helper.
+WAIT_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 30.0
 
 
@@ -39,7 +41,7 @@ class Events:
         self._thread.start()
 
     def ask_to_stop(self) -> bool:
-        """Whether nothing waits for events (any more). A wait ends after a second at the latest."""
+        """Whether nothing waits for events (any more). A wait ends after `WAIT_SECONDS` at the latest."""
         self._stop.set()
         return self._thread is None or not self._thread.is_alive()
 
@@ -76,7 +78,7 @@ class Events:
         while not stop.is_set():
             event = pynvml.c_nvmlEventData_t()
             try:
-                binding.call("nvmlEventSetWait_v2", event_set, byref(event), c_uint(WAIT_MS))
+                binding.call("nvmlEventSetWait_v2", event_set, byref(event), c_uint(int(WAIT_SECONDS * 1000)))
             except Refused as refused:
                 if refused.code != Code.TIMEOUT:  # a GPU that is lost answers at once, and again at once
                     stop.wait(pause)
