@@ -6,19 +6,15 @@ import argparse
 import os
 import platform
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
-from bars_plot import bars
 from bench_machines import bench_machines, bench_requests, bench_streams, bench_wear
+from bench_peers import bench_peers
 from bench_store import bench_store
-from msgspec import Struct
-from peers import subjects
-from subjects import Load, Subject, best_load, cpu_percents, free_port, pss_mib, rss_mib, running, wakeups
 
 from memwatch.clock import SystemClock
 from memwatch.collector import KeptFile, Roots
@@ -143,77 +139,6 @@ def each_file(folder: int, file: str) -> None:
             read_in(folder, f"{name}/{file}", STAT_BYTES)
 
 
-class Measured(Struct, frozen=True):
-    """One program beside the others: nobody asks it, then 1, 16 and 128 clients do as fast as they can."""
-
-    name: str
-    rss_mib: float
-    pss_mib: float
-    after_mib: float
-    idle_percent: float
-    wakeups: float
-    first_ms: float
-    one: Load
-    many: Load
-    crowd: Load
-
-    def row(self) -> str:
-        return (
-            f"| {self.name} | {self.rss_mib:.1f} | {self.pss_mib:.1f} | {self.after_mib:.1f} "
-            f"| {self.idle_percent:.3f} | {self.wakeups:.1f} | {self.first_ms:.0f} "
-            f"| {self.one.per_second:,.0f} | {self.one.p99_ms:.2f} | {self.many.per_second:,.0f} "
-            f"| {self.many.p99_ms:.2f} | {self.crowd.per_second:,.0f}{_refused(self.crowd)} "
-            f"| {self.crowd.p99_ms:.1f} |"
-        )
-
-
-def _refused(load: Load) -> str:
-    return f" ({load.refused:.0%} refused)" if load.refused else ""
-
-
-def measure(subject: Subject, port: int, seconds: int) -> Measured:
-    with running(subject, port) as (pid, start_seconds):
-        time.sleep(3)
-        woken, since = wakeups(pid), time.perf_counter()
-        (idle_percent,) = cpu_percents([[pid]], seconds)
-        per_second = (wakeups(pid) - woken) / (time.perf_counter() - since)
-        rss, pss = rss_mib(pid), pss_mib(pid)
-        loads = [best_load(port, clients, subject.path) for clients in (1, 16, 128)]
-        return Measured(
-            subject.name, rss, pss, rss_mib(pid), idle_percent, per_second, start_seconds * 1000, *loads
-        )
-
-
-def bench_daemons(seconds: int, plot: Path | None) -> None:
-    print(
-        "| nobody scrapes, then wrk | RSS MiB | PSS MiB | RSS after load | idle CPU % of a core | wake-ups/s "
-        "| first answer ms | scrapes/s, 1 client | p99 ms | 16 clients | p99 ms | 128 clients | p99 ms |"
-    )
-    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
-    found: list[Measured] = []
-    with tempfile.TemporaryDirectory() as folder:
-        port = free_port()
-        for subject in subjects(port, Path(folder)):
-            measured = measure(subject, port, seconds)
-            print(measured.row(), flush=True)
-            found += [] if subject.is_yardstick else [measured]
-    ours = found[0]
-    print("\nAs ratios, memwatchd being 1: scrapes a second with 16 clients, memory, idle processor time.\n")
-    for other in found[1:]:
-        print(
-            f"- {other.name}: {other.many.per_second / ours.many.per_second:.3f}, "
-            f"{other.rss_mib / ours.rss_mib:.2f}, {other.idle_percent / ours.idle_percent:.2f}"
-        )
-    print()
-    if plot is not None:
-        panels = (
-            ("scrapes a second, 16 clients", [one.many.per_second for one in found]),
-            ("resident memory, MiB", [one.rss_mib for one in found]),
-            ("processor while nobody asks, % of a core", [one.idle_percent for one in found]),
-        )
-        plot.write_text(bars([one.name for one in found], panels))
-
-
 def bench_judges() -> None:
     """How early we and others speak, how often in vain, and how often each changes its mind."""
     sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -234,7 +159,7 @@ def kept_by_host(before: Any, after: Any) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=30, help="how long each daemon is watched while idle")
+    parser.add_argument("--seconds", type=int, default=40, help="how long each daemon is watched while idle")
     parser.add_argument("--times", type=int, default=3000, help="how often each reading is repeated")
     parser.add_argument("--processes", type=int, default=2000, help="how many processes to look at")
     parser.add_argument("--only", help="some of the sections below, with commas between them")
@@ -250,8 +175,8 @@ def main() -> None:
         "full": bench_full,
         "streams": lambda: bench_streams(options.seconds),
         "requests": bench_requests,
-        "wear": lambda: bench_wear(3 * options.seconds),
-        "peers": lambda: bench_daemons(options.seconds, options.plot),
+        "wear": lambda: bench_wear(2 * options.seconds),
+        "peers": lambda: bench_peers(options.seconds, options.plot),
     }
     wanted = options.only.split(",") if options.only else list(sections)
     for name in wanted:

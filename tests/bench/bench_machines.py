@@ -16,12 +16,11 @@ from msgspec.structs import replace
 from subjects import (
     HERE,
     children_of,
-    cpu_percents,
     cpu_seconds,
+    idle,
     pss_mib,
     rss_mib,
     threads_of,
-    wakeups,
     written_bytes,
 )
 
@@ -39,7 +38,10 @@ STREAMS = "[web]\nmax_streams = 1000\n"
 
 
 class Cost(Struct, frozen=True):
-    """Of the daemon (`main`), of the helper that asks the driver, and, beside them, of who only reads (`bare`)."""
+    """Of the daemon (`main`), of the helper that asks the driver, and, beside them, of who only reads (`bare`).
+
+    Wake-ups are those of daemon and helper.
+    """
 
     main_percent: float
     helper_percent: float
@@ -99,18 +101,16 @@ def cost_of(daemon: RunningDaemon, seconds: float) -> Cost:
     with bare_reader() as reader:
         time.sleep(SETTLE_SECONDS)
         helpers = children_of(daemon.pid)
-        woken, began = wakeups(daemon.pid), time.monotonic()
-        main, helper, bare = cpu_percents([[daemon.pid], helpers, [reader]], seconds)
-        passed = time.monotonic() - began
+        main, helper, bare = idle([[daemon.pid], helpers, [reader]], seconds)
     return Cost(
-        main_percent=main,
-        helper_percent=helper,
-        bare_percent=bare,
+        main_percent=main.percent,
+        helper_percent=helper.percent,
+        bare_percent=bare.percent,
         rss_mib=rss_mib(daemon.pid),
         pss_mib=pss_mib(daemon.pid),
         helper_pss_mib=sum(map(pss_mib, helpers)),
         threads=threads_of(daemon.pid),
-        wakeups=(wakeups(daemon.pid) - woken) / passed,
+        wakeups=main.wakeups + helper.wakeups,
     )
 
 

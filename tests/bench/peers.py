@@ -1,4 +1,4 @@
-"""memwatchd and what people use instead, each told to look at memory once a second and to answer on one port."""
+"""memwatchd and what people use instead, each told to look at memory once a second, each on a port of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from subjects import HERE, Subject
+from subjects import HERE, Subject, free_port
 
 COLLECTD = """
 FQDNLookup false
@@ -23,6 +23,12 @@ LoadPlugin write_prometheus
   Port "{port}"
 </Plugin>
 """
+MEMORY_ONLY = (
+    "--collector.disable-defaults",
+    "--collector.meminfo",
+    "--collector.vmstat",
+    "--collector.pressure",
+)
 # Everything that is not memory is off, as far as it can be.
 NETDATA = """
 [global]
@@ -56,32 +62,37 @@ NETDATA = """
 """
 
 
-def subjects(port: int, folder: Path) -> Iterator[Subject]:
+def subjects(folder: Path) -> Iterator[Subject]:
     """Those that are installed here; whoever is not is named on stderr. `folder` holds their configurations."""
+    port = free_port()
     memwatchd = Path(sys.executable).with_name("memwatchd")
-    yield Subject("memwatchd", [str(memwatchd), "--listen", f"127.0.0.1:{port}", "--log-level", "error"])
-    for subject in _peers(port, folder):
+    yield Subject("memwatchd", port, [str(memwatchd), "--listen", f"127.0.0.1:{port}", "--log-level", "error"])
+    for subject in _peers(folder):
         if shutil.which(subject.argv[0]):
             yield subject
         else:
             print(f"{subject.name} is not here: {subject.argv[0]}", file=sys.stderr)
 
 
-def _peers(port: int, folder: Path) -> Iterator[Subject]:
-    exporter = ["prometheus-node-exporter", f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"]
-    memory_only = [*exporter, "--collector.disable-defaults", "--collector.meminfo", "--collector.vmstat"]
-    yield Subject("node_exporter, memory", [*memory_only, "--collector.pressure"])
-    yield Subject("node_exporter, default", exporter)
-    yield Subject("collectd, memory", ["collectd", "-f", "-C", _file(folder, "collectd", COLLECTD, port)])
-    path = "/api/v1/allmetrics?format=prometheus"
-    yield Subject("Netdata, /proc only", ["netdata", "-D", "-c", _file(folder, "netdata", NETDATA, port)], path)
+def _peers(folder: Path) -> Iterator[Subject]:
+    for name, options in (("memory", MEMORY_ONLY), ("default", ())):
+        port = free_port()
+        exporter = ["prometheus-node-exporter", f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"]
+        yield Subject(f"node_exporter, {name}", port, [*exporter, *options])
+    port = free_port()
+    yield Subject("collectd, memory", port, ["collectd", "-f", "-C", _file(folder, "collectd", COLLECTD, port)])
+    port = free_port()
+    netdata = ["netdata", "-D", "-c", _file(folder, "netdata", NETDATA, port)]
+    yield Subject("Netdata, /proc only", port, netdata, "/api/v1/allmetrics?format=prometheus")
+    port = free_port()
     glances = ["glances", "-w", "--disable-webui", "-t", "1", "-B", "127.0.0.1", "-p", str(port)]
-    yield Subject("Glances, its API", glances, "/api/3/mem")
-    yield Subject(
-        "prometheus_client + psutil, 30 lines", [sys.executable, str(HERE / "psutil_exporter.py"), str(port)]
-    )
+    yield Subject("Glances, its API", port, glances, "/api/3/mem")
+    port = free_port()
+    exporter = [sys.executable, str(HERE / "psutil_exporter.py"), str(port)]
+    yield Subject("prometheus_client + psutil, 30 lines", port, exporter)
+    port = free_port()
     constant = [sys.executable, "-S", "-E", str(HERE / "constant_answer.py"), str(port)]
-    yield Subject("asyncio alone, always the same 8 KiB", constant, is_yardstick=True)
+    yield Subject("asyncio alone, always the same 8 KiB", port, constant, is_yardstick=True)
 
 
 def _file(folder: Path, name: str, text: str, port: int) -> str:

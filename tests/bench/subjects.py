@@ -16,16 +16,24 @@ from msgspec import Struct
 
 HERE = Path(__file__).parent
 MIB = 1 << 20
-STRETCHES = 3
+STRETCH_SECONDS = 10.0
 
 
 class Subject(Struct, frozen=True):
-    """A program that answers at `path` on the port its command line is given. A yardstick watches nothing."""
+    """A program that answers at `path` on `port`, as its command line tells it. A yardstick watches nothing."""
 
     name: str
+    port: int
     argv: Sequence[str]
     path: str = "/metrics"
     is_yardstick: bool = False
+
+
+class Idle(Struct, frozen=True):
+    """Of programs that nobody asks anything: % of a core, and how often a second any of their threads woke up."""
+
+    percent: float
+    wakeups: float
 
 
 class Load(Struct, frozen=True):
@@ -44,12 +52,12 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(subject: Subject, port: int) -> Iterator[tuple[int, float]]:
+def running(subject: Subject) -> Iterator[tuple[int, float]]:
     """Start it, wait for its first answer: its process id and the seconds that took."""
     started = time.perf_counter()
     child = subprocess.Popen(subject.argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        while not answers(port, subject.path):
+        while not answers(subject.port, subject.path):
             if child.poll() is not None or time.perf_counter() - started > 20:
                 raise SystemExit(f"{subject.name} did not start: {' '.join(subject.argv)}")
             time.sleep(0.005)
@@ -104,22 +112,33 @@ def cpu_seconds(pid: int) -> float:
     return total / 1e9
 
 
-def cpu_percents(groups: Sequence[Sequence[int]], seconds: float) -> list[float]:
-    """Processor time of each group of processes, % of a core: the least of three stretches.
+def idle(groups: Sequence[Sequence[int]], seconds: float) -> list[Idle]:
+    """Of each group of processes the least of several stretches of ten seconds.
 
     A virtual machine that its host stops is charged for the pause, and so is who happened to run: seconds, now and
     then, where three milliseconds are measured. A pause only adds, so the least is nearest to what the daemon did;
-    what it does every ten seconds is in each stretch of ten.
+    what it does every ten seconds is in each stretch.
     """
-    found: list[list[float]] = []
-    for _ in range(STRETCHES):
-        before, began = [sum(map(cpu_seconds, pids)) for pids in groups], time.monotonic()
-        time.sleep(seconds / STRETCHES)
+    found: list[list[Idle]] = []
+    for _ in range(max(1, round(seconds / STRETCH_SECONDS))):
+        before, began = [spent(pids) for pids in groups], time.monotonic()
+        time.sleep(min(seconds, STRETCH_SECONDS))
         passed = time.monotonic() - began
         found.append(
-            [(sum(map(cpu_seconds, pids)) - one) / passed * 100 for pids, one in zip(groups, before, strict=True)]
+            [
+                Idle((now - then) / passed * 100, (woken_now - woken) / passed)
+                for (then, woken), (now, woken_now) in zip(before, map(spent, groups), strict=True)
+            ]
         )
-    return [min(of_group) for of_group in zip(*found, strict=True)]
+    return [
+        Idle(min(one.percent for one in of_group), min(one.wakeups for one in of_group))
+        for of_group in zip(*found, strict=True)
+    ]
+
+
+def spent(pids: Sequence[int]) -> tuple[float, int]:
+    """Processor time and wake-ups so far, of all of them."""
+    return sum(map(cpu_seconds, pids)), sum(map(wakeups, pids))
 
 
 def wakeups(pid: int) -> int:
@@ -129,11 +148,6 @@ def wakeups(pid: int) -> int:
         match = re.search(r"^voluntary_ctxt_switches:\s+(\d+)", (task / "status").read_text(), re.MULTILINE)
         found += int(match[1]) if match else 0
     return found
-
-
-def best_load(port: int, clients: int, path: str = "/metrics") -> Load:
-    """The best of three rounds of three seconds: what disturbs a round only slows it down."""
-    return max((load(port, clients, 3, path) for _ in range(3)), key=lambda found: found.per_second)
 
 
 def load(port: int, clients: int, seconds: int, path: str = "/metrics") -> Load:
