@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.alerts import Key, Notice, Watch, step
+from memwatch.alerts import Key, Notice, Watch, standing, step
 from memwatch.conditions import AlertRules, conditions_of
 from memwatch.events import Event
 from memwatch.model import Architecture, Device
@@ -152,6 +152,24 @@ def test_silence_keeps_messages_back_and_tells_what_still_fires_at_its_end() -> 
     assert said_at(said) == [(50, "pressure.critical"), (160, "pressure.resolved")]
     assert over_in_silence == []
     assert [second for second, _ in elsewhere] == [5, 160]
+
+
+def test_what_somebody_new_has_missed() -> None:
+    """What fires and was told: not what is silenced, is still waited for, was never told or is over."""
+    told = Watch(firing=True, told=True)
+    watches = {
+        ("pressure.critical", "ram"): told,
+        ("pressure.critical", "vram0"): told,
+        ("pressure.high", "ram"): Watch(firing=True),
+        ("device.lost", "gpu0"): Watch(since=1.0),
+        ("collector.failing", "nvml"): Watch(said_at=1.0),
+    }
+    silence = Silence("sil_1", until_unix=150.0, created_unix=0.0, target="vram0")
+
+    in_silence, after = ([key for key, _ in standing(watches, [silence], unix)] for unix in (100.0, 200.0))
+
+    assert in_silence == [("pressure.critical", "ram")]
+    assert after == [("pressure.critical", "ram"), ("pressure.critical", "vram0")]
 
 
 def test_end_of_what_was_told_is_told_in_silence_too() -> None:

@@ -96,6 +96,70 @@ def test_an_alertmanager_that_takes_anothers_place_is_told_what_fires(tmp_path: 
     assert len(old.deliveries) == 1
 
 
+def test_who_comes_while_an_alert_fires_is_told_of_it(tmp_path: Path) -> None:
+    """Once, since when it fires as well; who was told before is not told again, and both hear of its end."""
+    machine = AlertMachine.of(tmp_path)
+    with (
+        receiving() as first,
+        receiving() as second,
+        running_daemon(tmp_path, *machine.arguments, config=quick_config(first)) as daemon,
+    ):
+        machine.fill()
+        wait_for_deliveries(first, 1)
+        use(daemon, tmp_path, quick_config(first, second))
+        wait_for_deliveries(second, 1)
+        use(daemon, tmp_path, quick_config(first, second, extra="\n[history]\nlength = '20m'\n"))
+        machine.empty()
+        wait_for_deliveries(second, 2)
+        wait_for_deliveries(first, 2)
+
+    told = [[json.loads(one.body) for one in site.deliveries] for site in (first, second)]
+    assert [[one["event"] for one in bodies] for bodies in told] == [["pressure.critical", "pressure.resolved"]] * 2
+    early, late = (bodies[0] for bodies in told)
+    assert late["unix"] > early["unix"]
+    assert {**late, "id": 0, "time": 0, "unix": 0, "top": 0} == {**early, "id": 0, "time": 0, "unix": 0, "top": 0}
+
+
+def test_who_comes_with_a_restart_is_told_of_what_fires(tmp_path: Path) -> None:
+    """The alert outlives the daemon, so it is not told anew; who has not heard of it is."""
+    machine = AlertMachine.of(tmp_path)
+    state = f"--state-dir={tmp_path / 'state'}"
+    with receiving() as first, receiving() as second:
+        with running_daemon(tmp_path, *machine.arguments, state, config=quick_config(first)) as daemon:
+            machine.fill()
+            wait_for_deliveries(first, 1)
+            daemon.wait_for("/api/v1/receivers", lambda found: found[0]["pending"] == 0)
+            assert daemon.terminate() == 0
+        config = quick_config(first, second)
+        with running_daemon(tmp_path, *machine.arguments, state, config=config) as daemon:
+            wait_for_deliveries(second, 1)
+            daemon.wait_for("/api/v1/receivers", lambda found: found[1]["pending"] == 0)
+            assert daemon.terminate() == 0
+        with running_daemon(tmp_path, *machine.arguments, state, config=config):
+            machine.empty()
+            wait_for_deliveries(first, 2)
+            wait_for_deliveries(second, 2)
+
+    told = [[json.loads(one.body)["event"] for one in site.deliveries] for site in (first, second)]
+    assert told == [["pressure.critical", "pressure.resolved"]] * 2
+
+
+def test_who_wants_to_hear_of_more_is_told_what_of_it_fires(tmp_path: Path) -> None:
+    """Its name and its box stay; of the alert that it did not want it has not heard."""
+    machine = AlertMachine.of(tmp_path)
+    with receiving() as first, receiving() as second:
+        more = quick_config(first, second)
+        less = f'{more}events = ["device.lost"]\n'
+        with running_daemon(tmp_path, *machine.arguments, config=less) as daemon:
+            machine.fill()
+            wait_for_deliveries(first, 1)
+            use(daemon, tmp_path, more)
+            told = wait_for_deliveries(second, 1)
+
+    assert json.loads(told[0].body)["event"] == "pressure.critical"
+    assert len(first.deliveries) == 1
+
+
 def test_what_is_on_its_way_is_not_sent_again(tmp_path: Path) -> None:
     """Settings that change while a receiver takes its time: what it answers is heard."""
     with receiving() as site, running_daemon(tmp_path, config=quick_config(site)) as daemon:

@@ -192,6 +192,12 @@ def notice_of(watch: Watch, condition: Condition, unix: float, notice_id: str, r
     )
 
 
+def standing(watches: Mapping[Key, Watch], silences: Iterable[Silence], unix: float) -> list[tuple[Key, Watch]]:
+    """What fires and was told: what somebody who is new has missed."""
+    told = [(key, watch) for key, watch in watches.items() if watch.firing and watch.told]
+    return [(key, watch) for key, watch in told if not is_silenced(silences, *key, unix)]
+
+
 def resolved_event(rule: str) -> str:
     """The word for the end: pressure.critical ends with pressure.resolved."""
     return f"{rule.partition('.')[0]}.resolved"

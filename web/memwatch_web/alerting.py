@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
-from memwatch.alerts import Notice
+from memwatch.alerts import Notice, notice_of, standing
 from memwatch.alertstate import (
     BadState,
     silences_from_bytes,
@@ -15,6 +16,7 @@ from memwatch.alertstate import (
     watches_from_bytes,
     watches_to_bytes,
 )
+from memwatch.conditions import Condition
 from memwatch.monitor import Monitor, new_notice_id
 from memwatch.outbox.outbox import Box, Draft, Outbox
 from memwatch.outbox.queue import Kind
@@ -51,6 +53,7 @@ class Alerting:
         self.recovered = recovered
         self._monitor = monitor
         self._dashboard_url = dashboard_url
+        self._new = deque(self.receivers)
 
     def restore(self) -> None:
         """Take up alerts and silences where an earlier daemon left them. Before the first tick."""
@@ -84,6 +87,7 @@ class Alerting:
             self.drop(name)
         for one in new:
             one.start()
+        self._new.extend(new)
 
     def drop(self, name: str) -> None:
         """Nobody is to have what waits for a receiver of that name."""
@@ -146,13 +150,34 @@ class Alerting:
                 log.warning("%s: messages not delivered: %d, %s", receiver.channel.title, receiver.pending(), fate)
 
     def _tell(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
-        drafts: list[tuple[Box, Draft]] = []
+        new = list(self._new)
+        drafts = self._missed(snapshot, notices, new) if new else []
         for notice in notices:
             wanting = [one for one in self.receivers if one.subscription.wants(notice)]
             drafts += self._drafts(notice, snapshot, wanting)
         state = watches_to_bytes(self._monitor.watches, self._monitor.moment(), snapshot.boot_id)
         if drafts or self.outbox.values.get(WATCHES) != state:
             self.outbox.put(drafts, {WATCHES: state}, urgent=bool(drafts))
+        for _ in new:
+            self._new.popleft()
+
+    def _missed(
+        self, snapshot: Snapshot, notices: Sequence[Notice], new: Sequence[Receiver]
+    ) -> list[tuple[Box, Draft]]:
+        """What fires already and these receivers have never been told, as they are new or want to hear of more.
+
+        Who was told by an earlier daemon has that in its box.
+        """
+        drafts = []
+        levels = {one.target: one.level for one in snapshot.pressure}
+        fresh = {notice.alert for notice in notices if not notice.repeated}
+        for (rule, target), watch in standing(self._monitor.watches, self._monitor.silences, snapshot.unix):
+            level = levels.get(target) if rule.startswith("pressure.") else None
+            notice = notice_of(watch, Condition(rule, target, True, level=level), snapshot.unix, new_notice_id())
+            wanting = [one for one in new if one.subscription.wants(notice) and not one.knows_of(alert_of(notice))]
+            if notice.alert not in fresh:
+                drafts += self._drafts(notice, snapshot, [one for one in wanting if one in self.receivers])
+        return drafts
 
     def _drafts(self, notice: Notice, snapshot: Snapshot, wanting: Sequence[Receiver]) -> list[tuple[Box, Draft]]:
         """The notice as each sort of receiver takes it, made once for each sort."""
@@ -162,14 +187,17 @@ class Alerting:
             channel = receiver.channel
             if channel.kind not in bodies:
                 bodies[channel.kind] = channel.body(notice, snapshot, self._dashboard_url())
-            drafts.append(
-                (receiver.box, Draft(notice.id, cut(notice.alert, 300), kind_of(notice), bodies[channel.kind]))
-            )
+            drafts.append((receiver.box, Draft(notice.id, alert_of(notice), kind_of(notice), bodies[channel.kind])))
         return drafts
 
     def _use_silences(self, silences: tuple[Silence, ...]) -> None:
         self._monitor.silences = silences
         self.outbox.put((), {SILENCES: silences_to_bytes(silences)})
+
+
+def alert_of(notice: Notice) -> str:
+    """What its alert is called in the outbox."""
+    return cut(notice.alert, 300)
 
 
 def kind_of(notice: Notice) -> Kind:

@@ -99,6 +99,11 @@ class Receiver:
         with self.box.changed:
             return {outcome.value: self.box.counts[outcome] for outcome in Outcome}
 
+    def knows_of(self, alert: str) -> bool:
+        """Whether it was, or will be, told anything of this alert."""
+        with self.box.changed:
+            return self.box.queue.knows_of(alert)
+
     def pending(self) -> int:
         with self.box.changed:
             return len(self.box.queue)

@@ -90,6 +90,10 @@ class Queue:
     def heard(self, alert: str) -> Heard | None:
         return self._heard.get(alert)
 
+    def knows_of(self, alert: str) -> bool:
+        """Whether anything was, or will be, said of it."""
+        return alert in self._heard or bool(self._of(alert))
+
     def all(self) -> tuple[list[Message], dict[str, Heard]]:
         return list(self._waiting.values()), dict(self._heard)
 
