@@ -32,7 +32,7 @@ from sleepers import sleepers
 WITNESSED = ["name", "create_time", "memory_info"]
 
 
-def costs_of(works: Mapping[str, Callable[[], object]], times: int, rounds: int = 50) -> dict[str, float]:
+def costs_of(works: Mapping[str, Callable[[], object]], times: int, rounds: int = 150) -> dict[str, float]:
     """Microseconds of processor time for one call of each, the best of many rounds of `times` calls.
 
     They take turns in short rounds: what a neighbour takes from this machine it takes from all of them.
@@ -175,7 +175,7 @@ def main() -> None:
         "full": bench_full,
         "streams": lambda: bench_streams(options.seconds),
         "requests": bench_requests,
-        "wear": lambda: bench_wear(2 * options.seconds),
+        "wear": lambda: bench_wear(3 * options.seconds),
         "peers": lambda: bench_peers(options.seconds, options.plot),
     }
     wanted = options.only.split(",") if options.only else list(sections)

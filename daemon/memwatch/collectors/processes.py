@@ -31,6 +31,9 @@ from memwatch.snapshot import ProcessScan
 COMMAND_CHARACTERS = 256
 # A process whose pages are what they were is read again at every 6th look: half of a look went into that.
 SHOWN_TURNS = 6
+# What lies around the processes hardly ever changes. Machines with many containers have mounts, and those with many
+# processors interrupts in /proc/stat, that take longer to read than the processes do.
+AROUND_TURNS = 6
 
 
 class Collector:
@@ -60,7 +63,8 @@ class Collector:
         self._passwd = Passwd(roots.rootfs / "etc/passwd")
         self._usage = CgroupUsage(roots)
         self._boot_time = 0
-        self._turn = 0
+        self._hidden: str | None = None
+        self._turn = self._around_due = 0
         try:
             self._folder = os.open(roots.procfs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -71,20 +75,19 @@ class Collector:
     def collect(self) -> Findings:
         self._turn += 1
         tally = self._table.look()  # before anything is opened: it gives files back where the limit was lowered
-        self._follow_boot_time()
         self._passwd.refresh()
-        self._usage.refresh()
+        if self._turn >= self._around_due:
+            self._look_around()
         listed = self._listed()
         processes = [process for entry in listed if (process := self._shown(entry))]
         self._attribution.refresh(self._table)
-        note = hides_others(self._roots, in_container(self._roots))
         return Findings(
             processes=tuple(processes),
             process_scan=ProcessScan(
                 tally.seen,
                 tally.unreadable + len(listed) - len(processes),
-                "partial" if note else "complete",
-                note,
+                "partial" if self._hidden else "complete",
+                self._hidden,
             ),
             owners=owners_of(self._table, self._passwd.name, self._page_size, self._usage),
             rejected=tally.rejected,
@@ -93,6 +96,13 @@ class Collector:
     def close(self) -> None:
         self._table.close()
         os.close(self._folder)
+
+    def _look_around(self) -> None:
+        """When the machine was started, where cgroups are mounted, who is hidden; at the next look again if it fails."""
+        self._follow_boot_time()
+        self._usage.refresh()
+        self._hidden = hides_others(self._roots, in_container(self._roots))
+        self._around_due = self._turn + AROUND_TURNS
 
     def _listed(self) -> list[Entry]:
         """The largest, and those that hold a device's memory however small they are."""
