@@ -26,6 +26,11 @@ def use(daemon: RunningDaemon, folder: Path, config: str) -> None:
     daemon.get("/healthz")  # answered by the thread that reads the settings: afterwards
 
 
+def pass_ticks(daemon: RunningDaemon, number: int = 3) -> None:
+    seq = daemon.snapshot()["seq"] + number
+    daemon.wait_for("/api/v1/snapshot", lambda found: found["seq"] >= seq)
+
+
 def test_a_receiver_that_is_added_is_told_and_one_that_is_removed_is_not(tmp_path: Path) -> None:
     """From none to one, to two, to another one; what is counted of who stays goes on."""
     with receiving() as first, receiving() as second, running_daemon(tmp_path) as daemon:
@@ -118,6 +123,29 @@ def test_who_comes_while_an_alert_fires_is_told_of_it(tmp_path: Path) -> None:
     early, late = (bodies[0] for bodies in told)
     assert late["unix"] > early["unix"]
     assert {**late, "id": 0, "time": 0, "unix": 0, "top": 0} == {**early, "id": 0, "time": 0, "unix": 0, "top": 0}
+
+
+def test_who_comes_during_a_silence_is_told_at_its_end(tmp_path: Path) -> None:
+    """Not before, and nobody is told again who knows."""
+    machine = AlertMachine.of(tmp_path)
+    with (
+        receiving() as first,
+        receiving() as second,
+        running_daemon(tmp_path, *machine.arguments, config=quick_config(first)) as daemon,
+    ):
+        machine.fill()
+        wait_for_deliveries(first, 1)
+        (made,) = get(daemon.port, "/api/v1/silences?seconds=600&target=ram", method="POST").json
+        use(daemon, tmp_path, quick_config(first, second))
+        pass_ticks(daemon)
+        in_silence = len(second.deliveries)
+        get(daemon.port, f"/api/v1/silences/{made['id']}", method="DELETE")
+        told = wait_for_deliveries(second, 1)
+        pass_ticks(daemon)
+
+    assert in_silence == 0
+    assert [json.loads(one.body)["event"] for one in told] == ["pressure.critical"]
+    assert (len(first.deliveries), len(second.deliveries)) == (1, 1)
 
 
 def test_who_comes_with_a_restart_is_told_of_what_fires(tmp_path: Path) -> None:

@@ -160,6 +160,8 @@ class Alerting:
             self.outbox.put(drafts, {WATCHES: state}, urgent=bool(drafts))
         for _ in new:
             self._new.popleft()
+        if new and self._keeps_quiet(snapshot):
+            self._new.extend(new)
 
     def _missed(
         self, snapshot: Snapshot, notices: Sequence[Notice], new: Sequence[Receiver]
@@ -178,6 +180,11 @@ class Alerting:
             if notice.alert not in fresh:
                 drafts += self._drafts(notice, snapshot, [one for one in wanting if one in self.receivers])
         return drafts
+
+    def _keeps_quiet(self, snapshot: Snapshot) -> bool:
+        """Whether a silence holds back what those who are new have missed: they are told at its end."""
+        watches, unix = self._monitor.watches, snapshot.unix
+        return len(standing(watches, self._monitor.silences, unix)) < len(standing(watches, (), unix))
 
     def _drafts(self, notice: Notice, snapshot: Snapshot, wanting: Sequence[Receiver]) -> list[tuple[Box, Draft]]:
         """The notice as each sort of receiver takes it, made once for each sort."""
