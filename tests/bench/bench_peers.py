@@ -64,7 +64,7 @@ def bench_peers(seconds: float, plot: Path | None) -> None:
         panels = (
             ("scrapes a second, 16 clients", [busy[number].loads[16].per_second for number in shown]),
             ("resident memory, MiB", [quiet[number].rss_mib for number in shown]),
-            ("processor while nobody asks, % of a core", [quiet[number].idle.percent for number in shown]),
+            ("idle processor, % of a core", [quiet[number].idle.percent for number in shown]),
         )
         plot.write_text(bars([everybody[number].name for number in shown], panels))
 
