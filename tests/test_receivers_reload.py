@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from standardwebhooks import Webhook
@@ -12,7 +14,7 @@ from alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from daemon_process import RunningDaemon, get, running_daemon
 from patience import wait_until
 from webhook_sample import SECRET, ids
-from webhook_site import receiving
+from webhook_site import Site, receiving
 
 OTHER_SECRET = "whsec_" + "QUJD" * 11
 
@@ -24,6 +26,16 @@ def use(daemon: RunningDaemon, folder: Path, config: str) -> None:
     daemon.process.send_signal(signal.SIGHUP)
     wait_until(lambda: daemon.log.read_text().count("→") > changes)
     daemon.get("/healthz")  # answered by the thread that reads the settings: afterwards
+
+
+@contextmanager
+def firing(folder: Path) -> Iterator[tuple[AlertMachine, RunningDaemon, Site]]:
+    """A daemon whose one receiver has heard of an alert."""
+    machine = AlertMachine.of(folder)
+    with receiving() as site, running_daemon(folder, *machine.arguments, config=quick_config(site)) as daemon:
+        machine.fill()
+        wait_for_deliveries(site, 1)
+        yield machine, daemon, site
 
 
 def pass_ticks(daemon: RunningDaemon, number: int = 3) -> None:
@@ -103,14 +115,7 @@ def test_an_alertmanager_that_takes_anothers_place_is_told_what_fires(tmp_path: 
 
 def test_who_comes_while_an_alert_fires_is_told_of_it(tmp_path: Path) -> None:
     """Once, since when it fires as well; who was told before is not told again, and both hear of its end."""
-    machine = AlertMachine.of(tmp_path)
-    with (
-        receiving() as first,
-        receiving() as second,
-        running_daemon(tmp_path, *machine.arguments, config=quick_config(first)) as daemon,
-    ):
-        machine.fill()
-        wait_for_deliveries(first, 1)
+    with firing(tmp_path) as (machine, daemon, first), receiving() as second:
         use(daemon, tmp_path, quick_config(first, second))
         wait_for_deliveries(second, 1)
         use(daemon, tmp_path, quick_config(first, second, extra="\n[history]\nlength = '20m'\n"))
@@ -127,14 +132,7 @@ def test_who_comes_while_an_alert_fires_is_told_of_it(tmp_path: Path) -> None:
 
 def test_who_comes_during_a_silence_is_told_at_its_end(tmp_path: Path) -> None:
     """Not before, and nobody is told again who knows."""
-    machine = AlertMachine.of(tmp_path)
-    with (
-        receiving() as first,
-        receiving() as second,
-        running_daemon(tmp_path, *machine.arguments, config=quick_config(first)) as daemon,
-    ):
-        machine.fill()
-        wait_for_deliveries(first, 1)
+    with firing(tmp_path) as (_, daemon, first), receiving() as second:
         (made,) = get(daemon.port, "/api/v1/silences?seconds=600&target=ram", method="POST").json
         use(daemon, tmp_path, quick_config(first, second))
         pass_ticks(daemon)

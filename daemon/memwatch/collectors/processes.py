@@ -98,7 +98,7 @@ class Collector:
         os.close(self._folder)
 
     def _look_around(self) -> None:
-        """When the machine was started, where cgroups are mounted, who is hidden; at the next look again if it fails."""
+        """When the machine was started, where cgroups are, who is hidden. If that fails, again at the next look."""
         self._follow_boot_time()
         self._usage.refresh()
         self._hidden = hides_others(self._roots, in_container(self._roots))
