@@ -62,16 +62,17 @@ class Refused(Exception):
     """Stops the parser."""
 
 
+KeptFields = tuple[tuple[bytes, bytes], ...]
 # Given the fields of a request without a body, and who asks if that is known: the whole answer as it goes over the
 # wire, or None where the application has to look at it.
-AtOnce = Callable[[Fields, "Peer | None"], "bytes | None"]
+AtOnce = Callable[[KeptFields, "Peer | None"], "bytes | None"]
 
 
 class Heard(NamedTuple):
     """One whole request that was answered at once. A scraper sends the same bytes every time."""
 
     answer_to: AtOnce
-    fields: Fields
+    fields: KeptFields
 
 
 def http_protocol(limits: Limits, at_once: Mapping[bytes, AtOnce]) -> type[asyncio.Protocol]:
@@ -200,7 +201,7 @@ class BoundedProtocol(HttpToolsProtocol):
         parser = self.parser
         if parser.get_method() != b"GET" or parser.get_http_version() != "1.1" or parser.should_upgrade():
             return False
-        answer = answer_to(self.headers, self._peer) if parser.should_keep_alive() else None
+        answer = answer_to(tuple(self.headers), self._peer) if parser.should_keep_alive() else None
         if answer is None:
             return False
         self._answers += 1

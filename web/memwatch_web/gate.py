@@ -89,6 +89,11 @@ class Gate:
         except Exception:
             log.debug("the defect in full", exc_info=True)
 
+    @property
+    def options(self) -> FaceOptions:
+        """What it decides by, and nothing else: as long as they are the same object, it decides the same."""
+        return self._options()
+
     def lets_in(self, headers: Iterable[tuple[bytes, bytes]], path: str, is_peer: bool) -> bool:
         """Whether this request is let in without a look at who asks, if it changes nothing."""
         hosts = [value for name, value in headers if name == b"host"]

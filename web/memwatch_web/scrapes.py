@@ -43,6 +43,11 @@ class Scrapes:
         self._faces: dict[str, OncePerTick] = {}
         self._on_wire: dict[Wanted, OnWire] = {}
 
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """What the next answer is about."""
+        return self._monitor.latest
+
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         fields, body = self._answer(wanted_by(scope["headers"]), current(self._monitor))
         await send({"type": "http.response.start", "status": 200, "headers": fields})
@@ -53,7 +58,7 @@ class Scrapes:
 
         It is made once for all who want the same of a tick, as long as the `common` fields are the same.
         """
-        snapshot, wanted = self._monitor.latest, wanted_by(headers)
+        snapshot, wanted = self.snapshot, wanted_by(headers)
         known = self._on_wire.get(wanted)
         if known is not None and known.snapshot is snapshot and known.common == common:
             return known.whole
