@@ -322,7 +322,7 @@ CASES = (
     ),
     case(
         41,
-        "an upgrade while it runs; 100 reloads; a day of 86,400 ticks",
+        "an upgrade while it runs; 100 reloads; a day and a half, 129,600 ticks",
         "memory, descriptors and threads stay; no alert is lost",
         "faults/test_fault_clients::a_hundred_reloads_leave_nothing_behind",
         "faults/test_fault_day::a_day_leaves_nothing_behind_and_loses_no_alert",
