@@ -85,7 +85,10 @@ def step(
     new_id: Callable[[], str],
     silences: Iterable[Silence] = (),
 ) -> tuple[Mapping[Key, Watch], tuple[Notice, ...]]:
-    """What to remember and what to say. An alert without a condition now stays what it is."""
+    """What to remember, the same object where that is the same, and what to say.
+
+    An alert without a condition now stays what it is.
+    """
     after, notices = dict(watches), []
     for condition, seen_at in chain(((condition, now) for condition in conditions), gone(watches, now)):
         key = condition.rule, condition.target
@@ -100,7 +103,7 @@ def step(
             told, notice = said(moved, now, rules, silenced)
         after[key] = replace(told, seen_at=seen_at) if told.firing else told
         notices += [notice_of(told, condition, unix, new_id(), notice is Said.AGAIN)] if notice else []
-    return after, tuple(notices)
+    return watches if after == watches else after, tuple(notices)
 
 
 def gone(watches: Mapping[Key, Watch], now: float) -> Iterator[tuple[Condition, float]]:

@@ -25,8 +25,8 @@ class BadState(ValueError):
 
 def watches_to_bytes(watches: Mapping[Key, Watch], moment: Moment, boot_id: str) -> bytes:
     """Alerts that fire, are about to, or were told lately. Times count from boot: no clock can move them."""
-    to_boot = round(moment.boottime - moment.monotonic, 1)
-    kept = [_watch_json(key, watch, to_boot) for key, watch in watches.items() if is_worth_keeping(watch)]
+    asleep = moment.asleep_seconds
+    kept = [_watch_json(key, watch, asleep) for key, watch in watches.items() if is_worth_keeping(watch)]
     return json.dumps({"boot_id": boot_id, "watches": kept}).encode()
 
 
@@ -68,7 +68,7 @@ def _loaded(data: bytes) -> dict[str, Any]:
     return state
 
 
-def _watch_json(key: Key, watch: Watch, to_boot: float) -> dict[str, Any]:
+def _watch_json(key: Key, watch: Watch, asleep: float) -> dict[str, Any]:
     times = {name: getattr(watch, name) for name in TIMES}
     return {
         "rule": key[0],
@@ -78,7 +78,7 @@ def _watch_json(key: Key, watch: Watch, to_boot: float) -> dict[str, Any]:
         "before": int(watch.before),
         "started_unix": watch.started_unix,
         "reasons": [[why.signal, why.text] for why in watch.reasons],
-        **{name: None if time is None else time + to_boot for name, time in times.items()},
+        **{name: None if time is None else time + asleep for name, time in times.items()},
     }
 
 

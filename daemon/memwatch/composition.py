@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter, is_
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, compress
+from operator import attrgetter, is_not
 from typing import Any
 
 from msgspec.structs import replace
@@ -24,11 +25,6 @@ EMPTY = tuple(getattr(Findings(), name) for name in NAMES)
 LISTS = tuple(name for name, empty in zip(NAMES, EMPTY, strict=True) if empty == ())
 figures_of = attrgetter(*NAMES)
 
-# What one collector found, by the names of the fields.
-Said = list[tuple[str, Any]]
-# One node for each id.
-MergeNodes = Callable[[list[Node]], tuple[Node, ...]]
-
 # Each maker's PCI vendor id, and who accounts for its GPUs: given all findings and the first free number.
 # NVIDIA's are `tegra`'s, which leaves what is no Tegra to `nvidia`.
 MAKERS: tuple[tuple[str, Callable[[Findings, int], Sequence[Holding]]], ...] = (
@@ -40,65 +36,70 @@ MAKERS: tuple[tuple[str, Callable[[Findings, int], Sequence[Holding]]], ...] = (
 
 
 class Composer:
-    """Adds findings up, time after time. What a collector says again is not looked through again."""
+    """Adds findings up, time after time. A field of which nobody says anything new is not added up again."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Findings, Said]] = {}
-        self._nodes: tuple[list[Node], tuple[Node, ...]] = [], ()
+        self._findings: tuple[Findings, ...] = ()
+        self._said: list[Mapping[str, Any]] = []
+        self._sums: dict[str, Any] = {}
+        self._nodes: tuple[tuple[Node, ...], tuple[Node, ...]] = (), ()
 
     def composed(self, findings: Sequence[Findings]) -> Findings:
         """The findings of all collectors, added up and then put into relation."""
-        everybody = []
-        for number, found in enumerate(findings):
-            known = self._known.get(number)
-            if known is None or known[0] is not found:
-                known = self._known[number] = found, said_by(found)
-            if known[1]:
-                everybody.append(known[1])
-        return composed(everybody, self._merged_nodes)
+        for name in self._new_names(tuple(findings)):
+            self._add_up(name, [said[name] for said in self._said if name in said])
+        sums = dict(self._sums)
+        sums["pools"] = tuple([with_zram(pool, sums.get("zram")) for pool in sums.get("pools", ())])
+        sums["nodes"] = self._merged_nodes(sums.get("nodes", ()))
+        sums["machine"] = tegra.machine_of(sums.get("machine"), sums.get("tegra"))
+        return related(Findings(**sums))
 
-    def _merged_nodes(self, nodes: list[Node]) -> tuple[Node, ...]:
+    def _new_names(self, findings: tuple[Findings, ...]) -> set[str]:
+        """The fields of which a collector says something else than the time before."""
+        if len(findings) != len(self._findings):
+            self._findings, self._said, self._sums = (Findings(),) * len(findings), [{}] * len(findings), {}
+        names: set[str] = set()
+        for number in compress(range(len(findings)), map(is_not, findings, self._findings)):
+            before, now = self._said[number], said_by(findings[number])
+            names.update(before, now)
+            self._said[number] = now
+        self._findings = findings
+        return names
+
+    def _add_up(self, name: str, values: Sequence[Any]) -> None:
+        """Everything that was found, side by side: lists one behind the other, of single things the first."""
+        self._sums.pop(name, None)
+        if not values or name == "rejected":  # which is one collector's own business
+            return
+        if name == "stale":
+            self._sums[name] = frozenset(chain.from_iterable(values))
+        else:
+            self._sums[name] = tuple(chain.from_iterable(values)) if name in LISTS else values[0]
+
+    def _merged_nodes(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         """They are read every five seconds and more rarely, and take a third of the time of adding up."""
         before, merged = self._nodes
-        if len(nodes) != len(before) or not all(map(is_, nodes, before)):
+        if nodes is not before:
             merged = merge_nodes(nodes)
             self._nodes = nodes, merged
         return merged
 
 
-def said_by(found: Findings) -> Said:
+def said_by(found: Findings) -> Mapping[str, Any]:
     """What a collector found, without what it has nothing to do with."""
-    return [
-        (name, value)
-        for name, value, empty in zip(NAMES, figures_of(found), EMPTY, strict=True)
-        if value is not empty
-    ]
+    values = figures_of(found)
+    return dict(compress(zip(NAMES, values, strict=True), map(is_not, values, EMPTY)))
 
 
-def composed(everybody: Iterable[Said], merged_nodes: MergeNodes) -> Findings:
-    whole = with_both_scopes(merged(everybody, merged_nodes))
+def related(whole: Findings) -> Findings:
+    """What one source says, in the light of what others say."""
+    whole = with_both_scopes(whole)
     whole = with_holdings(whole, holdings_of(whole), npu.found_in(whole))
     devices = with_logged(whole.devices, whole.kernel_log) if whole.kernel_log else whole.devices
     shares = without_lost(whole.shares, {pool.id for pool in whole.pools})
     if (devices, shares) == (whole.devices, whole.shares):
         return whole
     return replace(whole, devices=devices, shares=shares)
-
-
-def merged(everybody: Iterable[Said], merged_nodes: MergeNodes) -> Findings:
-    """Everything that was found, side by side: lists one behind the other, of single things the first."""
-    said: dict[str, list[Any]] = {}
-    for one in everybody:
-        for name, value in one:
-            said.setdefault(name, []).append(value)
-    whole: dict[str, Any] = {name: values[0] for name, values in said.items() if name not in LISTS}
-    whole |= {name: tuple(one for part in said[name] for one in part) for name in LISTS if name in said}
-    whole["pools"] = tuple(with_zram(pool, whole.get("zram")) for pool in whole.get("pools", ()))
-    whole["nodes"] = merged_nodes(list(whole.get("nodes", ())))
-    whole["machine"] = tegra.machine_of(whole.get("machine"), whole.get("tegra"))
-    whole["stale"] = frozenset().union(*said.get("stale", ()))
-    whole.pop("rejected", None)  # is one collector's own business
-    return Findings(**whole)
 
 
 def holdings_of(found: Findings) -> list[Holding]:

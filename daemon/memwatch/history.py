@@ -6,7 +6,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from math import isnan
+from math import inf, isnan
 
 from msgspec import Struct
 
@@ -40,6 +40,7 @@ class History:
     def __init__(self, lengths: Sequence[Length] = LENGTHS, most_series: int = MOST_SERIES) -> None:
         self._lock = threading.Lock()
         self.tiers = [Tier(length, most_series) for length in lengths]
+        self._rolls_at = -inf
 
     def add(self, boottime: float, figures: Mapping[str, float]) -> None:
         """Keep figures that were seen once."""
@@ -49,8 +50,8 @@ class History:
         """Keep a row of the finest tier, and the rows of coarser ones whose time is over with it."""
         with self._lock:
             self.tiers[0].add(boottime, row)
-            for finer, coarser in zip(self.tiers, self.tiers[1:], strict=False):
-                roll_up(finer, coarser)
+            if boottime >= self._rolls_at:
+                self._roll_up()
 
     def restore(self, past: Sequence[Iterable[Strip]]) -> tuple[int, ...]:
         """Put in what was before this start, a list for each tier, oldest first; make of it what is missing.
@@ -63,8 +64,7 @@ class History:
                     if not len(tier) or (strip.times and strip.times[0] > tier.end):
                         tier.load(strip)
             put_in = tuple(tier.added for tier in self.tiers)
-            for finer, coarser in zip(self.tiers, self.tiers[1:], strict=False):
-                roll_up(finer, coarser)
+            self._roll_up()
             return put_in
 
     def __len__(self) -> int:
@@ -121,6 +121,12 @@ class History:
             other.tiers = [tier.resized(length) for tier, length in zip(self.tiers, lengths, strict=True)]
         return other
 
+    def _roll_up(self) -> None:
+        """Make the rows of coarser tiers whose time is over, and note when that of another one will be."""
+        for finer, coarser in zip(self.tiers, self.tiers[1:], strict=False):
+            roll_up(finer, coarser)
+        self._rolls_at = min((rolls_at(tier) for tier in self.tiers[1:]), default=inf)
+
     def _stretches(self, name: str, start: float, end: float, width: float) -> list[Stretch]:
         """Rows in order of time: of the coarsest tier that is fine enough, of coarser ones what is older than it
         has, and of finer ones what is so new that no row of it has been made of it yet."""
@@ -139,6 +145,11 @@ class History:
                 found.append(tier.stretch(name, first, last))
                 begin = tier.next_slot
         return found
+
+
+def rolls_at(coarser: Tier) -> float:
+    """When the time is over of the row that comes next."""
+    return coarser.next_slot + coarser.length.step_seconds if len(coarser) else -inf
 
 
 def roll_up(finer: Tier, coarser: Tier) -> None:

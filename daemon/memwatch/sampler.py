@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from memwatch.clock import Clock
 from memwatch.collector import Collector, Enlisted, Findings, Unavailable, Unreadable
@@ -26,16 +29,24 @@ HURRIED_PAUSE_RATIO = 1 / 0.003
 # A source is overdue after three of its periods, and never sooner than this.
 OVERDUE_LEAST_SECONDS = 3.0
 
+# What a source says: its findings, and how it does.
+FINDINGS, STATUS = itemgetter(0), itemgetter(1)
+
 
 class Slot(Struct, frozen=True):
-    """What a source last published. Replaced whole, so a reader in another thread never sees half of one."""
+    """What a source last published. Replaced whole, so a reader in another thread never sees half of one.
+
+    `succeeded_at` and `overdue_at`, when an answer will be missing, are monotonic seconds.
+    """
 
     state: CollectorState = "starting"
     findings: Findings = Findings()
     succeeded_at: float | None = None
-    succeeded_unix: float | None = None
-    duration_seconds: float | None = None
+    succeeded_unix: float | Absent = Absent.NOT_AVAILABLE
+    duration_seconds: float | Absent = Absent.NOT_AVAILABLE
     error: str | None = None
+    errors: Mapping[str, int] = {}
+    overdue_at: float = math.inf
 
 
 class Source:
@@ -47,11 +58,10 @@ class Source:
         self.errors: Counter[str] = Counter()
         self._clock = clock
         self._collector: Collector | None = None
-        self._due = 0.0
-        self._hurried_due = 0.0
+        self.due = self._hurried_due = 0.0
         self.hurried = False
-        self._was_overdue = False
-        self._silent: tuple[Slot, tuple[Findings, CollectorStatus]] | None = None
+        self._late: tuple[Slot, Slot] | None = None
+        self._silent: tuple[Slot, CollectorStatus] | None = None
         self._retry_seconds = RETRY_FIRST_SECONDS
 
     @property
@@ -59,12 +69,8 @@ class Source:
         return self._collector.period_seconds if self._collector else 0.0
 
     def seconds_until_due(self) -> float:
-        due = self._hurried_due if self.hurried else self._due
+        due = self._hurried_due if self.hurried else self.due
         return due - self._clock.monotonic()
-
-    def run_if_due(self, now: float) -> None:
-        if self._due <= now:
-            self.run()
 
     def run(self) -> None:
         """Ask once and publish what came of it. The one place where anything may be caught."""
@@ -88,36 +94,28 @@ class Source:
         Of a source that has never said anything the same every time, as long as it fails as it did.
         """
         slot = self.slot
-        if self._silent is not None and self._silent[0] is slot:
-            return self._silent[1]
-        overdue = self.overdue(slot, now)
-        found = slot.findings.aged() if overdue else slot.findings, self._status(slot, overdue, now)
         if slot.succeeded_at is None:
-            self._silent = slot, found
-        return found
+            if self._silent is None or self._silent[0] is not slot:
+                self._silent = slot, self._status(slot, Absent.NOT_AVAILABLE, slot.error)
+            return slot.findings, self._silent[1]
+        age, error = max(0.0, now - slot.succeeded_at), slot.error
+        if now > slot.overdue_at:
+            slot, error = self._overdue(slot), f"no answer for {age:.0f} s"
+        return slot.findings, self._status(slot, age, error)
 
-    def _status(self, slot: Slot, overdue: bool, now: float) -> CollectorStatus:
-        age = Absent.NOT_AVAILABLE if slot.succeeded_at is None else max(0.0, now - slot.succeeded_at)
-        return CollectorStatus(
-            name=self.enlisted.name,
-            state="stalled" if overdue else slot.state,
-            age_seconds=age,
-            duration_seconds=Absent.NOT_AVAILABLE if slot.duration_seconds is None else slot.duration_seconds,
-            last_success_unix=Absent.NOT_AVAILABLE if slot.succeeded_unix is None else slot.succeeded_unix,
-            error=f"no answer for {age:.0f} s" if overdue else slot.error,
-            errors=dict(self.errors),
-        )
+    def _status(self, slot: Slot, age: float | Absent, error: str | None) -> CollectorStatus:
+        name, seconds, unix = self.enlisted.name, slot.duration_seconds, slot.succeeded_unix
+        return CollectorStatus(name, slot.state, age, seconds, unix, error, slot.errors)
 
-    def overdue(self, slot: Slot, now: float) -> bool:
-        """Whether an answer is missing for longer than this source may take; a new silence is counted once."""
-        if slot.state != "ok" or slot.succeeded_at is None:
-            return False
-        age = now - slot.succeeded_at
-        overdue = age > OVERDUE_LEAST_SECONDS and age > 3 * self.period_seconds
-        if overdue and not self._was_overdue:
+    def _overdue(self, slot: Slot) -> Slot:
+        """What is left of a slot once the next answer is missing; that is counted once."""
+        if self._late is None or self._late[0] is not slot:
             self.errors["deadline"] += 1
-        self._was_overdue = overdue
-        return overdue
+            self._late = (
+                slot,
+                replace(slot, state="stalled", findings=slot.findings.aged(), errors=dict(self.errors)),
+            )
+        return self._late[1]
 
     def release(self, seconds: float) -> bool:
         """Have the collector let go of its device, if it holds one."""
@@ -137,8 +135,10 @@ class Source:
             log.warning("collector %s works again", self.enlisted.name)
         if findings.rejected:
             self.errors["inconsistent"] += findings.rejected
-        self.slot = Slot("ok", findings, now, self._clock.wall(), now - started)
-        self._due = started + self.period_seconds
+        overdue_at = now + max(OVERDUE_LEAST_SECONDS, 3 * self.period_seconds)
+        errors = dict(self.errors)
+        self.slot = Slot("ok", findings, now, self._clock.wall(), now - started, None, errors, overdue_at)
+        self.due = started + self.period_seconds
         self._hurried_due = started + self._hurried_seconds(now - started)
 
     def _fail(self, state: CollectorState, error: str) -> None:
@@ -153,8 +153,9 @@ class Source:
             before.succeeded_unix,
             before.duration_seconds,
             error,
+            dict(self.errors),
         )
-        self._due = self._hurried_due = self._clock.monotonic() + self._pause()
+        self.due = self._hurried_due = self._clock.monotonic() + self._pause()
 
     def _hurried_seconds(self, duration_seconds: float) -> float:
         soonest: float | None = getattr(self._collector, "hurried_seconds", None)
@@ -234,10 +235,11 @@ class Sampler:
         """What every source has to say now. Reads the quick ones, takes the others' slots as they are."""
         now = self._clock.monotonic()
         for source in self._quick:
-            source.run_if_due(now)
+            if source.due <= now:
+                source.run()
         now = self._clock.monotonic()
         said = [source.said(now) for source in self.sources]
-        return self._composer.composed([findings for findings, _ in said]), tuple([status for _, status in said])
+        return self._composer.composed(tuple(map(FINDINGS, said))), tuple(map(STATUS, said))
 
     def hurry(self, hurried: bool) -> None:
         """Near the edge: ask sooner those that can be, from now on, not after the pause that they are in."""

@@ -37,6 +37,11 @@ class Moment(Struct, frozen=True):
     boottime: float
     wall: float
 
+    @property
+    def asleep_seconds(self) -> float:
+        """How long the machine was suspended since its boot, to a tenth; monotonic times lack it."""
+        return round(self.boottime - self.monotonic, 1)
+
 
 def suspended_seconds(before: Moment, now: Moment) -> float:
     """How long the machine slept between two moments; 0 when it did not."""

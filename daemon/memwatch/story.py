@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from memwatch import units
@@ -21,6 +22,7 @@ from memwatch.store.ending import LastWords
 log = logging.getLogger(__name__)
 
 _CALM = ("ok", "starting", "unavailable")
+_STATE = attrgetter("name", "state")
 # A machine that runs out kills many at once, and a driver in trouble repeats itself a thousand times a second.
 MOST_KILLS = 5
 REPEAT_SECONDS = 60.0
@@ -138,7 +140,9 @@ class Story:
             self._told[place, kind] = told
 
     def _tell_collectors(self, before: Snapshot, now: Snapshot) -> None:
-        states = {status.name: status.state for status in before.collectors}
+        states = dict(map(_STATE, before.collectors))
+        if states == dict(map(_STATE, now.collectors)):
+            return
         for status in now.collectors:
             old = states.get(status.name, "starting")
             if status.state != old and not (status.state in _CALM and old in _CALM):

@@ -6,9 +6,9 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from memwatch.alerts import Notice, notice_of, standing
+from memwatch.alerts import Key, Notice, Watch, notice_of, standing
 from memwatch.alertstate import (
     BadState,
     silences_from_bytes,
@@ -54,6 +54,7 @@ class Alerting:
         self._monitor = monitor
         self._dashboard_url = dashboard_url
         self._new = deque(self.receivers)
+        self._written: tuple[Mapping[Key, Watch], float, bytes] | None = None
 
     def restore(self) -> None:
         """Take up alerts and silences where an earlier daemon left them. Before the first tick."""
@@ -155,13 +156,21 @@ class Alerting:
         for notice in notices:
             wanting = [one for one in self.receivers if one.subscription.wants(notice)]
             drafts += self._drafts(notice, snapshot, wanting)
-        state = watches_to_bytes(self._monitor.watches, self._monitor.moment(), snapshot.boot_id)
+        state = self._state(snapshot)
         if drafts or self.outbox.values.get(WATCHES) != state:
             self.outbox.put(drafts, {WATCHES: state}, urgent=bool(drafts))
         for _ in new:
             self._new.popleft()
         if new and self._keeps_quiet(snapshot):
             self._new.extend(new)
+
+    def _state(self, snapshot: Snapshot) -> bytes:
+        """Alerts as bytes, the same as long as nothing about them and no clock has moved."""
+        watches, moment = self._monitor.watches, self._monitor.moment()
+        asleep = moment.asleep_seconds
+        if self._written is None or self._written[0] is not watches or self._written[1] != asleep:
+            self._written = watches, asleep, watches_to_bytes(watches, moment, snapshot.boot_id)
+        return self._written[2]
 
     def _missed(
         self, snapshot: Snapshot, notices: Sequence[Notice], new: Sequence[Receiver]
