@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from memwatch.helper import Helper, HelperFailed
-from patience import Stopwatch
+from patience import PATIENCE_SECONDS, Stopwatch
 
 ECHO = "import sys\nfor line in sys.stdin: print('you said ' + line.strip(), flush=True)"
 HANG = "import sys, time\nsys.stdin.readline()\ntime.sleep(60)"
@@ -129,3 +129,44 @@ def test_a_thousand_questions_leave_nothing_open() -> None:
             one.ask(b"read")
 
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_answer_that_is_there_is_waited_for_by_nobody() -> None:
+    """Who has no time puts the question, and asks later whether the answer is there, all of it."""
+    in_parts = (
+        "import sys\n"
+        "for line in sys.stdin:\n"
+        "    print('half of', end=' ', flush=True)\n"
+        "    sys.stdin.readline()\n"
+        "    print('an answer', flush=True)\n"
+    )
+    with helper(in_parts, deadline=5.0) as one:
+        one.put(b"read")
+        early = one.has_answer(0.1)
+        one.put(b"go on")
+        found = one.has_answer(PATIENCE_SECONDS), one.has_answer(0.0)
+        answer = one.answer()
+
+    assert not early
+    assert found == (True, True)
+    assert answer == b"half of an answer"
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"), [(CRASH, "ended by signal 11"), (LEAVE, "ended with code 75"), (HANG, "did not answer")]
+)
+def test_whether_there_is_an_answer_never_fails(script: str, sentence: str) -> None:
+    """How the child failed is told where the answer should be, also of one that was gone before it was asked."""
+    with helper(script) as one:
+        one.put(b"read")
+        watch = Stopwatch()
+        found = one.has_answer(0.3)
+        one.put(b"read")
+        again = one.has_answer(0.0)
+        seconds = watch.seconds
+        with pytest.raises(HelperFailed, match=sentence):
+            one.answer()
+        after = one.has_answer(0.0)
+
+    assert (found, again, after) == (False, False, False)
+    assert seconds < 5.0

@@ -84,6 +84,8 @@ class Child:
 
     def read(self, seconds: float) -> bytes | None:
         """What it wrote; None if nothing came for so long, b"" if nothing ever will."""
+        if self._output < 0:
+            return b""
         ready, _, _ = select.select([self._output], [], [], max(0.0, seconds))
         return os.read(self._output, _READ_BYTES) if ready else None
 

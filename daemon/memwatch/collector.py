@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -145,7 +145,8 @@ class Collector(Protocol):
     collector gets a thread of its own and never delays a tick. `collect` raises `Unreadable` or `OSError`
     when the source fails; any other exception is a defect and is counted as one. A collector that holds a
     device also has `release(seconds)`: let go of it, so that an administrator can reset it. One that may be
-    asked more often when memory is nearly full has `hurried_seconds`, the least time between two answers then.
+    asked more often when memory is nearly full has `hurried_seconds`, the least time between two answers then. One
+    that may block, and hardly ever does, can be `Prompt` as well.
     """
 
     name: str
@@ -155,6 +156,20 @@ class Collector(Protocol):
     def collect(self) -> Findings: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Prompt(Protocol):
+    """A collector that may block, and whose answer mostly comes within a tick's time: somebody else works on it.
+    Neither method raises."""
+
+    def put(self) -> bool:
+        """Put the question at once; False where that would take time, and nothing was put."""
+        ...
+
+    def has_answer(self, seconds: float) -> bool:
+        """Whether `collect` would return at once, now or within so many seconds."""
+        ...
 
 
 class Enlisted(Struct, frozen=True):

@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from memwatch.child import Child
 
@@ -24,8 +25,8 @@ class HelperFailed(Exception):
 class Helper:
     """Keeps one child: started on first demand, killed when it does not answer, replaced after a pause.
 
-    For one thread. Between the start of one that failed and the next lie at least `pause_seconds`, so a crashing
-    driver costs little.
+    For one thread at a time. Between the start of one that failed and the next lie at least `pause_seconds`, so a
+    crashing driver costs little.
     """
 
     def __init__(
@@ -50,9 +51,28 @@ class Helper:
 
     def ask(self, request: bytes) -> bytes:
         """The answer to one line, without its newline. Raises HelperFailed within the deadline."""
+        self.put(request)
+        return self.answer()
+
+    def put(self, request: bytes) -> None:
+        """Put one line to it. Raises HelperFailed where there is no child and none can be started."""
         self._start()
+        with suppress(OSError):  # it has ended: that is told where its answer should be
+            os.write(self._child.input, request + b"\n")
+
+    def has_answer(self, seconds: float) -> bool:
+        """Whether all of the answer is there within so many seconds. What else came is for `answer` to tell."""
+        until = self._monotonic() + seconds
+        while b"\n" not in self._read and len(self._read) <= MOST_ANSWER_BYTES:
+            part = self._child.read(until - self._monotonic())
+            if not part:
+                return False
+            self._read += part
+        return True
+
+    def answer(self) -> bytes:
+        """What it says to the line that was put. Raises HelperFailed within the deadline."""
         try:
-            self._send(request)
             return self._receive()
         except HelperFailed as failure:
             self._last_failure = str(failure)
@@ -81,12 +101,6 @@ class Helper:
             self._last_failure = f"the helper process cannot be started: {error}"
             raise HelperFailed(self._last_failure) from None
         log.info("helper process %d started", self._child.pid)
-
-    def _send(self, request: bytes) -> None:
-        try:
-            os.write(self._child.input, request + b"\n")
-        except OSError:
-            raise HelperFailed(f"the helper process {self._child.last_words()}") from None
 
     def _receive(self) -> bytes:
         until = self._monotonic() + self._deadline

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.clock import Clock
-from memwatch.collector import Collector, Enlisted, Findings, Unavailable, Unreadable
+from memwatch.collector import Collector, Enlisted, Findings, Prompt, Unavailable, Unreadable
 from memwatch.composition import Composer
 from memwatch.model import Absent
 from memwatch.snapshot import CollectorState, CollectorStatus
@@ -28,6 +28,12 @@ RETRY_MOST_SECONDS = 300.0
 HURRIED_PAUSE_RATIO = 1 / 0.003
 # A source is overdue after three of its periods, and never sooner than this.
 OVERDUE_LEAST_SECONDS = 3.0
+# Ticks come some milliseconds early or late: what is due within so many seconds is due. Fast ones are 0.1 s apart.
+EARLY_SECONDS = 0.05
+# A tick waits so long at most for an answer that somebody else works on. One that took longer is waited for in the
+# source's own thread, and so are those of the next minute.
+PROMPT_SECONDS = 0.005
+NOT_PROMPT_SECONDS = 60.0
 
 # What a source says: its findings, and how it does.
 FINDINGS, STATUS = itemgetter(0), itemgetter(1)
@@ -60,6 +66,11 @@ class Source:
         self._collector: Collector | None = None
         self.due = self._hurried_due = 0.0
         self.hurried = False
+        # Whose turn it is: if ticks ask a source that has a thread, that sleeps.
+        self.on_tick = False
+        self._prompt: Prompt | None = None
+        self._prompt_from = 0.0
+        self._put_at: float | None = None
         self._late: tuple[Slot, Slot] | None = None
         self._silent: tuple[Slot, CollectorStatus] | None = None
         self._retry_seconds = RETRY_FIRST_SECONDS
@@ -74,10 +85,12 @@ class Source:
 
     def run(self) -> None:
         """Ask once and publish what came of it. The one place where anything may be caught."""
-        started = self._clock.monotonic()
+        started = self._clock.monotonic() if self._put_at is None else self._put_at
+        self._put_at = None
         try:
             if self._collector is None:
                 self._collector = self.enlisted.make()
+                self._prompt = self._collector if isinstance(self._collector, Prompt) else None
                 self._retry_seconds = RETRY_FIRST_SECONDS
             findings = self._collector.collect()
         except Unavailable as reason:
@@ -87,6 +100,30 @@ class Source:
             self._fail("failing", sentence_of(error))
         else:
             self._publish(findings, started)
+
+    def is_put(self, now: float) -> bool:
+        """On a tick: put the question, if it is due. A source that cannot be asked at once is its thread's."""
+        if self._prompt is None or self.due > now:
+            return False
+        self.on_tick = self._prompt.put()
+        self._put_at = self._clock.monotonic() if self.on_tick else None
+        return self.on_tick
+
+    def run_if_answered(self) -> None:
+        """On the tick that put the question: publish the answer, or leave it to the source's thread."""
+        self.on_tick = self._prompt is not None and self._prompt.has_answer(PROMPT_SECONDS)
+        if self.on_tick:
+            self.run()
+            self.on_tick = self.slot.state == "ok"
+        else:
+            self._prompt_from = self._clock.monotonic() + NOT_PROMPT_SECONDS
+
+    def is_prompt(self) -> bool:
+        """Whether its last answer came so soon that a tick could have waited for it."""
+        seconds = self.slot.duration_seconds
+        if self._prompt is None or self.slot.state != "ok" or isinstance(seconds, Absent):
+            return False
+        return seconds <= PROMPT_SECONDS and self._clock.monotonic() >= self._prompt_from
 
     def said(self, now: float) -> tuple[Findings, CollectorStatus]:
         """What counts of its findings now, and how it does.
@@ -137,6 +174,8 @@ class Source:
             self.errors["inconsistent"] += findings.rejected
         overdue_at = now + max(OVERDUE_LEAST_SECONDS, 3 * self.period_seconds)
         errors = dict(self.errors)
+        if findings == self.slot.findings:
+            findings = self.slot.findings  # what is the same object is not looked through again
         self.slot = Slot("ok", findings, now, self._clock.wall(), now - started, None, errors, overdue_at)
         self.due = started + self.period_seconds
         self._hurried_due = started + self._hurried_seconds(now - started)
@@ -215,6 +254,7 @@ class Sampler:
         self._composer = Composer()
         self._clock = clock
         self._quick = [source for source in self.sources if not source.enlisted.may_block]
+        self._slow = [source for source in self.sources if source.enlisted.may_block]
         self._stop = threading.Event()
         self._hurried = False
         self._changed = threading.Condition()
@@ -222,8 +262,7 @@ class Sampler:
             threading.Thread(
                 target=self._serve, args=(source,), name=f"collect-{source.enlisted.name}", daemon=True
             )
-            for source in self.sources
-            if source.enlisted.may_block
+            for source in self._slow
         ]
 
     def start(self) -> None:
@@ -232,11 +271,19 @@ class Sampler:
             thread.start()
 
     def gather(self) -> tuple[Findings, tuple[CollectorStatus, ...]]:
-        """What every source has to say now. Reads the quick ones, takes the others' slots as they are."""
-        now = self._clock.monotonic()
+        """What every source has to say now. Reads the quick ones, while somebody works on what is asked besides;
+        takes the others' slots as they are."""
+        soon = self._clock.monotonic() + EARLY_SECONDS
+        on_tick = [source for source in self._slow if source.on_tick]
+        asked = [source for source in on_tick if source.is_put(soon)]
         for source in self._quick:
-            if source.due <= now:
+            if source.due <= soon:
                 source.run()
+        for source in asked:
+            source.run_if_answered()
+        if not all(source.on_tick for source in on_tick):
+            with self._changed:
+                self._changed.notify_all()
         now = self._clock.monotonic()
         said = [source.said(now) for source in self.sources]
         return self._composer.composed(tuple(map(FINDINGS, said))), tuple(map(STATUS, said))
@@ -253,9 +300,8 @@ class Sampler:
 
     def wait_for_first(self, seconds: float) -> None:
         """Give sources that may block the chance to answer once."""
-        slow = [source for source in self.sources if source.enlisted.may_block]
         until = time.monotonic() + seconds
-        while time.monotonic() < until and any(source.slot.state == "starting" for source in slow):
+        while time.monotonic() < until and any(source.slot.state == "starting" for source in self._slow):
             time.sleep(0.005)
 
     def release(self, seconds: float) -> list[str]:
@@ -277,9 +323,15 @@ class Sampler:
         source.close()
 
     def _wait(self, source: Source) -> None:
-        """Until it is due; never less than a moment."""
+        """Until it is due, never less than a moment; or, if ticks ask it, until one leaves it to its thread."""
         least = 0.01
         with self._changed:
-            while not self._stop.is_set() and (left := max(source.seconds_until_due(), least)) > 0:
-                self._changed.wait(left)
-                least = 0.0
+            source.on_tick = source.is_prompt()
+            while not self._stop.is_set():
+                if source.on_tick:
+                    self._changed.wait()
+                elif (left := max(source.seconds_until_due(), least)) > 0:
+                    self._changed.wait(left)
+                    least = 0.0
+                else:
+                    return

@@ -17,6 +17,7 @@ from memwatch.nvml.reading import NvmlFailure, NvmlReading
 from memwatch.wire import Garbled, from_line
 
 CHILD = (sys.executable, "-m", "memwatch.nvml.child")
+READ = b"read"
 DEADLINE_SECONDS = 5.0
 PAUSE_SECONDS = 60.0
 # Not here, or not yet: the driver may be loaded later, so these are asked again, and are no errors.
@@ -71,14 +72,30 @@ class Collector:
         self._helper = Helper([*argv, *_host_of(roots)], DEADLINE_SECONDS, pause_seconds, dict(os.environ))
         self._pids = pids
         self._released_until = 0.0
+        self._asked = False
         self._last: tuple[bytes, NvmlReading] | None = None
 
+    def put(self) -> bool:
+        """Put the question where that takes no time: to a helper that is there."""
+        if self._helper.pid is None or self._released_until > time.monotonic():
+            return False
+        if not self._asked:
+            self._helper.put(READ)
+            self._asked = True
+        return True
+
+    def has_answer(self, seconds: float) -> bool:
+        return self._helper.has_answer(seconds)
+
     def collect(self) -> Findings:
+        asked, self._asked = self._asked, False
         if self._released_until > time.monotonic():
             self._helper.stop()
             raise Unavailable("the driver is released on request, and taken up again by itself")
         try:
-            answer = self._helper.ask(b"read")
+            if not asked:
+                self._helper.put(READ)
+            answer = self._helper.answer()
         except HelperFailed as error:
             raise Unreadable(str(error)) from None
         reading = self._reading_of(answer)

@@ -1,0 +1,151 @@
+"""A source whose answer mostly comes at once is asked by ticks; one that keeps them waiting is its thread's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from fakes import GIB, FakeClock, FakeCollector, ram
+from memwatch.collector import Collector, Enlisted, Findings, Unavailable
+from memwatch.sampler import NOT_PROMPT_SECONDS, Sampler
+from patience import PATIENCE_SECONDS, wait_until
+
+
+class Willing(FakeCollector):
+    """Is asked through somebody else. `answers`: at once, and if not `late` is waited for; `takes_questions`."""
+
+    def __init__(self) -> None:
+        super().__init__("willing", 1.0, may_block=True, findings=Findings(pools=(ram(GIB),)))
+        self.answers = self.takes_questions = True
+        self.late = threading.Event()
+        self.late.set()
+        self.puts = 0
+        self.by: list[str] = []
+
+    def put(self) -> bool:
+        self.puts += self.takes_questions
+        return self.takes_questions
+
+    def has_answer(self, _: float) -> bool:
+        return self.answers
+
+    def collect(self) -> Findings:
+        self.late.wait(PATIENCE_SECONDS)
+        self.by.append(threading.current_thread().name)
+        return super().collect()
+
+
+@contextmanager
+def sampling(collector: FakeCollector, clock: FakeClock) -> Iterator[Sampler]:
+    """Until ticks ask the source."""
+
+    def make() -> Collector:
+        return collector
+
+    sampler = Sampler([Enlisted(collector.name, make, may_block=True)], clock)
+    sampler.start()
+    try:
+        wait_until(lambda: sampler.sources[0].on_tick)
+        yield sampler
+    finally:
+        sampler.stop()
+
+
+def ticks(sampler: Sampler, clock: FakeClock, count: int) -> list[float]:
+    """So many ticks, a second apart; how old the source's answer was at each."""
+    ages = []
+    for _ in range(count):
+        clock.now += 1.0
+        _, (status,) = sampler.gather()
+        assert isinstance(status.age_seconds, float)
+        ages.append(status.age_seconds)
+    return ages
+
+
+def test_ticks_ask_it_and_its_thread_sleeps() -> None:
+    """So the figures of a GPU and those of System RAM are of the same moment, and nobody wakes up for them."""
+    collector, clock, me = Willing(), FakeClock(), threading.current_thread().name
+    with sampling(collector, clock) as sampler:
+        ages = ticks(sampler, clock, 5)
+        sampler.hurry(True)  # wakes every thread
+        sampler.hurry(False)
+        ages += ticks(sampler, clock, 5)
+
+    assert ages == [0.0] * 10
+    assert collector.by == ["collect-willing", *[me] * 10]
+    assert collector.closed
+
+
+def test_one_that_keeps_a_tick_waiting_is_left_to_its_thread() -> None:
+    """The tick goes on with what it has. The answer is taken when it comes, and ticks ask again a minute later."""
+    collector, clock, me = Willing(), FakeClock(), threading.current_thread().name
+    with sampling(collector, clock) as sampler:
+        collector.answers = False
+        collector.late.clear()
+        left = ticks(sampler, clock, 2)
+        puts = collector.puts
+        collector.late.set()
+        wait_until(lambda: len(collector.by) == 2)
+        collector.answers = True
+        asked_by = set(collector.by)
+        rested_at = clock.now
+
+        def is_asked_by_a_tick() -> bool:
+            clock.now += 0.25
+            sampler.gather()
+            return collector.by[-1] == me
+
+        wait_until(is_asked_by_a_tick)
+
+    assert left == [1.0, 2.0]
+    assert puts == 1
+    assert asked_by == {"collect-willing"}
+    assert clock.now - rested_at >= NOT_PROMPT_SECONDS - 3.0
+
+
+@pytest.mark.parametrize("error", [None, Unavailable("the driver is released on request")])
+def test_one_that_cannot_be_asked_at_once_is_its_threads(error: Exception | None) -> None:
+    """A helper process that has to be started first, or is to be ended, takes time that no tick has."""
+    collector, clock, me = Willing(), FakeClock(), threading.current_thread().name
+    with sampling(collector, clock) as sampler:
+        collector.takes_questions, collector.error = False, error
+        clock.now += 1.0
+        sampler.gather()
+        wait_until(lambda: len(collector.by) == 2)
+        _, (status,) = sampler.gather()
+
+    assert me not in collector.by
+    assert collector.puts == 0
+    assert status.state == ("ok" if error is None else "unavailable")
+
+
+def test_one_that_fails_on_a_tick_is_its_threads() -> None:
+    """What has to be done about it may take time."""
+    collector, clock, me = Willing(), FakeClock(), threading.current_thread().name
+    with sampling(collector, clock) as sampler:
+        collector.error = ValueError("nonsense")
+        clock.now += 1.0
+        _, (status,) = sampler.gather()
+        clock.now += 1.0
+        wait_until(lambda: len(collector.by) >= 3)
+
+    assert status.state == "failing"
+    assert collector.by[:3] == ["collect-willing", me, "collect-willing"]
+
+
+def test_what_is_due_once_a_second_is_asked_on_every_tick_of_a_second() -> None:
+    """Ticks come some milliseconds early or late; a source is asked a little after its tick has begun."""
+    clock = FakeClock()
+    collector = FakeCollector("vmstat", 1.0)
+    sampler = Sampler([Enlisted("vmstat", lambda: collector, may_block=False)], clock)
+
+    for tick in range(10):
+        clock.now = 1000.0 + tick - (tick % 3) * 0.01
+        sampler.gather()
+    fast = [sampler.gather() for clock.now in (1009.1 + step / 10 for step in range(10))]
+
+    assert collector.asked == 11
+    assert len(fast) == 10
