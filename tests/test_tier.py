@@ -129,3 +129,22 @@ def test_a_column_does_not_grow_lap_after_lap() -> None:
         column.put(number, Cell(5e9, 5e9, 5e9))
 
     assert len(set(sizes[3:])) == 1, sizes
+
+
+@pytest.mark.parametrize("asked_at", [None, 0, 3, 7])
+def test_rows_come_to_the_same_wherever_they_lie(asked_at: int | None) -> None:
+    """A row of a coarser tier is made of rows that wait to be laid into their columns, or already lie there."""
+    tier = Tier(Length(1.0, 60.0), len(NAMES))
+    rows: list[Row] = [{"a": 5.0 * at % 7, "b": 0.5} for at in range(10)]
+    for at, row in enumerate(rows):
+        if at == asked_at:
+            tier.stretch("a", 0, at)
+        tier.add(float(at), row)
+
+    found = [tier.gathered(first, 9) for first in (0, 2, 5)]
+    tier.stretch("a", 0, 10)
+    settled = [tier.gathered(first, 9) for first in (0, 2, 5)]
+
+    assert found == settled
+    assert found[2] == {"a": Cell(0.0, 2.75, 5.0), "b": Cell(0.5, 0.5, 0.5)}
+    assert tier.gathered(4, 4) == {}

@@ -29,6 +29,11 @@ class Cell(NamedTuple):
     most: float
 
 
+def cell_of(figures: Sequence[float]) -> Cell:
+    """Of figures that were read once each, none of them a gap."""
+    return Cell(min(figures), sum(figures) / len(figures), max(figures))
+
+
 class Cells(NamedTuple):
     """One series of consecutive rows; NaN in `least` is a gap."""
 
@@ -42,7 +47,7 @@ class Cells(NamedTuple):
     def gathered(self) -> Cell | None:
         """What the series did in all these rows; None if it has no figure in them."""
         if self.least and self.least == self.most:  # each was read once, and none is a gap
-            return Cell(min(self.least), sum(self.least) / len(self.least), max(self.least))
+            return cell_of(self.least)
         least: Sequence[float] = self.least
         most: Sequence[float] = self.most
         means = self.means()

@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 
 from msgspec import Struct
 
-from memwatch.column import BLOCK_ROWS, Cell, Cells, Column
+from memwatch.column import BLOCK_ROWS, Cell, Cells, Column, cell_of
 
 # A figure that was read once stands for its cell.
 Row = Mapping[str, Cell | float]
@@ -153,6 +153,11 @@ class Tier:
     def gathered(self, first: int, last: int) -> Row:
         """One cell a series for these rows; a series without a figure in any of them is left out."""
         first, last = max(first, self.first), max(first, last, self.first)
+        width = len(self._names)
+        pending = self.added - len(self._pending) // max(1, width)
+        if pending <= first < last:  # they need not be laid into their columns for it
+            figures = self._pending[(first - pending) * width : (last - pending) * width]
+            return {name: cell_of(figures[place::width]) for place, name in enumerate(self._names)}
         found = {name: column.cells(first, last).gathered() for name, column in self.columns.items()}
         return {name: cell for name, cell in found.items() if cell is not None}
 
