@@ -14,6 +14,8 @@ from memwatch.owners import OWNER_KINDS, Owner, OwnerKind
 
 # A process is often put into its cgroup, and given its user, a moment after it has begun.
 SOON_TURNS, LATER_TURNS = 1, 128
+# A listed process whose pages are what they were is read again at every 12th look: half of a look went into that.
+SHOWN_TURNS = 12
 # So many owners of each kind, the largest, have the figure of their own cgroup read.
 MOST_FIGURES = 100
 _STATUS_BYTES = 4096
@@ -41,10 +43,14 @@ class Attribution:
         self._homes.forget_all_but(kept)
 
     def read(self, entry: Entry, folder: int) -> bytes:
-        """By the open folder of a process, which stays its own. Its status, for what else that says."""
+        """By the open folder of a process, which stays its own. Its status, for what else that says.
+
+        One that is listed is read in this way again and again, so it is due only when it is not any more.
+        """
+        first = entry.home_due == 0
         status = read_in(folder, "status", _STATUS_BYTES) or b""
         entry.home, entry.uid = self._homes.read(folder, "cgroup"), parse_uid(status)
-        entry.home_due = self._turn + 1 + SOON_TURNS  # the first look at which it is not listed any more
+        entry.home_due = self._turn + 1 + (SOON_TURNS if first else SHOWN_TURNS)
         return status
 
     def _read(self, entry: Entry) -> None:

@@ -86,10 +86,11 @@ class ProcessTable:
         self._most = 0
         self._turn = 0
         self._entries: dict[str, Entry] = {}
+        self._processes: list[Entry] = []
 
     def __iter__(self) -> Iterator[Entry]:
-        """The processes that are no kernel threads."""
-        return (entry for entry in self._entries.values() if not entry.is_kernel)
+        """The processes of the last look that are no kernel threads."""
+        return iter(self._processes)
 
     def look(self) -> Tally:
         """See who is there and what they hold."""
@@ -101,8 +102,8 @@ class ProcessTable:
         came = Counter(self._introduce(name) for name in present - self._entries.keys())
         rejected += came["rejected"]
         unreadable = came["unreadable"] + came["rejected"]
-        kernel_threads = sum([entry.is_kernel for entry in self._entries.values()])
-        return Tally(len(self._entries) - kernel_threads + unreadable, unreadable, rejected)
+        self._processes = [entry for entry in self._entries.values() if not entry.is_kernel]
+        return Tally(len(self._processes) + unreadable, unreadable, rejected)
 
     def close(self) -> None:
         for name in list(self._entries):

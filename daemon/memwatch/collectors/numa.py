@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 
-from memwatch.collector import Findings, Roots, Unavailable, Unreadable
+from memwatch.collector import Findings, KeptFile, Roots, Unavailable, Unreadable, read_once
 from memwatch.collectors._lxcfs import is_of_container
 from memwatch.model import Absent, Content
 from memwatch.snapshot import Node
@@ -60,6 +63,21 @@ def contents_of(figures: Mapping[str, int]) -> tuple[Content, ...]:
     )
 
 
+class NodeFiles:
+    """The files of one node. Raises OSError where it has no meminfo."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._number = number
+        self._cpulist = folder / "cpulist"
+        self._meminfo = KeptFile(folder / "meminfo", 4096)
+
+    def read(self) -> Node:
+        return node_of(self._number, self._meminfo.read(), read_once(self._cpulist))
+
+    def close(self) -> None:
+        self._meminfo.close()
+
+
 class Collector:
     """Memory without processors may be a GPU's and is then taken out of System RAM: it is read as often as that
     is, the other nodes now and then; in an LXC container all of them, for there they are System RAM. Ids have gaps
@@ -72,35 +90,43 @@ class Collector:
         self._folder = roots.sysfs / "devices/system/node"
         self.period_seconds = PERIOD_SECONDS
         self._rounds = 0
+        self._files: dict[int, NodeFiles] = {}
         self._nodes: dict[int, Node] = {}
         self._are_system_ram = is_of_container(roots)
-        if not self._folders():
+        if not self._numbers():
             raise Unavailable(f"{self._folder}: no NUMA node")
 
     def collect(self) -> Findings:
         often = self._wanted_often()
         if not often or self._rounds % (PERIOD_SECONDS // GPU_PERIOD_SECONDS) == 0:
-            self._nodes = {number: self._node(number) for number in self._folders()}
+            self._follow(self._numbers())
+            self._nodes = {number: files.read() for number, files in self._files.items()}
         else:
-            self._nodes |= {number: self._node(number) for number in often}
+            self._nodes |= {number: self._files[number].read() for number in often}
         self._rounds += 1
         self.period_seconds = GPU_PERIOD_SECONDS if self._wanted_often() else PERIOD_SECONDS
         return Findings(nodes=tuple(self._nodes.values()))
 
     def close(self) -> None:
-        pass
+        self._follow([])
 
     def _wanted_often(self) -> list[int]:
         if self._are_system_ram:
             return list(self._nodes)
         return [number for number, node in self._nodes.items() if node.has_cpus is False and node.size_bytes]
 
-    def _folders(self) -> list[int]:
-        names = (folder.name[4:] for folder in self._folder.glob("node[0-9]*"))
-        return sorted(int(number) for number in names if number.isdecimal())
+    def _numbers(self) -> list[int]:
+        """The nodes that are there."""
+        with suppress(OSError):
+            names = [name[4:] for name in os.listdir(self._folder) if name.startswith("node")]
+            return sorted(int(name) for name in names if name.isdecimal())
+        return []
 
-    def _node(self, number: int) -> Node:
-        folder = self._folder / f"node{number}"
-        cpulist = folder / "cpulist"
-        cpus = cpulist.read_bytes() if cpulist.exists() else None
-        return node_of(number, (folder / "meminfo").read_bytes(), cpus)
+    def _follow(self, numbers: list[int]) -> None:
+        """Let go of the files of nodes that are gone, and open those of new ones."""
+        for number in self._files.keys() - set(numbers):
+            self._files.pop(number).close()
+        for number in numbers:
+            if number not in self._files:
+                self._files[number] = NodeFiles(self._folder / f"node{number}", number)
+        self._files = {number: self._files[number] for number in numbers}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection
-from heapq import nlargest
 from operator import attrgetter
 
 from memwatch.collector import Findings, Roots, Unavailable, Unreadable
@@ -22,18 +21,17 @@ from memwatch.collectors._process_files import (
     parse_swap,
     read_in,
 )
-from memwatch.collectors._process_owners import Attribution, owners_of
+from memwatch.collectors._process_owners import SHOWN_TURNS, Attribution, owners_of
 from memwatch.collectors._process_table import Entry, ProcessTable
 from memwatch.model import Absent, Process, Words
 from memwatch.snapshot import ProcessScan
 
 # Command lines are as long as their writer likes, and hold what is nobody's business further on.
 COMMAND_CHARACTERS = 256
-# A process whose pages are what they were is read again at every 6th look: half of a look went into that.
-SHOWN_TURNS = 6
 # What lies around the processes hardly ever changes. Machines with many containers have mounts, and those with many
 # processors interrupts in /proc/stat, that take longer to read than the processes do.
 AROUND_TURNS = 6
+_SIZE = attrgetter("pages", "pid")
 
 
 class Collector:
@@ -106,7 +104,10 @@ class Collector:
 
     def _listed(self) -> list[Entry]:
         """The largest, and those that hold a device's memory however small they are."""
-        listed = nlargest(self._top, self._table, key=attrgetter("pages", "pid"))
+        pages = sorted([entry.pages for entry in self._table])
+        least = pages[-self._top] if 0 < self._top < len(pages) else 0
+        large = [entry for entry in self._table if entry.pages >= least]
+        listed = sorted(large, key=_SIZE, reverse=True)[: self._top]
         wanted = set(self._wanted()) - {entry.pid for entry in listed}
         return listed + [entry for entry in self._table if entry.pid in wanted] if wanted else listed
 

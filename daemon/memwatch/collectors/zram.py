@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
+from contextlib import suppress
 
 from memwatch.collector import Findings, Roots, Unavailable, Unreadable
 from memwatch.snapshot import Zram
@@ -33,12 +34,14 @@ class Collector:
             raise Unavailable(f"{self._folder}: no zram device")
 
     def collect(self) -> Findings:
-        devices = [parse_mm_stat((device / "mm_stat").read_bytes()) for device in self._devices()]
+        devices = [parse_mm_stat((self._folder / name / "mm_stat").read_bytes()) for name in self._devices()]
         stored = sum(device.stored_bytes for device in devices)
         return Findings(zram=Zram(stored, sum(device.memory_bytes for device in devices)))
 
     def close(self) -> None:
         pass
 
-    def _devices(self) -> list[Path]:
-        return list(self._folder.glob("zram[0-9]*"))
+    def _devices(self) -> list[str]:
+        with suppress(OSError):
+            return [name for name in os.listdir(self._folder) if name.startswith("zram") and name[4:5].isdecimal()]
+        return []
