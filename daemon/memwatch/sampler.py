@@ -101,11 +101,12 @@ class Source:
         else:
             self._publish(findings, started)
 
-    def is_put(self, now: float) -> bool:
-        """On a tick: put the question, if it is due. A source that cannot be asked at once is its thread's."""
+    def is_put(self, now: float, spacing: float) -> bool:
+        """On a tick: put the question, if it is due. A source that cannot be asked at once is its thread's, and so
+        is one of which ticks are too far apart."""
         if self._prompt is None or self.due > now:
             return False
-        self.on_tick = self._prompt.put()
+        self.on_tick = self._comes_often(spacing) and self._prompt.put()
         self._put_at = self._clock.monotonic() if self.on_tick else None
         return self.on_tick
 
@@ -118,12 +119,16 @@ class Source:
         else:
             self._prompt_from = self._clock.monotonic() + NOT_PROMPT_SECONDS
 
-    def is_prompt(self) -> bool:
-        """Whether its last answer came so soon that a tick could have waited for it."""
+    def is_prompt(self, spacing: float) -> bool:
+        """Whether its last answer came so soon that a tick could have waited for it, and ticks come often."""
         seconds = self.slot.duration_seconds
         if self._prompt is None or self.slot.state != "ok" or isinstance(seconds, Absent):
             return False
-        return seconds <= PROMPT_SECONDS and self._clock.monotonic() >= self._prompt_from
+        rested = self._clock.monotonic() >= self._prompt_from
+        return rested and seconds <= PROMPT_SECONDS and self._comes_often(spacing)
+
+    def _comes_often(self, spacing: float) -> bool:
+        return spacing < 2 * self.period_seconds
 
     def said(self, now: float) -> tuple[Findings, CollectorStatus]:
         """What counts of its findings now, and how it does.
@@ -256,6 +261,7 @@ class Sampler:
         self._quick = [source for source in self.sources if not source.enlisted.may_block]
         self._slow = [source for source in self.sources if source.enlisted.may_block]
         self._stop = threading.Event()
+        self._spacing, self._gathered_at = math.inf, -math.inf  # seconds between the last two ticks
         self._hurried = False
         self._changed = threading.Condition()
         self._threads = [
@@ -273,9 +279,10 @@ class Sampler:
     def gather(self) -> tuple[Findings, tuple[CollectorStatus, ...]]:
         """What every source has to say now. Reads the quick ones, while somebody works on what is asked besides;
         takes the others' slots as they are."""
-        soon = self._clock.monotonic() + EARLY_SECONDS
+        now = self._clock.monotonic()
+        soon, self._spacing, self._gathered_at = now + EARLY_SECONDS, now - self._gathered_at, now
         on_tick = [source for source in self._slow if source.on_tick]
-        asked = [source for source in on_tick if source.is_put(soon)]
+        asked = [source for source in on_tick if source.is_put(soon, self._spacing)]
         for source in self._quick:
             if source.due <= soon:
                 source.run()
@@ -326,7 +333,7 @@ class Sampler:
         """Until it is due, never less than a moment; or, if ticks ask it, until one leaves it to its thread."""
         least = 0.01
         with self._changed:
-            source.on_tick = source.is_prompt()
+            source.on_tick = source.is_prompt(self._spacing)
             while not self._stop.is_set():
                 if source.on_tick:
                     self._changed.wait()
