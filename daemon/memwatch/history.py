@@ -154,11 +154,9 @@ def rolls_at(coarser: Tier) -> float:
 
 def roll_up(finer: Tier, coarser: Tier) -> None:
     """Make the rows of the coarser tier whose time is over."""
-    if not len(finer):
+    if not len(finer) or finer.end < rolls_at(coarser):
         return
     now = coarser.slot_of(finer.end)
-    if len(coarser) and now <= coarser.slot_of(coarser.end) + 1:
-        return
     first = finer.number_at(coarser.next_slot) if len(coarser) else finer.first
     while first < finer.added and (slot := coarser.slot_of(finer.time_of(first))) < now:
         last = finer.number_at((slot + 1) * coarser.length.step_seconds)
