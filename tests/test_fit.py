@@ -13,12 +13,14 @@ import sample_nvml
 from checkpoint_files import safetensors
 from client_process import memwatch
 from daemon_process import RunningDaemon, running_daemon
-from memwatch.model import Absent
+from memwatch.model import Absent, Architecture, Device, Process
 from memwatch.planning.fit import fit_of
+from memwatch.snapshot import Snapshot
 from memwatch_web.contract_inquiries import Fit
 from nvml_machine import Simulator
 from published_models import MODELS
-from sample_snapshots import critical_gb10, discrete_gpu
+from sample_parts import UNIX, system_ram
+from sample_snapshots import critical_gb10, discrete_gpu, many_owners
 
 GIB = 1 << 30
 
@@ -88,6 +90,46 @@ def test_bad_questions_are_422_with_a_sentence(query: str, words: str, daemon: R
 
     assert answer.status == 422
     assert words in answer.json["detail"]
+
+
+LETTING_GO = "it would fit if others let go of them: "
+LEAK, SERVER = "leak (79) 9.0 GiB", "llama-server (77) 3.0 GiB"
+
+
+def test_one_pool_has_the_same_holders_for_all_who_draw_from_it() -> None:
+    """On a GB10 what CUDA took and what programs took is missing from the same memory, for the GPU and the CPU."""
+    gpu, cpu = (one.reason for one in fit_of(60 * GIB, critical_gb10()).verdicts)
+
+    assert gpu == cpu
+    assert gpu.endswith(f"are missing now; {LETTING_GO}vllm (20311) 93.5 GiB, python3 (20877) 11.8 GiB")
+
+
+def apu(limit: int | Absent = Absent.NOT_SUPPORTED) -> Snapshot:
+    """A program of 3 GiB on an APU's GPU, of which 2 may be in its resident set, and one of 9 GiB beside it."""
+    base = many_owners()
+    share = replace(base.shares[0], device="gpu0", limit_bytes=limit)
+    places = ("gpu0.gtt",)
+    device = Device("gpu0", "AMD", "Radeon", Architecture.UNIFIED, allocates_from=places, headroom_bytes=GIB)
+    leak = Process(79, UNIX, "leak", 9 * GIB, 9 * GIB, "rss")
+    ram = system_ram(16 * GIB, GIB, 10 * GIB, 0, 0, 4 * GIB)
+    return replace(base, pools=(ram,), shares=(share,), devices=(device,), processes=(base.processes[0], leak))
+
+
+@pytest.mark.parametrize(("limit", "holders"), [(Absent.NOT_SUPPORTED, f"{LEAK}, {SERVER}"), (4 * GIB, SERVER)])
+def test_only_what_is_missing_there_is_counted_and_once(limit: int | Absent, holders: str) -> None:
+    """Where the GPU's own share is at its limit, nobody helps it who is not in it."""
+    assert fit_of(2 * GIB, apu(limit)).verdicts[0].reason == f"1.0 GiB are missing now; {LETTING_GO}{holders}"
+
+
+def test_nobody_is_promised_what_would_not_be_enough() -> None:
+    """14 GiB are missing, and 12 are known to be held."""
+    enough, too_little = (fit_of(need * GIB, apu()).verdicts[0].reason for need in (11, 15))
+
+    assert enough == f"10.0 GiB are missing now; {LETTING_GO}{LEAK}, {SERVER}"
+    assert too_little == (
+        "14.0 GiB are missing now; what processes are known to hold would not be enough; "
+        f"the largest are {LEAK}, {SERVER}"
+    )
 
 
 def test_unknown_headroom_is_no_yes_and_no_no() -> None:

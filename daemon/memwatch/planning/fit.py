@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.accounting.relations import PERHAPS_IN_RSS
 from memwatch.backends.devices import capacity_of, condition_of, system_ram_of
 from memwatch.holding import ram_of
 from memwatch.model import Absent, Bytes, Device, Process
@@ -29,6 +31,13 @@ class Verdict(Struct, frozen=True):
     headroom_bytes: Bytes
     spare_bytes: Bytes
     reason: str
+
+
+class Holder(NamedTuple):
+    """A process, and what it holds of a place at least."""
+
+    process: Process
+    held_bytes: int
 
 
 class Fit(Struct, frozen=True):
@@ -57,8 +66,7 @@ def _on_device(need: int, device: Device, snapshot: Snapshot) -> Verdict:
     if device.state != "ok":
         reason = f"{device.id} {condition_of(device)}"
         return Verdict(device.id, device.name, False, whole, device.headroom_bytes, Absent.NOT_AVAILABLE, reason)
-    shares = [share.id for share in snapshot.shares if share.device == device.id]
-    holders = _holders(snapshot.processes, [*shares, *device.allocates_from])
+    holders = _holders(snapshot, {_narrowest(place, snapshot) for place in device.allocates_from})
     return _judged(need, Verdict(device.id, device.name, False, whole, device.headroom_bytes, 0, ""), holders)
 
 
@@ -68,11 +76,11 @@ def _on_cpu(need: int, snapshot: Snapshot) -> Verdict:
         reason = "System RAM is not known"
         return Verdict(CPU, "CPU", Absent.NOT_AVAILABLE, *(Absent.NOT_AVAILABLE,) * 3, reason)
     whole, room = system_ram_of(snapshot)
-    holders = _holders(snapshot.processes, ())
+    holders = _holders(snapshot, {ram.id})
     return _judged(need, Verdict(CPU, ram.label, False, whole, room, 0, ""), holders)
 
 
-def _judged(need: int, blank: Verdict, holders: str) -> Verdict:
+def _judged(need: int, blank: Verdict, holders: Sequence[Holder]) -> Verdict:
     room, whole = blank.headroom_bytes, blank.size_bytes
     if isinstance(room, Absent):
         why = f"what it could allocate is not known ({room.value.replace('_', ' ')})"
@@ -86,18 +94,62 @@ def _judged(need: int, blank: Verdict, holders: str) -> Verdict:
         return replace(
             blank, spare_bytes=spare, reason=f"it has {size(whole)} in all, {size(need - whole)} too few"
         )
-    reason = f"{size(-spare)} are missing now; it would fit if others let go of them{holders}"
+    reason = f"{size(-spare)} are missing now; {_who(holders, -spare)}"
     return replace(blank, spare_bytes=spare, reason=reason)
 
 
-def _holders(processes: Sequence[Process], places: Sequence[str]) -> str:
-    """Who holds the most of these places, or of System RAM."""
-    held = [(_held(process, places), process) for process in processes]
-    largest = sorted((one for one in held if one[0]), key=lambda one: -one[0])[:NAMED_HOLDERS]
-    words = ", ".join(f"{process.name} ({process.pid}) {size(count)}" for count, process in largest)
-    return f": {words}" if words else ""
+def _who(holders: Sequence[Holder], missing: int) -> str:
+    """Whose memory it is that is missing. That it would fit is said only if what is known to be held is enough."""
+    named = holders[:NAMED_HOLDERS]
+    words = ", ".join(f"{one.process.name} ({one.process.pid}) {size(one.held_bytes)}" for one in named)
+    if not words:
+        return "it would fit if others let go of them"
+    if sum(one.held_bytes for one in named) >= missing:
+        return f"it would fit if others let go of them: {words}"
+    if sum(one.held_bytes for one in holders) >= missing:
+        return f"it would fit if others let go of them; the largest are {words}"
+    return f"what processes are known to hold would not be enough; the largest are {words}"
 
 
-def _held(process: Process, places: Sequence[str]) -> int:
-    figures = [process.device_bytes.get(place, 0) for place in places] if places else [process.rss_bytes]
-    return sum(figure for figure in figures if isinstance(figure, int))
+def _holders(snapshot: Snapshot, places: Set[str]) -> list[Holder]:
+    """Who holds anything of these places, or of what lies in them, the largest first."""
+    within = {share.id: share.within for share in snapshot.shares}
+    unsure = {share.id for share in snapshot.shares if share.kind in PERHAPS_IN_RSS}
+    inside = {place for place in {*places, *within} if not places.isdisjoint(_way_out(place, within))}
+    ram = ram_of(snapshot.pools)
+    counts_rss = ram is not None and ram.id in places
+    found = [Holder(process, _held(process, inside, unsure, counts_rss)) for process in snapshot.processes]
+    return sorted((one for one in found if one.held_bytes), key=lambda one: -one.held_bytes)
+
+
+def _held(process: Process, inside: Set[str], unsure: Set[str], counts_rss: bool) -> int:
+    """What a process holds there at least: what may be part of its resident set is not counted twice."""
+    known = {place: held for place, held in process.device_bytes.items() if place in inside}
+    sums = [0, 0]
+    for place, held in known.items():
+        sums[place in unsure] += held if isinstance(held, int) else 0
+    beyond, perhaps = sums
+    rss = process.rss_bytes if counts_rss and isinstance(process.rss_bytes, int) else 0
+    return beyond + max(rss, perhaps)
+
+
+def _narrowest(place: str, snapshot: Snapshot) -> str:
+    """Where on the way from a place out to its pool least is left: only what is let go of there helps."""
+    shares = {share.id: share for share in snapshot.shares}
+    bounds: list[tuple[int, str]] = []
+    while place in shares:
+        share = shares[place]
+        if isinstance(share.limit_bytes, int) and isinstance(share.used_bytes, int):
+            bounds.append((share.limit_bytes - share.used_bytes, place))
+        place = share.within
+    pool = next(pool for pool in snapshot.pools if pool.id == place)
+    if isinstance(pool.available_bytes, int):
+        bounds.append((pool.available_bytes, place))
+    return min(bounds, default=(0, place))[1]
+
+
+def _way_out(place: str, within: Mapping[str, str]) -> Iterator[str]:
+    yield place
+    while place in within:
+        place = within[place]
+        yield place
