@@ -7,17 +7,18 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
+from bench_caches import bench_caches
 from bench_machines import bench_machines, bench_requests, bench_streams, bench_wear
 from bench_peers import bench_peers
 from bench_store import bench_store
 
 from memwatch.clock import SystemClock
-from memwatch.collector import KeptFile, Roots
+from memwatch.collector import Enlisted, KeptFile, Roots
 from memwatch.collectors import CollectorOptions, buddyinfo, enlist, memory, processes, psi, vmstat
 from memwatch.collectors._process_files import STAT_BYTES, read_in
 from memwatch.monitor import Identity, Monitor, Rules
@@ -49,17 +50,11 @@ def costs_of(works: Mapping[str, Callable[[], object]], times: int, rounds: int 
 
 def bench_reading(times: int) -> None:
     """The host's files: bare, read and parsed, made into a checked model, and a whole tick around that."""
-    parsers: dict[str, Callable[[bytes], object]] = {
-        "/proc/meminfo": memory.Meminfo().parse,
-        "/proc/pressure/memory": psi.parse_pressure,
-        "/proc/vmstat": vmstat.Vmstat().parse,
-        "/proc/buddyinfo": buddyinfo.parse_buddyinfo,
-    }
+    parsers = parsers_of_host()
     files = [(KeptFile(Path(name)), parse) for name, parse in parsers.items() if Path(name).exists()]
     descriptors = [os.open(file.path, os.O_RDONLY) for file, _ in files]
-    quick = [entry for entry in enlist(Roots(), CollectorOptions()) if not entry.may_block]
+    quick = quick_sources()
     collectors = [entry.make() for entry in quick if entry.name in ("memory", "psi", "vmstat", "buddyinfo")]
-    monitor = Monitor(Sampler(quick, SystemClock()), SystemClock(), Rules(), Identity("bench", "bench"))
 
     bare = "bare pread of meminfo, pressure/memory, vmstat, buddyinfo"
     rows = costs_of(
@@ -67,7 +62,7 @@ def bench_reading(times: int) -> None:
             bare: lambda: [os.pread(one, 8192, 0) for one in descriptors],
             "the same, read and parsed": lambda: [parse(file.read()) for file, parse in files],
             "the same, made into checked pools, nodes and counters": lambda: [one.collect() for one in collectors],
-            "a tick: every source asked or looked at, judged, remembered, published": monitor.tick,
+            "a tick: every source asked or looked at, judged, remembered, published": monitor_of(quick).tick,
         },
         max(1, times // 10),
     )
@@ -78,6 +73,35 @@ def bench_reading(times: int) -> None:
     print(f"| bare pread as often as each is read: buddyinfo every fifth second | {bare_second:.1f} | 1.0 |")
     words = "the same, parsed; pressure only where it is not what it was"
     print(f"| {words} | {second:.1f} | {second / bare_second:.1f} |\n")
+
+
+def parsers_of_host() -> dict[str, Callable[[bytes], object]]:
+    """The files that every machine has, and what reads each of them."""
+    return {
+        "/proc/meminfo": memory.Meminfo().parse,
+        "/proc/pressure/memory": psi.parse_pressure,
+        "/proc/vmstat": vmstat.Vmstat().parse,
+        "/proc/buddyinfo": buddyinfo.parse_buddyinfo,
+    }
+
+
+def quick_sources() -> list[Enlisted]:
+    return [entry for entry in enlist(Roots(), CollectorOptions()) if not entry.may_block]
+
+
+def monitor_of(sources: Sequence[Enlisted]) -> Monitor:
+    return Monitor(Sampler(sources, SystemClock()), SystemClock(), Rules(), Identity("bench", "bench"))
+
+
+def bench_pauses() -> None:
+    """The bare files and a tick, by how long nobody asked before."""
+    descriptors = [os.open(name, os.O_RDONLY) for name in parsers_of_host() if Path(name).exists()]
+    tick = monitor_of(quick_sources()).tick
+    for _ in range(100):
+        tick()
+    bench_caches({"bare pread": lambda: [os.pread(one, 8192, 0) for one in descriptors], "a tick": tick})
+    for one in descriptors:
+        os.close(one)
 
 
 def a_second(parsers: Mapping[str, Callable[[bytes], object]], times: int) -> tuple[float, float]:
@@ -168,6 +192,7 @@ def main() -> None:
     sections: dict[str, Callable[[], None]] = {
         "judges": bench_judges,
         "reading": lambda: bench_reading(options.times),
+        "caches": bench_pauses,
         "history": bench_history,
         "store": bench_store,
         "processes": lambda: bench_processes(options.processes),
