@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count, pairwise
 from pathlib import Path
 
@@ -285,6 +285,18 @@ def test_what_happened_is_told_once_and_has_no_end(kind: str, rule: str) -> None
     told = [[reason.text for reason in notice.reasons] for _, notice in said]
     assert told == [["number 3"], ["number 10", "number 11"], ["number 400", "number 500"], ["number 900"]]
     assert len({notice.alert for _, notice in said}) == 4
+
+
+def test_alert_about_what_was_not_looked_at_for_long_goes_on() -> None:
+    """The daemon stood still for two hours (a container that was paused): what is bad still has not got better."""
+    watches: Mapping[Key, Watch] = {}
+    said = []
+    for second in (*range(300), *range(7500, 8000)):
+        conditions = conditions_of(snapshot_of(Level.CRITICAL), (), RULES)
+        watches, notices = step(watches, conditions, float(second), 100.0 + second, RULES, lambda: "msg_1")
+        said += [(second, notice.event) for notice in notices]
+
+    assert said == [(5, "pressure.critical")]
 
 
 def test_alert_about_what_is_gone_is_over_in_the_end() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from machine_folders import machine_folder
+from machine_folders import FOLDER, machine_folder
 from memwatch.collector import Roots, Unavailable, Unreadable
 from memwatch.collectors import buddyinfo, memory, numa, psi, vmstat, zram
 from memwatch.model import Absent
@@ -200,6 +200,21 @@ def test_cpuless_node_stays_in_system_ram(tmp_path: Path) -> None:
 
     assert [node.has_cpus for node in nodes] == [True] * 7 + [False]
     assert pool.size_bytes == machine.expected["memory"]["pools"][0]["size_bytes"]
+
+
+def test_a_node_that_is_unplugged_is_gone_from_the_next_look_on(tmp_path: Path) -> None:
+    """Memory without processors is read each second, and not looked for again each time."""
+    nodes = tmp_path / "devices/system/node"
+    shutil.copytree(FOLDER / "gh200-numa/sys/devices/system/node", nodes)
+    collector = numa.Collector(Roots(tmp_path, tmp_path, tmp_path))
+    before = [node.id for _ in range(2) for node in collector.collect().nodes]
+    (nodes / "node1/meminfo").write_text("")  # as an open file of sysfs, it has nothing more to say
+    shutil.rmtree(nodes / "node1")
+    after = [[node.id for node in collector.collect().nodes] for _ in range(12)]
+    collector.close()
+
+    assert before.count(1) == 2
+    assert after == [[0, *range(2, 9)]] * 12
 
 
 def test_two_collectors_tell_of_one_node() -> None:

@@ -154,15 +154,16 @@ def test_more_used_than_there_is_contradicts_itself(machine: DrmMachine) -> None
 
 
 def test_a_card_that_is_unplugged_makes_it_unavailable(machine: DrmMachine) -> None:
-    """No error: the card is gone, and its processes need not be listed any more."""
+    """No error, and no coming and going: the card is gone, and its processes need not be listed any more."""
     machine.opens(2100, 7, fdinfo("xe", 12, IGPU, gtt="1 MiB"))
     pids = GpuPids()
     collector = collector_of(machine, pids)
     reading(collector)
     (machine.roots.sysfs / "class/drm/card0").unlink()
 
-    with pytest.raises(Unavailable):
-        collector.collect()
+    for _ in range(15):
+        with pytest.raises(Unavailable):
+            collector.collect()
     assert pids() == frozenset()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import time
 from collections.abc import Iterator
@@ -10,8 +11,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from memwatch.child import Child
 from memwatch.helper import Helper, HelperFailed
-from patience import PATIENCE_SECONDS, Stopwatch
+from patience import PATIENCE_SECONDS, Stopwatch, wait_until
 
 ECHO = "import sys\nfor line in sys.stdin: print('you said ' + line.strip(), flush=True)"
 HANG = "import sys, time\nsys.stdin.readline()\ntime.sleep(60)"
@@ -170,3 +172,62 @@ def test_whether_there_is_an_answer_never_fails(script: str, sentence: str) -> N
 
     assert (found, again, after) == (False, False, False)
     assert seconds < 5.0
+
+
+def test_an_answer_that_has_no_end_is_not_waited_for() -> None:
+    """A tick that finds more than any answer may be takes the child for mad at once, not after its deadline."""
+    much = "import sys, time\nsys.stdin.readline()\nprint('x' * (5 << 20), flush=True, end='')\ntime.sleep(60)"
+    with helper(much, deadline=30.0) as one:
+        one.put(b"read")
+        wait_until(lambda: one.has_answer(0.1))
+        watch = Stopwatch()
+        with pytest.raises(HelperFailed, match="sent more than it should"):
+            one.answer()
+
+        assert watch.seconds < 10.0
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """As many as a daemon has that keeps a file of each of a thousand processes open."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, before[1]))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        yield
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.usefixtures("many_descriptors")
+def test_a_child_is_heard_by_whoever_holds_many_files() -> None:
+    """Descriptors above 1,023 are no descriptors to `select`."""
+    with helper(ECHO, deadline=PATIENCE_SECONDS) as one:
+        one.put(b"read")
+        wait_until(lambda: one.has_answer(0.1))
+
+        assert one.answer() == b"you said read"
+
+
+def test_a_child_for_which_there_are_no_descriptors_leaves_none_open() -> None:
+    """Where one pipe can be had and the other cannot, each attempt would make the want worse."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    child = Child([sys.executable, "-c", "pass"], takes_input=True)
+    opened = len(os.listdir("/proc/self/fd"))
+    used = max(map(int, os.listdir("/proc/self/fd"))) + 1
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(used + 1)]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(held) + 1, before[1]))
+        for descriptor in held[-3:]:  # room for one pipe, and for half of another
+            os.close(descriptor)
+        for _ in range(3):
+            with pytest.raises(OSError, match="Too many open files"):
+                child.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for descriptor in held[:-3]:
+            os.close(descriptor)
+
+    assert len(os.listdir("/proc/self/fd")) == opened

@@ -10,7 +10,7 @@ from memwatch.collector import Collector, Enlisted, Findings, Unavailable, Unrea
 from memwatch.model import Absent, Quality, Share, ShareKind
 from memwatch.sampler import Sampler
 from memwatch.snapshot import CollectorStatus
-from patience import PATIENCE_SECONDS
+from patience import PATIENCE_SECONDS, wait_until
 
 
 def enlist(*collectors: FakeCollector) -> list[Enlisted]:
@@ -180,3 +180,30 @@ def test_a_slow_source_is_not_hurried_beyond_its_budget() -> None:
     assert not came
     assert slow.asked == 1
     assert left > 10.0
+
+
+class Unequal(dict[str, str]):
+    """There is no memory to compare it with anything, for so many times."""
+
+    left = 1
+
+    def __eq__(self, other: object) -> bool:
+        if self.left:
+            self.left -= 1
+            raise MemoryError
+        return super().__eq__(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_a_source_outlives_what_could_not_be_noted() -> None:
+    """Memory may be too short to publish what a source said; its thread asks again a second later."""
+    collector = FakeCollector("driver", 0.01, may_block=True, findings=Findings(container_names=Unequal()))
+    sampler = Sampler(enlist(collector), SystemClock())
+    sampler.start()
+    try:
+        wait_until(lambda: sampler.sources[0].slot.state == "ok")
+        asked = collector.asked
+        wait_until(lambda: collector.asked > asked)
+    finally:
+        sampler.stop()

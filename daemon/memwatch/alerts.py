@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum, auto
 from itertools import chain
 
@@ -90,7 +90,8 @@ def step(
     An alert without a condition now stays what it is.
     """
     after, notices = dict(watches), []
-    for condition, seen_at in chain(((condition, now) for condition in conditions), gone(watches, now)):
+    present = {(condition.rule, condition.target): condition for condition in conditions}
+    for condition, seen_at in chain(((one, now) for one in present.values()), gone(watches, present, now)):
         key = condition.rule, condition.target
         watch = watches.get(key)
         if watch is None and not condition.true and condition.level is None:
@@ -106,10 +107,12 @@ def step(
     return watches if after == watches else after, tuple(notices)
 
 
-def gone(watches: Mapping[Key, Watch], now: float) -> Iterator[tuple[Condition, float]]:
-    """Alerts whose target nobody has seen for long, and when it was seen: as if all were well there."""
+def gone(watches: Mapping[Key, Watch], present: Collection[Key], now: float) -> Iterator[tuple[Condition, float]]:
+    """Alerts whose target nobody sees, and has not for long, and when it was seen: as if all were well there."""
     for (rule, target), watch in watches.items():
-        if watch.firing and watch.seen_at is not None and now - watch.seen_at >= GONE_SECONDS:
+        if (rule, target) in present or not watch.firing or watch.seen_at is None:
+            continue
+        if now - watch.seen_at >= GONE_SECONDS:
             why = Reason("gone", f"{target} has not been seen for {duration(now - watch.seen_at)}")
             yield Condition(rule, target, False, reasons=(why,)), watch.seen_at
 

@@ -25,6 +25,16 @@ def tied(argv: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", _TIE, *argv]
 
 
+def is_ready(descriptor: int, seconds: float) -> bool:
+    """Whether within so many seconds there is something to read, or nothing ever will be.
+
+    For any descriptor: `select` refuses those above 1,023, and a machine with a thousand processes has them.
+    """
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(max(0.0, seconds) * 1000))
+
+
 class Child:
     """For one thread. A child that cannot be killed (a call stuck in the kernel) is left behind and reaped when
     the kernel lets go of it.
@@ -56,18 +66,21 @@ class Child:
     def start(self) -> None:
         """Raises OSError, and leaves nothing open, when there is no such program."""
         self._reap(0.0)
-        self._output, theirs_out = os.pipe()
-        theirs_in, self.input = os.pipe() if self._takes_input else (os.open(os.devnull, os.O_RDONLY), -1)
+        theirs: list[int] = []
         try:
+            self._output, theirs_out = os.pipe()
+            theirs.append(theirs_out)
+            theirs_in, self.input = os.pipe() if self._takes_input else (os.open(os.devnull, os.O_RDONLY), -1)
+            theirs.append(theirs_in)
             self._process = subprocess.Popen(  # noqa: S603
                 self._argv, stdin=theirs_in, stdout=theirs_out, stderr=self._errors, env=self._environ
             )
-        except OSError:
+        except BaseException:
             self._close()
             raise
         finally:
-            os.close(theirs_in)
-            os.close(theirs_out)
+            for descriptor in theirs:
+                os.close(descriptor)
 
     def stop(self, seconds: float = 0.2) -> None:
         """End it at once; its descriptors, and so a driver's, are closed by the kernel.
@@ -86,8 +99,7 @@ class Child:
         """What it wrote; None if nothing came for so long, b"" if nothing ever will."""
         if self._output < 0:
             return b""
-        ready, _, _ = select.select([self._output], [], [], max(0.0, seconds))
-        return os.read(self._output, _READ_BYTES) if ready else None
+        return os.read(self._output, _READ_BYTES) if is_ready(self._output, seconds) else None
 
     def last_words(self) -> str:
         """How it ended, to follow its name. One that closed its pipe is given a second to end."""

@@ -46,8 +46,13 @@ class Composer:
 
     def composed(self, findings: Sequence[Findings]) -> Findings:
         """The findings of all collectors, added up and then put into relation."""
-        for name in self._new_names(tuple(findings)):
-            self._add_up(name, [said[name] for said in self._said if name in said])
+        names = self._new_names(tuple(findings))
+        try:
+            for name in names:
+                self._add_up(name, [said[name] for said in self._said if name in said])
+        except BaseException:
+            self._findings = ()  # what could not be added up is new the next time as well
+            raise
         sums = dict(self._sums)
         sums["pools"] = tuple([with_zram(pool, sums.get("zram")) for pool in sums.get("pools", ())])
         sums["nodes"] = self._merged_nodes(sums.get("nodes", ()))

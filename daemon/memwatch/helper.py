@@ -78,6 +78,9 @@ class Helper:
             self._last_failure = str(failure)
             self._end()
             raise
+        except BaseException:
+            self._end()  # an answer that came later would be to another question
+            raise
 
     def stop(self, seconds: float = END_SECONDS) -> None:
         """End the child, which has done nothing wrong: the next question starts another one at once."""
@@ -105,13 +108,13 @@ class Helper:
     def _receive(self) -> bytes:
         until = self._monotonic() + self._deadline
         while b"\n" not in self._read:
+            if len(self._read) > MOST_ANSWER_BYTES:
+                raise HelperFailed("the helper process sent more than it should and was killed")
             part = self._child.read(until - self._monotonic())
             if part is None:
                 raise HelperFailed(f"the helper process did not answer for {self._deadline:g} s and was killed")
             if not part:
                 raise HelperFailed(f"the helper process {self._child.last_words()}")
             self._read += part
-            if len(self._read) > MOST_ANSWER_BYTES:
-                raise HelperFailed("the helper process sent more than it should and was killed")
         answer, _, self._read = self._read.partition(b"\n")
         return answer

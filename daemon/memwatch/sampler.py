@@ -33,6 +33,8 @@ EARLY_SECONDS = 0.05
 # A tick waits so long at most for an answer that somebody else works on. One that took longer is waited for in the
 # source's own thread, and so are those of the next minute.
 PROMPT_SECONDS = 0.005
+# Where memory was too short to note what a source said, it is asked again after so long.
+PUT_OFF_SECONDS = 1.0
 NOT_PROMPT_SECONDS = 60.0
 
 # What a source says: its findings, and how it does.
@@ -167,6 +169,11 @@ class Source:
         release(seconds)
         return True
 
+    def put_off(self) -> None:
+        """Ask again when memory may be there."""
+        self._put_at = None
+        self.due = self._hurried_due = self._clock.monotonic() + max(self.period_seconds, PUT_OFF_SECONDS)
+
     def close(self) -> None:
         if self._collector is not None:
             self._collector.close()
@@ -282,15 +289,17 @@ class Sampler:
         now = self._clock.monotonic()
         soon, self._spacing, self._gathered_at = now + EARLY_SECONDS, now - self._gathered_at, now
         on_tick = [source for source in self._slow if source.on_tick]
-        asked = [source for source in on_tick if source.is_put(soon, self._spacing)]
-        for source in self._quick:
-            if source.due <= soon:
-                source.run()
-        for source in asked:
-            source.run_if_answered()
-        if not all(source.on_tick for source in on_tick):
-            with self._changed:
-                self._changed.notify_all()
+        try:
+            asked = [source for source in on_tick if source.is_put(soon, self._spacing)]
+            for source in self._quick:
+                if source.due <= soon:
+                    source.run()
+            for source in asked:
+                source.run_if_answered()
+        finally:  # a tick may fail for want of memory: who is left to a thread has one all the same
+            if not all(source.on_tick for source in on_tick):
+                with self._changed:
+                    self._changed.notify_all()
         now = self._clock.monotonic()
         said = [source.said(now) for source in self.sources]
         return self._composer.composed(tuple(map(FINDINGS, said))), tuple(map(STATUS, said))
@@ -325,7 +334,10 @@ class Sampler:
 
     def _serve(self, source: Source) -> None:
         while not self._stop.is_set():
-            source.run()
+            try:
+                source.run()
+            except MemoryError:  # what came of it could not even be noted
+                source.put_off()
             self._wait(source)
         source.close()
 

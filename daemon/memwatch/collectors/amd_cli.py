@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import shutil
 import subprocess
 import time
@@ -22,6 +21,7 @@ from memwatch.amd.smi_json import (
     document_of,
     rocm_smi_memory,
 )
+from memwatch.child import is_ready
 from memwatch.collector import Findings, Roots, Unavailable
 from memwatch.collectors import _amdgpu_cards as cards
 from memwatch.collectors._gpus import AMD, pci_vendors
@@ -67,8 +67,7 @@ def _all_of(running: subprocess.Popen[bytes], name: str, seconds: float) -> byte
     output, until = b"", time.monotonic() + seconds
     assert running.stdout is not None  # noqa: S101  it was asked for
     while len(output) <= _MOST_BYTES:
-        ready, _, _ = select.select([running.stdout], [], [], max(0.0, until - time.monotonic()))
-        if not ready:
+        if not is_ready(running.stdout.fileno(), until - time.monotonic()):
             raise NoAnswer(f"{name} did not answer for {seconds:g} s")
         part = os.read(running.stdout.fileno(), 1 << 16)
         if not part:

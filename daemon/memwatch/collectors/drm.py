@@ -91,7 +91,7 @@ class Collector:
 
     def collect(self) -> Findings:
         self._rounds += 1
-        if self._rounds % CARD_ROUNDS == 0 or self._names_now() != self._names:
+        if self._rounds % CARD_ROUNDS == 0 or self._names_now() != self._names or not self._has_any():
             self._look_at_cards()
         asleep = {card.name for card in self._cards if is_asleep(self._roots.sysfs, card)}
         scan = self._scan(asleep)
@@ -109,9 +109,12 @@ class Collector:
 
     def _look_at_cards(self) -> None:
         self._names, self._cards, self._npus = self._names_now(), cards_of(self._roots), npus_of(self._roots)
-        if not self._npus and not any(is_wanted(card) for card in self._cards):
+        if not self._has_any():
             self._pids.tell(self.name, frozenset())
             raise Unavailable("no graphics card or NPU that the kernel's own drivers tell of")
+
+    def _has_any(self) -> bool:
+        return bool(self._npus) or any(is_wanted(card) for card in self._cards)
 
     def _scan(self, asleep: set[str]) -> Scan:
         if not self._npus and not any(speaks(card) for card in self._cards):

@@ -97,18 +97,26 @@ class Collector:
             raise Unavailable(f"{self._folder}: no NUMA node")
 
     def collect(self) -> Findings:
-        often = self._wanted_often()
-        if not often or self._rounds % (PERIOD_SECONDS // GPU_PERIOD_SECONDS) == 0:
+        if not self._read_often():
             self._follow(self._numbers())
             self._nodes = {number: files.read() for number, files in self._files.items()}
-        else:
-            self._nodes |= {number: self._files[number].read() for number in often}
         self._rounds += 1
         self.period_seconds = GPU_PERIOD_SECONDS if self._wanted_often() else PERIOD_SECONDS
         return Findings(nodes=tuple(self._nodes.values()))
 
     def close(self) -> None:
         self._follow([])
+
+    def _read_often(self) -> bool:
+        """Read those alone that are wanted often; False where it is time for all, or one of them is gone."""
+        often = self._wanted_often()
+        if not often or self._rounds % (PERIOD_SECONDS // GPU_PERIOD_SECONDS) == 0:
+            return False
+        try:
+            self._nodes |= {number: self._files[number].read() for number in often}
+        except (OSError, Unreadable):
+            return False
+        return True
 
     def _wanted_often(self) -> list[int]:
         if self._are_system_ram:
