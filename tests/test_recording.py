@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 from contextlib import suppress
 from pathlib import Path
@@ -252,6 +253,30 @@ def test_collectors_last_succeeded_by_the_clock_of_what_is_played(tmp_path: Path
     assert times == [1e9 + later + second - 0.5 for second in range(8)]
     assert {statuses[1].last_success_unix for statuses in found} == {Absent.NOT_AVAILABLE}
     assert again is found[-1]
+
+
+def test_what_is_played_at_once_is_one_line_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log would give it the time of now: events have its own times. What comes later is told as usual."""
+    path = tmp_path / "box.memwatch"
+    recorded(path, 120)
+    clock = PlayedClock(1e9, 1.0)
+    player = Player(open_recording(path, salvage=False), clock)
+    monitor = monitor_of(player)
+    caplog.set_level(logging.DEBUG)
+
+    play_through(monitor, player)
+    at_once = [(record.levelname, record.message) for record in caplog.records]
+    caplog.clear()
+    monitor.reconfigure(Rules())
+
+    assert [message for level, message in at_once if level != "DEBUG"] == [
+        "played one round of 2 min: what happened in it is under /api/v1/events"
+    ]
+    assert any(message.startswith("System RAM: ") for _, message in at_once)
+    assert "level" in {event.kind for event in monitor.events.since(0)}
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("INFO", "settings were read again")
+    ]
 
 
 def test_time_passes_as_fast_as_is_wanted() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
+from memwatch import units
 from memwatch.collector import Findings
 from memwatch.model import Absent
 from memwatch.monitor import Monitor
@@ -15,6 +17,8 @@ from memwatch.owners import Owner, added_up
 from memwatch.snapshot import CollectorStatus, Snapshot
 from memwatch.tegra.reading import TegrastatsReading
 from memwatchd.recording.frames import Contents, frames_of
+
+log = logging.getLogger(__name__)
 
 DIRECT = ("process_scan", "swap", "zram", "stalls", "squeezed", "kernel_log")
 
@@ -118,11 +122,17 @@ class Player:
 
 
 def play_through(monitor: Monitor, player: Player) -> None:
-    """One round at once, so that the history is not empty when somebody looks."""
-    step = player.contents.first.interval_seconds
-    for _ in range(int(player.contents.length / step)):
+    """One round at once, so that the history is not empty when somebody looks.
+
+    What happens in it is not of the time that the log would give it.
+    """
+    step, length = player.contents.first.interval_seconds, player.contents.length
+    monitor.tell_quietly(True)
+    for _ in range(int(length / step)):
         monitor.tick()
         player.clock.skip(step)
+    monitor.tell_quietly(False)
+    log.info("played one round of %s: what happened in it is under /api/v1/events", units.duration(length))
 
 
 def moved(status: CollectorStatus, later: float) -> CollectorStatus:
