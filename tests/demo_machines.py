@@ -15,12 +15,12 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from demo_host import KIB, LEAKING_PID, MIB, Host, Scene, ramp, scene_of
 from fakes import FakeClock, FakeCollector
 from memwatch.apple.reading import Accelerator, AppleReading, Metal, PressureLevel
 from memwatch.collector import Enlisted, Findings, Roots
@@ -37,128 +37,16 @@ from memwatchd.recording.stream import RecordingFile
 from memwatchd.wiring import identity_of
 
 MACHINES = Path(__file__).parent / "machines"
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+GIB = 1 << 30
 SECONDS = 420
 BEGAN = 1_793_534_400.0  # 2026-11-01 12:00 UTC
 OWN = SelfUse(58 * MIB, 1.0, 0.0, 0.0002, True)
 NOT_READ = frozenset(
     {"nvml", "tegrastats", "cgroup", "squeezed", "containers", "kmsg", "amdsmi", "amd_cli", "amdgpu_sensors"}
 )
-LEAKING_PID = 51210
 STRIX_IDLE_BYTES = 512 * MIB
 HBM_BYTES = 99614720 * KIB
 NO = Absent.NOT_SUPPORTED
-
-
-def ramp(second: float, start: float, end: float) -> float:
-    """0 before `start`, 1 after `end`, and a straight line between."""
-    return min(1.0, max(0.0, (second - start) / (end - start)))
-
-
-class Scene(Struct, frozen=True):
-    """One second of the story, as parts of what the machine has for it: 0 to 1."""
-
-    second: int
-    loaded: float
-    cache: float
-    leaked: float
-    killed: bool
-    of_host: bool = True
-
-    @property
-    def waiting(self) -> float:
-        """The part of the time that tasks wait for memory; nobody waits for a GPU's own."""
-        return 0.55 * ramp(self.leaked, 0.9, 1.0) if self.of_host else 0.0
-
-
-def scene_of(second: int, of_host: bool = True) -> Scene:
-    killed = second >= 310
-    leaked = 0.0 if killed else ramp(second, 200, 302)
-    cache = 0.5 * ramp(second, 40, 80) + 0.5 * ramp(second, 150, 175)
-    return Scene(second, ramp(second, 50, 95), 0.3 if killed else cache, leaked, killed, of_host)
-
-
-@dataclass
-class Host:
-    """The folder of a machine. `held_bytes`: what its GPU holds of MemTotal in the figures as they stand."""
-
-    root: Path
-    held_bytes: int
-    spare: float = 0.012
-
-    def __post_init__(self) -> None:
-        text = (self.root / "proc/meminfo").read_text()
-        self.meminfo = {name: int(value) for name, value in re.findall(r"^(\S+):\s+(\d+)", text, re.MULTILINE)}
-        self.text = text
-        self.killed = False
-
-    def write(self, scene: Scene, gpu_bytes: int, leak_bytes: int) -> None:
-        """The kernel's files as they are in this scene."""
-        base = self.meminfo
-        total, taken = base["MemTotal"], (gpu_bytes - self.held_bytes + leak_bytes) // KIB
-        least = int(total * self.spare)
-        available = max(least, base["MemAvailable"] - taken)
-        room = base["MemFree"] - taken
-        free = min(available, max(least // 2, room - int(max(0, room - least) * scene.cache)))
-        # What is available and not free is cache, by the measure of the figures as they stand.
-        cached = base["Cached"] + available - free - (base["MemAvailable"] - base["MemFree"])
-        cached = max(base["Shmem"], cached)
-        swapped = int(min(base.get("SwapTotal", 0), total // 16) * ramp(scene.waiting, 0.2, 0.55))
-        values = {
-            "MemFree": free,
-            "MemAvailable": available,
-            "Cached": cached,
-            **{
-                name: base[name] * cached // base["Cached"]
-                for name in ("Active(file)", "Inactive(file)", "Buffers")
-            },
-            "AnonPages": base["AnonPages"] + leak_bytes // KIB,
-            "SwapFree": base.get("SwapTotal", 0) - swapped,
-        }
-        if "NvMapMemUsed" in base:
-            values["NvMapMemUsed"] = gpu_bytes // KIB
-        text = self.text
-        for name, value in values.items():
-            text = re.sub(rf"^({re.escape(name)}:\s+)\d+", rf"\g<1>{value}", text, flags=re.M)
-        (self.root / "proc/meminfo").write_text(text)
-        self._write_node(free)
-        self._write_pressure(scene)
-        self._write_leak(scene, leak_bytes)
-
-    def _write_node(self, free: int) -> None:
-        """The one NUMA node of most machines has what the machine has."""
-        nodes = list(self.root.glob("sys/devices/system/node/node*/meminfo"))
-        if len(nodes) == 1:
-            nodes[0].write_text(re.sub(r"(MemFree:\s+)\d+", rf"\g<1>{free}", nodes[0].read_text()))
-
-    def _write_pressure(self, scene: Scene) -> None:
-        some, full = scene.waiting * 100, scene.waiting * 70
-        waited = int(scene.waiting * 1e6 * 20)
-        (self.root / "proc/pressure/memory").write_text(
-            f"some avg10={some:.2f} avg60={some / 2:.2f} avg300={some / 6:.2f} total={waited + 48123}\n"
-            f"full avg10={full:.2f} avg60={full / 2:.2f} avg300={full / 6:.2f} total={waited // 2 + 30112}\n"
-        )
-        if scene.killed and scene.of_host and not self.killed:
-            self.killed = True
-            path = self.root / "proc/vmstat"
-            path.write_text(re.sub(r"^oom_kill \d+", "oom_kill 1", path.read_text(), flags=re.M))
-
-    def _write_leak(self, scene: Scene, leak_bytes: int) -> None:
-        """The process that leaks, as long as it lives; a copy of another one that has its own number and name."""
-        folder = self.root / "proc" / str(LEAKING_PID)
-        if scene.killed:
-            shutil.rmtree(folder, ignore_errors=True)
-            return
-        if not folder.exists():
-            shutil.copytree(self._pattern(), folder, ignore=shutil.ignore_patterns("fd", "fdinfo"))
-        pages = (leak_bytes + 300 * MIB) // 4096
-        rest = re.sub(r"^.*\) ", "", (self._pattern() / "stat").read_text()).split()
-        rest[21] = str(pages)
-        (folder / "stat").write_text(f"{LEAKING_PID} (train.py) {' '.join(rest)}\n")
-
-    def _pattern(self) -> Path:
-        numbers = sorted(int(path.name) for path in (self.root / "proc").iterdir() if path.name.isdecimal())
-        return self.root / "proc" / str(next(number for number in numbers if number > 2))
 
 
 Gpu = Callable[[Host, Scene, int], Findings]
@@ -268,7 +156,7 @@ STORIES = {
         "jetson-agx-orin-jp6", jetson_orin, 24 * GIB, held_bytes=23549320 * KIB, idle_bytes=64 * MIB
     ),
     "strix-halo": Story("strix-halo", strix_halo, 60 * GIB, held_bytes=67645734912, idle_bytes=STRIX_IDLE_BYTES),
-    "gh200": Story("gh200-numa", gh200, 70 * GIB, held_bytes=54525952 * KIB - 12582912 * KIB),
+    "gh200": Story("gh200-numa", gh200, 70 * GIB, unified=False),
     "h100x8-mig": Story("8x-h100", h100x8_mig, 66 * GIB, unified=False, leaks_gpu=True, gpu_room_bytes=13 * GIB),
     "rtx4090": Story("rtx-4090", rtx4090, 15 * GIB, unified=False, leaks_gpu=True, gpu_room_bytes=8000 * MIB),
 }
@@ -282,7 +170,7 @@ def linux_story(name: str, folder: Path) -> list[Snapshot]:
     roots = Roots(folder / "proc", folder / "sys", folder / "root")
     options = CollectorOptions(processes_period_seconds=2.0, disabled=NOT_READ)
     driver = FakeCollector("nvml")
-    enlisted = [replace(one, may_block=False) for one in enlist(roots, options, "linux")]
+    enlisted = [at_each_tick(replace(one, may_block=False)) for one in enlist(roots, options, "linux")]
     if name not in ("jetson-orin", "strix-halo"):
         enlisted.append(Enlisted("nvml", lambda: driver, False))
 
@@ -290,16 +178,42 @@ def linux_story(name: str, folder: Path) -> list[Snapshot]:
         gpu, leak = int(story.model_bytes * scene.loaded) + story.idle_bytes, 0
         if story.leaks_gpu:
             gpu += int(story.gpu_room_bytes * scene.leaked)
-        else:
-            # Nobody leaks into the memory of a GPU that is a node of its own.
-            beside = HBM_BYTES - gpu if name == "gh200" else 0
-            left = host.meminfo["MemAvailable"] * KIB + story.held_bytes - gpu - beside
-            leak = int(left * 0.985 * scene.leaked)
+        of_ram = gpu if story.unified else 0
+        if not story.leaks_gpu:
+            left = host.meminfo["MemAvailable"] * KIB + story.held_bytes - of_ram
+            leak = min(int(left * 0.985 * scene.leaked), left - host.least * KIB)
         driver.findings = story.gpu(host, scene, gpu)
-        host.write(scene, gpu if story.unified else 0, leak)
+        host.write(scene, of_ram, leak)
 
     show(scene_of(0, not story.leaks_gpu))
     return [elsewhere(one, folder) for one in told(enlisted, identity_of(roots), show, not story.leaks_gpu)]
+
+
+def at_each_tick(enlisted: Enlisted) -> Enlisted:
+    """Nodes and free blocks are of the same second as the rest: a machine reads them now and then."""
+    return replace(enlisted, make=lambda: Anew(enlisted)) if enlisted.name in ("numa", "buddyinfo") else enlisted
+
+
+class Anew:
+    """A collector that is made anew each time it is asked, which is at every tick."""
+
+    period_seconds = 0.0
+    may_block = False
+
+    def __init__(self, enlisted: Enlisted) -> None:
+        self.name = enlisted.name
+        self._make = enlisted.make
+        self._make().close()
+
+    def collect(self) -> Findings:
+        collector = self._make()
+        try:
+            return collector.collect()
+        finally:
+            collector.close()
+
+    def close(self) -> None:
+        """Nothing is kept."""
 
 
 def elsewhere(snapshot: Snapshot, folder: Path) -> Snapshot:

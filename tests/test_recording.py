@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from memwatch.claim import Claim
 from memwatch.kernel_log import DriverError, KernelLog, OomKill
 from memwatch.model import Absent, Process
 from memwatch.monitor import Identity, Monitor, Rules
-from memwatch.snapshot import Machine, SelfUse, Snapshot
+from memwatch.snapshot import CollectorStatus, Machine, SelfUse, Snapshot
 from memwatch_web.as_json import snapshot_json, to_bytes
 from memwatch_web.from_json import NotASnapshot, snapshot_from
 from memwatchd.recording.frames import frames_of, open_recording
@@ -225,6 +226,57 @@ def test_a_player_shows_each_moment_and_begins_again(tmp_path: Path) -> None:
     assert again.unix == pytest.approx(1e9 + 60.0, abs=1.0)
     assert again.pools[0].used_bytes == 0
     assert "the recording begins again" in [event.text for event in monitor.events.since(0)]
+
+
+@pytest.mark.parametrize("later", [0.0, 5e6])
+def test_collectors_last_succeeded_by_the_clock_of_what_is_played(tmp_path: Path, later: float) -> None:
+    """A recording shows the times of then on its first round, and times that go on; a demo is of another time."""
+    path = tmp_path / "box.memwatch"
+    file = RecordingFile(path, host="spark")
+    for second in range(4):
+        statuses = (
+            CollectorStatus("memory", "ok", 0.5, 0.1, 1e9 + second - 0.5),
+            CollectorStatus("drm", "unavailable"),
+        )
+        file.write(to_bytes(snapshot_json(replace(snapshot_at(second), collectors=statuses))))
+    file.close()
+    clock = PlayedClock(1e9 + later, 1.0)
+    player = Player(open_recording(path, salvage=False), clock)
+
+    found = []
+    for _ in range(8):
+        found.append(player.gather()[1])
+        again = player.gather()[1]
+        clock.skip(1.0)
+
+    times = [statuses[0].last_success_unix for statuses in found]
+    assert times == [1e9 + later + second - 0.5 for second in range(8)]
+    assert {statuses[1].last_success_unix for statuses in found} == {Absent.NOT_AVAILABLE}
+    assert again is found[-1]
+
+
+def test_what_is_played_at_once_is_one_line_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log would give it the time of now: events have its own times. What comes later is told as usual."""
+    path = tmp_path / "box.memwatch"
+    recorded(path, 120)
+    clock = PlayedClock(1e9, 1.0)
+    player = Player(open_recording(path, salvage=False), clock)
+    monitor = monitor_of(player)
+    caplog.set_level(logging.DEBUG)
+
+    play_through(monitor, player)
+    at_once = [(record.levelname, record.message) for record in caplog.records]
+    caplog.clear()
+    monitor.reconfigure(Rules())
+
+    assert [message for level, message in at_once if level != "DEBUG"] == [
+        "played one round of 2 min: what happened in it is under /api/v1/events"
+    ]
+    assert any(message.startswith("System RAM: ") for _, message in at_once)
+    assert "level" in {event.kind for event in monitor.events.since(0)}
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("INFO", "settings were read again")
+    ]
 
 
 def test_time_passes_as_fast_as_is_wanted() -> None:

@@ -224,6 +224,10 @@ class Monitor:
         """What is played has come to its end and begins anew."""
         self.events.add(self._clock.wall(), "replay", "the recording begins again")
 
+    def tell_quietly(self, quietly: bool) -> None:
+        """What happens goes to the log in its full detail only, or as usual again; events have it in any case."""
+        self._story.log_level = logging.DEBUG if quietly else logging.INFO
+
     def reconfigure(self, rules: Rules) -> None:
         """Use other rules from the next tick on. Any thread may call it."""
         self.rules = rules

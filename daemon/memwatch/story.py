@@ -47,6 +47,7 @@ class Story:
     """Writes the event log, and the log of the daemon where an administrator would want the line."""
 
     def __init__(self, events: EventLog) -> None:
+        self.log_level = logging.INFO
         self._events = events
         self._levels: dict[str, Level] = {}
         self._told: dict[tuple[str, str], Told] = {}
@@ -150,7 +151,7 @@ class Story:
 
     def _say(self, unix: float, kind: str, text: str, target: str | None = None) -> None:
         self._events.add(unix, kind, text, target)
-        log.info("%s", text)
+        log.log(self.log_level, "%s", text)
 
 
 def _alert_sentence(notice: Notice, label: str) -> str:

@@ -23,6 +23,7 @@ class Turned(PlayedClock):
 
     now: float = 0.0
     speed: float = 1.0
+    began_unix: float = 1.7e9
 
     def monotonic(self) -> float:
         return self.now
@@ -31,7 +32,7 @@ class Turned(PlayedClock):
         return self.now
 
     def wall(self) -> float:
-        return 1.7e9 + self.now
+        return self.began_unix + self.now
 
 
 def check(data: bytes) -> None:

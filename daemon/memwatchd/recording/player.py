@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 
+from msgspec.structs import replace
+
+from memwatch import units
 from memwatch.collector import Findings
 from memwatch.model import Absent
 from memwatch.monitor import Monitor
@@ -13,6 +17,8 @@ from memwatch.owners import Owner, added_up
 from memwatch.snapshot import CollectorStatus, Snapshot
 from memwatch.tegra.reading import TegrastatsReading
 from memwatchd.recording.frames import Contents, frames_of
+
+log = logging.getLogger(__name__)
 
 DIRECT = ("process_scan", "swap", "zram", "stalls", "squeezed", "kernel_log")
 
@@ -22,9 +28,9 @@ class PlayedClock:
 
     def __init__(self, wall: float, speed: float) -> None:
         self.speed = speed
+        self.began_unix = wall
         self._began = time.monotonic()
         self._skipped = 0.0
-        self._wall = wall
 
     def monotonic(self) -> float:
         return (time.monotonic() - self._began) * self.speed + self._skipped
@@ -33,7 +39,7 @@ class PlayedClock:
         return self.monotonic()
 
     def wall(self) -> float:
-        return self._wall + self.monotonic()
+        return self.began_unix + self.monotonic()
 
     def skip(self, seconds: float) -> None:
         self._skipped += seconds
@@ -65,6 +71,7 @@ class Player:
         self._frames: Iterator[Snapshot] = iter(())
         self._frame = contents.first
         self._coming: Snapshot | None = None
+        self._statuses: tuple[CollectorStatus, ...] = ()
         self.began_again: Callable[[], object] = lambda: None
         self._rewind()
 
@@ -95,22 +102,43 @@ class Player:
             self._rewind()
             self.began_again()
         here = self.contents.first.unix + position - self.rounds * self.contents.length
-        while self._coming is not None and self._coming.unix <= here:
-            self._frame, self._coming = self._coming, next(self._frames, None)
-        return findings_of(self._frame), self._frame.collectors
+        if self._coming is not None and self._coming.unix <= here:
+            while self._coming is not None and self._coming.unix <= here:
+                self._frame, self._coming = self._coming, next(self._frames, None)
+            self._statuses = self._moved()
+        return findings_of(self._frame), self._statuses
 
     def _rewind(self) -> None:
         self._frames = frames_of(self.contents.path)
         self._frame = next(self._frames)
         self._coming = next(self._frames, None)
+        self._statuses = self._moved()
+
+    def _moved(self) -> tuple[CollectorStatus, ...]:
+        """How the collectors did, with times of what is played: it began at another time, or begins again."""
+        contents = self.contents
+        later = self.clock.began_unix + self.rounds * contents.length - contents.first.unix
+        return tuple([moved(status, later) for status in self._frame.collectors])
 
 
 def play_through(monitor: Monitor, player: Player) -> None:
-    """One round at once, so that the history is not empty when somebody looks."""
-    step = player.contents.first.interval_seconds
-    for _ in range(int(player.contents.length / step)):
+    """One round at once, so that the history is not empty when somebody looks.
+
+    What happens in it is not of the time that the log would give it.
+    """
+    step, length = player.contents.first.interval_seconds, player.contents.length
+    monitor.tell_quietly(True)
+    for _ in range(int(length / step)):
         monitor.tick()
         player.clock.skip(step)
+    monitor.tell_quietly(False)
+    log.info("played one round of %s: what happened in it is under /api/v1/events", units.duration(length))
+
+
+def moved(status: CollectorStatus, later: float) -> CollectorStatus:
+    """The same, so many seconds later."""
+    unix = status.last_success_unix
+    return status if isinstance(unix, Absent) or not later else replace(status, last_success_unix=unix + later)
 
 
 def owners_of(snapshot: Snapshot) -> tuple[Owner, ...]:
