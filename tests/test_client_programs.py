@@ -166,6 +166,49 @@ def test_run_tells_peaks_and_stages_and_passes_the_exit_code(daemon: RunningDaem
     assert "[loaded] Free: " in report
 
 
+def test_a_report_has_somewhere_to_go_before_the_program_starts(tmp_path: Path) -> None:
+    """Else nothing is started; the trial leaves no file, and takes nothing out of one."""
+    url, kept = f"http://127.0.0.1:{free_port()}", tmp_path / "kept"
+    kept.write_text("the last one")
+    nowhere = ["--output", str(tmp_path / "no/such")]
+    refused = memwatch("--url", url, "run", *nowhere, "--", "touch", str(tmp_path / "started"))
+    for name in ("kept", "new"):
+        memwatch("--url", url, "run", "--output", str(tmp_path / name), "--", "/no/such/program")
+
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert 'no/such", which cannot be written (no such file or directory); name a file in a f' in refused.stderr
+    assert [one.name for one in tmp_path.iterdir()] == ["kept"]
+    assert kept.read_text() == "the last one"
+
+
+def test_a_report_that_cannot_be_written_any_more_is_printed(tmp_path: Path) -> None:
+    """Neither it nor the program's exit code is lost."""
+    (tmp_path / "folder").mkdir()
+    output, program = str(tmp_path / "folder/report"), f"rm -r {tmp_path}/folder; exit 7"
+    url = f"http://127.0.0.1:{free_port()}"
+    done = memwatch("--url", url, "run", "--output", output, "--", "sh", "-c", program)
+
+    assert done.returncode == 7
+    assert f"memwatch: {output} cannot be written any more (no such file or directory)" in done.stderr
+    assert ": exit code 7 after " in done.stderr
+
+
+@pytest.mark.parametrize("command", [["run"], ["wait", "--free", "1KiB"]], ids=["run", "wait"])
+def test_a_program_that_cannot_be_started_has_the_exit_code_of_shells(command: list[str], tmp_path: Path) -> None:
+    """127 where there is none, 126 where it is there: not to be executed, or for what is not there."""
+    plain, script = tmp_path / "plain", tmp_path / "script"
+    plain.write_text("")
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    url = f"http://127.0.0.1:{free_port()}"
+    done = [memwatch("--url", url, *command, "--", str(one)) for one in ("nosuchprogram", plain, script)]
+
+    assert [one.returncode for one in done] == [127, 126, 126]
+    assert "nosuchprogram is no program on PATH" in done[0].stderr
+    assert "cannot be run (permission denied)" in done[1].stderr
+    assert "cannot be run (what its first line names is not there)" in done[2].stderr
+
+
 SLOW = (
     "import os, signal, sys, time, memwatch; memwatch.log_memory_usage('loaded'); x = b'x' * (100 << 20);"
     "time.sleep(0.6); del x; time.sleep(2); os.kill(int(sys.argv[1]), signal.SIGCONT); time.sleep(0.5)"
@@ -231,8 +274,8 @@ def test_wait_becomes_the_program_when_there_is_room(daemon: RunningDaemon) -> N
     ("arguments", "code", "words"),
     [
         (["run"], 2, "COMMAND is missing; for example memwatch run -- python train.py"),
-        (["run", "--", "/nonexistent/program"], 1, "/nonexistent/program is no program on PATH"),
-        (["run", "--", "/etc"], 1, "/etc cannot be run (permission denied)"),
+        (["run", "--", "/nonexistent/program"], 127, "/nonexistent/program is no program on PATH"),
+        (["run", "--", "/etc"], 126, "/etc cannot be run (permission denied)"),
         (["wait", "--free", "20 potatoes"], 2, '--free is "20 potatoes"'),
         (["wait", "--free", "1GiB", "--timeout", "soon"], 2, '--timeout is "soon"'),
         (["wait"], 2, "--free"),
@@ -241,7 +284,7 @@ def test_wait_becomes_the_program_when_there_is_room(daemon: RunningDaemon) -> N
     ],
 )
 def test_what_cannot_be_is_one_sentence(arguments: list[str], code: int, words: str) -> None:
-    """Exit code 2 for the command line, 1 for a program that is none; never a traceback."""
+    """Exit code 2 for the command line, 126 and 127 as shells have them for a program; never a traceback."""
     done = memwatch(*arguments)
 
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)

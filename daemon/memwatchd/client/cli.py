@@ -17,12 +17,11 @@ from memwatchd.client.address import DEFAULT, Address
 from memwatchd.client.advising import advise
 from memwatchd.client.completing import completion
 from memwatchd.client.connection import ask
-from memwatchd.client.failure import Failure
+from memwatchd.client.failure import EXIT_FAILURE, Failure
 from memwatchd.client.fitting import fit
 from memwatchd.client.help import DocumentedGroup
 from memwatchd.client.past import history
 from memwatchd.client.question import (
-    EXIT_FAILURE,
     EXIT_OK,
     EXIT_USAGE,
     common,
@@ -61,6 +60,8 @@ EXIT_CODES = (
     ("0", "all went well"),
     ("1", "no daemon answered, or it declined, or nothing could be read; fit: it fits nowhere; wait: too late"),
     ("2", "the command line cannot be used"),
+    ("126", "run and wait: the program cannot be run"),
+    ("127", "run and wait: there is no such program"),
     ("…", "of run and wait: the program's own, 128 and the signal's number where one ended it"),
 )
 
@@ -245,6 +246,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Nobody reads any more; what is left in the buffer must not raise again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILURE
-    except (Failure, OSError) as error:
+    except Failure as error:
+        return complain([str(error)], error.code)
+    except OSError as error:
         return complain([str(error)])
     return code

@@ -12,8 +12,9 @@ from memwatch.planning.quantities import BadInput, bits_of
 from memwatch.planning.question import PARTS, Change, Need, Use, cheapest_change, is_size, need_of
 from memwatch.planning.training import TrainingPlan
 from memwatchd.client.address import Address
+from memwatchd.client.failure import EXIT_FAILURE
 from memwatchd.client.figures import Json, size
-from memwatchd.client.question import EXIT_FAILURE, EXIT_OK, common, question_of, understood
+from memwatchd.client.question import EXIT_OK, common, question_of, understood
 from memwatchd.client.tables import MARKS, columns
 
 

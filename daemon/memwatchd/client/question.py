@@ -15,10 +15,10 @@ from msgspec import Struct
 from memwatch import __version__
 from memwatchd.client.address import DEFAULT, Address, parse_url
 from memwatchd.client.connection import SECONDS, Answer, NoAnswer, ask
-from memwatchd.client.failure import Failure
+from memwatchd.client.failure import EXIT_FAILURE, Failure
 from memwatchd.settings.values import Refused
 
-EXIT_OK, EXIT_FAILURE, EXIT_USAGE = 0, 1, 2
+EXIT_OK, EXIT_USAGE = 0, 2
 # Drivers are asked for ten seconds at most; a minute later they are asked again.
 INQUIRY_SECONDS = 30.0
 
