@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from memwatch.planning.checkpoint import read_checkpoint
 from memwatch.planning.quantities import BadInput, bits_of
@@ -16,6 +17,9 @@ from memwatchd.client.failure import EXIT_FAILURE
 from memwatchd.client.figures import Json, size
 from memwatchd.client.question import EXIT_OK, common, question_of, understood
 from memwatchd.client.tables import MARKS, columns
+
+# What means nothing without --train.
+TRAINING = ("optimizer", "lora", "checkpointing", "offload_optimizer", "swap_blocks")
 
 
 @click.command(short_help="Whether a model or a size fits, and where.")
@@ -40,6 +44,7 @@ def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> 
     and no tensor. Exits with 1 where it fits nowhere.
     """
     use = use_of(options)
+    refuse_unused(subject, bool(options["train"]))
     try:
         need = need_of(subject, use)
     except BadInput as error:
@@ -52,6 +57,28 @@ def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> 
     said = {"parts": dict(need.parts), "note": need.note, "change": _change_json(change)}
     answer = {"subject": need.subject, **found, **said}
     return question.show(answer, lambda: fit_lines(need, found, change)) or code
+
+
+def refuse_unused(subject: str, is_trained: bool) -> None:
+    """Refuses options that the answer would not go by."""
+    ctx = click.get_current_context()
+    chosen = [
+        option
+        for option in ctx.command.params
+        if isinstance(option, click.Option)
+        and option.expose_value
+        and option.name not in ("url", "as_json")
+        and ctx.get_parameter_source(str(option.name)) is not ParameterSource.DEFAULT
+    ]
+    flags = ", ".join(option.opts[0] for option in chosen)
+    if flags and is_size(subject):
+        raise click.UsageError(
+            f"{subject} is a size, which {flags} cannot change; use memwatch fit {subject}, or name a model, "
+            "for example memwatch fit ./Mistral-7B --context 8192"
+        )
+    flags = ", ".join(option.opts[0] for option in chosen if option.name in TRAINING)
+    if flags and not is_trained:
+        raise click.UsageError(f"{flags}: that says how a model is trained; add --train")
 
 
 def use_of(options: dict[str, object]) -> Use:
