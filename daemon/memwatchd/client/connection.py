@@ -24,11 +24,13 @@ JSON_TYPES = ("application/json", "application/problem+json")
 class NoAnswer(Failure):
     """No daemon answers there. `address` is where it was looked for, `reason` why there is none."""
 
-    def __init__(self, address: Address, reason: str) -> None:
-        super().__init__(
-            f"no memwatchd answers at {address} ({reason}); start one with: {address.start_command}, "
-            "or name another with --url"
-        )
+    def __init__(self, address: Address, error: OSError, seconds: float) -> None:
+        reason = reason_of(error, seconds)
+        if isinstance(error, socket.gaierror):
+            why = f"the name {address.host} leads to no machine ({reason}); correct it"
+        else:
+            why = f"no memwatchd answers at {address} ({reason}); {remedy_for(address, error)}"
+        super().__init__(f"{why}, or name another with --url")
         self.address = address
         self.reason = reason
 
@@ -65,7 +67,7 @@ def ask(address: Address, path: str, method: str = "GET", seconds: float = SECON
         response = connection.getresponse()
         body = response.read(MOST_ANSWER_BYTES)
     except OSError as error:
-        raise NoAnswer(address, reason_of(error, seconds)) from None
+        raise NoAnswer(address, error, seconds) from None
     except http.client.HTTPException as error:
         raise Declined(f"what answers at {address} speaks no whole HTTP ({type(error).__name__})") from None
     finally:
@@ -96,6 +98,16 @@ def reason_of(error: OSError, seconds: float) -> str:
     if isinstance(error, PermissionError):
         return "this user may not use that socket; it is for its owner and group"
     return (error.strerror or str(error) or type(error).__name__).lower()
+
+
+def remedy_for(address: Address, error: OSError) -> str:
+    """What would make a daemon answer there."""
+    if address.is_here:
+        return f"start one with: {address.start_command}"
+    if isinstance(error, ConnectionRefusedError):
+        where = f'listen = ["0.0.0.0:{address.port}"] under [web], and a bearer_token under [web.auth]'
+        return f"start one there that asks for a login ({where})"
+    return f"see that the machine is on and lets port {address.port} through"
 
 
 def date_of(header: str | None) -> float | None:
