@@ -20,10 +20,13 @@ import pytest
 import sample_nvml
 from client_process import SCRIPT, memwatch
 from daemon_process import RunningDaemon, clean_environment, free_port, running_daemon
+from memwatch_web.as_json import snapshot_json, to_bytes
 from memwatchd.client.past import sparkline
 from memwatchd.client.process_tree import Peaks, tree_of
+from memwatchd.client.running import whole_of
 from nvml_machine import Simulator
 from patience import PATIENCE_SECONDS
+from sample_snapshots import critical_gb10
 
 MIB = 1 << 20
 
@@ -258,16 +261,44 @@ def test_run_passes_signals_on(tmp_path: Path) -> None:
     assert process.returncode == 5
 
 
-def test_wait_becomes_the_program_when_there_is_room(daemon: RunningDaemon) -> None:
+def test_wait_becomes_the_program_when_there_is_room(daemon: RunningDaemon, spark: RunningDaemon) -> None:
     """At once where there is; exit code 1 and how much there was where time is up."""
     ready = memwatch("--url", daemon.url, "wait", "--free", "1MiB", "--", "sh", "-c", "echo started; exit 3")
-    late = memwatch("--url", daemon.url, "wait", "--free", "512TiB", "--timeout", "1s")
+    late = memwatch("--url", spark.url, "wait", "--free", "100GiB", "--timeout", "1s")
     alone = memwatch("--url", daemon.url, "wait", "--free", "1MiB")
 
     assert (ready.returncode, ready.stdout, ready.stderr) == (3, "started\n", "")
     assert late.returncode == 1
-    assert "512TiB could not be had for 1 s: " in late.stderr.replace("1.0 s", "1 s")
+    assert "100GiB could not be had for 1 s: 44.3 GiB can be had" in late.stderr.replace("1.0 s", "1 s")
     assert alone.stdout.endswith(" can be had now\n")
+
+
+@pytest.mark.parametrize(("device", "name"), [([], "System RAM"), (["--device", "gpu0"], "gpu0")])
+def test_nobody_waits_for_more_than_there_is(spark: RunningDaemon, device: list[str], name: str) -> None:
+    """At once, with what there is in all, and another exit code than for what may be had later; nothing is run."""
+    done = memwatch("--url", spark.url, "wait", "--free", "900GiB", *device, "--", "echo", "started")
+    directly = memwatch("--url", f"http://127.0.0.1:{free_port()}", "wait", "--free", "512TiB")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f'memwatch: --free is "900GiB", and {name} has 121.7 GiB in all, 778.3 GiB too few\n'
+    assert directly.returncode == 2
+    assert 'memwatch: --free is "512TiB", and System RAM has ' in directly.stderr
+
+
+def test_a_limit_is_all_there_is_for_a_gpu() -> None:
+    """As what it can allocate is reckoned. A daemon that does not say how much there is is waited for."""
+    snapshot = json.loads(to_bytes(snapshot_json(critical_gb10())))
+    (device,) = snapshot["devices"]
+    limited = {**snapshot["shares"][0], "id": "working_set", "within": "ram", "limit_bytes": 27 << 30}
+    snapshot["shares"].append(limited)
+    snapshot["devices"] = [{**device, "allocates_from": ["working_set"]}]
+
+    assert whole_of(snapshot, device["id"]) == 27 << 30
+    assert whole_of(snapshot, None) == snapshot["pools"][0]["size_bytes"]
+    assert whole_of({**snapshot, "pools": []}, None) is None
+    assert whole_of({**snapshot, "pools": []}, device["id"]) is None
+    assert whole_of(snapshot, "gpu7") is None
+    assert whole_of({}, None) is None
 
 
 @pytest.mark.parametrize(

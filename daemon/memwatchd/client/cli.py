@@ -59,7 +59,7 @@ EXAMPLES = (
 EXIT_CODES = (
     ("0", "all went well"),
     ("1", "no daemon answered, or it declined, or nothing could be read; fit: it fits nowhere; wait: too late"),
-    ("2", "the command line cannot be used"),
+    ("2", "the command line cannot be used; wait: there is less than that in all"),
     ("126", "run and wait: the program cannot be run"),
     ("127", "run and wait: there is no such program"),
     ("…", "of run and wait: the program's own, 128 and the signal's number where one ended it"),
@@ -132,10 +132,10 @@ def devices(url: Address | None, as_json: bool) -> int:
     from memwatchd.client import tables
 
     question = question_of(url, as_json)
-    snapshot = question.snapshot().json
+    answer = question.snapshot()
     with understood(question.address):
-        found = snapshot["devices"]
-    return question.show(found, lambda: tables.device_lines(snapshot))
+        found = answer.json["devices"]
+    return question.show(found, lambda: tables.device_lines(answer.json), answer.is_simulated)
 
 
 @memwatch.command(short_help="CPU, CUDA, ROCm, …: which work, and why not.")
@@ -177,8 +177,8 @@ def events(limit: int, url: Address | None, as_json: bool) -> int:
     from memwatchd.client import tables
 
     question = question_of(url, as_json)
-    found = ask(question.address, f"/api/v1/events?limit={limit}").json
-    return question.show(found, lambda: tables.event_lines(found))
+    answer = ask(question.address, f"/api/v1/events?limit={limit}")
+    return question.show(answer.json, lambda: tables.event_lines(answer.json), answer.is_simulated)
 
 
 @memwatch.command(short_help="Let go of the GPU drivers for a while.")
@@ -197,7 +197,8 @@ def release(seconds: float, url: Address | None, as_json: bool) -> int:
 
     question = question_of(url, as_json)
     answer = ask(question.address, f"/api/v1/release?seconds={seconds:g}", "POST")
-    return question.show(answer.json, lambda: tables.release_lines(answer.json, answer.unix or time.time()))
+    now_unix = answer.unix or time.time()
+    return question.show(answer.json, lambda: tables.release_lines(answer.json, now_unix), answer.is_simulated)
 
 
 @memwatch.command(short_help="Write down what a daemon serves.")

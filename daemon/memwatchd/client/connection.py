@@ -53,10 +53,12 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 class Answer(Struct, frozen=True):
-    """What was said, and when by the clock of who said it (None where that was not said)."""
+    """What was said, when by the clock of who said it (None where that was not said), and whether of a machine that
+    is none."""
 
     json: Any
     unix: float | None
+    is_simulated: bool = False
 
 
 def ask(address: Address, path: str, method: str = "GET", seconds: float = SECONDS) -> Answer:
@@ -72,7 +74,8 @@ def ask(address: Address, path: str, method: str = "GET", seconds: float = SECON
         raise Declined(f"what answers at {address} speaks no whole HTTP ({type(error).__name__})") from None
     finally:
         connection.close()
-    return Answer(_read(address, response, body), date_of(response.headers["Date"]))
+    is_simulated = response.headers["Memwatch-Simulated"] == "true"
+    return Answer(_read(address, response, body), date_of(response.headers["Date"]), is_simulated)
 
 
 def headers_of(environ: Mapping[str, str]) -> dict[str, str]:

@@ -50,13 +50,14 @@ def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> 
     except BadInput as error:
         raise click.UsageError(str(error)) from None
     question = question_of(url, as_json)
-    found = question.fit(need.bytes).json
+    asked = question.fit(need.bytes)
+    found = asked.json
     with understood(question.address):
         change = None if found["best"] else change_for(found, subject, use)
         code = EXIT_OK if found["best"] else EXIT_FAILURE
     said = {"parts": dict(need.parts), "note": need.note, "change": _change_json(change)}
     answer = {"subject": need.subject, **found, **said}
-    return question.show(answer, lambda: fit_lines(need, found, change)) or code
+    return question.show(answer, lambda: fit_lines(need, found, change), asked.is_simulated) or code
 
 
 def refuse_unused(subject: str, is_trained: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -77,7 +78,8 @@ def run(output: Path | None, command: tuple[str, ...], url: Address | None, as_j
         **peaks.json(),
         "stages": _stages(onlooker, peaks),
     }
-    _tell(found, question, output)
+    lines = [json.dumps(found)] if question.as_json else _lines(found, peaks.is_simulated)
+    _tell("".join(f"{wording.printable(line)}\n" for line in lines), output)
     return code
 
 
@@ -147,11 +149,7 @@ def _stages(onlooker: Onlooker, peaks: Peaks) -> list[Json]:
     return found[::-1]
 
 
-def _tell(found: Json, question: Question, output: Path | None) -> None:
-    import json
-
-    lines = [json.dumps(found)] if question.as_json else [wording.printable(line) for line in _lines(found)]
-    text = "\n".join(lines) + "\n"
+def _tell(text: str, output: Path | None) -> None:
     try:
         if output is not None:
             output.write_text(text, encoding="utf-8")
@@ -161,9 +159,11 @@ def _tell(found: Json, question: Question, output: Path | None) -> None:
     sys.stderr.write(text)
 
 
-def _lines(found: Json) -> Iterator[str]:
+def _lines(found: Json, is_simulated: bool) -> Iterator[str]:
     took = wording.duration(found["seconds"])
     yield f"{' '.join(found['command'])[:200]}: exit code {found['exit_code']} after {took}"
+    if is_simulated:
+        yield f"  {wording.SIMULATED} What everybody holds of pools and GPUs is that machine's."
     rows = [("  peak resident, all its processes", _size(found["peak_rss_bytes"]))]
     rows += [(f"  peak of {name}, everybody's", _size(count)) for name, count in found["peak_used_bytes"].items()]
     rows += [(f"  peak in {name}, its own", _size(count)) for name, count in found["peak_device_bytes"].items()]
@@ -189,18 +189,32 @@ def wait(
     url: Address | None,
     as_json: bool,
 ) -> int:
-    """Wait until SIZE can be had, then run COMMAND in place of this program. Exits with 1 after --timeout."""
+    """Wait until SIZE can be had, then run COMMAND in place of this program.
+
+    Exits with 1 after --timeout, and with 2 at once where there is less than SIZE in all.
+    """
     try:
         need = bytes_of(size, "--free")
     except BadInput as error:
         raise click.UsageError(str(error)) from None
     question = question_of(url, as_json)
     until = None if timeout is None else time.monotonic() + timeout
+    # What a program prints in place of this one is no JSON of ours.
+    people = Question(question.address, as_json=question.as_json and not command)
+    is_first = True
     for snapshot in question.snapshots(1.0):
         with understood(question.address):
+            people.say_simulated(is_first and snapshot["simulated"])
             room = _room(snapshot, device)
+        is_first = False
         if room is not None and room >= need:
             break
+        whole = whole_of(snapshot, device)
+        if whole is not None and need > whole:
+            raise click.UsageError(
+                f'--free is "{size}", and {device or "System RAM"} has {wording.size(whole)} in all, '
+                f"{wording.size(need - whole)} too few"
+            )
         if until is not None and time.monotonic() >= until:
             raise Failure(f"{size} could not be had for {wording.duration(timeout or 0.0)}: {_left(room)}")
     if command:
@@ -219,6 +233,22 @@ def _room(snapshot: Json, device: str | None) -> int | None:
         raise click.UsageError(f'--device is "{device}", which is none of {", ".join(known) or "no device"}')
     headroom: int | None = known[device]
     return headroom
+
+
+def whole_of(snapshot: Json, device: str | None) -> int | None:
+    """The most there could ever be; None where that is not known."""
+    from memwatch.backends.devices import capacity_of
+    from memwatch.library.truth import machine_of
+
+    try:
+        here = machine_of(snapshot)
+        if device is None:
+            return None if here.ram is None else here.ram.size_bytes
+        found = here.device(device)
+        whole = None if found is None else capacity_of(found, here)
+    except (ValueError, TypeError, KeyError, StopIteration):  # older daemons say less
+        return None
+    return whole if isinstance(whole, int) else None
 
 
 def reason_of(error: OSError) -> str:
