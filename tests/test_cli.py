@@ -75,6 +75,10 @@ def test_questions_do_not_wait_for_the_web_stack() -> None:
         (["--once", "--check-config"], "use one of them"),
         (["--once", "--record", "box.memwatch"], "--once makes none; use one of them"),
         (["--test-alert", "--record", "box.memwatch"], "--test-alert makes none; use one of them"),
+        (["--speed", "5"], "--speed says how fast --demo or --replay goes"),
+        (["--salvage"], "use --replay FILE --salvage"),
+        (["--salvage", "--demo", "dgx-spark"], "use --replay FILE --salvage"),
+        (["--speed", "5", "--check-config"], "--speed says how fast"),
         (["--interval", "0"], '--interval is "0", which is not a duration from 100ms to 1m'),
         (["--interval", ""], '--interval is ""'),
         (["--listen", ":6360"], '--listen is ":6360", which is not HOST:PORT'),
@@ -91,6 +95,24 @@ def test_unusable_command_line_is_one_sentence_and_exit_2(arguments: list[str], 
     assert done.stderr.startswith("memwatchd: ")
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_how_to_replay_may_be_said_apart_from_what(tmp_path: Path) -> None:
+    """The flag beside a file or a variable that names what to show; beside nothing, in a file, it waits for it."""
+    file = tmp_path / "demo.toml"
+    file.write_text('[replay]\ndemo = "dgx-spark"\n')
+    alone = tmp_path / "speed.toml"
+    alone.write_text("[replay]\nspeed = 5\nsalvage = true\n")
+
+    cases: list[tuple[list[str], dict[str, str]]] = [
+        (["--config", str(file), "--speed", "5"], {}),
+        (["--speed", "5", "--salvage"], {"MEMWATCHD_REPLAY": str(tmp_path / "box.memwatch")}),
+        (["--config", str(alone)], {}),
+        ([], {"MEMWATCHD_SPEED": "5"}),
+    ]
+    for arguments, environ in cases:
+        done = memwatchd("--check-config", *arguments, **environ)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_bad_configuration_is_a_sentence_a_problem_and_exit_78(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,49 @@ def test_what_only_a_daemon_knows_needs_one(command: str) -> None:
         f"memwatch: no memwatchd answers at http://127.0.0.1:{port} (connection refused); "
         f"start one with: memwatchd --listen 127.0.0.1:{port}, or name another with --url\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "sentence"),
+    [
+        (
+            "http://gpu7:6360",
+            socket.gaierror(-2, "Name or service not known"),
+            "the name gpu7 leads to no machine (name or service not known); correct it, or name another with --url",
+        ),
+        (
+            "http://gpu7:7000",
+            ConnectionRefusedError(111, "Connection refused"),
+            "no memwatchd answers at http://gpu7:7000 (connection refused); start one there that asks for a login "
+            '(listen = ["0.0.0.0:7000"] under [web], and a bearer_token under [web.auth]), '
+            "or name another with --url",
+        ),
+        (
+            "http://gpu7:7000",
+            OSError(113, "No route to host"),
+            "no memwatchd answers at http://gpu7:7000 (no route to host); see that the machine is on and lets "
+            "port 7000 through, or name another with --url",
+        ),
+        (
+            "http://127.0.0.1:7000",
+            TimeoutError(),
+            "no memwatchd answers at http://127.0.0.1:7000 (nothing came for 10 s); start one with: "
+            "memwatchd --listen 127.0.0.1:7000, or name another with --url",
+        ),
+    ],
+)
+def test_advice_goes_by_what_went_wrong(url: str, error: OSError, sentence: str) -> None:
+    """A name that is none, a machine that refuses, one that cannot be reached; nobody is told to do without a
+    login."""
+    assert str(NoAnswer(parse_url(url), error, 10.0)) == sentence
+
+
+def test_a_name_that_leads_nowhere_is_said() -> None:
+    """As the system's own resolver says it; .invalid is reserved for names that never exist (RFC 6761)."""
+    done = memwatch("status", "--url", "http://gpu7.invalid:6360")
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("memwatch: the name gpu7.invalid leads to no machine (")
 
 
 # Without these there is nothing to do.

@@ -20,10 +20,13 @@ import pytest
 import sample_nvml
 from client_process import SCRIPT, memwatch
 from daemon_process import RunningDaemon, clean_environment, free_port, running_daemon
+from memwatch_web.as_json import snapshot_json, to_bytes
 from memwatchd.client.past import sparkline
 from memwatchd.client.process_tree import Peaks, tree_of
+from memwatchd.client.running import whole_of
 from nvml_machine import Simulator
 from patience import PATIENCE_SECONDS
+from sample_snapshots import critical_gb10
 
 MIB = 1 << 20
 
@@ -166,6 +169,49 @@ def test_run_tells_peaks_and_stages_and_passes_the_exit_code(daemon: RunningDaem
     assert "[loaded] Free: " in report
 
 
+def test_a_report_has_somewhere_to_go_before_the_program_starts(tmp_path: Path) -> None:
+    """Else nothing is started; the trial leaves no file, and takes nothing out of one."""
+    url, kept = f"http://127.0.0.1:{free_port()}", tmp_path / "kept"
+    kept.write_text("the last one")
+    nowhere = ["--output", str(tmp_path / "no/such")]
+    refused = memwatch("--url", url, "run", *nowhere, "--", "touch", str(tmp_path / "started"))
+    for name in ("kept", "new"):
+        memwatch("--url", url, "run", "--output", str(tmp_path / name), "--", "/no/such/program")
+
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert 'no/such", which cannot be written (no such file or directory); name a file in a f' in refused.stderr
+    assert [one.name for one in tmp_path.iterdir()] == ["kept"]
+    assert kept.read_text() == "the last one"
+
+
+def test_a_report_that_cannot_be_written_any_more_is_printed(tmp_path: Path) -> None:
+    """Neither it nor the program's exit code is lost."""
+    (tmp_path / "folder").mkdir()
+    output, program = str(tmp_path / "folder/report"), f"rm -r {tmp_path}/folder; exit 7"
+    url = f"http://127.0.0.1:{free_port()}"
+    done = memwatch("--url", url, "run", "--output", output, "--", "sh", "-c", program)
+
+    assert done.returncode == 7
+    assert f"memwatch: {output} cannot be written any more (no such file or directory)" in done.stderr
+    assert ": exit code 7 after " in done.stderr
+
+
+@pytest.mark.parametrize("command", [["run"], ["wait", "--free", "1KiB"]], ids=["run", "wait"])
+def test_a_program_that_cannot_be_started_has_the_exit_code_of_shells(command: list[str], tmp_path: Path) -> None:
+    """127 where there is none, 126 where it is there: not to be executed, or for what is not there."""
+    plain, script = tmp_path / "plain", tmp_path / "script"
+    plain.write_text("")
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    url = f"http://127.0.0.1:{free_port()}"
+    done = [memwatch("--url", url, *command, "--", str(one)) for one in ("nosuchprogram", plain, script)]
+
+    assert [one.returncode for one in done] == [127, 126, 126]
+    assert "nosuchprogram is no program on PATH" in done[0].stderr
+    assert "cannot be run (permission denied)" in done[1].stderr
+    assert "cannot be run (what its first line names is not there)" in done[2].stderr
+
+
 SLOW = (
     "import os, signal, sys, time, memwatch; memwatch.log_memory_usage('loaded'); x = b'x' * (100 << 20);"
     "time.sleep(0.6); del x; time.sleep(2); os.kill(int(sys.argv[1]), signal.SIGCONT); time.sleep(0.5)"
@@ -215,24 +261,52 @@ def test_run_passes_signals_on(tmp_path: Path) -> None:
     assert process.returncode == 5
 
 
-def test_wait_becomes_the_program_when_there_is_room(daemon: RunningDaemon) -> None:
+def test_wait_becomes_the_program_when_there_is_room(daemon: RunningDaemon, spark: RunningDaemon) -> None:
     """At once where there is; exit code 1 and how much there was where time is up."""
     ready = memwatch("--url", daemon.url, "wait", "--free", "1MiB", "--", "sh", "-c", "echo started; exit 3")
-    late = memwatch("--url", daemon.url, "wait", "--free", "512TiB", "--timeout", "1s")
+    late = memwatch("--url", spark.url, "wait", "--free", "100GiB", "--timeout", "1s")
     alone = memwatch("--url", daemon.url, "wait", "--free", "1MiB")
 
     assert (ready.returncode, ready.stdout, ready.stderr) == (3, "started\n", "")
     assert late.returncode == 1
-    assert "512TiB could not be had for 1 s: " in late.stderr.replace("1.0 s", "1 s")
+    assert "100GiB could not be had for 1 s: 44.3 GiB can be had" in late.stderr.replace("1.0 s", "1 s")
     assert alone.stdout.endswith(" can be had now\n")
+
+
+@pytest.mark.parametrize(("device", "name"), [([], "System RAM"), (["--device", "gpu0"], "gpu0")])
+def test_nobody_waits_for_more_than_there_is(spark: RunningDaemon, device: list[str], name: str) -> None:
+    """At once, with what there is in all, and another exit code than for what may be had later; nothing is run."""
+    done = memwatch("--url", spark.url, "wait", "--free", "900GiB", *device, "--", "echo", "started")
+    directly = memwatch("--url", f"http://127.0.0.1:{free_port()}", "wait", "--free", "512TiB")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f'memwatch: --free is "900GiB", and {name} has 121.7 GiB in all, 778.3 GiB too few\n'
+    assert directly.returncode == 2
+    assert 'memwatch: --free is "512TiB", and System RAM has ' in directly.stderr
+
+
+def test_a_limit_is_all_there_is_for_a_gpu() -> None:
+    """As what it can allocate is reckoned. A daemon that does not say how much there is is waited for."""
+    snapshot = json.loads(to_bytes(snapshot_json(critical_gb10())))
+    (device,) = snapshot["devices"]
+    limited = {**snapshot["shares"][0], "id": "working_set", "within": "ram", "limit_bytes": 27 << 30}
+    snapshot["shares"].append(limited)
+    snapshot["devices"] = [{**device, "allocates_from": ["working_set"]}]
+
+    assert whole_of(snapshot, device["id"]) == 27 << 30
+    assert whole_of(snapshot, None) == snapshot["pools"][0]["size_bytes"]
+    assert whole_of({**snapshot, "pools": []}, None) is None
+    assert whole_of({**snapshot, "pools": []}, device["id"]) is None
+    assert whole_of(snapshot, "gpu7") is None
+    assert whole_of({}, None) is None
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
         (["run"], 2, "COMMAND is missing; for example memwatch run -- python train.py"),
-        (["run", "--", "/nonexistent/program"], 1, "/nonexistent/program is no program on PATH"),
-        (["run", "--", "/etc"], 1, "/etc cannot be run (permission denied)"),
+        (["run", "--", "/nonexistent/program"], 127, "/nonexistent/program is no program on PATH"),
+        (["run", "--", "/etc"], 126, "/etc cannot be run (permission denied)"),
         (["wait", "--free", "20 potatoes"], 2, '--free is "20 potatoes"'),
         (["wait", "--free", "1GiB", "--timeout", "soon"], 2, '--timeout is "soon"'),
         (["wait"], 2, "--free"),
@@ -241,7 +315,7 @@ def test_wait_becomes_the_program_when_there_is_room(daemon: RunningDaemon) -> N
     ],
 )
 def test_what_cannot_be_is_one_sentence(arguments: list[str], code: int, words: str) -> None:
-    """Exit code 2 for the command line, 1 for a program that is none; never a traceback."""
+    """Exit code 2 for the command line, 126 and 127 as shells have them for a program; never a traceback."""
     done = memwatch(*arguments)
 
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)

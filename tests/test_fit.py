@@ -23,6 +23,7 @@ from sample_parts import UNIX, system_ram
 from sample_snapshots import critical_gb10, discrete_gpu, many_owners
 
 GIB = 1 << 30
+SHAPE = "hidden_size=4096&intermediate_size=14336&n_layers=32&vocab_size=32000&n_heads=32&n_kv_heads=8"
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +61,19 @@ def test_what_is_held_by_others_is_named(daemon: RunningDaemon) -> None:
 
 def test_a_shape_can_be_asked_for(daemon: RunningDaemon) -> None:
     """The same numbers as the library's estimate."""
-    shape = "hidden_size=4096&intermediate_size=14336&n_layers=32&vocab_size=32000&n_heads=32&n_kv_heads=8"
-    found = daemon.get(f"/api/v1/fit?{shape}&context=8192").json
+    found = daemon.get(f"/api/v1/fit?{SHAPE}&context=8192").json
 
     assert found["bytes"] > 14_483_464_192 + GIB
     assert found["best"] == "gpu0"
+
+
+@pytest.mark.parametrize("url", ["--url", "MEMWATCH_URL"])
+def test_a_size_with_an_address_is_still_a_size(daemon: RunningDaemon, url: str) -> None:
+    """Whom to ask and how to print says nothing of a model."""
+    given = ["--url", daemon.url] if url == "--url" else []
+    done = memwatch("fit", "1GiB", "--json", *given, MEMWATCH_URL=daemon.url)
+
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -82,6 +91,9 @@ def test_a_shape_can_be_asked_for(daemon: RunningDaemon) -> None:
         ("hidden_size=64&intermediate_size=1&n_layers=1&vocab_size=1&n_heads=4&n_kv_heads=3", "n_kv_heads is 3"),
         ("hidden_size=x&intermediate_size=1&n_layers=1&vocab_size=1&n_heads=4&n_kv_heads=3", "hidden_size is 'x'"),
         ("bytes=1GiB&context=" + "9" * 6000, "context"),
+        ("bytes=900GiB&lora=8&context=5", "bytes is a size, which context, lora cannot change; leave that out, or"),
+        ("bytes=1GiB&context=8192", "bytes is a size, which context cannot change"),
+        (f"{SHAPE}&lora=8&optimizer=lion", "optimizer, lora: that says how a model is trained; add train=true"),
     ],
 )
 def test_bad_questions_are_422_with_a_sentence(query: str, words: str, daemon: RunningDaemon) -> None:
@@ -201,6 +213,16 @@ def test_the_command_takes_a_size_and_training(daemon: RunningDaemon, tmp_path: 
         (["1GiB", "--dtype", "int3"], 'dtype is "int3"'),
         (["1GiB", "--train", "--optimizer", "magic"], 'optimizer is "magic"'),
         (["1GiB", "--context", "0"], "--context"),
+        (
+            ["1GiB", "--context", "5"],
+            "1GiB is a size, which --context cannot change; use memwatch fit 1GiB, or name",
+        ),
+        (["1GiB", "--batch", "1"], "which --batch cannot change"),
+        (["--lora", "8", "1GiB", "--train"], "which --train, --lora cannot change"),
+        (
+            ["./model", "--lora", "8", "--checkpointing"],
+            "--lora, --checkpointing: that says how a model is trained; add",
+        ),
         ([], "MODEL_OR_BYTES"),
     ],
 )

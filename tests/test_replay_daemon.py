@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from collections.abc import Iterator
@@ -36,7 +37,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
         yield daemon
 
 
-@pytest.mark.parametrize("path", [*PATHS, "history", "ticks", "backends", "last-words", "nonsense"])
+@pytest.mark.parametrize(
+    "path", [*PATHS, "history", "ticks", "backends", "last-words", "fit?bytes=1GiB", "nonsense"]
+)
 def test_every_json_answer_says_that_it_is_simulated(demo: RunningDaemon, path: str) -> None:
     """In every object, errors included, and in a header where a list is empty."""
     answer = demo.get(f"/api/v1/{path}")
@@ -52,6 +55,48 @@ def test_every_json_answer_says_that_it_is_simulated(demo: RunningDaemon, path: 
 def test_every_page_says_that_it_is_simulated(demo: RunningDaemon, path: str) -> None:
     """A banner nobody can miss."""
     assert "<b>SIMULATED</b>" in demo.get(path).text
+
+
+SIMULATED = "memwatch: SIMULATED: no such machine is here.\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["devices"],
+        ["events"],
+        ["advise"],
+        ["history", "--points", "3"],
+        ["fit", "1GiB"],
+        ["release"],
+        ["watch", "--count", "2"],
+        ["watch", "--count", "1", "--csv"],
+        ["wait", "--free", "1MiB"],
+    ],
+    ids=" ".join,
+)
+def test_every_command_says_that_it_is_simulated(demo: RunningDaemon, command: list[str]) -> None:
+    """Once, beside what it prints; JSON has a field for it."""
+    done = run(MEMWATCH, "--url", demo.url, *command)
+
+    assert (done.returncode, done.stderr) == (0, SIMULATED)
+    assert done.stdout
+    if "--csv" not in command:
+        assert run(MEMWATCH, "--url", demo.url, "--json", *command).stderr == ""
+
+
+def test_programs_by_simulated_figures_are_told_of(demo: RunningDaemon) -> None:
+    """Before `wait` starts one, --json or not: what it prints is its own; and in what `run` reports."""
+    started = run(MEMWATCH, "--url", demo.url, "--json", "wait", "--free", "1MiB", "--", "echo", "started")
+    report = run(MEMWATCH, "--url", demo.url, "run", "--", "sleep", "2").stderr
+    as_json = run(MEMWATCH, "--url", demo.url, "--json", "run", "--", "sleep", "2").stderr
+
+    assert (started.stdout, started.stderr) == ("started\n", SIMULATED)
+    assert (
+        "  SIMULATED: no such machine is here. What everybody holds of pools and GPUs is that machine's.\n"
+        in report
+    )
+    assert json.loads(as_json)["exit_code"] == 0
 
 
 def test_metrics_say_that_they_are_simulated(demo: RunningDaemon) -> None:

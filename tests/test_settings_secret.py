@@ -71,13 +71,15 @@ def test_secret_from_a_systemd_credential(tmp_path: Path) -> None:
     ],
 )
 def test_bad_secret_is_refused_and_not_repeated(tmp_path: Path, secret: str, words: str) -> None:
-    """A secret that cannot be used is a problem whose sentence does not contain it."""
+    """A secret that cannot be used is a problem whose sentence does not contain it; there is an example where it is
+    written wrong, and none where what it names is at fault."""
     environ = {"EMPTY": " ", "SHORT": "whsec_hunter2"}
 
     problems = problems_from(tmp_path, WEBHOOK.replace(SECRET, secret), environ=environ)
 
     assert words in problems[0]
     assert "hunter2" not in "".join(problems)
+    assert ("use for example" in problems[0]) == secret.endswith("hunter2")
 
 
 @pytest.mark.parametrize(

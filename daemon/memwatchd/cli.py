@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -223,6 +223,7 @@ def answer(once: bool, as_json: bool, test_alert: bool, check_config: bool, **fl
         settings = load(flags, os.environ)
     except BadSettings as error:
         return complain(error.problems, EXIT_USAGE if error.usage else EXIT_CONFIGURATION)
+    refuse_replaying(flags, settings)
     if check_config:
         return show(settings)
     from memwatchd import run
@@ -234,6 +235,18 @@ def answer(once: bool, as_json: bool, test_alert: bool, check_config: bool, **fl
     if once:
         return run.once(settings, as_json)
     return run.serve(settings, lambda: load(flags, os.environ))
+
+
+def refuse_replaying(flags: Mapping[str, Any], settings: Settings) -> None:
+    """Refuses flags that say how to replay where this machine itself is watched. What to show may be set elsewhere
+    than on the command line, so it is known when the settings are."""
+    demo, file = settings.replay.demo, settings.replay.file
+    if flags.get("salvage") and (demo or file is None):
+        raise click.UsageError("--salvage says how --replay reads a recording; use --replay FILE --salvage")
+    if flags.get("speed") is not None and demo is None and file is None:
+        raise click.UsageError(
+            "--speed says how fast --demo or --replay goes; use for example --replay FILE --speed 10"
+        )
 
 
 def show(settings: Settings) -> int:

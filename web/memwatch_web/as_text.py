@@ -24,7 +24,7 @@ def lines_of(snapshot: Snapshot) -> Iterator[str]:
     if machine.explanation:
         yield machine.explanation
     if snapshot.simulated:
-        yield "SIMULATED: no such machine is here."
+        yield wording.SIMULATED
     yield ""
     yield from _places(snapshot)
     yield from _devices(snapshot)

@@ -35,6 +35,8 @@ DETAILS = (
     "learned_positions",
     "sliding_window",
 )
+# What means nothing without train. The form on the page sends its optimizer always.
+TRAINING = ("optimizer", "lora", "checkpointing", "offload_optimizer", "swap_blocks")
 
 
 class Answered(Struct, frozen=True):
@@ -95,13 +97,27 @@ class FitQuestion(BaseModel):
         shape = {name: getattr(self, name) for name in SHAPE}
         given = [name for name, value in shape.items() if value is not None]
         if self.bytes is not None and not given:
+            self._refuse_all_but_bytes()
             return None
         missing = [name for name in SHAPE if name not in given]
         if self.bytes is not None or missing:
             lacking = f"; {', '.join(missing)} are missing" if given and missing else ""
             raise BadInput(f"give either bytes, for example bytes=20GiB, or all of {', '.join(SHAPE)}{lacking}")
+        unused = [name for name in TRAINING if not self.train and getattr(self, name) != _default(name)]
+        if unused:
+            raise BadInput(
+                f"{', '.join(unused)}: that says how a model is trained; add train=true, or leave it out"
+            )
         transformer = Transformer(**shape, **{name: getattr(self, name) for name in DETAILS})
         return Checkpoint("model", "shape", transformer, None, self.context, bits_of(self.dtype) / 8)
+
+    def _refuse_all_but_bytes(self) -> None:
+        others = [name for name in type(self).model_fields if name in self.model_fields_set and name != "bytes"]
+        if others:
+            raise BadInput(
+                f"bytes is a size, which {', '.join(others)} cannot change; leave that out, or describe a model: "
+                f"all of {', '.join(SHAPE)} in place of bytes"
+            )
 
     def _use(self) -> Use:
         plan = None

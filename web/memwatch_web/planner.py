@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from memwatch.planning.quantities import BadInput
 from memwatch.snapshot import Snapshot
-from memwatch_web.as_json import Json, record_json, to_bytes
+from memwatch_web.as_json import Json, answer_bytes, record_json
 from memwatch_web.fit_question import Answered, FitQuestion
 from memwatch_web.problems import Problem
 
@@ -21,11 +21,12 @@ def create_router(current: Callable[[], Snapshot]) -> APIRouter:
     @router.get("/fit")
     async def fit(question: Annotated[FitQuestion, Query()]) -> Response:
         """Whether it would fit now, on which device, with how much to spare, and why."""
+        snapshot = current()
         try:
-            found = question.answer(current())
+            found = question.answer(snapshot)
         except BadInput as error:
             raise Problem(422, f"{error}.") from None
-        return Response(to_bytes(fit_json(found)), media_type="application/json")
+        return Response(answer_bytes(fit_json(found), snapshot.simulated), media_type="application/json")
 
     return router
 

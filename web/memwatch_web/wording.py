@@ -13,6 +13,7 @@ from memwatch.pressure.signals import full_in
 from memwatch.snapshot import Level, Pressure
 
 DASH = "—"
+SIMULATED = "SIMULATED: no such machine is here."
 DAY_SECONDS = 86_400
 
 ABSENT_WORDS = {

@@ -43,11 +43,9 @@ class Address(Struct, frozen=True):
 
     @property
     def start_command(self) -> str:
-        """What starts a daemon that would answer there."""
+        """What starts a daemon of this machine that would answer there."""
         if self.scheme == "unix":
             return f"memwatchd --listen {self}"
-        if not self.is_here:
-            return f"memwatchd --listen 0.0.0.0:{self.port} --insecure"
         return "memwatchd" if self.port == DEFAULT_PORT else f"memwatchd --listen 127.0.0.1:{self.port}"
 
 

@@ -23,12 +23,12 @@ def advise(url: Address | None, as_json: bool) -> int:
     from memwatch.library.truth import machine_of
 
     question = question_of(url, as_json)
-    snapshot = question.snapshot().json
+    asked = question.snapshot()
     with understood(question.address):
         cpus = (os.cpu_count() or 1) if question.address.is_here else None
-        advice = advice_for(machine_of(snapshot), cpus)
+        advice = advice_for(machine_of(asked.json), cpus)
     answer = {"environment": environment_of(advice), "advice": [asdict(one) for one in advice]}
-    return question.show(answer, lambda: _lines(answer["advice"]))  # type: ignore[arg-type]
+    return question.show(answer, lambda: _lines(answer["advice"]), asked.is_simulated)  # type: ignore[arg-type]
 
 
 def _lines(advice: Sequence[dict[str, object]]) -> Iterator[str]:

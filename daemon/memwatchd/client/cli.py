@@ -17,12 +17,11 @@ from memwatchd.client.address import DEFAULT, Address
 from memwatchd.client.advising import advise
 from memwatchd.client.completing import completion
 from memwatchd.client.connection import ask
-from memwatchd.client.failure import Failure
+from memwatchd.client.failure import EXIT_FAILURE, Failure
 from memwatchd.client.fitting import fit
 from memwatchd.client.help import DocumentedGroup
 from memwatchd.client.past import history
 from memwatchd.client.question import (
-    EXIT_FAILURE,
     EXIT_OK,
     EXIT_USAGE,
     common,
@@ -60,7 +59,9 @@ EXAMPLES = (
 EXIT_CODES = (
     ("0", "all went well"),
     ("1", "no daemon answered, or it declined, or nothing could be read; fit: it fits nowhere; wait: too late"),
-    ("2", "the command line cannot be used"),
+    ("2", "the command line cannot be used; wait: there is less than that in all"),
+    ("126", "run and wait: the program cannot be run"),
+    ("127", "run and wait: there is no such program"),
     ("…", "of run and wait: the program's own, 128 and the signal's number where one ended it"),
 )
 
@@ -131,10 +132,10 @@ def devices(url: Address | None, as_json: bool) -> int:
     from memwatchd.client import tables
 
     question = question_of(url, as_json)
-    snapshot = question.snapshot().json
+    answer = question.snapshot()
     with understood(question.address):
-        found = snapshot["devices"]
-    return question.show(found, lambda: tables.device_lines(snapshot))
+        found = answer.json["devices"]
+    return question.show(found, lambda: tables.device_lines(answer.json), answer.is_simulated)
 
 
 @memwatch.command(short_help="CPU, CUDA, ROCm, …: which work, and why not.")
@@ -176,8 +177,8 @@ def events(limit: int, url: Address | None, as_json: bool) -> int:
     from memwatchd.client import tables
 
     question = question_of(url, as_json)
-    found = ask(question.address, f"/api/v1/events?limit={limit}").json
-    return question.show(found, lambda: tables.event_lines(found))
+    answer = ask(question.address, f"/api/v1/events?limit={limit}")
+    return question.show(answer.json, lambda: tables.event_lines(answer.json), answer.is_simulated)
 
 
 @memwatch.command(short_help="Let go of the GPU drivers for a while.")
@@ -196,7 +197,8 @@ def release(seconds: float, url: Address | None, as_json: bool) -> int:
 
     question = question_of(url, as_json)
     answer = ask(question.address, f"/api/v1/release?seconds={seconds:g}", "POST")
-    return question.show(answer.json, lambda: tables.release_lines(answer.json, answer.unix or time.time()))
+    now_unix = answer.unix or time.time()
+    return question.show(answer.json, lambda: tables.release_lines(answer.json, now_unix), answer.is_simulated)
 
 
 @memwatch.command(short_help="Write down what a daemon serves.")
@@ -245,6 +247,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Nobody reads any more; what is left in the buffer must not raise again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILURE
-    except (Failure, OSError) as error:
+    except Failure as error:
+        return complain([str(error)], error.code)
+    except OSError as error:
         return complain([str(error)])
     return code

@@ -24,11 +24,13 @@ JSON_TYPES = ("application/json", "application/problem+json")
 class NoAnswer(Failure):
     """No daemon answers there. `address` is where it was looked for, `reason` why there is none."""
 
-    def __init__(self, address: Address, reason: str) -> None:
-        super().__init__(
-            f"no memwatchd answers at {address} ({reason}); start one with: {address.start_command}, "
-            "or name another with --url"
-        )
+    def __init__(self, address: Address, error: OSError, seconds: float) -> None:
+        reason = reason_of(error, seconds)
+        if isinstance(error, socket.gaierror):
+            why = f"the name {address.host} leads to no machine ({reason}); correct it"
+        else:
+            why = f"no memwatchd answers at {address} ({reason}); {remedy_for(address, error)}"
+        super().__init__(f"{why}, or name another with --url")
         self.address = address
         self.reason = reason
 
@@ -51,10 +53,12 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 class Answer(Struct, frozen=True):
-    """What was said, and when by the clock of who said it (None where that was not said)."""
+    """What was said, when by the clock of who said it (None where that was not said), and whether of a machine that
+    is none."""
 
     json: Any
     unix: float | None
+    is_simulated: bool = False
 
 
 def ask(address: Address, path: str, method: str = "GET", seconds: float = SECONDS) -> Answer:
@@ -65,12 +69,13 @@ def ask(address: Address, path: str, method: str = "GET", seconds: float = SECON
         response = connection.getresponse()
         body = response.read(MOST_ANSWER_BYTES)
     except OSError as error:
-        raise NoAnswer(address, reason_of(error, seconds)) from None
+        raise NoAnswer(address, error, seconds) from None
     except http.client.HTTPException as error:
         raise Declined(f"what answers at {address} speaks no whole HTTP ({type(error).__name__})") from None
     finally:
         connection.close()
-    return Answer(_read(address, response, body), date_of(response.headers["Date"]))
+    is_simulated = response.headers["Memwatch-Simulated"] == "true"
+    return Answer(_read(address, response, body), date_of(response.headers["Date"]), is_simulated)
 
 
 def headers_of(environ: Mapping[str, str]) -> dict[str, str]:
@@ -96,6 +101,16 @@ def reason_of(error: OSError, seconds: float) -> str:
     if isinstance(error, PermissionError):
         return "this user may not use that socket; it is for its owner and group"
     return (error.strerror or str(error) or type(error).__name__).lower()
+
+
+def remedy_for(address: Address, error: OSError) -> str:
+    """What would make a daemon answer there."""
+    if address.is_here:
+        return f"start one with: {address.start_command}"
+    if isinstance(error, ConnectionRefusedError):
+        where = f'listen = ["0.0.0.0:{address.port}"] under [web], and a bearer_token under [web.auth]'
+        return f"start one there that asks for a login ({where})"
+    return f"see that the machine is on and lets port {address.port} through"
 
 
 def date_of(header: str | None) -> float | None:

@@ -6,15 +6,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from memwatch.planning.checkpoint import read_checkpoint
 from memwatch.planning.quantities import BadInput, bits_of
 from memwatch.planning.question import PARTS, Change, Need, Use, cheapest_change, is_size, need_of
 from memwatch.planning.training import TrainingPlan
 from memwatchd.client.address import Address
+from memwatchd.client.failure import EXIT_FAILURE
 from memwatchd.client.figures import Json, size
-from memwatchd.client.question import EXIT_FAILURE, EXIT_OK, common, question_of, understood
+from memwatchd.client.question import EXIT_OK, common, question_of, understood
 from memwatchd.client.tables import MARKS, columns
+
+# What means nothing without --train.
+TRAINING = ("optimizer", "lora", "checkpointing", "offload_optimizer", "swap_blocks")
 
 
 @click.command(short_help="Whether a model or a size fits, and where.")
@@ -39,18 +44,42 @@ def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> 
     and no tensor. Exits with 1 where it fits nowhere.
     """
     use = use_of(options)
+    refuse_unused(subject, bool(options["train"]))
     try:
         need = need_of(subject, use)
     except BadInput as error:
         raise click.UsageError(str(error)) from None
     question = question_of(url, as_json)
-    found = question.fit(need.bytes).json
+    asked = question.fit(need.bytes)
+    found = asked.json
     with understood(question.address):
         change = None if found["best"] else change_for(found, subject, use)
         code = EXIT_OK if found["best"] else EXIT_FAILURE
     said = {"parts": dict(need.parts), "note": need.note, "change": _change_json(change)}
     answer = {"subject": need.subject, **found, **said}
-    return question.show(answer, lambda: fit_lines(need, found, change)) or code
+    return question.show(answer, lambda: fit_lines(need, found, change), asked.is_simulated) or code
+
+
+def refuse_unused(subject: str, is_trained: bool) -> None:
+    """Refuses options that the answer would not go by."""
+    ctx = click.get_current_context()
+    chosen = [
+        option
+        for option in ctx.command.params
+        if isinstance(option, click.Option)
+        and option.expose_value
+        and option.name not in ("url", "as_json")
+        and ctx.get_parameter_source(str(option.name)) is not ParameterSource.DEFAULT
+    ]
+    flags = ", ".join(option.opts[0] for option in chosen)
+    if flags and is_size(subject):
+        raise click.UsageError(
+            f"{subject} is a size, which {flags} cannot change; use memwatch fit {subject}, or name a model, "
+            "for example memwatch fit ./Mistral-7B --context 8192"
+        )
+    flags = ", ".join(option.opts[0] for option in chosen if option.name in TRAINING)
+    if flags and not is_trained:
+        raise click.UsageError(f"{flags}: that says how a model is trained; add --train")
 
 
 def use_of(options: dict[str, object]) -> Use:

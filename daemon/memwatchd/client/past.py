@@ -47,8 +47,8 @@ def history(series: tuple[str, ...], seconds: float, points: int, url: Address |
     now = ask(question.address, "/api/v1/snapshot").json["unix"]
     query: list[tuple[str, object]] = [("from", now - seconds), ("points", points)]
     query += [("series", name) for name in series]
-    found = ask(question.address, f"/api/v1/history?{urlencode(query)}").json
-    return question.show(found, lambda: lines_of(found))
+    answer = ask(question.address, f"/api/v1/history?{urlencode(query)}")
+    return question.show(answer.json, lambda: lines_of(answer.json), answer.is_simulated)
 
 
 def lines_of(found: Json) -> Iterator[str]:

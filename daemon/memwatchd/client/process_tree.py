@@ -58,6 +58,7 @@ class Peaks(Struct):
     device_bytes: dict[str, int] = field(default_factory=dict)
     pids: set[int] = field(default_factory=set)
     began_unix: float = field(default_factory=time.time)
+    is_simulated: bool = False
 
     def see_tree(self, tree: Mapping[int, int]) -> None:
         if tree:
@@ -71,6 +72,7 @@ class Peaks(Struct):
 
     def see_snapshot(self, snapshot: Mapping[str, Any]) -> None:
         """What a daemon says: pools and shares, everybody's, and what the tree's processes hold of devices."""
+        self.is_simulated |= snapshot.get("simulated", False)
         labels = {place["id"]: place["label"] for place in (*snapshot["pools"], *snapshot["shares"])}
         for place in (*snapshot["pools"], *snapshot["shares"]):
             if place["used_bytes"] is not None:

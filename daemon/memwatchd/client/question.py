@@ -15,10 +15,10 @@ from msgspec import Struct
 from memwatch import __version__
 from memwatchd.client.address import DEFAULT, Address, parse_url
 from memwatchd.client.connection import SECONDS, Answer, NoAnswer, ask
-from memwatchd.client.failure import Failure
+from memwatchd.client.failure import EXIT_FAILURE, Failure
 from memwatchd.settings.values import Refused
 
-EXIT_OK, EXIT_FAILURE, EXIT_USAGE = 0, 1, 2
+EXIT_OK, EXIT_USAGE = 0, 2
 # Drivers are asked for ten seconds at most; a minute later they are asked again.
 INQUIRY_SECONDS = 30.0
 
@@ -73,8 +73,8 @@ class Question(Struct, frozen=True):
     def fit(self, need: int) -> Answer:
         return self._or_directly(f"/api/v1/fit?bytes={need}", SECONDS, lambda: _fit_here(need))
 
-    def show(self, found: Json, lines: Callable[[], Iterable[str]]) -> int:
-        """As JSON, or as lines that no name somebody chose can break."""
+    def show(self, found: Json, lines: Callable[[], Iterable[str]], is_simulated: bool = False) -> int:
+        """As JSON, or as lines that no name somebody chose can break; then `is_simulated` is said beside them."""
         if self.as_json:
             print(json.dumps(found, separators=(",", ":")))
             return EXIT_OK
@@ -82,8 +82,16 @@ class Question(Struct, frozen=True):
 
         with understood(self.address):
             text = "\n".join(wording.printable(line) for line in lines())
+        self.say_simulated(is_simulated)
         print(text)
         return EXIT_OK
+
+    def say_simulated(self, is_simulated: bool) -> None:
+        """On stderr, for people: figures of a machine that is none look like any others. JSON says it itself."""
+        if is_simulated and not self.as_json:
+            from memwatch_web import wording
+
+            complain([wording.SIMULATED])
 
     def _or_directly(self, path: str, seconds: float, here: Callable[[], Json]) -> Answer:
         try:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,19 +25,32 @@ from memwatchd.client.failure import Failure
 from memwatchd.client.onlooker import Onlooker
 from memwatchd.client.past import to_duration
 from memwatchd.client.process_tree import Peaks, tree_of
-from memwatchd.client.question import EXIT_OK, Question, common, question_of, understood
+from memwatchd.client.question import EXIT_OK, Question, common, complain, question_of, understood
 from memwatchd.client.tables import columns
 
 Json = dict[str, Any]
 LOOK_SECONDS = 0.1
 # At the end, when somebody waits; a daemon that has not answered by then is still making its API, or is stuck.
 STAGES_SECONDS = 10.0
-# As shells say it: ended by a signal.
-EXIT_SIGNAL = 128
+# As shells say it: there and not to be run, not found, ended by a signal.
+EXIT_NOT_RUN, EXIT_NOT_FOUND, EXIT_SIGNAL = 126, 127, 128
 FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 
 COMMAND = click.argument("command", nargs=-1, type=click.UNPROCESSED)
 BEHIND = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+class NotRun(Failure):
+    """A program that could not be started."""
+
+    def __init__(self, program: str, error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            why, code = f"cannot be run ({reason_of(error)})", EXIT_NOT_RUN
+        elif shutil.which(program) is None:
+            why, code = "is no program on PATH", EXIT_NOT_FOUND
+        else:
+            why, code = "cannot be run (what its first line names is not there)", EXIT_NOT_RUN
+        super().__init__(f"{program} {why}", code)
 
 
 @click.command(short_help="Run a program and tell what memory it took.", context_settings=BEHIND)
@@ -49,6 +65,8 @@ def run(output: Path | None, command: tuple[str, ...], url: Address | None, as_j
     if not command:
         raise click.UsageError("COMMAND is missing; for example memwatch run -- python train.py")
     question = question_of(url, as_json)
+    if output is not None:
+        _try(output)
     peaks = Peaks()
     began = time.monotonic()
     onlooker = Onlooker(question.address)
@@ -60,18 +78,34 @@ def run(output: Path | None, command: tuple[str, ...], url: Address | None, as_j
         **peaks.json(),
         "stages": _stages(onlooker, peaks),
     }
-    _tell(found, question, output)
+    lines = [json.dumps(found)] if question.as_json else _lines(found, peaks.is_simulated)
+    _tell("".join(f"{wording.printable(line)}\n" for line in lines), output)
     return code
+
+
+def _try(output: Path) -> None:
+    """Refuses a file that cannot be written while nothing is lost yet. What stands in it stays for now."""
+    is_there = os.path.lexists(output)
+    if is_there and not os.path.isfile(output):
+        return  # whoever reads a pipe would take this for its end
+    try:
+        output.open("ab").close()
+    except OSError as error:
+        raise click.UsageError(
+            f'--output is "{output}", which cannot be written ({reason_of(error)}); name a file in a folder that '
+            "is there and that this user may write to, for example --output report.txt"
+        ) from None
+    if not is_there:
+        with suppress(OSError):
+            output.unlink()
 
 
 def _run(command: Sequence[str], onlooker: Onlooker, peaks: Peaks) -> int:
     """The exit code of the program, as a shell would have it."""
     try:
         process = subprocess.Popen(command)  # noqa: S603  the program that the user names
-    except FileNotFoundError:
-        raise Failure(f"{command[0]} is no program on PATH") from None
     except OSError as error:
-        raise Failure(f"{command[0]} cannot be run ({(error.strerror or str(error)).lower()})") from None
+        raise NotRun(command[0], error) from None
     before = {one: signal.signal(one, lambda number, _frame: process.send_signal(number)) for one in FORWARDED}
     before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to both
     onlooker.start()
@@ -104,29 +138,32 @@ def _stages(onlooker: Onlooker, peaks: Peaks) -> list[Json]:
     if not onlooker.is_answered:
         return []
     onlooker.end()
+    ends = tuple(f"(process {pid})" for pid in peaks.pids)
     try:
         events = ask(onlooker.address, "/api/v1/events?limit=1000", seconds=STAGES_SECONDS).json
+        with understood(onlooker.address):
+            marks = [one for one in events if one["kind"] == "mark" and one["unix"] >= peaks.began_unix - 1]
+            found = [{"unix": one["unix"], "text": one["text"]} for one in marks if one["text"].endswith(ends)]
     except Failure:
         return []
-    ends = tuple(f"(process {pid})" for pid in peaks.pids)
-    marks = [one for one in events if one["kind"] == "mark" and one["unix"] >= peaks.began_unix - 1]
-    return [{"unix": one["unix"], "text": one["text"]} for one in reversed(marks) if one["text"].endswith(ends)]
+    return found[::-1]
 
 
-def _tell(found: Json, question: Question, output: Path | None) -> None:
-    import json
+def _tell(text: str, output: Path | None) -> None:
+    try:
+        if output is not None:
+            output.write_text(text, encoding="utf-8")
+            return
+    except OSError as error:
+        complain([f"{output} cannot be written any more ({reason_of(error)}); the report is:"])
+    sys.stderr.write(text)
 
-    lines = [json.dumps(found)] if question.as_json else [wording.printable(line) for line in _lines(found)]
-    text = "\n".join(lines) + "\n"
-    if output is None:
-        sys.stderr.write(text)
-    else:
-        output.write_text(text, encoding="utf-8")
 
-
-def _lines(found: Json) -> Iterator[str]:
+def _lines(found: Json, is_simulated: bool) -> Iterator[str]:
     took = wording.duration(found["seconds"])
     yield f"{' '.join(found['command'])[:200]}: exit code {found['exit_code']} after {took}"
+    if is_simulated:
+        yield f"  {wording.SIMULATED} What everybody holds of pools and GPUs is that machine's."
     rows = [("  peak resident, all its processes", _size(found["peak_rss_bytes"]))]
     rows += [(f"  peak of {name}, everybody's", _size(count)) for name, count in found["peak_used_bytes"].items()]
     rows += [(f"  peak in {name}, its own", _size(count)) for name, count in found["peak_device_bytes"].items()]
@@ -152,18 +189,32 @@ def wait(
     url: Address | None,
     as_json: bool,
 ) -> int:
-    """Wait until SIZE can be had, then run COMMAND in place of this program. Exits with 1 after --timeout."""
+    """Wait until SIZE can be had, then run COMMAND in place of this program.
+
+    Exits with 1 after --timeout, and with 2 at once where there is less than SIZE in all.
+    """
     try:
         need = bytes_of(size, "--free")
     except BadInput as error:
         raise click.UsageError(str(error)) from None
     question = question_of(url, as_json)
     until = None if timeout is None else time.monotonic() + timeout
+    # What a program prints in place of this one is no JSON of ours.
+    people = Question(question.address, as_json=question.as_json and not command)
+    is_first = True
     for snapshot in question.snapshots(1.0):
         with understood(question.address):
+            people.say_simulated(is_first and snapshot["simulated"])
             room = _room(snapshot, device)
+        is_first = False
         if room is not None and room >= need:
             break
+        whole = whole_of(snapshot, device)
+        if whole is not None and need > whole:
+            raise click.UsageError(
+                f'--free is "{size}", and {device or "System RAM"} has {wording.size(whole)} in all, '
+                f"{wording.size(need - whole)} too few"
+            )
         if until is not None and time.monotonic() >= until:
             raise Failure(f"{size} could not be had for {wording.duration(timeout or 0.0)}: {_left(room)}")
     if command:
@@ -184,6 +235,26 @@ def _room(snapshot: Json, device: str | None) -> int | None:
     return headroom
 
 
+def whole_of(snapshot: Json, device: str | None) -> int | None:
+    """The most there could ever be; None where that is not known."""
+    from memwatch.backends.devices import capacity_of
+    from memwatch.library.truth import machine_of
+
+    try:
+        here = machine_of(snapshot)
+        if device is None:
+            return None if here.ram is None else here.ram.size_bytes
+        found = here.device(device)
+        whole = None if found is None else capacity_of(found, here)
+    except (ValueError, TypeError, KeyError, StopIteration):  # older daemons say less
+        return None
+    return whole if isinstance(whole, int) else None
+
+
+def reason_of(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
 def _left(room: int | None) -> str:
     return "how much can be had is not known" if room is None else f"{wording.size(room)} can be had"
 
@@ -192,7 +263,5 @@ def _become(command: tuple[str, ...]) -> NoReturn:
     sys.stdout.flush()
     try:
         os.execvp(command[0], command)  # noqa: S606  as env and nice do
-    except FileNotFoundError:
-        raise Failure(f"{command[0]} is no program on PATH") from None
     except OSError as error:
-        raise Failure(f"{command[0]} cannot be run ({(error.strerror or str(error)).lower()})") from None
+        raise NotRun(command[0], error) from None

@@ -53,7 +53,7 @@ def _head(snapshot: Json, age_seconds: float | None) -> Iterator[str]:
     if machine["explanation"]:
         yield machine["explanation"]
     if snapshot["simulated"]:
-        yield "SIMULATED: no such machine is here."
+        yield wording.SIMULATED
     # A Date header has no fractions, so an age is known to the second.
     if age_seconds is not None and age_seconds > 3 * snapshot["interval_seconds"] + 1:
         yield f"These figures are from {wording.age(age_seconds)}: the daemon does not tick."

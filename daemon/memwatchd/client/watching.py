@@ -49,6 +49,8 @@ def watch(interval: float, count: int | None, as_csv: bool, url: Address | None,
     line_of: Callable[[Json], str] = csv_line if as_csv else json.dumps if question.as_json else words_line
     for number, snapshot in enumerate(islice(ticks(question.snapshots(interval)), count)):
         with understood(question.address):
+            if number == 0:
+                question.say_simulated(snapshot["simulated"])
             if as_csv and number == 0:
                 print(csv_head(snapshot))
             print(line_of(snapshot) if question.as_json else wording.printable(line_of(snapshot)), flush=True)

@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args, get_origin
 from msgspec import Struct
 
 from memwatchd.settings.changes import setting_text
-from memwatchd.settings.checking import Mistake
+from memwatchd.settings.checking import Mistake, plain
 from memwatchd.settings.model import Sections
-from memwatchd.settings.section import Bounds, Key, Section, is_section, keys_of, unwrapped
+from memwatchd.settings.section import Bounds, Key, Read, Section, is_section, keys_of, unwrapped
 from memwatchd.settings.values import Accepts, KeyPath, Refused, Size, duration_text
 
 VALUE_MOST_CHARACTERS = 60
@@ -34,10 +34,22 @@ class Place(Struct, frozen=True):
     origin: str
     key: str = ""
     from_flag: bool = False
+    from_variable: bool = False
 
     @property
     def text(self) -> str:
         return f"{self.origin}: {name_text(self.key)}" if self.key else self.origin
+
+    def written(self, example: str) -> str:
+        """A file's example as it would be written here: flags and variables have neither brackets nor quotes."""
+        if not self.from_flag and not self.from_variable:
+            return example
+        found = json.loads(example)
+        words = [
+            one if isinstance(one, str) else json.dumps(one)
+            for one in (found if isinstance(found, list) else [found])
+        ]
+        return f"{self.origin} {words[0]}" if self.from_flag else f"{self.origin}={','.join(words)}"
 
 
 Finder = Callable[[KeyPath], Place | None]
@@ -58,6 +70,8 @@ def problem_of(mistake: Mistake, find: Finder) -> Problem:
     if mistake.refusal.keys:
         keys = mistake.refusal.keys
         return problem_between([found for key in keys if (found := find((*path, *key)))], mistake.refusal)
+    if not mistake.refusal.has_example:
+        return Problem(f"{place.text} {mistake.refusal}", place.from_flag)
     return problem_with(place, path, mistake.value, str(mistake.refusal))
 
 
@@ -70,10 +84,32 @@ def problem_between(places: list[Place], cause: Refused) -> Problem:
 def problem_with(place: Place, path: KeyPath, value: object, why: str) -> Problem:
     """A value that is none of what may stand there."""
     accepts = accepted_at(path)
+    key, _ = key_at(path)
+    if not why and key is not None and is_no_list(key, path, value):
+        listed = f"[{json.dumps(value, ensure_ascii=False)}]" if is_item(key, value) else accepts.example
+        return Problem(f"{place.text} is {value_text(value)}, which is not a list; write {key.name} = {listed}")
     if not why:
         shown = f"is {value_text(value)}, which is not" if accepts.shown else "is not"
         why = f"{shown} {accepts.words}"
-    return Problem(f"{place.text} {why}; use for example {accepts.example}", place.from_flag)
+    return Problem(f"{place.text} {why}; use for example {place.written(accepts.example)}", place.from_flag)
+
+
+def is_no_list(key: Key, path: KeyPath, value: object) -> bool:
+    """Whether a list of values is wanted, and something else was given in its place."""
+    if get_origin(key.kind) is not tuple or path[-1] != key.name or isinstance(value, list | tuple):
+        return False
+    return not is_section(unwrapped(get_args(key.kind)[0])[0])
+
+
+def is_item(key: Key, value: object) -> bool:
+    """Whether a value would be right inside the list that is wanted."""
+    kind, extras = unwrapped(get_args(key.kind)[0])
+    reader = next((extra for extra in extras if isinstance(extra, Read)), None)
+    try:
+        plain(kind, value) if reader is None else reader.function(value)
+    except Refused:
+        return False
+    return isinstance(value, str)
 
 
 def guess(wrong: str, known: Collection[str], elsewhere: Collection[str] = ()) -> str:

@@ -47,7 +47,7 @@ def looked_up(value: str, around: Surroundings) -> tuple[str, str]:
     if value.startswith("env:"):
         name = value.removeprefix("env:")
         if name not in around.environ:
-            raise Refused(f"names the environment variable {name}, which is not set")
+            raise Refused(f"names the environment variable {name}, which is not set", has_example=False)
         return around.environ[name], f"names the environment variable {name}, which"
     if value.startswith("credential:"):
         return looked_up(f"file:{credential_path(value.removeprefix('credential:'), around)}", around)
@@ -62,7 +62,7 @@ def password_from(value: object, around: Surroundings) -> Password:
     try:
         return password_of(text)
     except ValueError as error:
-        raise Refused(f"{whose} {error}".strip()) from None
+        raise Refused(f"{whose} {error}".strip(), has_example=not whose) from None
 
 
 def kept_elsewhere(value: object, around: Surroundings) -> tuple[str, str]:
@@ -77,10 +77,11 @@ def credential_path(name: str, around: Surroundings) -> str:
     folder = around.environ.get(CREDENTIALS)
     if not folder:
         raise Refused(
-            f"names the credential {name}, and the unit loads none: add LoadCredential={name}:/PATH to it"
+            f"names the credential {name}, and the unit loads none: add LoadCredential={name}:/PATH to it",
+            has_example=False,
         )
     if "/" in name or name in ("", ".", ".."):
-        raise Refused(f"names the credential {name!r}, and a credential's name has no / in it")
+        raise Refused(f"names the credential {name!r}, and a credential's name has no / in it", has_example=False)
     return f"{folder}/{name}"
 
 
@@ -109,7 +110,10 @@ def service_from(value: object, around: Surroundings) -> Service:
     except NotInstalled:
         raise Refused(f"needs the Apprise library, which is not installed: {INSTALL}") from None
     if not known:
-        raise Refused(f"{whose} is no URL that Apprise knows (https://github.com/caronc/apprise/wiki)".strip())
+        raise Refused(
+            f"{whose} is no URL that Apprise knows (https://github.com/caronc/apprise/wiki)".strip(),
+            has_example=not whose,
+        )
     return service
 
 
@@ -117,24 +121,25 @@ def parsed(text: str, whose: str) -> Secret:
     try:
         return secret_of(text)
     except ValueError as error:
-        raise Refused(f"{whose} {error}".strip()) from None
+        raise Refused(f"{whose} {error}".strip(), has_example=not whose) from None
 
 
 def secret_in(path: str, around: Surroundings) -> str:
     if not path.startswith("/"):
         raise Refused(
-            f"names the file {path!r}, and must name it from the root, for example file:/etc/memwatchd/secret"
+            f"names the file {path!r}, and must name it from the root, for example file:/etc/memwatchd/secret",
+            has_example=False,
         )
     try:
         # Not blocking: a pipe nobody writes to would hold the start up for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "its name has a NUL in it"
-        raise Refused(f"names the file {path!r}, which cannot be read ({reason})") from None
+        raise Refused(f"names the file {path!r}, which cannot be read ({reason})", has_example=False) from None
     with os.fdopen(descriptor, "rb") as file:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
-            raise Refused(f"names {path}, which is not a regular file")
+            raise Refused(f"names {path}, which is not a regular file", has_example=False)
         if mode & stat.S_IROTH:
             warn_public(around, path)
         return file.read(SECRET_FILE_MOST_BYTES).decode("ascii", "replace")

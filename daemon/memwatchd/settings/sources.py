@@ -76,9 +76,9 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], *, default_file: 
     problems += mistakes
     systemd_state = environ.get(SYSTEMD_STATE, "").partition(":")[0]
     if systemd_state and not is_in(given.values, FLAGS["state_dir"]):
-        given.put(FLAGS["state_dir"], systemd_state, Place(SYSTEMD_STATE))
+        given.put(FLAGS["state_dir"], systemd_state, Place(SYSTEMD_STATE, from_variable=True))
     for variable in found:
-        given.put(variable.path, variable.value, Place(variable.variable))
+        given.put(variable.path, variable.value, Place(variable.variable, from_variable=True))
     for flag, path in FLAGS.items():
         if flags.get(flag) not in (None, ()):
             given.put(path, flags[flag], Place(f"--{flag.replace('_', '-')}", from_flag=True))

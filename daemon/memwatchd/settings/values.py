@@ -26,12 +26,14 @@ class Refused(ValueError):
     """A value that cannot be used.
 
     The message, if any, says why in words that can follow the setting's name ("names a file that …").
-    `keys` are the settings at fault, relative to the section, where that is not the value itself.
+    `keys` are the settings at fault, relative to the section, where that is not the value itself. An example would
+    be none where the value is written as it should be, and what it names is at fault (`has_example` is false).
     """
 
-    def __init__(self, why: str = "", keys: tuple[KeyPath, ...] = ()) -> None:
+    def __init__(self, why: str = "", keys: tuple[KeyPath, ...] = (), has_example: bool = True) -> None:
         super().__init__(why)
         self.keys = keys
+        self.has_example = has_example
 
 
 class Accepts(Struct, frozen=True):

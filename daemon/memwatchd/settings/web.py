@@ -35,7 +35,7 @@ def token_from(value: object, around: Surroundings) -> Token:
     try:
         return token_of(text)
     except ValueError as error:
-        raise Refused(f"{whose} {error}") from None
+        raise Refused(f"{whose} {error}", has_example=not whose) from None
 
 
 def password_hash_of(value: object) -> PasswordHash:
