@@ -57,7 +57,7 @@ def create_app(
     for router in (
         create_router(monitor, broker, inquiries),
         create_hearing(monitor),
-        create_planner(lambda: current(monitor)),
+        create_planner(monitor),
         create_alert_router(monitor, alerting),
         who.create_router(monitor, inquiries),
     ):
