@@ -207,6 +207,14 @@ def test_posting_is_not_possible(daemon: RunningDaemon) -> None:
     assert answer.json["detail"] == "POST is not possible here. Try GET."
 
 
+def test_a_parameter_that_is_missing_gets_an_example(daemon: RunningDaemon) -> None:
+    """Nobody is told of a None that he has not sent."""
+    answer = get(daemon.port, "/api/v1/silences?target=ram", method="POST")
+
+    assert answer.status == 422
+    assert answer.json["detail"] == "seconds is missing: give it, for example seconds=3600"
+
+
 def test_the_screens_of_this_folder_are_found(daemon: RunningDaemon) -> None:
     """Each page answers with HTML of its own."""
     for path in ("/", "/processes", "/about", "/docs"):

@@ -17,7 +17,10 @@ from memwatch_web.api import json_response
 from memwatch_web.gate import who_asks
 from memwatch_web.problems import Problem
 
-Seconds = Annotated[float, Query(ge=LEAST_SECONDS, le=MOST_SECONDS, allow_inf_nan=False)]
+Seconds = Annotated[
+    float,
+    Query(ge=LEAST_SECONDS, le=MOST_SECONDS, allow_inf_nan=False, description="For how long.", examples=[3600]),
+]
 
 
 def create_alert_router(monitor: Monitor, alerting: Alerting) -> APIRouter:

@@ -31,6 +31,8 @@ class Said(BaseModel):
 class MarkSaid(Said):
     """A point in the life of a program, such as "Before VAE Load"."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"text": "Before VAE Load", "pid": 4242}]})
+
     text: str = Field(min_length=1, max_length=LONGEST_MARK)
     pid: Pid | None = None
 
@@ -57,6 +59,10 @@ class ClaimSaid(Said):
 
 class ReportSaid(Said):
     """Replaces what the process said before; forgotten after 35 seconds, or when the process is another one."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"pid": 4242, "start_ticks": 1234567, "claims": [{"name": "PyTorch"}]}]}
+    )
 
     pid: Pid
     start_ticks: Count = Field(description="Field 22 of /proc/<pid>/stat, so that no other process is meant.")

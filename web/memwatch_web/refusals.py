@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
+from memwatch_web.parameters import example_of
 from memwatch_web.problems import problem_response, sentence_of
 
 log = logging.getLogger(__name__)
@@ -37,8 +38,10 @@ def install(app: FastAPI, simulated: bool = False) -> None:
         return problem_response(error.status_code, detail, headers, simulated)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_request: Request, error: RequestValidationError) -> Response:
-        return problem_response(422, "; ".join(sentence_of(one) for one in error.errors()), None, simulated)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        wanted = request.scope["route"].dependant
+        sentences = [sentence_of(one, example_of(wanted, one["loc"])) for one in error.errors()]
+        return problem_response(422, "; ".join(sentences), None, simulated)
 
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> Response:
