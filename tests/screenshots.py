@@ -36,7 +36,7 @@ QUIET = (
 )
 LOOKS = (("light", 1280, "light"), ("dark", 1280, "dark"), ("phone", 390, "light"), ("phone-dark", 390, "dark"))
 # What a sample machine serves; a daemon answers /fit as well.
-PAGES = {**PATHS, "docs": "/docs", "patterns": "/patterns"}
+PAGES = {**PATHS, "docs": "/docs", "patterns": "/patterns", "refused": "/no/such/page"}
 # How much faster than life a demo goes until something is to be seen, and how long that may take.
 SPEED, PATIENCE_SECONDS = 20, 60.0
 SETTLED_MS = 900

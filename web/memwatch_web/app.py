@@ -52,7 +52,7 @@ def create_app(
         redoc_url=None,
         **_no_telemetry(),
     )
-    refusals.install(app, monitor.simulated)
+    refusals.install(app, pages, monitor.simulated)
     app.router.routes.insert(0, Route("/metrics", scrapes, methods=["GET"]))
     for router in (
         create_router(monitor, broker, inquiries),
