@@ -144,6 +144,27 @@ def test_silence_that_cannot_be_is_refused_with_a_sentence(tmp_path: Path, query
         assert daemon.get("/api/v1/silences").json == []
 
 
+def test_silence_of_what_is_not_here_says_so(tmp_path: Path) -> None:
+    """It is accepted, for a GPU may come later; the answer, the list and the page name those that are here."""
+    with running_daemon(tmp_path, "--demo", "strix-halo") as daemon:
+        made = [
+            get(daemon.port, f"/api/v1/silences?seconds=3600{about}", method="POST")
+            for about in ("&target=nosuch", "&target=gpu0.gtt", "", "&target=kernel&event=pressure.critical")
+        ][-1]
+        listed, page = daemon.get("/api/v1/silences"), daemon.get("/alerts").text
+
+    notes = [one["note"] for one in made.json]
+    nosuch, gtt, anything, elsewhere = notes
+    assert made.status == 200
+    assert made.json == listed.json
+    assert nosuch.startswith("no target 'nosuch' is here now; those that are: ram, gpu0.gtt, ")
+    assert (gtt, anything) == (None, None)
+    assert elsewhere == "no target 'kernel' is here now for pressure.critical; those that are: ram, gpu0.gtt"
+    assert page.count("is here now") == 2
+    for one in made.json:
+        contract.Silence.model_validate(one)
+
+
 def test_alert_comes_before_the_kernel_kills(tmp_path: Path) -> None:
     """Memory runs out, the kernel kills somebody: both are told, in this order, and by no new thread."""
     machine = AlertMachine.of(tmp_path)

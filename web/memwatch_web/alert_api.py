@@ -51,7 +51,7 @@ def _add_alerts(router: APIRouter, monitor: Monitor, alerting: Alerting) -> None
 
 def _add_silences(router: APIRouter, monitor: Monitor, alerting: Alerting) -> None:
     def answer() -> Response:
-        return json_response([silence_json(one) for one in alerting.silences()], monitor)
+        return json_response([silence_json(one, monitor.latest) for one in alerting.silences()], monitor)
 
     @router.get("/silences")
     async def silences() -> Response:
@@ -68,7 +68,8 @@ def _add_silences(router: APIRouter, monitor: Monitor, alerting: Alerting) -> No
         ] = None,
         comment: Annotated[str, Query(max_length=500)] = "",
     ) -> Response:
-        """Tell nobody of such alerts for so long; answers with all silences."""
+        """Tell nobody of such alerts for so long; answers with all silences. A `note` says that a target is not
+        here."""
         if event is not None and event not in EVENTS:
             raise Problem(422, f"event is {event[:80]!r}: use one of {', '.join(EVENTS)}, or leave it out.")
         try:
