@@ -57,7 +57,7 @@ def test_a_critical_machine_tells_and_a_recovered_one_tells_again(tmp_path: Path
     assert told["top"], "who holds the memory"
     assert json.loads(resolved.body)["event"] == "pressure.resolved"
     assert 'memwatch_alerts_firing{rule="pressure.critical",severity="critical"} 1.0' in metrics
-    assert events == ["alert resolved: System RAM is low", "alert firing: System RAM is critical"]
+    assert events == ["alert resolved: System RAM is calm", "alert firing: System RAM is critical"]
     assert SECRET not in log
     assert "/hook/token" not in log
     assert "WARNING no state folder: nothing survives a restart" in log
