@@ -35,8 +35,10 @@ QUIET = (
     "--disable-sync",
 )
 LOOKS = (("light", 1280, "light"), ("dark", 1280, "dark"), ("phone", 390, "light"), ("phone-dark", 390, "dark"))
-# What a sample machine serves; a daemon answers /fit as well.
+# What a sample machine serves.
 PAGES = {**PATHS, "docs": "/docs", "patterns": "/patterns"}
+# What a daemon answers as well.
+MORE = {**LINKS, "refused": "/no/such/page"}
 # How much faster than life a demo goes until something is to be seen, and how long that may take.
 SPEED, PATIENCE_SECONDS = 20, 60.0
 SETTLED_MS = 900
@@ -118,7 +120,7 @@ def main(wanted: list[str]) -> None:
             return
         for name in [one for one in DEMOS if not wanted or one in wanted]:
             with demo(name, "critical") as daemon:
-                take_all(browser, daemon.url, name, {**PAGES, **LINKS} if name == DEMOS[0] else LINKS)
+                take_all(browser, daemon.url, name, {**PAGES, **MORE} if name == DEMOS[0] else LINKS)
         for name in [one for one in SAMPLES if not wanted or one in wanted]:
             # Still figures, and a stream that says so often enough to look alive.
             with served(Site(SAMPLES[name](), interval_seconds=0.3)) as address:

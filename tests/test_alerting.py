@@ -57,7 +57,7 @@ def test_a_critical_machine_tells_and_a_recovered_one_tells_again(tmp_path: Path
     assert told["top"], "who holds the memory"
     assert json.loads(resolved.body)["event"] == "pressure.resolved"
     assert 'memwatch_alerts_firing{rule="pressure.critical",severity="critical"} 1.0' in metrics
-    assert events == ["alert resolved: System RAM is low", "alert firing: System RAM is critical"]
+    assert events == ["alert resolved: System RAM is calm", "alert firing: System RAM is critical"]
     assert SECRET not in log
     assert "/hook/token" not in log
     assert "WARNING no state folder: nothing survives a restart" in log
@@ -142,6 +142,27 @@ def test_silence_that_cannot_be_is_refused_with_a_sentence(tmp_path: Path, query
         assert refused.status == 422
         assert words in refused.json["detail"]
         assert daemon.get("/api/v1/silences").json == []
+
+
+def test_silence_of_what_is_not_here_says_so(tmp_path: Path) -> None:
+    """It is accepted, for a GPU may come later; the answer, the list and the page name those that are here."""
+    with running_daemon(tmp_path, "--demo", "strix-halo") as daemon:
+        made = [
+            get(daemon.port, f"/api/v1/silences?seconds=3600{about}", method="POST")
+            for about in ("&target=nosuch", "&target=gpu0.gtt", "", "&target=kernel&event=pressure.critical")
+        ][-1]
+        listed, page = daemon.get("/api/v1/silences"), daemon.get("/alerts").text
+
+    notes = [one["note"] for one in made.json]
+    nosuch, gtt, anything, elsewhere = notes
+    assert made.status == 200
+    assert made.json == listed.json
+    assert nosuch.startswith("no target 'nosuch' is here now; those that are: ram, gpu0.gtt, ")
+    assert (gtt, anything) == (None, None)
+    assert elsewhere == "no target 'kernel' is here now for pressure.critical; those that are: ram, gpu0.gtt"
+    assert page.count("is here now") == 2
+    for one in made.json:
+        contract.Silence.model_validate(one)
 
 
 def test_alert_comes_before_the_kernel_kills(tmp_path: Path) -> None:

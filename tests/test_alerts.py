@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.alerts import Key, Notice, Watch, standing, step
-from memwatch.conditions import AlertRules, conditions_of
+from memwatch.conditions import EVENTS, AlertRules, conditions_of, targets_of
 from memwatch.events import Event
 from memwatch.model import Architecture, Device
 from memwatch.silences import Silence
@@ -307,3 +307,14 @@ def test_alert_about_what_is_gone_is_over_in_the_end() -> None:
 
     assert said_at(said) == [(5, "pressure.critical"), (9 + 3600 + 60, "pressure.resolved")]
     assert said[1][1].reasons[0].text == "ram has not been seen for 1 h 1 min"
+
+
+def test_what_alerts_can_be_about_is_known_without_one() -> None:
+    """Of each event its own; of all of them each once, memory first."""
+    snapshot = snapshot_of(Level.LOW)
+
+    assert targets_of(snapshot, "pressure.high") == ("ram",)
+    assert targets_of(snapshot, "kernel.oom_kill") == ("kernel",)
+    assert targets_of(snapshot)[0] == "ram"
+    assert set(targets_of(snapshot)) == {target for event in EVENTS for target in targets_of(snapshot, event)}
+    assert len(set(targets_of(snapshot))) == len(targets_of(snapshot))

@@ -98,6 +98,9 @@ def test_history_remembers_what_was_served(daemon: RunningDaemon) -> None:
         ("history?from=NaN", "from is 'NaN': give Unix seconds or a time such as"),
         ("history?from=2&to=1", "from must be earlier than to"),
         ("history?to=1e400", "to is '1e400'"),
+        ("history?from=-1", "from is before 1970: use a time such as 2026-01-31T12:00:00Z."),
+        ("ticks?from=-1", "from is before 1970"),
+        ("ticks?to=-1", "to is before 1970"),
         ("history?from=yesterday", "from is 'yesterday'"),
         ("history?format=xml", "format is 'xml': input should be 'json' or 'csv'"),
         ("history?series=", "series names nothing: leave it out for the used bytes of every pool."),
@@ -205,6 +208,21 @@ def test_posting_is_not_possible(daemon: RunningDaemon) -> None:
 
     assert answer.status == 405
     assert answer.json["detail"] == "POST is not possible here. Try GET."
+
+
+def test_the_usual_length_ends_where_time_begins(daemon: RunningDaemon) -> None:
+    """The hour before the first minute of 1970 is that minute."""
+    found = daemon.get("/api/v1/history?to=60").json
+
+    assert (found["from"], found["to"]) == (0.0, 60.0)
+
+
+def test_a_parameter_that_is_missing_gets_an_example(daemon: RunningDaemon) -> None:
+    """Nobody is told of a None that he has not sent."""
+    answer = get(daemon.port, "/api/v1/silences?target=ram", method="POST")
+
+    assert answer.status == 422
+    assert answer.json["detail"] == "seconds is missing: give it, for example seconds=3600"
 
 
 def test_the_screens_of_this_folder_are_found(daemon: RunningDaemon) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message
 
 from daemon_process import RunningDaemon, running_daemon
 from memwatch.monitor import Monitor
@@ -138,6 +140,33 @@ def test_what_could_not_be_made_is_tried_again() -> None:
         return await front.prepared()
 
     assert isinstance(asyncio.run(ask()), PlainTextResponse)
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_that_it_could_not_be_made_is_marked_where_all_is(simulated: bool) -> None:
+    """503 of a simulated machine says so."""
+
+    def make() -> ASGIApp:
+        raise MemoryError
+
+    async def ask() -> list[Message]:
+        monitor = cast(Monitor, SimpleNamespace(simulated=simulated))
+        sent: list[Message] = []
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        front = Front(monitor, PlainTextResponse("metrics"), make)
+        await front({"type": "http", "method": "GET", "path": "/"}, receive, send)
+        return sent
+
+    start, body = asyncio.run(ask())
+
+    assert start["status"] == 503
+    assert json.loads(body["body"]).get("simulated", False) is simulated
 
 
 def test_who_only_scrapes_never_pays_for_the_pages(tmp_path: Path) -> None:

@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from daemon_process import RunningDaemon, running_daemon
 from memwatch.claim import Claim
 from memwatch.events import KEPT_MARKS, EventLog
 from memwatch.reports import KEPT_SECONDS, MOST_CLAIMS, MOST_PROCESSES, Refused, Reports, start_ticks_of
+from memwatch_web.hearing import MarkSaid, ReportSaid
 from patience import PATIENCE_SECONDS
 
 GIB = 1 << 30
+UNPROCESSABLE = {"type": "about:blank", "title": "Unprocessable Entity", "status": 422}
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +110,36 @@ def test_what_cannot_be_is_refused_in_a_sentence(path: str, body: Any, words: st
 
     assert status in (400, 422)
     assert words in answer["detail"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "sentence"),
+    [
+        ("marks", b"", 'body is missing: send JSON, for example {"text":"Before VAE Load","pid":4242}'),
+        ("marks", {}, 'text is missing: send JSON, for example {"text":"Before VAE Load","pid":4242}'),
+        (
+            "reports",
+            {"pid": 1, "start_ticks": 1, "claims": [{}]},
+            'claims.0.name is missing: send JSON, for example {"pid":4242,"start_ticks":1234567,'
+            '"claims":[{"name":"PyTorch"}]}',
+        ),
+        ("marks", {"text": None}, "text is null: input should be a valid string"),
+        ("marks", {"text": "x", "pid": True}, "pid is true: input should be a valid integer"),
+    ],
+)
+def test_what_is_missing_or_nothing_is_said_without_python(
+    path: str, body: Any, sentence: str, daemon: RunningDaemon
+) -> None:
+    """With an example of what would work; `null` and `true` are as they were sent."""
+    assert post(daemon, f"/api/v1/{path}", body) == (422, {**UNPROCESSABLE, "detail": sentence})
+
+
+@pytest.mark.parametrize("model", [MarkSaid, ReportSaid])
+def test_the_example_of_a_body_is_one(model: type[BaseModel]) -> None:
+    """What a sentence recommends is accepted."""
+    extra: Any = model.model_config["json_schema_extra"]
+
+    assert [model.model_validate(one) for one in extra["examples"]]
 
 
 def test_marks_displace_no_event_and_are_bounded() -> None:

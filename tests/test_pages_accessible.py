@@ -60,12 +60,12 @@ def test_nothing_serious_is_found_elsewhere(browser: Browser, path: str, theme: 
 
 
 def test_nothing_serious_is_found_in_an_answer(browser: Browser, tmp_path: Path) -> None:
-    """A model that fits and one that does not, as the daemon itself answers, in both themes."""
+    """A model that fits and one that does not, and no page, as the daemon itself answers, in both themes."""
     with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
-        for question in ("", "?bytes=20GiB", "?bytes=2TiB"):
+        for question in ("fit", "fit?bytes=20GiB", "fit?bytes=2TiB", "no/such/page"):
             for theme in THEMES:
                 page = browser.new_page(color_scheme=theme)
-                page.goto(f"{daemon.url}/fit{question}")
+                page.goto(f"{daemon.url}/{question}")
 
                 assert faults(page) == [], (question, theme)
                 page.close()

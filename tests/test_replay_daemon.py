@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,13 +14,17 @@ import pytest
 from msgspec.structs import replace
 from pydantic import TypeAdapter
 
-from daemon_process import MEMWATCHD, RunningDaemon, clean_environment, running_daemon
+from daemon_process import MEMWATCHD, RunningDaemon, clean_environment, get, running_daemon
+from exchanges import exchange
 from memwatch_web import contract, contract_past
 from memwatch_web.as_json import owners_json
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import frames_of, open_recording
 from memwatchd.recording.player import findings_of
 from memwatchd.settings.model import DEMOS
+from patience import PATIENCE_SECONDS
+from test_hearing import own_ticks, post
+from test_login import login_config
 
 MEMWATCH = str(Path(MEMWATCHD).with_name("memwatch"))
 PATHS = ("snapshot", "pools", "shares", "devices", "processes", "pressure", "collectors", "alerts", "events")
@@ -38,7 +44,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 
 @pytest.mark.parametrize(
-    "path", [*PATHS, "history", "ticks", "backends", "last-words", "fit?bytes=1GiB", "nonsense"]
+    "path", [*PATHS, "history", "ticks", "backends", "last-words", "nonsense", "fit?bytes=20GiB"]
 )
 def test_every_json_answer_says_that_it_is_simulated(demo: RunningDaemon, path: str) -> None:
     """In every object, errors included, and in a header where a list is empty."""
@@ -47,6 +53,67 @@ def test_every_json_answer_says_that_it_is_simulated(demo: RunningDaemon, path: 
     found = answer.json if isinstance(answer.json, list) else [answer.json]
     assert all(one["simulated"] is True for one in found)
     assert answer.headers["memwatch-simulated"] == "true"
+
+
+def test_what_programs_tell_is_answered_as_simulated(demo: RunningDaemon) -> None:
+    """Whoever marks his steps sees that no real machine has them."""
+    mark = post(demo, "/api/v1/marks", {"text": "Before VAE Load"})
+    own = {"pid": os.getpid(), "start_ticks": own_ticks(), "claims": []}
+    report = post(demo, "/api/v1/reports", own)
+
+    assert (mark[0], mark[1]["simulated"]) == (200, True)
+    assert report == (200, {"simulated": True, "claims": 0})
+
+
+def test_a_tick_of_a_stream_is_marked(demo: RunningDaemon) -> None:
+    """Who wants no snapshots learns it too."""
+    connection = http.client.HTTPConnection("127.0.0.1", demo.port, timeout=PATIENCE_SECONDS)
+    try:
+        connection.request("GET", "/api/v1/stream?events=event")
+        lines = iter(connection.getresponse().readline, b"")
+        data = next(line for line in lines if line.startswith(b"data: "))
+    finally:
+        connection.close()
+
+    assert json.loads(data.removeprefix(b"data: "))["simulated"] is True
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("GET", "/api/v1/pools", {"Host": "evil.example"}, 400),
+        ("POST", "/api/v1/release", {"Origin": "http://evil.example"}, 403),
+        ("POST", "/api/v1/release", {"X-Forwarded-For": "192.0.2.1"}, 403),
+        ("POST", "/api/v1/pools", {}, 405),
+        ("GET", "/api/v1/pools?" + "x" * 9000, {}, 414),
+    ],
+)
+def test_what_is_refused_before_it_is_looked_at_is_marked(
+    demo: RunningDaemon, method: str, path: str, headers: dict[str, str], status: int
+) -> None:
+    """By whoever stands in front of the application."""
+    answer = get(demo.port, path, headers, method)
+
+    assert answer.status == status
+    assert answer.json["simulated"] is True
+    assert answer.headers["memwatch-simulated"] == "true"
+
+
+def test_what_is_no_request_is_refused_with_the_mark(demo: RunningDaemon) -> None:
+    """The parser's refusals too."""
+    answer = exchange(demo.port, b"HELO demo\r\n\r\n")
+
+    assert answer.status == 400
+    assert json.loads(answer.body)["simulated"] is True
+    assert b"memwatch-simulated: true" in answer.head
+
+
+def test_a_stranger_learns_that_it_is_simulated(tmp_path: Path) -> None:
+    """401, where a login is set."""
+    with running_daemon(tmp_path, "--demo", "strix-halo", config=login_config(tmp_path)) as daemon:
+        answer = daemon.get("/api/v1/pools")
+
+    assert (answer.status, answer.json["simulated"]) == (401, True)
 
 
 @pytest.mark.parametrize(

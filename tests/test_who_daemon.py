@@ -242,6 +242,8 @@ def test_hidden_holders_of_a_gpu_are_not_an_idle_gpu(tmp_path: Path) -> None:
         ("/api/v1/growth?since=2999-01-01T00:00:00Z", "not in the past"),
         ("/api/v1/growth?since=0s", "not in the past"),
         ("/api/v1/growth?since=1e400", "since is '1e400'"),
+        ("/api/v1/growth?since=-1", "since is before 1970: use a time such as 2026-01-31T12:00:00Z."),
+        ("/api/v1/growth?since=999999h", "since is before 1970"),
         ("/api/v1/growth?limit=0", "limit is '0'"),
     ],
 )

@@ -157,3 +157,9 @@ SEVERITY = {rule.name: rule.severity for rule in RULES}
 EVENTS = tuple(rule.name for rule in RULES)
 LEVELS = {CRITICAL: Level.CRITICAL, "pressure.high": Level.HIGH, "pressure.medium": Level.MEDIUM}
 EVENT_KINDS = frozenset({"oom_kill", "driver", "unclean"})
+
+
+def targets_of(snapshot: Snapshot, event: str | None = None) -> tuple[str, ...]:
+    """What alerts of this event (None: of any) can be about on this machine now."""
+    rules = AlertRules(events=frozenset(EVENTS if event is None else (event,)))
+    return tuple(dict.fromkeys(one.target for one in conditions_of(snapshot, (), rules)))

@@ -158,7 +158,8 @@ def _alert_sentence(notice: Notice, label: str) -> str:
     word = "still firing" if notice.repeated else "firing" if notice.firing else "resolved"
     if notice.level is not None:
         rule = "" if notice.rule == CRITICAL else f" ({notice.rule})"
-        return f"alert {word}: {label} is {notice.level.word}{rule}"
+        level = "calm" if notice.level is Level.LOW else notice.level.word  # low is the level, not the memory left
+        return f"alert {word}: {label} is {level}{rule}"
     return f"alert {word}: {notice.rule} ({'; '.join(why.text for why in notice.reasons) or notice.target})"
 
 

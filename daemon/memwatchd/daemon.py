@@ -28,6 +28,7 @@ from memwatchd.settings.changes import describe_changes
 from memwatchd.settings.model import Settings
 from memwatchd.settings.sources import BadSettings
 from memwatchd.state import State, open_state
+from memwatchd.unmet import Unmet
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class Daemon:
         self.alerting = self._alerting()
         self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)
         self.service = Notifier()
+        self.unmet = Unmet(settings.pressure.targets)
         self.tls = wiring.tls_of(settings)
         self.monitor.listeners.append(self.alerting.tell)
         self.on_leaving: list[Callable[[], None]] = []
@@ -104,6 +106,7 @@ class Daemon:
         if self.recorder is not None:
             self.monitor.listeners.append(self.recorder.tell)
             self.recorder.start()
+        self.monitor.listeners.append(self.unmet.tell)
         first_tick(self.sampler, self.monitor)
 
     def start_ticking(self) -> None:
@@ -168,6 +171,7 @@ class Daemon:
         self.broker.most = settings.web.max_streams
         logging.getLogger().setLevel(settings.log.level.upper())
         self.monitor.reconfigure(wiring.rules_of(settings, self.player))
+        self.unmet.use(settings.pressure.targets)
         if self.player is None:
             self.alerting.use(wiring.receivers_after(settings, before, self.alerting))
         if self.tls is not None:

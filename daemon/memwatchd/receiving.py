@@ -19,7 +19,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from memwatch.own import descriptors_for_processes
-from memwatch_web.gate import PEER, SECURITY_HEADERS
+from memwatch_web.gate import PEER, marks_of
 from memwatch_web.problems import problem_response
 from memwatchd.sockets import Peer, peer_of
 
@@ -75,14 +75,17 @@ class Heard(NamedTuple):
     fields: KeptFields
 
 
-def http_protocol(limits: Limits, at_once: Mapping[bytes, AtOnce]) -> type[asyncio.Protocol]:
+def http_protocol(
+    limits: Limits, at_once: Mapping[bytes, AtOnce], simulated: bool = False
+) -> type[asyncio.Protocol]:
     """What uvicorn takes as `http`: its connections know `limits`, and of each other.
 
-    `at_once`, by target, is asked before the application where somebody gets that target.
+    `at_once`, by target, is asked before the application where somebody gets that target. What is refused on a
+    `simulated` machine says so.
     """
     waiting: dict[BoundedProtocol, None] = {}
     heard: dict[bytes, Heard] = {}
-    return cast("type[asyncio.Protocol]", partial(BoundedProtocol, limits, waiting, at_once, heard))
+    return cast("type[asyncio.Protocol]", partial(BoundedProtocol, limits, waiting, at_once, heard, simulated))
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -94,6 +97,7 @@ class BoundedProtocol(HttpToolsProtocol):
         waiting: dict[BoundedProtocol, None],
         at_once: Mapping[bytes, AtOnce],
         heard: dict[bytes, Heard],
+        simulated: bool,
         **server: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(**server)
@@ -101,6 +105,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._waiting = waiting
         self._at_once = at_once
         self._heard = heard
+        self._simulated = simulated
         self._deadline: asyncio.TimerHandle | None = None
         self._stuck: asyncio.TimerHandle | None = None
         self._refusal: Refusal | None = None
@@ -289,7 +294,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def _give_up(self) -> None:
         if self._is_in_head() and self._refusal is None and not self._is_answering():
             seconds = self._limits.receive_seconds
-            self.transport.write(on_wire(Refusal(408, f"the request was not whole after {seconds:g} s.")))
+            self.transport.write(
+                on_wire(Refusal(408, f"the request was not whole after {seconds:g} s."), self._simulated)
+            )
         self.transport.abort()
 
     def _is_at_rest(self) -> bool:
@@ -333,7 +340,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _send_refusal(self) -> None:
         if self._refusal is not None and not self.transport.is_closing():
-            self.transport.write(on_wire(self._refusal))
+            self.transport.write(on_wire(self._refusal, self._simulated))
             if self.transport.can_write_eof():
                 self.transport.write_eof()
             else:  # TLS
@@ -366,10 +373,10 @@ def refusal_of_body(fields: Fields, limits: Limits) -> Refusal | None:
     return None
 
 
-def on_wire(refusal: Refusal) -> bytes:
+def on_wire(refusal: Refusal, simulated: bool) -> bytes:
     """A refusal as a whole answer, like those that the gate lets through."""
-    response = problem_response(refusal.status, refusal.sentence, {"connection": "close"})
-    fields = [("date", formatdate(usegmt=True)), *SECURITY_HEADERS, *response.headers.items()]
+    response = problem_response(refusal.status, refusal.sentence, {"connection": "close"}, simulated)
+    fields = [("date", formatdate(usegmt=True)), *marks_of(simulated), *response.headers.items()]
     head = f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n"
     lines = "".join(f"{name}: {value}\r\n" for name, value in fields)
     return f"{head}{lines}\r\n".encode("latin-1") + bytes(response.body)

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 from memwatch.alerts import Notice
 from memwatch.snapshot import Level, Snapshot
 from memwatch_web.front import Front
-from memwatch_web.gate import SECURITY_HEADERS, Gate
+from memwatch_web.gate import Gate, marks_of
 from memwatch_web.scrapes import Scrapes
 from memwatch_web.shortcut import METRICS, Shortcut
 from memwatchd import wiring
@@ -46,10 +46,11 @@ class Server(uvicorn.Server):
         limits: Limits,
         tls: ssl.SSLContext | None = None,
         at_once: Mapping[bytes, AtOnce] = NOTHING,
+        simulated: bool = False,
     ) -> None:
         config = uvicorn.Config(
             app,
-            http=http_protocol(limits, at_once),
+            http=http_protocol(limits, at_once, simulated),
             ws="none",
             loop="asyncio",
             lifespan="off",
@@ -110,9 +111,8 @@ class Server(uvicorn.Server):
 
 def use_date_headers(server: Server, date_headers: list[tuple[bytes, bytes]], simulated: bool) -> None:
     """Send `date_headers` with every answer; whoever holds the list renews the date in it."""
-    fixed = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS]
-    mark = [(b"memwatch-simulated", b"true")] if simulated else []
-    date_headers[:] = [(b"date", b""), *mark, *fixed]
+    marks = [(name.encode(), value.encode()) for name, value in marks_of(simulated)]
+    date_headers[:] = [(b"date", b""), *marks]
     server.server_state.default_headers = date_headers
 
 
@@ -141,10 +141,11 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
     scrapes = Scrapes(daemon.monitor, daemon.exporter())
     front = front_of(daemon, scrapes)
     daemon.on_leaving.append(front.close)
-    gate = Gate(front, daemon.face_options, dates)
-    server = Server(gate, Limits(), daemon.tls, {METRICS.encode(): Shortcut(gate, scrapes, dates)})
+    simulated = daemon.monitor.simulated
+    gate = Gate(front, daemon.face_options, dates, simulated)
+    server = Server(gate, Limits(), daemon.tls, {METRICS.encode(): Shortcut(gate, scrapes, dates)}, simulated)
     loop.set_exception_handler(Complaints())
-    use_date_headers(server, dates, daemon.monitor.simulated)
+    use_date_headers(server, dates, simulated)
     answer_signals(loop, daemon, server)
 
     def tell(snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:

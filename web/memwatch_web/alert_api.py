@@ -17,7 +17,10 @@ from memwatch_web.api import json_response
 from memwatch_web.gate import who_asks
 from memwatch_web.problems import Problem
 
-Seconds = Annotated[float, Query(ge=LEAST_SECONDS, le=MOST_SECONDS, allow_inf_nan=False)]
+Seconds = Annotated[
+    float,
+    Query(ge=LEAST_SECONDS, le=MOST_SECONDS, allow_inf_nan=False, description="For how long.", examples=[3600]),
+]
 
 
 def create_alert_router(monitor: Monitor, alerting: Alerting) -> APIRouter:
@@ -48,7 +51,7 @@ def _add_alerts(router: APIRouter, monitor: Monitor, alerting: Alerting) -> None
 
 def _add_silences(router: APIRouter, monitor: Monitor, alerting: Alerting) -> None:
     def answer() -> Response:
-        return json_response([silence_json(one) for one in alerting.silences()], monitor)
+        return json_response([silence_json(one, monitor.latest) for one in alerting.silences()], monitor)
 
     @router.get("/silences")
     async def silences() -> Response:
@@ -65,7 +68,8 @@ def _add_silences(router: APIRouter, monitor: Monitor, alerting: Alerting) -> No
         ] = None,
         comment: Annotated[str, Query(max_length=500)] = "",
     ) -> Response:
-        """Tell nobody of such alerts for so long; answers with all silences."""
+        """Tell nobody of such alerts for so long; answers with all silences. A `note` says that a target is not
+        here."""
         if event is not None and event not in EVENTS:
             raise Problem(422, f"event is {event[:80]!r}: use one of {', '.join(EVENTS)}, or leave it out.")
         try:

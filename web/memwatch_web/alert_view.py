@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from memwatch.alerts import Watch
-from memwatch.conditions import SEVERITY
+from memwatch.conditions import SEVERITY, targets_of
 from memwatch.events import Event
 from memwatch.monitor import Monitor
 from memwatch.silences import Silence, is_silenced
-from memwatch.snapshot import Reason
+from memwatch.snapshot import Reason, Snapshot
 from memwatch_web.alerting import Alerting
 from memwatch_web.as_json import Json, rfc3339
 
 LATEST_EVENTS = 20
+NAMED_TARGETS = 20
 
 
 class AlertRow(Struct, frozen=True):
@@ -48,7 +49,7 @@ class ReceiverRow(Struct, frozen=True):
 
 
 class AlertView(Struct, frozen=True):
-    """All that is known of alerts at one moment."""
+    """All that is known of alerts at one moment. `notes`, by the id of a silence: that its target is not here."""
 
     alerts: Sequence[AlertRow] = ()
     silences: Sequence[Silence] = ()
@@ -56,16 +57,20 @@ class AlertView(Struct, frozen=True):
     events: Sequence[Event] = ()
     durable: bool = False
     disk_errors: int = 0
+    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 def view_of(monitor: Monitor, alerting: Alerting) -> AlertView:
+    silences = alerting.silences()
+    notes = {one.id: note for one in silences if (note := note_of(one, monitor.latest))}
     return AlertView(
         alert_rows(monitor),
-        alerting.silences(),
+        silences,
         receiver_rows(alerting),
         [event for event in monitor.events.latest(200) if event.kind == "alert"][:LATEST_EVENTS],
         alerting.outbox.durable,
         alerting.outbox.errors,
+        notes,
     )
 
 
@@ -125,7 +130,20 @@ def alert_json(row: AlertRow) -> Json:
     }
 
 
-def silence_json(silence: Silence) -> Json:
+def note_of(silence: Silence, snapshot: Snapshot | None) -> str | None:
+    """Where its target is not here: a GPU or a container may come later, a typing error does not."""
+    if silence.target is None or snapshot is None:
+        return None
+    here = targets_of(snapshot, silence.event)
+    if silence.target in here:
+        return None
+    those = ", ".join(here[:NAMED_TARGETS]) or "none"
+    more = f" and {len(here) - NAMED_TARGETS} more" if len(here) > NAMED_TARGETS else ""
+    of_event = f" for {silence.event}" if silence.event else ""
+    return f"no target {silence.target!r} is here now{of_event}; those that are: {those}{more}"
+
+
+def silence_json(silence: Silence, snapshot: Snapshot | None) -> Json:
     return {
         "id": silence.id,
         "event": silence.event,
@@ -135,6 +153,7 @@ def silence_json(silence: Silence) -> Json:
         "created_unix": silence.created_unix,
         "comment": silence.comment,
         "made_by": silence.made_by,
+        "note": note_of(silence, snapshot),
     }
 
 

@@ -143,7 +143,7 @@ class JsonStream:
 
 def _add_stream(router: APIRouter, monitor: Monitor, broker: Broker) -> None:
     snapshot_event = OncePerTick(lambda snapshot: sse("snapshot", to_bytes(as_json.snapshot_json(snapshot))))
-    no_snapshot = OncePerTick(lambda snapshot: sse("tick", to_bytes({"seq": snapshot.seq, "unix": snapshot.unix})))
+    no_snapshot = OncePerTick(lambda snapshot: sse("tick", answer_bytes(tick_json(snapshot), snapshot.simulated)))
 
     @router.get("/stream")
     async def stream(
@@ -157,6 +157,11 @@ def _add_stream(router: APIRouter, monitor: Monitor, broker: Broker) -> None:
         refuse_when_full(broker)
         face = snapshot_event if "snapshot" in wanted else no_snapshot
         return EventStream(broker, JsonStream(monitor, face, wanted, last_event_id).chunk)
+
+
+def tick_json(snapshot: Snapshot) -> as_json.Json:
+    """What a listener who wants no snapshots is told of one."""
+    return {"seq": snapshot.seq, "unix": snapshot.unix}
 
 
 def refuse_when_full(broker: Broker) -> None:

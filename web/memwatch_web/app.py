@@ -52,12 +52,12 @@ def create_app(
         redoc_url=None,
         **_no_telemetry(),
     )
-    refusals.install(app, monitor.simulated)
+    refusals.install(app, pages, monitor.simulated)
     app.router.routes.insert(0, Route("/metrics", scrapes, methods=["GET"]))
     for router in (
         create_router(monitor, broker, inquiries),
         create_hearing(monitor),
-        create_planner(lambda: current(monitor)),
+        create_planner(monitor),
         create_alert_router(monitor, alerting),
         who.create_router(monitor, inquiries),
     ):

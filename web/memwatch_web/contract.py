@@ -333,6 +333,7 @@ class Silence(Answer):
     created_unix: float
     comment: str
     made_by: str = Field(description="A user, or from where it came.")
+    note: str | None = Field(description="Where its target is not here now: those that are.")
 
 
 class Receiver(Answer):

@@ -231,6 +231,9 @@ SILENCES = (
 )
 
 
+NOTES = {"sil_one": "no target 'ram' is here now for pressure.critical; those that are: vram0"}
+
+
 def receivers() -> Iterator[ReceiverRow]:
     """One that was not used yet, one that works, one that fails, one that is given up."""
     outcomes = {"delivered": 3, "retry": 2, "gave_up": 0, "disabled": 0, "superseded": 1}

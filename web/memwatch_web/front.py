@@ -40,6 +40,7 @@ class Front:
             "/healthz": _answering(lambda: health_of(monitor)),
             "/readyz": _answering(lambda: readiness_of(monitor)),
         }
+        self._monitor = monitor
         self._app: ASGIApp | None = None
         self._making = Shared(self._made_by(make), "the API and the pages", DEADLINE_SECONDS)
         self.is_wanted = False
@@ -50,7 +51,8 @@ class Front:
             app = at_once or self._app or await self.prepared()
             await app(scope, receive, send)
         except Problem as problem:
-            refusal = problem_response(problem.status_code, problem.detail, dict(problem.headers or {}))
+            headers, simulated = dict(problem.headers or {}), self._monitor.simulated
+            refusal = problem_response(problem.status_code, problem.detail, headers, simulated)
             await refusal(scope, receive, send)
 
     async def prepared(self) -> ASGIApp:

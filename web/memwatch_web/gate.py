@@ -29,6 +29,7 @@ SECURITY_HEADERS = (
     # Not no-referrer: forms without a script would be sent with the Origin "null", as a foreign page's are.
     ("referrer-policy", "same-origin"),
 )
+SIMULATED_HEADER = ("memwatch-simulated", "true")
 
 # In a scope: which process of this machine asks, over a socket file. The kernel says it, and the file's mode has
 # decided who may.
@@ -52,14 +53,20 @@ class Gate:
 
     A numeric address is always right: rebinding needs a name. Then it asks for a login, where there is one: of
     everybody who does not come over a socket file. `date_header` is the server's list of headers
-    sent with every answer; its Date is renewed in place by the first request of each second.
+    sent with every answer; its Date is renewed in place by the first request of each second. What it refuses on a
+    `simulated` machine says so.
     """
 
     def __init__(
-        self, app: ASGIApp, options: Callable[[], FaceOptions], date_headers: MutableSequence[tuple[bytes, bytes]]
+        self,
+        app: ASGIApp,
+        options: Callable[[], FaceOptions],
+        date_headers: MutableSequence[tuple[bytes, bytes]],
+        simulated: bool = False,
     ) -> None:
         self._app = app
         self._options = options
+        self._simulated = simulated
         self._passwords = Passwords()
         self._known: dict[bytes, bool] = {}
         self._known_for: Sequence[str] = ()
@@ -135,7 +142,7 @@ class Gate:
             else:
                 known = shown is not None and await self._passwords.is_right(shown, login.users)
         except TooMany:
-            return problem_response(503, "too many passwords are being tried; try again.", {"retry-after": "5"})
+            return self._problem(503, "too many passwords are being tried; try again.", {"retry-after": "5"})
         if known:
             scope[WHO] = shown.user if isinstance(shown, Basic) else "a holder of the token"
             return None
@@ -144,31 +151,38 @@ class Gate:
             f"this needs a login, and {words}: send a token or a user's password, as set under [web.auth]; "
             "memwatch takes a token from MEMWATCH_TOKEN."
         )
-        return problem_response(401, sentence, {"www-authenticate": login.challenge})
+        return self._problem(401, sentence, {"www-authenticate": login.challenge})
 
     def _refusal_of_change(self, scope: Scope, host: bytes) -> ASGIApp | None:
         """Why a request that changes something is refused; None where it is not."""
         fields, options = dict(scope["headers"]), self._options()
         if is_foreign(fields, host, options.hosts):
-            return problem_response(403, "a page of another site may not change anything here.")
+            return self._problem(403, "a page of another site may not change anything here.")
         if options.login.is_required or options.login.by_certificate or scope["path"] in QUESTIONS:
             return None
         if FORWARDED.intersection(fields) or not is_from_here(scope.get("client")):
-            return problem_response(
+            return self._problem(
                 403,
                 "changes are accepted from this machine only: ask at its 127.0.0.1 or its unix socket, "
                 "or set a login under [web.auth].",
             )
         return None
 
-    @staticmethod
-    def _refuse(named: list[bytes]) -> ASGIApp:
+    def _refuse(self, named: list[bytes]) -> ASGIApp:
         if len(named) != 1:
-            return problem_response(400, f"a request names one Host; this one names {len(named)}.")
+            return self._problem(400, f"a request names one Host; this one names {len(named)}.")
         name = host_of(named[0].decode("latin-1"))[:80]
-        return problem_response(
+        return self._problem(
             400, f"Host {name!r} is not a name of this machine. To allow it, add it to hosts under [web]."
         )
+
+    def _problem(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> ASGIApp:
+        return problem_response(status, sentence, headers, self._simulated)
+
+
+def marks_of(simulated: bool) -> tuple[tuple[str, str], ...]:
+    """What every answer has in its header, beside the date."""
+    return (SIMULATED_HEADER, *SECURITY_HEADERS) if simulated else SECURITY_HEADERS
 
 
 def who_asks(scope: Scope) -> str:

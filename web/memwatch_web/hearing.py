@@ -13,7 +13,7 @@ from memwatch.claim import Claim
 from memwatch.model import Absent
 from memwatch.monitor import Monitor
 from memwatch.reports import MOST_CLAIMS, Refused
-from memwatch_web.as_json import to_bytes
+from memwatch_web.api import json_response
 from memwatch_web.problems import Problem
 from memwatch_web.wording import printable
 
@@ -30,6 +30,8 @@ class Said(BaseModel):
 
 class MarkSaid(Said):
     """A point in the life of a program, such as "Before VAE Load"."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"text": "Before VAE Load", "pid": 4242}]})
 
     text: str = Field(min_length=1, max_length=LONGEST_MARK)
     pid: Pid | None = None
@@ -58,6 +60,10 @@ class ClaimSaid(Said):
 class ReportSaid(Said):
     """Replaces what the process said before; forgotten after 35 seconds, or when the process is another one."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"pid": 4242, "start_ticks": 1234567, "claims": [{"name": "PyTorch"}]}]}
+    )
+
     pid: Pid
     start_ticks: Count = Field(description="Field 22 of /proc/<pid>/stat, so that no other process is meant.")
     claims: list[ClaimSaid] = Field(max_length=MOST_CLAIMS)
@@ -71,7 +77,7 @@ def create_router(monitor: Monitor) -> APIRouter:
         """A mark among the events, of kind `mark`. The newest 500 are kept, and they displace no other event."""
         who = "" if said.pid is None else f" (process {said.pid})"
         event = monitor.events.mark(monitor.moment().wall, printable(said.text) + who)
-        return Response(to_bytes({"seq": event.seq}), media_type="application/json")
+        return json_response({"seq": event.seq}, monitor)
 
     @router.post("/reports")
     async def reports(said: ReportSaid) -> Response:
@@ -82,6 +88,6 @@ def create_router(monitor: Monitor) -> APIRouter:
             )
         except Refused as error:
             raise Problem(422, f"{error}.") from None
-        return Response(to_bytes({"claims": len(said.claims)}), media_type="application/json")
+        return json_response({"claims": len(said.claims)}, monitor)
 
     return router

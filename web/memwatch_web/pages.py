@@ -149,6 +149,12 @@ class Pages:
         picture = picture_of(words) if words and words.samples else None
         return template.render(page="last-words", words=words, picture=picture, simulated=simulated).encode()
 
+    def refused(self, heading: str, sentence: str, up: str = "", simulated: bool = False) -> bytes:
+        """Why there is nothing to be seen. `up` leads from where it is shown to where the pages are: "../"."""
+        template = self._environment.get_template("refused.html")
+        words = {"heading": heading, "sentence": sentence, "up": up}
+        return template.render(page="refused", simulated=simulated, **words).encode()
+
     def patterns(self) -> bytes:
         """Every component in every state, of figures that are made up: for whoever changes the pages."""
         from memwatch_web import exhibits  # who does not look at it does not pay for it
@@ -256,6 +262,7 @@ def create_environment() -> Environment:
     environment.tests["told"] = has_figures
     environment.globals |= {
         "version": __version__,
+        "up": "",  # every page but one that is no page lies where the others do
         "paths": LINKS,
         "between": wording.between,
         "verdict": wording.verdict,

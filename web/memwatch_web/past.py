@@ -93,7 +93,7 @@ def _add_last_words(router: APIRouter, monitor: Monitor) -> None:
 def span(monitor: Monitor, from_: str | None, to: str | None, seconds: float) -> tuple[float, float]:
     """From when to when, as Unix seconds; by default the last `seconds` until now."""
     end = instant("to", to, monitor.to_wall(monitor.history.end))
-    start = instant("from", from_, end - seconds)
+    start = instant("from", from_, max(0.0, end - seconds))
     if start >= end:
         raise Problem(422, f"from is {start} and to is {end}: from must be earlier than to.")
     return start, end
@@ -124,7 +124,14 @@ def instant(name: str, text: str | None, default: float) -> float:
         unix = _rfc3339(text)
     if not math.isfinite(unix) or abs(unix) > 1e11:
         raise Problem(422, f"{name} is {text[:80]!r}: give Unix seconds or a time such as 2026-01-31T12:00:00Z.")
+    refuse_before_1970(name, unix)
     return unix
+
+
+def refuse_before_1970(name: str, unix: float) -> None:
+    """Unix seconds below zero are a mistake: -1 was meant to be a second ago. Raises Problem."""
+    if unix < 0:
+        raise Problem(422, f"{name} is before 1970: use a time such as 2026-01-31T12:00:00Z.")
 
 
 def _rfc3339(text: str) -> float:

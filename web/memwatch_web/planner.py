@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
+from memwatch.monitor import Monitor
 from memwatch.planning.quantities import BadInput
-from memwatch.snapshot import Snapshot
-from memwatch_web.as_json import Json, answer_bytes, record_json
+from memwatch_web.api import json_response
+from memwatch_web.as_json import Json, record_json
 from memwatch_web.fit_question import Answered, FitQuestion
+from memwatch_web.health import current
 from memwatch_web.problems import Problem
 
 
-def create_router(current: Callable[[], Snapshot]) -> APIRouter:
+def create_router(monitor: Monitor) -> APIRouter:
     router = APIRouter(prefix="/api/v1", tags=["memory"])
 
     @router.get("/fit")
     async def fit(question: Annotated[FitQuestion, Query()]) -> Response:
         """Whether it would fit now, on which device, with how much to spare, and why."""
-        snapshot = current()
         try:
-            found = question.answer(snapshot)
+            found = question.answer(current(monitor))
         except BadInput as error:
             raise Problem(422, f"{error}.") from None
-        return Response(answer_bytes(fit_json(found), snapshot.simulated), media_type="application/json")
+        return json_response(fit_json(found), monitor)
 
     return router
 

@@ -21,7 +21,7 @@ from memwatch_web.background import NotDone
 from memwatch_web.health import current
 from memwatch_web.inquiries import Inquiries
 from memwatch_web.once import OncePerTick
-from memwatch_web.past import instant
+from memwatch_web.past import instant, refuse_before_1970
 from memwatch_web.problems import Problem
 
 DEFAULT_SINCE_SECONDS = 600.0
@@ -77,11 +77,13 @@ def _add_growth(router: APIRouter, monitor: Monitor) -> None:
 
 
 def since_when(text: str | None, now: float) -> float:
-    """Unix seconds, from how long ago or from a time."""
+    """Unix seconds, from how long ago or from a time. Raises Problem."""
     ago = DURATION.fullmatch(text or "")
-    if ago:
-        return now - int(ago[1]) * UNIT_SECONDS[ago[2]]
-    return instant("since", text, now - DEFAULT_SINCE_SECONDS)
+    if not ago:
+        return instant("since", text, now - DEFAULT_SINCE_SECONDS)
+    unix = now - int(ago[1]) * UNIT_SECONDS[ago[2]]
+    refuse_before_1970("since", unix)
+    return unix
 
 
 class Turnstile:
