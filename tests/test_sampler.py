@@ -193,7 +193,7 @@ class Unequal(dict[str, str]):
             raise MemoryError
         return super().__eq__(other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 def test_a_source_outlives_what_could_not_be_noted() -> None:
