@@ -9,6 +9,7 @@ import time
 import pytest
 
 from memwatch_web.background import NotDone, Shared
+from no_threads import no_threads
 
 
 def test_who_asks_meanwhile_gets_the_same() -> None:
@@ -106,3 +107,15 @@ def test_who_stops_waiting_spoils_nothing_for_others() -> None:
         return await staying
 
     assert asyncio.run(one_leaves()) == "a"
+
+
+def test_without_a_thread_it_is_not_done() -> None:
+    """Who asks is told why, and the next who asks is answered."""
+
+    async def twice() -> list[str]:
+        shared = Shared(str.upper, "letters", 5.0)
+        with no_threads(), pytest.raises(NotDone) as told:
+            await shared.ask("a")
+        return [str(told.value), await shared.ask("b")]
+
+    assert asyncio.run(twice()) == ["looking for letters needs a thread: can't start new thread", "B"]

@@ -103,6 +103,29 @@ def test_gzip_is_sent_to_those_who_ask(daemon: RunningDaemon) -> None:
     assert len(packed.body) < len(plain.body) / 2
 
 
+@pytest.mark.parametrize(
+    ("header", "wanted"),
+    [
+        ("gzip", True),
+        ("deflate, GZip;q=0.5 , br", True),
+        ("x-gzip;q=1.0", True),
+        ("br , gzip ; q = 0.001", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000, deflate", False),
+        ("", False),
+        ("identity", False),
+        ("notgzip, gzipped", False),
+    ],
+)
+def test_who_refuses_gzip_is_not_sent_it(daemon: RunningDaemon, header: str, wanted: bool) -> None:
+    """A weight of nought is a refusal; names that only contain the word are others. Pages go by the same."""
+    for path in ("/metrics", "/", "/static/app.css"):
+        answer = daemon.get(path, Accept_Encoding=header)
+
+        assert answer.status == 200
+        assert ("content-encoding" in answer.headers) == wanted, path
+
+
 def test_scrapers_of_one_tick_get_the_same_bytes(daemon: RunningDaemon) -> None:
     """Rendering happens once; even the daemon's own processor time stands still between ticks."""
     assert len({daemon.get("/metrics").body for _ in range(5)}) == 1

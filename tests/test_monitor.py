@@ -336,3 +336,22 @@ def test_what_could_not_be_told_is_told_by_the_next_tick() -> None:
 
     assert [len(notices) for notices in tried] == [1, 1, 0]
     assert tried[0] == tried[1]
+
+
+def test_a_listener_that_fails_has_no_alert_told_twice() -> None:
+    """Alerts have been told when somebody behind them fails: not again at the next tick."""
+    memory, clock = calm(), FakeClock()
+    memory.findings = Findings(pools=(ram(62 * GIB),))
+    monitor = monitor_of(memory, clock, Rules(alerts=AlertRules(pending_seconds=0)))
+    told: list[int] = []
+
+    def fail(_snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:
+        raise OSError("no room for the recording")
+
+    monitor.listeners += [lambda _, notices: told.append(len(notices)), fail]
+    for _ in range(3):
+        clock.now += 1.0
+        with pytest.raises(OSError, match="no room"):
+            monitor.tick()
+
+    assert told == [1, 0, 0]

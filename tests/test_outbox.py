@@ -7,6 +7,7 @@ import random
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from memwatch.outbox.outbox import Draft, Outbox
 from memwatch.outbox.queue import Kind
 from memwatch.outbox.rows import Batch
 from memwatch_web.delivery import Receiver, Subscription
+from no_threads import no_threads
 from patience import Stopwatch, wait_until
 from webhook_sample import Told, ids, made_receiver, notice, told, webhook_channel
 from webhook_site import receiving
@@ -391,3 +393,58 @@ def test_messages_for_who_is_no_longer_a_receiver_are_dropped(
     assert again.store is not None
     again.store.close()
     assert again.kept.messages == {}
+
+
+class Held:
+    """A disk that keeps a transaction until it is let go."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.may_answer = threading.Event()
+
+    def write(self, batch: Batch) -> None:
+        self.batches.append(batch)
+        self.may_answer.wait(60.0)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_who_is_forgotten_while_the_disk_writes_is_forgotten_on_disk() -> None:
+    """A message on its way there belongs to somebody who is taken out of the settings: it does not stay."""
+    disk = Held()
+    outbox = Outbox(disk)
+    box, other = outbox.box("ops"), outbox.box("night")
+    outbox.start()
+    drafts = [(one, Draft(f"msg_{one.name}", "fact 1", Kind.FACT, b"{}")) for one in (box, other)]
+    outbox.put(drafts, {})
+    wait_until(lambda: disk.batches)
+
+    assert outbox.forget("ops") == 1
+    disk.may_answer.set()
+    assert outbox.flush(10.0)
+
+    outbox.close()
+    everything = [batch for batch in disk.batches if batch.everything]
+    assert len(disk.batches[0].messages) == 2
+    assert [row and row[2] for row in everything[-1].messages.values()] == ["msg_night"]
+    assert outbox.forget("ops") == 0
+
+
+def test_an_outbox_without_a_thread_writes_when_it_has_one(caplog: pytest.LogCaptureFixture) -> None:
+    """The system has no thread to give when the first receiver comes: what is put later brings both to the disk."""
+    disk = Starved()
+    disk.batches.append(Batch())  # there is memory
+    outbox = Outbox(disk)
+    with no_threads():
+        outbox.start()
+        box = outbox.box("ops")
+        outbox.put([(box, Draft("msg_1", "fact 1", Kind.FACT, b"{}"))], {})
+        assert not outbox.flush(0.1)
+    outbox.put((), {"last": b"1"})
+
+    assert outbox.flush(10.0)
+
+    outbox.close()
+    assert [row and row[2] for batch in disk.batches for row in batch.messages.values()] == ["msg_1"]
+    assert "outbox waits for a thread to run in" in caplog.text

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
+import resource
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from standardwebhooks import Webhook
 
 from alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from daemon_process import RunningDaemon, get, running_daemon
+from memwatchd.daemon import Daemon
+from memwatchd.settings.model import Settings
 from patience import wait_until
+from settings_sample import settings_from
 from webhook_sample import SECRET, ids
 from webhook_site import Site, receiving
 
+MIB = 1 << 20
 OTHER_SECRET = "whsec_" + "QUJD" * 11
 
 
@@ -222,3 +231,62 @@ def test_what_waited_for_who_is_gone_is_not_kept(tmp_path: Path) -> None:
     assert "WARNING no longer a receiver as it was: site1; messages dropped: 1" in log
     assert pending == 0
     assert "no longer" not in later
+
+
+def test_receivers_for_which_there_is_no_thread_are_told_when_there_is(tmp_path: Path) -> None:
+    """A reload at the worst time: systemd hears that it is over, later ones work, and nobody stays without."""
+    path = str(tmp_path / "notify")
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
+        receiving() as site,
+        running_daemon(tmp_path, environ={"NOTIFY_SOCKET": path}) as daemon,
+    ):
+        manager.bind(path)
+        manager.settimeout(60.0)
+        sizes = Path(f"/proc/{daemon.pid}/statm").read_text().split()
+        room = int(sizes[0]) * resource.getpagesize() + 4 * MIB  # too little for a stack, enough for all else
+        resource.prlimit(daemon.pid, resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
+        use(daemon, tmp_path, quick_config(*[site] * 8))
+        wait_until(lambda: "webhook-site7 waits for a thread to run in" in daemon.log.read_text())
+        use(daemon, tmp_path, quick_config(*[site] * 9))
+        heard = [manager.recv(4096).decode() for _ in range(20)]
+        resource.prlimit(daemon.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        wait_until(lambda: "webhook-site8 has a thread and runs" in daemon.log.read_text())
+        get(daemon.port, "/api/v1/alerts/test", method="POST")
+        wait_for_deliveries(site, 9)
+        log = daemon.log.read_text()
+
+    about_state = [line for text in heard for line in text.splitlines() if line in ("READY=1", "RELOADING=1")]
+    assert about_state == ["RELOADING=1", "READY=1"] * 2
+    assert log.count("webhook-site7 waits for a thread") == 1
+    assert "a tick failed" not in log
+
+
+def test_settings_that_cannot_be_taken_up_leave_the_old_ones(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever goes wrong when they are read again, systemd hears that it is over, and the next time works."""
+    path = str(tmp_path / "notify")
+    monkeypatch.setenv("NOTIFY_SOCKET", path)
+    first, second = (settings_from(tmp_path, f"[history]\nlength = '{minutes}m'\n") for minutes in (20, 40))
+    answers: list[Exception] = [OSError(errno.EMFILE, "Too many open files"), MemoryError()]
+
+    def load() -> Settings:
+        if answers:
+            raise answers.pop(0)
+        return second
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, caplog.at_level(logging.INFO):
+        manager.bind(path)
+        manager.settimeout(60.0)
+        daemon = Daemon(first, load)
+        for _ in range(2):
+            daemon.reload()
+            assert daemon.settings is first
+        daemon.reload()
+        heard = "\n".join(manager.recv(4096).decode() for _ in range(6)).splitlines()
+
+    assert daemon.settings is second
+    assert [line for line in heard if line in ("READY=1", "RELOADING=1")] == ["RELOADING=1", "READY=1"] * 3
+    assert "the old settings stay: [Errno 24] Too many open files" in caplog.messages
+    assert "the old settings stay: MemoryError" in caplog.messages

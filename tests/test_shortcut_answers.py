@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import time
 import tracemalloc
+
+import pytest
 
 from memwatch.clock import SystemClock
 from memwatch.monitor import Identity, Monitor, Rules
@@ -119,3 +122,21 @@ def test_who_invents_fields_takes_no_memory() -> None:
 
     assert answered == 10_000
     assert kept < 500_000
+
+
+def test_a_new_name_of_the_machine_is_known_within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An administrator renames it: who asks by the new name is answered, who asks by the old one no longer is."""
+    door = Door()
+    names = {name: ((b"host", name.encode()),) for name in ("spark-1", "spark-2")}
+
+    def answered() -> dict[str, bool]:
+        return {name: door.ask(fields, None) is not None for name, fields in names.items()}
+
+    monkeypatch.setattr(socket, "gethostname", lambda: "spark-1")
+    time.sleep(1.0)
+    before = answered()
+    monkeypatch.setattr(socket, "gethostname", lambda: "Spark-2")
+    time.sleep(1.0)
+
+    assert before == {"spark-1": True, "spark-2": False}
+    assert answered() == {"spark-1": False, "spark-2": True}

@@ -365,9 +365,10 @@ class Monitor:
         if early and levels == self._told_levels and not self._untold:
             return
         self._told_at, self._told_levels = snapshot.monotonic, levels
+        untold = self._untold
         for listener in self.listeners:
-            listener(snapshot, self._untold)
-        self._untold = ()
+            listener(snapshot, untold)
+            self._untold = ()  # the first of them has people told; one that fails after it has nothing told twice
 
 
 def _kept(snapshot: Snapshot, now: Moment) -> KeptTick:

@@ -137,15 +137,16 @@ class Daemon:
         log.info("memwatchd stopped")
 
     def reload(self) -> None:
-        """Read the settings again; keep the old ones where the new ones are bad."""
+        """Read the settings again; keep the old ones where the new ones are bad, or cannot be taken up now."""
         self.service.reloading()
         try:
-            settings = self._load()
+            self._use(self._load())
         except BadSettings as error:
             for problem in error.problems:
                 log.error("the old settings stay: %s", problem)
-        else:
-            self._use(settings)
+        except Exception as error:  # too many open files, no memory: systemd and the next reload must not care
+            log.debug("the defect in full", exc_info=True)
+            log.error("the old settings stay: %s", str(error) or type(error).__name__)
         self.ready()
 
     def ready(self) -> None:
@@ -161,18 +162,21 @@ class Daemon:
         return Alerting(self.monitor, outbox, receivers, lambda: self.settings.web.url, recovered)
 
     def _use(self, settings: Settings) -> None:
+        """Raises where something cannot be had now, and then nothing has changed."""
+        if self.tls is not None:
+            wiring.renew_certificate(self.tls, settings)
+        receivers = []
+        if self.player is None:
+            receivers = wiring.receivers_after(settings, self.settings, self.alerting)
         changes = describe_changes(self.settings, settings)
         for change in changes:
             log.info("%s", change)
         if not changes:
             log.info("settings read again, nothing changed")
-        before, self.settings = self.settings, settings
+        self.settings = settings
         self._options = wiring.face_options_of(settings)
         self.broker.most = settings.web.max_streams
         logging.getLogger().setLevel(settings.log.level.upper())
         self.monitor.reconfigure(wiring.rules_of(settings, self.player))
         self.unmet.use(settings.pressure.targets)
-        if self.player is None:
-            self.alerting.use(wiring.receivers_after(settings, before, self.alerting))
-        if self.tls is not None:
-            wiring.renew_certificate(self.tls, settings)
+        self.alerting.use(receivers)

@@ -137,27 +137,29 @@ def open_outbox_of(state: State) -> Opened | None:
 
 def receivers_of(settings: Settings, outbox: Outbox) -> list[Receiver]:
     """Everybody who is told. What they need to be reached (TLS, threads) exists from here on."""
-    return [receiver_of(one, outbox) for one in settings.alerts.recipients]
+    return [receiver_of(one, outbox, channel_of(one)) for one in settings.alerts.recipients]
 
 
 def receivers_after(settings: Settings, before: Settings, alerting: Alerting) -> list[Receiver]:
     """Everybody who is told from now on: those whose settings are what they were `before` stay as they are.
 
-    A receiver takes over what waits for an earlier one of its name, unless that was of another sort.
+    A receiver takes over what waits for an earlier one of its name, unless that was of another sort. What may fail
+    (TLS reads files) comes before anything is dropped.
     """
     receivers = {one.name: one for one in alerting.receivers}
     known = {one.name: one for one in before.alerts.recipients}
-    found = []
-    for one in settings.alerts.recipients:
+    changed = [one for one in settings.alerts.recipients if one != known.get(one.name)]
+    channels = {one.name: channel_of(one) for one in changed}
+    for one in changed:
         was = known.get(one.name)
         if was is not None and type(was) is not type(one):
             alerting.drop(one.name)
-        found.append(receivers[one.name] if one == was else receiver_of(one, alerting.outbox))
-    return found
+        receivers[one.name] = receiver_of(one, alerting.outbox, channels[one.name])
+    return [receivers[one.name] for one in settings.alerts.recipients]
 
 
-def receiver_of(recipient: AnyRecipient, outbox: Outbox) -> Receiver:
-    return Receiver(recipient.name, channel_of(recipient), outbox.box(recipient.name), subscription_of(recipient))
+def receiver_of(recipient: AnyRecipient, outbox: Outbox, channel: Channel) -> Receiver:
+    return Receiver(recipient.name, channel, outbox.box(recipient.name), subscription_of(recipient))
 
 
 def channel_of(recipient: AnyRecipient) -> Channel:

@@ -54,6 +54,7 @@ class Alerting:
         self._monitor = monitor
         self._dashboard_url = dashboard_url
         self._new = deque(self.receivers)
+        self._unstarted: list[Receiver] = []
         self._written: tuple[Mapping[Key, Watch], float, bytes] | None = None
 
     def restore(self) -> None:
@@ -73,8 +74,7 @@ class Alerting:
 
     def start(self) -> None:
         self.outbox.start()
-        for receiver in self.receivers:
-            receiver.start()
+        self._unstarted = [one for one in self.receivers if not one.start()]
 
     def use(self, receivers: Sequence[Receiver]) -> None:
         """From now on these are told. Who is not among them stops after the attempt under way; what waits for a
@@ -86,8 +86,7 @@ class Alerting:
             one.stop_soon()
         for name in {one.name for one in gone}.difference(one.name for one in receivers):
             self.drop(name)
-        for one in new:
-            one.start()
+        self._unstarted = [one for one in (*self._unstarted, *new) if one in self.receivers and not one.start()]
         self._new.extend(new)
 
     def drop(self, name: str) -> None:
@@ -103,6 +102,8 @@ class Alerting:
         """
         if snapshot.simulated:
             return
+        if self._unstarted:
+            self._unstarted = [one for one in self._unstarted if not one.start()]
         try:
             self._tell(snapshot, notices)
         except MemoryError:

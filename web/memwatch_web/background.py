@@ -59,5 +59,8 @@ class Shared(Generic[A, T]):
             except Exception as error:  # noqa: BLE001  it is raised again where the result is awaited
                 future.set_exception(error)
 
-        threading.Thread(target=run, name=self._name, daemon=True).start()
+        try:
+            threading.Thread(target=run, name=self._name, daemon=True).start()
+        except RuntimeError as error:
+            raise NotDone(f"looking for {self._name} needs a thread: {error}") from None
         return future

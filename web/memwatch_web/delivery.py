@@ -14,6 +14,7 @@ from memwatch.alerts import Notice
 from memwatch.conditions import CRITICAL, EVENTS
 from memwatch.outbox.outbox import Box
 from memwatch.outbox.queue import Kind, Message, Outcome
+from memwatch.threads import started
 from memwatch.units import duration
 from memwatch_web.channels import Channel, Reminder
 from memwatch_web.webhook_post import Answer
@@ -92,8 +93,9 @@ class Receiver:
         self._delivered_unix: float | None = None
         self._thread = threading.Thread(target=self._serve, name=f"{channel.kind}-{name}", daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
+    def start(self) -> bool:
+        """False where there is no thread for it now: ask again."""
+        return started(self._thread)
 
     def counts(self) -> Mapping[str, int]:
         with self.box.changed:

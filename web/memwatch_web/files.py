@@ -13,6 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from memwatch_web.once import takes_gzip
+
 STATIC = Path(__file__).parent / "static"
 PIECE_BYTES = 64 << 10
 # Everything but the 1.7 MB of Swagger UI, which would take a tenth of a second and half a megabyte to have ready.
@@ -33,7 +35,7 @@ def files_under(root: Path) -> Iterable[tuple[str, Path]]:
 
 
 def accepts_gzip(request: Request) -> bool:
-    return "gzip" in request.headers.get("accept-encoding", "")
+    return takes_gzip(request.headers.get("accept-encoding", ""))
 
 
 def _file_of(path: Path, versioned: bool) -> Callable[[Request], Any]:

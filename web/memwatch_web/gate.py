@@ -69,7 +69,8 @@ class Gate:
         self._simulated = simulated
         self._passwords = Passwords()
         self._known: dict[bytes, bool] = {}
-        self._known_for: Sequence[str] = ()
+        self._known_for: tuple[Sequence[str], str] = (), ""
+        self._name = socket.gethostname().lower()
         self._date_headers = date_headers
         self._second = 0
 
@@ -107,20 +108,20 @@ class Gate:
         return len(hosts) == 1 and self._is_known(hosts[0]) and not self._needs_login(path, is_peer)
 
     def renew_date(self) -> None:
-        """Write the present second into the headers of all answers."""
+        """Write the present second into the headers of all answers; what this machine is called may change too."""
         second = int(time.time())
         if second != self._second:
-            self._second = second
+            self._second, self._name = second, socket.gethostname().lower()
             self._date_headers[0] = (b"date", formatdate(second, usegmt=True).encode())
 
     def _is_known(self, header: bytes) -> bool:
         hosts = self._options().hosts
-        if hosts is not self._known_for:
-            self._known_for = hosts
+        if (hosts, self._name) != self._known_for:
+            self._known_for = hosts, self._name
             self._known.clear()
         known = self._known.get(header)
         if known is None:
-            own = {"localhost", socket.gethostname().lower()}
+            own = {"localhost", self._name}
             known = is_allowed(header.decode("latin-1"), own.union(name.lower() for name in hosts))
             if len(self._known) < MOST_REMEMBERED and len(header) <= LONGEST_NAME:
                 self._known[header] = known

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Callable
 
 from memwatch.snapshot import Snapshot
+
+# RFC 9110, 12.5.3: a coding and its weight; what has the weight 0 is not wanted.
+GZIP = re.compile(r"(?:^|,)\s*(?:x-)?gzip\s*(?:;\s*q\s*=\s*([0-9.]+)\s*)?(?=,|$)", re.IGNORECASE)
+
+
+def takes_gzip(accept_encoding: str) -> bool:
+    """Whether an Accept-Encoding header asks for gzip by its name."""
+    weights = GZIP.findall(accept_encoding)
+    return any(not weight or weight.strip("0.") for weight in weights)
 
 
 class OncePerTick:

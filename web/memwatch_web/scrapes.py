@@ -11,7 +11,7 @@ from memwatch.monitor import Monitor
 from memwatch.snapshot import Snapshot
 from memwatch_web.health import current
 from memwatch_web.metrics import Exporter, negotiated
-from memwatch_web.once import OncePerTick
+from memwatch_web.once import OncePerTick, takes_gzip
 
 MOST_FACES = 8
 
@@ -75,7 +75,7 @@ class Scrapes:
     def _answer(self, wanted: Wanted, snapshot: Snapshot) -> tuple[Fields, bytes]:
         """The fields that are an answer's own, and its body."""
         encode, content_type = negotiated(wanted.accept.decode("latin-1"))
-        gzipped = b"gzip" in wanted.encoding
+        gzipped = takes_gzip(wanted.encoding.decode("latin-1"))
         face = self._face(content_type, encode)
         body = face.gzipped(snapshot) if gzipped else face.plain(snapshot)
         fields = [(b"content-type", content_type.encode()), (b"content-length", b"%d" % len(body))]

@@ -57,7 +57,7 @@ class Shortcut:
         return answer
 
     def _answer(self, headers: tuple[Field, ...], is_peer: bool) -> bytes | None:
+        self._gate.renew_date()
         if not self._gate.lets_in(headers, METRICS, is_peer):
             return None
-        self._gate.renew_date()
         return self._scrapes.on_wire(headers, self._common)

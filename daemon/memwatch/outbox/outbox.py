@@ -14,6 +14,7 @@ from msgspec import Struct
 from memwatch.outbox.queue import Kind, Message, Outcome, Queue
 from memwatch.outbox.rows import Batch, Kept, heard_row, message_row, value_row
 from memwatch.patience import Patience
+from memwatch.threads import started
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,11 @@ class Outbox:
         self._boxes: dict[str, Box] = {}
         self._changed_values: set[str] = set()
         self._seq = self._kept.last_seq
-        self._urgent = self._lazy = self._behind = False
+        self._urgent = self._lazy = False
+        # What is on the disk is not what is here, and a change alone does not mend it.
+        self._behind = False
+        # The disk took no more at the last attempt.
+        self._refusing = False
         self._started = self._closing = self._finished = False
         self._wanted = self._done = 0
         self._patience = Patience(RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS)
@@ -88,7 +93,7 @@ class Outbox:
     @property
     def durable(self) -> bool:
         """Whether what is put here survives the daemon."""
-        return self._store is not None and not self._behind
+        return self._store is not None and not self._refusing
 
     def box(self, name: str) -> Box:
         """The part of a receiver, with what is left in it by an earlier one of that name, or an earlier daemon.
@@ -106,10 +111,10 @@ class Outbox:
     def forget(self, name: str) -> int:
         """Drop a receiver's part, on disk as well; says how many messages waited in it."""
         with self._lock:
-            box = self._boxes.pop(name)
+            box = self._boxes.pop(name, None)
             self._behind = True
             self._dirty()
-            return len(box.queue)
+            return len(box.queue) if box else 0
 
     def start(self) -> None:
         """Begin to write. What is kept for receivers that nobody has asked for is dropped."""
@@ -117,8 +122,8 @@ class Outbox:
         if strangers:
             lost = sum(len(messages) for messages in self._kept.messages.values())
             log.warning("no longer receivers: %s; messages dropped: %d", ", ".join(strangers), lost)
-            self._behind = True
         with self._lock:
+            self._behind = self._behind or bool(strangers)
             self._kept = Kept()
             self._lazy = self._started = True
             self._begin()
@@ -128,6 +133,7 @@ class Outbox:
         now = time.monotonic()
         patience = COMMIT_PATIENCE_SECONDS if self.durable else 0.0
         with self._lock:
+            self._begin()
             for box, draft in drafts:
                 self._seq += 1
                 message = Message(self._seq, draft.id, draft.alert, draft.kind, draft.body, due=now + patience)
@@ -173,9 +179,9 @@ class Outbox:
         return box
 
     def _begin(self) -> None:
-        """Where nobody is told and nothing is kept, there is no thread."""
-        if self._started and not self._thread.ident and (self._boxes or self._store is not None):
-            self._thread.start()
+        """Where nobody is told and nothing is kept, there is no thread; where none can be had, `put` asks again."""
+        if self._started and (self._boxes or self._store is not None):
+            started(self._thread)
 
     def _dirty(self) -> None:
         self._wanted += 1
@@ -201,11 +207,12 @@ class Outbox:
             for box in self._boxes.values():
                 box.fresh = []
             batch = self._batch()
+            self._behind = False
         if self._store is not None:
             self._store.write(batch)
         if self._complaint:
             log.warning("alerts are kept on disk again")
-        self._complaint, self._behind = "", False
+        self._complaint, self._refusing = "", False
         self._patience.helped()
         self._announce(fresh, upto)
 
@@ -220,7 +227,7 @@ class Outbox:
                 if self._lazy and lazy_until is None:
                     lazy_until = now + LAZY_SECONDS
                 ready = self._urgent or (lazy_until is not None and now >= lazy_until)
-                if ready and (not self._behind or self._patience.is_over(now)):
+                if ready and (not self._refusing or self._patience.is_over(now)):
                     self._urgent = self._lazy = False
                     return True
                 self._work.wait(self._pause(now, lazy_until, ready))
@@ -232,7 +239,7 @@ class Outbox:
 
     def _pause(self, now: float, lazy_until: float | None, ready: bool) -> float | None:
         if ready:
-            return 1.0 if self._behind else 0.0
+            return 1.0 if self._refusing else 0.0
         return None if lazy_until is None else max(0.0, lazy_until - now)
 
     def _batch(self) -> Batch:
@@ -263,14 +270,14 @@ class Outbox:
     def _refused(self, error: Exception) -> None:
         """The disk is behind from here on, until one transaction has written everything anew."""
         self.errors += 1
-        self._behind = True
+        self._refusing = True
         self._patience.tried(time.monotonic())
         complaint = f"alerts cannot be kept on disk ({error}) and would not survive a restart now"
         if complaint != self._complaint:
             log.error("%s", complaint)
         self._complaint = complaint
         with self._lock:
-            self._lazy = self._urgent = True
+            self._behind = self._lazy = self._urgent = True
 
     def _announce(self, fresh: Sequence[Message], upto: int) -> None:
         """What was written may leave at once."""
