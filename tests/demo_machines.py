@@ -25,7 +25,7 @@ from fakes import FakeClock, FakeCollector
 from memwatch.apple.reading import Accelerator, AppleReading, Metal, PressureLevel
 from memwatch.collector import Enlisted, Findings, Roots
 from memwatch.collectors import CollectorOptions, enlist
-from memwatch.collectors.psutil_host import pool_of
+from memwatch.collectors.psutil_host import NO_COUNTERS, pool_of
 from memwatch.model import Absent, Process
 from memwatch.monitor import Identity, Monitor, Rules
 from memwatch.nvml.reading import GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlReading
@@ -235,7 +235,10 @@ def macbook_story() -> list[Snapshot]:
         free = int(available * (1.0 - 0.9 * scene.cache))
         swap = Swap(size_bytes=4 * GIB, used_bytes=int(3 * GIB * ramp(scene.leaked, 0.9, 1.0)))
         memory.findings = Findings(
-            pools=(pool_of(size, available, free, "Unified memory"),), swap=swap, machine=machine
+            pools=(pool_of(size, available, free, "Unified memory"),),
+            swap=swap,
+            machine=machine,
+            kernel=NO_COUNTERS,
         )
         accelerator = Accelerator("AGXAcceleratorG15X", NO, metal, metal + GIB)
         level: PressureLevel = "critical" if scene.leaked > 0.97 else "warning" if scene.leaked > 0.85 else "normal"

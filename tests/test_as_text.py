@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from memwatch.model import Absent
+from memwatch.model import Absent, PoolKind
 from memwatch_web.as_text import text_of
+from memwatch_web.exhibits import pools
 from sample_snapshots import calm_workstation, critical_gb10, many_owners, unknown_figures
 
 
@@ -54,3 +55,16 @@ def test_footprints_with_bounds_stay_in_their_column() -> None:
     assert " 3.0 – 5.0 GiB " in server
     assert "Processes outside this container are not seen." in lines
     assert head.index("footprint") + len("footprint") == server.index(" GiB") + len(" GiB")
+
+
+def test_a_carve_out_with_figures_is_not_said_to_have_none() -> None:
+    """It is not judged, as its GPU has more memory elsewhere; one whose source is silent has nothing to judge."""
+    (silent,) = (one.snapshot for one in pools() if one.state == "not judged by itself")
+    (pool,) = (pool for pool in silent.pools if pool.kind is PoolKind.CARVEOUT)
+    unknown = replace(pool, used_bytes=Absent.STALE, available_bytes=Absent.STALE)
+
+    text = text_of(silent)
+    dark = text_of(replace(silent, pools=tuple(unknown if one is pool else one for one in silent.pools)))
+
+    assert "GPU carve-out is not judged by itself: its GPU has more memory elsewhere." in text
+    assert "GPU carve-out has no figure to judge." in dark

@@ -268,7 +268,7 @@ def test_in_a_container_nvmaps_numbers_are_nobodys() -> None:
     [
         (LINE, (), 0.62, 0.1, Tegrastats(98, 4 << 20)),
         (LINE, ("tegrastats",), Absent.STALE, Absent.STALE, Absent.STALE),
-        (None, (), Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE),
+        (None, (), Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE, None),
         (
             TegrastatsReading(1, 2, 1, 512 << 10),
             (),

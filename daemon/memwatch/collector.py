@@ -21,6 +21,9 @@ from memwatch.owners import Owner
 from memwatch.snapshot import Kernel, Machine, Node, ProcessScan, Squeezed, Stalls, Swap, Zram
 from memwatch.tegra.reading import NvMapReading, TegraReading, TegrastatsReading
 
+# In what `Unavailable` says: the machine has it, and this user may not read it.
+NOT_PERMITTED = "not permitted"
+
 
 class Unavailable(Exception):
     """This machine does not have what the collector reads. Normal, and not an error."""

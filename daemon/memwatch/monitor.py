@@ -7,9 +7,11 @@ import math
 import secrets
 import threading
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from msgspec import Struct
 
+from memwatch.absences import COLLECTOR_OF, absences
 from memwatch.accounting.tegra import tegrastats_of
 from memwatch.alerts import Key, Notice, Watch, step
 from memwatch.clock import Clock
@@ -42,6 +44,8 @@ from memwatch.tier import Length
 
 log = logging.getLogger(__name__)
 
+# What a snapshot takes from its findings as it is.
+DIRECT = ("process_scan", "container_names", "swap", "zram", "stalls", "squeezed", "kernel", "kernel_log")
 # Ticks come some milliseconds early or late: so much of an interval counts as one.
 SAME_INTERVAL = 0.9
 
@@ -305,20 +309,9 @@ class Monitor:
         lag_seconds: float,
     ) -> Snapshot:
         self._seq += 1
-        found = {
-            name: getattr(findings, name)
-            for name in (
-                "process_scan",
-                "container_names",
-                "swap",
-                "zram",
-                "stalls",
-                "squeezed",
-                "kernel",
-                "kernel_log",
-            )
-            if getattr(findings, name) is not None
-        }
+        said = {name: getattr(findings, name) for name in DIRECT} | {"tegrastats": tegrastats_of(findings)}
+        found: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+        found |= absences(COLLECTOR_OF.keys() - found.keys(), statuses)
         return Snapshot(
             seq=self._seq,
             unix=now.wall,
@@ -335,7 +328,6 @@ class Monitor:
             processes=findings.processes,
             owners=findings.owners,
             nodes=findings.nodes,
-            tegrastats=tegrastats_of(findings),
             pressure=pressure,
             collectors=statuses,
             claims=self.reports.current(now.monotonic),

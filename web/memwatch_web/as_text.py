@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from memwatch.model import Absent, Pool, Process
 from memwatch.snapshot import Snapshot
 from memwatch_web import wording
-from memwatch_web.glance import by_footprint
+from memwatch_web.glance import by_footprint, has_figures
 
 TOP = 5
 
@@ -39,7 +39,12 @@ def _places(snapshot: Snapshot) -> Iterator[str]:
     levels = {pressure.target: pressure for pressure in snapshot.pressure}
     for pool in snapshot.pools:
         pressure = levels.get(pool.id)
-        state = wording.verdict(pool.label, pressure) if pressure else f"{pool.label} has no figure to judge"
+        if pressure:
+            state = wording.verdict(pool.label, pressure)
+        elif has_figures(pool):
+            state = f"{pool.label} is {wording.NOT_JUDGED}"
+        else:
+            state = f"{pool.label} has no figure to judge"
         yield f"{pool.label}: {wording.size(pool.size_bytes)}"
         yield f"  used {wording.size(pool.used_bytes)}, available {wording.size(pool.available_bytes)}. {state}."
         yield from _contents(pool)

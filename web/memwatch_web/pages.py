@@ -272,6 +272,7 @@ def create_environment() -> Environment:
         "whole_minutes": lambda seconds: seconds if seconds < 60 else seconds // 60 * 60,
         "group_nouns": wording.GROUP_WORDS,
         "why_absent": wording.ABSENT_SENTENCES,
+        "not_judged": wording.NOT_JUDGED,
         "absent_word": wording.ABSENT_WORDS,
     }
     for parts in PARTS:

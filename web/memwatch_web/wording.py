@@ -14,6 +14,8 @@ from memwatch.snapshot import Level, Pressure
 
 DASH = "—"
 SIMULATED = "SIMULATED: no such machine is here."
+# Of a carve-out.
+NOT_JUDGED = "not judged by itself: its GPU has more memory elsewhere"
 DAY_SECONDS = 86_400
 
 ABSENT_WORDS = {

@@ -193,10 +193,10 @@ def _busy(found: Findings, part: Literal["gr3d", "emc"]) -> float | Absent:
     return load if isinstance(load, Absent) else load.busy_ratio
 
 
-def tegrastats_of(found: Findings) -> Tegrastats | Absent:
-    """What tegrastats alone says of memory."""
+def tegrastats_of(found: Findings) -> Tegrastats | Absent | None:
+    """What tegrastats alone says of memory; None where it says nothing."""
     if found.tegrastats is None:
-        return Absent.NOT_AVAILABLE
+        return None
     if "tegrastats" in found.stale:
         return Absent.STALE
     return Tegrastats(found.tegrastats.largest_free_blocks, found.tegrastats.largest_free_block_bytes)

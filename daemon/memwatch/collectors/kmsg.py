@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from memwatch.collector import Findings, Roots, Unavailable, Unreadable
+from memwatch.collector import NOT_PERMITTED, Findings, Roots, Unavailable, Unreadable
 from memwatch.collectors._kernel_lines import Notebook, parse_record, worth_a_look
 from memwatch.collectors._lines import Lines
 
@@ -82,7 +82,7 @@ def opened(path: Path) -> int:
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except PermissionError as error:
-        raise Unavailable(f"{path}: not permitted; run as root, or grant CAP_SYSLOG and access to it") from error
+        raise Unavailable(f"{path}: {NOT_PERMITTED}; run as root, or grant CAP_SYSLOG and access to it") from error
     except OSError as error:
         raise Unavailable(f"{path}: {error.strerror}") from error
     found = os.fstat(file)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from memwatch.collector import Findings, Unavailable, Unreadable
-from memwatch.model import Pool, PoolKind, Quality
-from memwatch.snapshot import Swap
+from memwatch.model import Absent, Pool, PoolKind, Quality
+from memwatch.snapshot import Kernel, Swap
+
+# Only Linux counts whom it killed, and how often memory could not be made whole.
+NO_COUNTERS = Kernel(Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED)
 
 
 def pool_of(size: int, available: int, free: int, label: str = "System RAM") -> Pool:
@@ -40,7 +43,7 @@ class Collector:
         ram, swap = self._psutil.virtual_memory(), self._psutil.swap_memory()
         used = min(max(swap.used, 0), swap.total)
         pool = pool_of(ram.total, ram.available, ram.free, self._label)
-        return Findings(pools=(pool,), swap=Swap(size_bytes=swap.total, used_bytes=used))
+        return Findings(pools=(pool,), swap=Swap(size_bytes=swap.total, used_bytes=used), kernel=NO_COUNTERS)
 
     def close(self) -> None:
         pass
