@@ -29,8 +29,14 @@ _REASONS = {
 _KINDS = {b"ue": "ecc_uncorrected", b"ce": "ecc_corrected", b"de": "ecc_deferred"}
 
 
+# These say nothing of a file: the system, or this process, has no room for one more just now.
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
 def reason_of(error: OSError) -> Absent:
-    """Why a file of a driver that is loaded gives no figure."""
+    """Why a file of a driver that is loaded gives no figure. Raises a shortage again: that is no reason, and passes."""
+    if error.errno in _SHORTAGES:
+        raise error
     return _REASONS.get(error.errno or 0, Absent.NOT_AVAILABLE)
 
 

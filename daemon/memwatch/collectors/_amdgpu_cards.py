@@ -59,7 +59,8 @@ def read(path: Path, size: int = _MOST_FILE_BYTES) -> bytes | Absent:
 def names_in(folder: Path) -> list[str]:
     try:
         return sorted(os.listdir(folder))
-    except OSError:
+    except OSError as error:
+        reason_of(error)
         return []
 
 

@@ -31,6 +31,9 @@ FIGURES = ("mem_info_vram_used", "mem_info_vis_vram_used", "mem_info_gtt_used", 
 _AWAKE = ("active", "unsupported")
 _GONE = (errno.ENODEV, errno.ENOENT, errno.ENXIO, errno.ESRCH)
 
+Layout = tuple[list[str], "bytes | Absent", "cards.Driver | None"]
+NO_LAYOUT: Layout = ([], b"", None)
+
 AskFused = Callable[[Path, Words], "bool | Absent"]
 
 
@@ -43,7 +46,13 @@ class OpenCard:
 
     def __init__(self, device: Path, card: AmdCard) -> None:
         self.card = card
-        self._opened: list[int | Absent] = [_opened(device / name) for name in FIGURES]
+        self._opened: list[int | Absent] = []
+        try:
+            for name in FIGURES:
+                self._opened.append(_opened(device / name))
+        except OSError:
+            self.close()
+            raise
         self._said: list[bytes | Absent] = []
         self._gpu = AmdGpu(card, Region(), Region(), Region(), Absent.NOT_AVAILABLE)
 
@@ -128,7 +137,7 @@ class Collector:
         self._open: list[OpenCard] = []
         self._last: dict[str, AmdGpu] = {}
         self._held: dict[str, dict[int, int]] = {}
-        self._layout: tuple[list[str], bytes | Absent, cards.Driver | None] = ([], b"", None)
+        self._layout = NO_LAYOUT
         self._look_at = self._held_at = 0.0
         self._rejected = 0
         if not cards.find(self._drm).gpus:
@@ -164,18 +173,29 @@ class Collector:
 
     def _look(self) -> None:
         """Whether cards, partitions or limits are others now: five small reads, and all the rest only if so."""
-        self._look_at = self._monotonic() + LOOK_SECONDS
         if self._layout != self._layout_now():
             self._take_up()
+        self._look_at = self._monotonic() + LOOK_SECONDS
 
-    def _layout_now(self) -> tuple[list[str], bytes | Absent, cards.Driver]:
+    def _layout_now(self) -> Layout:
         generation = cards.read(self._kfd / "topology/generation_id")
         return cards.names_in(self._drm), generation, cards.driver_of(self._roots, self._page_size)
 
     def _take_up(self, ask_fused: AskFused | None = None) -> None:
-        """Open everything anew and read what does not change. `ask_fused` only at the start: it opens a GPU."""
+        """Open everything anew and read what does not change. `ask_fused` only at the start: it opens a GPU.
+
+        Where descriptors run out meanwhile, nothing is kept of it, and the next tick begins anew.
+        """
         self.close()
-        self._layout = self._layout_now()
+        layout, self._layout, self._look_at = self._layout_now(), NO_LAYOUT, 0.0
+        try:
+            self._open_all(ask_fused)
+        except OSError:
+            self.close()
+            raise
+        self._layout, self._look_at = layout, self._monotonic() + LOOK_SECONDS
+
+    def _open_all(self, ask_fused: AskFused | None) -> None:
         found, driver = cards.find(self._drm), cards.driver_of(self._roots, self._page_size)
         nodes = cards.nodes_of(self._kfd / "topology", list(found.gpus))
         names = cards.listed_names(self._roots)
