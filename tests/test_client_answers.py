@@ -123,18 +123,34 @@ def test_a_refusal_of_the_daemon_is_shown_in_its_words(tmp_path: Path) -> None:
         (http(b"[" * 100_000, "application/json"), "not readable JSON"),
         (http(b"\xff\xfe\xff", "application/json"), "not readable JSON"),
         (http(b"[]"), "is not as memwatch"),
+        (http(b"{}"), "is not as memwatch"),
         (http(b'{"pools": [1], "unix": 1.0}'), "is not as memwatch"),
         (http(b'{"pools": {}, "unix": "soon"}'), "is not as memwatch"),
         (b"SSH-2.0-OpenSSH_9.2p1\r\n", "speaks no whole HTTP"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort", "is no memwatchd"),
         (b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere/\r\nContent-Length: 0\r\n\r\n", "said 302 Found"),
     ],
-    ids=["html", "500", "problem", "cut", "bomb", "bytes", "list", "shape", "type", "ssh", "short", "redirect"],
+    ids=[
+        "html",
+        "500",
+        "problem",
+        "cut",
+        "bomb",
+        "bytes",
+        "list",
+        "empty",
+        "shape",
+        "type",
+        "ssh",
+        "short",
+        "redirect",
+    ],
 )
-def test_what_is_no_memwatchd_is_told_so(answer: bytes, words: str) -> None:
+@pytest.mark.parametrize("command", ["status", "watch"])
+def test_what_is_no_memwatchd_is_told_so(answer: bytes, words: str, command: str) -> None:
     """Whoever answers, and whatever: one sentence, exit code 1, no traceback, and no other figures in its place."""
     with site(answer) as port:
-        done = memwatch("status", "--url", f"http://127.0.0.1:{port}")
+        done = memwatch(command, "--url", f"http://127.0.0.1:{port}")
 
     assert (done.returncode, done.stdout) == (1, "")
     assert words in done.stderr

@@ -310,7 +310,25 @@ def test_a_limit_is_all_there_is_for_a_gpu() -> None:
         (["wait", "--free", "20 potatoes"], 2, '--free is "20 potatoes"'),
         (["wait", "--free", "1GiB", "--timeout", "soon"], 2, '--timeout is "soon"'),
         (["wait"], 2, "--free"),
-        (["watch", "--interval", "0"], 2, "--interval"),
+        (
+            ["watch", "--interval", "0"],
+            2,
+            '--interval is "0", which is not a duration from 100ms to 1h; for example',
+        ),
+        (["top", "--interval", "1d"], 2, '--interval is "1d"'),
+        (["watch", "--count", "0"], 2, '--count is "0", which is not a whole number from 1 to'),
+        (
+            ["events", "--limit", "few"],
+            2,
+            '--limit is "few", which is not a whole number from 1 to 1000; for example',
+        ),
+        (["fit", "7B", "--context", "8k"], 2, '--context is "8k"'),
+        (
+            ["history", "--last", "2y"],
+            2,
+            '--last is "2y", which is not a duration from 1s to 366d; for example 10m',
+        ),
+        (["release", "--for", "0s"], 2, '--for is "0s"'),
         (["completion", "dos"], 2, "dos"),
     ],
 )

@@ -34,7 +34,7 @@ _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def reason_of(error: OSError) -> Absent:
-    """Why a file of a driver that is loaded gives no figure. Raises a shortage again: that is no reason, and passes."""
+    """Why a file of a driver that is loaded gives no figure. A shortage, which passes, is raised again."""
     if error.errno in _SHORTAGES:
         raise error
     return _REASONS.get(error.errno or 0, Absent.NOT_AVAILABLE)

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -24,15 +24,16 @@ from memwatchd.client.past import history
 from memwatchd.client.question import (
     EXIT_OK,
     EXIT_USAGE,
+    Number,
     common,
     complain,
     question_of,
+    seconds_within,
     to_address,
     understood,
 )
 from memwatchd.client.running import run, wait
 from memwatchd.client.watching import top, watch
-from memwatchd.settings.values import Refused, duration_of
 
 ABOUT = """Shows what memwatchd knows of a machine's memory, GPUs included: which pools there are, what is inside
 which, how full they are, and what could still be allocated."""
@@ -64,23 +65,6 @@ EXIT_CODES = (
     ("127", "run and wait: there is no such program"),
     ("…", "of run and wait: the program's own, 128 and the signal's number where one ended it"),
 )
-
-
-def seconds_within(most: str, example: str) -> Callable[[click.Context, click.Parameter, str], float]:
-    """What reads a duration from one second to `most`."""
-
-    def to_seconds(_ctx: click.Context, _option: click.Parameter, value: str) -> float:
-        try:
-            seconds = duration_of(value).total_seconds()
-        except Refused:
-            seconds = 0.0
-        if not 1.0 <= seconds <= duration_of(most).total_seconds():
-            raise click.UsageError(
-                f'--for is "{value}", which is not a duration from 1s to {most}; for example {example}'
-            )
-        return seconds
-
-    return to_seconds
 
 
 @click.group(
@@ -170,7 +154,7 @@ def doctor(url: Address | None, as_json: bool) -> int:
 
 
 @memwatch.command(short_help="What happened, newest last.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="At most so many.")
+@click.option("--limit", type=Number(1, 1000, 20), default=20, show_default=True, help="At most so many.")
 @common
 def events(limit: int, url: Address | None, as_json: bool) -> int:
     """What happened, newest last: levels, alerts, OOM kills, collectors that fail."""
@@ -185,7 +169,7 @@ def events(limit: int, url: Address | None, as_json: bool) -> int:
 @click.option(
     "--for",
     "seconds",
-    callback=seconds_within("1h", "60s"),
+    callback=seconds_within("1s", "1h", "60s"),
     default="60s",
     metavar="DURATION",
     help="How long, 1s to 1h.  [default: 60s]",
@@ -206,7 +190,7 @@ def release(seconds: float, url: Address | None, as_json: bool) -> int:
 @click.option(
     "--for",
     "seconds",
-    callback=seconds_within("24h", "10m"),
+    callback=seconds_within("1s", "24h", "10m"),
     default="10m",
     metavar="DURATION",
     help="How long, 1s to 24h; Ctrl-C ends it sooner.  [default: 10m]",

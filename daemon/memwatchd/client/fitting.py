@@ -15,7 +15,7 @@ from memwatch.planning.training import TrainingPlan
 from memwatchd.client.address import Address
 from memwatchd.client.failure import EXIT_FAILURE
 from memwatchd.client.figures import Json, size
-from memwatchd.client.question import EXIT_OK, common, question_of, understood
+from memwatchd.client.question import EXIT_OK, Number, common, question_of, understood
 from memwatchd.client.tables import MARKS, columns
 
 # What means nothing without --train.
@@ -24,18 +24,16 @@ TRAINING = ("optimizer", "lora", "checkpointing", "offload_optimizer", "swap_blo
 
 @click.command(short_help="Whether a model or a size fits, and where.")
 @click.argument("subject", metavar="MODEL_OR_BYTES")
-@click.option("--context", type=click.IntRange(1, 1 << 30), help="Tokens of each sequence.")
-@click.option("--batch", type=click.IntRange(1, 1 << 20), default=1, help="Sequences at a time.  [default: 1]")
+@click.option("--context", type=Number(1, 1 << 30, 8192), help="Tokens of each sequence.")
+@click.option("--batch", type=Number(1, 1 << 20, 1), default=1, help="Sequences at a time.  [default: 1]")
 @click.option("--dtype", default="", help="What the weights are kept in: bfloat16, int8, nf4, q4_k, …")
 @click.option("--kv-dtype", default="", help="What the cache is kept in.")
 @click.option("--train", is_flag=True, help="To be trained, not to answer.")
 @click.option("--optimizer", default="adamw", help="With --train: adamw, adamw_8bit, lion, adafactor, sgd, …")
-@click.option("--lora", type=click.IntRange(0, 65536), default=0, help="With --train: adapters of this rank only.")
+@click.option("--lora", type=Number(0, 65536, 16), default=0, help="With --train: adapters of this rank only.")
 @click.option("--checkpointing", is_flag=True, help="With --train: compute activations again.")
 @click.option("--offload-optimizer", is_flag=True, help="With --train: its states wait in System RAM.")
-@click.option(
-    "--swap-blocks", type=click.IntRange(0, 1 << 20), default=0, help="With --train: so many layers wait."
-)
+@click.option("--swap-blocks", type=Number(0, 1 << 20, 10), default=0, help="With --train: so many layers wait.")
 @common
 def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> int:
     """What MODEL_OR_BYTES needs, where it fits now, and the cheapest change that would make it fit.

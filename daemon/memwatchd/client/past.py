@@ -11,22 +11,11 @@ import click
 from memwatch_web import wording
 from memwatchd.client.address import Address
 from memwatchd.client.connection import ask
-from memwatchd.client.question import common, question_of
+from memwatchd.client.question import Number, common, question_of, seconds_within
 from memwatchd.client.tables import columns
-from memwatchd.settings.values import Refused, duration_of
 
 Json = dict[str, Any]
 BLOCKS = "▁▂▃▄▅▆▇█"
-
-
-def to_duration(_ctx: click.Context, option: click.Parameter, value: str) -> float:
-    try:
-        seconds = duration_of(value).total_seconds()
-    except Refused:
-        seconds = 0.0
-    if not 1 <= seconds <= 366 * 86400:
-        raise click.UsageError(f'{option.opts[0]} is "{value}", which is no duration from 1s on; for example 10m')
-    return seconds
 
 
 @click.command(short_help="The recent past: least, mean and greatest.")
@@ -35,11 +24,11 @@ def to_duration(_ctx: click.Context, option: click.Parameter, value: str) -> flo
     "--last",
     "seconds",
     default="10m",
-    callback=to_duration,
+    callback=seconds_within("1s", "366d", "10m"),
     metavar="DURATION",
     help="How far.  [default: 10m]",
 )
-@click.option("--points", type=click.IntRange(2, 200), default=20, help="About so many lines.  [default: 20]")
+@click.option("--points", type=Number(2, 200, 20), default=20, help="About so many lines.  [default: 20]")
 @common
 def history(series: tuple[str, ...], seconds: float, points: int, url: Address | None, as_json: bool) -> int:
     """The recent past of each pool, or of the series named: least, mean and greatest of each stretch."""

@@ -16,7 +16,7 @@ from memwatch import __version__
 from memwatchd.client.address import DEFAULT, Address, parse_url
 from memwatchd.client.connection import SECONDS, Answer, NoAnswer, ask
 from memwatchd.client.failure import EXIT_FAILURE, Failure
-from memwatchd.settings.values import Refused
+from memwatchd.settings.values import Refused, duration_of
 
 EXIT_OK, EXIT_USAGE = 0, 2
 # Drivers are asked for ten seconds at most; a minute later they are asked again.
@@ -112,6 +112,42 @@ def to_address(_ctx: click.Context, _option: click.Parameter, value: str | None)
     except Refused as error:
         why = str(error) or "is not http://HOST:PORT, https://HOST:PORT or unix:/PATH"
         raise click.UsageError(f'the URL "{value}" {why}; for example {DEFAULT}') from None
+
+
+def seconds_within(
+    least: str, most: str, example: str
+) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
+    """What reads a duration as the settings have them, or a number of seconds; None where there is none."""
+
+    def to_seconds(_ctx: click.Context, option: click.Parameter, value: str | None) -> float | None:
+        if value is None:
+            return None
+        try:
+            duration = duration_of(value)
+        except Refused:
+            duration = None
+        if duration is None or not duration_of(least) <= duration <= duration_of(most):
+            words = f"which is not a duration from {least} to {most}; for example {example}"
+            raise click.UsageError(f'{option.opts[0]} is "{value}", {words}')
+        return duration.total_seconds()
+
+    return to_seconds
+
+
+class Number(click.IntRange):
+    """A whole number; what is none is told with one that would do."""
+
+    def __init__(self, least: int, most: int, example: int) -> None:
+        super().__init__(least, most)
+        self.example = example
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            name = param.opts[0] if param else "a number"
+            words = f"which is not a whole number from {self.min} to {self.max}; for example {self.example}"
+            raise click.UsageError(f'{name} is "{value}", {words}') from None
 
 
 def _snapshot_here() -> Json:

@@ -23,9 +23,8 @@ from memwatchd.client.address import Address
 from memwatchd.client.connection import ask
 from memwatchd.client.failure import Failure
 from memwatchd.client.onlooker import Onlooker
-from memwatchd.client.past import to_duration
 from memwatchd.client.process_tree import Peaks, tree_of
-from memwatchd.client.question import EXIT_OK, Question, common, complain, question_of, understood
+from memwatchd.client.question import EXIT_OK, Question, common, complain, question_of, seconds_within, understood
 from memwatchd.client.tables import columns
 
 Json = dict[str, Any]
@@ -178,7 +177,7 @@ def _size(count: int | None) -> str:
 @click.command(short_help="Wait until there is room, then run a program.", context_settings=BEHIND)
 @click.option("--free", "size", required=True, metavar="SIZE", help="Such as 20GiB.")
 @click.option("--device", metavar="ID", help="On this GPU, such as gpu0, and not in System RAM.")
-@click.option("--timeout", callback=lambda *given: given[2] and to_duration(*given), help="Give up after so long.")
+@click.option("--timeout", callback=seconds_within("1s", "366d", "10m"), help="Give up after so long.")
 @COMMAND
 @common
 def wait(

@@ -18,7 +18,7 @@ from memwatch_web import wording
 from memwatchd.client import tree
 from memwatchd.client.address import Address
 from memwatchd.client.figures import figure, size
-from memwatchd.client.question import EXIT_OK, common, question_of, understood
+from memwatchd.client.question import EXIT_OK, Number, Question, common, question_of, seconds_within, understood
 from memwatchd.client.tables import columns
 
 Json = dict[str, Any]
@@ -28,12 +28,12 @@ ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 
 INTERVAL = click.option(
     "--interval",
-    type=click.FloatRange(0.1, 3600),
-    default=1.0,
-    metavar="SECONDS",
-    help="0.1 to 3600.  [default: 1]",
+    callback=seconds_within("100ms", "1h", "500ms"),
+    default="1s",
+    metavar="DURATION",
+    help="From 100ms to 1h; a number is seconds.  [default: 1s]",
 )
-COUNT = click.option("--count", type=click.IntRange(1, 1 << 40), default=None, help="Stop after so many.")
+COUNT = click.option("--count", type=Number(1, 1 << 40, 10), default=None, help="Stop after so many.")
 
 
 @click.command(short_help="One line a sample, as CSV if asked.")
@@ -47,7 +47,7 @@ def watch(interval: float, count: int | None, as_csv: bool, url: Address | None,
     if as_csv and question.as_json:
         raise click.UsageError("--csv and --json cannot be had both; for example --csv")
     line_of: Callable[[Json], str] = csv_line if as_csv else json.dumps if question.as_json else words_line
-    for number, snapshot in enumerate(islice(ticks(question.snapshots(interval)), count)):
+    for number, snapshot in enumerate(islice(ticks(question, interval), count)):
         with understood(question.address):
             if number == 0:
                 question.say_simulated(snapshot["simulated"])
@@ -57,12 +57,14 @@ def watch(interval: float, count: int | None, as_csv: bool, url: Address | None,
     return EXIT_OK
 
 
-def ticks(snapshots: Iterator[Json]) -> Iterator[Json]:
+def ticks(question: Question, interval: float) -> Iterator[Json]:
     """Each tick once, however often the daemon is asked."""
-    before = None
-    for snapshot in snapshots:
-        if snapshot.get("seq") != before:
-            before = snapshot.get("seq")
+    before: object = None
+    for number, snapshot in enumerate(question.snapshots(interval)):
+        with understood(question.address):
+            seq = snapshot["seq"]
+        if number == 0 or seq != before:
+            before = seq
             yield snapshot
 
 
