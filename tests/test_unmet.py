@@ -11,15 +11,28 @@ from msgspec.structs import replace
 from daemon_process import running_daemon
 from memwatchd.unmet import SETTLED_SECONDS, Unmet
 from sample_snapshots import calm_workstation
+from settings_sample import SECRET, settings_from
 
+RECEIVER = f"""
+[[alerts.webhooks]]
+name = "ops"
+url = "https://example.com/hook"
+secret = "{SECRET}"
+events = ["pressure.critical", "collector.failing"]
+targets = ["ram", "rem", "psi"]
+"""
 CONFIG = '[pressure.targets.{}]\nlimit = "20GiB"\n'
 
 
-def test_it_is_told_once_and_after_a_reload_what_is_new(caplog: pytest.LogCaptureFixture) -> None:
-    """Not before a minute has passed, nor of what is here."""
+def both(*targets: str) -> str:
+    return "".join(CONFIG.format(target) for target in targets)
+
+
+def test_it_is_told_once_and_after_a_reload_what_is_new(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """Not before a minute has passed, nor of what is here; a receiver's targets are those of its events."""
     snapshot = calm_workstation()
     here = ", ".join(snapshot.labels)
-    unmet = Unmet(["ram", "nosuch"])
+    unmet = Unmet(settings_from(tmp_path, both("ram", "nosuch") + RECEIVER))
 
     def tell(seconds: float) -> list[str]:
         caplog.clear()
@@ -27,14 +40,19 @@ def test_it_is_told_once_and_after_a_reload_what_is_new(caplog: pytest.LogCaptur
         return [record.getMessage() for record in caplog.records]
 
     early, settled, later = tell(0.0) + tell(SETTLED_SECONDS - 1), tell(SETTLED_SECONDS), tell(2 * SETTLED_SECONDS)
-    unmet.use(["nosuch", "other"])
+    unmet.use(settings_from(tmp_path, both("nosuch", "other") + RECEIVER.replace("psi", "swap")))
     reloaded = tell(3 * SETTLED_SECONDS)
 
     assert (early, later) == ([], [])
     assert settled == [
-        f"pressure.targets.nosuch is set, and there is no such target here now; those that are: {here}"
+        f"pressure.targets.nosuch is set, and there is no such target here now; those that are: {here}",
+        'the receiver "ops" is to hear of "rem", and there is no such target here now; those that are: '
+        "ram, meminfo, psi, buddyinfo, processes, cgroup",
     ]
-    assert [line.partition(" ")[0] for line in reloaded] == ["pressure.targets.other"]
+    assert [line.partition(", and")[0] for line in reloaded] == [
+        "pressure.targets.other is set",
+        'the receiver "ops" is to hear of "swap"',
+    ]
 
 
 def test_the_daemon_tells_it(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct, field
@@ -159,7 +159,7 @@ LEVELS = {CRITICAL: Level.CRITICAL, "pressure.high": Level.HIGH, "pressure.mediu
 EVENT_KINDS = frozenset({"oom_kill", "driver", "unclean"})
 
 
-def targets_of(snapshot: Snapshot, event: str | None = None) -> tuple[str, ...]:
-    """What alerts of this event (None: of any) can be about on this machine now."""
-    rules = AlertRules(events=frozenset(EVENTS if event is None else (event,)))
+def targets_of(snapshot: Snapshot, events: Iterable[str] = EVENTS) -> tuple[str, ...]:
+    """What alerts of these events can be about on this machine now."""
+    rules = AlertRules(events=frozenset(events))
     return tuple(dict.fromkeys(one.target for one in conditions_of(snapshot, (), rules)))

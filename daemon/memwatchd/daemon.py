@@ -49,7 +49,7 @@ class Daemon:
         self.alerting = self._alerting()
         self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)
         self.service = Notifier()
-        self.unmet = Unmet(settings.pressure.targets)
+        self.unmet = Unmet(settings)
         self.tls = wiring.tls_of(settings)
         self.monitor.listeners.append(self.alerting.tell)
         self.on_leaving: list[Callable[[], None]] = []
@@ -178,5 +178,5 @@ class Daemon:
         self.broker.most = settings.web.max_streams
         logging.getLogger().setLevel(settings.log.level.upper())
         self.monitor.reconfigure(wiring.rules_of(settings, self.player))
-        self.unmet.use(settings.pressure.targets)
+        self.unmet.use(settings)
         self.alerting.use(receivers)

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from memwatch.alerts import Watch
-from memwatch.conditions import SEVERITY, targets_of
+from memwatch.conditions import EVENTS, SEVERITY, targets_of
 from memwatch.events import Event
 from memwatch.monitor import Monitor
 from memwatch.silences import Silence, is_silenced
@@ -134,7 +134,7 @@ def note_of(silence: Silence, snapshot: Snapshot | None) -> str | None:
     """Where its target is not here: a GPU or a container may come later, a typing error does not."""
     if silence.target is None or snapshot is None:
         return None
-    here = targets_of(snapshot, silence.event)
+    here = targets_of(snapshot, (silence.event,) if silence.event else EVENTS)
     if silence.target in here:
         return None
     those = ", ".join(here[:NAMED_TARGETS]) or "none"
