@@ -316,5 +316,5 @@ def test_what_alerts_can_be_about_is_known_without_one() -> None:
     assert targets_of(snapshot, ("pressure.high",)) == ("ram",)
     assert targets_of(snapshot, ("kernel.oom_kill",)) == ("kernel",)
     assert targets_of(snapshot)[0] == "ram"
-    assert set(targets_of(snapshot)) == {target for event in EVENTS for target in targets_of(snapshot, event)}
+    assert set(targets_of(snapshot)) == {target for event in EVENTS for target in targets_of(snapshot, (event,))}
     assert len(set(targets_of(snapshot))) == len(targets_of(snapshot))
