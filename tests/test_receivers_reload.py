@@ -284,9 +284,11 @@ def test_settings_that_cannot_be_taken_up_leave_the_old_ones(
             daemon.reload()
             assert daemon.settings is first
         daemon.reload()
-        heard = "\n".join(manager.recv(4096).decode() for _ in range(6)).splitlines()
+        daemon.stop()
+        heard = "\n".join(manager.recv(4096).decode() for _ in range(7)).splitlines()
 
     assert daemon.settings is second
     assert [line for line in heard if line in ("READY=1", "RELOADING=1")] == ["RELOADING=1", "READY=1"] * 3
+    assert heard[-1] == "STOPPING=1"
     assert "the old settings stay: [Errno 24] Too many open files" in caplog.messages
     assert "the old settings stay: MemoryError" in caplog.messages

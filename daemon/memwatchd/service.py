@@ -54,7 +54,11 @@ class Notifier:
         self._send(f"WATCHDOG=1\nSTATUS={status}")
 
     def stopping(self) -> None:
+        """The last that is said."""
         self._send("STOPPING=1")
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
     def _send(self, text: str) -> None:
         if self._socket is None:

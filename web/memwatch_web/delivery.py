@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -14,7 +13,7 @@ from memwatch.alerts import Notice
 from memwatch.conditions import CRITICAL, EVENTS
 from memwatch.outbox.outbox import Box
 from memwatch.outbox.queue import Kind, Message, Outcome
-from memwatch.threads import started
+from memwatch.threads import Worker
 from memwatch.units import duration
 from memwatch_web.channels import Channel, Reminder
 from memwatch_web.webhook_post import Answer
@@ -91,11 +90,11 @@ class Receiver:
         self._resolved: list[tuple[float, bytes]] = []
         self._failure = ""
         self._delivered_unix: float | None = None
-        self._thread = threading.Thread(target=self._serve, name=f"{channel.kind}-{name}", daemon=True)
+        self._thread = Worker(self._serve, f"{channel.kind}-{name}")
 
     def start(self) -> bool:
         """False where there is no thread for it now: ask again."""
-        return started(self._thread)
+        return self._thread.begin()
 
     def counts(self) -> Mapping[str, int]:
         with self.box.changed:
@@ -124,8 +123,7 @@ class Receiver:
 
     def join(self, until: float) -> None:
         """Wait for the thread to end, at most until that monotonic second."""
-        if self._thread.is_alive():
-            self._thread.join(max(0.0, until - time.monotonic()))
+        self._thread.join(until - time.monotonic())
 
     def _serve(self) -> None:
         self.channel.prepare()

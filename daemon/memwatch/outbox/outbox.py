@@ -14,7 +14,7 @@ from msgspec import Struct
 from memwatch.outbox.queue import Kind, Message, Outcome, Queue
 from memwatch.outbox.rows import Batch, Kept, heard_row, message_row, value_row
 from memwatch.patience import Patience
-from memwatch.threads import started
+from memwatch.threads import Worker
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Outbox:
         self._wanted = self._done = 0
         self._patience = Patience(RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS)
         self._complaint = ""
-        self._thread = threading.Thread(target=self._serve, name="outbox", daemon=True)
+        self._thread = Worker(self._serve, "outbox")
 
     @property
     def durable(self) -> bool:
@@ -181,7 +181,7 @@ class Outbox:
     def _begin(self) -> None:
         """Where nobody is told and nothing is kept, there is no thread; where none can be had, `put` asks again."""
         if self._started and (self._boxes or self._store is not None):
-            started(self._thread)
+            self._thread.begin()
 
     def _dirty(self) -> None:
         self._wanted += 1
