@@ -74,7 +74,7 @@ def test_without_pressure_stall_information_that_is_said(tmp_path: Path) -> None
 
     assert trigger.window_seconds == 0
     assert snapshot["stalls"] is None
-    assert snapshot["absent"]["stalls"] == "not_available"
+    assert snapshot["absent"]["stalls"] == "not_supported"
     assert snapshot["pressure"][0]["target"] == "ram"
     states = {one["name"]: one for one in snapshot["collectors"]}
     assert "pressure/memory" in states["psi"]["error"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 
 import pytest
 
@@ -26,3 +28,26 @@ def test_a_thread_that_cannot_be_had_is_asked_for_again(caplog: pytest.LogCaptur
     waits, runs = caplog.messages
     assert waits.startswith("outbox waits for a thread to run in: can't start new thread")
     assert runs == "outbox has a thread and runs"
+
+
+def test_what_has_worked_goes_at_once() -> None:
+    """A receiver that owns its thread, and with it a TLS context, does not wait for the garbage collector."""
+
+    class Owner:
+        def __init__(self) -> None:
+            self.worker = Worker(self.work, "owner")
+
+        def work(self) -> None:
+            """Done at once."""
+
+    owner = Owner()
+    gone = weakref.ref(owner)
+    gc.disable()
+    try:
+        assert owner.worker.begin()
+        owner.worker.join(60)
+        del owner
+
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -35,6 +35,7 @@ class Worker:
         if self._waits:
             log.warning("%s has a thread and runs", self._name)
         self._thread = thread
+        del self._work  # whoever owns this may be what works, and would not go when all is done
         return True
 
     def is_alive(self) -> bool:
