@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import resource
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -357,54 +352,3 @@ def test_figures_of_a_copied_machine_follow_its_files(tmp_path: Path) -> None:
 
     assert asleep.runtime_status == "suspended"
     assert replace(asleep, runtime_status="active", card=awake.card) == awake
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd")) - 1
-
-
-@pytest.mark.parametrize("left", range(4))
-def test_without_descriptors_no_figure_is_lost_for_good(tmp_path: Path, left: int) -> None:
-    """They run out while a card is taken up, at the start or later: an error now, all figures afterwards."""
-    machine, watch = AmdMachine(tmp_path), Watch()
-    machine.gpu(discrete())
-    make = partial(Collector, machine.roots, 4096, GpuPids(), Asked(), watch)
-    before = descriptors()
-    whole = make()
-    expected = reading_of(whole.collect()).gpus
-
-    with few_descriptors(left), pytest.raises(OSError, match="Too many open files"):
-        make()
-    assert descriptors() == before + 4
-
-    machine.gpu(discrete(vram=8 * GIB), pci="0000:0a:00.0", card=2)
-    watch.now += LOOK_SECONDS
-    with few_descriptors(left), pytest.raises(OSError, match="Too many open files"):
-        whole.collect()
-    later = reading_of(whole.collect()).gpus
-    whole.close()
-
-    assert descriptors() == before
-    assert later[0] == expected[0]
-    assert [gpu.state for gpu in later] == ["ok", "ok"]
-    assert later[1].vram.used_bytes == expected[0].vram.used_bytes
-
-
-@contextmanager
-def few_descriptors(left: int) -> Iterator[None]:
-    """This process may open so many files more."""
-    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = max(map(int, os.listdir("/proc/self/fd"))) + 1 + left
-    held = []
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, usual[1]))
-    try:
-        with suppress(OSError):
-            while True:
-                held.append(os.dup(0))
-        for _ in range(left):
-            os.close(held.pop())
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
-        for one in held:
-            os.close(one)

@@ -47,7 +47,7 @@ CASES = (
         "samples and alerts go on; errors are counted; written again within a minute of there being room",
         "faults/test_fault_disks::a_disk_in_trouble_stops_no_sample_and_no_alert_and_is_used_again",
         "test_store::a_disk_that_is_full_stops_nothing_and_is_used_when_there_is_room",
-        "test_outbox::full_disk_stops_no_message_and_is_written_to_again",
+        "test_outbox_disk::full_disk_stops_no_message_and_is_written_to_again",
     ),
     case(
         3,
@@ -55,7 +55,7 @@ CASES = (
         "as 2; no partial block is believed",
         "faults/test_fault_disks::a_disk_in_trouble_stops_no_sample_and_no_alert_and_is_used_again",
         "test_store_ring::a_torn_record_at_the_end_is_told",
-        "test_outbox::disk_that_hangs_holds_no_message_up",
+        "test_outbox_disk::disk_that_hangs_holds_no_message_up",
     ),
     case(
         4,

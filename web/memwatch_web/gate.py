@@ -63,6 +63,7 @@ class Gate:
         options: Callable[[], FaceOptions],
         date_headers: MutableSequence[tuple[bytes, bytes]],
         simulated: bool = False,
+        own_name: Callable[[], str] = socket.gethostname,
     ) -> None:
         self._app = app
         self._options = options
@@ -70,7 +71,8 @@ class Gate:
         self._passwords = Passwords()
         self._known: dict[bytes, bool] = {}
         self._known_for: tuple[Sequence[str], str] = (), ""
-        self._name = socket.gethostname().lower()
+        self._own_name = own_name
+        self._name = own_name().lower()
         self._date_headers = date_headers
         self._second = 0
 
@@ -111,7 +113,7 @@ class Gate:
         """Write the present second into the headers of all answers; what this machine is called may change too."""
         second = int(time.time())
         if second != self._second:
-            self._second, self._name = second, socket.gethostname().lower()
+            self._second, self._name = second, self._own_name().lower()
             self._date_headers[0] = (b"date", formatdate(second, usegmt=True).encode())
 
     def _is_known(self, header: bytes) -> bool:

@@ -187,13 +187,14 @@ class Collector:
         Where descriptors run out meanwhile, nothing is kept of it, and the next tick begins anew.
         """
         self.close()
-        layout, self._layout, self._look_at = self._layout_now(), NO_LAYOUT, 0.0
+        self._layout, self._look_at = NO_LAYOUT, 0.0
         try:
+            layout = self._layout_now()
             self._open_all(ask_fused)
         except OSError:
             self.close()
             raise
-        self._layout, self._look_at = layout, self._monotonic() + LOOK_SECONDS
+        self._layout = layout
 
     def _open_all(self, ask_fused: AskFused | None) -> None:
         found, driver = cards.find(self._drm), cards.driver_of(self._roots, self._page_size)

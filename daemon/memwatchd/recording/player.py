@@ -12,15 +12,13 @@ from msgspec.structs import replace
 from memwatch import units
 from memwatch.collector import Findings
 from memwatch.model import Absent
-from memwatch.monitor import Monitor
+from memwatch.monitor import DIRECT, Monitor
 from memwatch.owners import Owner, added_up
 from memwatch.snapshot import CollectorStatus, Snapshot
 from memwatch.tegra.reading import TegrastatsReading
 from memwatchd.recording.frames import Contents, frames_of
 
 log = logging.getLogger(__name__)
-
-DIRECT = ("process_scan", "swap", "zram", "stalls", "squeezed", "kernel_log")
 
 
 class PlayedClock:
@@ -159,10 +157,8 @@ def findings_of(snapshot: Snapshot) -> Findings:
         devices=snapshot.devices,
         processes=snapshot.processes,
         owners=owners_of(snapshot),
-        container_names=snapshot.container_names,
         machine=snapshot.machine,
         nodes=snapshot.nodes,
-        kernel=snapshot.kernel,
         tegrastats=None
         if isinstance(tegrastats, Absent)
         else TegrastatsReading(0, 0, tegrastats.largest_free_blocks, tegrastats.largest_free_block_bytes),
