@@ -20,10 +20,11 @@ import pytest
 import sample_nvml
 from client_process import SCRIPT, memwatch
 from daemon_process import RunningDaemon, clean_environment, free_port, running_daemon
+from library_process import roots_environment
 from memwatch_web.as_json import snapshot_json, to_bytes
 from memwatchd.client.past import sparkline
 from memwatchd.client.process_tree import Peaks, tree_of
-from memwatchd.client.running import whole_of
+from memwatchd.client.room import whole_of
 from nvml_machine import Simulator
 from patience import PATIENCE_SECONDS
 from sample_snapshots import critical_gb10
@@ -277,7 +278,8 @@ def test_wait_becomes_the_program_when_there_is_room(daemon: RunningDaemon, spar
 def test_nobody_waits_for_more_than_there_is(spark: RunningDaemon, device: list[str], name: str) -> None:
     """At once, with what there is in all, and another exit code than for what may be had later; nothing is run."""
     done = memwatch("--url", spark.url, "wait", "--free", "900GiB", *device, "--", "echo", "started")
-    directly = memwatch("--url", f"http://127.0.0.1:{free_port()}", "wait", "--free", "512TiB")
+    nobody = f"http://127.0.0.1:{free_port()}"
+    directly = memwatch("--url", nobody, "wait", "--free", "512TiB", **roots_environment("zram-laptop"))
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f'memwatch: --free is "900GiB", and {name} has 121.7 GiB in all, 778.3 GiB too few\n'

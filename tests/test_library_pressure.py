@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from daemon_process import running_daemon
+from library_process import MACHINES, roots_environment
+from memwatch.collector import Roots
 from memwatch.library.daemon import Daemon
 from memwatch.library.host import Host, Ram, parse_meminfo
+from memwatch.library.own_limit import own_limit
 from memwatch.library.pressure_watch import PressureChange, PressureWatch, parse_events
 from memwatch.model import Absent
 from patience import wait_until
@@ -46,6 +51,34 @@ def test_pressure_is_looked_at_where_no_daemon_answers(tmp_path: Path) -> None:
     watch.stop()
 
     assert (told[0].level, told[0].previous, told[0].reasons) == ("high", "low", ("90.0% used",))
+
+
+@pytest.mark.parametrize("daemon", [True, False], ids=["a daemon outside", "no daemon"])
+def test_the_own_limit_reaches_the_program(tmp_path: Path, daemon: bool) -> None:
+    """The container is nearly full: a daemon outside of it does not know, whatever it says of its machine."""
+    here = tmp_path / "here"
+    shutil.copytree(MACHINES / "container-v2", here, symlinks=True)
+    roots = Roots(here / "proc", here / "sys", here / "root")
+    current = here / "sys/fs/cgroup/memory.current"
+    told: list[PressureChange] = []
+    with ExitStack() as stack:
+        url = "http://127.0.0.1:1"
+        if daemon:
+            roomy = roots_environment("numa-server-2tib")
+            running = stack.enter_context(running_daemon(tmp_path, environ=roomy))
+            running.get("/api/v1/events")  # its API is made
+            url = running.url
+        watch = PressureWatch(told.append, "high", Daemon(url), Host(roots.procfs), lambda: own_limit(roots))
+        stack.callback(watch.stop)
+        time.sleep(1.5)
+        before = [change.target for change in told]
+        current.write_text(f"{(12 << 30) - 1}\n")
+        wait_until(lambda: "own_limit" in [change.target for change in told])
+
+    assert "own_limit" not in before
+    (change,) = [change for change in told if change.target == "own_limit"]
+    assert (change.level, change.rising) == ("critical", True)
+    assert change.reasons == (f"{change.ratio:.1%} of the container limit used",)
 
 
 def test_events_of_a_stream_are_told_apart(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from memwatch.library.daemon import Daemon, daemon
 from memwatch.library.frameworks import shrink_all
 from memwatch.library.harmless import harmless
 from memwatch.library.host import Host, host
+from memwatch.library.own_limit import Limit, own_limit
 from memwatch.model import Absent
 from memwatch.planning.quantities import BadInput
 from memwatch.snapshot import Level
@@ -21,12 +23,16 @@ from memwatch.snapshot import Level
 STREAM_SECONDS = 70.0
 RETRY_SECONDS = 1.0
 LONGEST_LINE = 1 << 20
-# The daemon's own defaults, for use without one: levels by the used part of System RAM.
+# Not "cgroup": that is the limit that the daemon lives under, which may be another container's.
+OWN_LIMIT = "own_limit"
+# Between two looks at the own limit; and where there is none, whether there is one now.
+LIMIT_SECONDS, NO_LIMIT_SECONDS = 1.0, 60.0
+# The daemon's own defaults, for use without one: levels by the used part of System RAM, or of the own limit.
 THRESHOLDS = ((0.95, Level.CRITICAL), (0.80, Level.HIGH), (0.60, Level.MEDIUM))
 
 
 class PressureChange(Struct, frozen=True):
-    """`target` is a pool or a limited share. `rising`: whether it is worse than before."""
+    """`target` is a pool, a limited share, or `own_limit`. `rising`: whether it is worse than before."""
 
     target: str
     level: str
@@ -43,9 +49,14 @@ Told = Callable[[PressureChange], object]
 
 
 class PressureWatch:
-    """Calls back, in its own thread, when a target reaches or leaves `level` or changes above it, until stopped."""
+    """Calls back, in its own thread, when a target reaches or leaves `level` or changes above it, until stopped.
 
-    def __init__(self, callback: Told, level: str, of: Daemon, here: Host) -> None:
+    `own_limit` is that of the container, unit or job that this program is in; no daemon outside of it knows that.
+    """
+
+    def __init__(
+        self, callback: Told, level: str, of: Daemon, here: Host, limit: Callable[[], Limit | None] = own_limit
+    ) -> None:
         words = [one.word for one in Level]
         if level not in words:
             raise BadInput(f'level is "{level}", which is none of {", ".join(words)}; for example high')
@@ -53,6 +64,8 @@ class PressureWatch:
         self._least = Level[level.upper()]
         self._of = of
         self._here = here
+        self._limit = limit
+        self._limit_due = 0.0
         self._levels: dict[str, Level] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="memwatch-pressure", daemon=True)
@@ -82,6 +95,7 @@ class PressureWatch:
             if event == "pressure":
                 for record in json.loads(data):
                     self._see_record(record)
+            self._look_at_limit()
             if self._stop.is_set():
                 break
         return spoke
@@ -108,8 +122,22 @@ class PressureWatch:
         ram = self._here.ram()
         if not isinstance(ram, Absent) and ram.total_bytes:
             ratio = 1 - ram.available_bytes / ram.total_bytes
-            level = next((level for least, level in THRESHOLDS if ratio >= least), Level.LOW)
-            self.see("ram", level, ratio, (f"{ratio:.1%} used",))
+            self.see("ram", level_of(ratio), ratio, (f"{ratio:.1%} used",))
+        self._look_at_limit()
+
+    def _look_at_limit(self) -> None:
+        now = time.monotonic()
+        if now < self._limit_due:
+            return
+        limit = self._limit()
+        self._limit_due = now + (LIMIT_SECONDS if limit else NO_LIMIT_SECONDS) * 0.9  # ticks come a little early
+        if limit is not None and limit.size_bytes:
+            ratio = 1 - limit.left_bytes / limit.size_bytes
+            self.see(OWN_LIMIT, level_of(ratio), ratio, (f"{ratio:.1%} of the {limit.name} used",))
+
+
+def level_of(ratio: float) -> Level:
+    return next((level for least, level in THRESHOLDS if ratio >= least), Level.LOW)
 
 
 def parse_events(lines: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401  a file of lines

@@ -25,6 +25,7 @@ from memwatchd.client.failure import Failure
 from memwatchd.client.onlooker import Onlooker
 from memwatchd.client.process_tree import Peaks, tree_of
 from memwatchd.client.question import EXIT_OK, Question, common, complain, question_of, seconds_within, understood
+from memwatchd.client.room import room_of
 from memwatchd.client.tables import columns
 
 Json = dict[str, Any]
@@ -190,6 +191,7 @@ def wait(
 ) -> int:
     """Wait until SIZE can be had, then run COMMAND in place of this program.
 
+    In System RAM: within the limit of the container, unit or job that this program is in.
     Exits with 1 after --timeout, and with 2 at once where there is less than SIZE in all.
     """
     try:
@@ -204,58 +206,23 @@ def wait(
     for snapshot in question.snapshots(1.0):
         with understood(question.address):
             people.say_simulated(is_first and snapshot["simulated"])
-            room = _room(snapshot, device)
+            room = room_of(snapshot, device)
         is_first = False
-        if room is not None and room >= need:
+        if room.left_bytes is not None and room.left_bytes >= need:
             break
-        whole = whole_of(snapshot, device)
-        if whole is not None and need > whole:
-            raise click.UsageError(
-                f'--free is "{size}", and {device or "System RAM"} has {wording.size(whole)} in all, '
-                f"{wording.size(need - whole)} too few"
-            )
+        if room.whole_bytes is not None and need > room.whole_bytes:
+            missing = wording.size(need - room.whole_bytes)
+            raise click.UsageError(f'--free is "{size}", and {room.whole_words}, {missing} too few')
         if until is not None and time.monotonic() >= until:
-            raise Failure(f"{size} could not be had for {wording.duration(timeout or 0.0)}: {_left(room)}")
+            raise Failure(f"{size} could not be had for {wording.duration(timeout or 0.0)}: {room.left_words}")
     if command:
         _become(command)
-    question.show({"free_bytes": room}, lambda: [f"{_left(room)} now"])
+    question.show({"free_bytes": room.left_bytes}, lambda: [f"{room.left_words} now"])
     return EXIT_OK
-
-
-def _room(snapshot: Json, device: str | None) -> int | None:
-    if device is None:
-        ram = next((pool for pool in snapshot["pools"] if pool["kind"] == "system_ram"), None)
-        left: int | None = None if ram is None else ram["available_bytes"]
-        return left
-    known = {one["id"]: one["headroom_bytes"] for one in snapshot["devices"]}
-    if device not in known:
-        raise click.UsageError(f'--device is "{device}", which is none of {", ".join(known) or "no device"}')
-    headroom: int | None = known[device]
-    return headroom
-
-
-def whole_of(snapshot: Json, device: str | None) -> int | None:
-    """The most there could ever be; None where that is not known."""
-    from memwatch.backends.devices import capacity_of
-    from memwatch.library.truth import machine_of
-
-    try:
-        here = machine_of(snapshot)
-        if device is None:
-            return None if here.ram is None else here.ram.size_bytes
-        found = here.device(device)
-        whole = None if found is None else capacity_of(found, here)
-    except (ValueError, TypeError, KeyError, StopIteration):  # older daemons say less
-        return None
-    return whole if isinstance(whole, int) else None
 
 
 def reason_of(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
-
-
-def _left(room: int | None) -> str:
-    return "how much can be had is not known" if room is None else f"{wording.size(room)} can be had"
 
 
 def _become(command: tuple[str, ...]) -> NoReturn:
