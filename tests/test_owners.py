@@ -70,7 +70,7 @@ def held(holder: Process, size: Bytes, kind: ShareKind) -> Process:
     """A process that holds so much of a share of this kind."""
     share = Share("share", kind, "Share", "ram", size, "test", Quality.MEASURED)
     holding = Holding(DEVICE, "", shares=(share,), held={holder.pid: {"share": size}})
-    (found,) = with_device_bytes([holder], [holding])
+    (found,) = with_device_bytes((holder,), holding)
     return found
 
 

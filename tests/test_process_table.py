@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from daemon_process import kept_files
 from going_on import going_on
 from memwatch.collector import Roots, Unreadable
 from memwatch.collectors._process_files import parse_statm, read_in
-from memwatch.collectors._process_table import KERNEL_TURNS, ProcessTable, Tally
+from memwatch.collectors._process_table import KERNEL_TURNS, LISTED_TURNS, Numbers, ProcessTable, Tally
 from memwatch.collectors.processes import Collector
 from memwatch.own import descriptors_for_processes
 from patience import wait_until
@@ -173,6 +174,80 @@ def test_a_lowered_limit_is_respected(tmp_path: Path) -> None:
 
     assert held == [10, 4, 0, 7]
     assert kept_files(os.getpid()) == 0
+
+
+def with_numbers(procfs: Path, last: int, own: str = "77") -> None:
+    """What the kernel says of numbers given out, and of the reader's own."""
+    (procfs / "self").mkdir(exist_ok=True)
+    (procfs / "self/status").write_text(f"Name:\tx\nNSpid:\t{own}\nVmSwap:\t       0 kB\n")
+    (procfs / "loadavg").write_text(f"0.00 0.01 0.05 1/389 {last}\n")
+
+
+def test_the_folder_is_listed_when_a_number_was_given_out(tmp_path: Path) -> None:
+    """Without one nobody can have begun; at every sixth look it is listed whatever the kernel says."""
+    roots = folder_of(tmp_path, stat_line(11, rss=11))
+    with_numbers(tmp_path, 11)
+    with table_of(roots.procfs) as table:
+        table.look()
+        add_process(tmp_path, stat_line(12, rss=12))
+        table.look()
+        unlisted = pages(table)
+        with_numbers(tmp_path, 12)
+        table.look()
+        listed = pages(table)
+        add_process(tmp_path, stat_line(13, rss=13))
+        for _ in range(LISTED_TURNS):
+            table.look()
+
+        assert unlisted == {11: 11}
+        assert listed == {11: 11, 12: 12}
+        assert pages(table) == {11: 11, 12: 12, 13: 13}
+
+
+def test_the_folder_is_listed_when_somebody_ended(tmp_path: Path) -> None:
+    """Then its number may be another's, and who is gone is gone at once."""
+    roots = folder_of(tmp_path, stat_line(11, rss=11), stat_line(12, rss=12))
+    with_numbers(tmp_path, 12)
+    with table_of(roots.procfs) as table:
+        table.look()
+        shutil.rmtree(tmp_path / "12")
+        add_process(tmp_path, stat_line(13, rss=13))
+        table.look()
+
+        assert pages(table) == {11: 11, 13: 13}
+
+
+@pytest.mark.parametrize(
+    ("own", "loadavg"),
+    [("4711\t7", "0.00 0.01 0.05 1/389 11\n"), ("77", ""), ("77", "0.00 0.01 0.05\n"), ("77", "1 2 3 4 five\n")],
+    ids=["another namespace", "empty", "cut", "no number"],
+)
+def test_where_nobody_counts_the_folder_is_listed_always(tmp_path: Path, own: str, loadavg: str) -> None:
+    """In a process id namespace of our own, loadavg is about that one, and the folder may be about the host's."""
+    roots = folder_of(tmp_path, stat_line(11, rss=11))
+    with_numbers(tmp_path, 11, own)
+    (tmp_path / "loadavg").write_text(loadavg)
+    with table_of(roots.procfs) as table:
+        table.look()
+        add_process(tmp_path, stat_line(12, rss=12))
+        table.look()
+
+        assert pages(table) == {11: 11, 12: 12}
+
+
+def test_the_kernel_says_that_a_number_was_given_out() -> None:
+    """The real one; in between it says the same for a while."""
+    folder = os.open("/proc", os.O_RDONLY)
+    try:
+        numbers = Numbers(folder)
+        first = numbers.moved()
+        wait_until(lambda: not numbers.moved())
+        with sleepers(1):
+            by_process = numbers.moved()
+    finally:
+        os.close(folder)
+
+    assert (first, by_process) == (True, True)
 
 
 def test_half_of_the_limit_is_for_processes() -> None:

@@ -188,6 +188,11 @@ class Monitor:
         """All clocks, now."""
         return Moment(self._clock.monotonic(), self._clock.boottime(), self._clock.wall())
 
+    @property
+    def ticked(self) -> Moment:
+        """All clocks at the latest tick; now, before the first."""
+        return self._before or self.moment()
+
     def wake(self) -> None:
         """End the wait for the next tick, so that a loop that was told to stop does. Any thread may call it."""
         if self._trigger is not None:

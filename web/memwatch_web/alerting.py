@@ -167,7 +167,7 @@ class Alerting:
 
     def _state(self, snapshot: Snapshot) -> bytes:
         """Alerts as bytes, the same as long as nothing about them and no clock has moved."""
-        watches, moment = self._monitor.watches, self._monitor.moment()
+        watches, moment = self._monitor.watches, self._monitor.ticked
         asleep = moment.asleep_seconds
         if self._written is None or self._written[0] is not watches or self._written[1] != asleep:
             self._written = watches, asleep, watches_to_bytes(watches, moment, snapshot.boot_id)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from memwatch.accounting.remembered import remembered
 from memwatch.collector import Findings
 from memwatch.holding import Holding, Npu, ram_of
 from memwatch.model import (
@@ -52,8 +53,8 @@ def with_holdings(found: Findings, holdings: Sequence[Holding], npus: Sequence[N
         pools=pools,
         shares=shares,
         devices=(*found.devices, *(chains.with_headroom(holding.device) for holding in holdings)),
-        processes=with_device_bytes(found.processes, everybody),
-        machine=with_architecture(found.machine, holdings) if holdings else found.machine,
+        processes=with_device_bytes(found.processes, *everybody),
+        machine=with_architecture(found.machine, *holdings) if holdings else found.machine,
     )
 
 
@@ -198,7 +199,8 @@ def left_of(share: Share) -> Bytes:
     return max(0, share.limit_bytes - share.used_bytes)
 
 
-def with_device_bytes(processes: Sequence[Process], holdings: Sequence[Holding | Npu]) -> tuple[Process, ...]:
+@remembered
+def with_device_bytes(processes: tuple[Process, ...], *holdings: Holding | Npu) -> tuple[Process, ...]:
     """Processes with what they hold of devices."""
     held: dict[int, dict[str, Bytes]] = {}
     for holding in holdings:
@@ -235,7 +237,8 @@ def _with_device_bytes(process: Process, held: Mapping[str, Bytes], unsure: set[
     )
 
 
-def with_architecture(machine: Machine | None, holdings: Sequence[Holding]) -> Machine:
+@remembered
+def with_architecture(machine: Machine | None, *holdings: Holding) -> Machine:
     """A device that cannot be told (one that is lost, say) does not make the others' machine another one."""
     machine = machine or Machine()
     told = [one for one in holdings if one.device.architecture is not Architecture.UNKNOWN] or holdings

@@ -33,6 +33,7 @@ _HIDEPID = re.compile(r"(?:^|,)hidepid=(?!0|off)")
 # A stat line with the longest name and 20 digits in all 50 columns is not longer.
 STAT_BYTES = 1200
 STATM_BYTES = 160
+STATUS_BYTES = 4096
 # Of a number of 64 bits.
 _MOST_DIGITS = 20
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec.structs import replace
 
 from memwatch.collectors._cgroup_mounts import CgroupUsage
-from memwatch.collectors._process_files import Home, Homes, parse_uid, read_in
+from memwatch.collectors._process_files import STATUS_BYTES, Home, Homes, parse_uid, read_in
 from memwatch.collectors._process_table import Entry
 from memwatch.model import Absent, Words
 from memwatch.owners import OWNER_KINDS, Owner, OwnerKind
@@ -18,7 +18,6 @@ SOON_TURNS, LATER_TURNS = 1, 128
 SHOWN_TURNS = 12
 # So many owners of each kind, the largest, have the figure of their own cgroup read.
 MOST_FIGURES = 100
-_STATUS_BYTES = 4096
 
 Name = Words | None
 User = Callable[[int | None], Words]
@@ -48,7 +47,7 @@ class Attribution:
         One that is listed is read in this way again and again, so it is due only when it is not any more.
         """
         first = entry.home_due == 0
-        status = read_in(folder, "status", _STATUS_BYTES) or b""
+        status = read_in(folder, "status", STATUS_BYTES) or b""
         entry.home, entry.uid = self._homes.read(folder, "cgroup"), parse_uid(status)
         entry.home_due = self._turn + 1 + (SOON_TURNS if first else SHOWN_TURNS)
         return status
@@ -57,7 +56,7 @@ class Attribution:
         first, before = entry.home_due == 0, (entry.home, entry.uid)
         folder = entry.thread or str(entry.pid)
         entry.home = self._homes.read(self._folder, folder + "/cgroup")
-        entry.uid = parse_uid(read_in(self._folder, folder + "/status", _STATUS_BYTES) or b"")
+        entry.uid = parse_uid(read_in(self._folder, folder + "/status", STATUS_BYTES) or b"")
         if (entry.home, entry.uid) != before:
             entry.shown = None
         # Spread by number: those that were there when we began do not all come due at once.
