@@ -219,8 +219,14 @@ def test_the_folder_is_listed_when_somebody_ended(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("own", "loadavg"),
-    [("4711\t7", "0.00 0.01 0.05 1/389 11\n"), ("77", ""), ("77", "0.00 0.01 0.05\n"), ("77", "1 2 3 4 five\n")],
-    ids=["another namespace", "empty", "cut", "no number"],
+    [
+        ("4711\t7", "0.00 0.01 0.05 1/389 11\n"),
+        ("77", ""),
+        ("77", "0.00 0.01 0.05\n"),
+        ("77", "1 2 3 4 five\n"),
+        ("77", "0.00 0.00 0.00 0/0 0\n"),
+    ],
+    ids=["another namespace", "empty", "cut", "no number", "gVisor's"],
 )
 def test_where_nobody_counts_the_folder_is_listed_always(tmp_path: Path, own: str, loadavg: str) -> None:
     """In a process id namespace of our own, loadavg is about that one, and the folder may be about the host's."""
@@ -233,6 +239,21 @@ def test_where_nobody_counts_the_folder_is_listed_always(tmp_path: Path, own: st
         table.look()
 
         assert pages(table) == {11: 11, 12: 12}
+
+
+def test_what_somebody_put_over_loadavg_is_not_believed(tmp_path: Path) -> None:
+    """lxcfs mounts a file of its own there, with the greatest number of a moment ago."""
+    with_numbers(tmp_path, 11)
+    (tmp_path / "loadavg").unlink()
+    (tmp_path / "loadavg").symlink_to("/proc/loadavg")  # of another file system than the folder
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        numbers = Numbers(folder)
+        found = [numbers.moved() for _ in range(100)]
+    finally:
+        os.close(folder)
+
+    assert all(found)
 
 
 def test_the_kernel_says_that_a_number_was_given_out() -> None:

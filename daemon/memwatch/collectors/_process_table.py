@@ -87,13 +87,12 @@ class Numbers:
     Listing /proc is a sixth of a look at 400 processes, and on a quiet machine seldom finds anybody. The last
     column of loadavg is the number given out last, to a thread or a process of the process id namespace of whoever
     reads it, or of one inside (fs/proc/loadavg.c). That has to be the one that the folder shows: then it has just
-    one number for us (NSpid, since Linux 4.1).
+    one number for us (NSpid, since Linux 4.1). lxcfs puts a file of its own there, and gVisor says 0.
     """
 
     def __init__(self, folder: int) -> None:
         self._folder = folder
-        own = _OWN_NUMBERS.search(read_in(folder, "self/status", STATUS_BYTES) or b"")
-        self._is_told = own is not None and own[1].count(b"\t") == 1
+        self._is_told = _is_the_kernels(folder, "loadavg") and _numbers_of_own(folder) == 1
         self._last: bytes | None = None
 
     def moved(self) -> bool:
@@ -103,7 +102,21 @@ class Numbers:
 
     def _newest(self) -> bytes | None:
         columns = (read_in(self._folder, "loadavg", STATM_BYTES) or b"").split() if self._is_told else []
-        return columns[4] if len(columns) == 5 and columns[4].isdigit() else None
+        return columns[4] if len(columns) == 5 and columns[4].isdigit() and columns[4] != b"0" else None
+
+
+def _is_the_kernels(folder: int, name: str) -> bool:
+    """Whether this file is of the folder's own file system, and nobody's who mounted another over it."""
+    try:
+        return os.stat(name, dir_fd=folder).st_dev == os.fstat(folder).st_dev
+    except OSError:
+        return False
+
+
+def _numbers_of_own(folder: int) -> int:
+    """In how many process id namespaces this process has a number, seen from the folder's one; 0 if not known."""
+    found = _OWN_NUMBERS.search(read_in(folder, "self/status", STATUS_BYTES) or b"")
+    return found[1].count(b"\t") if found else 0
 
 
 class ProcessTable:
