@@ -18,6 +18,7 @@ from memwatch.clock import Clock
 from memwatch.collector import Collector, Enlisted, Findings, Prompt, Unavailable, Unreadable
 from memwatch.composition import Composer
 from memwatch.model import Absent
+from memwatch.patience import Patience
 from memwatch.snapshot import CollectorState, CollectorStatus
 
 log = logging.getLogger(__name__)
@@ -31,11 +32,12 @@ OVERDUE_LEAST_SECONDS = 3.0
 # Ticks come some milliseconds early or late: what is due within so many seconds is due. Fast ones are 0.1 s apart.
 EARLY_SECONDS = 0.05
 # A tick waits so long at most for an answer that somebody else works on. One that took longer is waited for in the
-# source's own thread, and so are those of the next minute.
+# source's own thread, and so are those of the next seconds: of a minute, in the end, where it does not get better.
 PROMPT_SECONDS = 0.005
+NOT_PROMPT_FIRST_SECONDS = 4.0
+NOT_PROMPT_LONGEST_SECONDS = 60.0
 # Where memory was too short to note what a source said, it is asked again after so long.
 PUT_OFF_SECONDS = 1.0
-NOT_PROMPT_SECONDS = 60.0
 
 # What a source says: its findings, and how it does.
 FINDINGS, STATUS = itemgetter(0), itemgetter(1)
@@ -71,7 +73,7 @@ class Source:
         # Whose turn it is: if ticks ask a source that has a thread, that sleeps.
         self.on_tick = False
         self._prompt: Prompt | None = None
-        self._prompt_from = 0.0
+        self._prompt_patience = Patience(NOT_PROMPT_FIRST_SECONDS, NOT_PROMPT_LONGEST_SECONDS)
         self._put_at: float | None = None
         self._late: tuple[Slot, Slot] | None = None
         self._silent: tuple[Slot, CollectorStatus] | None = None
@@ -116,17 +118,18 @@ class Source:
         """On the tick that put the question: publish the answer, or leave it to the source's thread."""
         self.on_tick = self._prompt is not None and self._prompt.has_answer(PROMPT_SECONDS)
         if self.on_tick:
+            self._prompt_patience.helped()
             self.run()
             self.on_tick = self.slot.state == "ok"
         else:
-            self._prompt_from = self._clock.monotonic() + NOT_PROMPT_SECONDS
+            self._prompt_patience.tried(self._clock.monotonic())
 
     def is_prompt(self, spacing: float) -> bool:
         """Whether its last answer came so soon that a tick could have waited for it, and ticks come often."""
         seconds = self.slot.duration_seconds
         if self._prompt is None or self.slot.state != "ok" or isinstance(seconds, Absent):
             return False
-        rested = self._clock.monotonic() >= self._prompt_from
+        rested = self._prompt_patience.is_over(self._clock.monotonic())
         return rested and seconds <= PROMPT_SECONDS and self._comes_often(spacing)
 
     def _comes_often(self, spacing: float) -> bool:
