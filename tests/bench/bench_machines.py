@@ -182,8 +182,9 @@ def bench_requests(times: int = 300, rounds: int = 5) -> None:
         time.sleep(SETTLE_SECONDS)
         found = [{path: latencies(daemon.port, path, times) for path in paths} for _ in range(rounds)]
     for path in paths:
-        median = min(took[len(took) // 2] for took, _ in (turn[path] for turn in found))
-        slow = min(took[-max(1, len(took) // 100)] for took, _ in (turn[path] for turn in found))
+        took = [turn[path][0] for turn in found]
+        median = min(turn[len(turn) // 2] for turn in took)
+        slow = min(turn[-max(1, len(turn) // 100)] for turn in took)
         print(f"| `{path}` | {median:.2f} | {slow:.2f} | {found[-1][path][1]:,} |")
     print()
 
