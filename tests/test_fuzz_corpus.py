@@ -88,8 +88,8 @@ def test_a_figure_that_nobody_said_is_told() -> None:
             are_said(made_up, b"a 12 kB, b 007")
 
 
-def test_a_log_becomes_a_row_and_the_table_keeps_the_longest_clean_run(tmp_path: Path) -> None:
-    """A shorter run replaces nothing unless it found something; the page is read back as it was written."""
+def test_a_log_becomes_a_row_and_the_table_keeps_the_newest_full_run(tmp_path: Path) -> None:
+    """A short run replaces no full one unless it found something; the page is read back as it was written."""
     page = tmp_path / "fuzz.md"
     outcome = outcome_of("psi", 600, LOG)
     keep(outcome, page)
@@ -103,6 +103,7 @@ def test_a_log_becomes_a_row_and_the_table_keeps_the_longest_clean_run(tmp_path:
     assert (kmsg.name, kmsg.finds) == ("kmsg", 1)
     assert written([kmsg, psi]) == page.read_text()
     assert rows_in(written([psi, Row("psi", 1, 1, 1, 1, "2026-01-01")]))[0].finds == 1
+    assert rows_in(written([Row("psi", 640, 9, 9, 0, "2026-01-01"), psi])) == [psi]
 
 
 def test_a_target_that_does_not_exist_is_named() -> None:
