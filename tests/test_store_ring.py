@@ -192,21 +192,22 @@ def test_a_larger_size_goes_on_where_it_was(tmp_path: Path) -> None:
     assert read(path, size=2 * SIZE)[0].lost == 0
 
 
-def test_after_the_last_of_all_numbers_it_counts_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_near_the_last_of_all_numbers_it_counts_anew(tmp_path: Path, left: int) -> None:
     """No writer gets there; who finds such a file keeps what is in it, and what comes next is no damage."""
     path = tmp_path / "ring"
     ring = Ring(path, SIZE)
     ring.prepare(ring.read())
-    ring._seq = MOST_RECORDS - 2
+    ring._seq = MOST_RECORDS - 2 - left
     ring.append(1, STAMP, b"last but one")
     ring.append(1, STAMP, b"last")
     ring.close()
 
-    written(path, [b"new"])
+    written(path, [b"new", b"newer", b"newest"])
     contents, found = read(path)
 
-    assert found == [b"last but one", b"last", b"new"]
-    assert [record.seq for record in contents.records] == [1, 2, 3]
+    assert found == [b"last but one", b"last", b"new", b"newer", b"newest"]
+    assert [record.seq for record in contents.records] == [1, 2, 3, 4, 5]
     assert contents.lost == 0
 
 

@@ -30,6 +30,8 @@ FILL_BYTES = 256 << 10
 # How a file system says that it cannot set room aside.
 NO_ALLOCATION = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS})
 MOST_RUNS, MOST_RECORDS = 1 << 31, 1 << 62
+# From here on a file begins anew: a daemon that opens it later has as many numbers left as it can ever use.
+LATE_RECORDS = MOST_RECORDS >> 1
 # The end of the year 9999.
 LAST_UNIX = 253_402_300_800.0
 # Said by a record of this kind: what is missing before it has been reported.
@@ -96,7 +98,7 @@ class Ring:
     @property
     def fits(self) -> bool:
         """Whether the file can go on as it is: not larger than it may be, and numbers are left for what comes."""
-        return os.fstat(self._fd).st_size <= self.blocks * BLOCK and self._seq < MOST_RECORDS
+        return os.fstat(self._fd).st_size <= self.blocks * BLOCK and self._seq < LATE_RECORDS
 
     def prepare(self, contents: Contents) -> None:
         """Give the file its size: no later write can find the disk full. One that does not fit begins anew."""
