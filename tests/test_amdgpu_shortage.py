@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import resource
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -14,12 +10,9 @@ import pytest
 
 from amd_machine import GIB, AmdMachine, discrete
 from amd_readings import Asked, Watch, only_gpu, reading_of
+from few_descriptors import descriptors, few_descriptors, no_descriptors
 from memwatch.collectors._gpus import GpuPids
 from memwatch.collectors.amdgpu import LOOK_SECONDS, Collector
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd")) - 1
 
 
 @pytest.mark.parametrize("left", range(4))
@@ -47,37 +40,6 @@ def test_without_descriptors_no_figure_is_lost_for_good(tmp_path: Path, left: in
     assert later[0] == expected[0]
     assert [gpu.state for gpu in later] == ["ok", "ok"]
     assert later[1].vram.used_bytes == expected[0].vram.used_bytes
-
-
-@contextmanager
-def few_descriptors(left: int) -> Iterator[None]:
-    """This process may open so many files more."""
-    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = max(map(int, os.listdir("/proc/self/fd"))) + 1 + left
-    held = []
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, usual[1]))
-    try:
-        with suppress(OSError):
-            while True:
-                held.append(os.dup(0))
-        for _ in range(left):
-            os.close(held.pop())
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
-        for one in held:
-            os.close(one)
-
-
-@contextmanager
-def no_descriptors() -> Iterator[None]:
-    """This process may open nothing, not even what it has just closed."""
-    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, usual[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
 
 
 def test_a_card_that_goes_while_there_are_no_descriptors_is_taken_up_later(tmp_path: Path) -> None:

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from amd_readings import Watch
+from few_descriptors import descriptors, few_descriptors
 from machine_folders import machine_folder, plain
 from memwatch.collector import Roots, Unavailable, Unreadable
 from memwatch.collectors._cgroup_mounts import V1, V2, Version, home_of
 from memwatch.collectors._cgroups import Place, in_container, parse_cgroup, parse_mountinfo, place_of
 from memwatch.collectors.cgroup import (
+    LOOK_AROUND_SECONDS,
     NOTE,
     Collector,
     Group,
+    GroupFiles,
     binding,
     parse_limit,
     parse_size,
     period_of,
-    read_group,
     used_of,
 )
+from memwatch.model import Absent
 
 ID = "3fa9c1d07be24586" * 4
 GIB = 1 << 30
@@ -275,10 +282,105 @@ def test_kills_at_the_limit_are_counted(version: Version, tmp_path: Path) -> Non
     stat = {V1: "total_inactive_file 0\n", V2: "inactive_file 0\n"}[version]
     for name, text in ((version.limit, f"{GIB}\n"), (version.usage, "4096\n"), ("memory.stat", stat)):
         (tmp_path / name).write_text(text)
-    before = read_group(version, tmp_path)
+    with closing(GroupFiles(version, tmp_path)) as files:
+        before = files.read()
     (tmp_path / version.events).write_text("low 0\nhigh 4\noom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
 
-    after = read_group(version, tmp_path)
+    with closing(GroupFiles(version, tmp_path)) as files:
+        after = files.read()
 
     assert before == Group(tmp_path, GIB, 4096, None)
     assert after == Group(tmp_path, GIB, 4096, 3)
+
+
+def test_a_process_that_is_moved_is_found_at_the_next_look(tmp_path: Path) -> None:
+    """Its files stay open, and not those of the group that it left."""
+    roots = copied(tmp_path, "container-nested")
+    collector = Collector(roots)
+    before = collector.collect().shares[0].used_bytes
+    opened = descriptors()
+    new = roots.sysfs / "fs/cgroup/moved"
+    new.mkdir()
+    for name, text in (("memory.max", f"{GIB}\n"), ("memory.current", "70000000\n")):
+        (new / name).write_text(text)
+    (new / "memory.stat").write_text("inactive_file 0\nactive_file 0\nslab_reclaimable 0\n")
+    (roots.procfs / "self/cgroup").write_text("0::/moved\n")
+
+    (share,) = collector.collect().shares
+
+    assert before != 70_000_000
+    assert (share.used_bytes, share.limit_bytes) == (70_000_000, GIB)
+    assert descriptors() < opened
+    collector.close()
+
+
+def test_a_group_that_counts_no_more_costs_no_look(tmp_path: Path) -> None:
+    """Its open file fails, as that of a cgroup without its controller does: the others are read at once."""
+    roots = copied(tmp_path, "container-nested")
+    limit = next((roots.sysfs / "fs/cgroup").rglob("cri-containerd-*")) / "memory.max"
+    expected = Collector(roots).collect().shares[0]
+    limit.unlink()
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as owner:
+        limit.symlink_to(f"/proc/{owner.pid}/oom_score")
+        collector = Collector(roots)
+        inner = collector.collect().shares[0]
+    owner.wait()
+
+    (share,) = collector.collect().shares
+    collector.close()
+
+    assert isinstance(inner.limit_bytes, int)
+    assert inner.limit_bytes < 2000
+    assert share == expected
+
+
+def test_what_lies_around_is_looked_at_once_a_minute(tmp_path: Path) -> None:
+    """Memory that is counted of one more group, because it was delegated since, and a machine that has shrunk."""
+    roots = copied(tmp_path, "container-nested")
+    watch = Watch()
+    collector = Collector(roots, clock=watch)
+    before = collector.collect().shares[0]
+    meminfo = roots.procfs / "meminfo"
+    meminfo.write_text(re.sub(r"MemTotal: +\d+", "MemTotal: 1000", meminfo.read_text()))
+
+    early = collector.collect().shares[0]
+    watch.now += LOOK_AROUND_SECONDS
+    late = collector.collect().shares[0]
+    collector.close()
+
+    assert isinstance(before.limit_bytes, int)
+    assert early == before
+    assert late.limit_bytes is Absent.NOT_SUPPORTED
+
+
+@pytest.mark.parametrize("left", range(5))
+def test_without_descriptors_no_limit_is_lost(tmp_path: Path, left: int) -> None:
+    """They run out while it looks around: an error at that moment, the limit afterwards, and nothing left open."""
+    roots = copied(tmp_path, "container-nested")
+    before, watch = descriptors(), Watch()
+    collector = Collector(roots, clock=watch)
+    expected = collector.collect()
+
+    with few_descriptors(left):
+        assert collector.collect() == expected
+        collector._let_go()
+    with few_descriptors(left), pytest.raises(OSError, match="Too many open files"):
+        collector.collect()
+    after = collector.collect()
+    collector.close()
+
+    assert after == expected
+    assert descriptors() == before
+
+
+def test_nonsense_leaves_nothing_open(tmp_path: Path) -> None:
+    """A collector that cannot be made has closed what it had opened."""
+    roots = copied(tmp_path, "container-nested")
+    before = descriptors()
+    for stat in (roots.sysfs / "fs/cgroup").rglob("memory.stat"):
+        stat.write_text("anon 5\n")
+
+    with pytest.raises(Unreadable, match="inactive_file"):
+        Collector(roots)
+
+    assert descriptors() == before

@@ -69,8 +69,8 @@ def look_at_a_written_hog(tmp_path: Path) -> None:
     def grow() -> None:
         for step in range(101):
             used = int(limit * (0.33 + 0.67 * step / 100))
-            (folder / "memory.current.new").write_text(f"{used}\n")
-            (folder / "memory.current.new").rename(folder / "memory.current")
+            usage.write(f"{used:010}\n".encode())
+            usage.seek(0)
             time.sleep(0.05)
         full_at.append(time.time())
 
@@ -78,9 +78,10 @@ def look_at_a_written_hog(tmp_path: Path) -> None:
     roots = [f"--procfs={machine / 'proc'}", f"--sysfs={machine / 'sys'}", f"--rootfs={machine / 'root'}"]
     with running_daemon(tmp_path, *roots, config=CONFIG) as daemon:
         daemon.wait_for("/api/v1/snapshot", lambda found: limit_of(found) == limit)
-        growing = threading.Thread(target=grow)
-        growing.start()
-        growing.join()
+        with (folder / "memory.current").open("r+b", buffering=0) as usage:
+            growing = threading.Thread(target=grow)
+            growing.start()
+            growing.join()
         critical = [one for one in events(daemon, "level", "cgroup") if "→ critical" in one["text"]]
 
     assert critical

@@ -28,12 +28,14 @@ sys.path.append(str(Path(__file__).parent.parent))
 import sample_nvml
 from crowd import Crowd, connections
 from daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
+from memory_cgroup import memory_cgroup
 from nvml_machine import MACHINES, Simulator
 from nvml_state import Machine
 from sleepers import sleepers
 
 # The first looks open what is kept open from then on: thousands of files, where there are so many processes.
 SETTLE_SECONDS = 15.0
+IN_A_CGROUP = '[collectors.cgroup]\nscope = "cgroup"\n'
 STREAMS = "[web]\nmax_streams = 1000\n"
 
 
@@ -137,6 +139,7 @@ def bench_machines(seconds: float) -> None:
         gpus[count, mig] = found.main_percent + found.helper_percent
         what = f"{count} GPUs" if not mig else f"{count} GPUs in {count * mig} MIG instances"
         print(row(f"{what}, 300 processes more", found), flush=True)
+    bench_limit(seconds)
     processes = {100: 0.0, 1000: 0.0, 2000: 0.0, 5000: 0.0}
     for count in processes:
         with sleepers(count), daemon_on(machine_of(8)) as daemon:
@@ -164,6 +167,19 @@ def bench_streams(seconds: float) -> None:
             part = (cpu_seconds(daemon.pid) - before) / (time.monotonic() - began) * 100
             print(f"| {count:,} | {part:.2f} | {rss_mib(daemon.pid):.1f} |", flush=True)
     print()
+
+
+def bench_limit(seconds: float) -> None:
+    """Where a container's limit is looked at once a second: of the cgroup that the daemon itself is in."""
+    with memory_cgroup(1 << 30) as limit:
+        if limit is None:
+            print("no limit can be set here: the row of a container with a limit is missing")
+            return
+        with sleepers(300), daemon_on(None, config=IN_A_CGROUP) as daemon:
+            limit.add(daemon.pid)
+            found = cost_of(daemon, seconds)
+            assert "cgroup" in {one["target"] for one in daemon.get("/api/v1/pressure").json}, "no limit is seen"
+    print(row("0 GPUs, 300 processes more, a limit", found), flush=True)
 
 
 def bench_requests(times: int = 300, rounds: int = 5) -> None:

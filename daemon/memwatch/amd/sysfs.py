@@ -7,6 +7,7 @@ import re
 
 from memwatch.amd.reading import Region
 from memwatch.model import Absent, Bytes, Words
+from memwatch.shortage import is_shortage
 
 # No machine has an exbibyte of memory; drivers answer with -1 as an unsigned number when something is wrong.
 MOST_BYTES = 1 << 60
@@ -29,13 +30,9 @@ _REASONS = {
 _KINDS = {b"ue": "ecc_uncorrected", b"ce": "ecc_corrected", b"de": "ecc_deferred"}
 
 
-# These say nothing of a file: the system, or this process, has no room for one more just now.
-_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-
-
 def reason_of(error: OSError) -> Absent:
     """Why a file of a driver that is loaded gives no figure. A shortage, which passes, is raised again."""
-    if error.errno in _SHORTAGES:
+    if is_shortage(error):
         raise error
     return _REASONS.get(error.errno or 0, Absent.NOT_AVAILABLE)
 

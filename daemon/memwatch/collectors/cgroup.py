@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
 
-from memwatch.collector import Findings, Roots, Unavailable, Unreadable, read_once
-from memwatch.collectors._cgroup_mounts import Home, Version, home_of, parse_figure
+from memwatch.collector import Findings, KeptFile, Roots, Unavailable, Unreadable, kept_file
+from memwatch.collectors._cgroup_mounts import V1, V2, Version, home_of, parse_figure
 from memwatch.collectors._cgroups import in_container
 from memwatch.model import Absent, Share, ShareKind
+from memwatch.shortage import is_shortage
 
 Scope = Literal["auto", "host", "cgroup"]
 
+_STAT_KEYS = sorted({*V1.reclaimable, *V2.reclaimable, "hierarchical_memory_limit", "oom_kill"})
+_STAT = re.compile(rb"^(%s) (\d{1,20})\n" % "|".join(_STAT_KEYS).encode(), re.MULTILINE)
 _MEM_TOTAL = re.compile(rb"^MemTotal: +(\d{1,19}) kB\n", re.MULTILINE)
 
 NOTE = "does not include GPU memory on unified machines"
@@ -48,12 +53,8 @@ def parse_size(meminfo: bytes) -> int:
 
 
 def parse_stat(data: bytes) -> dict[str, int]:
-    figures: dict[str, int] = {}
-    for line in data.split(b"\n")[:-1]:
-        key, _, value = line.partition(b" ")
-        if value.isdigit() and len(value) <= 20:
-            figures[key.decode("ascii", "replace")] = int(value)
-    return figures
+    """The lines of memory.stat and of the events that are wanted of any version, by their key."""
+    return {key.decode(): int(value) for key, value in _STAT.findall(data)}
 
 
 def used_of(version: Version, usage: int, stat: dict[str, int]) -> int:
@@ -75,6 +76,8 @@ def binding(groups: Iterable[Group], size_bytes: int) -> Group | None:
 UNLIMITED_SECONDS, CALM_SECONDS, NEAR_SECONDS = 10.0, 1.0, 0.1
 NEAR_RATIO = 0.57
 MOST_CPU = 0.02
+# How often to look where the hierarchy is mounted, which groups of it count memory, and how large the machine is.
+LOOK_AROUND_SECONDS = 60.0
 
 
 def period_of(group: Group | None, cpu_seconds: float) -> float:
@@ -85,18 +88,72 @@ def period_of(group: Group | None, cpu_seconds: float) -> float:
     return max(NEAR_SECONDS if near else CALM_SECONDS, cpu_seconds / MOST_CPU)
 
 
+class GroupFiles:
+    """The files of one cgroup, which stay open. OSError where it counts no memory: version 2 has no such files at
+    its root, nor where that is not delegated. `oom_kill` is counted since Linux 4.13.
+    """
+
+    def __init__(self, version: Version, folder: Path) -> None:
+        self._version, self._folder = version, folder
+        self._events: KeptFile | None = None
+        self._open: list[KeptFile] = []
+        try:
+            for name in (version.usage, version.limit, "memory.stat"):
+                self._open.append(KeptFile(folder / name))
+            with suppress(FileNotFoundError):
+                self._events = KeptFile(folder / version.events, 512)
+            self.read()
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self) -> Group:
+        usage, limit, statistics = [file.read() for file in self._open]
+        stat = parse_stat(statistics)
+        # Version 1 also tells of ancestors that cannot be seen from inside.
+        limits = [parse_limit(limit), stat.get("hierarchical_memory_limit")]
+        smallest = min([value for value in limits if value is not None], default=None)
+        kills = parse_stat(self._events.read()).get("oom_kill") if self._events else None
+        return Group(self._folder, smallest, used_of(self._version, parse_figure(usage), stat), kills)
+
+    def close(self) -> None:
+        for file in (*self._open, self._events):
+            if file is not None:
+                file.close()
+
+
+def opened(version: Version, folder: Path) -> GroupFiles | None:
+    """None where memory is not counted. Raises OSError where there is no room for more open files."""
+    try:
+        return GroupFiles(version, folder)
+    except OSError as error:
+        if is_shortage(error):
+            raise
+        return None
+
+
 class Collector:
     name = "cgroup"
     may_block = True
 
-    def __init__(self, roots: Roots, scope: Scope = "auto") -> None:
+    def __init__(self, roots: Roots, scope: Scope = "auto", clock: Callable[[], float] = time.monotonic) -> None:
         self.period_seconds = CALM_SECONDS
         self._roots = roots
-        self._home: tuple[tuple[bytes, bytes], Home] | None = None
+        self._clock = clock
         self._contained = in_container(roots)
         if scope == "host" or (scope == "auto" and not self._contained):
             raise Unavailable(f"host scope: scope is {scope!r} and this is {self._here}; `cgroup` would show it")
-        self._groups()
+        self._own = kept_file(roots.procfs / "self/cgroup")
+        self._said = b""
+        self._looked_at = -math.inf
+        self._version = V2
+        self._size = 0
+        self._groups: list[GroupFiles] = []
+        try:
+            self._look_around(self._own.read())
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def _here(self) -> str:
@@ -104,9 +161,8 @@ class Collector:
 
     def collect(self) -> Findings:
         started = time.thread_time()
-        version, groups = self._groups()
-        size = parse_size((self._roots.procfs / "meminfo").read_bytes())
-        group, word = binding(groups, size), "Container" if self._contained else "Unit"
+        groups = self._read()
+        group, word = binding(groups, self._size), "Container" if self._contained else "Unit"
         share = Share(
             id="cgroup",
             kind=ShareKind.CGROUP,
@@ -114,42 +170,47 @@ class Collector:
             within="ram",
             used_bytes=(group or groups[-1]).used_bytes,
             limit_bytes=Absent.NOT_SUPPORTED if group is None or group.limit_bytes is None else group.limit_bytes,
-            source=version.source,
-            quality=version.quality,
+            source=self._version.source,
+            quality=self._version.quality,
             note=NOTE if group else f"no limit is set; {NOTE}",
         )
         self.period_seconds = period_of(group, time.thread_time() - started)
         return Findings(shares=(share,), cgroup_oom_kills_total=group.oom_kills if group else None)
 
     def close(self) -> None:
-        pass
+        self._own.close()
+        self._let_go()
 
-    def _groups(self) -> tuple[Version, list[Group]]:
-        """The groups that count memory, outermost first. Asked each time: a process can be moved."""
-        folder = self._roots.procfs / "self"
-        try:
-            said = (folder / "cgroup").read_bytes(), (folder / "mountinfo").read_bytes()
-        except OSError as error:
-            raise Unavailable(f"{error.filename}: {error.strerror}") from error
-        if self._home is None or self._home[0] != said:
-            self._home = said, home_of(*said, self._roots)
-        home = self._home[1]
-        groups = [group for path in home.folders if (group := read_group(home.version, path))]
-        if not groups:
+    def _read(self) -> list[Group]:
+        """The groups that count memory, outermost first. Where we are is asked each time: processes are moved."""
+        said = self._own.read()
+        if said == self._said and self._clock() - self._looked_at < LOOK_AROUND_SECONDS:
+            with suppress(OSError):  # a group that is gone, or counts no more
+                return [group.read() for group in self._groups]
+        self._look_around(said)
+        return [group.read() for group in self._groups]
+
+    def _look_around(self, said: bytes) -> None:
+        """Open what counts memory from where we are up, outermost first."""
+        self._let_go()
+        home = home_of(said, self._said_of("self/mountinfo"), self._roots)
+        self._size, self._version = parse_size(self._said_of("meminfo")), home.version
+        for folder in home.folders:
+            if (files := opened(home.version, folder)) is not None:
+                self._groups.append(files)
+        if not self._groups:
             raise Unavailable(f"{home.mount / home.way}: no {home.version.usage} from there up")
-        return home.version, groups
+        self._said, self._looked_at = said, self._clock()
 
+    def _said_of(self, name: str) -> bytes:
+        try:
+            return (self._roots.procfs / name).read_bytes()
+        except OSError as error:
+            if is_shortage(error):
+                raise
+            raise Unavailable(f"{error.filename}: {error.strerror}") from error
 
-def read_group(version: Version, folder: Path) -> Group | None:
-    """None where memory is not counted: version 2 has no such files at its root, nor where not delegated."""
-    usage, limit = read_once(folder / version.usage), read_once(folder / version.limit)
-    statistics = read_once(folder / "memory.stat")
-    if usage is None or limit is None or statistics is None:
-        return None
-    stat = parse_stat(statistics)
-    # Version 1 also tells of ancestors that cannot be seen from inside.
-    limits = [parse_limit(limit), stat.get("hierarchical_memory_limit")]
-    smallest = min([value for value in limits if value is not None], default=None)
-    # `oom_kill` is counted since Linux 4.13.
-    kills = parse_stat(read_once(folder / version.events) or b"").get("oom_kill")
-    return Group(folder, smallest, used_of(version, parse_figure(usage), stat), kills)
+    def _let_go(self) -> None:
+        groups, self._groups, self._said = self._groups, [], b""
+        for group in groups:
+            group.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from typing import NamedTuple
 
 from memwatch.collector import Roots, Unavailable, Unreadable
@@ -27,7 +28,8 @@ def own_limit(roots: Roots | None = None) -> Limit | None:
     from memwatch.collectors.cgroup import Collector
 
     try:
-        (share,) = Collector(roots or Roots(*roots_of(os.environ)), "cgroup").collect().shares
+        with closing(Collector(roots or Roots(*roots_of(os.environ)), "cgroup")) as collector:
+            (share,) = collector.collect().shares
     except (OSError, Unavailable, Unreadable):
         return None
     size, used = share.limit_bytes, share.used_bytes
