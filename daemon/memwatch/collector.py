@@ -149,7 +149,7 @@ class Collector(Protocol):
     when the source fails; any other exception is a defect and is counted as one. A collector that holds a
     device also has `release(seconds)`: let go of it, so that an administrator can reset it. One that may be
     asked more often when memory is nearly full has `hurried_seconds`, the least time between two answers then. One
-    that may block, and hardly ever does, can be `Prompt` as well.
+    that may block, and hardly ever does, can be `Prompt` as well, and one that tells System RAM a `Watcher`.
     """
 
     name: str
@@ -172,6 +172,15 @@ class Prompt(Protocol):
 
     def has_answer(self, seconds: float) -> bool:
         """Whether `collect` would return at once, now or within so many seconds."""
+        ...
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """A collector that can see at little cost whether its figure for System RAM is still what it was."""
+
+    def moved_bytes(self) -> int:
+        """How far what is available is now from what `collect` last said. Raises what `collect` raises."""
         ...
 
 

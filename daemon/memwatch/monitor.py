@@ -25,12 +25,13 @@ from memwatch.kills import Reckoning, reckon
 from memwatch.leaks import LeakRules
 from memwatch.model import Absent
 from memwatch.own import OwnCost
+from memwatch.pacing import Pacing
 from memwatch.pressure.evidence import evidence_of
 from memwatch.pressure.judge import Memory, judge
 from memwatch.pressure.rules import PressureRules
 from memwatch.reports import Reports
 from memwatch.sampler import Gatherer
-from memwatch.schedule import Moment, Pace, next_due, paced, suspended_seconds, wall_jump_seconds
+from memwatch.schedule import Moment, next_due, suspended_seconds, wall_jump_seconds
 from memwatch.series import OOM_KILLS, figures_of
 from memwatch.silences import Silence
 from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Snapshot
@@ -119,7 +120,7 @@ class Monitor:
         self._speed = speed
         self._memory = Memory()
         self._reckoning = Reckoning()
-        self._pace = Pace()
+        self._pacing = Pacing()
         self._interval = Interval()
         self._choice = Choice()
         self._told_at = -math.inf
@@ -147,30 +148,32 @@ class Monitor:
 
     def run(self, stop: threading.Event) -> None:
         """Tick until told to stop. Returns when `stop` is set; a failing tick is logged and the next one comes."""
-        due = self._clock.monotonic()
+        due, rang = self._clock.monotonic(), True
         while not stop.is_set():
-            self._tick_or_log(self._clock.monotonic() - due)
             usual = self.rules.interval_seconds
-            interval = self._pace.interval(usual)
+            if rang or not self._pacing.is_still(due, usual, self._sampler.moved_bytes):
+                self._tick_or_log(self._clock.monotonic() - due)
+            interval = self._pacing.pace.interval(usual)
             coming = next_due(due, interval, self._clock.monotonic())
             if coming.missed * interval >= usual:
                 self._story.missed(coming.missed)
             due = coming.at
-            if self._wait(due - self._clock.monotonic(), stop):
-                self._keep_pace(paced(self._pace, (), self._clock.monotonic(), stalled=True))
+            rang = self._wait(due - self._clock.monotonic(), stop)
+            if rang:
                 due = self._clock.monotonic()
+                self._pacing.stalled(due, usual)
 
     def tick(self, lag_seconds: float = 0.0) -> Snapshot:
         """One tick: everything gathered, judged, remembered and published."""
         now = self.moment()
-        rules = self.rules
+        rules, self._pacing.ticked_at = self.rules, None
         resumed = self._notice_clocks(now)
         findings, statuses = self._sampler.gather()
         self._reckoning, kills = reckon(self._reckoning, findings.kernel, findings.kernel_log, now.monotonic)
         evidence = evidence_of(findings, now.monotonic, rules.pressure, resumed, kills)
         pressure, self._memory = judge(evidence, self._memory, rules.pressure)
-        self._keep_pace(paced(self._pace, pressure if self._speed is None else (), now.monotonic))
-        self._sampler.hurry(self._pace.fast)
+        self._pacing.judged(pressure if self._speed is None else (), now.monotonic, rules.interval_seconds)
+        self._sampler.hurry(self._pacing.is_restless)
         snapshot = self._snapshot(now, rules, findings, statuses, pressure, lag_seconds)
         self._story.tell(self.latest, snapshot, kills)
         self._story.suspected(now.wall, self.growth.add(now.boottime, snapshot.processes, rules.leaks))
@@ -182,6 +185,7 @@ class Monitor:
             self.own.tick_duration_seconds = self._clock.monotonic() - now.monotonic
             self.latest = snapshot
             self._tell(snapshot)
+        self._pacing.ticked_at = now.monotonic
         return snapshot
 
     def moment(self) -> Moment:
@@ -277,12 +281,6 @@ class Monitor:
         if complaint != self._complaint:
             log.error("%s", complaint)
         self._complaint = complaint
-
-    def _keep_pace(self, pace: Pace) -> None:
-        if pace.fast != self._pace.fast:
-            every = pace.interval(self.rules.interval_seconds)
-            log.debug("a tick every %g s%s", every, f": {pace.why}" if pace.fast else " again")
-        self._pace = pace
 
     def _wait(self, seconds: float, stop: threading.Event) -> bool:
         """Sleep until the next tick is due. True, and early, if the kernel says that tasks wait for memory."""

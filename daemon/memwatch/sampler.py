@@ -15,9 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.clock import Clock
-from memwatch.collector import Collector, Enlisted, Findings, Prompt, Unavailable, Unreadable
+from memwatch.collector import Collector, Enlisted, Findings, Prompt, Unavailable, Unreadable, Watcher
 from memwatch.composition import Composer
-from memwatch.model import Absent
+from memwatch.model import Absent, Bytes, Share
 from memwatch.patience import Patience
 from memwatch.snapshot import CollectorState, CollectorStatus
 
@@ -73,10 +73,12 @@ class Source:
         # Whose turn it is: if ticks ask a source that has a thread, that sleeps.
         self.on_tick = False
         self._prompt: Prompt | None = None
+        self.watcher: Watcher | None = None
         self._prompt_patience = Patience(NOT_PROMPT_FIRST_SECONDS, NOT_PROMPT_LONGEST_SECONDS)
         self._put_at: float | None = None
         self._late: tuple[Slot, Slot] | None = None
         self._silent: tuple[Slot, CollectorStatus] | None = None
+        self.heard = self.slot
         self._retry_seconds = RETRY_FIRST_SECONDS
 
     @property
@@ -95,6 +97,7 @@ class Source:
             if self._collector is None:
                 self._collector = self.enlisted.make()
                 self._prompt = self._collector if isinstance(self._collector, Prompt) else None
+                self.watcher = self._collector if isinstance(self._collector, Watcher) else None
                 self._retry_seconds = RETRY_FIRST_SECONDS
             findings = self._collector.collect()
         except Unavailable as reason:
@@ -135,12 +138,16 @@ class Source:
     def _comes_often(self, spacing: float) -> bool:
         return spacing < 2 * self.period_seconds
 
+    def moved_bytes(self) -> float:
+        """How far the shares that it tells of have moved since it was last heard."""
+        return moved_between(self.heard.findings.shares, self.slot.findings.shares)
+
     def said(self, now: float) -> tuple[Findings, CollectorStatus]:
         """What counts of its findings now, and how it does.
 
         Of a source that has never said anything the same every time, as long as it fails as it did.
         """
-        slot = self.slot
+        slot = self.heard = self.slot
         if slot.succeeded_at is None:
             if self._silent is None or self._silent[0] is not slot:
                 self._silent = slot, self._status(slot, Absent.NOT_AVAILABLE, slot.error)
@@ -228,6 +235,21 @@ class Source:
         self.errors[reason_of(error)] += 1
 
 
+def moved_between(before: Sequence[Share], now: Sequence[Share]) -> float:
+    """The farthest that one of them has moved; infinitely far where one came, went, or lost its figure."""
+    used = {share.id: share.used_bytes for share in before}
+    if used.keys() != {share.id for share in now}:
+        return math.inf
+    pairs = [(used[share.id], share.used_bytes) for share in now]
+    return max((_distance(*pair) for pair in pairs), default=0)
+
+
+def _distance(before: Bytes, now: Bytes) -> float:
+    if isinstance(before, int) and isinstance(now, int):
+        return abs(now - before)
+    return 0 if now is before else math.inf
+
+
 def reason_of(error: Exception) -> str:
     """The word under which a collector's error is counted."""
     if isinstance(error, PermissionError):
@@ -251,6 +273,8 @@ class Gatherer(Protocol):
     def start(self) -> None: ...
 
     def gather(self) -> tuple[Findings, tuple[CollectorStatus, ...]]: ...
+
+    def moved_bytes(self) -> float: ...
 
     def hurry(self, hurried: bool) -> None: ...
 
@@ -306,6 +330,21 @@ class Sampler:
         now = self._clock.monotonic()
         said = [source.said(now) for source in self.sources]
         return self._composer.composed(tuple(map(FINDINGS, said))), tuple(map(STATUS, said))
+
+    def moved_bytes(self) -> float:
+        """How far memory has moved since the last `gather`, at little cost; infinitely far where nobody can say.
+
+        GPUs that take System RAM, and containers, move what is available of it as all else does; a limit that has
+        a thread of its own counts as soon as that has looked.
+        """
+        watchers = [source.watcher for source in self._quick if source.watcher is not None]
+        if not watchers:
+            return math.inf
+        try:
+            moved: list[float] = [watcher.moved_bytes() for watcher in watchers]
+            return max(moved + [source.moved_bytes() for source in self._slow if source.slot is not source.heard])
+        except (OSError, Unreadable, MemoryError):  # a tick says what it is
+            return math.inf
 
     def hurry(self, hurried: bool) -> None:
         """Near the edge: ask sooner those that can be, from now on, not after the pause that they are in."""

@@ -80,7 +80,7 @@ class Pace(Struct, frozen=True):
 def paced(before: Pace, pressure: Iterable[Pressure], now: float, stalled: bool = False) -> Pace:
     """The pace after a tick: fast at once, slow only after it has been calm for a while."""
     line = SLOW_RATIO if before.fast else FAST_RATIO
-    near = next((one for one in pressure if one.kind in HURRYING and _hurries(one, line)), None)
+    near = next((one for one in pressure if hurries(one, line)), None)
     if stalled or near is not None:
         return Pace(fast=True, why=before.why or _why(near))
     if not before.fast:
@@ -89,8 +89,11 @@ def paced(before: Pace, pressure: Iterable[Pressure], now: float, stalled: bool 
     return Pace() if now - calm_since >= SLOW_AFTER_SECONDS else Pace(True, calm_since, before.why)
 
 
-def _hurries(pressure: Pressure, line: float) -> bool:
+def hurries(pressure: Pressure, line: float) -> bool:
+    """Whether it is so near its end, or will be within a minute."""
     seconds = pressure.seconds_to_full
+    if pressure.kind not in HURRYING:
+        return False
     return pressure.ratio >= line or (not isinstance(seconds, Absent) and seconds < FAST_FULL_SECONDS)
 
 

@@ -140,6 +140,7 @@ def bench_machines(seconds: float) -> None:
         what = f"{count} GPUs" if not mig else f"{count} GPUs in {count * mig} MIG instances"
         print(row(f"{what}, 300 processes more", found), flush=True)
     bench_limit(seconds)
+    bench_near_the_edge(seconds)
     processes = {100: 0.0, 1000: 0.0, 2000: 0.0, 5000: 0.0}
     for count in processes:
         with sleepers(count), daemon_on(machine_of(8)) as daemon:
@@ -180,6 +181,18 @@ def bench_limit(seconds: float) -> None:
             found = cost_of(daemon, seconds)
             assert "cgroup" in {one["target"] for one in daemon.get("/api/v1/pressure").json}, "no limit is seen"
     print(row("0 GPUs, 300 processes more, a limit", found), flush=True)
+
+
+def bench_near_the_edge(seconds: float) -> None:
+    """A DGX Spark that serves a model all day: 64 % used, looked at ten times a second, and nothing moves."""
+    machine = MACHINES / "gb10"
+    with tempfile.TemporaryDirectory() as folder:
+        simulator = Simulator.of(Path(folder), sample_nvml.GB10)
+        environ = {**WITHOUT_COVERAGE, **simulator.environ}
+        with running_daemon(Path(folder), *simulator.roots, environ=environ) as daemon:
+            found = cost_of(daemon, seconds)
+    processes = len([one for one in (machine / "proc").iterdir() if one.name.isdecimal()])
+    print(row(f"DGX Spark, 64 % used, {processes} processes in all", found), flush=True)
 
 
 def bench_requests(times: int = 300, rounds: int = 5) -> None:

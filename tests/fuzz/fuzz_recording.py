@@ -50,9 +50,12 @@ def check(data: bytes) -> None:
             clock = Turned()
             player = Player(contents, clock)
             monitor = Monitor(player, clock, Rules(), Identity("x", "y"), PlayedSleep(1.0), 1.0)
-            for _ in range(MOST_TICKS):
-                monitor.tick()
-                clock.now += min(2 * contents.length / MOST_TICKS, MOST_SECONDS)
+            try:
+                for _ in range(MOST_TICKS):
+                    monitor.tick()
+                    clock.now += min(2 * contents.length / MOST_TICKS, MOST_SECONDS)
+            finally:
+                player.stop()
 
 
 def packed(lines: bytes) -> bytes:

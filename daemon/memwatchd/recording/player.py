@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from math import inf
 
 from msgspec.structs import replace
 
@@ -81,7 +82,12 @@ class Player:
         """There is nothing to start."""
 
     def stop(self) -> None:
-        """There is nothing to stop."""
+        """Close the recording."""
+        self._frames = iter(())
+
+    def moved_bytes(self) -> float:
+        """Nobody knows before it is played."""
+        return inf
 
     def hurry(self, hurried: bool) -> None:
         """A recording has the pace that it was made at."""
