@@ -7,15 +7,16 @@ above 90 %. Netdata: critical above 98 % used (clear below 90), warning above 90
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 
 from msgspec import Struct
 
+from memwatch.pacing import Pacing
 from memwatch.pressure.evidence import Evidence, Target
 from memwatch.pressure.judge import Memory, judge
 from memwatch.pressure.levels import base_level
 from memwatch.pressure.rules import PressureRules, Thresholds
-from memwatch.schedule import Pace, paced
 from memwatch.snapshot import Level, Pressure, Stalls, StallTime, Swap
 from pressure_traces import LEAD_IN_SECONDS, TRACES, Sample, Trace
 
@@ -57,15 +58,19 @@ def evidence_of(sample: Sample, at: float, resumed: bool = False) -> Evidence:
 
 def verdicts(trace: Trace, fixed: bool = False) -> Iterator[tuple[float, Pressure]]:
     """Our model with its own cadence, or with one tick a second."""
-    memory, pace, at, slept = Memory(), Pace(), -LEAD_IN_SECONDS, 0.0
+    memory, pacing, at, slept, available = Memory(), Pacing(), -LEAD_IN_SECONDS, 0.0, 0
     while at <= trace.seconds:
-        resumed = trace.gap is not None and at >= trace.gap[0] and not slept
-        slept = trace.gap[1] - trace.gap[0] if resumed and trace.gap else slept
-        (verdict,), memory = judge(evidence_of(trace.at(at), at, resumed), memory, PressureRules())
-        pace = paced(pace, (verdict,), at)
-        if at >= 0:
-            yield at, verdict
-        at = round(at + (1.0 if fixed else pace.interval(1.0)), 3)
+        sample = trace.at(at)
+        moved = abs(sample.available - available)
+        if not pacing.is_still(at, 1.0, partial(float, moved)):
+            resumed = trace.gap is not None and at >= trace.gap[0] and not slept
+            slept = trace.gap[1] - trace.gap[0] if resumed and trace.gap else slept
+            (verdict,), memory = judge(evidence_of(sample, at, resumed), memory, PressureRules())
+            pacing.judged((verdict,), at, 1.0)
+            pacing.ticked_at, available = at, sample.available
+            if at >= 0:
+                yield at, verdict
+        at = round(at + (1.0 if fixed else pacing.pace.interval(1.0)), 3)
 
 
 def ours(trace: Trace) -> Said:

@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from daemon_process import running_daemon
 from fakes import GIB, FakeClock, FakeCollector, ram
@@ -22,7 +24,7 @@ from memwatch.model import Absent, Bytes, Quality, Share, ShareKind
 from memwatch.monitor import Identity, Monitor, Rules
 from memwatch.pacing import LEAST_MOVE, RESTLESS_SECONDS, Pacing
 from memwatch.sampler import Sampler, moved_between
-from memwatch.snapshot import Level, Pressure
+from memwatch.snapshot import Level, Pressure, Reason
 
 # Of the machine in the folder: 121.7 GiB, of which 63.6 % are used.
 SIZE_KIB, AVAILABLE_KIB = 127_600_748, 46_466_008
@@ -214,6 +216,26 @@ def test_who_holds_it_is_looked_for_sooner_as_long_as_it_moves() -> None:
     assert restless[2 : 2 + int(RESTLESS_SECONDS)] == [True] * int(RESTLESS_SECONDS)
     assert not any(restless[2 + int(RESTLESS_SECONDS) : 27])
     assert all(restless[27:])
+
+
+@pytest.mark.parametrize(
+    ("more", "still"),
+    [
+        ({}, True),
+        ({"reasons": (Reason("util", "70.0 % used"),)}, True),
+        ({"seconds_to_full": 90.0}, False),
+        ({"reasons": (Reason("util", "70.0 % used"), Reason("psi", "some tasks waited"))}, False),
+    ],
+    ids=["calm", "used", "forecast", "waiting"],
+)
+def test_what_is_about_to_happen_has_each_look_judged(more: dict[str, Any], still: bool) -> None:
+    """A forecast is critical at the second tick on end that makes it: in a tenth of a second, not in one."""
+    pacing = Pacing()
+
+    pacing.judged([replace(pressure(0.7), **more)], 10.0, 1.0)
+    pacing.ticked_at = 10.0
+
+    assert pacing.is_still(10.1, 1.0, lambda: 0) == still
 
 
 def test_a_tick_that_failed_is_tried_again_at_the_next_look() -> None:

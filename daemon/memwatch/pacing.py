@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from memwatch.model import Absent
 from memwatch.schedule import FAST_SECONDS, SLOW_RATIO, Pace, hurries, paced
 from memwatch.snapshot import Pressure
 
@@ -51,7 +52,8 @@ class Pacing:
         pressure = tuple(pressure)
         self._keep(paced(self.pace, pressure, now), now, usual)
         self._near = near_its_end(pressure) if self.pace.fast else {}
-        self._least_move = min((one.least_move for one in self._near.values()), default=0.0)
+        quiet = not any(one.target in self._near and is_eventful(one) for one in pressure)
+        self._least_move = min((one.least_move for one in self._near.values()), default=0.0) if quiet else 0.0
         if has_moved(self._moved, self._near):
             self._moved, self._moved_at = self._near, now
         self.is_restless = self.pace.fast and now - self._moved_at < RESTLESS_SECONDS
@@ -61,11 +63,11 @@ class Pacing:
         self._keep(paced(self.pace, (), now, stalled=True), now, usual)
 
     def is_still(self, due: float, usual: float, moved_bytes: Callable[[], float]) -> bool:
-        """Whether a look is enough now: the last tick is recent, and nothing has moved since by as much as matters.
+        """Whether a look is enough now: the last tick is recent, only use spoke in it, and nothing has moved since.
 
         A server that holds nine tenths of its memory all day costs little more than at one tick a second.
         """
-        if self.ticked_at is None or not self._near:
+        if self.ticked_at is None or not self._least_move:
             return False
         if due + FAST_SECONDS / 2 >= self.ticked_at + min(usual, STILL_SECONDS):
             return False
@@ -85,6 +87,11 @@ def near_its_end(pressure: Iterable[Pressure]) -> dict[str, Near]:
         for one in pressure
         if hurries(one, SLOW_RATIO) and isinstance(one.size_bytes, int) and isinstance(one.available_bytes, int)
     }
+
+
+def is_eventful(verdict: Pressure) -> bool:
+    """Whether it will be full soon, or anything besides its use speaks for its level: tasks that wait, a kill."""
+    return verdict.corroborated or not isinstance(verdict.seconds_to_full, Absent)
 
 
 def has_moved(before: dict[str, Near], now: dict[str, Near]) -> bool:
