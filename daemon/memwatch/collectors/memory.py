@@ -124,8 +124,8 @@ def available_of(kib: Mapping[str, int], low_watermark_kib: int | None) -> Avail
     if "MemAvailable" in kib:
         return Available(kib["MemAvailable"], "meminfo:MemAvailable", Quality.MEASURED)
     try:
-        free, slab = kib["MemFree"], kib["SReclaimable"]
         cache = kib["Active(file)"] + kib["Inactive(file)"]
+        slab, free = kib["SReclaimable"], kib["MemFree"]
     except KeyError as missing:
         raise Unreadable(f"meminfo has neither MemAvailable nor {missing.args[0]}") from None
     low = low_watermark_kib or 0
