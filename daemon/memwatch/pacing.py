@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from memwatch.model import Absent
@@ -42,20 +42,18 @@ class Pacing:
         self.pace = Pace()
         self.ticked_at: float | None = None
         self.is_restless = False
-        self._near: dict[str, Near] = {}
         self._least_move = 0.0
         self._moved: dict[str, Near] = {}  # as it was when it last moved
         self._moved_at = -math.inf
 
-    def judged(self, pressure: Iterable[Pressure], now: float, usual: float) -> None:
+    def judged(self, pressure: Sequence[Pressure], now: float, usual: float) -> None:
         """Go on at the pace that this asks for; `usual` seconds lie between two ticks elsewhere."""
-        pressure = tuple(pressure)
         self._keep(paced(self.pace, pressure, now), now, usual)
-        self._near = near_its_end(pressure) if self.pace.fast else {}
-        quiet = not any(one.target in self._near and is_eventful(one) for one in pressure)
-        self._least_move = min((one.least_move for one in self._near.values()), default=0.0) if quiet else 0.0
-        if has_moved(self._moved, self._near):
-            self._moved, self._moved_at = self._near, now
+        near = near_its_end(pressure) if self.pace.fast else {}
+        quiet = not any(one.target in near and is_eventful(one) for one in pressure)
+        self._least_move = min((one.least_move for one in near.values()), default=0.0) if quiet else 0.0
+        if has_moved(self._moved, near):
+            self._moved, self._moved_at = near, now
         self.is_restless = self.pace.fast and now - self._moved_at < RESTLESS_SECONDS
 
     def stalled(self, now: float, usual: float) -> None:

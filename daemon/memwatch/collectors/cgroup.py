@@ -100,7 +100,7 @@ class GroupFiles:
         try:
             for name in (version.usage, version.limit, "memory.stat"):
                 self._open.append(KeptFile(folder / name))
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, PermissionError):  # kills are not counted then; the limit is
                 self._events = KeptFile(folder / version.events, 512)
             self.read()
         except BaseException:
