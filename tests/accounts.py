@@ -6,10 +6,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fakes import GIB, ram
-from memwatch.collector import Findings
-from memwatch.composition import Composer
+from memwatch.accounting.compose import Composer
+from memwatch.drivers.nvml.records import GpuMemory, GpuProcess, GpuReading, NvmlReading
+from memwatch.findings import Findings
 from memwatch.model import Absent, Bytes, Device, Pool, Process, Share
-from memwatch.nvml.reading import GpuMemory, GpuProcess, GpuReading, NvmlReading
 from memwatch.snapshot import Machine, Node
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -8,10 +8,10 @@ from typing import Any
 
 from amd_machine import AmdMachine
 from machine_folders import machine_folder, plain
-from memwatch.amd.reading import AmdGpu, AmdReading
-from memwatch.collector import Findings
-from memwatch.collectors._gpus import GpuPids
 from memwatch.collectors.amdgpu import Collector
+from memwatch.drivers.amd.records import AmdGpu, AmdReading
+from memwatch.findings import Findings
+from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent, Words
 
 

@@ -6,9 +6,9 @@ from msgspec.structs import replace
 
 from fakes import GIB, ram
 from memwatch.backends.discovery import backends_of
-from memwatch.backends.evidence import Evidence, Rocm
 from memwatch.backends.model import Backends
-from memwatch.backends.opencl_answer import OpenclAnswer, OpenclDevice, OpenclPlatform
+from memwatch.backends.opencl_result import OpenclAnswer, OpenclDevice, OpenclPlatform
+from memwatch.backends.probes import Evidence, Rocm
 from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Quality, Share, ShareKind
 from memwatch.snapshot import CollectorStatus, Machine, Snapshot
 from sample_parts import snapshot

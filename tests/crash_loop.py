@@ -20,13 +20,14 @@ from msgspec import Struct
 
 from fakes import GIB, FakeCollector, ram
 from memwatch.clock import SystemClock
-from memwatch.collector import Enlisted, Findings
-from memwatch.monitor import Identity, Monitor, Rules
-from memwatch.sampler import Sampler
-from memwatch.store.entries import TICK
-from memwatch.store.keeper import Keeper
-from memwatch.store.restore import Reader
-from memwatch.store.shelf import open_shelf
+from memwatch.collectors.base import Enlisted
+from memwatch.findings import Findings
+from memwatch.history.disk.record_codec import TICK
+from memwatch.history.disk.restore import Reader
+from memwatch.history.disk.ring_set import open_shelf
+from memwatch.history.disk.writer import Keeper
+from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.sampler import Sampler
 
 SIZE = 4 << 20
 TICK_SECONDS = 0.002

@@ -22,18 +22,20 @@ from msgspec.structs import replace
 
 from demo_host import KIB, LEAKING_PID, MIB, Host, Scene, ramp, scene_of
 from fakes import FakeClock, FakeCollector
-from memwatch.apple.reading import Accelerator, AppleReading, Metal, PressureLevel
-from memwatch.collector import Enlisted, Findings, Roots
 from memwatch.collectors import CollectorOptions, enlist
+from memwatch.collectors.base import Enlisted
 from memwatch.collectors.psutil_host import NO_COUNTERS, pool_of
+from memwatch.drivers.apple.records import Accelerator, AppleReading, Metal, PressureLevel
+from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlReading
+from memwatch.findings import Findings
+from memwatch.linux.files import Roots
 from memwatch.model import Absent, Process
-from memwatch.monitor import Identity, Monitor, Rules
-from memwatch.nvml.reading import GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlReading
-from memwatch.sampler import Sampler
+from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.sampler import Sampler
+from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.snapshot import Machine, ProcessScan, SelfUse, Snapshot, Swap
-from memwatch_web.as_json import snapshot_json, to_bytes
 from memwatchd.recording import demos
-from memwatchd.recording.stream import RecordingFile
+from memwatchd.recording.file_format import RecordingFile
 from memwatchd.wiring import identity_of
 
 MACHINES = Path(__file__).parent / "machines"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from memwatch.collector import Findings
+from memwatch.findings import Findings
 from memwatch.model import Pool, PoolKind, Quality
 
 GIB = 1 << 30

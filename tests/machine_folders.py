@@ -10,7 +10,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from memwatch.collector import Findings, Roots
+from memwatch.findings import Findings
+from memwatch.linux.files import Roots
 from memwatch.model import Content
 
 FOLDER = Path(__file__).parent / "machines"

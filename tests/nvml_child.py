@@ -13,8 +13,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from daemon_process import clean_environment
-from memwatch.nvml.reading import GpuReading, NvmlFailure, NvmlReading
-from memwatch.wire import from_line
+from memwatch.drivers.nvml.records import GpuReading, NvmlFailure, NvmlReading
+from memwatch.helper.codec import from_line
 from nvml_machine import MACHINES, Simulator
 from patience import PATIENCE_SECONDS
 
@@ -22,7 +22,7 @@ Outcome = NvmlReading | NvmlFailure
 
 
 class Child(Struct, frozen=True):
-    """A running `python -m memwatch.nvml.child`."""
+    """A running `python -m memwatch.drivers.nvml.child`."""
 
     process: subprocess.Popen[bytes]
 
@@ -88,7 +88,7 @@ def listening(simulator: Simulator, child: Child) -> None:
 def running_child(simulator: Simulator, *options: str, environ: Mapping[str, str] | None = None) -> Iterator[Child]:
     """A child on this machine. It tries again 0.2 s after a failure, unless `options` say otherwise."""
     procfs = MACHINES / (simulator.host or "") / "proc"
-    command = [sys.executable, "-W", "error", "-m", "memwatch.nvml.child", f"--procfs={procfs}"]
+    command = [sys.executable, "-W", "error", "-m", "memwatch.drivers.nvml.child", f"--procfs={procfs}"]
     with (simulator.folder / "stderr").open("ab") as stderr:
         process = subprocess.Popen(
             [*command, "--retry-seconds=0.2", *options],

@@ -11,9 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-from memwatch.outbox.opening import open_outbox
-from memwatch.outbox.outbox import Draft, Outbox
-from memwatch.outbox.queue import Kind
+from memwatch.notify.outbox.open import open_outbox
+from memwatch.notify.outbox.outbox import Draft, Outbox
+from memwatch.notify.outbox.queue import Kind
 from webhook_sample import made_receiver, webhook_channel
 
 LAST = "last"

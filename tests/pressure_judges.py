@@ -12,10 +12,10 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from memwatch.pacing import Pacing
-from memwatch.pressure.evidence import Evidence, Target
+from memwatch.monitor.pacing import Pacing
+from memwatch.pressure.hysteresis import base_level
+from memwatch.pressure.inputs import Evidence, Target
 from memwatch.pressure.judge import Memory, judge
-from memwatch.pressure.levels import base_level
 from memwatch.pressure.rules import PressureRules, Thresholds
 from memwatch.snapshot import Level, Pressure, Stalls, StallTime, Swap
 from pressure_traces import LEAD_IN_SECONDS, TRACES, Sample, Trace

@@ -8,9 +8,9 @@ import tracemalloc
 from array import array
 from collections.abc import Callable
 
-from memwatch.column import PLACES, Cells
-from memwatch.history import History
-from memwatch.tier import Strip
+from memwatch.history.column import PLACES, Cells
+from memwatch.history.tier import Strip
+from memwatch.history.tiers import History
 
 SERIES = [f"pool.gpu{number % 8}.figure{number}_bytes" for number in range(100)]
 

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from memwatch.model import (
-    Content,
-    Pool,
-    PoolKind,
-    Process,
-    Quality,
-    Share,
-    ShareKind,
-)
+from memwatch.model import Content, Pool, PoolKind, Process, Quality, Share, ShareKind
 from memwatch.snapshot import (
     CollectorStatus,
     Kernel,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from memwatch.events import Event
-from memwatch.history import LENGTHS, History
-from memwatch.series import figures_of
+from memwatch.history.series import figures_of
+from memwatch.history.tiers import LENGTHS, History
 from memwatch.snapshot import Level, Snapshot
-from memwatch_web.remembered import Past
+from memwatch_web.pages.history_query import Past
 
 SECONDS, STEP = 3600, 2
 # Boot time of the snapshot: the machine is older than its history.

@@ -22,15 +22,15 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from memwatch.notify.status import AlertView
 from memwatch.snapshot import Snapshot
-from memwatch_web import exhibits
-from memwatch_web.alert_view import AlertView
-from memwatch_web.gate import SECURITY_HEADERS
-from memwatch_web.history_page import answer_of
-from memwatch_web.history_view import Refused
-from memwatch_web.listing import view_of
-from memwatch_web.pages import Pages
-from memwatch_web.remembered import Past
+from memwatch_web.asgi.access import SECURITY_HEADERS
+from memwatch_web.pages import pattern_samples as exhibits
+from memwatch_web.pages.history_page import answer_of
+from memwatch_web.pages.history_query import Past
+from memwatch_web.pages.history_view import Refused
+from memwatch_web.pages.process_list import view_of
+from memwatch_web.pages.renderer import Pages
 from sample_past import past_of
 from sample_snapshots import SAMPLES, critical_gb10, hostile_names, mig_server
 

@@ -6,16 +6,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from memwatch.model import (
-    Absent,
-    Architecture,
-    Device,
-    Pool,
-    PoolKind,
-    Process,
-    Share,
-    ShareKind,
-)
+from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Process, Share, ShareKind
 from memwatch.owners import Owner
 from memwatch.snapshot import (
     CollectorStatus,

@@ -17,8 +17,8 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from daemon_process import RunningDaemon, running_daemon
-from memwatch_web.pages import LINKS, PATHS
-from memwatchd.settings.model import DEMOS
+from memwatch_web.pages.renderer import LINKS, PATHS
+from memwatchd.settings.schema import DEMOS
 from sample_site import Site, served
 from sample_snapshots import SAMPLES
 

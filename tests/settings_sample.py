@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from memwatchd.settings.model import Settings
-from memwatchd.settings.sources import BadSettings, load
+from memwatchd.settings.load import BadSettings, load
+from memwatchd.settings.schema import Settings
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of thirty-two bytes len").decode()
 ALERTMANAGER = '[[alerts.alertmanagers]]\nname = "am"\nurl = "http://127.0.0.1:9093"\n'

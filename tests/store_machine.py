@@ -9,11 +9,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fakes import GIB, FakeClock, FakeCollector, ram
-from memwatch.collector import Enlisted, Findings
+from memwatch.collectors.base import Enlisted
+from memwatch.findings import Findings
+from memwatch.history.disk.writer import Keeper
 from memwatch.model import Process
-from memwatch.monitor import Identity, Monitor, Rules
-from memwatch.sampler import Sampler
-from memwatch.store.keeper import Keeper
+from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.sampler import Sampler
 
 USED = "pool.ram.used_bytes"
 

@@ -11,8 +11,8 @@ from typing import Any
 from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
-from memwatchd.receiving import AtOnce, Limits
-from memwatchd.server import Server
+from memwatchd.http_server.protocol import AtOnce, Limits
+from memwatchd.http_server.server import Server
 from patience import PATIENCE_SECONDS, Stopwatch
 
 HOST = b"Host: localhost\r\n"

@@ -8,10 +8,10 @@ import pytest
 
 from daemon_process import running_daemon
 from golden import roots_arguments
-from memwatch.absences import COLLECTOR_OF, absences
-from memwatch.collector import Roots
 from memwatch.collectors import CollectorOptions, enlist
+from memwatch.linux.files import Roots
 from memwatch.model import Absent
+from memwatch.monitor.absent_reasons import COLLECTOR_OF, absences
 from memwatch.snapshot import CollectorState, CollectorStatus, Snapshot
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import frames_of

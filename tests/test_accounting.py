@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from accounts import NO, SPARK, accounts, gb10, gpu, memory
 from fakes import GIB, ram
-from memwatch.collector import Findings
-from memwatch.composition import Composer
+from memwatch.accounting.compose import Composer
+from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess, MissingGpu, NvmlReading
+from memwatch.findings import Findings
 from memwatch.model import Absent, Architecture, Content, PoolKind, ShareKind
-from memwatch.nvml.reading import GpuInstance, GpuMemory, GpuProcess, MissingGpu, NvmlReading
 from memwatch.snapshot import Machine, Node
 
 KIB, MIB = 1 << 10, 1 << 20

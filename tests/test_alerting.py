@@ -15,7 +15,7 @@ from standardwebhooks import Webhook
 
 from alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from daemon_process import MEMWATCHD, clean_environment, get, running_daemon
-from memwatch_web import contract
+from memwatch_web.api import schema as contract
 from patience import PATIENCE_SECONDS, Stopwatch, wait_until
 from webhook_sample import SECRET, ids
 from webhook_site import receiving, silent, talking

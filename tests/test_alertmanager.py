@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from alert_machine import QUICK, AlertMachine
 from daemon_process import free_port, get, running_daemon
-from memwatch_web.alertmanager import AlertmanagerChannel, alert_name, alerts_endpoint
-from memwatch_web.webhook_post import Poster
-from memwatch_web.webhooks import endpoint_of
+from memwatch.notify.alertmanager import AlertmanagerChannel, alert_name, alerts_endpoint
+from memwatch.notify.http_post import Poster
+from memwatch.notify.webhook_payload import endpoint_of
 from patience import wait_until
 from webhook_sample import made_receiver, notice, told
 from webhook_site import Site, receiving

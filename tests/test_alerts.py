@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.alerts import Key, Notice, Watch, standing, step
-from memwatch.conditions import EVENTS, AlertRules, conditions_of, targets_of
+from memwatch.alerts.rules import EVENTS, AlertRules, conditions_of, targets_of
+from memwatch.alerts.silences import Silence
+from memwatch.alerts.state import Key, Notice, Watch, standing, step
 from memwatch.events import Event
 from memwatch.model import Architecture, Device
-from memwatch.silences import Silence
 from memwatch.snapshot import CollectorStatus, Level, Pressure, Reason, Snapshot
 from memwatchd.wiring import rules_of
 from sample_snapshots import calm_workstation

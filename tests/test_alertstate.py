@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.alerts import Key, Watch
-from memwatch.alertstate import (
+from memwatch.alerts.persistence import (
     BadState,
     silences_from_bytes,
     silences_to_bytes,
     watches_from_bytes,
     watches_to_bytes,
 )
-from memwatch.schedule import Moment
-from memwatch.silences import Silence
+from memwatch.alerts.silences import Silence
+from memwatch.alerts.state import Key, Watch
+from memwatch.clock import Moment
 from memwatch.snapshot import Level, Reason
 
 STOPPED = Moment(monotonic=1000.0, boottime=1500.0, wall=1e9)

@@ -8,13 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.accounting import amd
-from memwatch.amd.reading import AmdCard, AmdGpu, AmdReading, AmdSensors, KfdNode, Region
-from memwatch.amd.rocm import takes_gtt
-from memwatch.collector import Findings
-from memwatch.composition import Composer
-from memwatch.drm.reading import DrmClient, DrmReading
+from memwatch.accounting.compose import Composer
+from memwatch.drivers.amd.records import AmdCard, AmdGpu, AmdReading, AmdSensors, KfdNode, Region
+from memwatch.drivers.amd.rocm import takes_gtt
+from memwatch.drivers.drm.records import DrmClient, DrmReading
+from memwatch.findings import Findings
 from memwatch.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality
-from memwatch.pressure.evidence import targets_of
+from memwatch.pressure.inputs import targets_of
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Machine
 

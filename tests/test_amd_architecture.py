@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.amd.architecture import architecture_of
-from memwatch.amd.reading import AmdCard, KfdNode
+from memwatch.drivers.amd.architecture import architecture_of
+from memwatch.drivers.amd.records import AmdCard, KfdNode
 from memwatch.model import Absent, Architecture
 
 GIB = 1 << 30

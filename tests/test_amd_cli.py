@@ -11,9 +11,9 @@ import pytest
 
 from amd_machine import GIB, MIB, AmdMachine, discrete
 from daemon_process import running_daemon
-from memwatch.amd.smi_json import NoAnswer
-from memwatch.collector import Unavailable
 from memwatch.collectors.amd_cli import Collector, output_of, tools_of
+from memwatch.drivers.amd.smi_json import NoAnswer
+from memwatch.linux.files import Unavailable
 from memwatch.model import Absent
 from patience import Stopwatch
 from test_amd_smi_json import AMD_SMI, PROCESS, ROCM_SMI, WARNING

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.amd.fusion import DEVICE_QUERY, INFO_IOCTL, Ioctl, is_fused, parse_device
+from memwatch.drivers.amd.apu import DEVICE_QUERY, INFO_IOCTL, Ioctl, is_fused, parse_device
 from memwatch.model import Absent
 
 

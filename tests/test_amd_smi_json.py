@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.amd.reading import Region
-from memwatch.amd.smi import (
+from memwatch.drivers.amd.records import Region
+from memwatch.drivers.amd.smi import (
     SmiProcess,
     bad_pages_of,
     count_of,
@@ -22,7 +22,7 @@ from memwatch.amd.smi import (
     repaired,
     vram_type_of,
 )
-from memwatch.amd.smi_json import (
+from memwatch.drivers.amd.smi_json import (
     NoAnswer,
     amd_smi_addresses,
     amd_smi_memory,

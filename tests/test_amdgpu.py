@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from amd_machine import GIB, MIB, PCI, AmdMachine, discrete, memory
 from amd_readings import Asked, Watch, as_written, only_gpu, read, read_folder, reading_of
 from machine_folders import machine_folder
-from memwatch.amd.reading import Region
-from memwatch.collector import Roots, Unavailable
-from memwatch.collectors._gpus import GpuPids
 from memwatch.collectors.amdgpu import HELD_SECONDS, LOOK_SECONDS, Collector
 from memwatch.collectors.amdgpu_sensors import ERRORS_SECONDS
 from memwatch.collectors.amdgpu_sensors import Collector as Sensors
+from memwatch.drivers.amd.records import Region
+from memwatch.linux.files import Roots, Unavailable
+from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent
 
 MACHINES = ("rx-7900-xtx", "mi210", "mi300a-x4", "strix-halo", "strix-halo-96g", "phoenix", "steam-deck")

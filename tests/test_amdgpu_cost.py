@@ -10,8 +10,8 @@ import pytest
 
 from amd_machine import GIB, MIB, AmdMachine, discrete
 from amd_readings import Asked, Watch
-from memwatch.collectors._gpus import GpuPids
 from memwatch.collectors.amdgpu import LOOK_SECONDS, Collector
+from memwatch.linux.pci import GpuPids
 
 
 def eight_gpus(folder: Path) -> AmdMachine:

@@ -11,8 +11,8 @@ import pytest
 from amd_machine import GIB, AmdMachine, discrete
 from amd_readings import Asked, Watch, only_gpu, reading_of
 from few_descriptors import descriptors, few_descriptors, no_descriptors
-from memwatch.collectors._gpus import GpuPids
 from memwatch.collectors.amdgpu import LOOK_SECONDS, Collector
+from memwatch.linux.pci import GpuPids
 
 
 @pytest.mark.parametrize("left", range(4))

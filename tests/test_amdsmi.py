@@ -14,10 +14,11 @@ from msgspec import Struct
 
 from amd_machine import GIB, PCI, AmdMachine, discrete
 from daemon_process import RunningDaemon, running_daemon
-from memwatch.amd.smi_child import NO_DRIVER
-from memwatch.collector import Findings, Unavailable, Unreadable
 from memwatch.collectors.amdsmi import CHILD, Collector, reading_of
-from memwatch.helper import Helper
+from memwatch.drivers.amd.smi_child import NO_DRIVER
+from memwatch.findings import Findings
+from memwatch.helper.supervisor import Helper
+from memwatch.linux.files import Unavailable, Unreadable
 
 SIM = Path(__file__).parent / "amdsmi_sim"
 QUICK = '[collectors.amdsmi]\nrestart_after = "1s"\n'

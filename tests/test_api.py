@@ -16,7 +16,10 @@ from pydantic import TypeAdapter
 
 from daemon_process import RunningDaemon, get, running_daemon
 from memwatch.model import Absent
-from memwatch_web import contract, contract_inquiries, contract_past, contract_who
+from memwatch_web.api import schema as contract
+from memwatch_web.api import schema_history as contract_past
+from memwatch_web.api import schema_inquiries as contract_inquiries
+from memwatch_web.api import schema_owners as contract_who
 
 
 @pytest.fixture(scope="module")

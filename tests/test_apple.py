@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import GIB, ram
-from memwatch.apple.ioreg import NotAList, parse_ioreg
-from memwatch.apple.metal import parse_metal
-from memwatch.apple.reading import Accelerator, AppleReading, Metal
-from memwatch.apple.text import parse_sysctl, parse_vm_stat, pressure_of, wired_limit_of
-from memwatch.collector import Findings, Unavailable, Unreadable
+from memwatch.accounting.compose import Composer
 from memwatch.collectors.apple import Collector
-from memwatch.composition import Composer
+from memwatch.drivers.apple.ioreg import NotAList, parse_ioreg
+from memwatch.drivers.apple.metal_child import parse_metal
+from memwatch.drivers.apple.records import Accelerator, AppleReading, Metal
+from memwatch.drivers.apple.text import parse_sysctl, parse_vm_stat, pressure_of, wired_limit_of
+from memwatch.findings import Findings
+from memwatch.linux.files import Unavailable, Unreadable
 from memwatch.model import Absent, Architecture, Device, Share
 
 MIB = 1 << 20

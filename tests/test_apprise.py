@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch_web.apprise_channel import AppriseChannel, service_of
+from memwatch.notify.apprise import AppriseChannel, service_of
 from patience import wait_until
 from settings_sample import problems_from, settings_from
 from webhook_sample import made_receiver, notice, told

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from memwatch.model import Absent, PoolKind
-from memwatch_web.as_text import text_of
-from memwatch_web.exhibits import pools
+from memwatch.render.text import text_of
+from memwatch_web.pages.pattern_samples import pools
 from sample_snapshots import calm_workstation, critical_gb10, many_owners, unknown_figures
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fakes import GIB, ram
-from memwatch.attribution import with_zram
+from memwatch.accounting.zram import with_zram
 from memwatch.model import Absent, Content, Pool
 from memwatch.snapshot import Zram
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch_web.auth import (
+from memwatch_web.asgi.auth import (
     MOST_WAITING,
     Basic,
     Bearer,

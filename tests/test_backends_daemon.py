@@ -17,7 +17,7 @@ import sample_nvml
 from client_process import memwatch
 from daemon_process import RunningDaemon, running_daemon
 from golden import roots_arguments
-from memwatch_web import contract_inquiries
+from memwatch_web.api import schema_inquiries as contract_inquiries
 from nvml_machine import Simulator
 from opencl_binding import binding, times_asked
 from patience import PATIENCE_SECONDS, Stopwatch

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from daemon_process import POWERLESS
-from memwatch.backends.evidence import Evidence, Rocm, cpu_of, gather, group_of, rocm_in
 from memwatch.backends.libraries import find_library, parse_linker_cache
-from memwatch.backends.opencl_answer import OpenclAnswer
-from memwatch.collector import Roots
+from memwatch.backends.opencl_result import OpenclAnswer
+from memwatch.backends.probes import Evidence, Rocm, cpu_of, gather, group_of, rocm_in
+from memwatch.linux.files import Roots
 
 
 def write(path: Path, content: bytes = b"") -> None:
@@ -125,8 +125,8 @@ def test_which_group_may_compute(mode: int, group: str | None, tmp_path: Path) -
 
 LOOK = """
 import pathlib, sys
-from memwatch.backends.evidence import gather
-from memwatch.collector import Roots
+from memwatch.backends.probes import gather
+from memwatch.linux.files import Roots
 folder = pathlib.Path(sys.argv[1])
 print(gather(Roots(folder / "proc", folder / "sys", folder / "root"), None, "linux").closed)
 """

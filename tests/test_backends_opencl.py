@@ -13,10 +13,10 @@ import pytest
 
 import opencl_binding
 from memwatch.backends.finder import CHILD, ask_opencl
-from memwatch.backends.opencl_answer import OpenclAnswer
 from memwatch.backends.opencl_child import kind_of
+from memwatch.backends.opencl_result import OpenclAnswer
+from memwatch.helper.codec import from_line
 from memwatch.model import Absent
-from memwatch.wire import from_line
 from opencl_binding import binding
 
 POCL = "Portable Computing Language"

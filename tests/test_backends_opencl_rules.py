@@ -16,7 +16,7 @@ from backend_parts import (
 )
 from fakes import GIB
 from memwatch.backends import opencl
-from memwatch.backends.opencl_answer import OpenclAnswer, OpenclPlatform
+from memwatch.backends.opencl_result import OpenclAnswer, OpenclPlatform
 from memwatch.model import Absent
 
 

@@ -20,9 +20,9 @@ from backend_parts import (
 from fakes import GIB, ram
 from memwatch.backends import cpu, cuda, metal, opencl, rocm, vulkan
 from memwatch.backends.devices import capacity_of, pci_numbers
-from memwatch.backends.evidence import Evidence, Rocm
 from memwatch.backends.model import Backend
-from memwatch.backends.opencl_answer import OpenclPlatform
+from memwatch.backends.opencl_result import OpenclPlatform
+from memwatch.backends.probes import Evidence, Rocm
 from memwatch.model import Absent, Architecture, Device, Quality, Share, ShareKind
 from memwatch.snapshot import CollectorStatus, Machine, Snapshot
 from sample_parts import snapshot

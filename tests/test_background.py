@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from memwatch_web.background import NotDone, Shared
+from memwatch_web.asgi.single_flight import NotDone, Shared
 from no_threads import no_threads
 
 

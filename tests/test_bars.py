@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from memwatch.model import Absent, Content, Pool, PoolKind
 from memwatch.pressure.rules import Thresholds
-from memwatch_web.bars import bars_of, segments_of
+from memwatch_web.pages.bars import bars_of, segments_of
 from sample_parts import GIB, MEASURED, system_ram, vram
 from sample_snapshots import SAMPLES, critical_gb10, hugepages_host, mig_server, stale_collector, unknown_figures
 

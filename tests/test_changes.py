@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.growth import Grown
-from memwatch.history import History
-from memwatch.series import figures_of
+from memwatch.history.series import figures_of
+from memwatch.history.tiers import History
+from memwatch.processes.growth import Grown
 from memwatch.snapshot import Snapshot, Swap
-from memwatch_web.changes import Change, changes_of
-from memwatch_web.pages import Pages
+from memwatch_web.pages.recent_changes import Change, changes_of
+from memwatch_web.pages.renderer import Pages
 from sample_parts import GIB, MIB
 from sample_snapshots import calm_workstation, critical_gb10
 from test_pages import Reader

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from memwatch.history.series import figures_of
 from memwatch.model import Pool, PoolKind, Quality, ShareKind
-from memwatch.series import figures_of
-from memwatch_web.charts import MOST_SERIES, charts_of, label_of, place_of, usual_series
+from memwatch_web.pages.charts import MOST_SERIES, charts_of, label_of, place_of, usual_series
 from sample_snapshots import SAMPLES, calm_workstation, critical_gb10, discrete_gpu, mig_server
 
 

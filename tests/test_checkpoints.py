@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from checkpoint_files import LLAMA_KEYS, gguf, safetensors
 from memwatch.planning.checkpoint import read_checkpoint
-from memwatch.planning.quantities import BadInput
+from memwatch.planning.sizes import BadInput
 from published_models import MODELS
 
 TWO = {"a": ("BF16", [3, 5]), "b": ("F32", [7])}

@@ -11,9 +11,9 @@ import pytest
 from client_process import COMMANDS, memwatch
 from daemon_process import free_port, running_daemon
 from http_site import http, site
-from memwatch_web.as_json import snapshot_json, to_bytes
+from memwatch.render.json import snapshot_json, to_bytes
 from memwatchd.client.address import parse_url
-from memwatchd.client.connection import NoAnswer, ask
+from memwatchd.client.http import NoAnswer, ask
 from sample_snapshots import critical_gb10, hostile_names
 
 

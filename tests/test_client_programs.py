@@ -21,10 +21,10 @@ import sample_nvml
 from client_process import SCRIPT, memwatch
 from daemon_process import RunningDaemon, clean_environment, free_port, running_daemon
 from library_process import roots_environment
-from memwatch_web.as_json import snapshot_json, to_bytes
-from memwatchd.client.past import sparkline
+from memwatch.render.json import snapshot_json, to_bytes
+from memwatchd.client.headroom import whole_of
+from memwatchd.client.history import sparkline
 from memwatchd.client.process_tree import Peaks, tree_of
-from memwatchd.client.room import whole_of
 from nvml_machine import Simulator
 from patience import PATIENCE_SECONDS
 from sample_snapshots import critical_gb10

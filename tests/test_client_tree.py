@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.model import Absent
+from memwatch.render import words as wording
+from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.snapshot import Snapshot
-from memwatch_web import wording
-from memwatch_web.as_json import snapshot_json, to_bytes
 from memwatchd.client.tables import columns, device_lines
 from memwatchd.client.tree import lines_of
 from sample_snapshots import SAMPLES, critical_gb10, mig_server, simulated, unknown_figures

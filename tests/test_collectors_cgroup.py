@@ -13,9 +13,6 @@ import pytest
 from amd_readings import Watch
 from few_descriptors import descriptors, few_descriptors
 from machine_folders import machine_folder, plain
-from memwatch.collector import Roots, Unavailable, Unreadable
-from memwatch.collectors._cgroup_mounts import V1, V2, Version, home_of
-from memwatch.collectors._cgroups import Place, in_container, parse_cgroup, parse_mountinfo, place_of
 from memwatch.collectors.cgroup import (
     LOOK_AROUND_SECONDS,
     NOTE,
@@ -28,6 +25,9 @@ from memwatch.collectors.cgroup import (
     period_of,
     used_of,
 )
+from memwatch.linux.cgroup_mounts import V1, V2, Version, home_of
+from memwatch.linux.cgroups import Place, in_container, parse_cgroup, parse_mountinfo, place_of
+from memwatch.linux.files import Roots, Unavailable, Unreadable
 from memwatch.model import Absent
 
 ID = "3fa9c1d07be24586" * 4

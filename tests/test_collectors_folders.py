@@ -8,8 +8,9 @@ from functools import partial
 import pytest
 
 from machine_folders import NAMES, MachineFolder, machine_folder, plain
-from memwatch.collector import Collector, Enlisted, Unavailable
 from memwatch.collectors import CollectorOptions, buddyinfo, enlist, memory, processes
+from memwatch.collectors.base import Collector, Enlisted
+from memwatch.linux.files import Unavailable
 
 COLLECTORS = ["memory", "psi", "vmstat", "buddyinfo", "numa", "zram", "cgroup", "machine", "processes"]
 

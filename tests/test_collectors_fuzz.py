@@ -12,14 +12,14 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from machine_folders import NAMES, machine_folder
-from memwatch.collector import Roots, Unavailable, Unreadable
-from memwatch.collectors import _process_files as process_files
 from memwatch.collectors import buddyinfo, cgroup, drm, machine, memory, numa, psi, vmstat, zram
-from memwatch.collectors._cgroup_mounts import home_of
-from memwatch.collectors._cgroups import folders_of, parse_cgroup, parse_mountinfo, place_of
-from memwatch.drm import cards
-from memwatch.drm.fdinfo import parse_fdinfo
-from memwatch.pss import parse_rollup
+from memwatch.drivers.drm import cards
+from memwatch.drivers.drm.fdinfo import parse_fdinfo
+from memwatch.linux import process_files as process_files
+from memwatch.linux.cgroup_mounts import home_of
+from memwatch.linux.cgroups import folders_of, parse_cgroup, parse_mountinfo, place_of
+from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.processes.pss import parse_rollup
 
 Parser = Callable[[bytes], Any]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from machine_folders import FOLDER, machine_folder
-from memwatch.collector import Roots, Unavailable, Unreadable
 from memwatch.collectors import buddyinfo, memory, numa, psi, vmstat, zram
+from memwatch.linux.files import Roots, Unavailable, Unreadable
 from memwatch.model import Absent
 from memwatch.snapshot import Node, merge_nodes
 

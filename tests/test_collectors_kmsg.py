@@ -28,10 +28,10 @@ from kernel_lines import (
     log_to,
     record,
 )
-from memwatch.collector import Roots, Unavailable
 from memwatch.collectors import kmsg
-from memwatch.collectors._kernel_lines import Notebook, parse_record
 from memwatch.kernel_log import KernelLog
+from memwatch.linux.files import Roots, Unavailable
+from memwatch.linux.kmsg_parser import Notebook, parse_record
 
 
 def read(*lines: str) -> KernelLog:

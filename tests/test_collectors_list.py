@@ -10,13 +10,13 @@ import sys
 import psutil
 import pytest
 
-from memwatch.collector import Roots, Unavailable, Unreadable
 from memwatch.collectors import CollectorOptions, enlist, psutil_host, psutil_processes
+from memwatch.linux.files import Roots, Unavailable, Unreadable
 from memwatch.model import Absent
 
 RUN_ALL = """
 import sys
-from memwatch.collector import Roots, Unavailable
+from memwatch.linux.files import Roots, Unavailable
 from memwatch.collectors import CollectorOptions, enlist
 for entry in enlist(Roots(), CollectorOptions()):
     try:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collector import Roots
 from memwatch.collectors.machine import Collector, Gpu, gpu_of, name_of
+from memwatch.linux.files import Roots
 from memwatch.model import Absent
 from memwatch.snapshot import Machine
 

@@ -9,7 +9,6 @@ import psutil
 import pytest
 
 from machine_folders import machine_folder
-from memwatch.collector import Roots, Unavailable, Unreadable
 from memwatch.collectors.memory import (
     ARC_RETRY_TICKS,
     Arc,
@@ -20,6 +19,7 @@ from memwatch.collectors.memory import (
     pool_of,
     swap_of,
 )
+from memwatch.linux.files import Roots, Unavailable, Unreadable
 from memwatch.model import Absent, Pool, Quality
 
 KIB = 1024

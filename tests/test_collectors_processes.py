@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from daemon_process import descriptors
 from going_on import going_on
 from machine_folders import machine_folder
-from memwatch.collector import Roots, Unavailable, Unreadable
-from memwatch.collectors._process_files import Stat, parse_boot_time, parse_passwd, parse_stat, parse_uid
-from memwatch.collectors._process_owners import SHOWN_TURNS
 from memwatch.collectors.processes import AROUND_TURNS, Collector
+from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.linux.process_files import Stat, parse_boot_time, parse_passwd, parse_stat, parse_uid
+from memwatch.linux.process_owners import SHOWN_TURNS
 from memwatch.model import Absent, Process
 from memwatch.snapshot import ProcessScan
 from process_folders import add_process, folder_of, stat_line, statm_line

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collector import Unavailable
 from memwatch.collectors import squeezed
-from memwatch.stalltrigger import parse_waiting
+from memwatch.linux.files import Unavailable
+from memwatch.linux.psi_trigger import parse_waiting
 from waiting_host import Host
 
 

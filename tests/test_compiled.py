@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jinja2 import Environment, FileSystemLoader
 
-from memwatch_web.compiled import CompiledTemplates
+from memwatch_web.pages.template_cache import CompiledTemplates
 
 FIRST, SECOND = "{% for n in (1, 2) %}{{ n }} of {{ word }} {% endfor %}", "only {{ word }}"
 

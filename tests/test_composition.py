@@ -8,8 +8,8 @@ from typing import ClassVar
 import pytest
 
 from fakes import GIB, ram
-from memwatch.collector import Findings
-from memwatch.composition import Composer
+from memwatch.accounting.compose import Composer
+from memwatch.findings import Findings
 from memwatch.model import Pool
 from memwatch.snapshot import Machine
 

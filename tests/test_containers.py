@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from daemon_process import running_daemon
-from memwatch.collector import Unavailable, Unreadable
 from memwatch.collectors.containers import ANSWER_MOST_BYTES, Collector, parse_containers
-from memwatchd.settings.model import Settings
+from memwatch.linux.files import Unavailable, Unreadable
+from memwatchd.settings.schema import Settings
 from settings_sample import problems_from, settings_from
 from test_who_daemon import OFTEN, simulated
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from standardwebhooks.webhooks import Webhook
 
-from memwatch_web.delivery import SCHEDULE, close_all
-from memwatch_web.webhook_post import Answer
+from memwatch.notify.http_post import Answer
+from memwatch.notify.receiver import SCHEDULE, close_all
 from patience import Stopwatch, wait_until
 from webhook_sample import SECRET, ids, made_receiver, notice, receiver, told, webhook_channel
 from webhook_site import (

@@ -11,11 +11,11 @@ import pytest
 import demo_host
 import demo_machines
 from memwatch.model import Absent
+from memwatch.render.json import snapshot_json
 from memwatch.snapshot import Node, Snapshot
-from memwatch_web.as_json import snapshot_json
 from memwatchd.recording import demos
 from memwatchd.recording.frames import frames_of, open_recording
-from memwatchd.settings.model import DEMOS, Replay
+from memwatchd.settings.schema import DEMOS, Replay
 from memwatchd.settings.section import keys_of
 
 NAMES = tuple(demos.DESCRIPTIONS)

@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.model import Absent, Bytes, Process
+from memwatch.render.words import fault
 from memwatch.snapshot import Snapshot
-from memwatch_web.devices import MOST_HOLDERS, entries_of
-from memwatch_web.pages import Pages
-from memwatch_web.wording import fault
+from memwatch_web.pages.devices import MOST_HOLDERS, entries_of
+from memwatch_web.pages.renderer import Pages
 from sample_parts import process
 from sample_snapshots import calm_workstation, critical_gb10, discrete_gpu, mig_server
 from test_pages import read

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from daemon_process import MEMWATCHD, clean_environment
 from fakes import GIB, ram
+from memwatch.history.disk.files import FilesStatus
 from memwatch.model import Absent, Process
+from memwatch.notify.outbox.outbox import OutboxFigures
 from memwatch.snapshot import Kernel, Machine, SelfUse, Snapshot, Stalls, StallTime, Swap, Tegrastats
-from memwatch.store.files import FilesStatus
-from memwatch_web.metrics import PREFIX, Exporter
-from memwatch_web.openapi import ANSWERS
-from memwatch_web.options import OutboxFigures
+from memwatch_web.api.openapi import ANSWERS
+from memwatch_web.metrics.families import PREFIX, Exporter
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -130,7 +130,7 @@ def test_the_promised_exit_codes_are_the_real_ones() -> None:
 
 def test_running_this_module_of_tests_needs_no_gpu_nor_root() -> None:
     """Importing everything reads no device and asks for nothing."""
-    modules = "memwatch.monitor, memwatch.collectors, memwatch_web.app, memwatchd.server, memwatchd.run"
+    modules = "memwatch.monitor, memwatch.collectors, memwatch_web.app, memwatchd.http_server.server, memwatchd.run"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", f"import {modules}"], capture_output=True, check=False
     )

@@ -13,15 +13,15 @@ from client_process import memwatch
 from daemon_process import running_daemon
 from golden import host_of
 from machine_folders import FOLDER
-from memwatch.collector import Roots
+from memwatch.doctor.checks import remedy_of, seen
 from memwatch.doctor.examiner import Examiner
-from memwatch.doctor.installed import Installed, installed, numbers_of, version_in
-from memwatch.doctor.known import known_bad
+from memwatch.doctor.known_issues import known_bad
 from memwatch.doctor.model import Check, Examination, Verdict
-from memwatch.doctor.seen import remedy_of, seen
+from memwatch.doctor.versions import Installed, installed, numbers_of, version_in
+from memwatch.linux.files import Roots
 from memwatch.model import Absent
 from memwatch.snapshot import CollectorStatus, ProcessScan
-from memwatch_web import contract_inquiries
+from memwatch_web.api import schema_inquiries as contract_inquiries
 from sample_snapshots import calm_workstation, discrete_gpu, failing_collector, stale_collector
 
 

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from fakes import GIB, ram
-from memwatch.collector import Findings
-from memwatch.composition import Composer
-from memwatch.drm.reading import Basis, DrmCard, DrmClient, DrmReading, DrmRegion
+from memwatch.accounting.compose import Composer
+from memwatch.drivers.drm.records import Basis, DrmCard, DrmClient, DrmReading, DrmRegion
+from memwatch.findings import Findings
 from memwatch.model import Absent, Architecture, Bytes, Content, Device, Pool, Process, Quality, Share
 from memwatch.snapshot import Machine
 

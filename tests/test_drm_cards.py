@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from drm_machine import DrmMachine, fdinfo
-from memwatch.collector import Unavailable
-from memwatch.collectors._gpus import GpuPids
 from memwatch.collectors.drm import Collector
-from memwatch.drm.reading import DrmReading, DrmRegion
+from memwatch.drivers.drm.records import DrmReading, DrmRegion
+from memwatch.linux.files import Unavailable
+from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent
 
 IGPU, DGPU = "0000:00:02.0", "0000:03:00.0"

@@ -13,11 +13,11 @@ import pytest
 
 from drm_machine import KERNEL_THREAD, DrmMachine, fdinfo
 from going_on import going_on
-from memwatch.collectors._drm_clients import DESCRIPTORS_A_ROUND, QUIET_ROUNDS, Clients
-from memwatch.collectors._gpus import GpuPids
-from memwatch.collectors._process_files import living_thread
 from memwatch.collectors.drm import IDLE_PERIOD_SECONDS, PERIOD_SECONDS, Collector
-from memwatch.drm.reading import DrmClient, DrmReading
+from memwatch.drivers.drm.clients import DESCRIPTORS_A_ROUND, QUIET_ROUNDS, Clients
+from memwatch.drivers.drm.records import DrmClient, DrmReading
+from memwatch.linux.pci import GpuPids
+from memwatch.linux.process_files import living_thread
 from memwatch.model import Absent
 from patience import wait_until
 from yardstick import COLD_SECONDS, seconds_of_work, slowness
@@ -40,7 +40,7 @@ AS_NOBODY = """
 import os
 from contextlib import suppress
 from pathlib import Path
-from memwatch.collectors._drm_clients import Clients
+from memwatch.drivers.drm.clients import Clients
 
 def people():
     found = 0

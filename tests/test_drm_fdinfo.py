@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drm_machine import fdinfo
-from memwatch.drm.fdinfo import Fdinfo, Held, clients_of, parse_fdinfo
+from memwatch.drivers.drm.fdinfo import Fdinfo, Held, clients_of, parse_fdinfo
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 

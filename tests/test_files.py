@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from daemon_process import RunningDaemon, running_daemon
-from memwatch_web.files import COMPRESSED_MOST_BYTES, STATIC, compressed_of, files_under
+from memwatch_web.asgi.static_files import COMPRESSED_MOST_BYTES, STATIC, compressed_of, files_under
 
 
 @pytest.fixture(scope="module")

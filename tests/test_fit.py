@@ -16,7 +16,7 @@ from daemon_process import RunningDaemon, running_daemon
 from memwatch.model import Absent, Architecture, Device, Process
 from memwatch.planning.fit import fit_of
 from memwatch.snapshot import Snapshot
-from memwatch_web.contract_inquiries import Fit
+from memwatch_web.api.schema_inquiries import Fit
 from nvml_machine import Simulator
 from published_models import MODELS
 from sample_parts import UNIX, system_ram

@@ -15,8 +15,8 @@ import sample_nvml
 from daemon_process import RunningDaemon, running_daemon
 from memwatch.planning.fit import Fit, Verdict
 from memwatch.planning.huggingface import config_of
-from memwatch_web.fit_page import EXAMPLES, places_of
-from memwatch_web.fit_question import fields_of
+from memwatch_web.api.fit_request import fields_of
+from memwatch_web.pages.fit_page import EXAMPLES, places_of
 from nvml_machine import Simulator
 from patience import PATIENCE_SECONDS
 from published_models import MODELS, Published

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from memwatch.events import Event
-from memwatch.history import Bucket
+from memwatch.history.tiers import Bucket
 from memwatch.snapshot import Level
-from memwatch_web.flags import (
+from memwatch_web.pages.annotations import (
     MOST_FLAGS,
     Flag,
     Gap,

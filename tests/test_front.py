@@ -16,9 +16,9 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message
 
 from daemon_process import RunningDaemon, running_daemon
-from memwatch.monitor import Monitor
-from memwatch_web.front import ALERTS_FIRST_SECONDS, Front
-from memwatch_web.problems import Problem
+from memwatch.monitor.loop import Monitor
+from memwatch_web.asgi.lazy_app import ALERTS_FIRST_SECONDS, Front
+from memwatch_web.asgi.problems import Problem
 from patience import PATIENCE_SECONDS, Stopwatch
 
 # A machine of which nine tenths are used: high from the first tick.

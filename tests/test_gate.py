@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch_web.gate import host_of, is_allowed
+from memwatch_web.asgi.access import host_of, is_allowed
 
 HOSTS = {"localhost", "spark-1", "gpu.example.org"}
 

@@ -13,10 +13,17 @@ import pytest
 from pydantic import BaseModel
 
 from daemon_process import RunningDaemon, running_daemon
-from memwatch.claim import Claim
+from memwatch.allocators import Claim
 from memwatch.events import KEPT_MARKS, EventLog
-from memwatch.reports import KEPT_SECONDS, MOST_CLAIMS, MOST_PROCESSES, Refused, Reports, start_ticks_of
-from memwatch_web.hearing import MarkSaid, ReportSaid
+from memwatch.processes.allocator_reports import (
+    KEPT_SECONDS,
+    MOST_CLAIMS,
+    MOST_PROCESSES,
+    Refused,
+    Reports,
+    start_ticks_of,
+)
+from memwatch_web.api.ingest import MarkSaid, ReportSaid
 from patience import PATIENCE_SECONDS
 
 GIB = 1 << 30

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from memwatch.child import Child
-from memwatch.helper import Helper, HelperFailed
+from memwatch.helper.process import Child
+from memwatch.helper.supervisor import Helper, HelperFailed
 from patience import PATIENCE_SECONDS, Stopwatch, wait_until
 
 ECHO = "import sys\nfor line in sys.stdin: print('you said ' + line.strip(), flush=True)"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.column import Cell
-from memwatch.history import LENGTHS, Bucket, History
-from memwatch.tier import Length
+from memwatch.history.column import Cell
+from memwatch.history.tier import Length
+from memwatch.history.tiers import LENGTHS, Bucket, History
 from sample_history import SERIES, full_history, jumping
 
 USED = "pool.ram.used_bytes"

@@ -21,9 +21,9 @@ from msgspec.structs import replace
 from starlette.datastructures import QueryParams
 
 from daemon_process import RunningDaemon, running_daemon
-from memwatch_web.history_page import answer_of
-from memwatch_web.history_view import Refused, View
-from memwatch_web.pages import Pages
+from memwatch_web.pages.history_page import answer_of
+from memwatch_web.pages.history_view import Refused, View
+from memwatch_web.pages.renderer import Pages
 from sample_past import END, SECONDS, past_of
 from sample_snapshots import SAMPLES, calm_workstation, critical_gb10, hostile_names, mig_server
 from test_pages import Reader

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memwatch.kernel_log import KernelLog, OomKill
-from memwatch.kills import GRACE_SECONDS, NewKills, Reckoning, reckon
+from memwatch.pressure.oom_kills import GRACE_SECONDS, NewKills, Reckoning, reckon
 from memwatch.snapshot import Kernel
 
 

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fakes import GIB, FakeClock, FakeCollector, ram
-from memwatch.collector import Enlisted, Findings
-from memwatch.growth import Growth
-from memwatch.leaks import LeakRules, Suspect, suspect_of
+from memwatch.collectors.base import Enlisted
+from memwatch.findings import Findings
 from memwatch.model import Absent, Process
-from memwatch.monitor import Identity, Monitor, Rules
-from memwatch.sampler import Sampler
+from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.sampler import Sampler
+from memwatch.processes.growth import Growth
+from memwatch.processes.leaks import LeakRules, Suspect, suspect_of
 
 MIB = 1 << 20
 HOUR = 3600.0

@@ -11,11 +11,11 @@ import pytest
 
 from daemon_process import running_daemon
 from library_process import MACHINES, roots_environment
-from memwatch.collector import Roots
-from memwatch.library.daemon import Daemon
+from memwatch.library.cgroup_limit import own_limit
+from memwatch.library.daemon_client import Daemon
 from memwatch.library.host import Host, Ram, parse_meminfo
-from memwatch.library.own_limit import own_limit
 from memwatch.library.pressure_watch import PressureChange, PressureWatch, parse_events
+from memwatch.linux.files import Roots
 from memwatch.model import Absent
 from patience import wait_until
 

@@ -20,9 +20,9 @@ import memwatch
 from daemon_process import WITHOUT_COVERAGE, RunningDaemon, clean_environment, running_daemon
 from library_process import run_program
 from memwatch.library.frameworks import shrink_all
-from memwatch.library.guarding import Guard
+from memwatch.library.guard import Guard
 from memwatch.model import Absent
-from memwatch.planning.quantities import BadInput
+from memwatch.planning.sizes import BadInput
 from own_pool import OwnPool
 from patience import PATIENCE_SECONDS
 from yardstick import HOT_SECONDS, slowness

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 import sample_nvml
 from daemon_process import RunningDaemon, running_daemon
 from library_process import roots_environment, run_program, told
-from memwatch.library.choosing import NoBackend, selected
-from memwatch.library.daemon import Daemon
+from memwatch.library.backend_selection import NoBackend, selected
+from memwatch.library.daemon_client import Daemon
 from memwatch.library.host import Ram
-from memwatch.library.truth import Source, aged, from_daemon
+from memwatch.library.machine import Source, aged, from_daemon
 from memwatch.model import Absent
 from nvml_machine import Simulator
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from daemon_process import RunningDaemon, running_daemon
-from memwatch.growth import Growth
-from memwatch.leaks import LeakRules
 from memwatch.model import Absent
+from memwatch.processes.growth import Growth
+from memwatch.processes.leaks import LeakRules
 from memwatch.snapshot import Snapshot
-from memwatch_web.listing import BadView, Group, Listed, View, listing_of, view_of
-from memwatch_web.pages import Pages
-from memwatch_web.sparkline import HEIGHT, WIDTH, path_of
+from memwatch_web.pages.process_list import BadView, Group, Listed, View, listing_of, view_of
+from memwatch_web.pages.renderer import Pages
+from memwatch_web.pages.sparkline import HEIGHT, WIDTH, path_of
 from sample_parts import GIB, MIB
 from sample_snapshots import calm_workstation, many_owners
 from test_pages import Reader

@@ -10,7 +10,7 @@ from patience import PATIENCE_SECONDS
 
 SPEAK = """
 import logging, os
-from memwatchd.logs import start_logging
+from memwatchd.logging_setup import start_logging
 start_logging("info", os.environ)
 log = logging.getLogger("memwatch")
 log.debug("too quiet")

@@ -19,7 +19,7 @@ from fakes import GIB, ram
 from machine_folders import FOLDER
 from memwatch.model import Absent, PoolKind, Process, Quality, Share, ShareKind
 from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Reason, SelfUse, Snapshot
-from memwatch_web.metrics import Exporter
+from memwatch_web.metrics.families import Exporter
 
 CLASSIC = "text/plain;version=0.0.4"
 OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"

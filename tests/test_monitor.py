@@ -9,14 +9,16 @@ import pytest
 from msgspec.structs import replace
 
 from fakes import GIB, FakeClock, FakeCollector, ram
-from memwatch.alerts import Notice
-from memwatch.collector import Enlisted, Findings, Unreadable
-from memwatch.conditions import AlertRules
+from memwatch.alerts.rules import AlertRules
+from memwatch.alerts.state import Notice
+from memwatch.collectors.base import Enlisted
+from memwatch.findings import Findings
+from memwatch.history.notable_ticks import KeptTick, KeptTicks, unpacked
 from memwatch.kernel_log import DriverError, KernelLog, OomKill
-from memwatch.monitor import Identity, Monitor, Rules
-from memwatch.sampler import Sampler
+from memwatch.linux.files import Unreadable
+from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.sampler import Sampler
 from memwatch.snapshot import Kernel, Level, Snapshot
-from memwatch.ticks import KeptTick, KeptTicks, unpacked
 
 QUICK = Rules(interval_seconds=0.01)
 

@@ -12,11 +12,12 @@ from daemon_process import running_daemon
 from drm_machine import DrmMachine, fdinfo
 from fakes import GIB, ram
 from machine_folders import FOLDER
-from memwatch.collector import Findings, Unavailable
-from memwatch.collectors._gpus import GpuPids
+from memwatch.accounting.compose import Composer
 from memwatch.collectors.drm import Collector
-from memwatch.composition import Composer
-from memwatch.drm.reading import Basis, DrmCard, DrmClient, DrmReading
+from memwatch.drivers.drm.records import Basis, DrmCard, DrmClient, DrmReading
+from memwatch.findings import Findings
+from memwatch.linux.files import Unavailable
+from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent, Process, Quality, Share, ShareKind
 from memwatch.snapshot import Machine
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.model import Absent
-from memwatch.nvml.answers import (
+from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess
+from memwatch.drivers.nvml.validation import (
     NO_INSTANCE,
     NOT_TOLD,
     Implausible,
@@ -21,7 +21,7 @@ from memwatch.nvml.answers import (
     merged,
     plausible_memory,
 )
-from memwatch.nvml.reading import GpuInstance, GpuMemory, GpuProcess
+from memwatch.model import Absent
 
 MIB = 1 << 20
 LIMITS = Limits(pid_max=32768, system_bytes=64 << 30)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from daemon_process import clean_environment
-from memwatch.nvml.reading import NvmlFailure, NvmlReading
+from memwatch.drivers.nvml.records import NvmlFailure, NvmlReading
 from nvml_child import running_child
 from nvml_machine import Simulator
 from nvml_state import Holder, Trouble
@@ -46,7 +46,7 @@ def test_what_the_library_prints_is_not_an_answer(tmp_path: Path) -> None:
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
 
     done = subprocess.run(
-        [sys.executable, "-m", "memwatch.nvml.child"],
+        [sys.executable, "-m", "memwatch.drivers.nvml.child"],
         input=b"read\n",
         capture_output=True,
         env=clean_environment(LD_LIBRARY_PATH=str(tmp_path)),
@@ -108,7 +108,7 @@ def test_it_does_not_outlive_its_parent(tmp_path: Path) -> None:
     simulator.show(RTX_4090.with_gpu(0, troubles={"nvmlDeviceGetMemoryInfo_v2": Trouble(latency_ms=60_000)}))
     parent_code = (
         "import subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-m', 'memwatch.nvml.child'], stdin=0)\n"
+        "child = subprocess.Popen([sys.executable, '-m', 'memwatch.drivers.nvml.child'], stdin=0)\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(60)\n"
     )
@@ -147,7 +147,7 @@ def test_the_kernel_prefers_it_when_memory_runs_out(tmp_path: Path) -> None:
 def test_it_imports_nothing_of_the_web(tmp_path: Path) -> None:
     """Standard library, its own modules, the binding and msgspec: what a process needs that may be replaced."""
     code = (
-        "import sys, json; before = set(sys.modules); import memwatch.nvml.child;"
+        "import sys, json; before = set(sys.modules); import memwatch.drivers.nvml.child;"
         "print(json.dumps([[n, getattr(m, '__file__', None)] for n, m in sys.modules.items() if n not in before]))"
     )
 
@@ -157,12 +157,15 @@ def test_it_imports_nothing_of_the_web(tmp_path: Path) -> None:
     foreign = {name.partition(".")[0] for name, file in modules.items() if file and "site-packages" in file}
     ours = {name for name in modules if name.startswith("memwatch")}
     assert foreign - {"typing_extensions"} == {"pynvml", "msgspec"}
-    assert {name for name in ours if not name.startswith("memwatch.nvml")} == {
+    assert {name for name in ours if not name.startswith("memwatch.drivers.nvml")} == {
         "memwatch",
-        "memwatch.manners",
+        "memwatch.drivers",
+        "memwatch.helper",
+        "memwatch.runtime",
+        "memwatch.helper.bootstrap",
         "memwatch.model",
-        "memwatch.patience",
-        "memwatch.wire",
+        "memwatch.runtime.backoff",
+        "memwatch.helper.codec",
     }
 
 
@@ -171,7 +174,9 @@ def test_it_imports_nothing_of_the_web(tmp_path: Path) -> None:
 )
 def test_an_option_it_does_not_understand_is_named(option: str) -> None:
     """A mistake of whoever starts it: exit code 2 and the option in a sentence."""
-    done = subprocess.run([sys.executable, "-m", "memwatch.nvml.child", option], capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "memwatch.drivers.nvml.child", option], capture_output=True, check=False
+    )
 
     assert done.returncode == 2
     assert option.partition("=")[0] in done.stderr.decode()

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from memwatch.nvml.events import WAIT_SECONDS
-from memwatch.nvml.reading import NvmlReading, Xid
+from memwatch.drivers.nvml.events import WAIT_SECONDS
+from memwatch.drivers.nvml.records import NvmlReading, Xid
 from nvml_child import Outcome, listening, running_child
 from nvml_machine import Simulator
 from nvml_state import Event, Trouble

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from memwatch.drivers.nvml.records import GpuMemory, NvmlFailure, NvmlReading
 from memwatch.model import Absent
-from memwatch.nvml.reading import GpuMemory, NvmlFailure, NvmlReading
 from nvml_child import Child, Outcome, running_child
 from nvml_machine import Simulator
 from nvml_state import Machine, Trouble

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from memwatch.collector import Roots
 from memwatch.collectors.memory import Collector as MemoryCollector
 from memwatch.collectors.numa import Collector as NumaCollector
+from memwatch.linux.files import Roots
 from nvml_machine import MACHINES, Simulator
 from nvml_probe import Raised, probe
 from nvml_state import Gpu, Holder, Machine, Memory, Mig

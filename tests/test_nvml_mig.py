@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlReading
 from memwatch.model import Absent
-from memwatch.nvml.reading import GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlReading
 from nvml_child import Outcome, listening, running_child
 from nvml_machine import Simulator
 from nvml_state import Event, Holder, Machine, Memory, Mig, Trouble

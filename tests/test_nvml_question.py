@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from memwatch.drivers.nvml.errors import HANDLE_GONE, Code, Refused, failure_of, reason_of
+from memwatch.drivers.nvml.query import Question
 from memwatch.model import Absent
-from memwatch.nvml.codes import HANDLE_GONE, Code, Refused, failure_of, reason_of
-from memwatch.nvml.question import Question
-from memwatch.patience import Patience
+from memwatch.runtime.backoff import Patience
 
 
 class Script:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from memwatch.drivers.nvml import records as reading
+from memwatch.drivers.nvml.records import GpuMemory, GpuProcess, GpuReading, NvmlReading
 from memwatch.model import Absent
-from memwatch.nvml import reading
-from memwatch.nvml.reading import GpuMemory, GpuProcess, GpuReading, NvmlReading
 from nvml_child import running_child
 from nvml_machine import NOT_IN_OLD_DRIVERS, Simulator
 from nvml_state import Bar1, Ecc, Holder, Machine, Memory, Remapped, Trouble

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.outbox.opening import FILE_NAME, open_outbox
-from memwatch.outbox.outbox import Draft, Outbox
-from memwatch.outbox.queue import Kind
-from memwatch_web.delivery import Receiver, Subscription
+from memwatch.notify.outbox.open import FILE_NAME, open_outbox
+from memwatch.notify.outbox.outbox import Draft, Outbox
+from memwatch.notify.outbox.queue import Kind
+from memwatch.notify.receiver import Receiver, Subscription
 from patience import wait_until
 from webhook_sample import Told, ids, made_receiver, notice, told, webhook_channel
 from webhook_site import receiving

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.outbox.outbox import Draft, Outbox
-from memwatch.outbox.queue import Kind
-from memwatch.outbox.rows import Batch
+from memwatch.notify.outbox.outbox import Draft, Outbox
+from memwatch.notify.outbox.queue import Kind
+from memwatch.notify.outbox.rows import Batch
 from no_threads import no_threads
 from patience import Stopwatch, wait_until
 from webhook_sample import ids, made_receiver, notice, told, webhook_channel
@@ -25,10 +25,10 @@ PATIENT = (0.0, 60.0, 60.0, 60.0)
 FULL_DISK = """
 import resource, signal, sys, time
 from pathlib import Path
-from memwatch.outbox.opening import open_outbox
-from memwatch.outbox.outbox import Draft, Outbox
-from memwatch.outbox.queue import Kind
-from memwatch.outbox.rows import Batch
+from memwatch.notify.outbox.open import open_outbox
+from memwatch.notify.outbox.outbox import Draft, Outbox
+from memwatch.notify.outbox.queue import Kind
+from memwatch.notify.outbox.rows import Batch
 from webhook_sample import made_receiver, webhook_channel
 
 opened = open_outbox(Path(sys.argv[1]), 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from memwatch.outbox.queue import Kind, Message, Outcome, Queue
+from memwatch.notify.outbox.queue import Kind, Message, Outcome, Queue
 
 
 def waiting(number: int, firing: bool, target: str = "ram") -> Message:

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from memwatch.accounting.device_memory import Holding
 from memwatch.accounting.relations import with_device_bytes
-from memwatch.collector import Roots
-from memwatch.collectors._cgroup_mounts import CgroupUsage
-from memwatch.collectors._cgroups import folders_of, parse_cgroup, place_of
 from memwatch.collectors.processes import Collector
-from memwatch.holding import Holding
+from memwatch.linux.cgroup_mounts import CgroupUsage
+from memwatch.linux.cgroups import folders_of, parse_cgroup, place_of
+from memwatch.linux.files import Roots
 from memwatch.model import Absent, Architecture, Bytes, Device, Process, Quality, Share, ShareKind
 from memwatch.owners import BEYOND, PERHAPS_BEYOND, Owner, added_up, totals_of
 from process_folders import add_process, folder_of, stat_line, statm_line

@@ -18,12 +18,14 @@ from msgspec.structs import replace
 from daemon_process import running_daemon
 from fakes import GIB, FakeClock, FakeCollector, ram
 from machine_folders import FOLDER
-from memwatch.collector import Collector, Enlisted, Findings, Roots
 from memwatch.collectors import memory
+from memwatch.collectors.base import Collector, Enlisted
+from memwatch.findings import Findings
+from memwatch.linux.files import Roots
 from memwatch.model import Absent, Bytes, Quality, Share, ShareKind
-from memwatch.monitor import Identity, Monitor, Rules
-from memwatch.pacing import LEAST_MOVE, RESTLESS_SECONDS, Pacing
-from memwatch.sampler import Sampler, moved_between
+from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.pacing import LEAST_MOVE, RESTLESS_SECONDS, Pacing
+from memwatch.monitor.sampler import Sampler, moved_between
 from memwatch.snapshot import Level, Pressure, Reason
 
 # Of the machine in the folder: 121.7 GiB, of which 63.6 % are used.

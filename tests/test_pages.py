@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from memwatch.model import Absent, Pool, PoolKind, Quality
 from memwatch.pressure.rules import PressureRules, Thresholds
+from memwatch.render.summary import room_of
 from memwatch.snapshot import Snapshot, Swap
-from memwatch_web.glance import room_of
-from memwatch_web.pages import Pages
+from memwatch_web.pages.renderer import Pages
 from sample_parts import UNIX
 from sample_snapshots import (
     SAMPLES,

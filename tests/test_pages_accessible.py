@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from axe import faults
 from daemon_process import running_daemon
-from memwatch_web.pages import LINKS, PATHS
+from memwatch_web.pages.renderer import LINKS, PATHS
 from sample_site import IN_A_BROWSER, Site, served
 from sample_snapshots import SAMPLES, critical_gb10
 from screenshots import chromium

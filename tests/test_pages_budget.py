@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, CDPSession, Page
 
 from daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
 from living_machine import LivingMachine
-from memwatch_web.pages import PATHS
+from memwatch_web.pages.renderer import PATHS
 from sample_site import Site, served
 from sample_snapshots import critical_gb10
 from screenshots import chromium

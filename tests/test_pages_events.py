@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from memwatch.events import EventLog
 from memwatch.snapshot import Level, Pressure, Reason
-from memwatch_web.pages import Pages
+from memwatch_web.pages.renderer import Pages
 from sample_snapshots import calm_workstation
 
 

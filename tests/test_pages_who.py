@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.growth import Growth
-from memwatch.leaks import LeakRules
 from memwatch.model import Absent, Process
-from memwatch_web import wording
-from memwatch_web.listing import View
-from memwatch_web.pages import Pages
+from memwatch.processes.growth import Growth
+from memwatch.processes.leaks import LeakRules
+from memwatch.render import words as wording
+from memwatch_web.pages.process_list import View
+from memwatch_web.pages.renderer import Pages
 from sample_parts import GIB, MIB, UNIX
 from sample_snapshots import calm_workstation, critical_gb10, many_owners
 from test_pages import Reader, read

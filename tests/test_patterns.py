@@ -9,9 +9,9 @@ import pytest
 
 from daemon_process import running_daemon
 from memwatch.model import Absent
+from memwatch.render.words import ABSENT_WORDS
 from memwatch.snapshot import CollectorState
-from memwatch_web.pages import Pages
-from memwatch_web.wording import ABSENT_WORDS
+from memwatch_web.pages.renderer import Pages
 from test_pages import Reader
 
 

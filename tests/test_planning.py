@@ -13,7 +13,7 @@ from msgspec.structs import replace
 import memwatch
 from memwatch.planning.huggingface import config_of
 from memwatch.planning.inference import estimate_inference_memory, estimate_kv_cache, inference_of, weights_of
-from memwatch.planning.quantities import BadInput, bits_of, bytes_of
+from memwatch.planning.sizes import BadInput, bits_of, bytes_of
 from memwatch.planning.training import TrainingPlan, estimate_training_memory, layer_bytes, lora_parameters
 from memwatch.planning.transformer import Transformer
 from published_models import MODELS, Published, rows

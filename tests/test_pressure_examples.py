@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import Struct
 
-from memwatch.pressure.evidence import Evidence, Target
+from memwatch.pressure.inputs import Evidence, Target
 from memwatch.pressure.judge import Memory, judge
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Level, Pressure, Stalls, StallTime

@@ -13,13 +13,13 @@ import pytest
 from daemon_process import MEMWATCHD, clean_environment
 from golden import roots_arguments
 from machine_folders import FOLDER
-from memwatch.collector import Roots, Unavailable
 from memwatch.collectors import psi
-from memwatch.pressure.evidence import Evidence, Target
+from memwatch.linux.files import Roots, Unavailable
+from memwatch.linux.psi_trigger import StallTrigger
+from memwatch.pressure.inputs import Evidence, Target
 from memwatch.pressure.judge import Memory, judge
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Level, Pressure
-from memwatch.stalltrigger import StallTrigger
 from patience import PATIENCE_SECONDS
 
 GIB = 1 << 30

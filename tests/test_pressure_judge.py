@@ -10,21 +10,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from memwatch.accounting.driver_errors import with_logged
-from memwatch.collector import Findings
+from memwatch.findings import Findings
 from memwatch.kernel_log import DriverError, KernelLog, OomKill
-from memwatch.kills import NewKills
-from memwatch.model import (
-    Absent,
-    Architecture,
-    Device,
-    Pool,
-    PoolKind,
-    Quality,
-    Share,
-    ShareKind,
-)
-from memwatch.pressure.evidence import Evidence, Target, driver_errors, fragmented_nodes, targets_of
+from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Quality, Share, ShareKind
+from memwatch.pressure.inputs import Evidence, Target, driver_errors, fragmented_nodes, targets_of
 from memwatch.pressure.judge import Memory, judge
+from memwatch.pressure.oom_kills import NewKills
 from memwatch.pressure.rules import PressureRules, TargetRules
 from memwatch.snapshot import Kernel, Level, Node, Pressure, Stalls, StallTime, Swap
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.pressure.levels import Standing, base_level, settle, use_reason
+from memwatch.pressure.hysteresis import Standing, base_level, settle, use_reason
 from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
 from memwatch.snapshot import Level
 

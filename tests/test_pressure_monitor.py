@@ -9,11 +9,12 @@ from itertools import pairwise
 import pytest
 
 from fakes import GIB, FakeClock, FakeCollector, ram
-from memwatch.alerts import Notice
-from memwatch.collector import Enlisted, Findings
+from memwatch.alerts.state import Notice
+from memwatch.collectors.base import Enlisted
+from memwatch.findings import Findings
 from memwatch.model import Absent
-from memwatch.monitor import Identity, Monitor, Rules
-from memwatch.sampler import Sampler
+from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.sampler import Sampler
 from memwatch.snapshot import Snapshot
 
 

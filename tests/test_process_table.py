@@ -14,11 +14,11 @@ import pytest
 
 from daemon_process import kept_files
 from going_on import going_on
-from memwatch.collector import Roots, Unreadable
-from memwatch.collectors._process_files import parse_statm, read_in
-from memwatch.collectors._process_table import KERNEL_TURNS, LISTED_TURNS, Numbers, ProcessTable, Tally
 from memwatch.collectors.processes import Collector
-from memwatch.own import descriptors_for_processes
+from memwatch.linux.files import Roots, Unreadable
+from memwatch.linux.process_files import parse_statm, read_in
+from memwatch.linux.process_table import KERNEL_TURNS, LISTED_TURNS, Numbers, ProcessTable, Tally
+from memwatch.runtime.limits import descriptors_for_processes
 from patience import wait_until
 from process_folders import add_process, folder_of, stat_line, statm_line
 from sleepers import sleepers

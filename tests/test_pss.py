@@ -14,11 +14,11 @@ from pydantic import TypeAdapter
 from daemon_process import RunningDaemon, running_daemon
 from going_on import going_on
 from holders import holder
-from memwatch.collector import Roots, Unreadable
+from memwatch.linux.files import Roots, Unreadable
 from memwatch.model import Absent, Process
-from memwatch.pss import NoPss, PssReader, parse_rollup
-from memwatch_web import contract_who
-from memwatch_web.who import Turnstile
+from memwatch.processes.pss import NoPss, PssReader, parse_rollup
+from memwatch_web.api import schema_owners as contract_who
+from memwatch_web.api.owners import Turnstile
 from process_folders import add_process, folder_of, stat_line
 
 MIB = 1 << 20

@@ -18,7 +18,7 @@ from standardwebhooks import Webhook
 from alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from daemon_process import RunningDaemon, get, running_daemon
 from memwatchd.daemon import Daemon
-from memwatchd.settings.model import Settings
+from memwatchd.settings.schema import Settings
 from patience import wait_until
 from settings_sample import settings_from
 from webhook_sample import SECRET, ids

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from memwatchd.receiving import Limits
+from memwatchd.http_server.protocol import Limits
 from talking import HOST, QUICK, WHOLE, Application, Closed, Connect, Talk, served, until_closed, whole_at_once
 
 Serve = Callable[[Limits, Talk], Any]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from memwatchd.receiving import MOST_HEARD, AtOnce, BoundedProtocol, Limits
+from memwatchd.http_server.protocol import MOST_HEARD, AtOnce, BoundedProtocol, Limits
 from patience import PATIENCE_SECONDS
 from talking import HOST, QUICK, WHOLE, Application, Client, Connect, served
 

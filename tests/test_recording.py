@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fakes import GIB, ram
-from memwatch.claim import Claim
+from memwatch.allocators import Claim
 from memwatch.kernel_log import DriverError, KernelLog, OomKill
 from memwatch.model import Absent, Process
-from memwatch.monitor import Identity, Monitor, Rules
+from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.render.json import snapshot_json, to_bytes
+from memwatch.render.json_decode import NotASnapshot, snapshot_from
 from memwatch.snapshot import CollectorStatus, Machine, SelfUse, Snapshot
-from memwatch_web.as_json import snapshot_json, to_bytes
-from memwatch_web.from_json import NotASnapshot, snapshot_from
+from memwatchd.recording.file_format import BadRecording, Broken, RecordingFile, lines_of
 from memwatchd.recording.frames import frames_of, open_recording
 from memwatchd.recording.player import PlayedClock, PlayedSleep, Player, play_through
 from memwatchd.recording.redact import Redactor
-from memwatchd.recording.stream import BadRecording, Broken, RecordingFile, lines_of
 from sample_snapshots import SAMPLES
 
 OWN = SelfUse(Absent.NOT_SUPPORTED, 0.0, 0.0, 0.0, False)

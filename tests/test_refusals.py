@@ -10,7 +10,7 @@ from urllib.parse import urljoin
 import pytest
 
 from daemon_process import Answer, RunningDaemon, running_daemon
-from memwatch_web.refusals import MOST_STEPS_UP
+from memwatch_web.error_handlers import MOST_STEPS_UP
 from patience import PATIENCE_SECONDS
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from memwatch.accounting.unattributed import HELD_BY_PROCESSES, causes_of, rest_of
 from memwatch.model import Absent, Bytes, Process, ShareKind
-from memwatch.remainder import HELD_BY_PROCESSES, causes_of, rest_of
 from memwatch.snapshot import ProcessScan, Snapshot
 from sample_snapshots import SAMPLES, calm_workstation, critical_gb10, discrete_gpu
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from memwatch.accounting.remembered import remembered
+from memwatch.accounting.memoize import remembered
 
 
 class Rule:

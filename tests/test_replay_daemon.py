@@ -16,12 +16,13 @@ from pydantic import TypeAdapter
 
 from daemon_process import MEMWATCHD, RunningDaemon, clean_environment, get, running_daemon
 from exchanges import exchange
-from memwatch_web import contract, contract_past
-from memwatch_web.as_json import owners_json
+from memwatch.render.json import owners_json
+from memwatch_web.api import schema as contract
+from memwatch_web.api import schema_history as contract_past
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import frames_of, open_recording
 from memwatchd.recording.player import findings_of
-from memwatchd.settings.model import DEMOS
+from memwatchd.settings.schema import DEMOS
 from patience import PATIENCE_SECONDS
 from test_hearing import own_ticks, post
 from test_login import login_config

@@ -6,9 +6,11 @@ import threading
 
 from fakes import GIB, FakeClock, FakeCollector, ram
 from memwatch.clock import SystemClock
-from memwatch.collector import Collector, Enlisted, Findings, Unavailable, Unreadable
+from memwatch.collectors.base import Collector, Enlisted
+from memwatch.findings import Findings
+from memwatch.linux.files import Unavailable, Unreadable
 from memwatch.model import Absent, Quality, Share, ShareKind
-from memwatch.sampler import Sampler
+from memwatch.monitor.sampler import Sampler
 from memwatch.snapshot import CollectorStatus
 from patience import PATIENCE_SECONDS, wait_until
 

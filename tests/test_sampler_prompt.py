@@ -9,8 +9,10 @@ from contextlib import contextmanager
 import pytest
 
 from fakes import GIB, FakeClock, FakeCollector, ram
-from memwatch.collector import Collector, Enlisted, Findings, Unavailable
-from memwatch.sampler import Sampler, Source
+from memwatch.collectors.base import Collector, Enlisted
+from memwatch.findings import Findings
+from memwatch.linux.files import Unavailable
+from memwatch.monitor.sampler import Sampler, Source
 from patience import PATIENCE_SECONDS, wait_until
 
 

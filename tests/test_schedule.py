@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memwatch.clock import Moment
 from memwatch.model import Absent
-from memwatch.schedule import Due, Moment, Pace, next_due, paced, suspended_seconds, wall_jump_seconds
+from memwatch.monitor.schedule import Due, Pace, next_due, paced, suspended_seconds, wall_jump_seconds
 from memwatch.snapshot import Level, Pressure
 
 

@@ -12,15 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch_web.as_json import to_bytes
+from memwatch.render.json import to_bytes
 from memwatchd.settings.alerts import RECIPIENTS
-from memwatchd.settings.changes import describe_changes, flat
+from memwatchd.settings.diff import describe_changes, flat
 from memwatchd.settings.environment import variables
-from memwatchd.settings.model import Sections, Settings
-from memwatchd.settings.sources import BadSettings, load
-from memwatchd.settings.values import (
-    TcpAddress,
-)
+from memwatchd.settings.load import BadSettings, load
+from memwatchd.settings.schema import Sections, Settings
+from memwatchd.settings.values import TcpAddress
 from settings_sample import SECRET, WEBHOOK, problems_from, settings_from
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from memwatchd.settings.environment import variables
-from memwatchd.settings.problems import Place, accepted_at
-from memwatchd.settings.sources import load
+from memwatchd.settings.load import load
+from memwatchd.settings.messages import Place, accepted_at
 from settings_sample import problems_from
 
 

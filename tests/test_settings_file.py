@@ -7,8 +7,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from certificates import authority, signed_by
-from memwatchd.settings.changes import describe_changes, flat
-from memwatchd.settings.model import Sections
+from memwatchd.settings.diff import describe_changes, flat
+from memwatchd.settings.schema import Sections
 from memwatchd.settings.toml import line_numbers
 from settings_sample import SECRET, settings_from
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from memwatchd.settings.changes import flat, setting_text
-from memwatchd.settings.sources import load
+from memwatchd.settings.diff import flat, setting_text
+from memwatchd.settings.load import load
 from settings_sample import ALERTMANAGER, SECRET, WEBHOOK, problems_from, settings_from
 
 

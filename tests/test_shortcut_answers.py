@@ -7,15 +7,15 @@ import tracemalloc
 from collections.abc import Callable
 
 from memwatch.clock import SystemClock
-from memwatch.monitor import Identity, Monitor, Rules
-from memwatch.sampler import Sampler
-from memwatch_web.auth import Login, Token
-from memwatch_web.gate import Gate
-from memwatch_web.metrics import Exporter
-from memwatch_web.options import FaceOptions
-from memwatch_web.problems import problem_response
-from memwatch_web.scrapes import Scrapes
-from memwatch_web.shortcut import Shortcut
+from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.sampler import Sampler
+from memwatch_web.asgi.access import Gate
+from memwatch_web.asgi.auth import Login, Token
+from memwatch_web.asgi.options import FaceOptions
+from memwatch_web.asgi.problems import problem_response
+from memwatch_web.metrics.endpoint import Scrapes
+from memwatch_web.metrics.families import Exporter
+from memwatch_web.metrics.fast_path import Shortcut
 
 FIELDS = ((b"host", b"localhost"), (b"accept", b"*/*"))
 LOGIN = FaceOptions(login=Login(Token(b"digest")))

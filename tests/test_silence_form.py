@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon_process import RunningDaemon, running_daemon
-from memwatch_web.silence_form import MOST_HOURS, BadForm, wish_of
+from memwatch_web.pages.silence_form import MOST_HOURS, BadForm, wish_of
 from patience import PATIENCE_SECONDS
 from test_login import BEARER, PASSWORD, basic, login_config
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatchd.settings.sources import load
+from memwatchd.settings.load import load
 from nvml_state_file import state_file
 from soak import MIB, Reading, Soak, complaints_about, config_for, counts_of, line_through
 from soak_churn import EXCHANGED_EVERY, LOST_EVERY, machine_at

@@ -16,11 +16,12 @@ import pytest
 from daemon_process import running_daemon
 from fakes import GIB, FakeClock, FakeCollector, ram
 from memory_cgroup import THRASH, MemoryCgroup, memory_cgroup
-from memwatch.collector import Enlisted, Findings
-from memwatch.monitor import Identity, Monitor, Rules
-from memwatch.sampler import Sampler
-from memwatch.schedule import FAST_SECONDS
-from memwatch.stalltrigger import LADDER, STALLED_PART, WINDOW_OF_ANYBODY_SECONDS, StallTrigger, is_new
+from memwatch.collectors.base import Enlisted
+from memwatch.findings import Findings
+from memwatch.linux.psi_trigger import LADDER, STALLED_PART, WINDOW_OF_ANYBODY_SECONDS, StallTrigger, is_new
+from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.sampler import Sampler
+from memwatch.monitor.schedule import FAST_SECONDS
 from waiting_host import Host
 
 PRESSURE = Path("/proc/pressure/memory")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from daemon_process import running_daemon
-from memwatchd.state import open_state
+from memwatchd.state_dir import open_state
 from settings_sample import settings_from
 
 

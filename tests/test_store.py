@@ -15,10 +15,10 @@ import pytest
 from msgspec.structs import replace
 
 from fakes import GIB
+from memwatch.history.disk.ring_file import MOST_RUNS
+from memwatch.history.disk.ring_set import PARTS
+from memwatch.history.notable_ticks import unpacked
 from memwatch.snapshot import Kernel
-from memwatch.store.ring import MOST_RUNS
-from memwatch.store.shelf import PARTS
-from memwatch.ticks import unpacked
 from patience import wait_until
 from store_machine import SIZE, USED, Machine
 

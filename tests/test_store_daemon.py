@@ -12,7 +12,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from daemon_process import RunningDaemon, running_daemon
-from memwatch_web import contract_past
+from memwatch_web.api import schema_history as contract_past
 from patience import PATIENCE_SECONDS
 
 CRITICAL = """MemTotal:       16000000 kB

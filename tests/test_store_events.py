@@ -12,11 +12,11 @@ import pytest
 from alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from daemon_process import running_daemon
 from fakes import GIB
-from memwatch.alerts import Notice
+from memwatch.alerts.state import Notice
 from memwatch.events import Event
-from memwatch.store.entries import EVENTS, events_in
-from memwatch.store.ring import blocks_for
-from memwatch.wire import Garbled
+from memwatch.helper.codec import Garbled
+from memwatch.history.disk.record_codec import EVENTS, events_in
+from memwatch.history.disk.ring_file import blocks_for
 from patience import PATIENCE_SECONDS, wait_until
 from store_machine import Machine, Running
 from webhook_site import receiving

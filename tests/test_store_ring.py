@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.store.ring import BLOCK, MENDED, MOST_RECORDS, Contents, Ring, Stamp, Unusable
+from memwatch.history.disk.ring_file import BLOCK, MENDED, MOST_RECORDS, Contents, Ring, Stamp, Unusable
 
 STAMP = Stamp(3, 12.5, 1_700_000_000.0, b"0123456789abcdef")
 SIZE = 16 * BLOCK

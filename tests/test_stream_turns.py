@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any, cast
 
 from memwatch.snapshot import Snapshot
-from memwatch_web.stream import Broker, EventStream
+from memwatch_web.asgi.sse import Broker, EventStream
 
 
 def test_who_takes_as_long_as_a_tick_lets_others_in() -> None:

@@ -8,13 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from fakes import GIB, ram
+from memwatch.accounting.compose import Composer
 from memwatch.accounting.tegra import tegrastats_of
-from memwatch.collector import Findings
-from memwatch.composition import Composer
+from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess, GpuReading, MissingGpu, NvmlReading
+from memwatch.drivers.tegra.records import Load, NvMapClient, NvMapReading, TegraReading, TegrastatsReading
+from memwatch.findings import Findings
 from memwatch.model import Absent, Architecture, Bytes, Content, Process
-from memwatch.nvml.reading import GpuInstance, GpuMemory, GpuProcess, GpuReading, MissingGpu, NvmlReading
 from memwatch.snapshot import Machine, Tegrastats
-from memwatch.tegra.reading import Load, NvMapClient, NvMapReading, TegraReading, TegrastatsReading
 
 NO = Absent.NOT_SUPPORTED
 REFUSED = NvMapReading(Absent.NOT_PERMITTED, Absent.NOT_PERMITTED, "As root there would be more.")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from machine_folders import machine_folder
-from memwatch.collector import Roots, Unavailable, Unreadable
 from memwatch.collectors import nvmap, tegra
-from memwatch.collectors._gpus import GpuPids
+from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent
 
 CLIENTS = "sys/kernel/debug/nvmap/iovmm/clients"

@@ -11,12 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from machine_folders import NAMES, machine_folder
+from memwatch.drivers.tegra.board import Release, parse_compatible, parse_release
+from memwatch.drivers.tegra.nvmap import Clients, parse_clients, parse_meminfo
+from memwatch.drivers.tegra.records import Area, Load, NvMapClient, TegrastatsReading
+from memwatch.drivers.tegra.tegrastats_line import parse_line
+from memwatch.helper.codec import Garbled
 from memwatch.model import Absent
-from memwatch.tegra.board import Release, parse_compatible, parse_release
-from memwatch.tegra.nvmap import Clients, parse_clients, parse_meminfo
-from memwatch.tegra.reading import Area, Load, NvMapClient, TegrastatsReading
-from memwatch.tegra.stats_line import parse_line
-from memwatch.wire import Garbled
 from tegra_lines import LINES, Sample
 
 JETSONS = [name for name in NAMES if "tegra" in machine_folder(name).expected]

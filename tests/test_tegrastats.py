@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from machine_folders import machine_folder
-from memwatch.collector import Findings, Roots, Unavailable, Unreadable
-from memwatch.collectors._lines import Lines
 from memwatch.collectors.tegrastats import Collector, program_of
+from memwatch.findings import Findings
+from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.linux.line_buffer import Lines
 from patience import Stopwatch, wait_until
 from tegra_machine import Tegrastats, is_alive, wait_until_gone
 
@@ -27,7 +28,7 @@ INTERVAL = 0.1
 
 RUN_AND_WAIT = """
 import sys, time
-from memwatch.collector import Roots
+from memwatch.linux.files import Roots
 from memwatch.collectors.tegrastats import Collector
 collector = Collector(Roots(), sys.argv[1], 0.1)
 collector.collect()

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 import pytest
 from msgspec.structs import replace
 
+from memwatch.alerts.rules import EVENTS
 from memwatch.clock import SystemClock
-from memwatch.conditions import EVENTS
-from memwatch.monitor import Identity, Monitor, Rules
-from memwatch.outbox.outbox import Outbox
-from memwatch.sampler import Sampler
+from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.sampler import Sampler
+from memwatch.notify.manager import Alerting, notice_of_test
+from memwatch.notify.message_text import text_of, title_of
+from memwatch.notify.outbox.outbox import Outbox
+from memwatch.notify.receiver import Receiver, Subscription
 from memwatch.snapshot import Reason
-from memwatch_web.alerting import Alerting, notice_of_test
-from memwatch_web.delivery import Receiver, Subscription
-from memwatch_web.telling import text_of, title_of
 from patience import wait_until
 from sample_snapshots import critical_gb10, hostile_names, simulated
 from webhook_sample import ids, notice, webhook_channel

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from memwatch.threads import Worker
+from memwatch.runtime.worker import Worker
 from no_threads import no_threads
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from memwatch.column import BLOCK_ROWS, PLACES, Cell, Cells, Column, packed, unpacked
-from memwatch.tier import Length, Row, Strip, Tier
+from memwatch.history.column import BLOCK_ROWS, PLACES, Cell, Cells, Column, packed, unpacked
+from memwatch.history.tier import Length, Row, Strip, Tier
 from sample_history import jumping, memory_mb, noise, still
 
 NAMES = ("a", "b", "c")

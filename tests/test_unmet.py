@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from daemon_process import running_daemon
-from memwatchd.unmet import SETTLED_SECONDS, Unmet
+from memwatchd.target_check import SETTLED_SECONDS, Unmet
 from sample_snapshots import calm_workstation
 from settings_sample import SECRET, settings_from
 

@@ -10,8 +10,8 @@ import pytest
 from client_process import memwatch
 from daemon_process import free_port, running_daemon
 from library_process import roots_environment, run_program, told
-from memwatch.library.own_limit import Limit
-from memwatchd.client.room import Room
+from memwatch.library.cgroup_limit import Limit
+from memwatchd.client.headroom import Room
 
 GIB = 1 << 30
 # Used are 700,000,256 bytes less 270,004,224 of file cache and reclaimable slab.
@@ -81,7 +81,7 @@ def test_the_library_waits_within_the_limit_too() -> None:
 
 def test_a_limit_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     """No cgroups, as on a Mac, or nonsense in their files: System RAM is all that is known."""
-    code = "from memwatch.library.own_limit import own_limit; print(own_limit())"
+    code = "from memwatch.library.cgroup_limit import own_limit; print(own_limit())"
     (tmp_path / "self").mkdir()
     nowhere = run_program(code, MEMWATCHD_PROCFS=str(tmp_path))
     (tmp_path / "self/cgroup").write_bytes(b"\xff\n")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch_web.webhook_post import is_forbidden, retry_after_seconds
+from memwatch.notify.http_post import is_forbidden, retry_after_seconds
 from patience import PATIENCE_SECONDS, Stopwatch, wait_until
 from webhook_sample import ids, notice, receiver, told
 from webhook_site import (

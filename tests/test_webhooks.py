@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from standardwebhooks.webhooks import Webhook
 
 from memwatch.model import Absent, Process
+from memwatch.notify.webhook_payload import BODY_LIMIT_BYTES, body_of, endpoint_of, secret_of, sign
 from memwatch.snapshot import Reason
-from memwatch_web.webhooks import BODY_LIMIT_BYTES, body_of, endpoint_of, secret_of, sign
 from patience import wait_until
 from sample_snapshots import calm_workstation, container_with_limit, critical_gb10
 from webhook_sample import SECRET, notice, receiver, told

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.history import LENGTHS
-from memwatch.tier import Length
-from memwatch_web.problems import Problem
-from memwatch_web.window import (
+from memwatch.history.tier import Length
+from memwatch.history.tiers import LENGTHS
+from memwatch_web.asgi.problems import Problem
+from memwatch_web.pages.time_range import (
     LEAST_ROWS,
     MOST_SECONDS,
     RANGES,

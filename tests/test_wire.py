@@ -9,10 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from memwatch.drivers.nvml.records import (
+    Ecc,
+    GpuInstance,
+    GpuMemory,
+    GpuProcess,
+    GpuReading,
+    NvmlFailure,
+    NvmlReading,
+    Xid,
+)
+from memwatch.helper.codec import Garbled, Speaker, from_line, to_line
+from memwatch.history.notable_ticks import Holder
 from memwatch.model import Absent
-from memwatch.nvml.reading import Ecc, GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlFailure, NvmlReading, Xid
-from memwatch.ticks import Holder
-from memwatch.wire import Garbled, Speaker, from_line, to_line
 
 counts = st.integers(0, 2**63)
 absent = st.sampled_from(Absent)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from memwatch import units
 from memwatch.model import Absent
+from memwatch.render import words as wording
 from memwatch.snapshot import Level, Pressure, Reason
-from memwatch_web import wording
 
 
 @pytest.mark.parametrize(

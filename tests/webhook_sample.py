@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from memwatch.alerts import Notice
-from memwatch.conditions import CRITICAL
-from memwatch.outbox.outbox import Draft, Outbox
+from memwatch.alerts.rules import CRITICAL
+from memwatch.alerts.state import Notice
+from memwatch.notify.channel import Channel, WebhookChannel, context_for
+from memwatch.notify.http_post import Poster
+from memwatch.notify.manager import kind_of
+from memwatch.notify.outbox.outbox import Draft, Outbox
+from memwatch.notify.receiver import Receiver, close_all
+from memwatch.notify.webhook_payload import endpoint_of, secret_of
 from memwatch.snapshot import Level, Reason
-from memwatch_web.alerting import kind_of
-from memwatch_web.channels import Channel, WebhookChannel, context_for
-from memwatch_web.delivery import Receiver, close_all
-from memwatch_web.webhook_post import Poster
-from memwatch_web.webhooks import endpoint_of, secret_of
 from sample_snapshots import critical_gb10
 from webhook_site import (
     Site,

@@ -12,38 +12,38 @@ if TYPE_CHECKING:
     from memwatch.library.advice import advise as advise
     from memwatch.library.advice import recommended_env as recommended_env
     from memwatch.library.allocation_tracker import AllocationTracker as AllocationTracker
-    from memwatch.library.choosing import NoBackend as NoBackend
-    from memwatch.library.choosing import best_available_backend as best_available_backend
-    from memwatch.library.choosing import discover_backends as discover_backends
-    from memwatch.library.choosing import select_backend_for as select_backend_for
+    from memwatch.library.backend_selection import NoBackend as NoBackend
+    from memwatch.library.backend_selection import best_available_backend as best_available_backend
+    from memwatch.library.backend_selection import discover_backends as discover_backends
+    from memwatch.library.backend_selection import select_backend_for as select_backend_for
     from memwatch.library.frameworks import pools as pools
     from memwatch.library.frameworks import register_pool as register_pool
     from memwatch.library.frameworks import unregister_pool as unregister_pool
-    from memwatch.library.guarding import Usage as Usage
-    from memwatch.library.guarding import guard as guard
+    from memwatch.library.guard import Usage as Usage
+    from memwatch.library.guard import guard as guard
+    from memwatch.library.machine import Machine as Machine
+    from memwatch.library.machine import MemoryInfo as MemoryInfo
+    from memwatch.library.machine import get_device_memory_bytes as get_device_memory_bytes
+    from memwatch.library.machine import is_unified_memory_gpu as is_unified_memory_gpu
+    from memwatch.library.machine import machine as machine
+    from memwatch.library.machine import memory_info as memory_info
     from memwatch.library.memory_pool import MemoryPool as MemoryPool
     from memwatch.library.memory_pool import PoolStats as PoolStats
+    from memwatch.library.oom_retry import is_out_of_memory as is_out_of_memory
+    from memwatch.library.oom_retry import retry_on_oom as retry_on_oom
     from memwatch.library.pressure_watch import PressureChange as PressureChange
     from memwatch.library.pressure_watch import on_pressure as on_pressure
     from memwatch.library.pressure_watch import shrink_on_pressure as shrink_on_pressure
     from memwatch.library.profiler import MemoryProfiler as MemoryProfiler
-    from memwatch.library.retrying import is_out_of_memory as is_out_of_memory
-    from memwatch.library.retrying import retry_on_oom as retry_on_oom
-    from memwatch.library.stages import log_memory_usage as log_memory_usage
-    from memwatch.library.tracking import MemoryStats as MemoryStats
-    from memwatch.library.tracking import track as track
-    from memwatch.library.truth import Machine as Machine
-    from memwatch.library.truth import MemoryInfo as MemoryInfo
-    from memwatch.library.truth import get_device_memory_bytes as get_device_memory_bytes
-    from memwatch.library.truth import is_unified_memory_gpu as is_unified_memory_gpu
-    from memwatch.library.truth import machine as machine
-    from memwatch.library.truth import memory_info as memory_info
-    from memwatch.library.waiting import wait_for as wait_for
+    from memwatch.library.stage_log import log_memory_usage as log_memory_usage
+    from memwatch.library.track import MemoryStats as MemoryStats
+    from memwatch.library.track import track as track
+    from memwatch.library.wait import wait_for as wait_for
     from memwatch.planning.checkpoint import read_checkpoint as read_checkpoint
     from memwatch.planning.inference import InferenceEstimate as InferenceEstimate
     from memwatch.planning.inference import estimate_inference_memory as estimate_inference_memory
     from memwatch.planning.inference import estimate_kv_cache as estimate_kv_cache
-    from memwatch.planning.quantities import BadInput as BadInput
+    from memwatch.planning.sizes import BadInput as BadInput
     from memwatch.planning.training import TrainingEstimate as TrainingEstimate
     from memwatch.planning.training import TrainingPlan as TrainingPlan
     from memwatch.planning.training import estimate_training_memory as estimate_training_memory
@@ -54,20 +54,20 @@ __version__ = "0.1.0"
 _HOME = {
     "library.advice": "Advice advise recommended_env",
     "library.allocation_tracker": "AllocationTracker",
-    "library.choosing": "NoBackend best_available_backend discover_backends select_backend_for",
+    "library.backend_selection": "NoBackend best_available_backend discover_backends select_backend_for",
     "library.frameworks": "pools register_pool unregister_pool",
     "library.memory_pool": "MemoryPool PoolStats",
-    "library.guarding": "Usage guard",
+    "library.guard": "Usage guard",
     "library.pressure_watch": "PressureChange on_pressure shrink_on_pressure",
     "library.profiler": "MemoryProfiler",
-    "library.retrying": "is_out_of_memory retry_on_oom",
-    "library.stages": "log_memory_usage",
-    "library.tracking": "MemoryStats track",
-    "library.truth": "Machine MemoryInfo get_device_memory_bytes is_unified_memory_gpu machine memory_info",
-    "library.waiting": "wait_for",
+    "library.oom_retry": "is_out_of_memory retry_on_oom",
+    "library.stage_log": "log_memory_usage",
+    "library.track": "MemoryStats track",
+    "library.machine": "Machine MemoryInfo get_device_memory_bytes is_unified_memory_gpu machine memory_info",
+    "library.wait": "wait_for",
     "planning.checkpoint": "read_checkpoint",
     "planning.inference": "InferenceEstimate estimate_inference_memory estimate_kv_cache",
-    "planning.quantities": "BadInput",
+    "planning.sizes": "BadInput",
     "planning.training": "TrainingEstimate TrainingPlan estimate_training_memory",
     "planning.transformer": "Transformer",
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+from msgspec import Struct
+
 _BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -29,3 +31,16 @@ class SystemClock:
 
     def wall(self) -> float:
         return time.time()
+
+
+class Moment(Struct, frozen=True):
+    """One reading of all clocks, in seconds."""
+
+    monotonic: float
+    boottime: float
+    wall: float
+
+    @property
+    def asleep_seconds(self) -> float:
+        """How long the machine was suspended since its boot, to a tenth; monotonic times lack it."""
+        return round(self.boottime - self.monotonic, 1)

@@ -277,3 +277,8 @@ class Process(Struct, frozen=True):
         for place, figure in self.device_bytes.items():
             if isinstance(figure, int) and figure < 0:
                 raise Impossible(f"process {self.pid}: {place} is {figure}, and a memory figure cannot be negative")
+
+
+def ram_of(pools: Iterable[Pool]) -> Pool | None:
+    """System RAM among the pools."""
+    return next((pool for pool in pools if pool.kind is PoolKind.SYSTEM_RAM), None)

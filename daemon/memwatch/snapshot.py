@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from memwatch.claim import Claim
+from memwatch.allocators import Claim
 from memwatch.kernel_log import KernelLog
 from memwatch.model import (
     Absent,

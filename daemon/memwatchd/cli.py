@@ -13,7 +13,7 @@ import click
 from memwatch import __version__
 
 if TYPE_CHECKING:
-    from memwatchd.settings.model import Settings
+    from memwatchd.settings.schema import Settings
 
 EXIT_OK, EXIT_FAILURE, EXIT_USAGE, EXIT_CONFIGURATION = 0, 1, 2, 78
 
@@ -217,7 +217,7 @@ def answer(once: bool, as_json: bool, test_alert: bool, check_config: bool, **fl
         raise click.UsageError("--demo and --replay both stand in for this machine; use one of them")
     if flags.get("demo") == "list":
         return list_demos()
-    from memwatchd.settings.sources import BadSettings, load
+    from memwatchd.settings.load import BadSettings, load
 
     try:
         settings = load(flags, os.environ)
@@ -227,7 +227,7 @@ def answer(once: bool, as_json: bool, test_alert: bool, check_config: bool, **fl
     if check_config:
         return show(settings)
     from memwatchd import run
-    from memwatchd.logs import start_logging
+    from memwatchd.logging_setup import start_logging
 
     start_logging("warning" if chosen else settings.log.level, os.environ)
     if test_alert:
@@ -251,7 +251,7 @@ def refuse_replaying(flags: Mapping[str, Any], settings: Settings) -> None:
 
 def show(settings: Settings) -> int:
     """Print the settings in force."""
-    from memwatchd.settings.changes import flat, setting_text
+    from memwatchd.settings.diff import flat, setting_text
 
     complain(settings.warnings, EXIT_OK)
     if isinstance(sys.stdout, io.TextIOWrapper):

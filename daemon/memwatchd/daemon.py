@@ -9,26 +9,26 @@ from collections.abc import Callable
 
 from memwatch import __version__
 from memwatch.clock import SystemClock
-from memwatch.collector import Roots
 from memwatch.collectors import enlist
-from memwatch.monitor import Monitor
-from memwatch.outbox.outbox import Outbox
-from memwatch.reports import Reports
-from memwatch.sampler import Gatherer, Sampler
-from memwatch.stalltrigger import StallTrigger
-from memwatch_web.alerting import Alerting
-from memwatch_web.metrics import Exporter
-from memwatch_web.options import FaceOptions
-from memwatch_web.stream import Broker
+from memwatch.linux.files import Roots
+from memwatch.linux.psi_trigger import StallTrigger
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.sampler import Gatherer, Sampler
+from memwatch.notify.manager import Alerting
+from memwatch.notify.outbox.outbox import Outbox
+from memwatch.processes.allocator_reports import Reports
+from memwatch_web.asgi.options import FaceOptions
+from memwatch_web.asgi.sse import Broker
+from memwatch_web.metrics.families import Exporter
 from memwatchd import wiring
-from memwatchd.reading import first_tick
+from memwatchd.first_tick import first_tick
 from memwatchd.recording.player import PlayedSleep, Player, play_through
-from memwatchd.service import Notifier
-from memwatchd.settings.changes import describe_changes
-from memwatchd.settings.model import Settings
-from memwatchd.settings.sources import BadSettings
-from memwatchd.state import State, open_state
-from memwatchd.unmet import Unmet
+from memwatchd.sd_notify import Notifier
+from memwatchd.settings.diff import describe_changes
+from memwatchd.settings.load import BadSettings
+from memwatchd.settings.schema import Settings
+from memwatchd.state_dir import State, open_state
+from memwatchd.target_check import Unmet
 
 log = logging.getLogger(__name__)
 

@@ -6,15 +6,16 @@ import asyncio
 import sys
 from collections.abc import Callable
 
-from memwatch_web.alerting import notice_of_test
-from memwatch_web.as_json import snapshot_json, to_bytes
-from memwatch_web.as_text import text_of
-from memwatchd import server, wiring
+from memwatch.notify.manager import notice_of_test
+from memwatch.render.json import snapshot_json, to_bytes
+from memwatch.render.text import text_of
+from memwatchd import wiring
 from memwatchd.daemon import Daemon
-from memwatchd.reading import read_machine
-from memwatchd.recording.stream import BadRecording
-from memwatchd.settings.model import Settings
-from memwatchd.sockets import CannotListen, open_sockets
+from memwatchd.first_tick import read_machine
+from memwatchd.http_server import server
+from memwatchd.http_server.sockets import CannotListen, open_sockets
+from memwatchd.recording.file_format import BadRecording
+from memwatchd.settings.schema import Settings
 
 EXIT_OK, EXIT_FAILURE, EXIT_CONFIGURATION = 0, 1, 78
 

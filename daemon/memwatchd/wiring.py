@@ -10,34 +10,34 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from memwatch.clock import Clock
-from memwatch.collector import Roots, read_once
 from memwatch.collectors import CollectorOptions
-from memwatch.monitor import Identity, Rules
-from memwatch.outbox.outbox import Outbox
+from memwatch.history.disk.writer import Keeper
+from memwatch.linux.files import Roots, read_once
+from memwatch.monitor.loop import Identity, Rules
+from memwatch.notify.alertmanager import AlertmanagerChannel, alerts_endpoint
+from memwatch.notify.apprise import AppriseChannel
+from memwatch.notify.channel import Channel, WebhookChannel, context_for
+from memwatch.notify.http_post import Poster
+from memwatch.notify.manager import Alerting
+from memwatch.notify.outbox.outbox import Outbox
+from memwatch.notify.receiver import Receiver, Subscription
+from memwatch.notify.webhook_payload import Endpoint
 from memwatch.snapshot import Snapshot
-from memwatch.store.keeper import Keeper
-from memwatch_web.alerting import Alerting
-from memwatch_web.alertmanager import AlertmanagerChannel, alerts_endpoint
-from memwatch_web.apprise_channel import AppriseChannel
-from memwatch_web.channels import Channel, WebhookChannel, context_for
-from memwatch_web.delivery import Receiver, Subscription
-from memwatch_web.options import FaceOptions
-from memwatch_web.webhook_post import Poster
-from memwatch_web.webhooks import Endpoint
+from memwatch_web.asgi.options import FaceOptions
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording
 from memwatchd.recording.player import PlayedClock, Player
 from memwatchd.recording.recorder import Recorder
 from memwatchd.settings.alerts import Alertmanager, AnyRecipient, Recipient, Webhook
 from memwatchd.settings.certificates import load_certificate, tls_context
-from memwatchd.settings.model import Settings
+from memwatchd.settings.schema import Settings
 from memwatchd.settings.section import keys_of
-from memwatchd.state import State
+from memwatchd.state_dir import State
 
 if TYPE_CHECKING:
     import ssl
 
-    from memwatch.outbox.opening import Opened
+    from memwatch.notify.outbox.open import Opened
 
 
 def roots_of(settings: Settings) -> Roots:
@@ -130,7 +130,7 @@ def open_outbox_of(state: State) -> Opened | None:
     """What the state folder holds of alerts; SQLite is loaded only where there is one."""
     if state.folder is None:
         return None
-    from memwatch.outbox.opening import open_outbox
+    from memwatch.notify.outbox.open import open_outbox
 
     return open_outbox(state.folder, time.time())
 

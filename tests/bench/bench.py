@@ -18,11 +18,12 @@ from bench_peers import bench_peers
 from bench_store import bench_store
 
 from memwatch.clock import SystemClock
-from memwatch.collector import Enlisted, KeptFile, Roots
 from memwatch.collectors import CollectorOptions, buddyinfo, enlist, memory, processes, psi, vmstat
-from memwatch.collectors._process_files import STAT_BYTES, read_in
-from memwatch.monitor import Identity, Monitor, Rules
-from memwatch.sampler import Sampler
+from memwatch.collectors.base import Enlisted
+from memwatch.linux.files import KeptFile, Roots
+from memwatch.linux.process_files import STAT_BYTES, read_in
+from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.sampler import Sampler
 
 sys.path.append(str(Path(__file__).parent.parent))
 from bench_full import bench_full

@@ -14,13 +14,13 @@ from msgspec.structs import replace
 from subjects import pss_mib, rss_mib
 
 sys.path.append(str(Path(__file__).parent.parent))
-from memwatch.column import Cells
-from memwatch.history import LENGTHS
-from memwatch.store.entries import ROWS, entry_of
-from memwatch.store.files import Files
-from memwatch.store.restore import Reader
-from memwatch.store.shelf import TIERS, open_shelf
-from memwatch.tier import Length, Strip
+from memwatch.history.column import Cells
+from memwatch.history.disk.files import Files
+from memwatch.history.disk.record_codec import ROWS, entry_of
+from memwatch.history.disk.restore import Reader
+from memwatch.history.disk.ring_set import TIERS, open_shelf
+from memwatch.history.tier import Length, Strip
+from memwatch.history.tiers import LENGTHS
 from sleepers import sleepers
 
 DISK_BYTES = 64 << 20

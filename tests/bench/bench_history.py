@@ -6,9 +6,9 @@ import random
 import time
 from collections.abc import Iterator
 
-from memwatch.column import Cell
-from memwatch.history import History
-from memwatch.tier import Row
+from memwatch.history.column import Cell
+from memwatch.history.tier import Row
+from memwatch.history.tiers import History
 from sample_history import SERIES, full_history, jumping, memory_mb, noise, still
 
 POINTS = (300, 2000)

@@ -12,11 +12,11 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from memwatch.column import Cell
-from memwatch.history import History
-from memwatch.store.entries import entry_of
-from memwatch.store.keeper import BATCH_ROWS, FLUSH_SECONDS
-from memwatch.store.ring import BLOCK, Ring, Stamp, blocks_for
+from memwatch.history.column import Cell
+from memwatch.history.disk.record_codec import entry_of
+from memwatch.history.disk.ring_file import BLOCK, Ring, Stamp, blocks_for
+from memwatch.history.disk.writer import BATCH_ROWS, FLUSH_SECONDS
+from memwatch.history.tiers import History
 
 SIZE = 20 << 20
 SLOTS = SIZE // BLOCK

@@ -22,17 +22,17 @@ from msgspec.structs import asdict, replace
 from daemon_process import descriptors
 from fakes import FakeClock
 from machine_folders import FOLDER
-from memwatch.collector import Roots
 from memwatch.collectors import enlist
-from memwatch.monitor import Monitor
-from memwatch.reports import Reports
-from memwatch.sampler import Gatherer, Sampler
-from memwatch.store.keeper import Keeper
-from memwatch_web.as_json import snapshot_json, to_bytes
-from memwatch_web.metrics import Exporter, negotiated
+from memwatch.history.disk.writer import Keeper
+from memwatch.linux.files import Roots
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.sampler import Gatherer, Sampler
+from memwatch.processes.allocator_reports import Reports
+from memwatch.render.json import snapshot_json, to_bytes
+from memwatch_web.metrics.families import Exporter, negotiated
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
-from memwatchd.settings.sources import load
+from memwatchd.settings.load import load
 from patience import PATIENCE_SECONDS
 from soak import Reading, figure_in
 from webhook_sample import SECRET

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from daemon_process import RunningDaemon, running_daemon
-from memwatch.store.shelf import PARTS
+from memwatch.history.disk.ring_set import PARTS
 from patience import PATIENCE_SECONDS
 from webhook_site import receiving
 

@@ -6,15 +6,15 @@ from contextlib import suppress
 from math import isfinite
 
 from fuzz.oracle import numbers_in
-from memwatch.alertstate import (
+from memwatch.alerts.persistence import (
     BadState,
     silences_from_bytes,
     silences_to_bytes,
     watches_from_bytes,
     watches_to_bytes,
 )
-from memwatch.schedule import Moment
-from memwatch_web.as_json import rfc3339
+from memwatch.clock import Moment
+from memwatch.render.json import rfc3339
 
 NOW = Moment(monotonic=1000.0, boottime=1060.0, wall=1.7e9)
 BOOT = "5b4e1c1e"

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from fuzz.oracle import are_figures
-from memwatch.amd import smi, smi_json
+from memwatch.drivers.amd import smi, smi_json
 from memwatch.model import Absent
 
 MOST_BYTES = 1 << 60

@@ -9,16 +9,17 @@ from contextlib import suppress
 from typing import Any
 
 from fuzz.oracle import are_figures
-from memwatch.collector import Unreadable
 from memwatch.collectors.containers import NAME_MOST_CHARACTERS, parse_containers
-from memwatch.library.answers import NotAnAnswer, backends_of, devices_of, pools_of, shares_of
+from memwatch.library.decode import NotAnAnswer, backends_of, devices_of, pools_of, shares_of
 from memwatch.library.pressure_watch import parse_events
-from memwatch_web.webhook_post import RETRY_AFTER_MOST_SECONDS, retry_after_seconds
-from memwatch_web.wording import printable
-from memwatchd.client import past, tables, tree
+from memwatch.linux.files import Unreadable
+from memwatch.notify.http_post import RETRY_AFTER_MOST_SECONDS, retry_after_seconds
+from memwatch.render.words import printable
+from memwatchd.client import history as past
+from memwatchd.client import tables, tree
 from memwatchd.client.address import DEFAULT
-from memwatchd.client.connection import date_of
-from memwatchd.client.question import NotUnderstood, understood
+from memwatchd.client.context import NotUnderstood, understood
+from memwatchd.client.http import date_of
 
 MOST_BYTES = 6000
 HERE = DEFAULT

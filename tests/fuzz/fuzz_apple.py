@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fuzz.oracle import are_figures
-from memwatch.apple import ioreg, metal, text
 from memwatch.backends.libraries import LONGEST_PATH, parse_linker_cache
+from memwatch.drivers.apple import ioreg, text
+from memwatch.drivers.apple import metal_child as metal
 
 
 def check(data: bytes) -> None:

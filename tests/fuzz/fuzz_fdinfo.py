@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fuzz.oracle import are_figures, are_said
-from memwatch.drm import cards
-from memwatch.drm.fdinfo import Held, clients_of, is_pci_address, parse_fdinfo
+from memwatch.drivers.drm import cards
+from memwatch.drivers.drm.fdinfo import Held, clients_of, is_pci_address, parse_fdinfo
 
 
 def check(data: bytes) -> None:

@@ -7,8 +7,8 @@ from contextlib import suppress
 from fuzz.oracle import as_file
 from memwatch.planning.checkpoint import read_checkpoint
 from memwatch.planning.gguf import read_head
-from memwatch.planning.quantities import BadInput
-from memwatch.planning.question import Use, changes_of, need_of_checkpoint
+from memwatch.planning.request import Use, changes_of, need_of_checkpoint
+from memwatch.planning.sizes import BadInput
 
 
 def check(data: bytes) -> None:

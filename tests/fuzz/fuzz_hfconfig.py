@@ -6,9 +6,9 @@ from contextlib import suppress
 
 from memwatch.planning.checkpoint import CONFIG, Checkpoint
 from memwatch.planning.huggingface import config_of
-from memwatch.planning.quantities import BadInput, bits_of
-from memwatch.planning.question import Need, Use, changes_of, need_of_checkpoint
+from memwatch.planning.request import Need, Use, changes_of, need_of_checkpoint
 from memwatch.planning.safetensors import parse_object
+from memwatch.planning.sizes import BadInput, bits_of
 from memwatch.planning.training import TrainingPlan
 
 USES = (

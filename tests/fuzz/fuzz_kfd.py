@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fuzz.oracle import are_figures, are_said
-from memwatch.amd import kfd, names, sysfs
-from memwatch.amd.fusion import parse_device
+from memwatch.drivers.amd import kfd, names, sysfs
+from memwatch.drivers.amd.apu import parse_device
 from memwatch.model import Absent
 
 KNOWN = frozenset({"0000:03:00.0", "0000:0b:00.0", "0001:03:00.0"})

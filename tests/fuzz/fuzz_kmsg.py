@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from fuzz.oracle import are_figures, said
-from memwatch.collectors._kernel_lines import (
-    KEPT_KILLS,
-    MOST_ERRORS,
-    MOST_TEXT,
-    Notebook,
-    parse_record,
-    worth_a_look,
-)
+from memwatch.linux.kmsg_parser import KEPT_KILLS, MOST_ERRORS, MOST_TEXT, Notebook, parse_record, worth_a_look
 
 # As long as a record of the kernel's can be.
 MOST_BYTES = 8192

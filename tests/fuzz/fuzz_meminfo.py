@@ -6,12 +6,12 @@ import re
 from contextlib import suppress
 
 from fuzz.oracle import are_figures, are_said, at_most_said
-from memwatch.collector import Unreadable
 from memwatch.collectors import cgroup, drm, memory, numa, squeezed
+from memwatch.drivers.tegra import nvmap
+from memwatch.helper.codec import Garbled
 from memwatch.library import host
+from memwatch.linux.files import Unreadable
 from memwatch.model import Absent, Pool
-from memwatch.tegra import nvmap
-from memwatch.wire import Garbled
 
 
 def check(data: bytes) -> None:

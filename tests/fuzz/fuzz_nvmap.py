@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fuzz.oracle import are_figures, are_said
-from memwatch.tegra.nvmap import parse_clients
-from memwatch.wire import Garbled
+from memwatch.drivers.tegra.nvmap import parse_clients
+from memwatch.helper.codec import Garbled
 
 
 def check(data: bytes) -> None:

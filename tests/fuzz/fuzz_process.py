@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fuzz.oracle import are_figures, are_said
-from memwatch.collector import Roots, Unavailable, Unreadable
-from memwatch.collectors import _process_files as files
 from memwatch.collectors import cgroup
-from memwatch.collectors._cgroup_mounts import home_of
-from memwatch.collectors._cgroups import folders_of, parse_cgroup, parse_mountinfo, place_of
-from memwatch.pss import parse_rollup
+from memwatch.linux import process_files as files
+from memwatch.linux.cgroup_mounts import home_of
+from memwatch.linux.cgroups import folders_of, parse_cgroup, parse_mountinfo, place_of
+from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.processes.pss import parse_rollup
 
 MOST_COMMAND = 40
 

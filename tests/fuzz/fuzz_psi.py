@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fuzz.oracle import are_figures, said
-from memwatch.collector import Unreadable
 from memwatch.collectors.psi import parse_pressure
+from memwatch.linux.files import Unreadable
+from memwatch.linux.psi_trigger import parse_waiting
 from memwatch.model import Absent
-from memwatch.stalltrigger import parse_waiting
 
 
 def check(data: bytes) -> None:

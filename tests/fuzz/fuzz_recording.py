@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from fuzz.oracle import as_file
-from memwatch.monitor import Identity, Monitor, Rules
+from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatchd.recording.file_format import GZIP, BadRecording, _with_sum, first_line, lines_of
 from memwatchd.recording.frames import frames_of, open_recording
 from memwatchd.recording.player import PlayedClock, PlayedSleep, Player
-from memwatchd.recording.stream import GZIP, BadRecording, _with_sum, first_line, lines_of
 
 MOST_BYTES = 6000
 MOST_TICKS = 5

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from fuzz.site import RIGHT, Site, site
-from memwatch_web.auth import parse_authorization
+from memwatch_web.asgi.auth import parse_authorization
 
 MOST_BYTES = 20_000
 # Between two pieces of what a client sends.

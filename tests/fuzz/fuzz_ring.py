@@ -8,13 +8,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from memwatch.events import EventLog
-from memwatch.history import History
-from memwatch.store.entries import rows_in
-from memwatch.store.restore import restore
-from memwatch.store.ring import BLOCK, CRC, HEAD, HEAD_BYTES, MAGIC, Stamp
-from memwatch.store.rows import MOST_ROWS, Unreadable, packed_rows, unpacked_rows
-from memwatch.store.shelf import PARTS, open_shelf, prepare
-from memwatch.ticks import KeptTicks
+from memwatch.history.disk.record_codec import rows_in
+from memwatch.history.disk.restore import restore
+from memwatch.history.disk.ring_file import BLOCK, CRC, HEAD, HEAD_BYTES, MAGIC, Stamp
+from memwatch.history.disk.ring_set import PARTS, open_shelf, prepare
+from memwatch.history.disk.row_codec import MOST_ROWS, Unreadable, packed_rows, unpacked_rows
+from memwatch.history.notable_ticks import KeptTicks
+from memwatch.history.tiers import History
 
 MOST_BYTES = 3 * BLOCK
 SIZE = 256 << 10

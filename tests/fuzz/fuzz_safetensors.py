@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 
 from fuzz.oracle import as_file, said
 from memwatch.planning.checkpoint import INDEX, read_checkpoint
-from memwatch.planning.quantities import BadInput
 from memwatch.planning.safetensors import checked_bytes, parse_header, tensor_bytes_of
+from memwatch.planning.sizes import BadInput
 
 # The last number of the head is most often where the last tensor ends; the others are tried as well.
 MOST_ROOMS = 6

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fuzz.oracle import as_file
 from memwatchd.settings.environment import PREFIX
-from memwatchd.settings.model import Settings
-from memwatchd.settings.sources import BadSettings, load
+from memwatchd.settings.load import BadSettings, load
+from memwatchd.settings.schema import Settings
 from memwatchd.settings.toml import BadFile, read_toml
 
 LONGEST_SENTENCE = 1000

@@ -6,10 +6,10 @@ from functools import cache
 
 from fuzz.oracle import are_figures
 from memwatch import __version__
-from memwatch_web.as_json import snapshot_json, to_bytes
-from memwatch_web.from_json import NotASnapshot, snapshot_from
-from memwatch_web.metrics import Exporter, negotiated
-from memwatch_web.pages import Pages
+from memwatch.render.json import snapshot_json, to_bytes
+from memwatch.render.json_decode import NotASnapshot, snapshot_from
+from memwatch_web.metrics.families import Exporter, negotiated
+from memwatch_web.pages.renderer import Pages
 
 MOST_BYTES = 6000
 

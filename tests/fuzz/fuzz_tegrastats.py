@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fuzz.oracle import are_figures, are_said
+from memwatch.drivers.tegra.board import parse_compatible, parse_release
+from memwatch.drivers.tegra.records import Load
+from memwatch.drivers.tegra.tegrastats_line import parse_line
+from memwatch.helper.codec import Garbled
 from memwatch.model import Absent
-from memwatch.tegra.board import parse_compatible, parse_release
-from memwatch.tegra.reading import Load
-from memwatch.tegra.stats_line import parse_line
-from memwatch.wire import Garbled
 
 
 def check(data: bytes) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fuzz.oracle import are_figures, are_said, said
-from memwatch.collector import Unreadable
 from memwatch.collectors import buddyinfo, memory, vmstat, zram
+from memwatch.linux.files import Unreadable
 
 
 def check(data: bytes) -> None:

@@ -8,12 +8,12 @@ from contextlib import suppress
 from typing import Any
 
 from fuzz.oracle import numbers_in
-from memwatch.amd.smi import SmiFailure, SmiReading
-from memwatch.apple.reading import Metal
-from memwatch.backends.opencl_answer import OpenclAnswer
-from memwatch.nvml.reading import NvmlFailure, NvmlReading
-from memwatch.ticks import Tick, unpacked
-from memwatch.wire import Garbled, from_line, to_line
+from memwatch.backends.opencl_result import OpenclAnswer
+from memwatch.drivers.amd.smi import SmiFailure, SmiReading
+from memwatch.drivers.apple.records import Metal
+from memwatch.drivers.nvml.records import NvmlFailure, NvmlReading
+from memwatch.helper.codec import Garbled, from_line, to_line
+from memwatch.history.notable_ticks import Tick, unpacked
 
 KINDS: tuple[Any, ...] = (NvmlReading, NvmlFailure, SmiReading, SmiFailure, OpenclAnswer, Metal, Tick)
 

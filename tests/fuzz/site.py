@@ -12,14 +12,14 @@ from msgspec import Struct
 from starlette.types import ASGIApp
 
 from fuzz.oracle import as_file
-from memwatch_web.gate import Gate
-from memwatch_web.scrapes import Scrapes
-from memwatch_web.shortcut import METRICS, Shortcut
+from memwatch_web.asgi.access import Gate
+from memwatch_web.metrics.endpoint import Scrapes
+from memwatch_web.metrics.fast_path import METRICS, Shortcut
 from memwatchd.daemon import Daemon
-from memwatchd.receiving import Limits
-from memwatchd.server import Server, front_of, use_date_headers
-from memwatchd.settings.model import Settings
-from memwatchd.settings.sources import load
+from memwatchd.http_server.protocol import Limits
+from memwatchd.http_server.server import Server, front_of, use_date_headers
+from memwatchd.settings.load import load
+from memwatchd.settings.schema import Settings
 
 MACHINE = Path(__file__).parent.parent / "machines" / "strix-halo"
 # What a request may be answered with: what was asked for, what is wrong with it, or that it is not there now.

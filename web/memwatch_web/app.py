@@ -12,26 +12,29 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from memwatch import __version__
-from memwatch.monitor import Monitor
+from memwatch.monitor.loop import Monitor
+from memwatch.notify.manager import Alerting
 from memwatch.snapshot import Snapshot
-from memwatch_web import files, refusals, silence_form, who
-from memwatch_web.alert_api import create_alert_router
-from memwatch_web.alerting import Alerting
-from memwatch_web.api import create_router, refuse_when_full
-from memwatch_web.fit_page import create_fit_page
-from memwatch_web.health import current, health_of, readiness_of, stalled_seconds
-from memwatch_web.hearing import create_router as create_hearing
-from memwatch_web.history_page import create_history_page
-from memwatch_web.inquiries import Inquiries
-from memwatch_web.listing import GROUPS, BadView, By, View, view_of
-from memwatch_web.once import OncePerTick
-from memwatch_web.options import FaceOptions
-from memwatch_web.pages import Pages
-from memwatch_web.parameters import refuse_unknown
-from memwatch_web.planner import create_router as create_planner
-from memwatch_web.problems import Problem
-from memwatch_web.scrapes import Scrapes
-from memwatch_web.stream import Broker, EventStream, sse
+from memwatch_web import error_handlers as refusals
+from memwatch_web.api import owners as who
+from memwatch_web.api.alerts import create_alert_router
+from memwatch_web.api.fit import create_router as create_planner
+from memwatch_web.api.ingest import create_router as create_hearing
+from memwatch_web.api.inquiries import Inquiries
+from memwatch_web.api.snapshot import create_router, refuse_when_full
+from memwatch_web.asgi import static_files as files
+from memwatch_web.asgi.health import current, health_of, readiness_of, stalled_seconds
+from memwatch_web.asgi.options import FaceOptions
+from memwatch_web.asgi.problems import Problem
+from memwatch_web.asgi.render_cache import OncePerTick
+from memwatch_web.asgi.sse import Broker, EventStream, sse
+from memwatch_web.asgi.strict_query import refuse_unknown
+from memwatch_web.metrics.endpoint import Scrapes
+from memwatch_web.pages import silence_form
+from memwatch_web.pages.fit_page import create_fit_page
+from memwatch_web.pages.history_page import create_history_page
+from memwatch_web.pages.process_list import GROUPS, BadView, By, View, view_of
+from memwatch_web.pages.renderer import Pages
 
 
 def create_app(
@@ -77,7 +80,7 @@ class Application(FastAPI):
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
-            from memwatch_web.openapi import with_answers
+            from memwatch_web.api.openapi import with_answers
 
             self.openapi_schema = with_answers(super().openapi())
         return self.openapi_schema

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from memwatch.accounting.amd_clients import Clients, clients_of
-from memwatch.amd.architecture import Verdict, architecture_of
-from memwatch.amd.reading import AmdGpu, AmdReading, AmdSensors
-from memwatch.amd.rocm import free_bytes, takes_gtt
-from memwatch.amd.smi import SmiGpu
-from memwatch.collector import Findings
-from memwatch.drm.reading import DrmReading
-from memwatch.holding import Holding, ram_of, remainder
+from memwatch.accounting.device_memory import Holding, remainder
+from memwatch.drivers.amd.architecture import Verdict, architecture_of
+from memwatch.drivers.amd.records import AmdGpu, AmdReading, AmdSensors
+from memwatch.drivers.amd.rocm import free_bytes, takes_gtt
+from memwatch.drivers.amd.smi import SmiGpu
+from memwatch.drivers.drm.records import DrmReading
+from memwatch.findings import Findings
 from memwatch.model import (
     Absent,
     Architecture,
@@ -25,6 +25,7 @@ from memwatch.model import (
     Share,
     ShareKind,
     Words,
+    ram_of,
 )
 from memwatch.units import size
 

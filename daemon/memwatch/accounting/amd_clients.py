@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from memwatch.amd.reading import AmdGpu
-from memwatch.amd.smi import SmiProcess
-from memwatch.drm.reading import DrmClient, DrmReading
+from memwatch.drivers.amd.records import AmdGpu
+from memwatch.drivers.amd.smi import SmiProcess
+from memwatch.drivers.drm.records import DrmClient, DrmReading
 from memwatch.model import Absent
 
 

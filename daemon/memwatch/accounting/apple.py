@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from memwatch.apple.reading import AppleReading, Metal
-from memwatch.collector import Findings
-from memwatch.holding import Holding, ram_of
-from memwatch.model import (
-    Absent,
-    Architecture,
-    Bytes,
-    Device,
-    Pool,
-    Quality,
-    Share,
-    ShareKind,
-    total_of,
-)
+from memwatch.accounting.device_memory import Holding
+from memwatch.drivers.apple.records import AppleReading, Metal
+from memwatch.findings import Findings
+from memwatch.model import Absent, Architecture, Bytes, Device, Pool, Quality, Share, ShareKind, ram_of, total_of
 
 EXPLANATIONS = {
     Architecture.UNIFIED: (

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from memwatch.accounting.device_memory import Holding, remainder
 from memwatch.accounting.drm_architecture import Gpu, gpus_of, is_in_ram, is_own
-from memwatch.collector import Findings
-from memwatch.drm.reading import DrmReading
-from memwatch.holding import Holding, ram_of, remainder
+from memwatch.drivers.drm.records import DrmReading
+from memwatch.findings import Findings
 from memwatch.model import (
     Absent,
     Architecture,
@@ -22,6 +22,7 @@ from memwatch.model import (
     Share,
     ShareKind,
     Words,
+    ram_of,
     total_of,
 )
 from memwatch.snapshot import Machine

@@ -9,8 +9,8 @@ from itertools import chain
 
 from msgspec import Struct
 
-from memwatch.drm.cards import can_render
-from memwatch.drm.reading import DrmCard, DrmClient, DrmReading
+from memwatch.drivers.drm.cards import can_render
+from memwatch.drivers.drm.records import DrmCard, DrmClient, DrmReading
 from memwatch.model import Absent, Architecture
 
 # Those whose GPUs have an accounting of their own (amdgpu, nvidia), and displays without a GPU.

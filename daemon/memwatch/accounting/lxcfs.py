@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from memwatch.collector import Findings
-from memwatch.holding import LXCFS, ram_of
-from memwatch.model import Absent, Pool, Quality, Share, ShareKind, total_of
+from memwatch.findings import Findings
+from memwatch.linux.lxcfs import LXCFS
+from memwatch.model import Absent, Pool, Quality, Share, ShareKind, ram_of, total_of
 
 NOTE = "does not include GPU memory on unified machines"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from memwatch.accounting.device_memory import Npu
 from memwatch.accounting.drm import Place, buffers_share, held_by_pid, in_system_ram
 from memwatch.accounting.drm_architecture import npus_of
-from memwatch.collector import Findings
-from memwatch.holding import Npu, ram_of
-from memwatch.model import ShareKind
+from memwatch.findings import Findings
+from memwatch.model import ShareKind, ram_of
 from memwatch.snapshot import Machine
 
 

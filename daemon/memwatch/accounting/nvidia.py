@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from memwatch.accounting.device_memory import Holding, remainder
 from memwatch.accounting.nvidia_architecture import Verdict, architecture_of
-from memwatch.collector import Findings
-from memwatch.holding import Holding, ram_of, remainder
+from memwatch.drivers.nvml.records import Ecc, GpuInstance, GpuMemory, GpuReading, MissingGpu, NvmlReading, Xid
+from memwatch.findings import Findings
 from memwatch.model import (
     Absent,
     Architecture,
@@ -22,9 +23,9 @@ from memwatch.model import (
     Share,
     ShareKind,
     Words,
+    ram_of,
     total_of,
 )
-from memwatch.nvml.reading import Ecc, GpuInstance, GpuMemory, GpuReading, MissingGpu, NvmlReading, Xid
 from memwatch.snapshot import Machine, Node
 
 EXPLANATIONS = {

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from memwatch.drivers.nvml.records import GpuMemory, GpuReading
 from memwatch.model import Absent, Architecture
-from memwatch.nvml.reading import GpuMemory, GpuReading
 from memwatch.snapshot import Node
 from memwatch.units import size
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from memwatch.accounting.remembered import remembered
-from memwatch.collector import Findings
-from memwatch.holding import Holding, Npu, ram_of
+from memwatch.accounting.device_memory import Holding, Npu
+from memwatch.accounting.memoize import remembered
+from memwatch.findings import Findings
 from memwatch.model import (
     Absent,
     Architecture,
@@ -22,6 +22,7 @@ from memwatch.model import (
     Quality,
     Share,
     ShareKind,
+    ram_of,
     total_of,
 )
 from memwatch.snapshot import Machine, Node

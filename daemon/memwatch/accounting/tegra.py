@@ -13,14 +13,14 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from memwatch.accounting import nvidia
+from memwatch.accounting.device_memory import Holding
 from memwatch.accounting.nvidia_architecture import Verdict, architecture_of, is_integrated
-from memwatch.collector import Findings
-from memwatch.holding import Holding, ram_of
-from memwatch.model import Absent, Architecture, Bytes, Device, Quality, Share, ShareKind, Words
-from memwatch.nvml.reading import GpuReading, NvmlReading
+from memwatch.drivers.nvml.records import GpuReading, NvmlReading
+from memwatch.drivers.tegra.nvmap import KERNEL_PID
+from memwatch.drivers.tegra.records import NvMapClient, NvMapReading, TegraReading
+from memwatch.findings import Findings
+from memwatch.model import Absent, Architecture, Bytes, Device, Quality, Share, ShareKind, Words, ram_of
 from memwatch.snapshot import Machine, Tegrastats
-from memwatch.tegra.nvmap import KERNEL_PID
-from memwatch.tegra.reading import NvMapClient, NvMapReading, TegraReading
 
 EXPLANATION = (
     "GPU memory is part of System RAM on this board: what CUDA allocates comes out of the same memory as all else."

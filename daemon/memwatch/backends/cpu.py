@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from memwatch.backends.devices import system_ram_of
-from memwatch.backends.evidence import Evidence
 from memwatch.backends.model import Backend, BackendDevice
+from memwatch.backends.probes import Evidence
 from memwatch.snapshot import Snapshot
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from memwatch.backends.devices import devices_of
-from memwatch.backends.evidence import Evidence
-from memwatch.backends.gpus import Verdict, drivers_of, not_found, out_of_order, working
+from memwatch.backends.gpu_backends import Verdict, drivers_of, not_found, out_of_order, working
 from memwatch.backends.model import Backend
+from memwatch.backends.probes import Evidence
 from memwatch.model import Device
 from memwatch.snapshot import Snapshot
 

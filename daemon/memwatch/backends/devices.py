@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from memwatch.backends.model import BackendDevice
-from memwatch.holding import ram_of
-from memwatch.model import Absent, Architecture, Bytes, Device, Pool, Share, ShareKind, total_of
+from memwatch.model import Absent, Architecture, Bytes, Device, Pool, Share, ShareKind, ram_of, total_of
 from memwatch.snapshot import Snapshot
 
 # Whether GPU and processors share one memory, of which an APU's carve-out is a part that firmware took away. A

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from memwatch.backends import cpu, cuda, metal, opencl, rocm, vulkan
-from memwatch.backends.evidence import Evidence
-from memwatch.backends.gpus import names_of
+from memwatch.backends.gpu_backends import names_of
 from memwatch.backends.model import Backend, Backends
+from memwatch.backends.probes import Evidence
 from memwatch.model import Absent
 from memwatch.snapshot import Snapshot
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from memwatch.backends.discovery import backends_of
-from memwatch.backends.evidence import Evidence, gather
 from memwatch.backends.model import Backends
-from memwatch.backends.opencl_answer import OpenclAnswer
-from memwatch.collector import Roots
-from memwatch.helper import Helper, HelperFailed
+from memwatch.backends.opencl_result import OpenclAnswer
+from memwatch.backends.probes import Evidence, gather
+from memwatch.helper.codec import Garbled, from_line
+from memwatch.helper.supervisor import Helper, HelperFailed
+from memwatch.linux.files import Roots
 from memwatch.snapshot import Snapshot
-from memwatch.wire import Garbled, from_line
 
 CHILD = (sys.executable, "-m", "memwatch.backends.opencl_child")
 DEADLINE_SECONDS = 10.0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from memwatch.backends.devices import devices_of
-from memwatch.backends.evidence import Evidence
 from memwatch.backends.model import Backend
+from memwatch.backends.probes import Evidence
 from memwatch.model import Absent
 from memwatch.snapshot import Snapshot
 

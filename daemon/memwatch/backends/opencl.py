@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from memwatch.backends.devices import listed, pci_numbers
-from memwatch.backends.evidence import Evidence
-from memwatch.backends.gpus import Verdict, names_of
+from memwatch.backends.gpu_backends import Verdict, names_of
 from memwatch.backends.model import Backend, BackendDevice
-from memwatch.backends.opencl_answer import OpenclAnswer, OpenclDevice, OpenclPlatform
+from memwatch.backends.opencl_result import OpenclAnswer, OpenclDevice, OpenclPlatform
+from memwatch.backends.probes import Evidence
 from memwatch.model import Absent
 from memwatch.snapshot import Snapshot
 

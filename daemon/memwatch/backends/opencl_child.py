@@ -13,10 +13,10 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from memwatch.backends.opencl_answer import Failure, OpenclAnswer, OpenclDevice, OpenclKind, OpenclPlatform
-from memwatch.manners import die_with_parent, keep_stdout_for_answers, offer_to_oom_killer, write_all
+from memwatch.backends.opencl_result import Failure, OpenclAnswer, OpenclDevice, OpenclKind, OpenclPlatform
+from memwatch.helper.bootstrap import die_with_parent, keep_stdout_for_answers, offer_to_oom_killer, write_all
+from memwatch.helper.codec import to_line
 from memwatch.model import Absent, Words
-from memwatch.wire import to_line
 
 T = TypeVar("T")
 

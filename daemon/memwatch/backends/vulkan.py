@@ -3,9 +3,9 @@ sleeping GPUs and may cost 100 MB."""
 
 from __future__ import annotations
 
-from memwatch.backends.evidence import Evidence
-from memwatch.backends.gpus import Verdict
+from memwatch.backends.gpu_backends import Verdict
 from memwatch.backends.model import Backend
+from memwatch.backends.probes import Evidence
 from memwatch.model import Absent
 from memwatch.snapshot import Snapshot
 

@@ -9,7 +9,6 @@ from platform import machine as processor
 
 from msgspec import Struct
 
-from memwatch.collector import Enlisted, Roots
 from memwatch.collectors import (
     amd_cli,
     amdgpu,
@@ -36,7 +35,9 @@ from memwatch.collectors import (
     vmstat,
     zram,
 )
-from memwatch.collectors._gpus import GpuPids
+from memwatch.collectors.base import Enlisted
+from memwatch.linux.files import Roots
+from memwatch.linux.pci import GpuPids
 
 
 class CollectorOptions(Struct, frozen=True):

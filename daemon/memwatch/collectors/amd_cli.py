@@ -10,9 +10,10 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from memwatch.amd.reading import AmdCard, AmdGpu, AmdReading
-from memwatch.amd.smi import SmiGpu, SmiReading
-from memwatch.amd.smi_json import (
+from memwatch.drivers.amd import amdgpu_cards as cards
+from memwatch.drivers.amd.records import AmdCard, AmdGpu, AmdReading
+from memwatch.drivers.amd.smi import SmiGpu, SmiReading
+from memwatch.drivers.amd.smi_json import (
     NoAnswer,
     SmiMemory,
     amd_smi_addresses,
@@ -21,10 +22,10 @@ from memwatch.amd.smi_json import (
     document_of,
     rocm_smi_memory,
 )
-from memwatch.child import is_ready
-from memwatch.collector import Findings, Roots, Unavailable
-from memwatch.collectors import _amdgpu_cards as cards
-from memwatch.collectors._gpus import AMD, pci_vendors
+from memwatch.findings import Findings
+from memwatch.helper.process import is_ready
+from memwatch.linux.files import Roots, Unavailable
+from memwatch.linux.pci import AMD, pci_vendors
 from memwatch.model import Absent
 
 # Starting a tool costs 0.1 to 0.25 s of a processor (measured without a GPU), and it opens every GPU.

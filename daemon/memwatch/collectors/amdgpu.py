@@ -11,14 +11,15 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from memwatch.amd import kfd
-from memwatch.amd.architecture import architecture_of
-from memwatch.amd.fusion import is_fused
-from memwatch.amd.reading import AmdCard, AmdGpu, AmdReading, Region
-from memwatch.amd.sysfs import parse_figure, parse_text, reason_of, region_of
-from memwatch.collector import Findings, Roots, Unavailable
-from memwatch.collectors import _amdgpu_cards as cards
-from memwatch.collectors._gpus import GpuPids
+from memwatch.drivers.amd import amdgpu_cards as cards
+from memwatch.drivers.amd import kfd
+from memwatch.drivers.amd.apu import is_fused
+from memwatch.drivers.amd.architecture import architecture_of
+from memwatch.drivers.amd.records import AmdCard, AmdGpu, AmdReading, Region
+from memwatch.drivers.amd.sysfs import parse_figure, parse_text, reason_of, region_of
+from memwatch.findings import Findings
+from memwatch.linux.files import Roots, Unavailable
+from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent, Bytes, Words
 
 # How often to look for cards that were plugged in, and at what processes hold through the compute driver.

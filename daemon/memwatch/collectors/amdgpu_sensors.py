@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from memwatch.amd.reading import AmdSensors
-from memwatch.amd.sysfs import parse_bad_pages, parse_errors, parse_ratio, parse_text
-from memwatch.collector import Findings, Roots, Unavailable
-from memwatch.collectors import _amdgpu_cards as cards
+from memwatch.drivers.amd import amdgpu_cards as cards
+from memwatch.drivers.amd.records import AmdSensors
+from memwatch.drivers.amd.sysfs import parse_bad_pages, parse_errors, parse_ratio, parse_text
+from memwatch.findings import Findings
+from memwatch.linux.files import Roots, Unavailable
 from memwatch.model import Absent
 
 ERRORS_SECONDS = 60.0

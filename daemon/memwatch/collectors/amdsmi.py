@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from memwatch.amd.smi import SmiFailure, SmiReading
-from memwatch.collector import Findings, Roots, Unavailable, Unreadable
-from memwatch.collectors import _amdgpu_cards as cards
-from memwatch.collectors._gpus import AMD, pci_vendors
-from memwatch.helper import Helper, HelperFailed
-from memwatch.wire import Garbled, from_line
+from memwatch.drivers.amd import amdgpu_cards as cards
+from memwatch.drivers.amd.smi import SmiFailure, SmiReading
+from memwatch.findings import Findings
+from memwatch.helper.codec import Garbled, from_line
+from memwatch.helper.supervisor import Helper, HelperFailed
+from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.linux.pci import AMD, pci_vendors
 
-CHILD = (sys.executable, "-m", "memwatch.amd.smi_child")
+CHILD = (sys.executable, "-m", "memwatch.drivers.amd.smi_child")
 DEADLINE_SECONDS = 10.0
 PAUSE_SECONDS = 60.0
 MOST_PAUSE_SECONDS = 3600.0

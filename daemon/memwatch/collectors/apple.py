@@ -8,10 +8,10 @@ import sys
 import time
 from collections.abc import Sequence
 
-from memwatch.apple.ioreg import NotAList, parse_ioreg
-from memwatch.apple.metal import parse_metal
-from memwatch.apple.reading import AppleReading, Metal
-from memwatch.apple.text import (
+from memwatch.drivers.apple.ioreg import NotAList, parse_ioreg
+from memwatch.drivers.apple.metal_child import parse_metal
+from memwatch.drivers.apple.records import AppleReading, Metal
+from memwatch.drivers.apple.text import (
     SETTINGS,
     memory_of,
     parse_sysctl,
@@ -19,7 +19,8 @@ from memwatch.apple.text import (
     pressure_of,
     wired_limit_of,
 )
-from memwatch.collector import Findings, Unavailable, Unreadable
+from memwatch.findings import Findings
+from memwatch.linux.files import Unavailable, Unreadable
 from memwatch.model import Absent, Words
 from memwatch.snapshot import Machine
 
@@ -28,7 +29,7 @@ DEADLINE_SECONDS = 4.0
 # What Metal recommends changes with a setting that only an administrator changes.
 METAL_SECONDS = 300.0
 IOREG = ("ioreg", "-a", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
-METAL = (sys.executable, "-m", "memwatch.apple.metal")
+METAL = (sys.executable, "-m", "memwatch.drivers.apple.metal_child")
 
 
 class Collector:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from memwatch.collector import Findings, Roots, Unreadable, kept_file, read_once
+from memwatch.findings import Findings
+from memwatch.linux.files import Roots, Unreadable, kept_file, read_once
 from memwatch.snapshot import Node
 
 MIB = 1 << 20

@@ -12,11 +12,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-from memwatch.collector import Findings, KeptFile, Roots, Unavailable, Unreadable, kept_file
-from memwatch.collectors._cgroup_mounts import V1, V2, Version, home_of, parse_figure
-from memwatch.collectors._cgroups import in_container
+from memwatch.findings import Findings
+from memwatch.linux.cgroup_mounts import V1, V2, Version, home_of, parse_figure
+from memwatch.linux.cgroups import in_container
+from memwatch.linux.files import KeptFile, Roots, Unavailable, Unreadable, is_shortage, kept_file
 from memwatch.model import Absent, Share, ShareKind
-from memwatch.shortage import is_shortage
 
 Scope = Literal["auto", "host", "cgroup"]
 

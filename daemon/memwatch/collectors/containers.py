@@ -8,7 +8,8 @@ import re
 import socket
 from collections.abc import Mapping
 
-from memwatch.collector import Findings, Unavailable, Unreadable
+from memwatch.findings import Findings
+from memwatch.linux.files import Unavailable, Unreadable
 
 TIMEOUT_SECONDS = 5.0
 # A container takes about 1 KiB in the list.

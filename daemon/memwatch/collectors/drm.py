@@ -9,8 +9,10 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from memwatch.collector import Findings, Roots, Unavailable, read_once
-from memwatch.collectors._drm_cards import (
+from memwatch.drivers.drm.clients import Clients, Scan
+from memwatch.drivers.drm.fdinfo import clients_of
+from memwatch.drivers.drm.records import DrmCard, DrmReading, DrmRegion
+from memwatch.drivers.drm.sysfs_cards import (
     card_names,
     cards_of,
     is_asleep,
@@ -20,10 +22,9 @@ from memwatch.collectors._drm_cards import (
     regions_by_name,
     speaks,
 )
-from memwatch.collectors._drm_clients import Clients, Scan
-from memwatch.collectors._gpus import GpuPids
-from memwatch.drm.fdinfo import clients_of
-from memwatch.drm.reading import DrmCard, DrmReading, DrmRegion
+from memwatch.findings import Findings
+from memwatch.linux.files import Roots, Unavailable, read_once
+from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent, Bytes
 
 PERIOD_SECONDS = 5.0

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from memwatch.collector import NOT_PERMITTED, Findings, Roots, Unavailable, Unreadable
-from memwatch.collectors._kernel_lines import Notebook, parse_record, worth_a_look
-from memwatch.collectors._lines import Lines
+from memwatch.findings import Findings
+from memwatch.linux.files import NOT_PERMITTED, Roots, Unavailable, Unreadable
+from memwatch.linux.kmsg_parser import Notebook, parse_record, worth_a_look
+from memwatch.linux.line_buffer import Lines
 
 # The kernel makes records of up to 8 KiB and refuses a smaller buffer (EINVAL).
 MOST_BYTES = 8192

@@ -9,9 +9,10 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.collector import Findings, Roots, read_once
-from memwatch.collectors._cgroups import in_container, sees_all_processes
-from memwatch.collectors._device_tree import device_tree
+from memwatch.findings import Findings
+from memwatch.linux.cgroups import in_container, sees_all_processes
+from memwatch.linux.device_tree import device_tree
+from memwatch.linux.files import Roots, read_once
 from memwatch.model import Absent, Words
 from memwatch.snapshot import Machine
 

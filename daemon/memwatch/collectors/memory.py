@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from memwatch.collector import Findings, KeptFile, Roots, Unreadable, kept_file, read_once
-from memwatch.collectors._lxcfs import is_of_container
-from memwatch.holding import LXCFS
+from memwatch.findings import Findings
+from memwatch.linux.files import KeptFile, Roots, Unreadable, kept_file, read_once
+from memwatch.linux.lxcfs import LXCFS, is_of_container
 from memwatch.model import Absent, Bytes, Content, Pool, PoolKind, Quality
 from memwatch.snapshot import Swap
 

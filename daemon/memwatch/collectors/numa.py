@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from memwatch.collector import Findings, KeptFile, Roots, Unavailable, Unreadable, read_once
-from memwatch.collectors._lxcfs import is_of_container
+from memwatch.findings import Findings
+from memwatch.linux.files import KeptFile, Roots, Unavailable, Unreadable, read_once
+from memwatch.linux.lxcfs import is_of_container
 from memwatch.model import Absent, Content
 from memwatch.snapshot import Node
 

@@ -5,13 +5,14 @@ A thread of its own and not the tick: the kernel walks every buffer of every cli
 
 from __future__ import annotations
 
-from memwatch.collector import Findings, Roots, Unavailable, Unreadable
-from memwatch.collectors._gpus import GpuPids
-from memwatch.collectors._tegra import AUTO, soc_of
+from memwatch.drivers.tegra.detect import AUTO, soc_of
+from memwatch.drivers.tegra.nvmap import KERNEL_PID, parse_clients
+from memwatch.drivers.tegra.records import NvMapReading
+from memwatch.findings import Findings
+from memwatch.helper.codec import Garbled
+from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent
-from memwatch.tegra.nvmap import KERNEL_PID, parse_clients
-from memwatch.tegra.reading import NvMapReading
-from memwatch.wire import Garbled
 
 CLIENTS = "kernel/debug/nvmap/iovmm/clients"
 MOST_BYTES = 1 << 20

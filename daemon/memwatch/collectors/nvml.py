@@ -8,15 +8,16 @@ import sys
 import time
 from collections.abc import Sequence
 
-from memwatch.collector import Findings, Roots, Unavailable, Unreadable, read_once
-from memwatch.collectors._device_tree import device_tree
-from memwatch.collectors._gpus import NVIDIA, GpuPids, pci_vendors
-from memwatch.helper import Helper, HelperFailed
+from memwatch.drivers.nvml.records import NvmlFailure, NvmlReading
+from memwatch.findings import Findings
+from memwatch.helper.codec import Garbled, from_line
+from memwatch.helper.supervisor import Helper, HelperFailed
+from memwatch.linux.device_tree import device_tree
+from memwatch.linux.files import Roots, Unavailable, Unreadable, read_once
+from memwatch.linux.pci import NVIDIA, GpuPids, pci_vendors
 from memwatch.model import Absent
-from memwatch.nvml.reading import NvmlFailure, NvmlReading
-from memwatch.wire import Garbled, from_line
 
-CHILD = (sys.executable, "-m", "memwatch.nvml.child")
+CHILD = (sys.executable, "-m", "memwatch.drivers.nvml.child")
 READ = b"read"
 DEADLINE_SECONDS = 5.0
 PAUSE_SECONDS = 60.0

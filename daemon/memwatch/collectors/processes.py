@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable, Collection
 from operator import attrgetter
 
-from memwatch.collector import Findings, Roots, Unavailable, Unreadable
-from memwatch.collectors._cgroup_mounts import CgroupUsage
-from memwatch.collectors._cgroups import in_container
-from memwatch.collectors._process_files import (
+from memwatch.findings import Findings
+from memwatch.linux.cgroup_mounts import CgroupUsage
+from memwatch.linux.cgroups import in_container
+from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.linux.process_files import (
     STAT_BYTES,
     Passwd,
     Stat,
@@ -21,8 +22,8 @@ from memwatch.collectors._process_files import (
     parse_swap,
     read_in,
 )
-from memwatch.collectors._process_owners import SHOWN_TURNS, Attribution, owners_of
-from memwatch.collectors._process_table import Entry, ProcessTable
+from memwatch.linux.process_owners import SHOWN_TURNS, Attribution, owners_of
+from memwatch.linux.process_table import Entry, ProcessTable
 from memwatch.model import Absent, Process, Words
 from memwatch.snapshot import ProcessScan
 

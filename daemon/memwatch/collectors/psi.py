@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from memwatch.collector import Findings, Roots, Unreadable, kept_file
+from memwatch.findings import Findings
+from memwatch.linux.files import Roots, Unreadable, kept_file
 from memwatch.model import Absent
 from memwatch.snapshot import Stalls, StallTime
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from memwatch.collector import Findings, Unavailable, Unreadable
+from memwatch.findings import Findings
+from memwatch.linux.files import Unavailable, Unreadable
 from memwatch.model import Absent, Pool, PoolKind, Quality
 from memwatch.snapshot import Kernel, Swap
 

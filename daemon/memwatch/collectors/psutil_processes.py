@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from heapq import nlargest
 from typing import Any
 
-from memwatch.collector import Findings, Unavailable
+from memwatch.findings import Findings
+from memwatch.linux.files import Unavailable
 from memwatch.model import Absent, Process, Words
 from memwatch.owners import Owner
 from memwatch.snapshot import ProcessScan

@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from memwatch.collector import Findings, Roots, Unavailable, kept_file, read_once
-from memwatch.collectors._cgroups import parse_mountinfo, under
+from memwatch.findings import Findings
+from memwatch.linux.cgroups import parse_mountinfo, under
+from memwatch.linux.files import Roots, Unavailable, kept_file, read_once
+from memwatch.linux.psi_trigger import parse_waiting
 from memwatch.snapshot import Squeezed
-from memwatch.stalltrigger import parse_waiting
 
 # A machine that waits less than this, or that is fuller than this, is not searched: 500 cgroups take 15 ms.
 LEAST_WAITING = 0.03

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from memwatch.collector import Findings, Roots, Unavailable, Unreadable, kept_file, read_once
-from memwatch.collectors._device_tree import device_tree
-from memwatch.collectors._tegra import AUTO, soc_of
+from memwatch.drivers.tegra.board import parse_release
+from memwatch.drivers.tegra.detect import AUTO, soc_of
+from memwatch.drivers.tegra.nvmap import parse_meminfo
+from memwatch.drivers.tegra.records import TegraReading
+from memwatch.findings import Findings
+from memwatch.helper.codec import Garbled
+from memwatch.linux.device_tree import device_tree
+from memwatch.linux.files import Roots, Unavailable, Unreadable, kept_file, read_once
 from memwatch.model import Absent
-from memwatch.tegra.board import parse_release
-from memwatch.tegra.nvmap import parse_meminfo
-from memwatch.tegra.reading import TegraReading
-from memwatch.wire import Garbled
 
 
 class Collector:

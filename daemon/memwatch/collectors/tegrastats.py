@@ -12,14 +12,15 @@ import shutil
 import time
 from typing import NoReturn
 
-from memwatch.child import Child, tied
-from memwatch.collector import Findings, Roots, Unavailable, Unreadable
-from memwatch.collectors._lines import Lines
-from memwatch.collectors._tegra import AUTO, soc_of
-from memwatch.patience import Patience
-from memwatch.tegra.reading import TegrastatsReading
-from memwatch.tegra.stats_line import MOST_LINE_BYTES, parse_line
-from memwatch.wire import Garbled
+from memwatch.drivers.tegra.detect import AUTO, soc_of
+from memwatch.drivers.tegra.records import TegrastatsReading
+from memwatch.drivers.tegra.tegrastats_line import MOST_LINE_BYTES, parse_line
+from memwatch.findings import Findings
+from memwatch.helper.codec import Garbled
+from memwatch.helper.process import Child, tied
+from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.linux.line_buffer import Lines
+from memwatch.runtime.backoff import Patience
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from memwatch.collector import Findings, Roots, kept_file
+from memwatch.findings import Findings
+from memwatch.linux.files import Roots, kept_file
 from memwatch.model import Absent
 from memwatch.snapshot import Kernel
 

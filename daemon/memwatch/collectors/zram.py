@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from memwatch.collector import Findings, Roots, Unavailable, Unreadable
+from memwatch.findings import Findings
+from memwatch.linux.files import Roots, Unavailable, Unreadable
 from memwatch.snapshot import Zram
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from memwatch.collector import Roots
-from memwatch.doctor.installed import installed
-from memwatch.doctor.known import known_bad
+from memwatch.doctor.checks import seen
+from memwatch.doctor.known_issues import known_bad
 from memwatch.doctor.model import Examination
-from memwatch.doctor.seen import seen
+from memwatch.doctor.versions import installed
+from memwatch.linux.files import Roots
 from memwatch.snapshot import Snapshot
 
 

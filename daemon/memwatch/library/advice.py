@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from memwatch.library.truth import Machine, machine
+from memwatch.library.machine import Machine, machine
 from memwatch.model import Architecture, Device
 from memwatch.units import size
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from memwatch.planning.quantities import BadInput, bytes_of
+from memwatch.planning.sizes import BadInput, bytes_of
 
 Location = Literal["gpu", "cpu"]
 MOST_LIVE = 1_000_000

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from memwatch.library.harmless import harmless
 from memwatch.library.host import host
 from memwatch.library.memory_pool import CachingPool, MemoryPool, PoolStats
+from memwatch.library.never_raise import harmless
 from memwatch.model import Absent, Bytes
 
 

@@ -7,8 +7,8 @@ import sys
 from msgspec.structs import replace
 
 from memwatch.library.framework_pools import pools_of_frameworks
-from memwatch.library.harmless import harmless
 from memwatch.library.memory_pool import MemoryPool, PoolStats
+from memwatch.library.never_raise import harmless
 from memwatch.model import Absent, Bytes
 
 _registered: list[MemoryPool] = []

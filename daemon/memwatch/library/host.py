@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from memwatch.library.daemon import roots_of
+from memwatch.library.daemon_client import roots_of
 from memwatch.model import Absent, Bytes
-from memwatch.reports import start_ticks_of
+from memwatch.processes.allocator_reports import start_ticks_of
 
 MEMINFO = re.compile(rb"MemTotal:\s+(\d{1,15}) kB.*?MemAvailable:\s+(\d{1,15}) kB", re.DOTALL)
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

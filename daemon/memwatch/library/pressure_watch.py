@@ -10,13 +10,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch.library.daemon import Daemon, daemon
+from memwatch.library.cgroup_limit import Limit, own_limit
+from memwatch.library.daemon_client import Daemon, daemon
 from memwatch.library.frameworks import shrink_all
-from memwatch.library.harmless import harmless
 from memwatch.library.host import Host, host
-from memwatch.library.own_limit import Limit, own_limit
+from memwatch.library.never_raise import harmless
 from memwatch.model import Absent
-from memwatch.planning.quantities import BadInput
+from memwatch.planning.sizes import BadInput
 from memwatch.snapshot import Level
 
 # The stream says something at each tick, at most a minute apart.

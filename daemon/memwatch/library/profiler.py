@@ -11,11 +11,11 @@ from types import TracebackType
 
 from msgspec import Struct
 
-from memwatch.library import profile_files
-from memwatch.library.courier import courier
-from memwatch.library.harmless import harmless
-from memwatch.library.sampling import Follower, Peak, Sample, take
-from memwatch.planning.quantities import BadInput
+from memwatch.library import profile_export as profile_files
+from memwatch.library.never_raise import harmless
+from memwatch.library.reporter import courier
+from memwatch.library.samples import Follower, Peak, Sample, take
+from memwatch.planning.sizes import BadInput
 
 KEPT_SAMPLES = 100_000
 MOST_STAGES = 1000

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from memwatch.planning import gguf, safetensors
 from memwatch.planning.huggingface import Config, config_of
-from memwatch.planning.quantities import BadInput, bits_of, regular_size
+from memwatch.planning.sizes import BadInput, bits_of, regular_size
 from memwatch.planning.transformer import Transformer
 
 INDEX, CONFIG = "model.safetensors.index.json", "config.json"

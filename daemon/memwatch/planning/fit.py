@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from memwatch.accounting.relations import PERHAPS_IN_RSS
 from memwatch.backends.devices import capacity_of, condition_of, system_ram_of
-from memwatch.holding import ram_of
-from memwatch.model import Absent, Bytes, Device, Process
+from memwatch.model import Absent, Bytes, Device, Process, ram_of
 from memwatch.snapshot import Snapshot
 from memwatch.units import size
 

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
-from memwatch.planning.quantities import BadInput, regular_size
+from memwatch.planning.sizes import BadInput, regular_size
 from memwatch.planning.transformer import Transformer
 
 MOST_KEYS = 65_536

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch.planning.quantities import BadInput
+from memwatch.planning.sizes import BadInput
 from memwatch.planning.transformer import Biases, Transformer
 
 Json = Mapping[str, Any]

@@ -6,7 +6,7 @@ import math
 
 from msgspec import Struct
 
-from memwatch.planning.quantities import count_of, dtype_bytes_of
+from memwatch.planning.sizes import count_of, dtype_bytes_of
 from memwatch.planning.transformer import Transformer
 
 # Servers take a long prompt in pieces: 512 (llama.cpp) to 8,192 tokens (vLLM). Only one piece is worked on at once.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from memwatch.planning.quantities import BadInput, regular_size
+from memwatch.planning.sizes import BadInput, regular_size
 
 # The format allows 100 MB; 30 MB hold 250,000 tensors.
 MOST_HEADER_BYTES = 30 << 20

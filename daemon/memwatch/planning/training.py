@@ -7,7 +7,7 @@ import math
 from msgspec import Struct
 
 from memwatch.planning.inference import UNQUANTIZED_BYTES, weights_of
-from memwatch.planning.quantities import BadInput, count_of, dtype_bytes_of
+from memwatch.planning.sizes import BadInput, count_of, dtype_bytes_of
 from memwatch.planning.transformer import Transformer
 
 # Bytes of state a trained parameter: AdamW keeps two moments in 32 bits, 8-bit AdamW two in 8, Lion one in 32;

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from memwatch.planning.quantities import BadInput, count_of
+from memwatch.planning.sizes import BadInput, count_of
 
 # A value that would work for each number: Mistral 7B's.
 EXAMPLES = {

@@ -8,12 +8,12 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from memwatch.model import Absent
-from memwatch.pressure.evidence import Evidence, Target
-from memwatch.pressure.levels import Standing, base_level, settle, use_reason
+from memwatch.pressure.forecast import Trend
+from memwatch.pressure.hysteresis import Standing, base_level, settle, use_reason
+from memwatch.pressure.inputs import Evidence, Target
 from memwatch.pressure.resident import Resident, judged_ratio
 from memwatch.pressure.rules import FILLED_ON_PURPOSE, PressureRules
 from memwatch.pressure.signals import STALL_WINDOW_SECONDS, News, Signal, Stalled, full_in, signals_of
-from memwatch.pressure.trend import Trend
 from memwatch.snapshot import Kernel, Level, Pressure, Reason, Stalls
 
 # A forecast is critical on the second tick in a row that makes it: a minute before the end, and two where a fall

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from memwatch.pressure.evidence import Target
+from memwatch.pressure.inputs import Target
 
 # `auto`: the least that was used in this time, if that is so long that it is steady.
 AUTO_RESIDENT_SECONDS = 600.0

@@ -9,7 +9,7 @@ from msgspec import Struct
 from memwatch import units
 from memwatch.kernel_log import words_of
 from memwatch.model import Absent
-from memwatch.pressure.evidence import DriverErrors, Evidence, Target
+from memwatch.pressure.inputs import DriverErrors, Evidence, Target
 from memwatch.snapshot import Level, Squeezed
 
 MIB = 1 << 20

@@ -14,14 +14,9 @@ import click
 
 from memwatch import __version__
 from memwatchd.client.address import DEFAULT, Address
-from memwatchd.client.advising import advise
-from memwatchd.client.completing import completion
-from memwatchd.client.connection import ask
-from memwatchd.client.failure import EXIT_FAILURE, Failure
-from memwatchd.client.fitting import fit
-from memwatchd.client.help import DocumentedGroup
-from memwatchd.client.past import history
-from memwatchd.client.question import (
+from memwatchd.client.advise import advise
+from memwatchd.client.completion import completion
+from memwatchd.client.context import (
     EXIT_OK,
     EXIT_USAGE,
     Number,
@@ -32,8 +27,13 @@ from memwatchd.client.question import (
     to_address,
     understood,
 )
-from memwatchd.client.running import run, wait
-from memwatchd.client.watching import top, watch
+from memwatchd.client.errors import EXIT_FAILURE, Failure
+from memwatchd.client.fit import fit
+from memwatchd.client.help import DocumentedGroup
+from memwatchd.client.history import history
+from memwatchd.client.http import ask
+from memwatchd.client.run import run, wait
+from memwatchd.client.watch import top, watch
 
 ABOUT = """Shows what memwatchd knows of a machine's memory, GPUs included: which pools there are, what is inside
 which, how full they are, and what could still be allocated."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from memwatch.model import Absent, Bytes
+from memwatch.render import words as wording
 from memwatch.snapshot import Level, Pressure, Reason
-from memwatch_web import wording
 
 Json = dict[str, Any]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from memwatchd.client.address import Address
-from memwatchd.client.connection import Answer, NoAnswer, ask
-from memwatchd.client.failure import Failure
+from memwatchd.client.errors import Failure
+from memwatchd.client.http import Answer, NoAnswer, ask
+from memwatchd.recording.file_format import BadRecording, RecordingFile
 from memwatchd.recording.redact import Redactor
-from memwatchd.recording.stream import BadRecording, RecordingFile
 
 # A daemon that restarts is waited for so long.
 PATIENCE_SECONDS = 30.0

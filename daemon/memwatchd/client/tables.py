@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from memwatch_web import wording
+from memwatch.render import words as wording
 from memwatchd.client.figures import Json, size, state_of
 
 MARKS = {True: "✓", False: "✗", None: "?"}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from memwatch.model import Absent
-from memwatch_web import wording
+from memwatch.render import words as wording
 from memwatchd.client.figures import Json, figure, pressure_of, size, state_of
 
 # The parts of a pool that can be had now; all others are used.

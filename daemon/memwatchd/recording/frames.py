@@ -7,9 +7,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from memwatch.render.json_decode import NotASnapshot, snapshot_from
 from memwatch.snapshot import Snapshot
-from memwatch_web.from_json import NotASnapshot, snapshot_from
-from memwatchd.recording.stream import KEY, BadRecording, Broken, first_line, lines_of
+from memwatchd.recording.file_format import KEY, BadRecording, Broken, first_line, lines_of
 
 HEADER = f'{{"{KEY}"'.encode()
 

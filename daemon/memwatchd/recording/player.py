@@ -11,12 +11,12 @@ from math import inf
 from msgspec.structs import replace
 
 from memwatch import units
-from memwatch.collector import Findings
+from memwatch.drivers.tegra.records import TegrastatsReading
+from memwatch.findings import Findings
 from memwatch.model import Absent
-from memwatch.monitor import DIRECT, Monitor
+from memwatch.monitor.loop import DIRECT, Monitor
 from memwatch.owners import Owner, added_up
 from memwatch.snapshot import CollectorStatus, Snapshot
-from memwatch.tegra.reading import TegrastatsReading
 from memwatchd.recording.frames import Contents, frames_of
 
 log = logging.getLogger(__name__)

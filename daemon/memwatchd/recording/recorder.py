@@ -7,10 +7,10 @@ import threading
 from collections import deque
 from pathlib import Path
 
-from memwatch.alerts import Notice
+from memwatch.alerts.state import Notice
+from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.snapshot import Snapshot
-from memwatch_web.as_json import snapshot_json, to_bytes
-from memwatchd.recording.stream import RecordingFile
+from memwatchd.recording.file_format import RecordingFile
 
 log = logging.getLogger(__name__)
 

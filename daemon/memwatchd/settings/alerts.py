@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from memwatch.conditions import CRITICAL, EVENTS, AlertRules
-from memwatch_web.webhooks import Endpoint, Password, Secret
-from memwatchd.settings.secret import Service, password_from, secret_from, service_from
+from memwatch.alerts.rules import CRITICAL, EVENTS, AlertRules
+from memwatch.notify.webhook_payload import Endpoint, Password, Secret
+from memwatchd.settings.secrets_source import Service, password_from, secret_from, service_from
 from memwatchd.settings.section import Bounds, Duration, Read, ReadAround, Section, checked_endpoint, seconds
 from memwatchd.settings.values import Accepts, Refused, some_of, tuple_of, user_of
 

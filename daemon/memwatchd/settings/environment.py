@@ -8,8 +8,8 @@ from typing import get_args, get_origin
 
 from msgspec import Struct
 
-from memwatchd.settings.model import Sections
-from memwatchd.settings.problems import Problem, closest, name_text
+from memwatchd.settings.messages import Problem, closest, name_text
+from memwatchd.settings.schema import Sections
 from memwatchd.settings.section import Key, Section, is_section, keys_of, unwrapped
 from memwatchd.settings.values import from_text
 

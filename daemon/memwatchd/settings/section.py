@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, fields
 
-from memwatch_web.webhooks import Endpoint, endpoint_of
+from memwatch.notify.webhook_payload import Endpoint, endpoint_of
 from memwatchd.settings.values import Refused, Size, duration_of, duration_text
 
 

@@ -8,9 +8,9 @@ from typing import Annotated
 
 from msgspec import field
 
-from memwatch_web.auth import Login, PasswordHash, Token, token_of
+from memwatch_web.asgi.auth import Login, PasswordHash, Token, token_of
 from memwatchd.settings.certificates import refuse_bad_tls
-from memwatchd.settings.secret import Surroundings, kept_elsewhere
+from memwatchd.settings.secrets_source import Surroundings, kept_elsewhere
 from memwatchd.settings.section import Bounds, Read, ReadAround, Section, checked_url
 from memwatchd.settings.values import (
     Accepts,

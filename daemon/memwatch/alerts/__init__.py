@@ -1,0 +1,1 @@
+"""Alert rules, their state machine, silences. Pure rules."""

@@ -1,0 +1,153 @@
+"""What files say of backends. Device files are looked at, never opened: opening wakes a sleeping GPU."""
+
+from __future__ import annotations
+
+import grp
+import os
+import platform as python_platform
+import pwd
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+from memwatch.backends.files import head_of, names_in
+from memwatch.backends.libraries import find_library
+from memwatch.backends.opencl_result import OpenclAnswer
+from memwatch.linux.files import Roots
+from memwatch.linux.pci import AMD, pci_vendors
+
+OPENCL_FOLDER = "etc/OpenCL/vendors"
+# The loader's own list, for Linux and (Homebrew) for MoltenVK on macOS.
+VULKAN_FOLDERS = (
+    "etc/vulkan/icd.d",
+    "usr/share/vulkan/icd.d",
+    "usr/local/etc/vulkan/icd.d",
+    "usr/local/share/vulkan/icd.d",
+    "opt/homebrew/share/vulkan/icd.d",
+    "run/opengl-driver/share/vulkan/icd.d",
+)
+ROCM_VERSION = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,6}){1,3}")
+
+
+class Rocm(Struct, frozen=True):
+    """An installed ROCm: where, and its version (None where only the runtime library was found)."""
+
+    path: str
+    version: str | None
+
+
+class Evidence(Struct, frozen=True):
+    """Everything that was looked at. `opencl` is None where OpenCL was not asked.
+
+    `kfd`: whether /dev/kfd is there, then whether `user` may open it, and which group may. `for_others`: what
+    programs of other users can use is asked for, so that what `user` may open decides nothing. `closed`: a device
+    file of a GPU that `user` may not open, if there is one.
+    """
+
+    platform: str
+    user: str
+    cpu: str
+    libcuda: str | None = None
+    amd_on_pci: bool = False
+    amdgpu_loaded: bool = False
+    kfd: bool = False
+    kfd_permitted: bool = False
+    kfd_group: str | None = None
+    for_others: bool = False
+    closed: str | None = None
+    rocm: Rocm | None = None
+    opencl_drivers: tuple[str, ...] = ()
+    vulkan_drivers: tuple[str, ...] = ()
+    opencl: OpenclAnswer | None = None
+
+
+def gather(
+    roots: Roots,
+    ask_opencl: Callable[[], OpenclAnswer] | None,
+    platform: str = sys.platform,
+    for_others: bool = False,
+) -> Evidence:
+    """Look at everything once. `ask_opencl` is None where OpenCL cannot speak for the machine under `roots`."""
+    root = roots.rootfs
+    kfd = root / "dev/kfd"
+    return Evidence(
+        platform=platform,
+        user=user_name(),
+        cpu=cpu_of(head_of(roots.procfs / "cpuinfo", 16 << 10).decode("utf-8", "replace")),
+        libcuda=find_library("libcuda.so.1", root),
+        amd_on_pci=AMD in pci_vendors(roots),
+        amdgpu_loaded=(roots.sysfs / "module/amdgpu").is_dir(),
+        kfd=os.path.lexists(kfd),
+        kfd_permitted=os.access(kfd, os.R_OK | os.W_OK),
+        kfd_group=group_of(kfd),
+        for_others=for_others,
+        closed=closed_in(root),
+        rocm=rocm_in(root),
+        opencl_drivers=tuple(names_in(root / OPENCL_FOLDER, ".icd")),
+        vulkan_drivers=vulkan_drivers_in(root),
+        opencl=ask_opencl() if ask_opencl else None,
+    )
+
+
+def vulkan_drivers_in(root: Path) -> tuple[str, ...]:
+    """The drivers that a Vulkan loader finds; one that is listed twice is one."""
+    return tuple(dict.fromkeys(name for folder in VULKAN_FOLDERS for name in names_in(root / folder, ".json")))
+
+
+def rocm_in(root: Path) -> Rocm | None:
+    """The newest ROCm under /opt, or one that a distribution packaged; `None` without a HIP runtime."""
+    found = [
+        Rocm(f"/opt/{name}", version_in(root / "opt" / name))
+        for name in names_in(root / "opt", "")
+        if name.startswith("rocm")
+    ]
+    known = [one for one in found if one.version is not None]
+    if known:
+        return max(known, key=lambda one: [int(part) for part in (one.version or "0").split(".")])
+    library = find_library("libamdhip64.so", root, folders=("opt/rocm/lib",))
+    return Rocm(library, None) if library else None
+
+
+def version_in(folder: Path) -> str | None:
+    """What `.info/version` begins with: "6.2.0-66" is 6.2.0."""
+    match = ROCM_VERSION.match(head_of(folder / ".info/version", 64).decode("ascii", "replace").strip())
+    return match[0] if match else None
+
+
+def cpu_of(cpuinfo: str) -> str:
+    """What the processor is called; on Arm /proc/cpuinfo names no model, and the architecture has to do."""
+    match = re.search(r"^model name\s*:\s*(\S.{0,100}?)\s*$", cpuinfo, re.MULTILINE)
+    return " ".join(match[1].split()) if match else f"{python_platform.machine()} processor"
+
+
+def closed_in(root: Path) -> str | None:
+    nodes = (name for name in names_in(root / "dev/dri", "") if name.startswith("renderD"))
+    return next(
+        (f"/dev/dri/{name}" for name in nodes if not os.access(root / "dev/dri" / name, os.R_OK | os.W_OK)), None
+    )
+
+
+def group_of(device: Path) -> str | None:
+    """The group that may read and write a file; None where there is no such file, or the group may not."""
+    try:
+        status = device.stat()
+    except OSError:
+        return None
+    if status.st_mode & 0o060 != 0o060:
+        return None
+    try:
+        return grp.getgrgid(status.st_gid).gr_name
+    except KeyError:
+        return str(status.st_gid)
+
+
+def user_name() -> str:
+    """Who looks: /dev/kfd may be open to one user and not to another."""
+    number = os.geteuid()
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"with id {number}"

@@ -1,0 +1,86 @@
+"""Which versions of drivers, libraries and packages are installed: from files, without loading any of them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from memwatch.backends.files import head_of
+from memwatch.backends.libraries import find_library
+from memwatch.linux.files import Roots
+
+PACKAGES = ("amdsmi", "nvidia-ml-py", "pynvml")
+ROCM = "opt/rocm"
+MOST_BYTES = 4096
+_VERSION = re.compile(r"\d{1,6}(?:\.\d{1,6}){1,3}")
+
+
+class Installed(Struct, frozen=True):
+    """Versions as they are written; None where the thing is not there or does not tell.
+
+    `packages` are those of the Python that memwatch runs in. `boot_options` are the kernel's.
+    """
+
+    packages: Mapping[str, str] = field(default_factory=dict)
+    rocm: str | None = None
+    amd_smi_library: str | None = None
+    nvidia_module: str | None = None
+    nvidia_library: str | None = None
+    boot_options: tuple[str, ...] = ()
+    has_psi: bool = True
+
+
+def installed(roots: Roots, version_of: Callable[[str], str | None] | None = None) -> Installed:
+    """What the files of a host say. Packages are looked for in this Python, which is not that of another root."""
+    ask = version_of or (package_version if roots.rootfs == Path("/") else lambda _name: None)
+    found = {name: ask(name) for name in PACKAGES}
+    return Installed(
+        packages={name: text for name, text in found.items() if text},
+        rocm=version_in(head_of(roots.rootfs / ROCM / ".info/version", MOST_BYTES)),
+        amd_smi_library=_named(find_library("libamd_smi.so", roots.rootfs, (f"{ROCM}/lib",)), roots.rootfs),
+        nvidia_module=version_in(head_of(roots.sysfs / "module/nvidia/version", MOST_BYTES)),
+        nvidia_library=_nvidia_library(roots.rootfs),
+        boot_options=tuple(head_of(roots.procfs / "cmdline", MOST_BYTES).decode("utf-8", "replace").split()),
+        has_psi=(roots.procfs / "pressure/memory").exists(),
+    )
+
+
+def package_version(name: str) -> str | None:
+    """The version of a package, by what its installer wrote down."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def version_in(text: bytes) -> str | None:
+    """The first version in a text: "6.4.1-83" is 6.4.1."""
+    found = _VERSION.search(text.decode("utf-8", "replace"))
+    return found[0] if found else None
+
+
+def numbers_of(text: str) -> tuple[int, ...]:
+    """For comparing: "6.10" is newer than "6.4"."""
+    found = _VERSION.search(text)
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def _named(path: str | None, rootfs: Path) -> str | None:
+    """The file that a library's short name leads to: its name ends with the version of its interface."""
+    if path is None:
+        return None
+    try:
+        return os.path.basename(os.readlink(rootfs / path.lstrip("/")))
+    except OSError:
+        return os.path.basename(path)
+
+
+def _nvidia_library(rootfs: Path) -> str | None:
+    """NVIDIA's libraries carry the driver's version in their file name."""
+    name = _named(find_library("libnvidia-ml.so.1", rootfs), rootfs)
+    return version_in(name.partition(".so.")[2].encode()) if name else None

@@ -1,0 +1,1 @@
+"""What drivers and vendor tools report, as plain records. No judgement."""

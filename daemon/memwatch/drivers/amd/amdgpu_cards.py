@@ -1,0 +1,181 @@
+"""Which cards the amdgpu driver has, and what about them does not change while it is loaded. Not a collector."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from memwatch.drivers.amd import kfd
+from memwatch.drivers.amd.names import MOST_LIST_BYTES, Names, name_of, parse_ids
+from memwatch.drivers.amd.records import AmdCard, KfdNode
+from memwatch.drivers.amd.sysfs import (
+    parse_figure,
+    parse_id,
+    parse_metrics_format,
+    parse_release,
+    parse_text,
+    reason_of,
+)
+from memwatch.linux.files import Roots
+from memwatch.model import Absent, Bytes, Words
+
+DRIVER = "amdgpu"
+# What AMD's own driver package calls the modules that the kernel calls ttm and amdgpu.
+_TTM_MODULES = ("amdttm", "ttm")
+_MOST_FILE_BYTES = 8192
+_CARD = re.compile(r"card\d{1,5}")
+_RENDER = re.compile(r"renderD(\d{1,6})")
+_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_PARTITION = "amdgpu_xcp"
+
+
+class Found(Struct, frozen=True):
+    """Entries of /sys/class/drm: the driver's cards by PCI address, those of partitions by render minor."""
+
+    gpus: Mapping[str, tuple[str, ...]]
+    partitions: Mapping[int, str]
+    partition_count: int
+
+
+class Driver(Struct, frozen=True):
+    """What is said of the driver as a whole. `release`: the version whose ways it has."""
+
+    release: tuple[int, ...]
+    version: Words
+    pages_limit_bytes: Bytes
+
+
+def read(path: Path, size: int = _MOST_FILE_BYTES) -> bytes | Absent:
+    """The beginning of a file of sysfs, or why there is none."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        return reason_of(error)
+    try:
+        return os.read(file, size)
+    except OSError as error:
+        return reason_of(error)
+    finally:
+        os.close(file)
+
+
+def names_in(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError as error:
+        reason_of(error)
+        return []
+
+
+def find(drm: Path) -> Found:
+    """Cards only: `card1-DP-1` is a socket. A partition of an MI300 is a platform device, with no memory files."""
+    gpus: dict[str, tuple[str, ...]] = {}
+    partitions: dict[int, str] = {}
+    count = 0
+    for name in names_in(drm):
+        if not _CARD.fullmatch(name):
+            continue
+        device = Path(os.path.realpath(drm / name / "device"))
+        if device.name.startswith(_PARTITION):
+            count += 1
+            minor = _render_minor(device)
+            partitions |= {} if minor is None else {minor: name}
+        elif _PCI.fullmatch(device.name) and _driver_of(device) == DRIVER:
+            gpus[device.name] = (*gpus.get(device.name, ()), name)
+    return Found(dict(sorted(gpus.items())), partitions, count)
+
+
+def _driver_of(device: Path) -> str:
+    try:
+        return os.path.basename(os.readlink(device / "driver"))
+    except OSError:
+        return ""
+
+
+def _render_minor(device: Path) -> int | None:
+    minors = [int(found[1]) for name in names_in(device / "drm") if (found := _RENDER.fullmatch(name))]
+    return minors[0] if minors else None
+
+
+def driver_of(roots: Roots, page_size: int) -> Driver:
+    """A driver from AMD's package has a version of its own, numbered like the kernel that it was made from."""
+    modules = roots.sysfs / "module"
+    version = parse_text(read(modules / DRIVER / "version"))
+    release = parse_release(version.encode() if isinstance(version, str) else version)
+    kernel = parse_release(read(roots.procfs / "sys/kernel/osrelease"))
+    limits = [parse_figure(read(modules / ttm / "parameters/pages_limit")) for ttm in _TTM_MODULES]
+    pages = next((limit for limit in limits if isinstance(limit, int)), limits[-1])
+    return Driver(release or kernel, version, pages * page_size if isinstance(pages, int) else pages)
+
+
+def nodes_of(topology: Path, known: Sequence[str]) -> tuple[KfdNode, ...]:
+    """The nodes of the compute driver that are these GPUs. In a container it refuses those of other people."""
+    nodes = []
+    for name in names_in(topology / "nodes"):
+        folder = topology / "nodes" / name
+        gpu_id, properties = parse_figure(read(folder / "gpu_id")), read(folder / "properties")
+        if not (name.isdecimal() and len(name) < 6 and isinstance(gpu_id, int) and isinstance(properties, bytes)):
+            continue
+        found = kfd.node_of(int(name), gpu_id, kfd.parse_properties(properties), _banks_of(folder), known)
+        nodes += [found] if found else []
+    return tuple(sorted(nodes, key=lambda node: node.number))
+
+
+def _banks_of(folder: Path) -> list[dict[str, int]]:
+    read_banks = [read(folder / "mem_banks" / bank / "properties") for bank in names_in(folder / "mem_banks")]
+    return [kfd.parse_properties(data) for data in read_banks if isinstance(data, bytes)]
+
+
+def listed_names(roots: Roots) -> Names:
+    data = read(roots.rootfs / "usr/share/libdrm/amdgpu.ids", MOST_LIST_BYTES)
+    return parse_ids(data) if isinstance(data, bytes) else {}
+
+
+def card_of(
+    device: Path,
+    cards: tuple[str, ...],
+    nodes: Sequence[KfdNode],
+    partitions: Mapping[int, str],
+    names: Names,
+    release: tuple[int, ...],
+) -> AmdCard:
+    """Everything about one GPU that is read once. `device` is its folder under /sys/bus/pci."""
+    mine = tuple(node for node in nodes if node.pci == device.name)
+    minors = [node.render_minor for node in mine if isinstance(node.render_minor, int)]
+    device_id, revision = parse_id(read(device / "device")), parse_id(read(device / "revision"))
+    product = parse_text(read(device / "product_name"))
+    minor = _render_minor(device)
+    return AmdCard(
+        pci=device.name,
+        cards=(*cards, *(partitions[one] for one in minors if one in partitions)),
+        render_node=Absent.NOT_SUPPORTED if minor is None else f"renderD{minor}",
+        device_id=device_id,
+        revision=revision,
+        name=name_of(product if isinstance(product, str) else None, device_id, revision, names),
+        vram_bytes=parse_figure(read(device / "mem_info_vram_total")),
+        visible_vram_bytes=parse_figure(read(device / "mem_info_vis_vram_total")),
+        gtt_bytes=parse_figure(read(device / "mem_info_gtt_total")),
+        release=release,
+        vram_vendor=parse_text(read(device / "mem_info_vram_vendor")),
+        unique_id=parse_text(read(device / "unique_id")),
+        compute_partition=parse_text(read(device / "current_compute_partition")),
+        memory_partition=parse_text(read(device / "current_memory_partition")),
+        may_sleep=may_sleep(read(device / "power/control")),
+        has_uma=(device / "uma").is_dir(),
+        has_board_info=(device / "board_info").exists(),
+        nodes=mine,
+    )
+
+
+def may_sleep(control: bytes | Absent) -> bool:
+    """`on` keeps a device awake. Whatever else is said there, it might be asleep or about to be."""
+    return not isinstance(control, bytes) or control.strip() != b"on"
+
+
+def metrics_format_of(device: Path) -> int | Absent:
+    """Asks the GPU's firmware, and up to Linux 6.12 wakes a GPU that sleeps: to be read of one that is awake."""
+    return parse_metrics_format(read(device / "gpu_metrics", 16))

@@ -1,0 +1,94 @@
+"""The compute driver's files under /sys/class/kfd: which nodes are GPUs, and what processes hold of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from memwatch.drivers.amd.records import KfdNode
+from memwatch.drivers.amd.sysfs import MOST_BYTES
+from memwatch.model import Absent, Bytes, Words
+
+_PROPERTY = re.compile(rb"^([a-z0-9_]{1,40}) (\d{1,20})$", re.MULTILINE)
+_HELD = re.compile(r"vram_(\d{1,10})")
+# Heap types of a memory bank: 0 is System RAM, 1 and 2 are the frame buffer, visible to the processors or not.
+_FRAME_BUFFER = (1, 2)
+
+
+def parse_properties(data: bytes) -> dict[str, int]:
+    """Lines such as `simd_count 80`; whatever is not such a line is nobody's property."""
+    return {key.decode(): int(value) for key, value in _PROPERTY.findall(data)}
+
+
+def gfx_of(version: int) -> Words:
+    """110501 is gfx1151 and 90010 is gfx90a: the last two places are a step in hexadecimal."""
+    major, minor, step = version // 10000, version // 100 % 100, version % 100
+    return f"gfx{major}{minor}{step:x}" if major else Absent.NOT_SUPPORTED
+
+
+def pci_of(domain: int, location: int, known: Collection[str]) -> str | None:
+    """The GPU among `known` that a node belongs to.
+
+    A partition's number is in the lowest bits of its location (Linux 6.4) or in the highest four (6.10), so what
+    names no GPU by its function is a part of function 0.
+    """
+    if domain >> 32 or location >> 32:
+        return None
+    slot = f"{domain:04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}"
+    exact = f"{slot}.{location & 7}"
+    return next((address for address in (exact, f"{slot}.0") if address in known), None)
+
+
+def bank_bytes_of(banks: Iterable[Mapping[str, int]]) -> Bytes:
+    """Frame buffer as the compute driver sizes it: of an APU the limit on System RAM, or the carve-out."""
+    sizes = [bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _FRAME_BUFFER]
+    if not sizes:
+        return Absent.NOT_SUPPORTED
+    return sum(sizes) if sum(sizes) <= MOST_BYTES else Absent.INCONSISTENT
+
+
+def node_of(
+    number: int,
+    gpu_id: int,
+    properties: Mapping[str, int],
+    banks: Iterable[Mapping[str, int]],
+    known: Collection[str],
+) -> KfdNode | None:
+    """None for a node of processors, and for a GPU that is not among `known`."""
+    pci = pci_of(properties.get("domain", 0), properties.get("location_id", 0), known) if gpu_id else None
+    if pci is None:
+        return None
+    minor = properties.get("drm_render_minor", 0)
+    return KfdNode(
+        number,
+        gpu_id,
+        pci,
+        gfx_of(properties.get("gfx_target_version", 0)),
+        bank_bytes_of(banks),
+        minor if 128 <= minor < 1 << 20 else Absent.NOT_AVAILABLE,
+    )
+
+
+def gpu_id_of(file_name: str) -> int | None:
+    """The GPU a file such as `vram_12345` of a process is about."""
+    found = _HELD.fullmatch(file_name)
+    return int(found[1]) if found else None
+
+
+def held_by_gpu(
+    figures: Iterable[tuple[int, int, Bytes]], nodes: Iterable[KfdNode]
+) -> tuple[dict[str, dict[int, int]], int]:
+    """Bytes by PCI address and process id from (process, node, bytes), and how many figures made no sense.
+
+    A process with several contexts or several partitions of a GPU has several figures, which are added up.
+    """
+    pci_of_node = {node.gpu_id: node.pci for node in nodes}
+    held: dict[str, dict[int, int]] = {}
+    rejected = 0
+    for pid, gpu_id, figure in figures:
+        if not isinstance(figure, int):
+            rejected += figure is Absent.INCONSISTENT
+        elif gpu_id in pci_of_node:
+            of_gpu = held.setdefault(pci_of_node[gpu_id], {})
+            of_gpu[pid] = of_gpu.get(pid, 0) + figure
+    return held, rejected

@@ -1,0 +1,70 @@
+"""Where ROCm's allocations land, and what it calls free: on APUs that is the kernel's choice. Pure rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from memwatch.drivers.amd.records import AmdGpu, AmdReading
+from memwatch.model import Absent, Bytes, total_of
+
+# Linux 6.10 put all of an APU's allocations into System RAM (GTT); 6.15 (commit 759e764f7d58) only where that
+# may be larger than the carve-out. Before 6.10 they could go into the carve-out alone.
+GTT_ALWAYS_SINCE = (6, 10)
+GTT_IF_LARGER_SINCE = (6, 15)
+
+
+def takes_gtt(gpu: AmdGpu, is_apu: bool | None, pages_limit_bytes: Bytes) -> bool:
+    """Whether what ROCm asks for as VRAM is System RAM: told by the compute driver's size, else by version."""
+    vram, gtt = gpu.card.vram_bytes, gpu.card.gtt_bytes
+    if not is_apu:
+        return False
+    if not isinstance(vram, int) or not vram:
+        return True
+    told = _by_bank(gpu.card.nodes[0].bank_bytes if gpu.card.nodes else None, vram, pages_limit_bytes)
+    if told is not None:
+        return told
+    if gpu.card.release < GTT_IF_LARGER_SINCE:
+        return gpu.card.release >= GTT_ALWAYS_SINCE
+    return isinstance(gtt, int) and vram < gtt
+
+
+def _by_bank(bank: Bytes | None, vram: int, pages_limit: Bytes) -> bool | None:
+    """The compute driver gives the limit on System RAM as the size where it uses that, else the carve-out."""
+    if not isinstance(bank, int) or bank == vram == pages_limit:
+        return None
+    if bank > vram or bank == pages_limit:
+        return True
+    return False if bank == vram else None
+
+
+def free_bytes(gpu: AmdGpu, in_gtt: bool, reading: AmdReading, ram_bytes: int, available_bytes: Bytes) -> Bytes:
+    """What ROCm can be given now: of one kind of memory only, whatever is left of the other."""
+    if not in_gtt:
+        return _left(gpu.vram.total_bytes, gpu.vram.used_bytes)
+    limit = reading.pages_limit_bytes
+    bounds = [available_bytes, _left(gpu.gtt.total_bytes, gpu.gtt.used_bytes), _kfd_left(reading, ram_bytes)]
+    if isinstance(limit, int):
+        bounds.append(_left(limit, total_of([one.gtt.used_bytes for one in reading.gpus])))
+    return least(bounds)
+
+
+def least(bounds: Iterable[Bytes]) -> Bytes:
+    """The smallest of them; if one is not known, why."""
+    known = []
+    for bound in bounds:
+        if isinstance(bound, Absent):
+            return bound
+        known.append(bound)
+    return min(known)
+
+
+def _left(total: Bytes, used: Bytes) -> Bytes:
+    if isinstance(total, Absent) or isinstance(used, Absent):
+        return used if isinstance(used, Absent) else total
+    return max(0, total - used)
+
+
+def _kfd_left(reading: AmdReading, ram_bytes: int) -> int:
+    """The compute driver keeps 1/64 of System RAM and 1.5 GiB out of its own hands (kfd_mem_limit, Linux 7.2)."""
+    most = ram_bytes - (ram_bytes >> 6) - (3 << 29)
+    return max(0, most - sum(sum(gpu.held.values()) for gpu in reading.gpus))

@@ -1,0 +1,108 @@
+"""The formats of amdgpu's files in sysfs. Pure functions: a figure, or why there is none."""
+
+from __future__ import annotations
+
+import errno
+import re
+
+from memwatch.drivers.amd.records import Region
+from memwatch.linux.files import is_shortage
+from memwatch.model import Absent, Bytes, Words
+
+# No machine has an exbibyte of memory; drivers answer with -1 as an unsigned number when something is wrong.
+MOST_BYTES = 1 << 60
+# A line of text from the firmware: longer ones are something else.
+_MOST_TEXT = 128
+
+_FIGURE = re.compile(rb"\d{1,20}")
+_PERCENT = re.compile(rb"\d{1,3}")
+_HEX = re.compile(rb"(?:0x)?([0-9a-fA-F]{1,8})")
+_ERRORS = re.compile(rb"^(ue|ce|de): (\d{1,20})$", re.MULTILINE)
+_BAD_PAGE = re.compile(rb"^0x[0-9a-fA-F]{1,16} ?: ?0x[0-9a-fA-F]{1,16} ?: ?([RPF])\s*$", re.MULTILINE)
+_RELEASE = re.compile(rb"(\d{1,4})\.(\d{1,4})")
+
+_REASONS = {
+    errno.ENOENT: Absent.NOT_SUPPORTED,
+    errno.EOPNOTSUPP: Absent.NOT_SUPPORTED,
+    errno.EACCES: Absent.NOT_PERMITTED,
+    errno.EPERM: Absent.NOT_PERMITTED,
+}
+_KINDS = {b"ue": "ecc_uncorrected", b"ce": "ecc_corrected", b"de": "ecc_deferred"}
+
+
+def reason_of(error: OSError) -> Absent:
+    """Why a file of a driver that is loaded gives no figure. A shortage, which passes, is raised again."""
+    if is_shortage(error):
+        raise error
+    return _REASONS.get(error.errno or 0, Absent.NOT_AVAILABLE)
+
+
+def parse_figure(data: bytes | Absent) -> Bytes:
+    if isinstance(data, Absent):
+        return data
+    text = data.strip()
+    if text == b"N/A":
+        return Absent.NOT_SUPPORTED
+    if not _FIGURE.fullmatch(text) or int(text) > MOST_BYTES:
+        return Absent.INCONSISTENT
+    return int(text)
+
+
+def parse_ratio(data: bytes | Absent) -> float | Absent:
+    """A percentage as a ratio of 0 to 1."""
+    if isinstance(data, Absent):
+        return data
+    text = data.strip()
+    if text == b"N/A":
+        return Absent.NOT_SUPPORTED
+    if not _PERCENT.fullmatch(text) or int(text) > 100:
+        return Absent.INCONSISTENT
+    return int(text) / 100
+
+
+def parse_text(data: bytes | Absent) -> Words:
+    """A word or a name; what cannot be printed is shown escaped."""
+    if isinstance(data, Absent):
+        return data
+    text = data.split(b"\0")[0].strip()
+    if not text or text in (b"N/A", b"unknown"):
+        return Absent.NOT_SUPPORTED
+    return text[:_MOST_TEXT].decode("utf-8", "backslashreplace").replace("\n", " ")
+
+
+def parse_id(data: bytes | Absent) -> str:
+    """Hexadecimal digits as in `0x744c`, lower case; empty where there are none."""
+    found = _HEX.fullmatch(data.strip()) if isinstance(data, bytes) else None
+    return found[1].decode().lower() if found else ""
+
+
+def parse_release(data: bytes | Absent) -> tuple[int, ...]:
+    """The first two numbers of a version, so that versions can be compared; empty where there are none."""
+    found = _RELEASE.match(data) if isinstance(data, bytes) else None
+    return (int(found[1]), int(found[2])) if found else ()
+
+
+def parse_metrics_format(data: bytes | Absent) -> int | Absent:
+    """The format revision of gpu_metrics: 2 and 3 are layouts of APUs. Its first two bytes are the size."""
+    if isinstance(data, Absent):
+        return data
+    return data[2] if len(data) >= 4 else Absent.INCONSISTENT
+
+
+def parse_errors(data: bytes) -> dict[str, int]:
+    """Memory errors by kind. A GPU in reset says "Query currently inaccessible", which is no error count."""
+    return {_KINDS[kind]: int(count) for kind, count in _ERRORS.findall(data)}
+
+
+def parse_bad_pages(data: bytes) -> dict[str, int]:
+    """Pages of memory that are retired (R), will be (P), or could not be (F)."""
+    found = _BAD_PAGE.findall(data)
+    kinds = {b"R": "pages_retired", b"P": "pages_pending", b"F": "pages_unretirable"}
+    return {name: found.count(flag) for flag, name in kinds.items()}
+
+
+def region_of(total: Bytes, used: Bytes) -> Region:
+    """More used than there is contradicts itself: that figure is left out."""
+    if isinstance(total, int) and isinstance(used, int) and used > total:
+        return Region(total, Absent.INCONSISTENT)
+    return Region(total, used)

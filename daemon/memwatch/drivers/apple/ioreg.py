@@ -1,0 +1,60 @@
+"""`ioreg -a -r -d 1 -c IOAccelerator`: a property list of every GPU. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from memwatch.drivers.apple.records import Accelerator
+from memwatch.model import Absent, Bytes, Words
+
+# Exactly this key: "In use system memory (driver)" stands beside it and is another figure.
+IN_USE = "In use system memory"
+ALLOCATED = "Alloc system memory"
+MOST_BYTES = 1 << 50
+
+
+class NotAList(ValueError):
+    """No property list of the expected shape; what was found."""
+
+
+def parse_ioreg(data: bytes) -> tuple[Accelerator, ...]:
+    """The accelerators with statistics, in the order of the registry. An empty answer means that there is none."""
+    if not data.strip():
+        return ()
+    # Only macOS has use for a parser of XML, and pays for it.
+    import plistlib
+    from xml.parsers.expat import ExpatError
+
+    try:
+        found = plistlib.loads(data, fmt=plistlib.FMT_XML)
+    except (ExpatError, ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+        raise NotAList(f"ioreg: {data[:60]!r} is no property list ({error})") from None
+    if not isinstance(found, list):
+        raise NotAList(f"ioreg: a {type(found).__name__} where a list of accelerators was expected")
+    return tuple(_accelerator_of(one) for one in found if isinstance(one, dict))
+
+
+def _accelerator_of(found: Mapping[str, Any]) -> Accelerator:
+    statistics = found.get("PerformanceStatistics")
+    statistics = statistics if isinstance(statistics, dict) else {}
+    driver = found.get("IOObjectClass") or found.get("IOClass")
+    return Accelerator(
+        driver=driver if isinstance(driver, str) else "IOAccelerator",
+        model=_words(found.get("model")),
+        in_use_bytes=_bytes(statistics.get(IN_USE)),
+        allocated_bytes=_bytes(statistics.get(ALLOCATED)),
+    )
+
+
+def _words(value: Any) -> Words:  # noqa: ANN401  whatever a property list holds
+    """A text; on Intel it is data that ends with a NUL."""
+    if isinstance(value, bytes):
+        value = value.split(b"\0")[0].decode("utf-8", "replace")
+    return value if isinstance(value, str) and value else Absent.NOT_SUPPORTED
+
+
+def _bytes(value: Any) -> Bytes:  # noqa: ANN401
+    if value is None:
+        return Absent.NOT_SUPPORTED
+    return value if type(value) is int and 0 <= value <= MOST_BYTES else Absent.INCONSISTENT

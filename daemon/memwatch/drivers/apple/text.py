@@ -1,0 +1,75 @@
+"""What vm_stat and sysctl print. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from memwatch.drivers.apple.records import PressureLevel, VmStat
+from memwatch.model import Absent, Bytes
+
+_PAGE = re.compile(rb"page size of (\d{4,7}) bytes")
+_LINE = re.compile(rb'^"?([^":\n]{1,60})"?: +(\d{1,15})\.?$', re.MULTILINE)
+_SETTING = re.compile(rb"^([a-z][\w.]{1,60}): ([^\n]{0,200})$", re.MULTILINE)
+# The bits of the dispatch source, not the kernel's own 0 to 3.
+_LEVELS: Mapping[str, PressureLevel] = {"1": "normal", "2": "warning", "4": "critical"}
+# What sysctl is asked for; one that this system does not know is missing from the answer.
+SETTINGS = (
+    "hw.memsize",
+    "hw.model",
+    "machdep.cpu.brand_string",
+    "kern.memorystatus_vm_pressure_level",
+    "iogpu.wired_limit_mb",
+)
+
+
+def parse_vm_stat(data: bytes) -> VmStat | None:
+    """None where the page size or a queue is missing: counts of pages of an unknown size say nothing."""
+    page = _PAGE.search(data)
+    pages = {key.decode("ascii", "replace"): int(count) for key, count in _LINE.findall(data)}
+    queues = ("Pages free", "Pages active", "Pages inactive", "Pages speculative", "Pages wired down")
+    if page is None or not set(queues) <= pages.keys():
+        return None
+    size = int(page[1])
+
+    def bytes_of(key: str) -> Bytes:
+        return pages[key] * size if key in pages else Absent.NOT_SUPPORTED
+
+    free, active, inactive, speculative, wired = (pages[key] * size for key in queues)
+    return VmStat(
+        page_bytes=size,
+        free_bytes=free,
+        active_bytes=active,
+        inactive_bytes=inactive,
+        speculative_bytes=speculative,
+        wired_bytes=wired,
+        compressor_bytes=bytes_of("Pages occupied by compressor"),
+        compressed_bytes=bytes_of("Pages stored in compressor"),
+        purgeable_bytes=bytes_of("Pages purgeable"),
+        anonymous_bytes=bytes_of("Anonymous pages"),
+    )
+
+
+def parse_sysctl(data: bytes) -> Mapping[str, str]:
+    return {key.decode(): value.decode("utf-8", "replace").strip() for key, value in _SETTING.findall(data)}
+
+
+def pressure_of(settings: Mapping[str, str]) -> PressureLevel | Absent:
+    word = settings.get("kern.memorystatus_vm_pressure_level")
+    return Absent.NOT_SUPPORTED if word is None else _LEVELS.get(word, Absent.INCONSISTENT)
+
+
+def wired_limit_of(settings: Mapping[str, str]) -> Bytes:
+    """An administrator's limit in bytes; 0 stands for the system's own rule, which only Metal can tell."""
+    number = _number(settings.get("iogpu.wired_limit_mb"))
+    return number << 20 if isinstance(number, int) and number else Absent.NOT_AVAILABLE
+
+
+def memory_of(settings: Mapping[str, str]) -> Bytes:
+    return _number(settings.get("hw.memsize"))
+
+
+def _number(text: str | None) -> Bytes:
+    if text is None:
+        return Absent.NOT_SUPPORTED
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else Absent.INCONSISTENT

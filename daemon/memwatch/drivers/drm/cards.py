@@ -1,0 +1,110 @@
+"""Graphics cards as sysfs, debugfs and the dmem control group describe them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from memwatch.drivers.drm.records import DrmRegion
+from memwatch.model import Absent, Bytes, Words
+
+# /sys/class/drm also has connectors (card1-DP-1), render nodes and the file "version".
+_CARD = re.compile(r"card\d{1,4}")
+_NPU = re.compile(r"accel\d{1,4}")
+_NODE = re.compile(r"(?:card|renderD|controlD|accel)\d{1,4}")
+_ID = re.compile(r"(?:0x)?([0-9a-f]{4})")
+_DMEM = re.compile(rb"^drm/([^/\n ]{1,64})/([^/\n ]{1,32}) (\d{1,19})\n", re.MULTILINE)
+_UEVENT = re.compile(r"^([A-Z_0-9]{1,40})=([^\n]{0,200})\n", re.MULTILINE)
+_SIZE = re.compile(rb"^ *size: (\d{1,19})\n", re.MULTILINE)
+_USAGE = re.compile(rb"^ *usage: (\d{1,19})\n", re.MULTILINE)
+
+# NVIDIA's own driver (NVML tells), Tegra's, and displays without a GPU.
+NOT_HERE = frozenset({"nvidia", "nvidia-drm", "simple-framebuffer", "tegra-drm", "tegra-udrm", "vkms"})
+# A driver whose descriptors have nothing to say about memory, so nobody's are looked for on its account.
+SILENT = frozenset({"nouveau"})
+
+
+def is_card(name: str) -> bool:
+    return _CARD.fullmatch(name) is not None
+
+
+def is_npu(name: str) -> bool:
+    return _NPU.fullmatch(name) is not None
+
+
+def nodes_of(names: list[str]) -> tuple[str, ...]:
+    """The device files among what lies in a device's folder `drm` or `accel`."""
+    return tuple(sorted(name for name in names if _NODE.fullmatch(name)))
+
+
+def can_render(nodes: tuple[str, ...]) -> bool:
+    """A card without a render node is a display: a server's management controller, a boot screen."""
+    return any(node.startswith("renderD") for node in nodes)
+
+
+def id_of(data: bytes | None) -> Words:
+    """A PCI vendor's or device's number, four hexadecimal digits."""
+    found = _ID.fullmatch((data or b"").strip().decode("ascii", "replace").lower())
+    return found[1] if found else Absent.NOT_SUPPORTED
+
+
+def model_of(pci_ids: bytes, vendor: Words, device: Words) -> Words:
+    """What the list of PCI ids calls a device: "Intel Arc A770" of "56a0  DG2 [Arc A770]"."""
+    if isinstance(vendor, Absent) or isinstance(device, Absent):
+        return Absent.NOT_SUPPORTED
+    maker = re.search(rf"^{vendor}  (\S+).*\n((?:\t.*\n|#.*\n)*)".encode(), pci_ids, re.MULTILINE)
+    found = maker and re.search(rf"^\t{device}  (.*)\n".encode(), maker[2], re.MULTILINE)
+    if not maker or not found:
+        return Absent.NOT_AVAILABLE
+    name = found[1][:200].decode("utf-8", "replace").strip().rpartition("[")[2].rstrip("]")
+    word = maker[1].decode("utf-8", "replace")
+    return name if name.startswith(word) else f"{word} {name}"
+
+
+def parse_uevent(data: bytes | None) -> Mapping[str, str]:
+    return dict(_UEVENT.findall((data or b"").decode("ascii", "replace")))
+
+
+def compatible_of(uevent: Mapping[str, str]) -> Words:
+    """The device tree's word for the GPU: the most general of its list, `arm,mali-valhall-csf`."""
+    words = [word for key, word in sorted(uevent.items()) if re.fullmatch(r"OF_COMPATIBLE_\d", key)]
+    return words[-1] if words else Absent.NOT_SUPPORTED
+
+
+def parse_dmem(data: bytes | None) -> Mapping[tuple[str, str], int]:
+    """Bytes by device and region. A region without a figure ("max") is left out."""
+    return {(_text(device), _text(region)): int(size) for device, region, size in _DMEM.findall(data or b"")}
+
+
+def regions_of(
+    device: str, capacity: Mapping[tuple[str, str], int], current: Mapping[tuple[str, str], int]
+) -> Iterator[DrmRegion]:
+    """A card's own memory by the dmem control group: the root group's counter stands for the whole device."""
+    for (owner, name), size in sorted(capacity.items()):
+        if owner == device and size:
+            yield region_of(name, size, current.get((owner, name), Absent.NOT_SUPPORTED), "cgroup:dmem.current")
+
+
+def parse_vram_mm(name: str, data: bytes | None) -> DrmRegion | None:
+    """A memory manager of xe in debugfs: its `size` and `usage`, both in bytes."""
+    size, usage = _SIZE.search(data or b""), _USAGE.search(data or b"")
+    if not size or not usage or not int(size[1]):
+        return None
+    return region_of(name, int(size[1]), int(usage[1]), "debugfs:vram_mm")
+
+
+def parse_lmem(data: bytes | None) -> DrmRegion | None:
+    """The size of a discrete card under Intel's own build of i915; the driver tells nobody how much is used."""
+    text = (data or b"").strip()
+    if not re.fullmatch(rb"\d{1,19}", text) or not int(text):
+        return None
+    return region_of("local0", int(text), Absent.NOT_PERMITTED, "sysfs:lmem_total_bytes")
+
+
+def region_of(name: str, size: int, used: Bytes, source: str) -> DrmRegion:
+    fits = isinstance(used, Absent) or used <= size
+    return DrmRegion(name, size, used if fits else Absent.INCONSISTENT, source)
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("ascii", "backslashreplace")

@@ -1,0 +1,210 @@
+"""Which processes have a graphics device open, and what the kernel says of each descriptor. Not a collector."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from memwatch.drivers.drm.fdinfo import Fdinfo, Held, parse_fdinfo
+from memwatch.linux.files import Unavailable
+from memwatch.linux.process_files import KERNEL_THREAD, STAT_BYTES, folder_in, living_thread, read_in
+
+# Links of descriptors as the kernel writes them, after a folder for a process in a root of its own. Only the link
+# is looked at: /dev itself is never touched.
+_DEVICES = re.compile(r"/dev/(?:dri|accel)/([^/ ]+)(?: \(deleted\))?$")
+# States in /proc/<pid>/stat of what runs no more: zombie, and dead.
+_ENDED = ([b"Z"], [b"X"])
+_FDINFO_BYTES = 16384
+# After how many rounds, at most, a process is looked through although nothing about it seems to have changed.
+QUIET_ROUNDS = 60
+QUIET_ROUNDS_UNCOUNTED = 2
+HOLDER_ROUNDS = 6
+# A process with thousands of descriptors costs 3 µs for each: it waits a round more for every so many of them.
+DESCRIPTORS_A_ROUND = 512
+
+
+class Scan(Struct, frozen=True):
+    """One round. `seen` are processes, `unreadable` those of them that may not be looked into; `mute` are device
+    files whose driver says nothing of clients, with the processes that have them open."""
+
+    held: tuple[Held, ...]
+    seen: int
+    unreadable: int
+    mute: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+class _Descriptor(Struct):
+    fd: str
+    node: str
+    info: Fdinfo | None = None
+
+
+class _Known(Struct):
+    """What was learned about one process; forgotten with it.
+
+    `place` is the folder that tells of its files: its own, or another thread's where the first one has ended.
+    """
+
+    mark: tuple[int, int, int]
+    place: str
+    due: int = 0
+    earliest: int = 0
+    opens_nothing: bool = False
+    is_readable: bool = True
+    descriptors: list[_Descriptor] = field(default_factory=list)
+
+
+# By device file, who has it open.
+_Mute = dict[str, set[int]]
+
+
+class Clients:
+    """All processes' descriptors of graphics devices, without reading all links of all processes each time.
+
+    One `stat` of /proc/<pid>/fd tells two things: the inode is this process's alone (a reused process id has
+    another), and its size is the number of open descriptors since Linux 6.2. A process is looked through when it
+    is new, when that number changed, and otherwise every `QUIET_ROUNDS` rounds, for the rare one that closed as
+    many descriptors as it opened. Before 6.2 the number is 0, and everybody is looked through every second round.
+    """
+
+    def __init__(self, procfs: Path) -> None:
+        try:
+            self._folder = os.open(procfs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise Unavailable(f"{procfs}: {error.strerror}") from error
+        self._known: dict[str, _Known] = {}
+        self._round = 0
+
+    def scan(self, asleep: Collection[str] = ()) -> Scan:
+        """`asleep`: nodes whose clients are not read now, because that would wake the device."""
+        self._round += 1
+        before, self._known = self._known, {}
+        held: list[Held] = []
+        mute: _Mute = {}
+        seen = unreadable = 0
+        for pid in os.listdir(self._folder):
+            if not pid.isdecimal():
+                continue
+            known = self._followed(pid, before.get(pid))
+            if known is None:
+                continue
+            self._known[pid] = known
+            if known.opens_nothing:
+                continue
+            seen += 1
+            if not known.is_readable or (known.descriptors and not self._read(pid, known, asleep, held, mute)):
+                unreadable += 1
+        return Scan(tuple(held), seen, unreadable, {node: tuple(sorted(mute[node])) for node in sorted(mute)})
+
+    def close(self) -> None:
+        os.close(self._folder)
+
+    def _followed(self, pid: str, known: _Known | None) -> _Known | None:
+        """The process as it is now; None if it has ended meanwhile, which is no lack of anything."""
+        place = known.place if known else pid
+        try:
+            mark = self._mark(place)
+        except FileNotFoundError:
+            return None if place == pid else self._followed(pid, None)
+        except OSError:
+            return known or _Known((0, 0, 0), pid, is_readable=False)
+        if known is None or known.mark[0] != mark[0]:
+            return self._looked_through(pid, place, mark, [])
+        if known.opens_nothing or self._round < (known.due if known.mark == mark else known.earliest):
+            return known
+        return self._looked_through(pid, place, mark, known.descriptors)
+
+    def _mark(self, place: str) -> tuple[int, int, int]:
+        status = os.stat(place + "/fd", dir_fd=self._folder)
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
+    def _looked_through(
+        self, pid: str, place: str, mark: tuple[int, int, int], before: list[_Descriptor]
+    ) -> _Known | None:
+        """`before`: what the same process had, for those whose device sleeps now."""
+        known = _Known(mark, place)
+        try:
+            count, known.descriptors = self._descriptors(place)
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        except OSError:
+            count, known.is_readable = 0, False
+        if not count and place == pid and (thread := self._other_thread(pid)):
+            with suppress(OSError):  # it may have ended since; the next round finds what is there then
+                return self._looked_through(pid, thread, self._mark(thread), before)
+        infos = {(one.fd, one.node): one.info for one in before}
+        for one in known.descriptors:
+            one.info = infos.get((one.fd, one.node))
+        known.opens_nothing = not known.descriptors and self._opens_nothing(pid)
+        known.earliest = self._round + count // DESCRIPTORS_A_ROUND
+        # Spread over the rounds, so that none of them pays for everybody.
+        rounds = self._rounds(known)
+        known.due = known.earliest + 1 + rounds // 3 + int(pid) % max(1, rounds - rounds // 3)
+        return known
+
+    def _rounds(self, known: _Known) -> int:
+        if known.descriptors:
+            return HOLDER_ROUNDS
+        return QUIET_ROUNDS if known.mark[2] or not known.is_readable else QUIET_ROUNDS_UNCOUNTED
+
+    def _descriptors(self, place: str) -> tuple[int, list[_Descriptor]]:
+        """How many there are, and those of devices. PermissionError where the process is somebody else's."""
+        found = []
+        with folder_in(self._folder, place + "/fd") as folder:
+            every = os.listdir(folder)
+            for fd in every:
+                with suppress(FileNotFoundError):
+                    node = _DEVICES.search(os.readlink(fd, dir_fd=folder))
+                    if node:
+                        found.append(_Descriptor(fd, node[1]))
+        return len(every), found
+
+    def _read(self, pid: str, known: _Known, asleep: Collection[str], held: list[Held], mute: _Mute) -> bool:
+        """Adds what this process holds, and what it holds that nobody tells of. False where a part of it could not
+        be read."""
+        complete = True
+        for one in known.descriptors:
+            if one.node not in asleep:
+                data = read_in(self._folder, f"{known.place}/fdinfo/{one.fd}", _FDINFO_BYTES)
+                one.info = parse_fdinfo(data) if data is not None else None
+                if data is not None and one.info is None:
+                    if self._leads_to(known.place, one):
+                        mute.setdefault(one.node, set()).add(int(pid))
+                    else:  # the number is a file's or a socket's by now: look the process through in the next round
+                        known.due = 0
+                complete = complete and data is not None
+            elif one.info is None:
+                complete = False
+            if one.info is not None:
+                held.append(Held(int(pid), one.node, one.info))
+        return complete
+
+    def _leads_to(self, place: str, one: _Descriptor) -> bool:
+        try:
+            node = _DEVICES.search(os.readlink(f"{place}/fd/{one.fd}", dir_fd=self._folder))
+        except OSError:
+            return False
+        return node is not None and node[1] == one.node
+
+    def _other_thread(self, pid: str) -> str | None:
+        """Where the first of its threads has ended and others go on, with all that is open: the folder of one."""
+        if self._columns(pid)[:1] not in _ENDED:
+            return None
+        thread = living_thread(self._folder, pid + "/task")
+        return thread[0] if thread else None
+
+    def _opens_nothing(self, pid: str) -> bool:
+        """A kernel thread, or a process that has ended and nobody has asked how (a zombie)."""
+        columns = self._columns(pid)
+        if columns[:1] in _ENDED:
+            return columns[17:18] in ([b"0"], [b"1"])  # num_threads
+        return len(columns) > 6 and columns[6].isdigit() and bool(int(columns[6]) & KERNEL_THREAD)
+
+    def _columns(self, pid: str) -> list[bytes]:
+        """Of /proc/<pid>/stat, from the state on."""
+        return (read_in(self._folder, pid + "/stat", STAT_BYTES) or b"").rpartition(b")")[2].split()

@@ -1,0 +1,147 @@
+"""What /proc/<pid>/fdinfo/<fd> of a graphics device says (Documentation/gpu/drm-usage-stats.rst). Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from msgspec import Struct, field
+
+from memwatch.drivers.drm.records import Basis, DrmClient
+
+# Two looks by the regular expressions' own machine find the few lines that matter among the forty of a client:
+# 25 µs in all, where going through them line by line took 60 µs (Python 3.11, a client of xe).
+_WORDS = re.compile(rb"^(drm-driver|drm-pdev|drm-client-id|pdev|pasid):[ \t]*([^\n]*)\n", re.MULTILINE)
+# No unit means bytes. The kernel's own printer knows no larger unit than MiB, so what claims one is not its.
+_SIZES = re.compile(
+    rb"^((?:drm-(?:resident|memory|shared|total(?!-cycles))|amd-(?:evicted|requested|memory)"
+    rb"|panthor-(?:resident|active)|amdxdna[a-z_]{0,20}-(?:internal|external))-[^:\n]{1,40}|(?:vram|gtt|cpu) mem)"
+    rb":[ \t]*(?:(\d{1,20})(?: (KiB|MiB|kB))?[ \t]*\n)?",
+    re.MULTILINE,
+)
+_UNITS = {b"": 1, b"KiB": 1 << 10, b"MiB": 1 << 20, b"kB": 1 << 10}
+_MOST = (1 << 63) - 1
+_ID = re.compile(rb"\d{1,20}")
+_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+class Fdinfo(Struct, frozen=True):
+    """One descriptor's client. `rejected` counts, by key, lines that hold no figure; they are left out."""
+
+    driver: str
+    pdev: str | None
+    client_id: int
+    basis: Basis | None
+    resident: Mapping[str, int]
+    shared: Mapping[str, int]
+    other: Mapping[str, int]
+    rejected: Mapping[str, int] = field(default_factory=dict)
+
+
+class Held(NamedTuple):
+    """A descriptor: `pid` has opened `node` (`renderD128`)."""
+
+    pid: int
+    node: str
+    info: Fdinfo
+
+
+def is_pci_address(text: str) -> bool:
+    return _PCI.fullmatch(text) is not None
+
+
+def parse_fdinfo(data: bytes) -> Fdinfo | None:
+    """None where it is no client of a graphics driver, or one that cannot be told from others."""
+    words: dict[bytes, bytes] = dict(_WORDS.findall(data))
+    # amdgpu before Linux 5.19: no driver's name, and the address space's id is what tells clients apart.
+    driver = words.get(b"drm-driver") or (b"amdgpu" if b"pasid" in words else b"")
+    client_id = words.get(b"drm-client-id") or words.get(b"pasid", b"")
+    if not driver or not _ID.fullmatch(client_id):
+        return None
+    sizes, rejected = _sizes_of(data)
+    basis, resident = _resident_of(sizes)
+    pdev = _text(words.get(b"drm-pdev") or words.get(b"pdev", b"")).lower()
+    return Fdinfo(
+        driver=_text(driver),
+        pdev=pdev if is_pci_address(pdev) else None,
+        client_id=int(client_id),
+        basis=basis,
+        resident=resident,
+        shared=sizes["shared"],
+        other=sizes["other"],
+        rejected=rejected,
+    )
+
+
+def _sizes_of(data: bytes) -> tuple[dict[str, dict[str, int]], Mapping[str, int]]:
+    """Sizes in bytes by kind and region; and by key what was no size: a sign, a word, a larger unit."""
+    sizes: dict[str, dict[str, int]] = {
+        kind: {} for kind in ("resident", "memory", "total", "alloc", "shared", "other")
+    }
+    rejected: Counter[str] = Counter()
+    for key, digits, unit in _SIZES.findall(data):
+        size = int(digits) * _UNITS[unit] if digits else _MOST + 1
+        if size > _MOST:
+            rejected[_text(key)] += 1
+        else:
+            kind, region = _place_of(key)
+            sizes[kind].setdefault(region, size)
+    return sizes, rejected
+
+
+@lru_cache(maxsize=256)
+def _place_of(key: bytes) -> tuple[str, str]:
+    """Under which kind and which region a line's size goes."""
+    if key.startswith(b"drm-"):
+        _, kind, region = _text(key).split("-", 2)
+        return kind, region
+    if key.endswith(b" mem"):
+        return "memory", _text(key[:-4])
+    return ("alloc" if key.endswith(b"ternal-alloc") else "other"), _text(key)
+
+
+def _resident_of(sizes: Mapping[str, Mapping[str, int]]) -> tuple[Basis | None, Mapping[str, int]]:
+    """One figure a region. drm-memory-* is amdgpu's older word for drm-resident-*: never both.
+
+    amdxdna's internal and external buffers together are all that it has, in System RAM, each once.
+    """
+    if sizes["alloc"]:
+        return "alloc", {"memory": sum(sizes["alloc"].values())}
+    if sizes["resident"]:
+        return "resident", {**sizes["memory"], **sizes["resident"]}
+    if sizes["memory"]:
+        return "memory", sizes["memory"]
+    return ("total", sizes["total"]) if sizes["total"] else (None, {})
+
+
+def _text(raw: bytes) -> str:
+    return raw[:64].decode("ascii", "backslashreplace")
+
+
+def clients_of(held: Iterable[Held]) -> tuple[DrmClient, ...]:
+    """Each client once, with everybody who holds it. Ids are a driver's own: the same id on two cards is two."""
+    first: dict[tuple[str, str, int], Held] = {}
+    owners: dict[tuple[str, str, int], set[int]] = {}
+    for one in held:
+        key = (one.info.driver, one.info.pdev or one.node, one.info.client_id)
+        first.setdefault(key, one)
+        owners.setdefault(key, set()).add(one.pid)
+    return tuple(_client_of(first[key], tuple(sorted(owners[key]))) for key in sorted(first))
+
+
+def _client_of(one: Held, pids: tuple[int, ...]) -> DrmClient:
+    info = one.info
+    return DrmClient(
+        driver=info.driver,
+        pdev=info.pdev,
+        node=one.node,
+        client_id=info.client_id,
+        pids=pids,
+        basis=info.basis,
+        resident=info.resident,
+        shared=info.shared,
+        other=info.other,
+    )

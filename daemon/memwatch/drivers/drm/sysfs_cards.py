@@ -1,0 +1,134 @@
+"""Graphics cards by their files in sysfs. Nothing here opens a device, so a sleeping card goes on sleeping."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from memwatch.drivers.drm.cards import (
+    NOT_HERE,
+    SILENT,
+    can_render,
+    compatible_of,
+    id_of,
+    is_card,
+    is_npu,
+    model_of,
+    nodes_of,
+    parse_dmem,
+    parse_lmem,
+    parse_uevent,
+    parse_vram_mm,
+    regions_of,
+)
+from memwatch.drivers.drm.fdinfo import is_pci_address
+from memwatch.drivers.drm.records import DrmCard, DrmRegion
+from memwatch.linux.files import Roots, read_once
+from memwatch.model import Absent, Words
+
+# Where Debian and Fedora keep the list of what PCI numbers mean.
+PCI_IDS = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids")
+
+
+def card_names(sysfs: Path) -> list[str]:
+    return [name for name in _names(sysfs / "class/drm") if is_card(name)]
+
+
+def cards_of(roots: Roots) -> tuple[DrmCard, ...]:
+    """Every card in the order of its place, without figures."""
+    found = [_card_at(roots, name) for name in card_names(roots.sysfs)]
+    return tuple(sorted(found, key=lambda card: (card.pdev is None, card.place, card.name)))
+
+
+def npu_names(sysfs: Path) -> list[str]:
+    return [name for name in _names(sysfs / "class/accel") if is_npu(name)]
+
+
+def npus_of(roots: Roots) -> tuple[DrmCard, ...]:
+    """Every neural processing unit in the order of its place."""
+    found = [_card_at(roots, name, "accel") for name in npu_names(roots.sysfs)]
+    return tuple(sorted(found, key=lambda npu: (npu.pdev is None, npu.place, npu.name)))
+
+
+def is_wanted(card: DrmCard) -> bool:
+    """Whether this is a GPU that nobody else tells of."""
+    return can_render(card.nodes) and card.driver not in NOT_HERE
+
+
+def speaks(card: DrmCard) -> bool:
+    """Whether its driver may say what its clients hold."""
+    return is_wanted(card) and card.driver not in SILENT
+
+
+def regions_by_name(
+    roots: Roots, cards: tuple[DrmCard, ...], asleep: Collection[str]
+) -> Mapping[str, tuple[DrmRegion, ...]]:
+    """Memory of the cards' own, by card. The control group has it for xe and amdgpu since Linux 6.14."""
+    group = roots.sysfs / "fs/cgroup"
+    capacity = parse_dmem(read_once(group / "dmem.capacity"))
+    current = parse_dmem(read_once(group / "dmem.current")) if capacity else {}
+    return {
+        card.name: tuple(regions_of(card.place, capacity, current))
+        or (() if card.name in asleep else _regions_elsewhere(roots, card))
+        for card in cards
+    }
+
+
+def is_asleep(sysfs: Path, card: DrmCard) -> bool:
+    status = read_once(sysfs / "class/drm" / card.name / "device/power/runtime_status") or b""
+    return status.strip() == b"suspended"
+
+
+def _regions_elsewhere(roots: Roots, card: DrmCard) -> tuple[DrmRegion, ...]:
+    if card.driver == "xe":
+        folder = roots.sysfs / "kernel/debug/dri" / card.place
+        tiles = [name for name in _names(folder) if name.startswith("tile")]
+        found = [parse_vram_mm(f"vram{tile[4:]}", read_once(folder / tile / "vram_mm")) for tile in tiles]
+    else:
+        found = [parse_lmem(read_once(roots.sysfs / "class/drm" / card.name / "lmem_total_bytes"))]
+    return tuple(region for region in found if region)
+
+
+def _card_at(roots: Roots, name: str, kind: str = "drm") -> DrmCard:
+    folder = roots.sysfs / "class" / kind / name
+    device = folder / "device"
+    uevent = parse_uevent(read_once(device / "uevent"))
+    place = os.path.basename(os.path.realpath(device)) if device.exists() else name
+    is_pci = is_pci_address(place)
+    vendor = id_of(read_once(device / "vendor")) if is_pci else Absent.NOT_SUPPORTED
+    number = id_of(read_once(device / "device")) if is_pci else Absent.NOT_SUPPORTED
+    return DrmCard(
+        name=name,
+        driver=_driver_of(device) or uevent.get("DRIVER") or Absent.NOT_AVAILABLE,
+        place=place,
+        pdev=place if is_pci else None,
+        nodes=nodes_of(_names(device / kind)) or (name,),
+        vendor_id=vendor,
+        device_id=number,
+        compatible=compatible_of(uevent),
+        model=_model(roots.rootfs, vendor, number),
+    )
+
+
+@lru_cache(maxsize=64)
+def _model(rootfs: Path, vendor: Words, device: Words) -> Words:
+    """The list has a megabyte and a half, so each device is looked up in it once."""
+    lists = (read_once(rootfs / place) for place in PCI_IDS)
+    found = (model_of(data, vendor, device) for data in lists if data is not None)
+    return next(found, Absent.NOT_AVAILABLE)
+
+
+def _driver_of(device: Path) -> str:
+    try:
+        return os.path.basename(os.readlink(device / "driver"))
+    except OSError:
+        return ""
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []

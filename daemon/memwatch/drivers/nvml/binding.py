@@ -1,0 +1,216 @@
+"""NVML's calls as plain values: whatever goes wrong is `Refused` with NVML's code, and nothing else.
+
+The vendor's Python binding loads the library and knows its structures. Its wrappers are not used: they decode
+names strictly, call every process list twice, and raise errors of three families, one of them unhashable.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from ctypes import byref, c_int, c_uint, c_ulonglong, c_void_p, cast, create_string_buffer
+from typing import Any, TypeVar
+
+import pynvml  # type: ignore[import-untyped]
+
+from memwatch.drivers.nvml.errors import Code, Refused
+from memwatch.drivers.nvml.records import AddressingMode, GpuMemory, VirtualizationMode
+from memwatch.drivers.nvml.validation import NO_INSTANCE, Row
+from memwatch.model import Absent, Words
+
+W = TypeVar("W")
+Handle = Any  # a pointer that means something to the library only
+
+XID = pynvml.nvmlEventTypeXidCriticalError
+MIG_CHANGE = pynvml.nvmlEventMigConfigChange
+
+_ADDRESSING_MODES: dict[int, AddressingMode] = {0: "none", 1: "hmm", 2: "ats"}
+_VIRTUALIZATION_MODES: dict[int, VirtualizationMode] = dict(
+    enumerate(("none", "passthrough", "vgpu_guest", "vgpu_host", "vsga_host"))
+)
+_RECOVERY_ACTIONS = (
+    "none",
+    "gpu_reset",
+    "node_reboot",
+    "drain_p2p",
+    "drain_and_reset",
+    "recover_imex_domain",
+    "bus_reset",
+    "system_reboot",
+)
+_SINCE_DRIVER_LOAD = 0  # nvmlEccCounterType_t: volatile
+
+
+def call(name: str, *arguments: object) -> None:
+    """Make one call of the library."""
+    try:
+        function = getattr(pynvml.nvmlLib, name)
+    except AttributeError:
+        raise Refused(Code.FUNCTION_NOT_FOUND if pynvml.nvmlLib else Code.UNINITIALIZED) from None
+    code = function(*arguments)
+    if code:
+        raise Refused(code)
+
+
+def initialize() -> None:
+    """Load the library, if it is not loaded, and open the driver. It touches no GPU yet."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise Refused(error.value) from None
+
+
+def shut_down() -> None:
+    """Close everything of the driver that is open. The library stays in the process until it ends."""
+    try:
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        raise Refused(error.value) from None
+
+
+def number(name: str, *arguments: object, kind: Any = c_uint) -> int:  # noqa: ANN401  a ctypes type
+    """The integer that a call writes to its last argument."""
+    answer = kind()
+    call(name, *arguments, byref(answer))
+    return int(answer.value)
+
+
+def text(name: str, *arguments: object) -> str:
+    """The words that a call writes. Any bytes will do: a name is for people."""
+    buffer = create_string_buffer(96)
+    call(name, *arguments, buffer, c_uint(len(buffer)))
+    return buffer.value.decode(errors="replace")
+
+
+def cuda_version() -> str:
+    version = number("nvmlSystemGetCudaDriverVersion_v2", kind=c_int)
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def handle_at(index: int) -> Handle:
+    handle = pynvml.c_nvmlDevice_t()
+    call("nvmlDeviceGetHandleByIndex_v2", c_uint(index), byref(handle))
+    return handle
+
+
+def mig_handle_at(parent: Handle, index: int) -> Handle:
+    handle = pynvml.c_nvmlDevice_t()
+    call("nvmlDeviceGetMigDeviceHandleByIndex", parent, c_uint(index), byref(handle))
+    return handle
+
+
+def address_of(handle: Handle) -> int:
+    """What tells one handle from another."""
+    return cast(handle, c_void_p).value or 0
+
+
+def pci_address(handle: Handle) -> str:
+    info = pynvml.nvmlPciInfo_t()
+    call("nvmlDeviceGetPciInfo_v3", handle, byref(info))
+    offset = pynvml.nvmlPciInfo_t.busId.offset
+    return bytes(info)[offset:].split(b"\0")[0].decode(errors="replace")
+
+
+def memory_v2(handle: Handle) -> GpuMemory:
+    info = pynvml.c_nvmlMemory_v2_t(pynvml.nvmlMemory_v2)
+    call("nvmlDeviceGetMemoryInfo_v2", handle, byref(info))
+    return GpuMemory(2, info.total, info.used, info.free, info.reserved)
+
+
+def memory_v1(handle: Handle) -> GpuMemory:
+    info = pynvml.c_nvmlMemory_t()
+    call("nvmlDeviceGetMemoryInfo", handle, byref(info))
+    return GpuMemory(1, info.total, info.used, info.free, Absent.NOT_SUPPORTED)
+
+
+def bar1_size(handle: Handle) -> int:
+    info = pynvml.c_nvmlBAR1Memory_t()
+    call("nvmlDeviceGetBAR1MemoryInfo", handle, byref(info))
+    return int(info.bar1Total)
+
+
+def numa_node(handle: Handle) -> int:
+    """The NUMA node a GPU's memory is. "No node" is written as -1 by drivers that do not refuse the call."""
+    node = number("nvmlDeviceGetNumaNodeId", handle, kind=c_int)
+    if node < 0:
+        raise Refused(Code.NOT_SUPPORTED)
+    return node
+
+
+def addressing_mode(handle: Handle) -> AddressingMode:
+    info = pynvml.c_nvmlDeviceAddressingMode_t()
+    call("nvmlDeviceGetAddressingMode", handle, byref(info))
+    return _known(_ADDRESSING_MODES, info.value)
+
+
+def virtualization_mode(handle: Handle) -> VirtualizationMode:
+    return _known(_VIRTUALIZATION_MODES, number("nvmlDeviceGetVirtualizationMode", handle))
+
+
+def _known(words: Mapping[int, W], value: int) -> W:
+    """The word for a number; a driver newer than this list has one that is not on it."""
+    if value not in words:
+        raise Refused(Code.UNKNOWN)
+    return words[value]
+
+
+def mig_enabled(handle: Handle) -> bool:
+    current, pending = c_uint(), c_uint()
+    call("nvmlDeviceGetMigMode", handle, byref(current), byref(pending))
+    return bool(current.value)
+
+
+def ecc_errors(handle: Handle, uncorrected: bool) -> int:
+    arguments = (handle, c_uint(uncorrected), c_uint(_SINCE_DRIVER_LOAD))
+    return number("nvmlDeviceGetTotalEccErrors", *arguments, kind=c_ulonglong)
+
+
+def remapped_rows(handle: Handle) -> tuple[int, int, bool, bool]:
+    """Correctable, uncorrectable, whether a remapping waits for a reset, whether one failed."""
+    rows = [c_uint() for _ in range(4)]
+    call("nvmlDeviceGetRemappedRows", handle, *[byref(row) for row in rows])
+    return rows[0].value, rows[1].value, bool(rows[2].value), bool(rows[3].value)
+
+
+def recovery_action(handle: Handle) -> Words:
+    field = pynvml.c_nvmlFieldValue_t(pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)
+    call("nvmlDeviceGetFieldValues", handle, c_int(1), byref(field))
+    if field.nvmlReturn:
+        raise Refused(field.nvmlReturn)
+    action = int(field.value.uiVal)
+    return _RECOVERY_ACTIONS[action] if action < len(_RECOVERY_ACTIONS) else f"action_{action}"
+
+
+class Roster:
+    """Room for a process list, kept from call to call: one call a list, where the vendor's binding makes two."""
+
+    # Drivers 535.54 to 535.98 write 32 bytes into each 24 byte place: more room than records keeps that harmless.
+    _WIDEST = 32
+
+    def __init__(self) -> None:
+        self._make_room(128)
+
+    def _make_room(self, room: int) -> None:
+        self._room = room
+        self._buffer = create_string_buffer(room * self._WIDEST)
+
+    def v3(self, name: str, handle: Handle) -> list[Row]:
+        """A list of version 2 or 3. The compute instance, which is last, says nothing about memory."""
+        return self._read(name, handle, "IQI4x")
+
+    def v1(self, name: str, handle: Handle) -> list[Row]:
+        """A list of the calls without a version, which know no MIG."""
+        return [(pid, used, NO_INSTANCE) for pid, used in self._read(name, handle, "IQ")]
+
+    def _read(self, name: str, handle: Handle, layout: str) -> list[Any]:
+        count = c_uint(self._room)
+        try:
+            call(name, handle, byref(count), self._buffer)
+        except Refused as refused:
+            if refused.code != Code.INSUFFICIENT_SIZE:
+                raise
+            self._make_room(max(count.value * 2, self._room))
+            count.value = self._room
+            call(name, handle, byref(count), self._buffer)
+        records = min(count.value, self._room) * struct.calcsize(layout)
+        return list(struct.iter_unpack(layout, memoryview(self._buffer)[:records]))

@@ -1,0 +1,80 @@
+"""The process that talks to NVIDIA's driver, so that a call that hangs or crashes costs nobody else.
+
+`python -m memwatch.drivers.nvml.child` reads commands from stdin, one a line, and answers each with one line on
+stdout: `reading {...}` or `failure {...}`. The only command is `read`. It ends with 0 when stdin ends or on
+SIGTERM, and with 75 after a failure that only a new process can mend.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from memwatch.drivers.nvml.driver import Driver
+from memwatch.drivers.nvml.records import NvmlFailure, NvmlReading
+from memwatch.drivers.nvml.validation import Limits
+from memwatch.helper.bootstrap import settle_in, write_all
+from memwatch.helper.codec import Speaker
+
+EXIT_NEEDS_NEW_PROCESS = 75
+MOST_PID_MAX = 4_194_304  # PID_MAX_LIMIT of 64 bit Linux
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
+    answers = settle_in()
+    limits = Limits(_pid_max(options.procfs), options.system_memory)
+    driver = Driver(limits, options.retry_seconds, options.slow_seconds)
+    try:
+        return serve(sys.stdin.buffer, lambda line: write_all(answers, line), driver.read)
+    except BrokenPipeError:
+        return 0
+    finally:
+        driver.close()
+
+
+def serve(
+    commands: BinaryIO, answer: Callable[[bytes], None], read: Callable[[], NvmlReading | NvmlFailure]
+) -> int:
+    """Answer commands until there are no more, and return the exit code."""
+    speaker = Speaker()
+    for command in iter(commands.readline, b""):
+        found = read() if command == b"read\n" else _unknown(command)
+        if isinstance(found, NvmlReading):
+            answer(b"reading " + speaker.line_of(found))
+            continue
+        answer(b"failure " + speaker.line_of(found))
+        if found.reason == "needs_new_process":
+            return EXIT_NEEDS_NEW_PROCESS
+    return 0
+
+
+def _unknown(command: bytes) -> NvmlFailure:
+    return NvmlFailure("failed", f"unknown command {command[:40]!r}: the only one is 'read'")
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "memwatch.drivers.nvml.child", description="Read NVML on command. See the module."
+    )
+    parser.add_argument("--procfs", type=Path, default=Path("/proc"), metavar="DIR")
+    parser.add_argument("--system-memory", type=int, metavar="BYTES", help="MemTotal, to judge answers by")
+    parser.add_argument(
+        "--retry-seconds", type=float, default=10.0, help="the least time between two openings of NVML"
+    )
+    parser.add_argument("--slow-seconds", type=float, default=30.0, help="how old what changes rarely may be")
+    return parser.parse_args(arguments)
+
+
+def _pid_max(procfs: Path) -> int:
+    try:
+        return int((procfs / "sys/kernel/pid_max").read_text())
+    except (OSError, ValueError):
+        return MOST_PID_MAX
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""The driver over months: opened once, asked every round, opened anew when it or a GPU went away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from msgspec.structs import replace
+
+from memwatch.drivers.nvml import binding
+from memwatch.drivers.nvml.errors import LIBRARY_WIDE, Refused, failure_of, reason_of
+from memwatch.drivers.nvml.events import WAIT_SECONDS, Events
+from memwatch.drivers.nvml.gpu import Gpu, OutOfReach, Static
+from memwatch.drivers.nvml.query import Question
+from memwatch.drivers.nvml.records import GpuReading, MissingGpu, NvmlFailure, NvmlReading
+from memwatch.drivers.nvml.validation import Limits, Sieve
+from memwatch.model import Absent, Words
+from memwatch.runtime.backoff import Patience
+
+# A wait for events that is longer than it may be is stuck in the driver, and NVML cannot be closed under it.
+STUCK_SECONDS = 2 * WAIT_SECONDS
+
+
+class Driver:
+    """NVML, as far as it can be had right now. Used by one thread.
+
+    `retry_seconds` is the least time between two openings, `slow_seconds` the age of what changes rarely.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        retry_seconds: float,
+        slow_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._slow_seconds = slow_seconds
+        self._roster = binding.Roster()
+        self._sieve = Sieve(limits)
+        self._events = Events()
+        self._asked_at: float | None = None
+        self._patience = Patience(retry_seconds)
+        self._is_open = False
+        self._failure: NvmlFailure | None = None
+        self._versions: tuple[Words, Words] = (Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
+        self._gpus: list[Gpu | OutOfReach] = []
+        self._known: dict[str, MissingGpu] = {}
+        self._missing: tuple[MissingGpu, ...] = ()
+
+    def read(self) -> NvmlReading | NvmlFailure:
+        """One round. A failure is repeated, and not tried again, until its time has come."""
+        now = self._clock()
+        try:
+            if self._wants_reopening(now) and self._events_are_quiet(now):
+                self._reopen(now)
+            if self._failure is None:
+                return self._round(now)
+        except Refused as refused:
+            self._failure = failure_of(refused.code)
+        return self._failure
+
+    def close(self) -> None:
+        """Close NVML, unless a wait for events is stuck in it: then the end of the process does it."""
+        if self._events.stop(WAIT_SECONDS + 0.5):
+            self._shut_down()
+
+    def _wants_reopening(self, now: float) -> bool:
+        """What has begun, with the end of listening, is finished; what keeps a GPU from its reset cannot wait."""
+        if self._asked_at is not None:
+            return True
+        if self._failure is None and any(isinstance(gpu, OutOfReach) and gpu.blocks_reset for gpu in self._gpus):
+            return True
+        ailing = self._failure is not None or not self._is_open or self._has_trouble()
+        return ailing and self._patience.is_over(now)
+
+    def _has_trouble(self) -> bool:
+        """A GPU cannot be asked, or does not answer, or there are more or fewer than there were."""
+        count = len(self._gpus)
+        return any(
+            isinstance(gpu, OutOfReach) or gpu.is_mute or gpu.slow.device_count not in (count, Absent.NOT_AVAILABLE)
+            for gpu in self._gpus
+        )
+
+    def _events_are_quiet(self, now: float) -> bool:
+        if self._events.ask_to_stop():
+            self._asked_at = None
+            return True
+        self._asked_at = now if self._asked_at is None else self._asked_at
+        if now - self._asked_at > STUCK_SECONDS:
+            self._failure = NvmlFailure("needs_new_process", "a wait for events is stuck, so NVML cannot be closed")
+        return False
+
+    def _reopen(self, now: float) -> None:
+        self._patience.tried(now)
+        self._shut_down()
+        binding.initialize()
+        self._is_open = True
+        self._versions = _versions()
+        gpus = self._enumerate(binding.number("nvmlDeviceGetCount_v2"))
+        self._note_missing(gpus)
+        if not gpus:
+            self._shut_down()
+            uuids = tuple(gpu.uuid for gpu in self._missing)
+            text = f"NVML sees no GPU any more; missing: {', '.join(uuids)}" if uuids else "NVML sees no GPU"
+            self._failure = NvmlFailure("no_device", text, missing_uuids=uuids)
+            return
+        self._gpus = gpus
+        self._failure = None
+        self._events.watch([(gpu.handle, gpu.static.uuid) for gpu in gpus if isinstance(gpu, Gpu)])
+
+    def _shut_down(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            with suppress(Refused):
+                binding.shut_down()
+
+    def _enumerate(self, count: int) -> list[Gpu | OutOfReach]:
+        before = {gpu.index: gpu for gpu in self._gpus} if count == len(self._gpus) else {}
+        gpus = [self._gpu_at(index, before.get(index)) for index in range(count)]
+        uuids = {gpu.static.uuid for gpu in gpus if isinstance(gpu, Gpu)}
+        return [
+            replace(gpu, static=before[gpu.index].static)
+            if isinstance(gpu, OutOfReach) and gpu.index in before and before[gpu.index].static.uuid not in uuids
+            else gpu
+            for gpu in gpus
+        ]
+
+    def _gpu_at(self, index: int, before: Gpu | OutOfReach | None) -> Gpu | OutOfReach:
+        """The GPU at an index. One that needs a reset is not touched in the first go, so that it can be reset."""
+        if isinstance(before, OutOfReach) and before.blocks_reset:
+            return replace(before, held=False)
+        try:
+            return Gpu(index, self._roster, self._sieve, self._slow_seconds)
+        except Refused as refused:
+            if refused.code in LIBRARY_WIDE:
+                raise
+            nobody = reason_of(refused.code)
+            return OutOfReach(index, Static(nobody, nobody, nobody), refused.code)
+
+    def _note_missing(self, gpus: list[Gpu | OutOfReach]) -> None:
+        """Who was here and is not now. A card that was taken out and replaced is not missed."""
+        statics = [gpu.static for gpu in gpus]
+        present = {static.uuid for static in statics} | {static.pci for static in statics}
+        self._known |= {
+            static.uuid: MissingGpu(static.uuid, static.pci, static.name)
+            for static in statics
+            if isinstance(static.uuid, str)
+        }
+        self._missing = tuple(
+            gpu for gpu in self._known.values() if gpu.uuid not in present and gpu.pci not in present
+        )
+
+    def _round(self, now: float) -> NvmlReading:
+        self._sieve.rejected = {}
+        self._forget_reconfigured()
+        gpus = tuple([self._read_at(place, now) for place in range(len(self._gpus))])
+        if not self._has_trouble():
+            self._patience.helped()
+        return NvmlReading(
+            *self._versions,
+            gpus,
+            self._missing,
+            self._events.xids(),
+            self._sieve.rejected,
+        )
+
+    def _forget_reconfigured(self) -> None:
+        uuids = self._events.take_reconfigured()
+        for gpu in self._gpus if uuids else ():
+            if isinstance(gpu, Gpu) and gpu.static.uuid in uuids:
+                gpu.reconfigured()
+
+    def _read_at(self, place: int, now: float) -> GpuReading:
+        gpu = self._gpus[place]
+        if isinstance(gpu, OutOfReach):
+            return gpu.read()
+        try:
+            return gpu.read(now)
+        except Refused as refused:
+            if refused.code in LIBRARY_WIDE:
+                raise
+            lost = self._gpus[place] = OutOfReach(gpu.index, gpu.static, refused.code, held=True)
+            return lost.read()
+
+
+def _versions() -> tuple[Words, Words]:
+    """Of the driver, and of the newest CUDA it can run."""
+    driver = Question({}, ("driver", partial(binding.text, "nvmlSystemGetDriverVersion")))
+    return driver.ask(), Question({}, ("cuda", binding.cuda_version)).ask()

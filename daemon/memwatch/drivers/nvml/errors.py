@@ -1,0 +1,75 @@
+"""NVML's return codes, and what each means for a figure that was asked for."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from memwatch.drivers.nvml.records import NvmlFailure
+from memwatch.model import Absent
+
+
+class Code(IntEnum):
+    """The codes that are answered with more than "not available"."""
+
+    UNINITIALIZED = 1
+    INVALID_ARGUMENT = 2
+    NOT_SUPPORTED = 3
+    NO_PERMISSION = 4
+    NOT_FOUND = 6
+    INSUFFICIENT_SIZE = 7
+    DRIVER_NOT_LOADED = 9
+    TIMEOUT = 10
+    LIBRARY_NOT_FOUND = 12
+    FUNCTION_NOT_FOUND = 13
+    GPU_IS_LOST = 15
+    RESET_REQUIRED = 16
+    OPERATING_SYSTEM = 17
+    LIB_RM_VERSION_MISMATCH = 18
+    ARGUMENT_VERSION_MISMATCH = 25
+    DEPRECATED = 26
+    GPU_NOT_FOUND = 28
+    UNKNOWN = 999
+
+
+# The library, not one GPU, is unusable.
+LIBRARY_WIDE = frozenset((Code.UNINITIALIZED, Code.LIB_RM_VERSION_MISMATCH))
+# One GPU is unusable, whatever it was asked.
+GPU_WIDE = frozenset((Code.GPU_IS_LOST, Code.RESET_REQUIRED, Code.GPU_NOT_FOUND)) | LIBRARY_WIDE
+# The same, from a call whose only argument is the handle: what the handle stood for is gone.
+HANDLE_GONE = frozenset((Code.INVALID_ARGUMENT, Code.NOT_FOUND))
+# The driver is older (or newer) than this form of the call: an older form may work.
+OTHER_FORM = frozenset((Code.FUNCTION_NOT_FOUND, Code.ARGUMENT_VERSION_MISMATCH, Code.DEPRECATED))
+
+_REASONS: dict[int, Absent] = {
+    Code.NOT_SUPPORTED: Absent.NOT_SUPPORTED,
+    Code.NO_PERMISSION: Absent.NOT_PERMITTED,
+    Code.OPERATING_SYSTEM: Absent.NOT_PERMITTED,
+    **dict.fromkeys(OTHER_FORM, Absent.NOT_SUPPORTED),
+}
+_FAILURES: dict[int, tuple[str, str]] = {
+    Code.LIBRARY_NOT_FOUND: ("no_library", "libnvidia-ml.so.1 cannot be loaded: no NVIDIA driver is installed"),
+    Code.DRIVER_NOT_LOADED: ("no_driver", "the NVIDIA kernel driver is not loaded; `modprobe nvidia` loads it"),
+    Code.LIB_RM_VERSION_MISMATCH: (
+        "needs_new_process",
+        "the NVIDIA kernel driver has another version than the library in this process, as after an upgrade",
+    ),
+}
+
+
+class Refused(Exception):
+    """A call of NVML did not succeed."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"NVML error {code}")
+        self.code = code
+
+
+def reason_of(code: int) -> Absent:
+    """Why there is no figure, by the code of the call that should have given it."""
+    return _REASONS.get(code, Absent.NOT_AVAILABLE)
+
+
+def failure_of(code: int) -> NvmlFailure:
+    """Why there is no reading, by the code that the library as a whole answered with."""
+    reason, text = _FAILURES.get(code, ("failed", "NVML does not answer"))
+    return NvmlFailure(reason, f"{text} (NVML error {code})", code)

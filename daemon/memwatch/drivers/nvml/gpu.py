@@ -1,0 +1,176 @@
+"""One GPU: asked with a handful of calls a round, and left alone once it is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from msgspec import Struct
+
+from memwatch.drivers.nvml import binding
+from memwatch.drivers.nvml.errors import GPU_WIDE, HANDLE_GONE, Code, reason_of
+from memwatch.drivers.nvml.mig import Mig
+from memwatch.drivers.nvml.process_lists import ProcessLists
+from memwatch.drivers.nvml.query import Question
+from memwatch.drivers.nvml.records import (
+    AddressingMode,
+    Ecc,
+    GpuInstance,
+    GpuMemory,
+    GpuProcess,
+    GpuReading,
+    GpuState,
+    VirtualizationMode,
+)
+from memwatch.drivers.nvml.slow_fields import SlowFacts
+from memwatch.drivers.nvml.validation import Row, Sieve, capacity_of, capacity_of_instances, joined
+from memwatch.model import Absent, Words
+
+T = TypeVar("T")
+
+
+class Static(Struct, frozen=True):
+    """What never changes about a GPU."""
+
+    uuid: Words
+    pci: Words
+    name: Words
+    numa_node: int | Absent = Absent.NOT_AVAILABLE
+    addressing_mode: AddressingMode | Absent = Absent.NOT_AVAILABLE
+    virtualization_mode: VirtualizationMode | Absent = Absent.NOT_AVAILABLE
+
+
+def static_of(handle: binding.Handle, codes: dict[str, int]) -> Static:
+    def ask(name: str, form: Callable[[], T]) -> T | Absent:
+        return Question(codes, (name, form)).ask()
+
+    return Static(
+        uuid=ask("uuid", partial(binding.text, "nvmlDeviceGetUUID", handle)),
+        pci=ask("pci", partial(binding.pci_address, handle)),
+        name=ask("name", partial(binding.text, "nvmlDeviceGetName", handle)),
+        numa_node=ask("numa_node", partial(binding.numa_node, handle)),
+        addressing_mode=ask("addressing_mode", partial(binding.addressing_mode, handle)),
+        virtualization_mode=ask("virtualization_mode", partial(binding.virtualization_mode, handle)),
+    )
+
+
+class OutOfReach(Struct, frozen=True):
+    """A GPU that cannot be asked: it is listed with the reason and without figures.
+
+    `held` is true as long as the library has it open, which keeps an administrator from resetting it.
+    """
+
+    index: int
+    static: Static
+    code: int
+    held: bool = False
+
+    @property
+    def state(self) -> GpuState:
+        if self.code == Code.RESET_REQUIRED:
+            return "needs_reset"
+        return "lost" if self.code in GPU_WIDE or self.code in HANDLE_GONE else "ok"
+
+    @property
+    def blocks_reset(self) -> bool:
+        return self.held and self.state == "needs_reset"
+
+    def read(self) -> GpuReading:
+        static, reason = self.static, reason_of(self.code)
+        return GpuReading(
+            index=self.index,
+            uuid=static.uuid,
+            pci=static.pci,
+            name=static.name,
+            state=self.state,
+            memory=reason,
+            bar1_bytes=reason,
+            numa_node=static.numa_node,
+            addressing_mode=static.addressing_mode,
+            virtualization_mode=static.virtualization_mode,
+            mig_enabled=reason,
+            processes=reason,
+            ecc=Ecc(*[reason] * 6),
+            recovery_action=reason,
+            codes={"device": self.code},
+        )
+
+
+class Gpu:
+    """A GPU with a handle. Making and reading one raise Refused if it or the library is of no use any more.
+
+    `is_mute` is true if it failed to answer anything, and said nothing about itself.
+    """
+
+    def __init__(self, index: int, roster: binding.Roster, sieve: Sieve, slow_seconds: float) -> None:
+        self.index = index
+        self.handle = handle = binding.handle_at(index)
+        self._codes: dict[str, int] = {}
+        self._sieve = sieve
+        self.static = static_of(handle, self._codes)
+        self._memory = Question(
+            self._codes,
+            ("memory_info_v2", partial(binding.memory_v2, handle)),
+            ("memory_info", partial(binding.memory_v1, handle)),
+            fatal=GPU_WIDE | HANDLE_GONE,
+        )
+        self._lists = ProcessLists(handle, roster, self._codes)
+        self._mps_seen = False
+        self.is_mute = False
+        self._mig = Mig(handle, self._codes, roster, sieve, slow_seconds)
+        self.slow = SlowFacts(handle, self._codes, self._lists.mps, slow_seconds)
+
+    def reconfigured(self) -> None:
+        """MIG was configured anew: handles of its devices are worthless, and its mode may be another."""
+        self._mig.forget()
+        self.slow.expire()
+
+    def read(self, now: float) -> GpuReading:
+        self.slow.refresh(now)
+        memory = self._sieve.memory(self._memory.ask())
+        instances = self._instances(now)
+        processes = self._processes(memory, instances)
+        self.is_mute = memory is processes is Absent.NOT_AVAILABLE
+        static, slow = self.static, self.slow
+        return GpuReading(
+            index=self.index,
+            uuid=static.uuid,
+            pci=static.pci,
+            name=static.name,
+            memory=memory,
+            bar1_bytes=slow.bar1_bytes,
+            numa_node=static.numa_node,
+            addressing_mode=static.addressing_mode,
+            virtualization_mode=static.virtualization_mode,
+            mig_enabled=slow.mig_enabled,
+            instances=instances,
+            processes=processes,
+            ecc=slow.ecc,
+            recovery_action=slow.recovery_action,
+            codes=dict(self._codes),
+        )
+
+    def _instances(self, now: float) -> tuple[GpuInstance, ...]:
+        if self.slow.mig_enabled is True:
+            return self._mig.read(now)
+        self._mig.forget()
+        return ()
+
+    def _processes(
+        self, memory: GpuMemory | Absent, instances: tuple[GpuInstance, ...]
+    ) -> tuple[GpuProcess, ...] | Absent:
+        rows = self._rows()
+        capacity = capacity_of(memory, self.slow.bar1_bytes, self._sieve.limits)
+        if instances:
+            capacity = capacity or capacity_of_instances(instances)
+            rows = self._mig.process_rows() if isinstance(rows, Absent) else rows
+        return self._sieve.processes(rows, capacity)
+
+    def _rows(self) -> list[Row] | Absent:
+        """The lists of the GPU as a whole. MPS clients are asked for where there are any."""
+        rows = self._lists.rows()
+        mps = self._lists.mps.ask() if self._mps_seen else self.slow.mps
+        if not isinstance(mps, Absent):
+            self._mps_seen = bool(mps)
+        return joined((rows, mps)) if self._mps_seen else rows

@@ -1,0 +1,33 @@
+"""The process lists of a GPU or of a MIG device, as they stand."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from memwatch.drivers.nvml.binding import Handle, Roster
+from memwatch.drivers.nvml.errors import GPU_WIDE, HANDLE_GONE
+from memwatch.drivers.nvml.query import Question
+from memwatch.drivers.nvml.validation import Row, joined
+from memwatch.model import Absent
+
+
+class ProcessLists:
+    """Compute and graphics, every time; MPS for those who know that there is any."""
+
+    def __init__(self, handle: Handle, roster: Roster, codes: dict[str, int], prefix: str = "") -> None:
+        def ask(word: str, function: str) -> Question[list[Row]]:
+            name = f"{prefix}{word}_processes"
+            return Question(
+                codes,
+                (f"{name}_v3", partial(roster.v3, f"{function}_v3", handle)),
+                (f"{name}_v2", partial(roster.v3, f"{function}_v2", handle)),
+                (name, partial(roster.v1, function, handle)),
+                fatal=GPU_WIDE | HANDLE_GONE,
+            )
+
+        self._compute = ask("compute", "nvmlDeviceGetComputeRunningProcesses")
+        self._graphics = ask("graphics", "nvmlDeviceGetGraphicsRunningProcesses")
+        self.mps = ask("mps", "nvmlDeviceGetMPSComputeRunningProcesses")
+
+    def rows(self) -> list[Row] | Absent:
+        return joined((self._compute.ask(), self._graphics.ask()))

@@ -1,0 +1,137 @@
+"""What to make of a driver's answers: which cannot be true, and which tell the same thing twice. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from msgspec import Struct
+
+from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess
+from memwatch.model import Absent, Bytes
+
+T = TypeVar("T")
+Row = tuple[int, int, int]  # pid, bytes, GPU instance, as they stand in a process list
+
+NOT_TOLD = 0xFFFFFFFF_FFFFFFFF
+NO_INSTANCE = 0xFFFFFFFF
+
+
+class Implausible(ValueError):
+    """An answer that cannot be true. `what` is the word it is counted under."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
+class Limits(Struct, frozen=True):
+    """What no true answer exceeds. `system_bytes` is MemTotal, where it is known."""
+
+    pid_max: int
+    system_bytes: int | None = None
+
+
+def plausible_memory(memory: GpuMemory) -> GpuMemory:
+    """The same, unless a part is greater than the whole."""
+    reserved = 0 if isinstance(memory.reserved_bytes, Absent) else memory.reserved_bytes
+    if max(memory.free_bytes, memory.used_bytes, reserved) > memory.total_bytes:
+        raise Implausible("memory")
+    return memory
+
+
+def capacity_of(memory: GpuMemory | Absent, bar1: Bytes, limits: Limits) -> int | None:
+    """The most one process can hold, or None if nobody knows.
+
+    A GPU without BAR1 has no memory of its own, or not only: its driver charges system memory to processes as well.
+    """
+    if isinstance(memory, Absent) and memory is not Absent.NOT_SUPPORTED:
+        return None
+    own = 0 if isinstance(memory, Absent) else memory.total_bytes
+    if own and bar1 is not Absent.NOT_SUPPORTED:
+        return own
+    return max(own, limits.system_bytes) if limits.system_bytes else None
+
+
+def merged(rows: Iterable[Row], limits: Limits, capacity: int | None) -> tuple[GpuProcess, ...]:
+    """Each process once (once an instance, under MIG), with the greatest figure of its rows.
+
+    A process is in several lists with the same memory, so rows are never added. One impossible row condemns them
+    all: drivers 535.54 to 535.98 shift every record after the first.
+    """
+    greatest: dict[tuple[int, int], int] = {}
+    most = NOT_TOLD if capacity is None else capacity
+    for pid, used, instance in rows:
+        if not 0 < pid <= limits.pid_max or most < used != NOT_TOLD:
+            raise Implausible("process_list")
+        key = pid, instance
+        known = greatest.get(key, NOT_TOLD)
+        if known == NOT_TOLD or known < used != NOT_TOLD:
+            greatest[key] = used
+    return tuple(
+        [
+            GpuProcess(
+                pid,
+                Absent.NOT_AVAILABLE if used == NOT_TOLD else used,
+                None if instance == NO_INSTANCE else instance,
+            )
+            for (pid, instance), used in greatest.items()
+        ]
+    )
+
+
+def joined(lists: Sequence[list[Row] | Absent]) -> list[Row] | Absent:
+    """The rows of all lists a driver has. If one failed, nobody knows who is missing: no answer."""
+    rows: list[Row] = []
+    supported = [one for one in lists if one is not Absent.NOT_SUPPORTED]
+    for one in supported:
+        if isinstance(one, Absent):
+            return one
+        rows += one
+    return rows if supported else Absent.NOT_SUPPORTED
+
+
+def by_instance(devices: Iterable[tuple[int, T]]) -> dict[int, list[T]]:
+    """MIG devices by the GPU instance whose memory they share, in the driver's order."""
+    groups: dict[int, list[T]] = {}
+    for instance, device in devices:
+        groups.setdefault(instance, []).append(device)
+    return groups
+
+
+def capacity_of_instances(instances: Sequence[GpuInstance]) -> int | None:
+    """What all GPU instances have together, if all of them say so: the next best to their GPU's memory."""
+    total = 0
+    for instance in instances:
+        if isinstance(instance.memory, Absent):
+            return None
+        total += instance.memory.total_bytes
+    return total or None
+
+
+class Sieve:
+    """Lets through what can be true, and counts the rest by what it was."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.rejected: dict[str, int] = {}
+
+    def memory(self, memory: GpuMemory | Absent) -> GpuMemory | Absent:
+        if isinstance(memory, Absent):
+            return memory
+        try:
+            return plausible_memory(memory)
+        except Implausible as implausible:
+            return self._reject(implausible)
+
+    def processes(self, rows: list[Row] | Absent, capacity: int | None) -> tuple[GpuProcess, ...] | Absent:
+        if isinstance(rows, Absent):
+            return rows
+        try:
+            return merged(rows, self.limits, capacity)
+        except Implausible as implausible:
+            return self._reject(implausible)
+
+    def _reject(self, implausible: Implausible) -> Absent:
+        self.rejected[implausible.what] = self.rejected.get(implausible.what, 0) + 1
+        return Absent.INCONSISTENT

@@ -1,0 +1,80 @@
+"""What NvMap, the allocator of a Tegra's GPU memory, holds: two lines of meminfo, and a table in debugfs."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from memwatch.drivers.tegra.records import NvMapClient
+from memwatch.helper.codec import Garbled
+from memwatch.model import Absent, Bytes
+
+_MEMINFO = re.compile(rb"^(MemTotal|NvMapMemUsed|NvMapMemFree): +(\d{1,19}) kB$", re.MULTILINE)
+_SIZE = re.compile(r"([0-9]{1,19})([KMG]?)")
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+# The kernel's own clients have no process.
+KERNEL_PID = 0
+
+
+class MapMemory(NamedTuple):
+    """In use by the GPU, and kept by NvMap for the next request; absent in a kernel without these lines."""
+
+    used_bytes: Bytes
+    free_bytes: Bytes
+
+
+class Clients(NamedTuple):
+    """The table. `total_bytes` counts a shared buffer once, the clients' figures count it for each of them.
+
+    `rejected` rows were no rows: a process may call itself anything, even something with a new line in it.
+    """
+
+    total_bytes: int
+    clients: tuple[NvMapClient, ...]
+    rejected: int
+
+
+def parse_meminfo(data: bytes) -> MapMemory:
+    if not data.endswith(b"\n"):
+        raise Garbled(f"meminfo ends in the middle of a line: …{data[-40:]!r}")
+    kib = {name: int(figure) for name, figure in _MEMINFO.findall(data)}
+    used, free = kib.get(b"NvMapMemUsed"), kib.get(b"NvMapMemFree")
+    if (used or 0) + (free or 0) > kib.get(b"MemTotal", 0):
+        raise Garbled("meminfo: NvMapMemUsed and NvMapMemFree are more than MemTotal")
+    return MapMemory(_bytes_of(used), _bytes_of(free))
+
+
+def _bytes_of(kib: int | None) -> Bytes:
+    return Absent.NOT_SUPPORTED if kib is None else kib << 10
+
+
+def parse_clients(data: bytes) -> Clients:
+    """The table of clients, its total included; some kernels print a column PSS as well, old ones no K."""
+    lines = data.decode("utf-8", "backslashreplace").split("\n")
+    columns = lines[0].split()
+    if lines.pop() or columns[:3] != ["CLIENT", "PROCESS", "PID"] or "SIZE" not in columns[3:]:
+        raise Garbled(f"nvmap clients: {data[:60]!r} does not begin with CLIENT PROCESS PID and SIZE, or is cut")
+    sizes, at = len(columns) - 3, columns.index("SIZE") - 3
+    word, *totals = lines[-1].split() or [""]
+    total = _bytes_in(totals[at]) if word == "total" and len(totals) == sizes else None
+    if total is None:
+        raise Garbled(f"nvmap clients: the last line {lines[-1][:80]!r} is not that of the total")
+    rows = [_client(line, sizes, at) for line in lines[1:-1] if line.strip()]
+    clients = tuple(row for row in rows if row is not None)
+    return Clients(total, clients, len(rows) - len(clients))
+
+
+def _client(line: str, sizes: int, at: int) -> NvMapClient | None:
+    """A row, read from its right end: names of processes have blanks and figures in them."""
+    words = line.rsplit(None, sizes + 1)
+    if len(words) < sizes + 2 or not re.fullmatch(r"[0-9]{1,7}", words[1]):
+        return None
+    size = _bytes_in(words[2 + at])
+    client, *name = words[0].split(None, 1)
+    return None if size is None else NvMapClient(int(words[1]), name[0] if name else client, size)
+
+
+def _bytes_in(word: str) -> int | None:
+    """A size as it is printed: KiB behind a K, and bytes in the kernels that had no unit there."""
+    found = _SIZE.fullmatch(word)
+    return int(found[1]) * _UNITS.get(found[2], 1) if found else None

@@ -1,0 +1,200 @@
+"""A line of `tegrastats`, from JetPack 3 to 7: fields are known by their names, never by their places.
+
+What a release, a chip or a user without rights leaves out is absent. A line that is cut or garbled is refused
+whole: half a line would be half true.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from memwatch.drivers.tegra.records import Area, Load, TegrastatsReading
+from memwatch.helper.codec import Garbled
+from memwatch.model import Absent
+
+MOST_LINE_BYTES = 8192
+
+_BLOCK = r"\(\s*lfb\s+[0-9]{1,7}(?:x[0-9]{1,7})?[kM][bB]\)"
+_MHZ = r"[0-9]{1,5}"
+_PERCENT = r"[0-9]{1,3}%"
+_CORE = rf"(?:off|{_PERCENT}(?:@{_MHZ})?)"
+_PLAIN_CORE = rf"(?:off|{_PERCENT})"
+_CLOCKS = rf"@(?:{_MHZ}|\[{_MHZ}(?:,{_MHZ})*\])"
+_LOAD = rf"(?:{_PERCENT}(?:{_CLOCKS})?|{_CLOCKS})"
+_DEGREES = r"-?[0-9]{1,3}(?:\.[0-9]{1,6})?C"
+_WATTS = r"-?[0-9]{1,7}"
+_KNOWN = r"(?!(?:RAM|SWAP|IRAM|Carveout|GART|MTS|(?:GR3D2?|EMC)(?:_FREQ)?)\s)"
+# Engines whose clock stands there without a sign; any other word before a bare number is a rail cut short.
+_ENGINE = r"(?:[A-Z0-9]+_FREQ|APE|AVP|VIC|MSENC|NV(?:ENC|DEC|JPG)[0-9]*|OFA[0-9]*|SE[0-9]*|VI|ISP)"
+_FIELD = re.compile(
+    rf"""(?:
+      (?P<time>\d\d-\d\d-\d{{4}}\s+\d\d:\d\d:\d\d)
+    | (?P<ram>RAM\s+[0-9]{{1,8}}/[0-9]{{1,8}}MB\s*{_BLOCK})
+    | (?P<swap>SWAP\s+[0-9]{{1,8}}/[0-9]{{1,8}}MB(?:\s*\(cached\s+[0-9]{{1,8}}MB\))?)
+    | (?P<area>(?:IRAM|Carveout|GART)\s+[0-9]{{1,8}}/[0-9]{{1,8}}[kM]B(?:\s*{_BLOCK})?)
+    | (?P<cpus>(?:CPU|cpu)\s*\[(?:{_CORE}(?:,{_CORE})*\]|{_PLAIN_CORE}(?:,{_PLAIN_CORE})*\]@{_MHZ}))
+    | (?P<load>(?:GR3D2?|EMC)(?:_FREQ)?\s+(?:off|{_LOAD}))
+    | (?P<mts>MTS\s+fg\s+{_PERCENT}\s+bg\s+{_PERCENT})
+    | (?P<sensor>[A-Za-z][\w.-]*@{_DEGREES}(?:/{_DEGREES})*)
+    | (?P<rail>{_KNOWN}[A-Za-z][\w.-]*\s+(?:{_WATTS}(?:/{_WATTS})+|{_WATTS}mW(?:/{_WATTS}mW)+))
+    | (?P<engine>{_KNOWN}(?:[A-Za-z]\w*\s+(?:off|{_LOAD})|{_ENGINE}\s+{_MHZ}))
+    )(?:\s+|$)""",
+    re.VERBOSE | re.ASCII,
+)
+_MAPPINGS = ("areas", "engines", "temperatures_celsius", "rails_milliwatts")
+# Names that the board's maker gave: AGX Orin has two rails NC (not connected). The first of a name counts.
+_NOT_ALWAYS_APART = ("sensor", "rail")
+_SIZES = {"k": 1 << 10, "M": 1 << 20}
+_MHZ_IN_HERTZ = 1_000_000
+
+
+def parse_line(data: bytes) -> TegrastatsReading:
+    """One line with its newline. Raises Garbled for anything that is not wholly a line of tegrastats."""
+    if not data.endswith(b"\n") or len(data) > MOST_LINE_BYTES:
+        raise Garbled(f"tegrastats: a line of {len(data)} bytes is cut or too long: {data[:60]!r}")
+    line = _Line()
+    at, text = 0, data.decode("ascii", "replace").strip()
+    while at < len(text):
+        field = _FIELD.match(text, at)
+        if field is None:
+            raise Garbled(f"tegrastats: {text[at : at + 40]!r} is no field that is known")
+        line.add(str(field.lastgroup), field[0].rstrip())
+        at = field.end()
+    return line.reading()
+
+
+class _Line:
+    """The fields of one line as they come."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Any] = {place: {} for place in _MAPPINGS}
+
+    def add(self, kind: str, text: str) -> None:
+        """A name like `areas:IRAM` is one of several of its kind."""
+        name, value = _READERS[kind](text)
+        place, _, key = name.rpartition(":")
+        fields = self._found[place] if place else self._found
+        if key in fields and kind in _NOT_ALWAYS_APART:
+            return
+        if key in fields:
+            raise Garbled(f"tegrastats: {text[:40]!r} is there twice")
+        fields[key] = value
+        if kind == "ram":
+            fields.update(value)
+
+    def reading(self) -> TegrastatsReading:
+        if self._found.pop("ram", None) is None:
+            raise Garbled("tegrastats: a line without RAM")
+        return TegrastatsReading(**self._found)
+
+
+Found = tuple[str, Any]
+
+
+def _time(text: str) -> Found:
+    return "time", " ".join(text.split())
+
+
+def _ram(text: str) -> Found:
+    area = _area_of(text)
+    blocks, _, size = text[text.index("lfb") + 3 :].rstrip(")").strip().rpartition("x")
+    return "ram", {
+        "ram_used_bytes": area.used_bytes,
+        "ram_total_bytes": area.total_bytes,
+        "largest_free_blocks": int(blocks or "1"),
+        "largest_free_block_bytes": _size_of(size),
+    }
+
+
+def _swap(text: str) -> Found:
+    return "swap", _area_of(text)
+
+
+def _area(text: str) -> Found:
+    return f"areas:{text.split(None, 1)[0]}", _area_of(text)
+
+
+def _area_of(text: str) -> Area:
+    """`IRAM 0/252kB(lfb 252kB)`: used and total in one unit, and what stands in brackets."""
+    front, _, back = text.partition("(")
+    used, _, total = front.split()[1].partition("/")
+    unit = _SIZES[total[-2]]
+    area = {"used_bytes": int(used) * unit, "total_bytes": int(total[:-2]) * unit}
+    if area["used_bytes"] > area["total_bytes"]:
+        raise Garbled(f"tegrastats: {text[:40]!r} uses more than there is")
+    what, _, size = back.rstrip(")").strip().partition(" ")
+    if what == "cached":
+        area["cached_bytes"] = _size_of(size)
+    elif what == "lfb":
+        area["largest_free_block_bytes"] = _size_of(size.rpartition("x")[2])
+    return Area(**area)
+
+
+def _size_of(text: str) -> int:
+    return int(text[:-2]) * _SIZES[text[-2]]
+
+
+def _cpus(text: str) -> Found:
+    """`CPU [2%@1190,off]`; older ones give one clock for all: `cpu [17%,off]@408`."""
+    cores, _, common = text[text.index("[") + 1 :].partition("]")
+    return "cpus", tuple(_load_of(core if core == "off" else core + common) for core in cores.split(","))
+
+
+def _load(text: str) -> Found:
+    name, value = text.split()
+    name = name.removesuffix("_FREQ").lower()
+    return (name if name in ("gr3d", "emc") else f"engines:{name.upper()}"), _load_of(value)
+
+
+def _engine(text: str) -> Found:
+    name, value = text.split()
+    return f"engines:{name.removesuffix('_FREQ')}", _load_of(value)
+
+
+def _load_of(text: str) -> Load:
+    """`off`, `3%@76`, `63%@[621]`, `@[1000,1000]`, `0%`, or a bare clock."""
+    if text == "off":
+        return Load(is_on=False)
+    percent, sign, clocks = text.partition("@")
+    if not sign and not percent.endswith("%"):
+        percent, clocks = "", percent
+    hertz = tuple([int(clock) * _MHZ_IN_HERTZ for clock in clocks.strip("[]").split(",")]) if clocks else ()
+    return Load(True, _ratio_of(percent) if percent else Absent.NOT_AVAILABLE, hertz)
+
+
+def _ratio_of(percent: str) -> float:
+    value = int(percent.rstrip("%"))
+    if value > 100:
+        raise Garbled(f"tegrastats: {percent} is more than all")
+    return value / 100
+
+
+def _mts(text: str) -> Found:
+    words = text.split()
+    return "mts", (_ratio_of(words[2]), _ratio_of(words[4]))
+
+
+def _sensor(text: str) -> Found:
+    name, _, degrees = text.partition("@")
+    return f"temperatures_celsius:{name}", tuple([float(one.rstrip("C")) for one in degrees.split("/")])
+
+
+def _rail(text: str) -> Found:
+    name, watts = text.split()
+    return f"rails_milliwatts:{name}", tuple([int(one.removesuffix("mW")) for one in watts.split("/")])
+
+
+_READERS: dict[str, Callable[[str], Found]] = {
+    "time": _time,
+    "ram": _ram,
+    "swap": _swap,
+    "area": _area,
+    "cpus": _cpus,
+    "load": _load,
+    "mts": _mts,
+    "sensor": _sensor,
+    "rail": _rail,
+    "engine": _engine,
+}

@@ -1,0 +1,119 @@
+"""What collectors found at one time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from memwatch.drivers.amd.records import AmdReading, AmdSensors
+from memwatch.drivers.amd.smi import SmiReading
+from memwatch.drivers.apple.records import AppleReading
+from memwatch.drivers.drm.records import DrmReading
+from memwatch.drivers.nvml.records import NvmlReading
+from memwatch.drivers.tegra.records import NvMapReading, TegraReading, TegrastatsReading
+from memwatch.kernel_log import KernelLog
+from memwatch.model import STALLED, Absent, Device, Pool, Process, Share
+from memwatch.owners import Owner
+from memwatch.snapshot import Kernel, Machine, Node, ProcessScan, Squeezed, Stalls, Swap, Zram
+
+
+class Findings(Struct, frozen=True):
+    """What one collector found at one time. Empty fields mean: not this collector's business.
+
+    `pci_gpus` counts the GPUs on the PCI bus by their maker. `rejected` counts answers of this time that
+    contradicted themselves and were left out. `stale` names the readings (`READINGS`) that are too old to
+    repeat: they say only what was there.
+    """
+
+    pools: tuple[Pool, ...] = ()
+    shares: tuple[Share, ...] = ()
+    devices: tuple[Device, ...] = ()
+    processes: tuple[Process, ...] = ()
+    process_scan: ProcessScan | None = None
+    owners: tuple[Owner, ...] = ()
+    container_names: Mapping[str, str] | None = None
+    machine: Machine | None = None
+    swap: Swap | None = None
+    zram: Zram | None = None
+    stalls: Stalls | None = None
+    squeezed: Squeezed | None = None
+    nodes: tuple[Node, ...] = ()
+    kernel: Kernel | None = None
+    kernel_log: KernelLog | None = None
+    cgroup_oom_kills_total: int | None = None
+    pci_gpus: Mapping[str, int] | None = None
+    nvml: NvmlReading | None = None
+    tegra: TegraReading | None = None
+    nvmap: NvMapReading | None = None
+    tegrastats: TegrastatsReading | None = None
+    amdgpu: AmdReading | None = None
+    amdgpu_sensors: Mapping[str, AmdSensors] | None = None
+    amd_smi: SmiReading | None = None
+    drm: DrmReading | None = None
+    apple: AppleReading | None = None
+    stale: frozenset[str] = frozenset()
+    rejected: int = 0
+
+    def aged(self) -> Findings:
+        """The same things with every measured figure stale: sizes and identities stay, readings go."""
+        readings: dict[str, Any] = {name: getattr(self, name) for name in READINGS}
+        return Findings(
+            machine=self.machine,
+            container_names=self.container_names,
+            pci_gpus=self.pci_gpus,
+            pools=tuple(aged_pool(pool) for pool in self.pools),
+            shares=tuple(aged_share(share) for share in self.shares),
+            devices=tuple(aged_device(device) for device in self.devices),
+            nodes=tuple(aged_node(node) for node in self.nodes),
+            stale=frozenset(name for name, reading in readings.items() if reading is not None),
+            **readings,
+        )
+
+
+# The fields of Findings that hold what a driver said, for `composition` to make sense of.
+READINGS = ("nvml", "tegra", "nvmap", "tegrastats", "amdgpu", "amdgpu_sensors", "amd_smi", "drm", "apple")
+
+
+def aged_pool(pool: Pool) -> Pool:
+    stale = Absent.STALE
+    return replace(
+        pool,
+        used_bytes=stale,
+        available_bytes=stale,
+        free_bytes=stale,
+        unattributed_bytes=stale,
+        set_aside_free_bytes=stale if pool.set_aside_bytes else 0,
+        contents=(),
+    )
+
+
+def aged_share(share: Share) -> Share:
+    return replace(share, used_bytes=Absent.STALE)
+
+
+def aged_device(device: Device) -> Device:
+    return replace(
+        device,
+        headroom_bytes=Absent.STALE,
+        process_list=Absent.STALE,
+        api_free_bytes={},
+        busy_ratio=Absent.STALE,
+        memory_busy_ratio=Absent.STALE,
+        state=STALLED,
+    )
+
+
+def aged_node(node: Node) -> Node:
+    """A node's size and processors stay: by them GPU memory inside MemTotal is told apart."""
+    stale = Absent.STALE
+    return replace(
+        node,
+        available_bytes=stale,
+        free_bytes=stale,
+        largest_free_block_bytes=stale,
+        free_4mib_bytes=stale,
+        contents=(),
+    )

@@ -1,0 +1,1 @@
+"""Helper processes: supervised, asked a line, killed when they hang."""

@@ -1,0 +1,40 @@
+"""What the ticks of one interval come to: least, mean and greatest of every figure, and the worst tick."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from memwatch.history.column import Cell
+from memwatch.history.tier import Row
+from memwatch.snapshot import Snapshot
+
+
+class Interval:
+    """Begins at monotonic seconds. Near the edge ticks come ten times as fast as they are remembered."""
+
+    def __init__(self, began: float = -math.inf) -> None:
+        self.began = began
+        self.worst: Snapshot | None = None
+        self._ticks: list[Mapping[str, float]] = []
+
+    def add(self, snapshot: Snapshot, figures: Mapping[str, float]) -> None:
+        self._ticks.append(figures)
+        if self.worst is None or fullness(snapshot) >= fullness(self.worst):
+            self.worst = snapshot
+
+    def row(self) -> Row:
+        """Every figure that was known in any of the ticks."""
+        if len(self._ticks) == 1:
+            return self._ticks[0]
+        names = dict.fromkeys(name for figures in self._ticks for name in figures)
+        return {name: self._cell(name) for name in names}
+
+    def _cell(self, name: str) -> Cell:
+        values = [figures[name] for figures in self._ticks if name in figures]
+        return Cell(min(values), sum(values) / len(values), max(values))
+
+
+def fullness(snapshot: Snapshot) -> float:
+    """How full the fullest target is, 0 to 1: by this ticks are compared."""
+    return max((pressure.ratio for pressure in snapshot.pressure), default=0.0)

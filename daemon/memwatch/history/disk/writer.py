@@ -1,0 +1,213 @@
+"""Puts the history on disk: in batches while all is well, each tick at once while it is not.
+
+Two threads, made at the start: one writes, one waits for the disk to have it (`fdatasync`). A tick at high or
+critical pressure waits a moment for its write, never for the disk: what anybody has seen of it is then safe from
+the end of this process, and from a power cut as soon as the disk says so.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from memwatch.clock import Clock
+from memwatch.events import EventLog
+from memwatch.history.disk.boot_timeline import boot_bytes
+from memwatch.history.disk.files import Files, FilesStatus
+from memwatch.history.disk.last_run import LastWords
+from memwatch.history.disk.record_codec import EVENTS, ROWS, STARTED, STOPPED, TICK, entries_of, entry_of
+from memwatch.history.disk.restore import restore
+from memwatch.history.disk.ring_file import MOST_RUNS, Stamp, blocks_for
+from memwatch.history.disk.ring_set import TIERS
+from memwatch.history.notable_ticks import KeptTick, KeptTicks, packed, tick_of
+from memwatch.history.tiers import History
+from memwatch.snapshot import Level, Snapshot
+
+FLUSH_SECONDS = 30.0
+# So many new rows make it worth writing a tier: what the coarser ones lack is made of the finer ones at a start.
+BATCH_ROWS = (1, 30, 12)
+# What happened is written when it happens, but not more often than this; marks, which programs set by the thousand,
+# come with the rows.
+EVENTS_SECONDS = 5.0
+# How long a tick waits for its own write. A disk that takes longer is not waited for until it answers again.
+PATIENCE_SECONDS = 0.25
+# Should the disk hang: a minute of ticks at ten a second, about 1 MB.
+MOST_WAITING = 600
+
+
+class _Worst(Struct):
+    """The fullest tick since rows were last written."""
+
+    snapshot: Snapshot | None = None
+    boottime: float = 0.0
+    rank: tuple[int, float] = (0, 0.0)
+
+
+class Keeper:
+    """One state folder. `keep` is for the thread that ticks; `status` for any."""
+
+    def __init__(
+        self, folder: Path, size_bytes: int, clock: Clock, boot_id: str, flush_seconds: float = FLUSH_SECONDS
+    ) -> None:
+        self.last_words: LastWords | None = None
+        self.files = Files(folder, size_bytes, clock.wall())
+        self._clock = clock
+        self._boot = boot_bytes(boot_id)
+        self._run = min(MOST_RUNS, 1 + max((stamp.run for stamp in self.files.shelf.stamps), default=0))
+        self._flush_seconds = flush_seconds
+        self._history: Callable[[], History] = History
+        self._events = EventLog()
+        self._events_written, self._events_at, self._event_blocks = 0, -EVENTS_SECONDS, 0
+        self._next = [0] * len(TIERS)
+        self._changed = threading.Condition()
+        self._urgent: deque[tuple[Stamp, bytes]] = deque(maxlen=MOST_WAITING)
+        self._chosen: deque[KeptTick] = deque(maxlen=100)
+        self._worst = _Worst()
+        self._was_urgent = self._flush_now = self._news = self._stopping = self._writing = self._hangs = False
+        self._writer = threading.Thread(target=self._write_until_stopped, name="store", daemon=True)
+
+    def restore(self, history: Callable[[], History], ticks: KeptTicks, events: EventLog) -> None:
+        """Before the first tick: what earlier runs wrote. `history` is asked each time: settings may replace it."""
+        self._history, self._events = history, events
+        restored = restore(self.files.shelf, history(), ticks, events, self._stamp())
+        self._events_written = events.last_seq
+        self._event_blocks = sum(blocks_for(record.length) for record in self.files.shelf.records("events", EVENTS))
+        self._next = list(restored.next_rows)
+        self.last_words = restored.last_words
+        self.files.forget_contents()
+
+    def start(self) -> None:
+        self.files.start(self._stamp())
+        self.files.append("flight", STARTED, self._stamp(), b"")
+        self._writer.start()
+
+    def keep(
+        self, snapshot: Snapshot, boottime: float, figures: Mapping[str, float], chosen: KeptTick | None
+    ) -> None:
+        """After each tick, before anybody sees it."""
+        level = snapshot.worst_level
+        urgent = level is not None and level >= Level.HIGH
+        data = packed(tick_of(snapshot, boottime, figures)) if urgent else b""
+        with self._changed:
+            self._note_worst(snapshot, boottime)
+            if chosen is not None:
+                self._chosen.append(chosen)
+            if self._news_are_due():
+                self._news = True
+                self._changed.notify_all()
+            if urgent:
+                if len(self._urgent) == MOST_WAITING:
+                    self.files.dropped += 1
+                self._urgent.append((Stamp(self._run, boottime, snapshot.unix, self._boot), data))
+                self._flush_now |= not self._was_urgent
+                self._changed.notify_all()
+                self._wait_for_write()
+            self._was_urgent = urgent
+
+    def stop(self, seconds: float = 0.7) -> None:
+        """Write what there is and that this run ended well. Not waited for longer than this."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._writer.is_alive():
+            self._writer.join(seconds)
+        self.files.stop(seconds)
+
+    def status(self) -> FilesStatus:
+        return self.files.status()
+
+    def _news_are_due(self) -> bool:
+        unwritten = self._events.last_told > self._events_written
+        return unwritten and time.monotonic() >= self._events_at + EVENTS_SECONDS
+
+    def _wait_for_write(self) -> None:
+        """With the lock held. Once a write took too long, none is waited for until all of them are done."""
+        if self._hangs:
+            self._hangs = bool(self._urgent) or self._writing
+        if not self._hangs:
+            done = self._changed.wait_for(lambda: not self._urgent and not self._writing, PATIENCE_SECONDS)
+            self._hangs = not done
+
+    def _note_worst(self, snapshot: Snapshot, boottime: float) -> None:
+        rank = max(((int(one.level), one.ratio) for one in snapshot.pressure), default=(0, 0.0))
+        if self._worst.snapshot is None or rank >= self._worst.rank:
+            self._worst = _Worst(snapshot, boottime, rank)
+
+    def _write_until_stopped(self) -> None:
+        flush_at = time.monotonic() + self._flush_seconds
+        while True:
+            with self._changed:
+                self._changed.wait_for(self._has_work, max(0.0, flush_at - time.monotonic()))
+                stopping, flush = self._stopping, self._flush_now or self._stopping
+                urgent, news = list(self._urgent), self._news or bool(self._urgent)
+                self._urgent.clear()
+                self._flush_now, self._news, self._writing = False, False, True
+            self._write_urgent(urgent, news)
+            if flush or time.monotonic() >= flush_at:
+                self._flush(stopping)
+                flush_at = time.monotonic() + self._flush_seconds
+            if stopping:
+                self.files.append("flight", STOPPED, self._stamp(), b"")
+                return
+
+    def _has_work(self) -> bool:
+        return bool(self._urgent) or self._news or self._stopping or self._flush_now
+
+    def _write_urgent(self, urgent: list[tuple[Stamp, bytes]], news: bool) -> None:
+        for stamp, data in urgent:
+            self.files.append("flight", TICK, stamp, data)
+        if news:
+            self._write_events()
+        with self._changed:
+            self._writing = False
+            self._changed.notify_all()
+
+    def _flush(self, all_of_it: bool) -> None:
+        """Write the rows that are new, the worst tick among them, the ticks that mattered, and what happened."""
+        with self._changed:
+            worst, self._worst = self._worst, _Worst()
+            chosen = list(self._chosen)
+            self._chosen.clear()
+        tick = b"" if worst.snapshot is None else packed(tick_of(worst.snapshot, worst.boottime, {}))
+        history = self._history()
+        for index, name in enumerate(TIERS):
+            strip, coming = history.written_since(index, self._next[index])
+            if len(strip.times) >= (1 if all_of_it else BATCH_ROWS[index]):
+                entry = entry_of(strip, tick if name == "fine" else b"")
+                if self.files.append(name, ROWS, self._stamp(), entry):
+                    self._next[index] = coming
+        offset = self._clock.wall() - self._clock.boottime()
+        for one in chosen:
+            stamp = Stamp(self._run, one.boottime, one.boottime + offset, self._boot)
+            self.files.append("ticks", TICK, stamp, one.data)
+        self._write_events(again=True)
+
+    def _write_events(self, again: bool = False) -> None:
+        """Those that are not on disk yet; what cannot be written now stays so.
+
+        Once half the ring was written, all that are remembered are, `again`, where no tick waits for it: marks by
+        the thousand push nothing off it.
+        """
+        self._events_at = time.monotonic()
+        ring = self.files.shelf.rings.get("events")
+        if ring is None or (self._events.last_seq == self._events_written and not again):
+            return
+        half = ring.blocks // 2
+        all_of_them = again and self._event_blocks > half
+        for last, entry in entries_of(self._events.since(0 if all_of_them else self._events_written))[-half:]:
+            if not self.files.append("events", EVENTS, self._stamp(), entry):
+                return
+            self._events_written = max(last, self._events_written)
+            self._event_blocks += blocks_for(len(entry))
+        if all_of_them:
+            self._event_blocks = 0
+        elif self._event_blocks > half:
+            self._flush_now = True
+
+    def _stamp(self) -> Stamp:
+        return Stamp(self._run, self._clock.boottime(), self._clock.wall(), self._boot)

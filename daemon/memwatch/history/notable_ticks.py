@@ -1,0 +1,203 @@
+"""Ticks that mattered, with who held the memory: small enough to be kept by the thousand, in memory and on disk."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections import deque
+from collections.abc import Mapping
+
+from msgspec import Struct, field
+
+from memwatch.helper.codec import Garbled, from_line, to_line
+from memwatch.model import Absent, Bytes, Process, Words
+from memwatch.snapshot import Level, Snapshot
+
+KEPT_TICKS = 2000
+HOLDERS = 10
+# A tick is 2 to 20 kB unpacked; what says it is more is not a tick.
+MOST_UNPACKED = 1 << 20
+CALM_SECONDS, BUSY_SECONDS = 3600.0, 300.0
+
+
+class Holder(Struct, frozen=True):
+    """A process that held memory. `unit` and `container` are None where there is none."""
+
+    pid: int
+    name: str
+    user: Words
+    unit: Words | None
+    container: Words | None
+    rss_bytes: Bytes
+    footprint_bytes: Bytes
+    device_bytes: Mapping[str, Bytes] = field(default_factory=dict)
+
+
+class Judged(Struct, frozen=True):
+    """The pressure of one target. `level` is 0 to 3, `reasons` are sentences."""
+
+    target: str
+    label: str
+    level: int
+    ratio: float
+    reasons: tuple[str, ...]
+
+    @property
+    def word(self) -> str:
+        return Level(self.level).word
+
+
+class Filled(Struct, frozen=True):
+    """A pool."""
+
+    id: str
+    label: str
+    size_bytes: int
+    used_bytes: Bytes
+    available_bytes: Bytes
+
+
+class Tick(Struct, frozen=True):
+    """One tick. `boottime` is by the clock of its own boot. `figures` has the series of `series.figures_of`."""
+
+    seq: int
+    unix: float
+    boottime: float
+    pools: tuple[Filled, ...]
+    pressure: tuple[Judged, ...]
+    processes: tuple[Holder, ...]
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def worst(self) -> Judged | None:
+        return max(self.pressure, key=lambda one: (one.level, one.ratio), default=None)
+
+
+def tick_of(snapshot: Snapshot, boottime: float, figures: Mapping[str, float]) -> Tick:
+    """The part of a snapshot that tells afterwards what happened."""
+    largest = sorted(snapshot.processes, key=_held, reverse=True)[:HOLDERS]
+    return Tick(
+        snapshot.seq,
+        snapshot.unix,
+        boottime,
+        tuple(
+            Filled(pool.id, pool.label, pool.size_bytes, pool.used_bytes, pool.available_bytes)
+            for pool in snapshot.pools
+        ),
+        tuple(
+            Judged(
+                one.target,
+                snapshot.labels.get(one.target, one.target),
+                int(one.level),
+                one.ratio,
+                tuple(reason.text for reason in one.reasons),
+            )
+            for one in snapshot.pressure
+        ),
+        tuple(_holder_of(process) for process in largest),
+        {name: float(value) for name, value in figures.items()},
+    )
+
+
+def _held(process: Process) -> int:
+    for figure in (process.footprint_bytes, process.rss_bytes):
+        if not isinstance(figure, Absent):
+            return figure
+    return -1
+
+
+def _holder_of(process: Process) -> Holder:
+    return Holder(
+        process.pid,
+        process.name,
+        process.user,
+        process.unit,
+        process.container,
+        process.rss_bytes,
+        process.footprint_bytes,
+        dict(process.device_bytes),
+    )
+
+
+def packed(tick: Tick) -> bytes:
+    """A tick as bytes, some hundreds of them."""
+    return zlib.compress(to_line(tick), 1)
+
+
+def unpacked(data: bytes) -> Tick:
+    """The tick that `packed` made. Raises Garbled for anything else."""
+    inflater = zlib.decompressobj()
+    try:
+        line = inflater.decompress(data, MOST_UNPACKED)
+    except zlib.error as error:
+        raise Garbled(f"not a tick: {error}") from None
+    return from_line(Tick, line)
+
+
+class KeptTick(Struct, frozen=True):
+    """A packed tick and when it was, on the time line of the history."""
+
+    boottime: float
+    data: bytes
+
+
+class KeptTicks:
+    """The last ticks that mattered. One thread adds; any thread may ask."""
+
+    def __init__(self, kept: int = KEPT_TICKS) -> None:
+        self._lock = threading.Lock()
+        self._ticks: deque[KeptTick] = deque(maxlen=kept)
+
+    def __len__(self) -> int:
+        return len(self._ticks)
+
+    def add(self, tick: KeptTick) -> None:
+        with self._lock:
+            self._ticks.append(tick)
+
+    def between(self, start: float, end: float, most: int) -> list[KeptTick]:
+        """The newest `most` ticks between two boot times, oldest first."""
+        with self._lock:
+            found = [tick for tick in self._ticks if start <= tick.boottime <= end]
+        return found[-most:]
+
+
+class Choice:
+    """Which ticks matter: those at which a level or the count of OOM kills changed, and of each hour the worst.
+
+    At medium and above it is the worst of each five minutes. A target that has no figure for a while, as a GPU that
+    fell off the bus, goes on from the level it had.
+    """
+
+    def __init__(self) -> None:
+        self._levels: dict[str, Level] = {}
+        self._kills: int | Absent | None = None
+        self._worst: Snapshot | None = None
+        self._began = 0.0
+
+    def of(self, snapshot: Snapshot, worst: Snapshot) -> Snapshot | None:
+        """The tick to keep, if any. `worst` is the worst tick of the interval that ends with `snapshot`."""
+        if self._turned(snapshot):
+            return self._chosen(snapshot, snapshot)
+        if self._worst is None or _rank(worst) >= _rank(self._worst):
+            self._worst = worst
+        calm = snapshot.worst_level in (None, Level.LOW) and self._worst.worst_level in (None, Level.LOW)
+        if snapshot.monotonic - self._began < (CALM_SECONDS if calm else BUSY_SECONDS):
+            return None
+        return self._chosen(self._worst, snapshot)
+
+    def _turned(self, now: Snapshot) -> bool:
+        kills, self._kills = self._kills, now.kernel.oom_kills_total
+        turned = kills != self._kills
+        for one in now.pressure:
+            turned |= one.level != self._levels.get(one.target, Level.LOW)
+            self._levels[one.target] = one.level
+        return turned
+
+    def _chosen(self, tick: Snapshot, now: Snapshot) -> Snapshot:
+        self._worst, self._began = None, now.monotonic
+        return tick
+
+
+def _rank(snapshot: Snapshot) -> tuple[int, float]:
+    return max(((int(one.level), one.ratio) for one in snapshot.pressure), default=(0, 0.0))

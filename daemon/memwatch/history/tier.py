@@ -1,0 +1,209 @@
+"""One tier of history: rows at one step, a column for each series, and no more rows than there may be."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from math import floor, inf, nan
+from typing import NamedTuple, cast
+
+from msgspec import Struct
+
+from memwatch.history.column import BLOCK_ROWS, Cell, Cells, Column, cell_of
+
+# A figure that was read once stands for its cell.
+Row = Mapping[str, Cell | float]
+
+
+class Strip(NamedTuple):
+    """Consecutive rows of all series, as they lie in their columns."""
+
+    times: array[float]
+    columns: Mapping[str, Cells]
+
+
+class Length(Struct, frozen=True):
+    """How far back a tier goes, and how much time one row stands for."""
+
+    step_seconds: float
+    seconds: float
+
+    @property
+    def rows(self) -> int:
+        return max(1, round(self.seconds / self.step_seconds))
+
+
+class Stretch(Struct, frozen=True):
+    """Consecutive rows of one series, as lists of the same length; NaN in `least` is a gap."""
+
+    times: Sequence[float]
+    least: Sequence[float]
+    mean: Sequence[float]
+    most: Sequence[float]
+    step_seconds: float
+
+
+class Tier:
+    """A ring of rows. Rows are numbered from the first ever added; a number outside the ring is gone.
+
+    Not safe for threads: `History` holds the lock.
+    """
+
+    def __init__(self, length: Length, most_series: int, begun: int = 0) -> None:
+        self.length = length
+        self.rows = length.rows
+        self.added = self._begun = begun
+        self._columns: dict[str, Column] = {}
+        self._most_series = most_series
+        self._times = array("d", [nan]) * self.rows
+        # The newest rows in which every series was read once, laid into their columns when one is asked for.
+        self._names: tuple[str, ...] = ()
+        self._pending = array("f")
+
+    def __len__(self) -> int:
+        return self.added - self.first
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """The series, in the order in which they were first seen, with every row that was added."""
+        self._settle()
+        return self._columns
+
+    @property
+    def first(self) -> int:
+        """The number of the oldest row that is still there."""
+        return max(self._begun, self.added - self.rows)
+
+    @property
+    def end(self) -> float:
+        """The time of the newest row; 0 before the first."""
+        return self._times[(self.added - 1) % self.rows] if len(self) else 0.0
+
+    @property
+    def next_slot(self) -> float:
+        """When the time of the newest row is over; rows stand for times that are multiples of the step."""
+        return (self.slot_of(self.end) + 1) * self.length.step_seconds if len(self) else -inf
+
+    def slot_of(self, time: float) -> int:
+        return floor(time / self.length.step_seconds)
+
+    def time_of(self, number: int) -> float:
+        return self._times[number % self.rows]
+
+    def add(self, at: float, row: Row) -> None:
+        """Add a row. A name not seen before gets a column; a name not given gets a gap."""
+        self._begin_block()
+        self._times[self.added % self.rows] = at
+        figures = read_once(row)
+        names = tuple(row)
+        if figures is None or names != self._names:
+            self._settle()
+            self._names = names
+        if figures is None:
+            for name, cell in row.items():
+                self._column(name, self.added).put(self.added, cell)
+        else:
+            self._pending += figures
+        self.added += 1
+
+    def number_at(self, time: float) -> int:
+        """The number of the first row at `time` or later."""
+        low, high = self.first, self.added
+        while low < high:
+            middle = (low + high) // 2
+            if self.time_of(middle) < time:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def stretch(self, name: str, first: int, last: int) -> Stretch:
+        """The rows from number `first` up to, without, `last`."""
+        first, last = max(first, self.first), max(first, last, self.first)
+        times = self._slice(self._times, first, last)
+        column = self.columns.get(name)
+        if column is None:
+            nothing = [nan] * len(times)
+            return Stretch(times, nothing, nothing, nothing, self.length.step_seconds)
+        cells = column.cells(first, last)
+        return Stretch(times, cells.least, cells.means(), cells.most, self.length.step_seconds)
+
+    def strip(self, first: int, last: int) -> Strip:
+        """The rows from number `first` up to, without, `last`, to be written down."""
+        first, last = max(first, self.first), max(first, last, self.first)
+        columns = {name: column.cells(first, last) for name, column in self.columns.items()}
+        return Strip(self._slice(self._times, first, last), columns)
+
+    def load(self, strip: Strip) -> None:
+        """Add rows that were written down, all at once."""
+        self._settle()
+        for name in strip.columns:
+            self._column(name, self.added)
+        done = 0
+        while done < len(strip.times):
+            self._begin_block()
+            place = self.added % self.rows
+            count = min(self.rows - place, BLOCK_ROWS - self.added % BLOCK_ROWS, len(strip.times) - done)
+            self._times[place : place + count] = strip.times[done : done + count]
+            for name, cells in strip.columns.items():
+                if column := self._columns.get(name):
+                    column.fill(self.added, cells.between(done, done + count))
+            self.added, done = self.added + count, done + count
+
+    def gathered(self, first: int, last: int) -> Row:
+        """One cell a series for these rows; a series without a figure in any of them is left out."""
+        first, last = max(first, self.first), max(first, last, self.first)
+        width = len(self._names)
+        pending = self.added - len(self._pending) // max(1, width)
+        if pending <= first < last:  # they need not be laid into their columns for it
+            figures = self._pending[(first - pending) * width : (last - pending) * width]
+            return {name: cell_of(figures[place::width]) for place, name in enumerate(self._names)}
+        found = {name: column.cells(first, last).gathered() for name, column in self.columns.items()}
+        return {name: cell for name, cell in found.items() if cell is not None}
+
+    def resized(self, length: Length) -> Tier:
+        """A tier of another length with the same past under the same numbers, as much of it as fits."""
+        first = max(self.first, self.added - length.rows)
+        other = Tier(length, self._most_series, first)
+        other.load(self.strip(first, self.added))
+        return other
+
+    def _begin_block(self) -> None:
+        """Where the row to come is the first of a block; the columns pack the one before."""
+        if self.added % BLOCK_ROWS == 0 and self.added > self._begun:
+            for column in self.columns.values():
+                column.turn(self.added // BLOCK_ROWS)
+
+    def _settle(self) -> None:
+        """Lay the rows that are pending into their columns; where memory is too short for it, they stay pending."""
+        if not self._pending:
+            return
+        width = len(self._names)
+        first = self.added - len(self._pending) // width
+        for place, name in enumerate(self._names):
+            self._column(name, first).put_run(first, self._pending[place::width])
+        self._pending = array("f")
+
+    def _column(self, name: str, number: int) -> Column:
+        """The column of this name, made for rows from this number on where there is none; beyond the most there may
+        be, the one that has been silent for longest gives its place."""
+        column = self._columns.get(name)
+        if column is None:
+            if len(self._columns) >= self._most_series:
+                del self._columns[min(self._columns, key=lambda other: self._columns[other].last)]
+            column = self._columns[name] = Column(self.rows, number // BLOCK_ROWS)
+        return column
+
+    def _slice(self, ring: array[float], first: int, last: int) -> array[float]:
+        if first >= last:
+            return ring[:0]
+        start, end = first % self.rows, (last - 1) % self.rows + 1
+        return ring[start:end] if start < end else ring[start:] + ring[:end]
+
+
+def read_once(row: Row) -> array[float] | None:
+    """The figures of a row in which every series was read once."""
+    try:
+        return array("f", cast("Iterable[float]", row.values()))
+    except TypeError:  # a cell is no number
+        return None

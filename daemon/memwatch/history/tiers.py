@@ -1,0 +1,196 @@
+"""The past in memory: three tiers of rings, finer for what is nearer, asked for by name and time."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from math import inf, isnan
+
+from msgspec import Struct
+
+from memwatch.history.tier import Length, Row, Stretch, Strip, Tier
+
+# A pause longer than this many rows is shown as a gap, never bridged by a line.
+GAP_ROWS = 2.5
+LENGTHS = (Length(1.0, 3600.0), Length(10.0, 86_400.0), Length(300.0, 30 * 86_400.0))
+MOST_SERIES = 500
+# A reading at the very end of what was asked for belongs to it, whatever rounding did to its time.
+TOLERANCE_SECONDS = 1e-6
+
+
+class Bucket(Struct, frozen=True):
+    """A stretch of time and the least, mean and greatest value in it; None means a gap."""
+
+    boottime: float
+    minimum: float | None
+    average: float | None
+    maximum: float | None
+
+
+class History:
+    """A bounded past. One thread adds; any thread may ask. Everything handed out is a copy.
+
+    Times are boot time (it never jumps and counts suspend), so a corrected wall clock reorders nothing; what was
+    before this boot has times below 0. When the time of a row of a coarser tier is over, it is made of the rows
+    of the finer one, with their extremes.
+    """
+
+    def __init__(self, lengths: Sequence[Length] = LENGTHS, most_series: int = MOST_SERIES) -> None:
+        self._lock = threading.Lock()
+        self.tiers = [Tier(length, most_series) for length in lengths]
+        self._rolls_at = -inf
+
+    def add(self, boottime: float, figures: Mapping[str, float]) -> None:
+        """Keep figures that were seen once."""
+        self.add_row(boottime, figures)
+
+    def add_row(self, boottime: float, row: Row) -> None:
+        """Keep a row of the finest tier, and the rows of coarser ones whose time is over with it."""
+        with self._lock:
+            self.tiers[0].add(boottime, row)
+            if boottime >= self._rolls_at:
+                self._roll_up()
+
+    def restore(self, past: Sequence[Iterable[Strip]]) -> tuple[int, ...]:
+        """Put in what was before this start, a list for each tier, oldest first; make of it what is missing.
+
+        Returns for each tier the number of the row after those that were put in.
+        """
+        with self._lock:
+            for tier, strips in zip(self.tiers, past, strict=True):
+                for strip in strips:
+                    if not len(tier) or (strip.times and strip.times[0] > tier.end):
+                        tier.load(strip)
+            put_in = tuple(tier.added for tier in self.tiers)
+            self._roll_up()
+            return put_in
+
+    def __len__(self) -> int:
+        return len(self.tiers[0])
+
+    @property
+    def end(self) -> float:
+        """Boot time of the newest reading; 0 before the first."""
+        return self.tiers[0].end
+
+    @property
+    def start(self) -> float:
+        """Boot time of the oldest row of any tier; 0 before the first."""
+        with self._lock:
+            return min((tier.time_of(tier.first) for tier in self.tiers if len(tier)), default=0.0)
+
+    def names(self) -> list[str]:
+        """Every series, in the order in which they were first seen."""
+        with self._lock:
+            return list(dict.fromkeys(chain.from_iterable(tier.columns for tier in self.tiers)))
+
+    def since(self, name: str, boottime: float) -> list[tuple[float, float]]:
+        """Every (time, greatest value) of one series in the finest tier from `boottime` on, oldest first."""
+        with self._lock:
+            tier = self.tiers[0]
+            found = tier.stretch(name, tier.number_at(boottime), tier.added)
+        rows = zip(found.times, found.least, found.most, strict=True)
+        return [(at, most) for at, least, most in rows if not isnan(least)]
+
+    def query(self, name: str, start: float, end: float, points: int) -> list[Bucket]:
+        """At most `points` buckets between two boot times. An extreme is never averaged away.
+
+        Raises KeyError for a name never added.
+        """
+        width = max((end - start) / points, 1e-9)
+        with self._lock:
+            if not any(name in tier.columns for tier in self.tiers):
+                raise KeyError(name)
+            stretches = self._stretches(name, start, end, width)
+        return bucketed(stretches, start, width, points)
+
+    def written_since(self, tier: int, number: int) -> tuple[Strip, int]:
+        """The rows of a tier from a number on, as far as they are still there; the number of the row to come."""
+        with self._lock:
+            ring = self.tiers[tier]
+            return ring.strip(number, ring.added), ring.added
+
+    def resized(self, lengths: Sequence[Length]) -> History:
+        """The same past in other lengths, as much of it as fits; this history itself where they are the same."""
+        if [tier.length for tier in self.tiers] == list(lengths):
+            return self
+        other = History(lengths)
+        with self._lock:
+            other.tiers = [tier.resized(length) for tier, length in zip(self.tiers, lengths, strict=True)]
+        return other
+
+    def _roll_up(self) -> None:
+        """Make the rows of coarser tiers whose time is over, and note when that of another one will be."""
+        for finer, coarser in zip(self.tiers, self.tiers[1:], strict=False):
+            roll_up(finer, coarser)
+        self._rolls_at = min((rolls_at(tier) for tier in self.tiers[1:]), default=inf)
+
+    def _stretches(self, name: str, start: float, end: float, width: float) -> list[Stretch]:
+        """Rows in order of time: of the coarsest tier that is fine enough, of coarser ones what is older than it
+        has, and of finer ones what is so new that no row of it has been made of it yet."""
+        best = max((index for index, tier in enumerate(self.tiers) if tier.length.step_seconds <= width), default=0)
+        found: list[Stretch] = []
+        until = end + TOLERANCE_SECONDS
+        for tier in self.tiers[best:]:
+            first, last = tier.number_at(start), tier.number_at(until)
+            if first < last:
+                found.insert(0, tier.stretch(name, first, last))
+                until = tier.time_of(first)
+        begin = max(start, self.tiers[best].next_slot)
+        for tier in reversed(self.tiers[:best]):
+            first, last = tier.number_at(begin), tier.number_at(end + TOLERANCE_SECONDS)
+            if first < last:
+                found.append(tier.stretch(name, first, last))
+                begin = tier.next_slot
+        return found
+
+
+def rolls_at(coarser: Tier) -> float:
+    """When the time is over of the row that comes next."""
+    return coarser.next_slot + coarser.length.step_seconds if len(coarser) else -inf
+
+
+def roll_up(finer: Tier, coarser: Tier) -> None:
+    """Make the rows of the coarser tier whose time is over."""
+    if not len(finer) or finer.end < rolls_at(coarser):
+        return
+    now = coarser.slot_of(finer.end)
+    first = finer.number_at(coarser.next_slot) if len(coarser) else finer.first
+    while first < finer.added and (slot := coarser.slot_of(finer.time_of(first))) < now:
+        last = finer.number_at((slot + 1) * coarser.length.step_seconds)
+        coarser.add(finer.time_of(first), finer.gathered(first, last))
+        first = max(last, first + 1)  # where times are too large for their steps as well
+
+
+def bucketed(stretches: Sequence[Stretch], start: float, width: float, points: int) -> list[Bucket]:
+    """Rows in order of time, gathered into at most `points` buckets of `width` seconds; None marks a gap."""
+    known = [_known(one) for one in stretches]
+    times = list(chain.from_iterable(one.times for one in known))
+    least = list(chain.from_iterable(one.least for one in known))
+    most = list(chain.from_iterable(one.most for one in known))
+    weights = list(chain.from_iterable([one.step_seconds] * len(one.times) for one in known))
+    sums = list(chain.from_iterable([mean * one.step_seconds for mean in one.mean] for one in known))
+    buckets: list[Bucket] = []
+    first, slot_before = 0, -1
+    while first < len(times):
+        slot = min(points - 1, int((times[first] - start) / width))
+        last = len(times) if slot == points - 1 else bisect_left(times, start + (slot + 1) * width, first + 1)
+        pause = times[first] - times[first - 1] if first else 0.0
+        if slot > slot_before + 1 and first and pause > GAP_ROWS * max(weights[first - 1 : first + 1]):
+            buckets.append(Bucket(start + (slot_before + 1) * width, None, None, None))
+        mean = sum(sums[first:last]) / sum(weights[first:last])
+        buckets.append(Bucket(times[first], min(least[first:last]), mean, max(most[first:last])))
+        first, slot_before = last, slot
+    return buckets
+
+
+def _known(stretch: Stretch) -> Stretch:
+    """The rows of a stretch that have a figure."""
+    if not any(map(isnan, stretch.least)):
+        return stretch
+    at = [index for index, value in enumerate(stretch.least) if value == value]
+    columns = (stretch.times, stretch.least, stretch.mean, stretch.most)
+    times, least, mean, most = ([column[index] for index in at] for column in columns)
+    return Stretch(times, least, mean, most, stretch.step_seconds)

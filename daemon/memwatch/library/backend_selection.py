@@ -1,0 +1,73 @@
+"""Which backend to compute with: the one that can be used, or the best that has room for so many bytes."""
+
+from __future__ import annotations
+
+import os
+
+from memwatch.backends.discovery import PREFERENCE
+from memwatch.backends.model import Backend, Backends
+from memwatch.library.daemon_client import daemon, roots_of
+from memwatch.library.decode import NotAnAnswer, backends_of
+from memwatch.linux.files import Roots
+from memwatch.planning.sizes import bytes_of
+from memwatch.units import size
+
+INQUIRY_SECONDS = 30.0
+
+
+class NoBackend(RuntimeError):
+    """Nothing here has so much room; the message lists what was tried and why not."""
+
+
+def discover_backends() -> Backends:
+    """CPU, CUDA, ROCm, Metal, OpenCL, Vulkan: which can be used, and why not. Takes up to ten seconds without a
+    daemon."""
+    found = daemon.get("/api/v1/backends", INQUIRY_SECONDS)
+    if found is not None:
+        try:
+            return backends_of(found)
+        except NotAnAnswer:
+            pass
+    from memwatch.backends.finder import Finder
+    from memwatch.library.local_reading import read_machine
+
+    return Finder(Roots(*roots_of(os.environ))).find(read_machine())
+
+
+def best_available_backend() -> str:
+    """Its name: cuda, rocm, metal, opencl or cpu."""
+    return discover_backends().recommended
+
+
+def select_backend_for(wanted: str | int) -> Backend:
+    """The best backend with a device that could allocate so much now. Raises NoBackend, or BadInput."""
+    return selected(discover_backends(), bytes_of(wanted, "bytes"))
+
+
+def selected(found: Backends, need: int) -> Backend:
+    by_name = {backend.name: backend for backend in found.backends}
+    order = [*(name for name, _ in PREFERENCE), "cpu"]
+    reasons = []
+    for name in order:
+        backend = by_name.get(name)
+        if backend is None:
+            continue
+        why_not = refusal_of(backend, need)
+        if why_not is None:
+            return backend
+        reasons.append(f"{backend.label}: {why_not}")
+    raise NoBackend(f"nothing here can allocate {size(need)} now. Tried: {'; '.join(reasons)}")
+
+
+def refusal_of(backend: Backend, need: int) -> str | None:
+    """Why a backend will not do for so many bytes; None where it will."""
+    if backend.available is not True:
+        return backend.reason
+    computing = [one for one in backend.devices if one.kind != "cpu" or backend.name == "cpu"]
+    if not computing:
+        return backend.reason
+    rooms = [(room, one.name) for one in computing if isinstance(room := one.room_bytes, int)]
+    if not rooms:
+        return "what its devices could allocate is not known"
+    most, name = max(rooms)
+    return None if most >= need else f"{name} can allocate {size(most)} now"

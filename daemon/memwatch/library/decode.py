@@ -1,0 +1,75 @@
+"""From the daemon's JSON back to the model; what does not fit it is no answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from memwatch.backends.model import Backend, BackendDevice, Backends
+from memwatch.library.daemon_client import Json
+from memwatch.model import Absent, Architecture, Content, Device, Pool, PoolKind, Quality, Share, ShareKind
+
+R = TypeVar("R", bound=Struct)
+KINDS: dict[tuple[type, str], Any] = {
+    (Pool, "kind"): PoolKind,
+    (Pool, "quality"): Quality,
+    (Share, "kind"): ShareKind,
+    (Share, "quality"): Quality,
+    (Device, "architecture"): Architecture,
+}
+
+
+class NotAnAnswer(ValueError):
+    """JSON that is not what a memwatchd of this version says."""
+
+
+def pools_of(found: Json) -> tuple[Pool, ...]:
+    return _records(Pool, found)
+
+
+def shares_of(found: Json) -> tuple[Share, ...]:
+    return _records(Share, found)
+
+
+def devices_of(found: Json) -> tuple[Device, ...]:
+    return _records(Device, found)
+
+
+def backends_of(found: Json) -> Backends:
+    try:
+        backends = tuple(
+            record(Backend, {**one, "devices": _records(BackendDevice, one["devices"])})
+            for one in found["backends"]
+        )
+        return record(Backends, {**found, "backends": backends})
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise NotAnAnswer(f"the backends of the daemon are not understood: {error}") from None
+
+
+def _records(kind: type[R], found: Iterable[Json]) -> tuple[R, ...]:
+    try:
+        return tuple(record(kind, one) for one in found)
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise NotAnAnswer(f"the {kind.__name__} of the daemon is not understood: {error}") from None
+
+
+def record(kind: type[R], found: Json) -> R:
+    """A record of the model; fields that this version does not know are left out."""
+    absent = found.get("absent", {})
+    values: dict[str, Any] = {}
+    for one in kind.__struct_fields__:
+        if one not in found:
+            continue
+        value = found[one]
+        if value is None and one in absent:
+            value = Absent(absent[one])
+        elif one == "contents":
+            value = tuple(Content(name.removesuffix("_bytes"), size) for name, size in value.items())
+        elif isinstance(value, list):
+            value = tuple(value)
+        elif (kind, one) in KINDS:
+            value = KINDS[kind, one](value)
+        values[one] = value
+    return kind(**values)

@@ -1,0 +1,125 @@
+"""A limit of one's own: told when it is near and when it is passed. For shared machines and cards that swap."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+from msgspec import Struct
+
+from memwatch.library.frameworks import total_stats
+from memwatch.library.host import rss_bytes
+from memwatch.library.never_raise import harmless
+from memwatch.model import Absent, Bytes
+from memwatch.planning.sizes import BadInput, bytes_of
+
+# Told again only after use fell so far below what was told of.
+REARM_RATIO = 0.05
+LEAST_INTERVAL_SECONDS = 0.01
+
+
+class Usage(Struct, frozen=True):
+    """What is used of a limit; `ratio` may be above 1."""
+
+    used_bytes: int
+    limit_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        return self.used_bytes / self.limit_bytes
+
+
+Told = Callable[[Usage], object]
+
+
+def used_bytes() -> Bytes:
+    """What the allocators of this process took, or its resident set where it has none."""
+    stats = total_stats()
+    return rss_bytes() if stats is None else stats.reserved_bytes
+
+
+class Guard:
+    """Looks at intervals, in a thread of its own, until it is stopped. It calls back; it stops nothing itself."""
+
+    def __init__(
+        self,
+        limit: str | int,
+        warn_at: float = 0.9,
+        on_warn: Told | None = None,
+        on_limit: Told | None = None,
+        interval: float = 0.5,
+        measure: Callable[[], Bytes] = used_bytes,
+    ) -> None:
+        self.limit_bytes = bytes_of(limit, "limit")
+        if not 0 < warn_at < 1:
+            raise BadInput(f"warn_at is {warn_at!r}, which is not between 0 and 1; for example 0.9")
+        if not LEAST_INTERVAL_SECONDS <= interval <= 3600:
+            raise BadInput(f"interval is {interval!r}, which is not from 0.01 to 3600 seconds; for example 0.5")
+        self._told = {warn_at: on_warn, 1.0: on_limit}
+        self._armed = dict.fromkeys(self._told, True)
+        self._interval = interval
+        self._measure = measure
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="memwatch-guard", daemon=True)
+        _active.append(self)
+        self._thread.start()
+
+    def check(self) -> Usage | None:
+        """Look now; what was found, None where it cannot be known."""
+        used = self._measure()
+        if isinstance(used, Absent):
+            return None
+        usage = Usage(used, self.limit_bytes)
+        for threshold in self._told:
+            self._judge(usage, threshold)
+        return usage
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self in _active:
+            _active.remove(self)
+
+    def __enter__(self) -> Guard:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _judge(self, usage: Usage, threshold: float) -> None:
+        callback = self._told[threshold]
+        if usage.ratio >= threshold and self._armed[threshold]:
+            self._armed[threshold] = False
+            if callback is not None:
+                callback(usage)
+        elif usage.ratio < threshold - REARM_RATIO:
+            self._armed[threshold] = True
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval):
+            self._check_or_log()
+
+    @harmless(None)
+    def _check_or_log(self) -> None:
+        self.check()
+
+
+_active: list[Guard] = []
+
+
+def guard(
+    limit: str | int,
+    warn_at: float = 0.9,
+    on_warn: Told | None = None,
+    on_limit: Told | None = None,
+    interval: float = 0.5,
+) -> Guard:
+    """Watch a limit such as "20GiB" until `stop()` or the end of a `with` block. Raises BadInput."""
+    return Guard(limit, warn_at, on_warn, on_limit, interval)
+
+
+def limit_bytes() -> int | None:
+    """The limit in force, the newest of several."""
+    return _active[-1].limit_bytes if _active else None

@@ -1,0 +1,51 @@
+"""This machine read once without a daemon, as memwatchd would: up to two seconds, drivers included."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from memwatch.clock import SystemClock
+from memwatch.collectors import CollectorOptions, enlist
+from memwatch.library.daemon_client import roots_of
+from memwatch.linux.files import Roots
+from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.sampler import Sampler
+from memwatch.snapshot import Snapshot
+
+FIRST_SECONDS = 2.0
+
+
+def read_machine() -> Snapshot:
+    with quiet():
+        return _read()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """What the engine logs is for a daemon's log, not for that of somebody's training."""
+    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("memwatch.")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _read() -> Snapshot:
+    clock = SystemClock()
+    roots = Roots(*roots_of(os.environ))
+    sampler = Sampler(enlist(roots, CollectorOptions(disabled=frozenset({"processes"}))), clock)
+    monitor = Monitor(sampler, clock, Rules(), Identity(socket.gethostname(), "unknown"))
+    sampler.start()
+    try:
+        sampler.wait_for_first(FIRST_SECONDS)
+        return monitor.tick()
+    finally:
+        sampler.stop()

@@ -1,0 +1,113 @@
+"""What a profiler saw as JSON, as CSV, and as one HTML page with a plot that needs no network."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from memwatch.library.samples import Peak, Sample
+from memwatch.model import Absent, Bytes
+from memwatch.units import size
+
+Rows = Sequence[tuple[str, Sample]]
+LINES = (
+    ("pool_used_bytes", "System RAM used", "#8899aa"),
+    ("rss_bytes", "resident set", "#2266cc"),
+    ("reserved_bytes", "reserved by allocators", "#dd9922"),
+    ("allocated_bytes", "allocated", "#cc3333"),
+)
+WIDTH, HEIGHT, MOST_POINTS = 1000, 320, 2000
+
+
+def as_json(interval: float, peaks: Sequence[Peak], samples: Rows) -> str:
+    return json.dumps(
+        {
+            "schema": 1,
+            "interval_seconds": interval,
+            "peaks": [_record(peak) for peak in peaks],
+            "samples": [{"stage": stage, **_record(sample)} for stage, sample in samples],
+        },
+        indent=1,
+    )
+
+
+def _record(found: Struct) -> dict[str, Any]:
+    """An absent figure is null, with its reason beside it."""
+    values = asdict(found)
+    absent = {name: value.value for name, value in values.items() if isinstance(value, Absent)}
+    return {**values, **dict.fromkeys(absent), **({"absent": absent} if absent else {})}
+
+
+def as_csv(_interval: float, _peaks: Sequence[Peak], samples: Rows) -> str:
+    """An empty field is a figure that is not known. A stage that a spreadsheet would compute gets a quote."""
+    names = Sample.__struct_fields__
+    output = io.StringIO()
+    writer = csv.writer(output, lineterminator="\n")
+    writer.writerow(["stage", *names])
+    for stage, sample in samples:
+        figures = [getattr(sample, name) for name in names]
+        safe = f"'{stage}" if stage[:1] in "=+-@\t\r" and stage else stage
+        writer.writerow([safe, *("" if isinstance(figure, Absent) else figure for figure in figures)])
+    return output.getvalue()
+
+
+def as_html(interval: float, peaks: Sequence[Peak], samples: Rows) -> str:
+    rows = "".join(_row(peak) for peak in peaks)
+    return (
+        "<!doctype html><html lang=en><meta charset=utf-8><title>Memory profile</title>"
+        "<style>body{font:15px system-ui;margin:2rem;max-width:70rem}td,th{padding:.2rem .8rem;text-align:right}"
+        "td:first-child,th:first-child{text-align:left}svg{width:100%;border:1px solid #ccc}"
+        ".key{display:inline-block;width:1em;height:.7em}</style>"
+        f"<h1>Memory profile</h1><p>{len(samples)} samples, every {interval:g} s</p>{_plot(samples)}"
+        "<h2>Peak of each stage</h2><table><tr><th>stage<th>samples<th>allocated<th>reserved<th>resident set"
+        f"<th>System RAM used</tr>{rows}</table></html>\n"
+    )
+
+
+def _row(peak: Peak) -> str:
+    figures = (peak.allocated_bytes, peak.reserved_bytes, peak.rss_bytes, peak.pool_used_bytes)
+    cells = "".join(f"<td>{_words(figure)}" for figure in figures)
+    return f"<tr><td>{escape(peak.stage)}<td>{peak.samples}{cells}</tr>"
+
+
+def _words(figure: Bytes) -> str:
+    return f"— {figure.value.replace('_', ' ')}" if isinstance(figure, Absent) else size(figure)
+
+
+def _plot(samples: Rows) -> str:
+    """One line a figure that is known; every point where there are few, the greatest of each piece where many."""
+    step = -(-len(samples) // MOST_POINTS) or 1
+    pieces = [[sample for _, sample in samples[at : at + step]] for at in range(0, len(samples), step)]
+    columns = {name: [_greatest(piece, name) for piece in pieces] for name, _, _ in LINES}
+    top = max((one for column in columns.values() for one in column if one is not None), default=0) or 1
+    lines, keys = "", ""
+    for name, words, colour in LINES:
+        points = " ".join(
+            f"{WIDTH * at / max(1, len(pieces) - 1):.1f},{HEIGHT * (1 - value / top):.1f}"
+            for at, value in enumerate(columns[name])
+            if value is not None
+        )
+        if points:
+            lines += f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{points}"/>'
+            keys += f' <span class=key style="background:{colour}"></span> {words}'
+    svg = f'<svg viewBox="0 -6 {WIDTH} {HEIGHT + 12}" role="img" aria-label="Memory over time">{lines}</svg>'
+    return f"<p>top of the plot: {size(top)};{keys}</p>{svg}"
+
+
+def _greatest(piece: Sequence[Sample], name: str) -> int | None:
+    known = [figure for figure in (getattr(sample, name) for sample in piece) if isinstance(figure, int)]
+    return max(known, default=None)
+
+
+WRITERS: dict[str, Callable[[float, Sequence[Peak], Rows], str]] = {
+    ".json": as_json,
+    ".csv": as_csv,
+    ".html": as_html,
+}

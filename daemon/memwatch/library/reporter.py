@@ -1,0 +1,99 @@
+"""Takes what is told to the daemon, in a thread of its own: who tells it waits for nothing."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import threading
+import time
+
+from memwatch.library.daemon_client import Daemon, Json, url_of
+from memwatch.library.frameworks import pools, stats_of
+from memwatch.library.host import own_start_ticks
+from memwatch.library.memory_pool import MemoryPool
+from memwatch.library.never_raise import harmless
+from memwatch.model import Absent
+
+MOST_WAITING = 256
+RENEW_SECONDS = 10.0
+# At exit, and only where a daemon was told something and has not answered yet.
+FLUSH_SECONDS = 5.0
+LONGEST_MARK = 300
+
+
+class Courier:
+    """Drops what comes too fast, and everything while no daemon answers."""
+
+    def __init__(self, to: Daemon) -> None:
+        self._to = to
+        self._waiting: queue.Queue[str] = queue.Queue(MOST_WAITING)
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._reported_at = float("-inf")
+
+    def mark(self, text: str) -> None:
+        if self._to.is_silent:
+            return
+        try:
+            self._waiting.put_nowait(text[:LONGEST_MARK])
+        except queue.Full:
+            return
+        if self._thread is None:
+            self._start()
+
+    def renew(self) -> None:
+        """Begin to report what the pools of this process hold, and go on every ten seconds."""
+        if self._thread is None and not self._to.is_silent:
+            self._start()
+
+    def flush(self, seconds: float = FLUSH_SECONDS) -> None:
+        """Wait for what was told to be delivered, but not long."""
+        until = time.monotonic() + seconds
+        while self._thread is not None and self._waiting.unfinished_tasks and time.monotonic() < until:
+            if self._to.is_silent:
+                return
+            time.sleep(0.005)
+
+    def after_fork(self) -> None:
+        """The child has no thread, and what the parent told is the parent's business."""
+        self.__init__(self._to)  # type: ignore[misc]
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="memwatch-courier", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                text = self._waiting.get(timeout=RENEW_SECONDS)
+            except queue.Empty:
+                self._report(pools())
+                continue
+            self._to.post("/api/v1/marks", {"text": text, "pid": os.getpid()})
+            self._waiting.task_done()
+            if time.monotonic() - self._reported_at > 1.0:
+                self._report(pools())
+
+    @harmless(None)
+    def _report(self, found: list[MemoryPool]) -> None:
+        self._reported_at = time.monotonic()
+        start = own_start_ticks()
+        if found and start is not None:
+            claims = [claim_of(pool) for pool in found]
+            self._to.post("/api/v1/reports", {"pid": os.getpid(), "start_ticks": start, "claims": claims})
+
+
+def claim_of(pool: MemoryPool) -> Json:
+    stats = stats_of(pool)
+    names = ("allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes", "retries", "ooms")
+    known = {name: getattr(stats, name) for name in names if not isinstance(getattr(stats, name), Absent)}
+    return {"name": pool.backend_name[:80], "device": pool.device[:80], **known}
+
+
+# Its own view of the daemon: one that was too slow for somebody who waits may be quick enough for a thread.
+courier = Courier(Daemon(url_of(os.environ)))
+atexit.register(courier.flush)
+os.register_at_fork(after_in_child=courier.after_fork)

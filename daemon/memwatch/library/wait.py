@@ -1,0 +1,36 @@
+"""Wait until there is room."""
+
+from __future__ import annotations
+
+import time
+
+from memwatch.library.cgroup_limit import own_limit
+from memwatch.library.machine import memory_info
+from memwatch.model import Absent
+from memwatch.planning.sizes import BadInput, bytes_of
+
+
+def wait_for(size: str | int, timeout: float | None = None, device: object = None, interval: float = 1.0) -> bool:
+    """Whether so much can be had now, waiting at most `timeout` seconds for it. Raises BadInput.
+
+    In System RAM, within the limit of the container, unit or job that this program is in; or on a GPU. What is not
+    known is not waited for: then the answer is False at the end.
+    """
+    need = bytes_of(size)
+    if not 0.01 <= interval <= 3600:
+        raise BadInput(f"interval is {interval!r}, which is not from 0.01 to 3600 seconds; for example 1")
+    until = None if timeout is None else time.monotonic() + timeout
+    while True:
+        if has_room(need, device):
+            return True
+        if until is not None and time.monotonic() + interval > until:
+            return False
+        time.sleep(interval)
+
+
+def has_room(need: int, device: object) -> bool:
+    found = memory_info(device)
+    if found is None or isinstance(found.headroom_bytes, Absent) or found.headroom_bytes < need:
+        return False
+    limit = own_limit() if device is None else None
+    return limit is None or limit.left_bytes >= need

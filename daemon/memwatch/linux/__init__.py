@@ -1,0 +1,1 @@
+"""Readers and parsers of files of the Linux kernel. No judgement."""

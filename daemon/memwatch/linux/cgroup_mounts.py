@@ -1,0 +1,126 @@
+"""Where the cgroups that count memory are mounted, and what their files are called. No collector."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
+
+from memwatch.linux.cgroups import Mount, parse_cgroup, parse_mountinfo, under
+from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.model import Absent, Bytes, Quality
+
+
+class Version(Struct, frozen=True):
+    """What the files of a cgroup version are called, and which part of the usage can be had back.
+
+    Usage counts the page cache. What the kernel would drop under pressure (the file LRUs and, where it is
+    counted, reclaimable slab) is taken off, as MemAvailable does for the machine: used then means the same
+    in a container and in its pool. tmpfs is on the anonymous LRUs, so it stays used, here as there.
+    """
+
+    limit: str
+    usage: str
+    events: str
+    reclaimable: tuple[str, ...]
+    source: str
+    quality: Quality
+
+
+V2 = Version(
+    "memory.max",
+    "memory.current",
+    "memory.events",
+    ("inactive_file", "active_file", "slab_reclaimable"),
+    "cgroup2:memory.current less file cache and reclaimable slab",
+    Quality.DERIVED,
+)
+# Documentation/admin-guide/cgroup-v1/memory.rst, 5.5, calls usage_in_bytes a "fuzz value".
+V1 = Version(
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    "memory.oom_control",
+    ("total_inactive_file", "total_active_file"),
+    "cgroup1:memory.usage_in_bytes less file cache",
+    Quality.ESTIMATED,
+)
+
+
+class Home(Struct, frozen=True):
+    """The cgroup this process is in: where `root` of its hierarchy is mounted, and the way from there."""
+
+    version: Version
+    mount: Path
+    way: PurePosixPath
+    root: str = "/"
+
+    @property
+    def folders(self) -> list[Path]:
+        """All that can be seen, from the outermost to this process's own."""
+        return [self.mount / parent for parent in reversed([self.way, *self.way.parents])]
+
+
+def parse_figure(data: bytes) -> int:
+    text = data.strip()
+    if not text.isdigit() or len(text) > 20:
+        raise Unreadable(f"cgroup: {data[:40]!r} is not a number of bytes")
+    return int(text)
+
+
+def home_of(cgroup: bytes, mountinfo: bytes, roots: Roots) -> Home:
+    """Which cgroup is ours. In a hybrid layout memory is counted by version 1, and version 2 has no files of it."""
+    paths, mounts = parse_cgroup(cgroup), parse_mountinfo(mountinfo)
+    if "memory" in paths:
+        version, path = V1, paths["memory"]
+        found = [mount for mount in mounts if mount.kind == "cgroup" and "memory" in mount.options.split(",")]
+    elif "" in paths:
+        version, path = V2, paths[""]
+        found = [mount for mount in mounts if mount.kind == "cgroup2"]
+    else:
+        raise Unavailable("self/cgroup names no hierarchy that counts memory")
+    if not found:
+        raise Unavailable(f"self/mountinfo: the hierarchy with {version.usage} is not mounted")
+    mount = next((mount for mount in found if _covers(mount, path)), found[0])
+    way = PurePosixPath(path).relative_to(mount.root) if _covers(mount, path) else PurePosixPath()
+    return Home(version, under(roots, mount.point), way, mount.root)
+
+
+def _covers(mount: Mount, path: str) -> bool:
+    """Whether the cgroup can be seen through this mount. Where it cannot, the mount is the nearest we get."""
+    here = PurePosixPath(path)
+    return ".." not in here.parts and here.is_relative_to(mount.root)
+
+
+class CgroupUsage:
+    """What cgroups count, by their path in the hierarchy: `memory.current`, page cache included."""
+
+    def __init__(self, roots: Roots) -> None:
+        self._roots = roots
+        self._folder: Path | None = None
+        self._root = PurePosixPath()
+        self._file = ""
+
+    def refresh(self) -> None:
+        """Look where the hierarchy is mounted."""
+        folder = self._roots.procfs / "self"
+        try:
+            cgroup, mountinfo = (folder / "cgroup").read_bytes(), (folder / "mountinfo").read_bytes()
+            home = home_of(cgroup, mountinfo, self._roots)
+        except (OSError, Unavailable):
+            self._folder = None
+        else:
+            self._folder, self._root, self._file = home.mount, PurePosixPath(home.root), home.version.usage
+
+    def read(self, path: str) -> Bytes | None:
+        """None where memory is not counted for this cgroup, or it cannot be seen through the mount."""
+        here = PurePosixPath(path)
+        if self._folder is None or ".." in here.parts or not here.is_relative_to(self._root):
+            return None
+        try:
+            return parse_figure((self._folder / here.relative_to(self._root) / self._file).read_bytes())
+        except PermissionError:
+            return Absent.NOT_PERMITTED
+        except Unreadable:
+            return Absent.INCONSISTENT
+        except (OSError, ValueError):  # ValueError: a NUL, which no real path has
+            return None

@@ -1,0 +1,1 @@
+"""The loop: sample, judge, remember, publish."""

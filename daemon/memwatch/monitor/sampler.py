@@ -1,0 +1,400 @@
+"""Runs the collectors: each one's failure, duration and age is data, and none of them can hold up a tick."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from memwatch.accounting.compose import Composer
+from memwatch.clock import Clock
+from memwatch.collectors.base import Collector, Enlisted, Prompt, Watcher
+from memwatch.findings import Findings
+from memwatch.linux.files import Unavailable, Unreadable
+from memwatch.model import Absent, Bytes, Share
+from memwatch.runtime.backoff import Patience
+from memwatch.snapshot import CollectorState, CollectorStatus
+
+log = logging.getLogger(__name__)
+
+RETRY_FIRST_SECONDS = 10.0
+RETRY_MOST_SECONDS = 300.0
+# Near the edge a source that can be asked sooner is, but for 0.3 % of a core at most.
+HURRIED_PAUSE_RATIO = 1 / 0.003
+# A source is overdue after three of its periods, and never sooner than this.
+OVERDUE_LEAST_SECONDS = 3.0
+# Ticks come some milliseconds early or late: what is due within so many seconds is due. Fast ones are 0.1 s apart.
+EARLY_SECONDS = 0.05
+# A tick waits so long at most for an answer that somebody else works on. One that took longer is waited for in the
+# source's own thread, and so are those of the next seconds: of a minute, in the end, where it does not get better.
+PROMPT_SECONDS = 0.005
+NOT_PROMPT_FIRST_SECONDS = 4.0
+NOT_PROMPT_LONGEST_SECONDS = 60.0
+# Where memory was too short to note what a source said, it is asked again after so long.
+PUT_OFF_SECONDS = 1.0
+
+# What a source says: its findings, and how it does.
+FINDINGS, STATUS = itemgetter(0), itemgetter(1)
+
+
+class Slot(Struct, frozen=True):
+    """What a source last published. Replaced whole, so a reader in another thread never sees half of one.
+
+    `succeeded_at` and `overdue_at`, when an answer will be missing, are monotonic seconds.
+    """
+
+    state: CollectorState = "starting"
+    findings: Findings = Findings()
+    succeeded_at: float | None = None
+    succeeded_unix: float | Absent = Absent.NOT_AVAILABLE
+    duration_seconds: float | Absent = Absent.NOT_AVAILABLE
+    error: str | None = None
+    errors: Mapping[str, int] = {}
+    overdue_at: float = math.inf
+
+
+class Source:
+    """One collector with its slot: made when it is first asked, made again later where it is not available."""
+
+    def __init__(self, enlisted: Enlisted, clock: Clock) -> None:
+        self.enlisted = enlisted
+        self.slot = Slot()
+        self.errors: Counter[str] = Counter()
+        self._clock = clock
+        self._collector: Collector | None = None
+        self.due = self._hurried_due = 0.0
+        self.hurried = False
+        # Whose turn it is: if ticks ask a source that has a thread, that sleeps.
+        self.on_tick = False
+        self._prompt: Prompt | None = None
+        self.watcher: Watcher | None = None
+        self._prompt_patience = Patience(NOT_PROMPT_FIRST_SECONDS, NOT_PROMPT_LONGEST_SECONDS)
+        self._put_at: float | None = None
+        self._late: tuple[Slot, Slot] | None = None
+        self._silent: tuple[Slot, CollectorStatus] | None = None
+        self.heard = self.slot
+        self._retry_seconds = RETRY_FIRST_SECONDS
+
+    @property
+    def period_seconds(self) -> float:
+        return self._collector.period_seconds if self._collector else 0.0
+
+    def seconds_until_due(self) -> float:
+        due = self._hurried_due if self.hurried else self.due
+        return due - self._clock.monotonic()
+
+    def run(self) -> None:
+        """Ask once and publish what came of it. The one place where anything may be caught."""
+        started = self._clock.monotonic() if self._put_at is None else self._put_at
+        self._put_at = None
+        try:
+            if self._collector is None:
+                self._collector = self.enlisted.make()
+                self._prompt = self._collector if isinstance(self._collector, Prompt) else None
+                self.watcher = self._collector if isinstance(self._collector, Watcher) else None
+                self._retry_seconds = RETRY_FIRST_SECONDS
+            findings = self._collector.collect()
+        except Unavailable as reason:
+            self._fail("unavailable", str(reason))
+        except Exception as error:  # noqa: BLE001  a failing part is data
+            self._count(error)
+            self._fail("failing", sentence_of(error))
+        else:
+            self._publish(findings, started)
+
+    def is_put(self, now: float, spacing: float) -> bool:
+        """On a tick: put the question, if it is due. A source that cannot be asked at once is its thread's, and so
+        is one of which ticks are too far apart."""
+        if self._prompt is None or self.due > now:
+            return False
+        self.on_tick = self._comes_often(spacing) and self._prompt.put()
+        self._put_at = self._clock.monotonic() if self.on_tick else None
+        return self.on_tick
+
+    def run_if_answered(self) -> None:
+        """On the tick that put the question: publish the answer, or leave it to the source's thread."""
+        self.on_tick = self._prompt is not None and self._prompt.has_answer(PROMPT_SECONDS)
+        if self.on_tick:
+            self._prompt_patience.helped()
+            self.run()
+            self.on_tick = self.slot.state == "ok"
+        else:
+            self._prompt_patience.tried(self._clock.monotonic())
+
+    def is_prompt(self, spacing: float) -> bool:
+        """Whether its last answer came so soon that a tick could have waited for it, and ticks come often."""
+        seconds = self.slot.duration_seconds
+        if self._prompt is None or self.slot.state != "ok" or isinstance(seconds, Absent):
+            return False
+        rested = self._prompt_patience.is_over(self._clock.monotonic())
+        return rested and seconds <= PROMPT_SECONDS and self._comes_often(spacing)
+
+    def _comes_often(self, spacing: float) -> bool:
+        return spacing < 2 * self.period_seconds
+
+    def moved_bytes(self) -> float:
+        """How far the shares that it tells of have moved since it was last heard."""
+        return moved_between(self.heard.findings.shares, self.slot.findings.shares)
+
+    def said(self, now: float) -> tuple[Findings, CollectorStatus]:
+        """What counts of its findings now, and how it does.
+
+        Of a source that has never said anything the same every time, as long as it fails as it did.
+        """
+        slot = self.heard = self.slot
+        if slot.succeeded_at is None:
+            if self._silent is None or self._silent[0] is not slot:
+                self._silent = slot, self._status(slot, Absent.NOT_AVAILABLE, slot.error)
+            return slot.findings, self._silent[1]
+        age, error = max(0.0, now - slot.succeeded_at), slot.error
+        if now > slot.overdue_at:
+            slot, error = self._overdue(slot), f"no answer for {age:.0f} s"
+        return slot.findings, self._status(slot, age, error)
+
+    def _status(self, slot: Slot, age: float | Absent, error: str | None) -> CollectorStatus:
+        name, seconds, unix = self.enlisted.name, slot.duration_seconds, slot.succeeded_unix
+        return CollectorStatus(name, slot.state, age, seconds, unix, error, slot.errors)
+
+    def _overdue(self, slot: Slot) -> Slot:
+        """What is left of a slot once the next answer is missing; that is counted once."""
+        if self._late is None or self._late[0] is not slot:
+            self.errors["deadline"] += 1
+            self._late = (
+                slot,
+                replace(slot, state="stalled", findings=slot.findings.aged(), errors=dict(self.errors)),
+            )
+        return self._late[1]
+
+    def release(self, seconds: float) -> bool:
+        """Have the collector let go of its device, if it holds one."""
+        release = getattr(self._collector, "release", None)
+        if release is None:
+            return False
+        release(seconds)
+        return True
+
+    def put_off(self) -> None:
+        """Ask again when memory may be there."""
+        self._put_at = None
+        self.due = self._hurried_due = self._clock.monotonic() + max(self.period_seconds, PUT_OFF_SECONDS)
+
+    def close(self) -> None:
+        if self._collector is not None:
+            self._collector.close()
+
+    def _publish(self, findings: Findings, started: float) -> None:
+        now = self._clock.monotonic()
+        if self.slot.state == "failing":
+            log.warning("collector %s works again", self.enlisted.name)
+        if findings.rejected:
+            self.errors["inconsistent"] += findings.rejected
+        overdue_at = now + max(OVERDUE_LEAST_SECONDS, 3 * self.period_seconds)
+        errors = dict(self.errors)
+        if findings == self.slot.findings:
+            findings = self.slot.findings  # what is the same object is not looked through again
+        self.slot = Slot("ok", findings, now, self._clock.wall(), now - started, None, errors, overdue_at)
+        self.due = started + self.period_seconds
+        self._hurried_due = started + self._hurried_seconds(now - started)
+
+    def _fail(self, state: CollectorState, error: str) -> None:
+        before = self.slot
+        if (before.state, before.error) != (state, error):
+            level = logging.INFO if state == "unavailable" else logging.WARNING
+            log.log(level, "collector %s is %s: %s", self.enlisted.name, state, error)
+        self.slot = Slot(
+            state,
+            before.findings.aged(),
+            before.succeeded_at,
+            before.succeeded_unix,
+            before.duration_seconds,
+            error,
+            dict(self.errors),
+        )
+        self.due = self._hurried_due = self._clock.monotonic() + self._pause()
+
+    def _hurried_seconds(self, duration_seconds: float) -> float:
+        soonest: float | None = getattr(self._collector, "hurried_seconds", None)
+        if soonest is None:
+            return self.period_seconds
+        return min(self.period_seconds, max(soonest, HURRIED_PAUSE_RATIO * duration_seconds))
+
+    def _pause(self) -> float:
+        """A failing collector is asked again in its own period, one that is not here less and less often."""
+        if self._collector is not None:
+            return self.period_seconds
+        pause, self._retry_seconds = self._retry_seconds, min(self._retry_seconds * 2, RETRY_MOST_SECONDS)
+        return pause
+
+    def _count(self, error: Exception) -> None:
+        self.errors[reason_of(error)] += 1
+
+
+def moved_between(before: Sequence[Share], now: Sequence[Share]) -> float:
+    """The farthest that one of them has moved; infinitely far where one came, went, or lost its figure."""
+    used = {share.id: share.used_bytes for share in before}
+    if used.keys() != {share.id for share in now}:
+        return math.inf
+    pairs = [(used[share.id], share.used_bytes) for share in now]
+    return max((_distance(*pair) for pair in pairs), default=0)
+
+
+def _distance(before: Bytes, now: Bytes) -> float:
+    if isinstance(before, int) and isinstance(now, int):
+        return abs(now - before)
+    return 0 if now is before else math.inf
+
+
+def reason_of(error: Exception) -> str:
+    """The word under which a collector's error is counted."""
+    if isinstance(error, PermissionError):
+        return "permission"
+    if isinstance(error, FileNotFoundError):
+        return "missing"
+    if isinstance(error, OSError):
+        return "io"
+    return "unreadable" if isinstance(error, Unreadable) else "defect"
+
+
+def sentence_of(error: Exception) -> str:
+    if isinstance(error, (Unreadable, OSError)):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
+
+
+class Gatherer(Protocol):
+    """Where figures come from: this machine by way of its collectors, or a recording of one."""
+
+    def start(self) -> None: ...
+
+    def gather(self) -> tuple[Findings, tuple[CollectorStatus, ...]]: ...
+
+    def moved_bytes(self) -> float: ...
+
+    def hurry(self, hurried: bool) -> None: ...
+
+    def wait_for_first(self, seconds: float) -> None: ...
+
+    def release(self, seconds: float) -> list[str]: ...
+
+    def stop(self) -> None: ...
+
+
+class Sampler:
+    """All sources. Quick files are read on the tick itself; what may block has a thread and a slot."""
+
+    def __init__(self, enlisted: Sequence[Enlisted], clock: Clock) -> None:
+        self.sources = [Source(entry, clock) for entry in enlisted]
+        self._composer = Composer()
+        self._clock = clock
+        self._quick = [source for source in self.sources if not source.enlisted.may_block]
+        self._slow = [source for source in self.sources if source.enlisted.may_block]
+        self._stop = threading.Event()
+        self._spacing, self._gathered_at = math.inf, -math.inf  # seconds between the last two ticks
+        self._hurried = False
+        self._changed = threading.Condition()
+        self._threads = [
+            threading.Thread(
+                target=self._serve, args=(source,), name=f"collect-{source.enlisted.name}", daemon=True
+            )
+            for source in self._slow
+        ]
+
+    def start(self) -> None:
+        """Start the threads, all of them, once: none is started later."""
+        for thread in self._threads:
+            thread.start()
+
+    def gather(self) -> tuple[Findings, tuple[CollectorStatus, ...]]:
+        """What every source has to say now. Reads the quick ones, while somebody works on what is asked besides;
+        takes the others' slots as they are."""
+        now = self._clock.monotonic()
+        soon, self._spacing, self._gathered_at = now + EARLY_SECONDS, now - self._gathered_at, now
+        on_tick = [source for source in self._slow if source.on_tick]
+        try:
+            asked = [source for source in on_tick if source.is_put(soon, self._spacing)]
+            for source in self._quick:
+                if source.due <= soon:
+                    source.run()
+            for source in asked:
+                source.run_if_answered()
+        finally:  # a tick may fail for want of memory: who is left to a thread has one all the same
+            if not all(source.on_tick for source in on_tick):
+                with self._changed:
+                    self._changed.notify_all()
+        now = self._clock.monotonic()
+        said = [source.said(now) for source in self.sources]
+        return self._composer.composed(tuple(map(FINDINGS, said))), tuple(map(STATUS, said))
+
+    def moved_bytes(self) -> float:
+        """How far memory has moved since the last `gather`, at little cost; infinitely far where nobody can say.
+
+        GPUs that take System RAM, and containers, move what is available of it as all else does; a limit that has
+        a thread of its own counts as soon as that has looked.
+        """
+        watchers = [source.watcher for source in self._quick if source.watcher is not None]
+        if not watchers:
+            return math.inf
+        try:
+            moved: list[float] = [watcher.moved_bytes() for watcher in watchers]
+            return max(moved + [source.moved_bytes() for source in self._slow if source.slot is not source.heard])
+        except (OSError, Unreadable, MemoryError):  # a tick says what it is
+            return math.inf
+
+    def hurry(self, hurried: bool) -> None:
+        """Near the edge: ask sooner those that can be, from now on, not after the pause that they are in."""
+        if hurried == self._hurried:
+            return
+        self._hurried = hurried
+        for source in self.sources:
+            source.hurried = hurried
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait_for_first(self, seconds: float) -> None:
+        """Give sources that may block the chance to answer once."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and any(source.slot.state == "starting" for source in self._slow):
+            time.sleep(0.005)
+
+    def release(self, seconds: float) -> list[str]:
+        """Have everybody let go of devices for so long; the names of those who will, within one period."""
+        return [source.enlisted.name for source in self.sources if source.release(seconds)]
+
+    def stop(self) -> None:
+        self._stop.set()
+        with self._changed:
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(timeout=0.5)
+
+    def _serve(self, source: Source) -> None:
+        while not self._stop.is_set():
+            try:
+                source.run()
+            except MemoryError:  # what came of it could not even be noted
+                source.put_off()
+            self._wait(source)
+        source.close()
+
+    def _wait(self, source: Source) -> None:
+        """Until it is due, never less than a moment; or, if ticks ask it, until one leaves it to its thread."""
+        least = 0.01
+        with self._changed:
+            source.on_tick = source.is_prompt(self._spacing)
+            while not self._stop.is_set():
+                if source.on_tick:
+                    self._changed.wait()
+                elif (left := max(source.seconds_until_due(), least)) > 0:
+                    self._changed.wait(left)
+                    least = 0.0
+                else:
+                    return

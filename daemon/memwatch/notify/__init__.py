@@ -1,0 +1,1 @@
+"""Delivering notifications: outbox, channels, retries."""

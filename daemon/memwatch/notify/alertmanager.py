@@ -1,0 +1,127 @@
+"""Alertmanager as a receiver: alerts are posted to /api/v2/alerts, and again while they fire: it forgets."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from memwatch.alerts.state import Notice
+from memwatch.notify.channel import Reminder
+from memwatch.notify.http_post import Answer, Clock, Poster
+from memwatch.notify.message_text import text_of, title_of
+from memwatch.notify.webhook_payload import Endpoint, cut
+from memwatch.render.json import Json, rfc3339, to_bytes
+from memwatch.snapshot import Snapshot
+
+PATH = "/api/v2/alerts"
+HEADERS = {"Content-Type": "application/json"}
+LABEL_LENGTH = 256
+TIMES = ("startsAt", "endsAt")
+# Clocks that differ by less agree: its Date header has whole seconds.
+SAME_CLOCK_SECONDS = 5.0
+
+
+class AlertmanagerChannel:
+    """Alertmanager's own API. It drops a firing alert 5 minutes after it was last told of it.
+
+    It refuses alerts that begin later than that from now, and takes what ends later for firing: where a clock of
+    ours is or was ahead, no time is sent that is later than now by the clock over there (measured with 0.25).
+    """
+
+    kind = "alertmanager"
+
+    def __init__(
+        self,
+        name: str,
+        endpoint: Endpoint,
+        poster: Poster,
+        repeat_seconds: float = 60.0,
+        wall: Clock = time.time,
+        authorization: str | None = None,
+    ) -> None:
+        self.title = f"alertmanager {name} ({endpoint.origin})"
+        self.reminder: Reminder | None = Reminder(repeat_seconds, self._send_again)
+        self._poster = poster
+        self._wall = wall
+        self._headers = HEADERS if authorization is None else {**HEADERS, "Authorization": authorization}
+        self._ahead_seconds = 0.0
+
+    def prepare(self) -> None:
+        self._poster.prepare()
+
+    def body(self, notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
+        return to_bytes([alert_json(notice, snapshot, dashboard_url)])
+
+    def send(self, message_id: str, body: bytes) -> Answer:  # noqa: ARG002  its labels are its identity
+        return self._post(body)
+
+    def _send_again(self, bodies: Sequence[bytes]) -> Answer:
+        return self._post(b"[" + b",".join(body[1:-1] for body in bodies) + b"]")
+
+    def _post(self, body: bytes) -> Answer:
+        """Twice where the first answer says that clocks differ, and that this matters."""
+        sent, believed = self._by_its_clock(body), self._ahead_seconds
+        answer = self._poster.post(self._headers, sent)
+        if answer.unix is None:
+            return answer
+        ahead = self._wall() - answer.unix
+        self._ahead_seconds = ahead if abs(ahead) > SAME_CLOCK_SECONDS else 0.0
+        changed = abs(self._ahead_seconds - believed) > SAME_CLOCK_SECONDS
+        again = self._by_its_clock(body) if changed else sent
+        return answer if again == sent else self._poster.post(self._headers, again)
+
+    def _by_its_clock(self, body: bytes) -> bytes:
+        return not_later(body, self._wall() - self._ahead_seconds)
+
+    def abort(self) -> None:
+        self._poster.abort()
+
+
+def alerts_endpoint(base: Endpoint) -> Endpoint:
+    """Where to post, from the address under which Alertmanager's page is found."""
+    return base if base.path.endswith(PATH) else replace(base, path=base.path.rstrip("/") + PATH)
+
+
+def alert_json(notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> Json:
+    """One alert. Its labels are the same when it fires and when it is over: Alertmanager knows it by them.
+
+    What happened and cannot end has no `endsAt` either: Alertmanager ends it its `resolve_timeout` after it
+    arrives. An end of ours would be past where it arrives late, and nobody is told of what is over.
+    """
+    started = notice.started_unix or notice.unix
+    alert = {
+        "labels": {
+            "alertname": alert_name(notice.rule),
+            "instance": cut(snapshot.host, LABEL_LENGTH),
+            "job": "memwatchd",
+            "target": cut(notice.target, LABEL_LENGTH),
+            "severity": notice.severity,
+        },
+        "annotations": {
+            "summary": title_of(notice, snapshot),
+            "description": text_of(notice, snapshot, None),
+        },
+        "startsAt": rfc3339(started),
+    }
+    if not notice.firing:
+        # An end before the beginning is refused; a clock that was set back would make one.
+        alert["endsAt"] = rfc3339(max(notice.unix, started + 0.001))
+    if dashboard_url:
+        alert["generatorURL"] = dashboard_url
+    return alert
+
+
+def not_later(body: bytes, unix: float) -> bytes:
+    """The same alerts; times later than this are this."""
+    latest, alerts = rfc3339(unix), json.loads(body)
+    late = [(alert, name) for alert in alerts for name in TIMES if alert.get(name, "") > latest]
+    for alert, name in late:
+        alert[name] = latest
+    return to_bytes(alerts) if late else body
+
+
+def alert_name(rule: str) -> str:
+    """pressure.critical is MemwatchPressureCritical."""
+    return "Memwatch" + "".join(part.capitalize() for part in rule.replace(".", "_").split("_"))

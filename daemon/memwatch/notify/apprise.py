@@ -1,0 +1,99 @@
+"""Chat, mail and pagers through the Apprise library, where the extra `notify` is installed."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import re
+import threading
+import warnings
+from typing import Any
+
+from memwatch.alerts.state import Notice
+from memwatch.notify.channel import Reminder
+from memwatch.notify.http_post import Answer
+from memwatch.notify.message_text import text_of, title_of
+from memwatch.render.json import to_bytes
+from memwatch.snapshot import Snapshot
+
+INSTALL = "pip install 'memwatchd[notify]'"
+TYPES = {"critical": "failure", "warning": "warning", "info": "info"}
+# How Apprise's plug-ins write an HTTP status; the rest of their words may hold what must not be logged.
+STATUS = re.compile(r"\berror=([1-5][0-9]{2})\b")
+
+
+class NotInstalled(Exception):
+    """The extra is not there."""
+
+
+class AppriseChannel:
+    """One service by its Apprise URL. Apprise opens connections of its own, follows no redirects, checks TLS."""
+
+    kind = "apprise"
+    reminder: Reminder | None = None
+
+    def __init__(self, name: str, service: Any) -> None:  # noqa: ANN401  Apprise's own
+        self.title = f"apprise {name} ({service.service_name})"
+        self._service = service
+        self._words = LastWords()
+        logger = logging.getLogger("apprise")
+        logger.propagate = False
+        logger.addHandler(self._words)
+
+    def prepare(self) -> None:
+        """Its plug-in was loaded with it."""
+
+    def body(self, notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
+        kind = TYPES[notice.severity] if notice.firing else "success"
+        text = text_of(notice, snapshot, dashboard_url)
+        return to_bytes({"title": title_of(notice, snapshot), "text": text, "type": kind})
+
+    def send(self, message_id: str, body: bytes) -> Answer:  # noqa: ARG002  Apprise has no place for it
+        said = json.loads(body)
+        self._words.listen()
+        try:
+            done = self._service.notify(body=said["text"], title=said["title"], notify_type=said["type"])
+        except Exception as error:  # noqa: BLE001  a plug-in may raise anything; the next attempt must come
+            return Answer(None, f"Apprise failed: {type(error).__name__}", may_have_heard=True)
+        if done:
+            return Answer(200)
+        status = self._words.status
+        return Answer(status, f"answered {status}" if status else "not delivered, says Apprise")
+
+    def abort(self) -> None:
+        """Apprise cannot be interrupted; its own timeouts of 4 s end an attempt."""
+
+
+class LastWords(logging.Handler):
+    """The HTTP status in what Apprise logs in one thread, and nothing else of it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._seen: tuple[int, int | None] = (0, None)
+
+    def listen(self) -> None:
+        """From now on to this thread."""
+        self._seen = (threading.get_ident(), None)
+
+    @property
+    def status(self) -> int | None:
+        return self._seen[1]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        found = STATUS.search(record.getMessage())
+        if found and threading.get_ident() == self._seen[0]:
+            self._seen = (self._seen[0], int(found[1]))
+
+
+def service_of(url: str) -> Any:  # noqa: ANN401  Apprise's own
+    """The service that an Apprise URL names, None if it names none. Raises NotInstalled."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # 2.2.0 imports imghdr where there still is one
+        try:
+            apprise: Any = importlib.import_module("apprise")
+        except ImportError:
+            raise NotInstalled from None
+        logging.getLogger("apprise").propagate = False
+        asset = apprise.AppriseAsset(app_id="memwatchd", async_mode=False, http_redirects=False)
+        return apprise.Apprise.instantiate(url, asset=asset)

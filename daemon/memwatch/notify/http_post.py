@@ -1,0 +1,275 @@
+"""One attempt to post: resolve, connect, TLS, send, read the status; all of it within one deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import io
+import ipaddress
+import socket
+import time
+from collections.abc import Callable, Sequence
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
+
+from memwatch import __version__
+from memwatch.notify.webhook_payload import Endpoint
+
+if TYPE_CHECKING:
+    import ssl
+
+    from _typeshed import WriteableBuffer
+
+# All that is read of an answer, head and body. The status is in its first line; the rest is read only so
+# that the receiver is not cut off in mid-sentence.
+READ_LIMIT_BYTES = 64 * 1024
+RETRY_AFTER_MOST_SECONDS = 86_400.0
+# Bad gateway, gateway timeout: somebody in between passed the request on and has no answer.
+GATEWAY_LOST_IT = frozenset({502, 504})
+
+# Where cloud providers answer any process on the machine with its credentials or settings, besides link-local
+# addresses: AWS and Google over IPv6, Alibaba, Azure (WireServer), Oracle's older one, Scaleway over IPv6.
+METADATA = frozenset(
+    ipaddress.ip_address(text)
+    for text in (
+        "fd00:ec2::254",
+        "fd20:ce::254",
+        "100.100.100.200",
+        "168.63.129.16",
+        "192.0.0.192",
+        "fd00:42::42",
+    )
+)
+NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+class Forbidden(OSError):
+    """The address is one that a webhook has no business with."""
+
+
+# What socket.getaddrinfo is.
+Resolve = Callable[..., Sequence[tuple[Any, ...]]]
+
+
+class Clock(Protocol):
+    def __call__(self) -> float: ...
+
+
+class Answer(Struct, frozen=True):
+    """What came of an attempt: a status, or a `failure` in words.
+
+    `may_have_heard`: the receiver may have acted on the request although nothing says that it has. `unix`: what
+    time it is there, if it says so.
+    """
+
+    status: int | None
+    failure: str = ""
+    may_have_heard: bool = False
+    retry_after_seconds: float = 0.0
+    unix: float | None = None
+
+    @property
+    def success(self) -> bool:
+        return self.status is not None and 200 <= self.status < 300
+
+
+class Poster:
+    """Posts to one endpoint. `abort`, called by another thread, ends the attempt in progress."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        timeout_seconds: float,
+        allow_link_local: bool,
+        tls: ssl.SSLContext | None,
+        wall: Clock,
+        resolve: Resolve = socket.getaddrinfo,
+    ) -> None:
+        self._endpoint = endpoint
+        self._timeout = timeout_seconds
+        self._allow_link_local = allow_link_local
+        self._tls = tls
+        self._wall = wall
+        self._resolve = resolve
+        self._socket: socket.socket | None = None
+        self._sent = False
+        self._aborted = False
+
+    def prepare(self) -> None:
+        """Look the name up once: the libraries that do so are loaded when the first name is."""
+        with contextlib.suppress(OSError, UnicodeError):
+            self._resolve(self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM)
+
+    def post(self, headers: dict[str, str], body: bytes) -> Answer:
+        self._sent = False
+        deadline = time.monotonic() + self._timeout
+        try:
+            with self._connect(deadline) as connected:
+                return self._exchange(connected, deadline, headers, body)
+        except Exception as error:  # noqa: BLE001  whatever it is, the attempt failed and the next one must come
+            return Answer(None, self._words_for(error), self._sent)
+        finally:
+            self._socket = None
+
+    def abort(self) -> None:
+        self._aborted = True
+        busy = self._socket
+        if busy is not None:
+            with contextlib.suppress(OSError):
+                # Not SSLSocket's own shutdown: that takes the TLS state away under the other thread's feet.
+                socket.socket.shutdown(busy, socket.SHUT_RDWR)
+
+    def _connect(self, deadline: float) -> socket.socket:
+        """A connection to the first address that accepts one."""
+        found = self._resolve(self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM)
+        failure = OSError("the name has no address")
+        for left, (family, kind, protocol, _, address) in zip(range(len(found), 0, -1), found, strict=True):
+            connected = self._connect_to(socket.socket(family, kind, protocol), address, deadline, left)
+            if not isinstance(connected, OSError):
+                return connected
+            failure = connected
+        raise failure
+
+    def _connect_to(
+        self, plain: socket.socket, address: tuple[object, ...], deadline: float, addresses_left: int
+    ) -> socket.socket | OSError:
+        """Connected, or why not. The address that is checked is the address that is connected to."""
+        self._socket = plain
+        try:
+            self._refuse_forbidden(str(address[0]))
+            plain.settimeout(remaining(deadline) / addresses_left)
+            plain.connect(address)
+            if self._tls is not None:
+                plain.settimeout(remaining(deadline))
+                self._socket = self._tls.wrap_socket(plain, server_hostname=self._endpoint.host)
+        except (OSError, ValueError) as error:
+            plain.close()
+            return error if isinstance(error, OSError) else OSError(str(error))
+        return self._socket
+
+    def _refuse_forbidden(self, text: str) -> None:
+        if self._aborted:
+            raise Forbidden("memwatchd is stopping")
+        if not self._allow_link_local and is_forbidden(text):
+            where = f"{text} is" if text == self._endpoint.host else f"{self._endpoint.host} is at {text},"
+            raise Forbidden(f"{where} a link-local or metadata address; allow_link_local = true permits it")
+
+    def _exchange(self, connected: socket.socket, deadline: float, headers: dict[str, str], body: bytes) -> Answer:
+        connection = http.client.HTTPConnection(self._endpoint.host, self._endpoint.port)
+        connection.sock = Wire(connected, deadline)
+        fixed = {
+            "Host": self._endpoint.host_header,
+            "User-Agent": f"memwatchd/{__version__}",
+            "Connection": "close",
+        }
+        self._sent = True
+        connection.request("POST", self._endpoint.path, body, fixed | headers)
+        response = connection.getresponse()
+        retry_after = retry_after_seconds(response.getheader("Retry-After"), self._wall())
+        with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+            response.read(READ_LIMIT_BYTES)
+        lost, date = response.status in GATEWAY_LOST_IT, unix_of(response.getheader("Date"))
+        return Answer(response.status, words_for_status(response.status), lost, retry_after, date)
+
+    def _words_for(self, error: Exception) -> str:
+        if isinstance(error, Forbidden):
+            return str(error)
+        if isinstance(error, TimeoutError):
+            return f"no {'answer' if self._sent else 'connection'} within {self._timeout:g} s"
+        if isinstance(error, socket.gaierror | UnicodeError):
+            reason = getattr(error, "strerror", None) or "it is too long"
+            return f"the name {self._endpoint.host} does not resolve ({reason})"
+        if isinstance(error, ConnectionResetError | BrokenPipeError):
+            return "hung up without an answer"
+        if isinstance(error, http.client.HTTPException):
+            return "what came back is not an HTTP answer"
+        certificate = getattr(error, "verify_message", "")
+        if certificate:
+            return f"its TLS certificate was refused: {certificate}"
+        if getattr(error, "library", None) == "SSL":
+            return f"TLS failed: {getattr(error, 'reason', None)}"
+        return str(getattr(error, "strerror", None) or type(error).__name__).lower()
+
+
+class Wire:
+    """What http.client takes for a connected socket: every read obeys the deadline and the limit in bytes."""
+
+    def __init__(self, connected: socket.socket, deadline: float) -> None:
+        self._connected = connected
+        self._deadline = deadline
+
+    def sendall(self, data: bytes) -> None:
+        self._connected.settimeout(remaining(self._deadline))
+        self._connected.sendall(data)
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(LimitedReader(self._connected, self._deadline))
+
+    def close(self) -> None:
+        """Whoever opened the socket closes it."""
+
+
+class LimitedReader(io.RawIOBase):
+    """Reads from a socket until the deadline or the limit; the limit looks like the end of the stream."""
+
+    def __init__(self, connected: socket.socket, deadline: float) -> None:
+        self._connected = connected
+        self._deadline = deadline
+        self._left = READ_LIMIT_BYTES
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        self._connected.settimeout(remaining(self._deadline))
+        space = memoryview(buffer)[: self._left]
+        count = self._connected.recv_into(space) if self._left else 0
+        self._left -= count
+        return count
+
+
+def remaining(deadline: float) -> float:
+    """Seconds left, more than none. A timeout that was reached is one, whoever notices it first."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def is_forbidden(text: str) -> bool:
+    """Whether an address is link-local or a known metadata service, also where IPv6 only wraps IPv4."""
+    address = ipaddress.ip_address(text)
+    if isinstance(address, ipaddress.IPv6Address):
+        address = ipaddress.IPv6Address(int(address))  # without the zone
+        inner = address.ipv4_mapped or address.sixtofour
+        if address in NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        return address.is_link_local or address in METADATA or (inner is not None and is_forbidden(str(inner)))
+    return address.is_link_local or address in METADATA
+
+
+def words_for_status(status: int) -> str:
+    if 300 <= status < 400:
+        return f"answered {status}, a redirect, which is not followed"
+    return f"answered {status}"
+
+
+def retry_after_seconds(value: str | None, wall: float) -> float:
+    """Seconds to wait by a Retry-After header (seconds or an HTTP date), 0 to a day; 0 where it makes no sense."""
+    if value is None:
+        return 0.0
+    text = value.strip()
+    if text.isascii() and text.isdigit() and len(text) <= 10:
+        return min(float(text), RETRY_AFTER_MOST_SECONDS)
+    date = unix_of(text)
+    return 0.0 if date is None else min(max(date - wall, 0.0), RETRY_AFTER_MOST_SECONDS)
+
+
+def unix_of(date: str | None) -> float | None:
+    """An HTTP date; None where there is none, or none that makes sense."""
+    try:
+        return None if date is None else parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,51 @@
+"""An alert in words, for receivers that take a title and a text."""
+
+from __future__ import annotations
+
+from memwatch.alerts.rules import RULES
+from memwatch.alerts.state import Notice
+from memwatch.model import Absent
+from memwatch.notify.webhook_payload import REASONS_MOST, cut, top_of
+from memwatch.render.words import printable, ratio, size
+from memwatch.snapshot import Snapshot
+
+TEXT_LENGTH = 200
+_WORDS = {rule.name: rule.words for rule in RULES}
+
+
+def title_of(notice: Notice, snapshot: Snapshot) -> str:
+    """One line: "spark-1: memory is critical (System RAM)"."""
+    where = snapshot.labels.get(notice.target, notice.target)
+    words = _WORDS.get(notice.rule, "a test message")
+    state = "" if notice.firing else "resolved: "
+    again = "still: " if notice.repeated else ""
+    return _clean(f"{snapshot.host}: {state}{again}{words} ({where})")
+
+
+def text_of(notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> str:
+    """Why, how much, by whom, and where to look, one each on a line."""
+    lines = [reason.text for reason in notice.reasons[:REASONS_MOST]]
+    lines += [line for line in (_figures(notice, snapshot), _holders(snapshot)) if line]
+    lines = [_clean(line) for line in lines]
+    return "\n".join([*lines, dashboard_url] if dashboard_url else lines)
+
+
+def _figures(notice: Notice, snapshot: Snapshot) -> str:
+    verdict = next((one for one in snapshot.pressure if one.target == notice.target), None)
+    pool = next((one for one in snapshot.pools if one.id == notice.target), None)
+    if verdict is None or pool is None or isinstance(pool.available_bytes, Absent):
+        return f"{notice.target}: {ratio(verdict.ratio)} used" if verdict is not None else ""
+    return f"{pool.label}: {ratio(verdict.ratio)} used, {size(pool.available_bytes)} available"
+
+
+def _holders(snapshot: Snapshot) -> str:
+    named = [
+        f"{process.name} ({process.pid}) {size(process.footprint_bytes)}"
+        for process in top_of(snapshot.processes)
+        if not isinstance(process.footprint_bytes, Absent)
+    ]
+    return f"most is held by {', '.join(named)}" if named else ""
+
+
+def _clean(text: str) -> str:
+    return printable(cut(text, TEXT_LENGTH))

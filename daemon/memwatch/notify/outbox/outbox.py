@@ -1,0 +1,300 @@
+"""All receivers' queues in memory, and one thread that keeps the disk abreast of them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from memwatch.notify.outbox.queue import Kind, Message, Outcome, Queue
+from memwatch.notify.outbox.rows import Batch, Kept, heard_row, message_row, value_row
+from memwatch.runtime.backoff import Patience
+from memwatch.runtime.worker import Worker
+
+log = logging.getLogger(__name__)
+
+# A message may leave before it is on the disk when that takes longer than this: an alert does not wait for a
+# disk that hangs. It is then sent a second time, with the same id, if the daemon dies before the disk answers.
+COMMIT_PATIENCE_SECONDS = 0.02
+# What is not urgent (a pending alert, a delivery that is done) waits so long for company in one transaction.
+LAZY_SECONDS = 1.0
+RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS = 1.0, 60.0
+
+
+class Keeper(Protocol):
+    """Where messages are kept; a Store, whose module loads SQLite."""
+
+    def write(self, batch: Batch) -> None:
+        """All of it or none; raises OSError."""
+
+    def close(self) -> None: ...
+
+
+class Draft(Struct, frozen=True):
+    """A message before anybody has queued it."""
+
+    id: str
+    alert: str
+    kind: Kind
+    body: bytes
+
+
+class Box:
+    """One receiver's part of the outbox. `changed` guards it, and is notified when there may be something to do."""
+
+    def __init__(self, name: str, changed: threading.Condition, dirty: Callable[[], None]) -> None:
+        self.name = name
+        self.changed = changed
+        self.queue = Queue()
+        self.counts: Counter[Outcome] = Counter()
+        self.fresh: list[Message] = []
+        self._dirty = dirty
+
+    def settled(self, outcomes: Iterable[Outcome]) -> None:
+        """Count what became of messages, and have it written. To be called with `changed` held."""
+        self.counts.update(outcomes)
+        self._dirty()
+
+
+class Outbox:
+    """Queues that survive. Without a store, or while the disk refuses, they are in memory only.
+
+    `errors` counts refusals of the disk. Everything may be called from any thread and waits for no disk but
+    `flush` and `close`.
+    """
+
+    def __init__(self, store: Keeper | None, kept: Kept | None = None) -> None:
+        self.errors = 0
+        self.values: dict[str, bytes] = dict(kept.values) if kept else {}
+        self._store = store
+        self._kept = kept or Kept()
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._written = threading.Condition(self._lock)
+        self._boxes: dict[str, Box] = {}
+        self._changed_values: set[str] = set()
+        self._seq = self._kept.last_seq
+        self._urgent = self._lazy = False
+        # What is on the disk is not what is here, and a change alone does not mend it.
+        self._behind = False
+        # The disk took no more at the last attempt.
+        self._refusing = False
+        self._started = self._closing = self._finished = False
+        self._wanted = self._done = 0
+        self._patience = Patience(RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS)
+        self._complaint = ""
+        self._thread = Worker(self._serve, "outbox")
+
+    @property
+    def durable(self) -> bool:
+        """Whether what is put here survives the daemon."""
+        return self._store is not None and not self._refusing
+
+    def box(self, name: str) -> Box:
+        """The part of a receiver, with what is left in it by an earlier one of that name, or an earlier daemon.
+
+        All of that is tried at once.
+        """
+        with self._lock:
+            if name not in self._boxes:
+                self._boxes[name] = self._restored(name)
+                self._begin()
+            box = self._boxes[name]
+            box.queue.hurry(time.monotonic())
+            return box
+
+    def forget(self, name: str) -> int:
+        """Drop a receiver's part, on disk as well; says how many messages waited in it."""
+        with self._lock:
+            box = self._boxes.pop(name, None)
+            self._behind = True
+            self._dirty()
+            return len(box.queue) if box else 0
+
+    def start(self) -> None:
+        """Begin to write. What is kept for receivers that nobody has asked for is dropped."""
+        strangers = sorted({*self._kept.messages, *self._kept.heard})
+        if strangers:
+            lost = sum(len(messages) for messages in self._kept.messages.values())
+            log.warning("no longer receivers: %s; messages dropped: %d", ", ".join(strangers), lost)
+        with self._lock:
+            self._behind = self._behind or bool(strangers)
+            self._kept = Kept()
+            self._lazy = self._started = True
+            self._begin()
+
+    def put(self, drafts: Sequence[tuple[Box, Draft]], values: Mapping[str, bytes], urgent: bool = True) -> None:
+        """Queue messages and change named values, all in one transaction."""
+        now = time.monotonic()
+        patience = COMMIT_PATIENCE_SECONDS if self.durable else 0.0
+        with self._lock:
+            self._begin()
+            for box, draft in drafts:
+                self._seq += 1
+                message = Message(self._seq, draft.id, draft.alert, draft.kind, draft.body, due=now + patience)
+                box.counts.update(box.queue.add(message))
+                box.fresh.append(message)
+                box.changed.notify_all()
+            for name, value in values.items():
+                if self.values.get(name) != value:
+                    self.values[name] = value
+                    self._changed_values.add(name)
+            self._urgent = self._urgent or urgent
+            self._dirty()
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until everything put before this is on the disk; false where that did not happen in time."""
+        until = time.monotonic() + timeout
+        with self._lock:
+            target = self._wanted
+            self._urgent = True
+            self._work.notify()
+            while self._done < target:
+                if not self._written.wait(max(0.0, until - time.monotonic())) and time.monotonic() >= until:
+                    return False
+        return self._store is not None
+
+    def close(self, timeout: float = 1.0) -> None:
+        """Write what is left, within `timeout` seconds, and let go of the file."""
+        with self._lock:
+            self._closing = True
+            self._work.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+        elif self._store is not None:
+            self._store.close()
+
+    def _restored(self, name: str) -> Box:
+        """An attempt is taken back from the count of each message: restarts use up none."""
+        box = Box(name, threading.Condition(self._lock), self._dirty)
+        messages = self._kept.messages.pop(name, [])
+        for message in messages:
+            message.attempts = max(0, message.attempts - 1)
+        box.queue.restore(messages, self._kept.heard.pop(name, ()))
+        return box
+
+    def _begin(self) -> None:
+        """Where nobody is told and nothing is kept, there is no thread; where none can be had, `put` asks again."""
+        if self._started and (self._boxes or self._store is not None):
+            self._thread.begin()
+
+    def _dirty(self) -> None:
+        self._wanted += 1
+        self._lazy = True
+        self._work.notify()
+
+    def _serve(self) -> None:
+        while self._wait_for_work():
+            self._write_or_complain()
+        if self._store is not None:
+            self._store.close()
+
+    def _write_or_complain(self) -> None:
+        try:
+            self._write()
+        except Exception as error:  # noqa: BLE001  no memory, no disk: the next attempt must come
+            self._refused(error)
+
+    def _write(self) -> None:
+        with self._lock:
+            upto = self._wanted
+            fresh = [message for box in self._boxes.values() for message in box.fresh]
+            for box in self._boxes.values():
+                box.fresh = []
+            batch = self._batch()
+            self._behind = False
+        if self._store is not None:
+            self._store.write(batch)
+        if self._complaint:
+            log.warning("alerts are kept on disk again")
+        self._complaint, self._refusing = "", False
+        self._patience.helped()
+        self._announce(fresh, upto)
+
+    def _wait_for_work(self) -> bool:
+        """True when there is something to write; false when it is time to leave and nothing is left."""
+        with self._lock:
+            lazy_until = None
+            while True:
+                if self._closing:
+                    return self._finish_once()
+                now = time.monotonic()
+                if self._lazy and lazy_until is None:
+                    lazy_until = now + LAZY_SECONDS
+                ready = self._urgent or (lazy_until is not None and now >= lazy_until)
+                if ready and (not self._refusing or self._patience.is_over(now)):
+                    self._urgent = self._lazy = False
+                    return True
+                self._work.wait(self._pause(now, lazy_until, ready))
+
+    def _finish_once(self) -> bool:
+        """One last transaction when stopping, if anything is left for it."""
+        first, self._finished = not self._finished, True
+        return first and self._lazy
+
+    def _pause(self, now: float, lazy_until: float | None, ready: bool) -> float | None:
+        if ready:
+            return 1.0 if self._refusing else 0.0
+        return None if lazy_until is None else max(0.0, lazy_until - now)
+
+    def _batch(self) -> Batch:
+        """What differs from the disk, as rows. To be called with the lock held."""
+        batch = Batch(everything=self._behind)
+        for box in self._boxes.values():
+            if self._behind:
+                messages, heard = box.queue.all()
+                box.queue.changes.messages.update(message.seq for message in messages)
+                box.queue.changes.heard.update(heard)
+            self._add_changes(batch, box)
+        names = self.values if self._behind else self._changed_values
+        batch.values = {name: value_row(name, self.values[name]) for name in names}
+        self._changed_values = set()
+        return batch
+
+    @staticmethod
+    def _add_changes(batch: Batch, box: Box) -> None:
+        changes = box.queue.changes
+        for seq in changes.messages:
+            message = box.queue.message(seq)
+            batch.messages[seq] = None if message is None else message_row(box.name, message)
+        for alert in changes.heard:
+            heard = box.queue.heard(alert)
+            batch.heard[box.name, alert] = None if heard is None else heard_row(box.name, alert, heard)
+        changes.messages, changes.heard = set(), set()
+
+    def _refused(self, error: Exception) -> None:
+        """The disk is behind from here on, until one transaction has written everything anew."""
+        self.errors += 1
+        self._refusing = True
+        self._patience.tried(time.monotonic())
+        complaint = f"alerts cannot be kept on disk ({error}) and would not survive a restart now"
+        if complaint != self._complaint:
+            log.error("%s", complaint)
+        self._complaint = complaint
+        with self._lock:
+            self._behind = self._lazy = self._urgent = True
+
+    def _announce(self, fresh: Sequence[Message], upto: int) -> None:
+        """What was written may leave at once."""
+        now = time.monotonic()
+        with self._lock:
+            self._done = upto
+            for message in fresh:
+                if not message.attempts:  # one that failed already has its time by the schedule
+                    message.due = min(message.due, now)
+            for box in self._boxes.values():
+                box.changed.notify_all()
+            self._written.notify_all()
+
+
+class OutboxFigures(Struct, frozen=True):
+    """How keeping messages on disk goes: whether it does, how often the disk refused, how often it began anew."""
+
+    durable: bool
+    errors: int
+    recovered: int

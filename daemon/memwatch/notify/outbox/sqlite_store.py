@@ -1,0 +1,186 @@
+"""The file in which messages survive: SQLite, every transaction synced to the disk before it counts."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from memwatch.notify.outbox.rows import BadRow, Batch, Kept, Row, heard_of, message_of, value_of
+
+Key = TypeVar("Key", bound=tuple[int | str, ...])
+
+VERSION = 1
+FILE_MODE = 0o600
+FILE_MOST_BYTES = 256 << 20
+ROWS_MOST = 100_000
+CACHE_KIB = 256
+# What SQLite writes beside a file.
+ENDINGS = ("", "-wal", "-shm", "-journal")
+
+# In this order: an exclusive lock taken before WAL keeps its index on the heap, where no truncated file can
+# kill the process with SIGBUS. FULL: what was committed survives a power failure.
+SETUP = (
+    "PRAGMA locking_mode = EXCLUSIVE",
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",
+    "PRAGMA mmap_size = 0",
+    f"PRAGMA cache_size = -{CACHE_KIB}",
+    "PRAGMA journal_size_limit = 1048576",
+    "PRAGMA trusted_schema = OFF",
+)
+TABLES = (
+    "CREATE TABLE IF NOT EXISTS messages (seq INTEGER PRIMARY KEY, receiver, id, alert, kind, body, attempts, crc)",
+    "CREATE TABLE IF NOT EXISTS heard (receiver, alert, heard, body, crc, PRIMARY KEY (receiver, alert))",
+    "CREATE TABLE IF NOT EXISTS named_values (name PRIMARY KEY, value, crc)",
+    f"PRAGMA user_version = {VERSION}",
+)
+
+
+class Refused(OSError):
+    """The disk did not take what was to be written."""
+
+
+class Unusable(Exception):
+    """A file that is not an outbox of this version; says why."""
+
+
+class Store:
+    """One open file. Opening and loading raise sqlite3.Error or OSError where the disk does not play along."""
+
+    def __init__(self, file: Path) -> None:
+        """Open it, or make it. Raises Unusable too."""
+        refuse_strange(file)
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE))
+        self._connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=1.0)
+        # What is damaged is found by its checksum, not by a text that will not be decoded.
+        self._connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+        try:
+            self._set_up()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def load(self) -> Kept:
+        """Everything that is there. Rows whose checksum is wrong are counted and left out."""
+        kept = Kept()
+        keep: tuple[tuple[str, Callable[[Row], None]], ...] = (
+            ("SELECT * FROM messages ORDER BY seq LIMIT ?", lambda row: _keep_message(kept, row)),
+            ("SELECT * FROM heard LIMIT ?", lambda row: _keep_heard(kept, row)),
+            ("SELECT * FROM named_values LIMIT ?", lambda row: kept.values.update([value_of(row)])),
+        )
+        for query, take in keep:
+            for row in self._connection.execute(query, (ROWS_MOST,)):
+                kept.bad_rows += not is_taken(take, row)
+        return kept
+
+    def write(self, batch: Batch) -> None:
+        """All of it, or none, or Refused. When this returns it is on the disk."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            if batch.everything:
+                for table in ("messages", "heard", "named_values"):
+                    self._connection.execute(f"DELETE FROM {table}")  # noqa: S608  one of three words
+            self._put("messages", "seq = ?", {(seq,): row for seq, row in batch.messages.items()})
+            self._put("heard", "receiver = ? AND alert = ?", batch.heard)
+            self._put("named_values", "name = ?", {(name,): row for name, row in batch.values.items()})
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back()
+            raise Refused(str(error)) from None
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            with suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _put(self, table: str, key: str, rows: Mapping[Key, Row | None]) -> None:
+        gone = [key_values for key_values, row in rows.items() if row is None]
+        here = [row for row in rows.values() if row is not None]
+        self._connection.executemany(f"DELETE FROM {table} WHERE {key}", gone)  # noqa: S608
+        if here:
+            marks = ", ".join("?" * len(here[0]))
+            self._connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", here)  # noqa: S608
+
+    def _set_up(self) -> None:
+        for statement in SETUP:
+            self._connection.execute(statement)
+        version = self._one("PRAGMA user_version")
+        if version not in (0, VERSION):
+            raise Unusable(f"is of version {version}, and this memwatchd knows version {VERSION}")
+        if version and (complaint := self._one("PRAGMA quick_check(1)")) != "ok":
+            raise Unusable(f"is damaged ({complaint})")
+        for statement in TABLES:
+            self._connection.execute(statement)
+
+    def _one(self, query: str) -> object:
+        with closing(self._connection.execute(query)) as found:
+            return found.fetchone()[0]
+
+
+def is_taken(take: Callable[[Row], None], row: Row) -> bool:
+    try:
+        take(row)
+    except BadRow:
+        return False
+    return True
+
+
+def _keep_message(kept: Kept, row: Row) -> None:
+    receiver, message = message_of(row)
+    kept.messages.setdefault(receiver, []).append(message)
+    kept.last_seq = max(kept.last_seq, message.seq)
+
+
+def _keep_heard(kept: Kept, row: Row) -> None:
+    receiver, alert, heard = heard_of(row)
+    kept.heard.setdefault(receiver, []).append((alert, heard))
+
+
+def refuse_strange(file: Path) -> None:
+    """Raises Unusable for what is there and is not a plain file of ours: a link is never followed."""
+    try:
+        found = os.lstat(file)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(found.st_mode):
+        raise Unusable("is not a plain file")
+    if found.st_size > FILE_MOST_BYTES:
+        raise Unusable(f"has {found.st_size} bytes, more than {FILE_MOST_BYTES}")
+
+
+def set_aside(file: Path, unix: float, word: str, kept: int = 2) -> Path:
+    """Give the file, and what SQLite keeps beside it, another name; the newest `kept` of that sort stay."""
+    moment = int(unix)
+    while os.path.lexists(aside := file.with_name(f"{file.name}.{word}-{moment}")):
+        moment += 1
+    for ending in ENDINGS:
+        beside = file.with_name(file.name + ending)
+        if os.path.lexists(beside):
+            os.replace(beside, aside.with_name(aside.name + ending))
+    asides = [path for path in file.parent.glob(f"{file.name}.{word}-*") if path.name.endswith(tuple("0123456789"))]
+    for old in sorted(asides, key=_moment_of)[:-kept]:
+        for ending in ENDINGS:
+            _remove(old.with_name(old.name + ending))
+    return aside
+
+
+def _moment_of(aside: Path) -> int:
+    digits = aside.name.rpartition("-")[2]
+    return int(digits) if digits.isdecimal() and len(digits) < 20 else 0
+
+
+def _remove(old: Path) -> None:
+    if old.is_dir() and not old.is_symlink():
+        return  # nothing of ours: somebody put a folder there, and may miss what is in it
+    old.unlink(missing_ok=True)

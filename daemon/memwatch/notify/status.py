@@ -1,0 +1,161 @@
+"""Alerts, silences and receivers as faces show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
+
+from memwatch.alerts.rules import EVENTS, SEVERITY, targets_of
+from memwatch.alerts.silences import Silence, is_silenced
+from memwatch.alerts.state import Watch
+from memwatch.events import Event
+from memwatch.monitor.loop import Monitor
+from memwatch.notify.manager import Alerting
+from memwatch.render.json import Json, rfc3339
+from memwatch.snapshot import Reason, Snapshot
+
+LATEST_EVENTS = 20
+NAMED_TARGETS = 20
+
+
+class AlertRow(Struct, frozen=True):
+    """An alert that fires or is about to."""
+
+    target: str
+    rule: str
+    severity: str
+    state: str
+    since_unix: float | None
+    silenced: bool
+    reasons: tuple[Reason, ...]
+
+
+class ReceiverRow(Struct, frozen=True):
+    """How telling one receiver goes."""
+
+    name: str
+    kind: str
+    title: str
+    events: tuple[str, ...]
+    targets: tuple[str, ...]
+    disabled: bool
+    pending: int
+    outcomes: dict[str, int]
+    failure: str
+    next_attempt_seconds: float | None
+    last_delivered_unix: float | None
+
+
+class AlertView(Struct, frozen=True):
+    """All that is known of alerts at one moment. `notes`, by the id of a silence: that its target is not here."""
+
+    alerts: Sequence[AlertRow] = ()
+    silences: Sequence[Silence] = ()
+    receivers: Sequence[ReceiverRow] = ()
+    events: Sequence[Event] = ()
+    durable: bool = False
+    disk_errors: int = 0
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
+def view_of(monitor: Monitor, alerting: Alerting) -> AlertView:
+    silences = alerting.silences()
+    notes = {one.id: note for one in silences if (note := note_of(one, monitor.latest))}
+    return AlertView(
+        alert_rows(monitor),
+        silences,
+        receiver_rows(alerting),
+        [event for event in monitor.events.latest(200) if event.kind == "alert"][:LATEST_EVENTS],
+        alerting.outbox.durable,
+        alerting.outbox.errors,
+        notes,
+    )
+
+
+def alert_rows(monitor: Monitor) -> list[AlertRow]:
+    unix = monitor.moment().wall
+    return [
+        AlertRow(
+            target=target,
+            rule=rule,
+            severity=SEVERITY[rule],
+            state="firing" if watch.firing else "pending",
+            since_unix=watch.started_unix if watch.firing else None,
+            silenced=is_silenced(monitor.silences, rule, target, unix),
+            reasons=watch.reasons,
+        )
+        for (rule, target), watch in monitor.watches.items()
+        if is_shown(watch)
+    ]
+
+
+def is_shown(watch: Watch) -> bool:
+    return watch.firing or watch.pending
+
+
+def receiver_rows(alerting: Alerting) -> list[ReceiverRow]:
+    rows = []
+    for receiver in alerting.receivers:
+        status, wanted = receiver.status(), receiver.subscription
+        rows.append(
+            ReceiverRow(
+                name=receiver.name,
+                kind=receiver.channel.kind,
+                title=receiver.channel.title,
+                events=tuple(sorted(wanted.events)),
+                targets=tuple(sorted(wanted.targets)),
+                disabled=status.disabled,
+                pending=receiver.pending(),
+                outcomes=dict(receiver.counts()),
+                failure=status.failure,
+                next_attempt_seconds=status.next_attempt_seconds,
+                last_delivered_unix=status.last_delivered_unix,
+            )
+        )
+    return rows
+
+
+def alert_json(row: AlertRow) -> Json:
+    return {
+        "target": row.target,
+        "rule": row.rule,
+        "severity": row.severity,
+        "state": row.state,
+        "since": None if row.since_unix is None else rfc3339(row.since_unix),
+        "since_unix": row.since_unix,
+        "silenced": row.silenced,
+        "reasons": [{"signal": why.signal, "text": why.text} for why in row.reasons],
+    }
+
+
+def note_of(silence: Silence, snapshot: Snapshot | None) -> str | None:
+    """Where its target is not here: a GPU or a container may come later, a typing error does not."""
+    if silence.target is None or snapshot is None:
+        return None
+    here = targets_of(snapshot, (silence.event,) if silence.event else EVENTS)
+    if silence.target in here:
+        return None
+    those = ", ".join(here[:NAMED_TARGETS]) or "none"
+    more = f" and {len(here) - NAMED_TARGETS} more" if len(here) > NAMED_TARGETS else ""
+    of_event = f" for {silence.event}" if silence.event else ""
+    return f"no target {silence.target!r} is here now{of_event}; those that are: {those}{more}"
+
+
+def silence_json(silence: Silence, snapshot: Snapshot | None) -> Json:
+    return {
+        "id": silence.id,
+        "event": silence.event,
+        "target": silence.target,
+        "until": rfc3339(silence.until_unix),
+        "until_unix": silence.until_unix,
+        "created_unix": silence.created_unix,
+        "comment": silence.comment,
+        "made_by": silence.made_by,
+        "note": note_of(silence, snapshot),
+    }
+
+
+def receiver_json(row: ReceiverRow) -> Json:
+    return {name: value for name, value in asdict(row).items() if name != "title"}

@@ -1,0 +1,241 @@
+"""What a webhook says and how it is signed: pure functions from a notice and the snapshot of its moment."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from memwatch.alerts.state import Notice
+from memwatch.model import Absent, Pool, Process, Share, Words
+from memwatch.render.json import SCHEMA, Json, known, rfc3339, to_bytes
+from memwatch.snapshot import Snapshot
+
+# Standard Webhooks asks for small bodies: "less than 20kb" is its recommendation to senders.
+BODY_LIMIT_BYTES = 20_000
+TOP_PROCESSES = 5
+# Names come from anybody who can start a process. They are cut at the first of these lengths that keeps the
+# body under its limit; the last one does so even if every character needs six bytes.
+TEXT_LENGTHS = (256, 64, 16)
+REASONS_MOST = 16
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+SECRET_PREFIX = "whsec_"  # noqa: S105  the marker of a secret, not one
+SECRET_PATTERN = re.compile(SECRET_PREFIX + r"([A-Za-z0-9+/]+={0,2})", re.ASCII)
+SECRET_LEAST_BYTES, SECRET_MOST_BYTES = 24, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where to post. Path and query often hold a token, so only `origin` is ever shown."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str = field(repr=False)
+
+    @property
+    def origin(self) -> str:
+        return f"{self.scheme}://{self._bracketed}:{self.port}"
+
+    @property
+    def host_header(self) -> str:
+        usual = self.port == DEFAULT_PORTS[self.scheme]
+        return self._bracketed if usual else f"{self._bracketed}:{self.port}"
+
+    @property
+    def _bracketed(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+    def __str__(self) -> str:
+        return self.origin
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """The keys by which a receiver knows the sender; more than one while a key is being replaced."""
+
+    keys: tuple[bytes, ...] = field(repr=False)
+
+    def __str__(self) -> str:
+        return "(hidden)"
+
+
+@dataclass(frozen=True, slots=True)
+class Password:
+    """A user's password, or a token, that a receiver asks for."""
+
+    text: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return "(hidden)"
+
+    def authorization(self, user: str | None) -> str:
+        """The header field Authorization: Basic for a user (RFC 7617, in UTF-8), else Bearer (RFC 6750)."""
+        if user is None:
+            return f"Bearer {self.text}"
+        return "Basic " + base64.b64encode(f"{user}:{self.text}".encode()).decode()
+
+
+def password_of(text: str) -> Password:
+    """From what a file or a variable holds. Raises ValueError without naming it."""
+    text = text.rstrip("\r\n")
+    if not 1 <= len(text) <= 2048 or not text.isascii() or not text.isprintable():
+        raise ValueError("is not a password or a token of 1 to 2048 printable ASCII characters")
+    return Password(text)
+
+
+def endpoint_of(url: str) -> Endpoint:
+    """The parts of a URL. Raises ValueError with a reason that repeats nothing of the URL."""
+    if not re.fullmatch(r"[!-~]{1,2000}", url):
+        raise ValueError("is not made of 1 to 2000 printable ASCII characters")
+    parts = urlsplit(url)
+    if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
+        raise ValueError("does not begin with http:// or https:// and a host name")
+    if "@" in parts.netloc:
+        raise ValueError("has a user name or password in it, which would end up in logs")
+    port = parts.port if parts.port is not None else DEFAULT_PORTS[parts.scheme]
+    if port == 0:
+        raise ValueError("has port 0")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Endpoint(parts.scheme, parts.hostname, port, path)
+
+
+def secret_of(text: str) -> Secret:
+    """One or several Standard Webhooks secrets, separated by white space. Raises ValueError without naming them."""
+    keys = tuple(_key_of(word) for word in text.split())
+    if not keys:
+        raise ValueError("is empty")
+    return Secret(keys)
+
+
+def _key_of(word: str) -> bytes:
+    # The pattern and not only b64decode: before Python 3.11 that lets surplus padding pass.
+    match = SECRET_PATTERN.fullmatch(word)
+    key = base64.b64decode(match[1]) if match and len(match[1]) % 4 == 0 else b""
+    if not SECRET_LEAST_BYTES <= len(key) <= SECRET_MOST_BYTES:
+        raise ValueError(f"is not {SECRET_PREFIX} followed by the base64 of 24 to 64 bytes")
+    return key
+
+
+def sign(secret: Secret, notice_id: str, timestamp: int, body: bytes) -> str:
+    """The `webhook-signature` header: one `v1` signature for each key."""
+    message = b"%s.%d.%s" % (notice_id.encode(), timestamp, body)
+    digests = [hmac.new(key, message, hashlib.sha256).digest() for key in secret.keys]
+    return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests)
+
+
+def headers_of(secret: Secret, notice_id: str, timestamp: int, body: bytes) -> dict[str, str]:
+    return {
+        "Content-Type": "application/json",
+        "webhook-id": notice_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": sign(secret, notice_id, timestamp, body),
+    }
+
+
+def body_of(notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
+    """The JSON to send, at most 20 kB whatever the processes are called."""
+    for length in TEXT_LENGTHS:
+        body = to_bytes(body_json(notice, snapshot, dashboard_url, length))
+        if len(body) <= BODY_LIMIT_BYTES:
+            break
+    return body
+
+
+def body_json(notice: Notice, snapshot: Snapshot, dashboard_url: str | None, length: int) -> Json:
+    """The body with every text that comes from outside cut to `length` characters."""
+    return {
+        "schema": SCHEMA,
+        "id": notice.id,
+        "event": notice.event,
+        "time": rfc3339(notice.unix),
+        "unix": notice.unix,
+        "host": cut(snapshot.host, length),
+        "target": cut(notice.target, length),
+        "rule": notice.rule,
+        "severity": notice.severity,
+        "started": rfc3339(notice.started_unix) if notice.started_unix else None,
+        "repeated": notice.repeated,
+        "level": notice.level.word if notice.level is not None else None,
+        "previous": notice.previous.word if notice.previous is not None else None,
+        "reasons": [{"signal": why.signal, "text": cut(why.text, length)} for why in notice.reasons[:REASONS_MOST]],
+        "values": values_json(notice, snapshot, length),
+        "top": [top_json(process, length) for process in top_of(snapshot.processes)],
+        "dashboard_url": dashboard_url,
+    }
+
+
+def values_json(notice: Notice, snapshot: Snapshot, length: int) -> Json:
+    """The target's figures; absent when it is no longer part of the machine. All pools where it is neither."""
+    for pool in snapshot.pools:
+        if pool.id == notice.target:
+            return pool_values(pool, length)
+    for share in snapshot.shares:
+        if share.id == notice.target:
+            return share_values(share, cut(snapshot.relation(share), length), length)
+    if not notice.rule.startswith("pressure."):
+        total = snapshot.total
+        return known(
+            size_bytes=total.size_bytes, used_bytes=total.used_bytes, available_bytes=total.available_bytes
+        )
+    return known(used_bytes=Absent.NOT_AVAILABLE, ratio=Absent.NOT_AVAILABLE)
+
+
+def pool_values(pool: Pool, length: int) -> Json:
+    return known(
+        kind=pool.kind.value,
+        label=cut(pool.label, length),
+        size_bytes=pool.size_bytes,
+        used_bytes=pool.used_bytes,
+        available_bytes=pool.available_bytes,
+        free_bytes=pool.free_bytes,
+        reserved_bytes=pool.reserved_bytes,
+        unattributed_bytes=pool.unattributed_bytes,
+        set_aside_bytes=pool.set_aside_bytes,
+        ratio=pool.judged_ratio,
+    )
+
+
+def share_values(share: Share, relation: str, length: int) -> Json:
+    return known(
+        kind=share.kind.value,
+        label=cut(share.label, length),
+        relation=relation,
+        used_bytes=share.used_bytes,
+        limit_bytes=share.limit_bytes,
+        ratio=share.judged_ratio,
+    )
+
+
+def top_of(processes: tuple[Process, ...]) -> list[Process]:
+    """The processes with the largest footprint, as far as it is known."""
+    known_ones = [process for process in processes if not isinstance(process.footprint_low_bytes, Absent)]
+    return sorted(known_ones, key=_footprint, reverse=True)[:TOP_PROCESSES]
+
+
+def _footprint(process: Process) -> int:
+    return 0 if isinstance(process.footprint_low_bytes, Absent) else process.footprint_low_bytes
+
+
+def top_json(process: Process, length: int) -> Json:
+    return known(
+        pid=process.pid,
+        name=cut(process.name, length),
+        user=_cut_if_known(process.user, length),
+        unit=_cut_if_known(process.unit, length),
+        container=_cut_if_known(process.container, length),
+        footprint_bytes=process.footprint_bytes,
+    )
+
+
+def cut(text: str, length: int) -> str:
+    """At most `length` characters, and only such as UTF-8 can hold."""
+    return text[:length].encode("utf-8", "replace").decode()
+
+
+def _cut_if_known(text: Words | None, length: int) -> Words | None:
+    return cut(text, length) if isinstance(text, str) else text

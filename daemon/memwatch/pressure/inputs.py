@@ -1,0 +1,173 @@
+"""What one tick found that says something about pressure, put in the shape in which it is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from memwatch.accounting.driver_errors import homeless
+from memwatch.findings import Findings
+from memwatch.kernel_log import ABOUT_MEMORY
+from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Share, ShareKind
+from memwatch.pressure.oom_kills import NONE, NewKills
+from memwatch.pressure.rules import PressureRules
+from memwatch.snapshot import Kernel, Node, Squeezed, Stalls, Swap
+
+_OWN_MEMORY = (PoolKind.VRAM, PoolKind.HBM, PoolKind.CARVEOUT)
+
+
+class Target(Struct, frozen=True):
+    """A pool, a limited share, or a budget: `size_bytes` is what it is judged by, `available_bytes` what is left.
+
+    `is_host` is true for System RAM and the limits inside it that the kernel enforces by killing processes.
+    """
+
+    id: str
+    kind: str
+    size_bytes: int
+    available_bytes: int
+    is_host: bool = False
+
+    @property
+    def is_ram(self) -> bool:
+        return self.kind == PoolKind.SYSTEM_RAM.value
+
+    @property
+    def used_ratio(self) -> float:
+        return max(0.0, 1.0 - self.available_bytes / self.size_bytes)
+
+
+class DriverErrors(Struct, frozen=True):
+    """How often a driver complained of something about memory. `places`: where its device finds its memory."""
+
+    device: str
+    kind: str
+    count: int
+    places: frozenset[str] = frozenset()
+
+
+class Evidence(Struct, frozen=True):
+    """One tick. `at` is monotonic seconds; `kills` are those since the tick before;
+    `cgroup_oom_kills_total` counts those at the limit that we live under.
+    """
+
+    at: float
+    targets: tuple[Target, ...]
+    stalls: Stalls | Absent = Absent.NOT_AVAILABLE
+    swap: Swap | Absent = Absent.NOT_AVAILABLE
+    kernel: Kernel = Kernel()
+    fragmented_nodes: tuple[int, ...] = ()
+    driver_errors: tuple[DriverErrors, ...] | None = None
+    kills: NewKills = NONE
+    cgroup_oom_kills_total: int | None = None
+    squeezed: Squeezed | None = None
+    resumed: bool = False
+
+
+def evidence_of(
+    findings: Findings, at: float, rules: PressureRules, resumed: bool = False, kills: NewKills = NONE
+) -> Evidence:
+    """What of a tick says something about pressure."""
+    return Evidence(
+        at=at,
+        targets=targets_of(findings.pools, findings.shares, findings.devices, rules),
+        stalls=Absent.NOT_AVAILABLE if findings.stalls is None else findings.stalls,
+        squeezed=findings.squeezed,
+        swap=Absent.NOT_AVAILABLE if findings.swap is None else findings.swap,
+        kernel=findings.kernel or Kernel(),
+        fragmented_nodes=fragmented_nodes(findings.nodes, findings.devices),
+        driver_errors=driver_errors(findings),
+        kills=kills,
+        cgroup_oom_kills_total=findings.cgroup_oom_kills_total,
+        resumed=resumed,
+    )
+
+
+def targets_of(
+    pools: Sequence[Pool], shares: Sequence[Share], devices: Sequence[Device], rules: PressureRules
+) -> tuple[Target, ...]:
+    """Everything that has an end that is known: pools, limited shares, and what a user set a limit for."""
+    found = [*_of_pools(pools, shares, devices), *_of_shares(shares)]
+    return tuple(_with_limit(target, rules.of(target.id).limit_bytes) for target in found) + tuple(
+        _of_budgets(shares, {target.id for target in found}, rules)
+    )
+
+
+def _of_pools(pools: Sequence[Pool], shares: Sequence[Share], devices: Sequence[Device]) -> Iterator[Target]:
+    for pool in pools:
+        size, available = pool.size_bytes - pool.set_aside_bytes, pool.available_bytes
+        if size <= 0 or not isinstance(available, int):
+            continue
+        if not any(_is_minor(pool, device, pools, shares) for device in devices):
+            yield Target(pool.id, pool.kind.value, size, available, pool.kind is PoolKind.SYSTEM_RAM)
+
+
+def _is_minor(pool: Pool, device: Device, pools: Sequence[Pool], shares: Sequence[Share]) -> bool:
+    """A carve-out that is less than half of what its device can have is always full, and that troubles nobody:
+    what the device takes besides is judged by itself."""
+    if pool.kind is not PoolKind.CARVEOUT or pool.id not in device.allocates_from:
+        return False
+    return 2 * pool.size_bytes < _reach_of(device, pools, shares)
+
+
+def _reach_of(device: Device, pools: Sequence[Pool], shares: Sequence[Share]) -> int:
+    """The size of all that a device can allocate from: shares by their limits, else by what they lie in."""
+    sizes = {pool.id: pool.size_bytes for pool in pools}
+    for share in shares:
+        limit = share.limit_bytes
+        sizes[share.id] = limit if isinstance(limit, int) else sizes.get(share.within, 0)
+    return sum(sizes.get(place, 0) for place in device.allocates_from)
+
+
+def _of_shares(shares: Sequence[Share]) -> Iterator[Target]:
+    for share in shares:
+        limit, used = share.limit_bytes, share.used_bytes
+        if isinstance(limit, int) and limit and isinstance(used, int):
+            yield Target(share.id, share.kind.value, limit, limit - used, share.kind is ShareKind.CGROUP)
+
+
+def _with_limit(target: Target, limit: int | None) -> Target:
+    """The same target with a budget below its size."""
+    if limit is None or limit >= target.size_bytes:
+        return target
+    used = target.size_bytes - target.available_bytes
+    return Target(target.id, target.kind, limit, limit - used, target.is_host)
+
+
+def _of_budgets(shares: Sequence[Share], known: set[str], rules: PressureRules) -> Iterator[Target]:
+    """Shares without a limit of their own that a user gave one, such as the CUDA Pool."""
+    for share in shares:
+        limit, used = rules.of(share.id).limit_bytes, share.used_bytes
+        if share.id not in known and limit and isinstance(used, int):
+            yield Target(share.id, share.kind.value, limit, limit - used)
+
+
+def fragmented_nodes(nodes: Sequence[Node], devices: Sequence[Device]) -> tuple[int, ...]:
+    """Nodes without a free block of 4 MiB, where a GPU has to find its memory there."""
+    if not any(device.architecture is Architecture.UNIFIED for device in devices):
+        return ()
+    return tuple(node.id for node in nodes if node.free_4mib_bytes == 0 and node.has_cpus is not False)
+
+
+def driver_errors(findings: Findings) -> tuple[DriverErrors, ...]:
+    """What drivers said about memory that went wrong, whoever passed it on. Faults of programs are not here."""
+    within = {share.id: share.within for share in findings.shares}
+    found = [
+        DriverErrors(device.id, kind, count, _places_of(device, within))
+        for device in findings.devices
+        for kind, count in device.errors.items()
+        if kind in ABOUT_MEMORY
+    ]
+    others = homeless(findings.devices, findings.kernel_log) if findings.kernel_log else ()
+    return (*found, *(DriverErrors(one.place, one.kind, one.count) for one in others if one.kind in ABOUT_MEMORY))
+
+
+def _places_of(device: Device, within: Mapping[str, str]) -> frozenset[str]:
+    """The pools and shares that a device allocates from, and what they lie in."""
+    places = set(device.allocates_from)
+    for place in device.allocates_from:
+        while place in within and within[place] not in places:
+            place = within[place]
+            places.add(place)
+    return frozenset(places)

@@ -1,0 +1,1 @@
+"""Per-process views: growth, leaks, PSS, allocator reports."""

@@ -1,0 +1,1 @@
+"""Snapshots as JSON, text and words. The only place that rounds."""

@@ -1,0 +1,270 @@
+"""The snapshot and its parts as JSON: an absent figure is null, with its reason under `absent`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from enum import Enum
+from typing import Any
+
+from msgspec import Struct, json
+from msgspec.structs import replace
+
+from memwatch.accounting.unattributed import HELD_BY_PROCESSES, causes_of, rest_of
+from memwatch.backends.model import Backends
+from memwatch.doctor.model import Examination
+from memwatch.events import Event
+from memwatch.history.disk.last_run import LastWords
+from memwatch.history.notable_ticks import Tick
+from memwatch.model import Absent, Bytes, Pool, Process
+from memwatch.owners import OwnerKind, totals_of
+from memwatch.processes.growth import Grown
+from memwatch.processes.leaks import Suspect
+from memwatch.processes.pss import Pss
+from memwatch.snapshot import Level, Node, Snapshot
+
+SCHEMA = 1
+
+JSON_TYPE = "application/json"
+
+Json = dict[str, Any]
+
+
+def to_bytes(value: Any) -> bytes:  # noqa: ANN401  JSON is anything
+    return json.encode(value, enc_hook=_of_its_base)
+
+
+def _of_its_base(value: object) -> int | str:
+    """A size or a name that knows more about itself is, in JSON, a number or a string like any other."""
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, str):
+        return str(value)
+    raise NotImplementedError(f"{type(value).__name__} has no form in JSON")
+
+
+def answer_bytes(value: Any, simulated: bool) -> bytes:  # noqa: ANN401
+    """An answer's body. What is simulated says so in every object at its top."""
+    if simulated and isinstance(value, dict):
+        return to_bytes({"simulated": True, **value})
+    if simulated and isinstance(value, list):
+        return to_bytes([{"simulated": True, **one} for one in value])
+    return to_bytes(value)
+
+
+def rfc3339(unix: float) -> str:
+    """A time as users and logs write it: UTC, to the millisecond, with a Z."""
+    return datetime.fromtimestamp(unix, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def known(**fields: Any) -> Json:  # noqa: ANN401
+    """The fields with absent figures as null, and the reasons beside them."""
+    absent = {name: value.value for name, value in fields.items() if isinstance(value, Absent)}
+    if not absent:
+        return fields
+    return {**fields, **dict.fromkeys(absent), "absent": absent}
+
+
+def record_json(record: Struct, **further: Any) -> Json:  # noqa: ANN401
+    """A record of the model under its own names: the model's word is JSON's word too."""
+    return known(**{name: _plain(getattr(record, name)) for name in record.__struct_fields__}, **further)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, Level):
+        return value.word
+    if isinstance(value, Enum) and not isinstance(value, Absent):
+        return value.value
+    if isinstance(value, tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, Mapping):
+        return known(**value)
+    return record_json(value) if isinstance(value, Struct) else value
+
+
+def snapshot_json(snapshot: Snapshot) -> Json:
+    parts = (snapshot.machine, snapshot.total, snapshot.kernel, snapshot.own)
+    machine, total, kernel, own = map(record_json, parts)
+    return known(
+        schema=SCHEMA,
+        seq=snapshot.seq,
+        time=rfc3339(snapshot.unix),
+        unix=snapshot.unix,
+        boot_id=snapshot.boot_id,
+        host=snapshot.host,
+        interval_seconds=snapshot.interval_seconds,
+        simulated=snapshot.simulated,
+        machine=machine,
+        pools=pools_json(snapshot),
+        shares=shares_json(snapshot),
+        total=total,
+        devices=devices_json(snapshot),
+        processes=processes_json(snapshot),
+        process_scan=_plain(snapshot.process_scan),
+        swap=_plain(snapshot.swap),
+        zram=_plain(snapshot.zram),
+        stalls=_plain(snapshot.stalls),
+        squeezed=_plain(snapshot.squeezed),
+        nodes=[_with_contents(node) for node in snapshot.nodes],
+        tegrastats=_plain(snapshot.tegrastats),
+        kernel=kernel,
+        kernel_log=_plain(snapshot.kernel_log),
+        pressure=pressure_json(snapshot),
+        collectors=collectors_json(snapshot),
+        claims=[record_json(claim) for claim in snapshot.claims],
+        own=own,
+    )
+
+
+def pools_json(snapshot: Snapshot) -> list[Json]:
+    return [{**_with_contents(pool), "unattributed_note": causes_of(pool, snapshot)} for pool in snapshot.pools]
+
+
+def _with_contents(place: Pool | Node) -> Json:
+    """A pool or a node; its contents as one object, `{"anonymous_bytes": …}`."""
+    found = record_json(place)
+    found["contents"] = {f"{part.kind}_bytes": part.size_bytes for part in place.contents}
+    return found
+
+
+def shares_json(snapshot: Snapshot) -> list[Json]:
+    return [record_json(share, relation=snapshot.relation(share)) for share in snapshot.shares]
+
+
+def devices_json(snapshot: Snapshot) -> list[Json]:
+    return [record_json(device) for device in snapshot.devices]
+
+
+def processes_json(snapshot: Snapshot) -> list[Json]:
+    return [process_json(process, snapshot.container_names) for process in snapshot.processes]
+
+
+def process_json(process: Process, names: Mapping[str, str]) -> Json:
+    found = record_json(
+        process,
+        container_name=names.get(str(process.container)),
+        footprint_low_bytes=process.footprint_low_bytes,
+        footprint_high_bytes=process.footprint_high_bytes,
+    )
+    del found["footprint_range"]
+    return found
+
+
+def owners_json(snapshot: Snapshot, kind: OwnerKind) -> Json:
+    """Who holds memory, by kind of owner, and what nobody holds of each pool."""
+    scan = snapshot.process_scan
+    if snapshot.processes and not snapshot.owners and not isinstance(scan, Absent):
+        scan = replace(scan, process_list="partial", note=scan.note or NOT_RECORDED)
+    names = snapshot.container_names if kind == "container" else {}
+    rests = [
+        record_json_of(pool, ("id", "label", "used_bytes", "unattributed_bytes", "overlap"))
+        | {"unattributed_note": causes_of(pool, snapshot)}
+        for pool in snapshot.pools
+    ]
+    shares = [
+        known(
+            id=share.id,
+            relation=snapshot.relation(share),
+            used_bytes=share.used_bytes,
+            unattributed_bytes=rest_of(share, snapshot),
+        )
+        for share in snapshot.shares
+        if share.kind in HELD_BY_PROCESSES
+    ]
+    return known(
+        by=kind,
+        process_list=scan if isinstance(scan, Absent) else scan.process_list,
+        note=None if isinstance(scan, Absent) else scan.note,
+        owners=[
+            record_json(total, container_name=names.get(str(total.name)))
+            for total in totals_of(snapshot.owners, snapshot.processes, kind)
+        ],
+        pools=rests,
+        shares=shares,
+    )
+
+
+def record_json_of(record: Any, names: Sequence[str]) -> Json:  # noqa: ANN401
+    """Some fields of a record of the model."""
+    return known(**{name: _plain(getattr(record, name)) for name in names})
+
+
+NOT_RECORDED = "What owners hold is not in this recording, which lists the largest of the processes only."
+WHO = ("pid", "start_time", "name", "user", "unit", "container")
+
+
+def grown_json(grown: Grown, windows: Mapping[str, Bytes], shift: float) -> Json:
+    """`windows`: what the process grew by in the last seconds; `shift` makes boot time wall clock time."""
+    seconds = grown.to_boottime - grown.from_boottime
+    return {
+        **record_json_of(grown.process, WHO),
+        "from_unix": grown.from_boottime + shift,
+        "from_bytes": grown.from_bytes,
+        "to_bytes": grown.to_bytes,
+        "grown_bytes": grown.grown_bytes,
+        "bytes_per_second": grown.grown_bytes / seconds if seconds else 0.0,
+        "whole": grown.whole,
+        "windows": known(**windows),
+    }
+
+
+def suspect_json(suspect: Suspect, shift: float) -> Json:
+    return {
+        **record_json_of(suspect.process, WHO),
+        "since_unix": suspect.since_boottime + shift,
+        "grown_bytes": suspect.grown_bytes,
+        "evidence": suspect.evidence,
+    }
+
+
+def pss_json(process: Process, pss: Pss) -> Json:
+    return {**record_json_of(process, WHO[1:]), **record_json(pss)}
+
+
+def pressure_json(snapshot: Snapshot) -> list[Json]:
+    return [
+        record_json(pressure, used_ratio=pressure.used_ratio, corroborated=pressure.corroborated)
+        for pressure in snapshot.pressure
+    ]
+
+
+def collectors_json(snapshot: Snapshot) -> list[Json]:
+    return [record_json(status) for status in snapshot.collectors]
+
+
+def event_json(event: Event) -> Json:
+    return record_json(event, time=rfc3339(event.unix))
+
+
+def events_json(events: Sequence[Event]) -> list[Json]:
+    return [event_json(event) for event in events]
+
+
+def tick_json(tick: Tick, unix: float) -> Json:
+    """A tick that mattered, without the figures that the history has as series."""
+    return {
+        "time": rfc3339(unix),
+        "unix": unix,
+        "pools": [record_json(pool) for pool in tick.pools],
+        "pressure": [record_json(one) | {"level": one.word} for one in tick.pressure],
+        "processes": [record_json(process) for process in tick.processes],
+    }
+
+
+def last_words_json(words: LastWords) -> Json:
+    return {
+        "time": rfc3339(words.unix),
+        "unix": words.unix,
+        "machine_restarted": words.machine_restarted,
+        "text": words.sentence,
+        "samples": [{"unix": one.unix, "figures": one.figures} for one in words.samples],
+        "last": None if words.last is None else tick_json(words.last, words.last.unix),
+    }
+
+
+def backends_json(found: Backends) -> Json:
+    return record_json(found)
+
+
+def examination_json(found: Examination) -> Json:
+    return {"worst": found.worst.value, "checks": [record_json(check) for check in found.checks]}

@@ -1,0 +1,106 @@
+"""One snapshot as text for a terminal: what is where, how full, and what cannot be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memwatch.model import Absent, Pool, Process
+from memwatch.render import words as wording
+from memwatch.render.summary import by_footprint, has_figures
+from memwatch.snapshot import Snapshot
+
+TOP = 5
+
+
+def text_of(snapshot: Snapshot) -> str:
+    """Some twenty lines, widest column first, for people; machines take JSON."""
+    return "\n".join(lines_of(snapshot)) + "\n"
+
+
+def lines_of(snapshot: Snapshot) -> Iterator[str]:
+    machine = snapshot.machine
+    name = snapshot.host if isinstance(machine.name, Absent) else f"{snapshot.host}, {machine.name}"
+    yield name
+    if machine.explanation:
+        yield machine.explanation
+    if snapshot.simulated:
+        yield wording.SIMULATED
+    yield ""
+    yield from _places(snapshot)
+    yield from _devices(snapshot)
+    yield from _host(snapshot)
+    if snapshot.processes:
+        yield ""
+        yield from _processes(snapshot)
+    yield from _missing(snapshot)
+
+
+def _places(snapshot: Snapshot) -> Iterator[str]:
+    levels = {pressure.target: pressure for pressure in snapshot.pressure}
+    for pool in snapshot.pools:
+        pressure = levels.get(pool.id)
+        if pressure:
+            state = wording.verdict(pool.label, pressure)
+        elif has_figures(pool):
+            state = f"{pool.label} is {wording.NOT_JUDGED}"
+        else:
+            state = f"{pool.label} has no figure to judge"
+        yield f"{pool.label}: {wording.size(pool.size_bytes)}"
+        yield f"  used {wording.size(pool.used_bytes)}, available {wording.size(pool.available_bytes)}. {state}."
+        yield from _contents(pool)
+    for share in snapshot.shares:
+        limit = "" if isinstance(share.limit_bytes, Absent) else f" of at most {wording.size(share.limit_bytes)}"
+        yield f"{snapshot.relation(share)}: {wording.size(share.used_bytes)}{limit}"
+
+
+def _devices(snapshot: Snapshot) -> Iterator[str]:
+    for device in snapshot.devices:
+        left = device.headroom_bytes
+        can = (
+            f"can allocate {wording.size(left)} now" if isinstance(left, int) else f"headroom {wording.size(left)}"
+        )
+        state = "" if device.state == "ok" else f", {device.state}"
+        yield f"{device.name} ({wording.architecture(device.architecture.value)}{state}): {can}"
+
+
+def _contents(pool: Pool) -> Iterator[str]:
+    parts = [f"{wording.content(part.kind)} {wording.size(part.size_bytes)}" for part in pool.contents]
+    if parts:
+        yield f"  in it: {', '.join(parts)}"
+
+
+def _host(snapshot: Snapshot) -> Iterator[str]:
+    swap = snapshot.swap
+    if not isinstance(swap, Absent) and swap.size_bytes:
+        yield f"Swap: {wording.size(swap.used_bytes)} of {wording.size(swap.size_bytes)} used (never capacity)"
+    if not isinstance(snapshot.stalls, Absent):
+        waited = wording.waited(snapshot.stalls.some.ratio_10s, "10 s")
+        yield f"Waiting: {waited}"
+    for node in snapshot.nodes:
+        if not isinstance(node.largest_free_block_bytes, Absent):
+            yield f"Largest free block on node {node.id}: {wording.size(node.largest_free_block_bytes)}"
+
+
+def _processes(snapshot: Snapshot) -> Iterator[str]:
+    listed = by_footprint(snapshot.processes)[:TOP]
+    footprints = [wording.footprint(process) for process in listed]
+    width = max([11, *map(len, footprints)])
+    yield f"{'largest processes':<22} {'pid':>8} {'footprint':>{width}} {'resident':>11}  of"
+    for process, footprint in zip(listed, footprints, strict=True):
+        sizes = f"{footprint:>{width}} {wording.size(process.rss_bytes):>11}"
+        yield f"{process.name[:22]:<22} {process.pid:>8} {sizes}  {_owner(process)}"
+    if not isinstance(snapshot.process_scan, Absent) and snapshot.process_scan.note:
+        yield snapshot.process_scan.note
+
+
+def _owner(process: Process) -> str:
+    words = [process.user, process.container or process.unit]
+    return ", ".join(str(word) for word in words if word and not isinstance(word, Absent)) or wording.DASH
+
+
+def _missing(snapshot: Snapshot) -> Iterator[str]:
+    failing = [status for status in snapshot.collectors if status.state in ("failing", "stalled")]
+    if failing:
+        yield ""
+    for status in failing:
+        yield f"collector {status.name} is {status.state}: {status.error}"

@@ -1,0 +1,1 @@
+"""Threads, back-off, limits."""

@@ -1,0 +1,147 @@
+"""`memwatch fit`: what a model or a size needs, where it fits, and the cheapest change that would make it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+
+from memwatch.planning.checkpoint import read_checkpoint
+from memwatch.planning.request import PARTS, Change, Need, Use, cheapest_change, is_size, need_of
+from memwatch.planning.sizes import BadInput, bits_of
+from memwatch.planning.training import TrainingPlan
+from memwatchd.client.address import Address
+from memwatchd.client.context import EXIT_OK, Number, common, question_of, understood
+from memwatchd.client.errors import EXIT_FAILURE
+from memwatchd.client.figures import Json, size
+from memwatchd.client.tables import MARKS, columns
+
+# What means nothing without --train.
+TRAINING = ("optimizer", "lora", "checkpointing", "offload_optimizer", "swap_blocks")
+
+
+@click.command(short_help="Whether a model or a size fits, and where.")
+@click.argument("subject", metavar="MODEL_OR_BYTES")
+@click.option("--context", type=Number(1, 1 << 30, 8192), help="Tokens of each sequence.")
+@click.option("--batch", type=Number(1, 1 << 20, 1), default=1, help="Sequences at a time.  [default: 1]")
+@click.option("--dtype", default="", help="What the weights are kept in: bfloat16, int8, nf4, q4_k, …")
+@click.option("--kv-dtype", default="", help="What the cache is kept in.")
+@click.option("--train", is_flag=True, help="To be trained, not to answer.")
+@click.option("--optimizer", default="adamw", help="With --train: adamw, adamw_8bit, lion, adafactor, sgd, …")
+@click.option("--lora", type=Number(0, 65536, 16), default=0, help="With --train: adapters of this rank only.")
+@click.option("--checkpointing", is_flag=True, help="With --train: compute activations again.")
+@click.option("--offload-optimizer", is_flag=True, help="With --train: its states wait in System RAM.")
+@click.option("--swap-blocks", type=Number(0, 1 << 20, 10), default=0, help="With --train: so many layers wait.")
+@common
+def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> int:
+    """What MODEL_OR_BYTES needs, where it fits now, and the cheapest change that would make it fit.
+
+    It is a size (20GiB), a folder with safetensors or GGUF files, such a file, or a config.json. Headers are read,
+    and no tensor. Exits with 1 where it fits nowhere.
+    """
+    use = use_of(options)
+    refuse_unused(subject, bool(options["train"]))
+    try:
+        need = need_of(subject, use)
+    except BadInput as error:
+        raise click.UsageError(str(error)) from None
+    question = question_of(url, as_json)
+    asked = question.fit(need.bytes)
+    found = asked.json
+    with understood(question.address):
+        change = None if found["best"] else change_for(found, subject, use)
+        code = EXIT_OK if found["best"] else EXIT_FAILURE
+    said = {"parts": dict(need.parts), "note": need.note, "change": _change_json(change)}
+    answer = {"subject": need.subject, **found, **said}
+    return question.show(answer, lambda: fit_lines(need, found, change), asked.is_simulated) or code
+
+
+def refuse_unused(subject: str, is_trained: bool) -> None:
+    """Refuses options that the answer would not go by."""
+    ctx = click.get_current_context()
+    chosen = [
+        option
+        for option in ctx.command.params
+        if isinstance(option, click.Option)
+        and option.expose_value
+        and option.name not in ("url", "as_json")
+        and ctx.get_parameter_source(str(option.name)) is not ParameterSource.DEFAULT
+    ]
+    flags = ", ".join(option.opts[0] for option in chosen)
+    if flags and is_size(subject):
+        raise click.UsageError(
+            f"{subject} is a size, which {flags} cannot change; use memwatch fit {subject}, or name a model, "
+            "for example memwatch fit ./Mistral-7B --context 8192"
+        )
+    flags = ", ".join(option.opts[0] for option in chosen if option.name in TRAINING)
+    if flags and not is_trained:
+        raise click.UsageError(f"{flags}: that says how a model is trained; add --train")
+
+
+def use_of(options: dict[str, object]) -> Use:
+    """The options as what they mean. What is no number format is refused here."""
+    given = {name: value for name, value in options.items() if value is not None}
+    try:
+        plan = _plan_of(given) if given["train"] else None
+        for name in ("dtype", "kv_dtype"):
+            if given[name]:
+                bits_of(given[name])
+    except BadInput as error:
+        raise click.UsageError(str(error)) from None
+    context, batch = given.get("context", 0), given["batch"]
+    return Use(int(str(context)), int(str(batch)), str(given["dtype"]), str(given["kv_dtype"]), plan)
+
+
+def _plan_of(given: dict[str, object]) -> TrainingPlan:
+    return TrainingPlan(
+        optimizer=str(given["optimizer"]),
+        lora_rank=int(str(given["lora"])),
+        checkpointing=bool(given["checkpointing"]),
+        offload_optimizer=bool(given["offload_optimizer"]),
+        swapped_blocks=int(str(given["swap_blocks"])),
+    )
+
+
+def change_for(found: Json, subject: str, use: Use) -> Change | None:
+    """The first change, cheapest first, after which it would fit on some device."""
+    if is_size(subject):
+        return None
+    rooms = [one["headroom_bytes"] for one in found["verdicts"] if one["headroom_bytes"] is not None]
+    return cheapest_change(read_checkpoint(Path(subject)), use, max(rooms, default=0))
+
+
+def _change_json(change: Change | None) -> Json | None:
+    return None if change is None else {"words": change.words, "flags": change.flags, "bytes": change.need.bytes}
+
+
+def fit_lines(need: Need, found: Json, change: Change | None) -> Iterator[str]:
+    whole = {"bytes": need.bytes}
+    yield f"{need.subject} needs {size(whole, 'bytes')}"
+    if need.parts:
+        rows = [(f"  {PARTS[name]}", size({"part": part}, "part")) for name, part in need.parts.items() if part > 0]
+        rows += [
+            (f"  {PARTS[name]}", f"−{size({'part': -part}, 'part')}")
+            for name, part in need.parts.items()
+            if part < 0
+        ]
+        yield from columns(rows, right=frozenset({1}))
+    if need.note:
+        yield need.note
+    yield ""
+    for verdict in found["verdicts"]:
+        mark = MARKS[verdict["fits"]]
+        room = f" ({size(verdict, 'headroom_bytes')} can be had)" if verdict["headroom_bytes"] is not None else ""
+        yield f"{mark} {verdict['device']}, {verdict['name']}{room}: {verdict['reason']}"
+    yield ""
+    yield _conclusion(found, change)
+
+
+def _conclusion(found: Json, change: Change | None) -> str:
+    if found["best"]:
+        return f"It fits: use {found['best']}."
+    if change:
+        needed = size({"need": change.need.bytes}, "need")
+        return f"It fits nowhere now. It would with {change.words} ({change.flags}): {needed}."
+    return "It fits nowhere now."

@@ -1,0 +1,66 @@
+"""The same answers without a daemon: this machine is read once, with the settings a daemon would have."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from memwatch.backends.finder import Finder
+from memwatch.clock import SystemClock
+from memwatch.collectors import enlist
+from memwatch.doctor.examiner import Examiner
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.sampler import Sampler
+from memwatch.planning.fit import fit_of
+from memwatch.render.json import backends_json, examination_json, record_json, snapshot_json
+from memwatchd import wiring
+from memwatchd.client.errors import Failure
+from memwatchd.first_tick import first_tick, read_machine
+from memwatchd.settings.load import BadSettings, load
+from memwatchd.settings.schema import Settings
+
+Json = dict[str, Any]
+
+
+def settings_here() -> Settings:
+    """From /etc/memwatchd/memwatchd.toml and the environment."""
+    try:
+        return load({}, os.environ)
+    except BadSettings as error:
+        raise Failure(f"the settings of memwatchd cannot be used: {error}") from None
+
+
+def snapshot() -> Json:
+    return snapshot_json(read_machine(settings_here()))
+
+
+def snapshots(interval_seconds: float) -> Iterator[Json]:
+    """One reading after the other, of sources that stay open."""
+    settings = settings_here()
+    roots, clock = wiring.roots_of(settings), SystemClock()
+    sampler = Sampler(enlist(roots, wiring.collector_options_of(settings)), clock)
+    monitor = Monitor(sampler, clock, wiring.rules_of(settings), wiring.identity_of(roots))
+    sampler.start()
+    try:
+        yield snapshot_json(first_tick(sampler, monitor))
+        while True:
+            time.sleep(interval_seconds)
+            yield snapshot_json(monitor.tick())
+    finally:
+        sampler.stop()
+
+
+def fit(need: int) -> Json:
+    return record_json(fit_of(need, read_machine(settings_here())))
+
+
+def doctor() -> Json:
+    settings = settings_here()
+    return examination_json(Examiner(wiring.roots_of(settings)).examine(read_machine(settings)))
+
+
+def backends() -> Json:
+    settings = settings_here()
+    return backends_json(Finder(wiring.roots_of(settings)).find(read_machine(settings)))

@@ -1,0 +1,233 @@
+"""`memwatch run -- CMD` and `memwatch wait --free SIZE -- CMD`: a program, and the memory it takes or waits for."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from memwatch.library.host import host
+from memwatch.planning.sizes import BadInput, bytes_of
+from memwatch.render import words as wording
+from memwatchd.client.address import Address
+from memwatchd.client.context import EXIT_OK, Question, common, complain, question_of, seconds_within, understood
+from memwatchd.client.errors import Failure
+from memwatchd.client.headroom import room_of
+from memwatchd.client.http import ask
+from memwatchd.client.poller import Onlooker
+from memwatchd.client.process_tree import Peaks, tree_of
+from memwatchd.client.tables import columns
+
+Json = dict[str, Any]
+LOOK_SECONDS = 0.1
+# At the end, when somebody waits; a daemon that has not answered by then is still making its API, or is stuck.
+STAGES_SECONDS = 10.0
+# As shells say it: there and not to be run, not found, ended by a signal.
+EXIT_NOT_RUN, EXIT_NOT_FOUND, EXIT_SIGNAL = 126, 127, 128
+FORWARDED = (signal.SIGTERM, signal.SIGHUP)
+
+COMMAND = click.argument("command", nargs=-1, type=click.UNPROCESSED)
+BEHIND = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+class NotRun(Failure):
+    """A program that could not be started."""
+
+    def __init__(self, program: str, error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            why, code = f"cannot be run ({reason_of(error)})", EXIT_NOT_RUN
+        elif shutil.which(program) is None:
+            why, code = "is no program on PATH", EXIT_NOT_FOUND
+        else:
+            why, code = "cannot be run (what its first line names is not there)", EXIT_NOT_RUN
+        super().__init__(f"{program} {why}", code)
+
+
+@click.command(short_help="Run a program and tell what memory it took.", context_settings=BEHIND)
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write there, not to stderr.")
+@COMMAND
+@common
+def run(output: Path | None, command: tuple[str, ...], url: Address | None, as_json: bool) -> int:
+    """Run COMMAND and tell the most that it and its children held: resident, of each pool, of GPUs, by stage.
+
+    Its exit code is passed through. GPUs and stages come from the daemon, if one answers.
+    """
+    if not command:
+        raise click.UsageError("COMMAND is missing; for example memwatch run -- python train.py")
+    question = question_of(url, as_json)
+    if output is not None:
+        _try(output)
+    peaks = Peaks()
+    began = time.monotonic()
+    onlooker = Onlooker(question.address)
+    code = _run(command, onlooker, peaks)
+    found = {
+        "command": list(command),
+        "exit_code": code,
+        "seconds": round(time.monotonic() - began, 3),
+        **peaks.json(),
+        "stages": _stages(onlooker, peaks),
+    }
+    lines = [json.dumps(found)] if question.as_json else _lines(found, peaks.is_simulated)
+    _tell("".join(f"{wording.printable(line)}\n" for line in lines), output)
+    return code
+
+
+def _try(output: Path) -> None:
+    """Refuses a file that cannot be written while nothing is lost yet. What stands in it stays for now."""
+    is_there = os.path.lexists(output)
+    if is_there and not os.path.isfile(output):
+        return  # whoever reads a pipe would take this for its end
+    try:
+        output.open("ab").close()
+    except OSError as error:
+        raise click.UsageError(
+            f'--output is "{output}", which cannot be written ({reason_of(error)}); name a file in a folder that '
+            "is there and that this user may write to, for example --output report.txt"
+        ) from None
+    if not is_there:
+        with suppress(OSError):
+            output.unlink()
+
+
+def _run(command: Sequence[str], onlooker: Onlooker, peaks: Peaks) -> int:
+    """The exit code of the program, as a shell would have it."""
+    try:
+        process = subprocess.Popen(command)  # noqa: S603  the program that the user names
+    except OSError as error:
+        raise NotRun(command[0], error) from None
+    before = {one: signal.signal(one, lambda number, _frame: process.send_signal(number)) for one in FORWARDED}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to both
+    onlooker.start()
+    try:
+        while process.poll() is None:
+            peaks.see_tree(tree_of(process.pid))
+            peaks.see_ram(host.ram())
+            _see_answers(onlooker, peaks)
+            try:
+                process.wait(LOOK_SECONDS)
+            except subprocess.TimeoutExpired:
+                continue
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return process.returncode if process.returncode >= 0 else EXIT_SIGNAL - process.returncode
+
+
+def _see_answers(onlooker: Onlooker, peaks: Peaks) -> None:
+    try:
+        for snapshot in onlooker.snapshots():
+            with understood(onlooker.address):
+                peaks.see_snapshot(snapshot)
+    except Failure:
+        onlooker.end()
+
+
+def _stages(onlooker: Onlooker, peaks: Peaks) -> list[Json]:
+    """The marks that processes of the tree have set since it began."""
+    if not onlooker.is_answered:
+        return []
+    onlooker.end()
+    ends = tuple(f"(process {pid})" for pid in peaks.pids)
+    try:
+        events = ask(onlooker.address, "/api/v1/events?limit=1000", seconds=STAGES_SECONDS).json
+        with understood(onlooker.address):
+            marks = [one for one in events if one["kind"] == "mark" and one["unix"] >= peaks.began_unix - 1]
+            found = [{"unix": one["unix"], "text": one["text"]} for one in marks if one["text"].endswith(ends)]
+    except Failure:
+        return []
+    return found[::-1]
+
+
+def _tell(text: str, output: Path | None) -> None:
+    try:
+        if output is not None:
+            output.write_text(text, encoding="utf-8")
+            return
+    except OSError as error:
+        complain([f"{output} cannot be written any more ({reason_of(error)}); the report is:"])
+    sys.stderr.write(text)
+
+
+def _lines(found: Json, is_simulated: bool) -> Iterator[str]:
+    took = wording.duration(found["seconds"])
+    yield f"{' '.join(found['command'])[:200]}: exit code {found['exit_code']} after {took}"
+    if is_simulated:
+        yield f"  {wording.SIMULATED} What everybody holds of pools and GPUs is that machine's."
+    rows = [("  peak resident, all its processes", _size(found["peak_rss_bytes"]))]
+    rows += [(f"  peak of {name}, everybody's", _size(count)) for name, count in found["peak_used_bytes"].items()]
+    rows += [(f"  peak in {name}, its own", _size(count)) for name, count in found["peak_device_bytes"].items()]
+    yield from columns(rows, right=frozenset({1}))
+    yield from (f"  {wording.clock(stage['unix'])} {stage['text']}" for stage in found["stages"])
+
+
+def _size(count: int | None) -> str:
+    return f"{wording.DASH} it ended before it was seen" if count is None else wording.size(count)
+
+
+@click.command(short_help="Wait until there is room, then run a program.", context_settings=BEHIND)
+@click.option("--free", "size", required=True, metavar="SIZE", help="Such as 20GiB.")
+@click.option("--device", metavar="ID", help="On this GPU, such as gpu0, and not in System RAM.")
+@click.option("--timeout", callback=seconds_within("1s", "366d", "10m"), help="Give up after so long.")
+@COMMAND
+@common
+def wait(
+    size: str,
+    device: str | None,
+    timeout: float | None,
+    command: tuple[str, ...],
+    url: Address | None,
+    as_json: bool,
+) -> int:
+    """Wait until SIZE can be had, then run COMMAND in place of this program.
+
+    In System RAM: within the limit of the container, unit or job that this program is in.
+    Exits with 1 after --timeout, and with 2 at once where there is less than SIZE in all.
+    """
+    try:
+        need = bytes_of(size, "--free")
+    except BadInput as error:
+        raise click.UsageError(str(error)) from None
+    question = question_of(url, as_json)
+    until = None if timeout is None else time.monotonic() + timeout
+    # What a program prints in place of this one is no JSON of ours.
+    people = Question(question.address, as_json=question.as_json and not command)
+    is_first = True
+    for snapshot in question.snapshots(1.0):
+        with understood(question.address):
+            people.say_simulated(is_first and snapshot["simulated"])
+            room = room_of(snapshot, device)
+        is_first = False
+        if room.left_bytes is not None and room.left_bytes >= need:
+            break
+        if room.whole_bytes is not None and need > room.whole_bytes:
+            missing = wording.size(need - room.whole_bytes)
+            raise click.UsageError(f'--free is "{size}", and {room.whole_words}, {missing} too few')
+        if until is not None and time.monotonic() >= until:
+            raise Failure(f"{size} could not be had for {wording.duration(timeout or 0.0)}: {room.left_words}")
+    if command:
+        _become(command)
+    question.show({"free_bytes": room.left_bytes}, lambda: [f"{room.left_words} now"])
+    return EXIT_OK
+
+
+def reason_of(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+def _become(command: tuple[str, ...]) -> NoReturn:
+    sys.stdout.flush()
+    try:
+        os.execvp(command[0], command)  # noqa: S606  as env and nice do
+    except OSError as error:
+        raise NotRun(command[0], error) from None

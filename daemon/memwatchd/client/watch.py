@@ -1,0 +1,154 @@
+"""`memwatch watch` and `memwatch top`: one line a sample, or the whole picture again and again."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import click
+
+from memwatch.render import words as wording
+from memwatchd.client import tree
+from memwatchd.client.address import Address
+from memwatchd.client.context import EXIT_OK, Number, Question, common, question_of, seconds_within, understood
+from memwatchd.client.figures import figure, size
+from memwatchd.client.tables import columns
+
+Json = dict[str, Any]
+TOP = 10
+HOME, CLEAR_BELOW, CLEAR_LINE = "\x1b[H", "\x1b[J", "\x1b[K"
+ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+
+INTERVAL = click.option(
+    "--interval",
+    callback=seconds_within("100ms", "1h", "500ms"),
+    default="1s",
+    metavar="DURATION",
+    help="From 100ms to 1h; a number is seconds.  [default: 1s]",
+)
+COUNT = click.option("--count", type=Number(1, 1 << 40, 10), default=None, help="Stop after so many.")
+
+
+@click.command(short_help="One line a sample, as CSV if asked.")
+@INTERVAL
+@COUNT
+@click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values, sizes in bytes.")
+@common
+def watch(interval: float, count: int | None, as_csv: bool, url: Address | None, as_json: bool) -> int:
+    """One line a sample: each pool and share, and the worst level. Ends with Ctrl-C."""
+    question = question_of(url, as_json)
+    if as_csv and question.as_json:
+        raise click.UsageError("--csv and --json cannot be had both; for example --csv")
+    line_of: Callable[[Json], str] = csv_line if as_csv else json.dumps if question.as_json else words_line
+    for number, snapshot in enumerate(islice(ticks(question, interval), count)):
+        with understood(question.address):
+            if number == 0:
+                question.say_simulated(snapshot["simulated"])
+            if as_csv and number == 0:
+                print(csv_head(snapshot))
+            print(line_of(snapshot) if question.as_json else wording.printable(line_of(snapshot)), flush=True)
+    return EXIT_OK
+
+
+def ticks(question: Question, interval: float) -> Iterator[Json]:
+    """Each tick once, however often the daemon is asked."""
+    before: object = None
+    for number, snapshot in enumerate(question.snapshots(interval)):
+        with understood(question.address):
+            seq = snapshot["seq"]
+        if number == 0 or seq != before:
+            before = seq
+            yield snapshot
+
+
+def words_line(snapshot: Json) -> str:
+    whole = {pool["id"]: f" of {size(pool, 'size_bytes')}" for pool in snapshot["pools"]}
+    places = [
+        f"{place['label']} {size(place, 'used_bytes')}{whole.get(name, '')}" for name, place in _places(snapshot)
+    ]
+    return f"{wording.clock(snapshot['unix'])}  {', '.join(places)}  {worst_of(snapshot)}"
+
+
+def worst_of(snapshot: Json) -> str:
+    order = ("low", "medium", "high", "critical")
+    return str(max((one["level"] for one in snapshot["pressure"]), key=order.index, default=wording.DASH))
+
+
+def _places(snapshot: Json) -> list[tuple[str, Json]]:
+    return [(place["id"], place) for place in (*snapshot["pools"], *snapshot["shares"])]
+
+
+def csv_head(snapshot: Json) -> str:
+    names = [f"{name}.used_bytes" for name, _ in _places(snapshot)]
+    return _csv(["time", "level", *names, *(f"{pool['id']}.available_bytes" for pool in snapshot["pools"])])
+
+
+def csv_line(snapshot: Json) -> str:
+    """An empty field is a figure that is not known."""
+    used = [figure(place, "used_bytes") for _, place in _places(snapshot)]
+    left = [figure(pool, "available_bytes") for pool in snapshot["pools"]]
+    known = [one if isinstance(one, int) else "" for one in (*used, *left)]
+    return _csv([snapshot["time"], worst_of(snapshot), *known])
+
+
+def _csv(fields: list[Any]) -> str:
+    output = io.StringIO()
+    csv.writer(output, lineterminator="").writerow(fields)
+    return output.getvalue()
+
+
+@click.command(short_help="The whole picture, again and again.")
+@INTERVAL
+@COUNT
+@common
+def top(interval: float, count: int | None, url: Address | None, as_json: bool) -> int:
+    """Pools, what is inside them, GPUs and the largest processes, live. Ends with Ctrl-C.
+
+    Where the output is no terminal it shows the picture once, or --count times.
+    """
+    question = question_of(url, as_json)
+    live = sys.stdout.isatty() and not question.as_json
+    shots = islice(question.snapshots(interval), count if live or count else 1)
+    if not live:
+        for snapshot in shots:
+            question.show(snapshot, lambda shot=snapshot: picture(shot))  # type: ignore[misc]
+        return EXIT_OK
+    print(ENTER, end="")
+    try:
+        for snapshot in shots:
+            with understood(question.address):
+                _draw([wording.printable(line) for line in picture(snapshot)])
+    finally:
+        print(LEAVE, end="", flush=True)
+    return EXIT_OK
+
+
+def picture(snapshot: Json) -> Iterator[str]:
+    age = max(0.0, time.time() - snapshot["unix"])
+    yield from tree.lines_of(snapshot, age if age > 5 else None)
+    yield ""
+    rows: list[tuple[str, ...]] = [("pid", "name", "footprint", "resident", "of")]
+    known = [one for one in snapshot["processes"] if one["footprint_bytes"] is not None]
+    known.sort(key=lambda one: -one["footprint_bytes"])
+    unknown = [one for one in snapshot["processes"] if one["footprint_bytes"] is None]
+    rows += [_process_row(process) for process in [*known, *unknown][:TOP]]
+    yield from columns(rows, right=frozenset({0, 2, 3}))
+
+
+def _process_row(process: Json) -> tuple[str, ...]:
+    whose = process["container"] or process["unit"] or process["user"] or wording.DASH
+    footprint, resident = size(process, "footprint_bytes"), size(process, "rss_bytes")
+    return str(process["pid"]), process["name"][:24], footprint, resident, str(whose)[:40]
+
+
+def _draw(lines: list[str]) -> None:
+    width, height = shutil.get_terminal_size()
+    shown = [line[:width] for line in lines[: height - 1]]
+    print(HOME + "".join(f"{line}{CLEAR_LINE}\n" for line in shown) + CLEAR_BELOW, end="", flush=True)

@@ -1,0 +1,42 @@
+"""The first reading of a machine, by a daemon or in place of one."""
+
+from __future__ import annotations
+
+import time
+
+from memwatch.clock import SystemClock
+from memwatch.collectors import enlist
+from memwatch.monitor.loop import Monitor
+from memwatch.monitor.sampler import Gatherer, Sampler
+from memwatch.snapshot import Snapshot
+from memwatchd import wiring
+from memwatchd.settings.schema import Settings
+
+# How long the first tick waits for sources that may block. NVML opens in 0.1 to 1 s, or hangs.
+FIRST_SECONDS = 2.0
+
+
+def first_tick(sampler: Gatherer, monitor: Monitor) -> Snapshot:
+    """The first snapshot, before anybody may ask for one. It waits a moment for drivers.
+
+    Until they have said what GPUs there are, MemTotal may contain memory that is not System RAM, and devices
+    would change their ids.
+    """
+    sampler.wait_for_first(FIRST_SECONDS)
+    return monitor.tick()
+
+
+def read_machine(settings: Settings) -> Snapshot:
+    """Ask every source once, and let go of all of them. Raises BadRecording where a recording is to be read."""
+    player = wiring.player_of(settings, time.time())
+    if player is not None:
+        identity = wiring.identity_played(player)
+        return Monitor(player, player.clock, wiring.rules_of(settings, player), identity).tick()
+    roots, clock = wiring.roots_of(settings), SystemClock()
+    sampler = Sampler(enlist(roots, wiring.collector_options_of(settings)), clock)
+    monitor = Monitor(sampler, clock, wiring.rules_of(settings), wiring.identity_of(roots))
+    sampler.start()
+    try:
+        return first_tick(sampler, monitor)
+    finally:
+        sampler.stop()

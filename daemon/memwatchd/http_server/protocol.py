@@ -1,0 +1,382 @@
+"""How requests are received: in time, within bounds, and on no more connections than there are descriptors.
+
+uvicorn bounds none of it: up to 0.54 silent, half-sent and dripping connections stay open for ever, and heads of
+120 kB are answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import Callable, Mapping, Sequence
+from email.utils import formatdate
+from functools import partial
+from http import HTTPStatus
+from typing import Any, NamedTuple, cast
+
+from msgspec import Struct
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from memwatch.runtime.limits import descriptors_for_processes
+from memwatch_web.asgi.access import PEER, marks_of
+from memwatch_web.asgi.problems import problem_response
+from memwatchd.http_server.sockets import Peer, peer_of
+
+Fields = Sequence[tuple[bytes, bytes]]
+MOST_HEARD, LONGEST_HEARD_BYTES = 64, 1024
+BODY_FIELDS = frozenset((b"content-length", b"transfer-encoding"))
+MALFORMED = (
+    "this is not a well-formed HTTP/1.1 request. HTTP/2 is not spoken here, and TLS only where [web.tls] is set: "
+    "use http://."
+)
+
+
+class Limits(Struct, frozen=True):
+    """What a client may do. Far more than browsers, scrapers and proxies need, far less than would hurt."""
+
+    receive_seconds: float = 8.0
+    """From a connection, or from the first byte of a later request, to the last byte of the request."""
+    take_seconds: float = 30.0
+    """From an answer that does not fit into the socket to its last byte leaving."""
+    url_bytes: int = 8 << 10
+    head_bytes: int = 16 << 10
+    fields: int = 100
+    body_bytes: int = 64 << 10
+    pipelined: int = 64
+    """Requests sent ahead of their answers. Each costs 2 kB, and fits into 20 bytes on the wire."""
+    waiting: int = 1024
+    """Connections that have not finished asking; the oldest makes room for one more."""
+    spare_descriptors: int = 64
+    """Not for clients: a flood must not keep collectors from opening files."""
+
+
+class Refusal(NamedTuple):
+    """Why a request is not answered, and that nothing more is read from its connection."""
+
+    status: int
+    sentence: str
+
+
+class Refused(Exception):
+    """Stops the parser."""
+
+
+KeptFields = tuple[tuple[bytes, bytes], ...]
+# Given the fields of a request without a body, and who asks if that is known: the whole answer as it goes over the
+# wire, or None where the application has to look at it.
+AtOnce = Callable[[KeptFields, "Peer | None"], "bytes | None"]
+
+
+class Heard(NamedTuple):
+    """One whole request that was answered at once. A scraper sends the same bytes every time."""
+
+    answer_to: AtOnce
+    fields: KeptFields
+
+
+def http_protocol(
+    limits: Limits, at_once: Mapping[bytes, AtOnce], simulated: bool = False
+) -> type[asyncio.Protocol]:
+    """What uvicorn takes as `http`: its connections know `limits`, and of each other.
+
+    `at_once`, by target, is asked before the application where somebody gets that target. What is refused on a
+    `simulated` machine says so.
+    """
+    waiting: dict[BoundedProtocol, None] = {}
+    heard: dict[bytes, Heard] = {}
+    return cast("type[asyncio.Protocol]", partial(BoundedProtocol, limits, waiting, at_once, heard, simulated))
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol within limits. A request that comes in one piece, as almost all do, sets no timer."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        waiting: dict[BoundedProtocol, None],
+        at_once: Mapping[bytes, AtOnce],
+        heard: dict[bytes, Heard],
+        simulated: bool,
+        **server: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(**server)
+        self._limits = limits
+        self._waiting = waiting
+        self._at_once = at_once
+        self._heard = heard
+        self._simulated = simulated
+        self._deadline: asyncio.TimerHandle | None = None
+        self._stuck: asyncio.TimerHandle | None = None
+        self._refusal: Refusal | None = None
+        self._answered: RequestResponseCycle | None = None  # now; `cycle` is the latest, which may still wait
+        self._peer: Peer | None = None
+        self._in_body = False
+        self._answers = 0  # given at once, to the present piece
+        self._rests = False  # between requests, all of the last piece answered at once
+        self._answered_at = 0.0
+        self._idle: asyncio.TimerHandle | None = None
+        self._piece_bytes = 0
+        self._earlier_bytes = 0  # of the present request, in the pieces before this one
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        # The first byte that the socket does not take pauses writing, which sets the clock of `take_seconds`.
+        # (With 0 under TLS, asyncio of 3.11 pauses on every write and resumes on every second one.)
+        transport.set_write_buffer_limits(1 if transport.get_extra_info("ssl_object") else 0, 0)
+        self._peer = peer_of(transport.get_extra_info("socket"))
+        self._expect()
+        if self._is_crowded():
+            oldest = next(iter(self._waiting))
+            oldest.stop_expecting()
+            oldest.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.stop_expecting()
+        self._forget_stuck()
+        if self._idle is not None:
+            self._idle.cancel()
+        super().connection_lost(exc)
+        if self._answered is not None:  # uvicorn 0.54 tells only the latest: streams with a request behind stayed
+            self._answered.disconnected = True
+            self._answered.message_event.set()
+
+    # The next five run for every request, so they are written for speed.
+
+    def data_received(self, data: bytes) -> None:
+        if self._rests and self._answers_as_before(data):
+            return
+        if self._refusal is not None:
+            return  # read and thrown away: closing with unread bytes would tear down the answer with them
+        is_between = not self._is_in_request()
+        self._piece_bytes = len(data)
+        self._answers = 0
+        HttpToolsProtocol.data_received(self, data)
+        cycle = self.cycle
+        if self._deadline is not None or self._is_in_request():
+            self._review()
+        elif not self._answers and (cycle is None or cycle.response_complete):
+            self._expect()
+        if self._answers:
+            self._answered_at = self.loop.time()
+            if self._idle is None:
+                self._idle = self.loop.call_later(self.timeout_keep_alive, self._leave_if_idle)
+        self._rests = self._answers > 0 and self._is_at_rest()
+        if self._rests and self._answers == 1 and is_between:
+            self._remember(data)
+
+    def _answers_as_before(self, piece: bytes) -> bool:
+        """Whether this piece is a request known to the byte, and answered: there is nothing to parse then."""
+        heard = self._heard.get(piece)
+        answer = None if heard is None or self.flow.write_paused else heard.answer_to(heard.fields, self._peer)
+        if answer is None:
+            return False
+        self._answered_at = self.loop.time()
+        self.transport.write(answer)
+        return True
+
+    def on_headers_complete(self) -> None:
+        self._in_body = True
+        at_most = self._earlier_bytes + self._piece_bytes
+        limits = self._limits
+        if (
+            at_most > limits.url_bytes
+            or len(self.headers) > limits.fields
+            or self.pipeline
+            or not self.url.startswith(b"/")
+        ):
+            self._stop(self._refusal_of_odd(at_most))
+        has_body = False
+        for name, _ in self.headers:
+            if name in BODY_FIELDS:
+                has_body = True
+                self._stop(refusal_of_body(self.headers, limits))
+        answer_to = None if has_body else self._at_once.get(self.url)
+        if answer_to is not None and self._answer_at_once(answer_to):
+            return
+        if self._peer is not None:
+            cast("dict[str, Any]", self.scope)[PEER] = self._peer
+        HttpToolsProtocol.on_headers_complete(self)
+
+    def _answer_at_once(self, answer_to: AtOnce) -> bool:
+        """Without any of uvicorn's objects, so not where its care is needed: the last request of a connection,
+        one behind another that is not answered, a client that does not read."""
+        if self.expect_100_continue or self.flow.write_paused or self._is_answering():
+            return False
+        parser = self.parser
+        if parser.get_method() != b"GET" or parser.get_http_version() != "1.1" or parser.should_upgrade():
+            return False
+        answer = answer_to(tuple(self.headers), self._peer) if parser.should_keep_alive() else None
+        if answer is None:
+            return False
+        self._answers += 1
+        self.scope = None if self.cycle is None else self.cycle.scope  # as between requests
+        self.transport.write(answer)
+        return True
+
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        self._earlier_bytes = 0
+        if self.cycle is not None:  # else all so far were answered at once
+            HttpToolsProtocol.on_message_complete(self)
+
+    def _leave_if_idle(self) -> None:
+        """One timer for any number of answers given at once; uvicorn has its own, new after each of its answers."""
+        self._idle = None
+        left = self._answered_at + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._idle = self.loop.call_later(left, self._leave_if_idle)
+        elif self.timeout_keep_alive_task is None and self._deadline is None and not self._is_answering():
+            self.transport.close()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answered = cycle
+        HttpToolsProtocol._start_asgi_task(self, cycle, app)
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  uvicorn's sentence does not say what would work
+        """Called by uvicorn for what its parser, or an exception above, has stopped."""
+        self._refuse(self._refusal or Refusal(400, MALFORMED))
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stuck = self.loop.call_later(self._limits.take_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._forget_stuck()
+        super().resume_writing()
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self._stuck is not None:  # else uvicorn waits for it, then cancels the answer with a traceback
+            self.transport.abort()
+
+    def stop_expecting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+            self._waiting.pop(self, None)
+
+    def _expect(self) -> None:
+        """From now on the clock runs, unless it does already: a request that drips in gains no time."""
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self._limits.receive_seconds, self._give_up)
+            self._waiting[self] = None
+
+    def _review(self) -> None:
+        """After a piece that did not end where its request ends, or while the clock runs."""
+        if self._is_in_request():
+            self._earlier_bytes += self._piece_bytes
+        elif self._is_answering() or self._answers:
+            self.stop_expecting()
+            return
+        self._expect()
+        if self._is_in_head() and self._refusal is None:
+            refusal = refusal_of_head(self.url, self.headers, self._earlier_bytes, self._limits)
+            if refusal is not None:
+                self._refuse(refusal)
+
+    def _refusal_of_odd(self, at_most: int) -> Refusal | None:
+        if not self.url.startswith(b"/"):
+            return Refusal(400, "the target of a request is a path of this machine, such as /metrics.")
+        if len(self.pipeline) >= self._limits.pipelined:
+            return Refusal(429, f"{len(self.pipeline)} requests wait already: read their answers first.")
+        size = at_most
+        if size > self._limits.head_bytes:  # but a body or other requests may be a part of that
+            size = len(self.url) + sum(len(name) + len(value) + len(": \r\n") for name, value in self.headers)
+        return refusal_of_head(self.url, self.headers, size, self._limits)
+
+    def _stop(self, refusal: Refusal | None) -> None:
+        """Called within the parser; what it raises makes uvicorn call `send_400_response`."""
+        if refusal is not None:
+            self._refusal = refusal
+            raise Refused
+
+    def _give_up(self) -> None:
+        if self._is_in_head() and self._refusal is None and not self._is_answering():
+            seconds = self._limits.receive_seconds
+            self.transport.write(
+                on_wire(Refusal(408, f"the request was not whole after {seconds:g} s."), self._simulated)
+            )
+        self.transport.abort()
+
+    def _is_at_rest(self) -> bool:
+        """Nothing has begun that is not finished, and no other clock runs than that of an idle connection."""
+        has_begun = self._is_in_request() or self._is_answering()
+        has_clock = self._deadline is not None or self.timeout_keep_alive_task is not None
+        return not has_begun and not has_clock and self._refusal is None
+
+    def _remember(self, piece: bytes) -> None:
+        """Keep what a piece says that is one request and answered at once."""
+        answer_to = self._at_once.get(self.url)
+        if answer_to is not None and len(piece) <= LONGEST_HEARD_BYTES:
+            if len(self._heard) >= MOST_HEARD:
+                self._heard.clear()
+            self._heard[piece] = Heard(answer_to, tuple(self.headers))
+
+    def _is_in_request(self) -> bool:
+        return self._in_body or self._is_in_head()
+
+    def _is_in_head(self) -> bool:
+        return self.scope is not (self.cycle.scope if self.cycle is not None else None)
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _is_crowded(self) -> bool:
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        spare = self._limits.spare_descriptors + descriptors_for_processes(descriptors)
+        most = max(8, descriptors - spare)
+        too_many = len(self.connections) > most and descriptors != resource.RLIM_INFINITY
+        return too_many or len(self._waiting) > self._limits.waiting
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Nothing more is parsed; the answer goes out after those of earlier requests."""
+        self._refusal = refusal
+        self._expect()
+        if self._is_answering():
+            self.cycle.on_response = self._send_refusal
+        else:
+            self._send_refusal()
+
+    def _send_refusal(self) -> None:
+        if self._refusal is not None and not self.transport.is_closing():
+            self.transport.write(on_wire(self._refusal, self._simulated))
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            else:  # TLS
+                self.transport.close()
+
+    def _forget_stuck(self) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
+
+
+def refusal_of_head(url: bytes, fields: Fields, head_bytes: int, limits: Limits) -> Refusal | None:
+    """Why a head, whole or not, is too large."""
+    if len(url) > limits.url_bytes:
+        return Refusal(414, f"the target has {len(url)} bytes: at most {limits.url_bytes} are read.")
+    if len(fields) > limits.fields:
+        return Refusal(431, f"there are {len(fields)} header fields: at most {limits.fields} are read.")
+    if head_bytes > limits.head_bytes:
+        return Refusal(431, f"the header has {head_bytes} bytes: at most {limits.head_bytes} are read.")
+    return None
+
+
+def refusal_of_body(fields: Fields, limits: Limits) -> Refusal | None:
+    """Why the body that these fields announce is not read."""
+    for name, value in fields:
+        if name == b"content-length" and int(value) > limits.body_bytes:
+            return Refusal(413, f"the body has {int(value)} bytes: at most {limits.body_bytes} are read.")
+        if name == b"transfer-encoding":
+            return Refusal(411, "a body of unknown length is not read: send Content-Length.")
+    return None
+
+
+def on_wire(refusal: Refusal, simulated: bool) -> bytes:
+    """A refusal as a whole answer, like those that the gate lets through."""
+    response = problem_response(refusal.status, refusal.sentence, {"connection": "close"}, simulated)
+    fields = [("date", formatdate(usegmt=True)), *marks_of(simulated), *response.headers.items()]
+    head = f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n"
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields)
+    return f"{head}{lines}\r\n".encode("latin-1") + bytes(response.body)

@@ -1,0 +1,192 @@
+"""The web server: uvicorn without its ten wake-ups a second, told by the daemon when to leave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import signal
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from memwatch.alerts.state import Notice
+from memwatch.snapshot import Level, Snapshot
+from memwatch_web.asgi.access import Gate, marks_of
+from memwatch_web.asgi.lazy_app import Front
+from memwatch_web.metrics.endpoint import Scrapes
+from memwatch_web.metrics.fast_path import METRICS, Shortcut
+from memwatchd import wiring
+from memwatchd.daemon import Daemon
+from memwatchd.http_server.protocol import AtOnce, Limits, http_protocol
+
+log = logging.getLogger(__name__)
+
+KEEP_ALIVE_SECONDS = 75
+GRACEFUL_SECONDS = 3
+REPEAT_SECONDS = 60.0
+# How many connections may wait to be accepted, and how many are accepted before those that are gone are closed:
+# one number to asyncio, 2,048 to uvicorn, by which a flood takes every descriptor before a limit can bite.
+BACKLOG, ACCEPT_AT_ONCE = 1024, 8
+NOTHING: Mapping[bytes, AtOnce] = MappingProxyType({})
+
+
+class Server(uvicorn.Server):
+    """Sleeps until there is something to do; `stop` may be called from the event loop's own thread."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        limits: Limits,
+        tls: ssl.SSLContext | None = None,
+        at_once: Mapping[bytes, AtOnce] = NOTHING,
+        simulated: bool = False,
+    ) -> None:
+        config = uvicorn.Config(
+            app,
+            http=http_protocol(limits, at_once, simulated),
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            log_level="error",  # its warnings are a line, or three, for every request that is none
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            backlog=ACCEPT_AT_ONCE,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=GRACEFUL_SECONDS,
+        )
+        super().__init__(config)
+        self._leave = asyncio.Event()
+        self._tls = tls
+        self._receive_seconds = limits.receive_seconds
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to answer: at socket files in the clear, elsewhere by TLS if there is some."""
+        listeners = sockets or []
+        secured = [one for one in listeners if self._tls and one.family != socket.AF_UNIX]
+        await super().startup([one for one in listeners if one not in secured])
+        for listener in secured:
+            await self._answer_by_tls(listener)
+        for listener in listeners:
+            listener.listen(BACKLOG)
+
+    async def _answer_by_tls(self, listener: socket.socket) -> None:
+        server = await asyncio.get_running_loop().create_server(
+            self._protocol,
+            sock=listener,
+            ssl=self._tls,
+            ssl_handshake_timeout=self._receive_seconds,  # asyncio's own is a minute
+            backlog=ACCEPT_AT_ONCE,
+        )
+        self.servers.append(server)
+
+    def _protocol(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self._leave.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals belong to the daemon, not to its server."""
+        yield
+
+    async def main_loop(self) -> None:
+        await self._leave.wait()
+
+
+def use_date_headers(server: Server, date_headers: list[tuple[bytes, bytes]], simulated: bool) -> None:
+    """Send `date_headers` with every answer; whoever holds the list renews the date in it."""
+    marks = [(name.encode(), value.encode()) for name, value in marks_of(simulated)]
+    date_headers[:] = [(b"date", b""), *marks]
+    server.server_state.default_headers = date_headers
+
+
+class Complaints:
+    """What the event loop complains of: a line without traceback, and the same line once a minute.
+
+    Out of descriptors, CPython 3.11 complains up to 2,048 times a second.
+    """
+
+    def __init__(self) -> None:
+        self._said: dict[str, float] = {}
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        text = context["message"] if error is None else f"{context['message']}: {type(error).__name__}: {error}"
+        if self._said.get(text, -math.inf) <= loop.time() - REPEAT_SECONDS:
+            self._said = {text: loop.time(), **dict(list(self._said.items())[-100:])}
+            log.error("%s", text)
+            log.debug("the complaint in full", exc_info=error)
+
+
+async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
+    """Answer requests and tick until SIGTERM or SIGINT."""
+    loop = asyncio.get_running_loop()
+    dates: list[tuple[bytes, bytes]] = []
+    scrapes = Scrapes(daemon.monitor, daemon.exporter())
+    front = front_of(daemon, scrapes)
+    daemon.on_leaving.append(front.close)
+    simulated = daemon.monitor.simulated
+    gate = Gate(front, daemon.face_options, dates, simulated)
+    server = Server(gate, Limits(), daemon.tls, {METRICS.encode(): Shortcut(gate, scrapes, dates)}, simulated)
+    loop.set_exception_handler(Complaints())
+    use_date_headers(server, dates, simulated)
+    answer_signals(loop, daemon, server)
+
+    def tell(snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:
+        """After every tick, in the tick's thread."""
+        if daemon.broker.streams and not loop.is_closed():
+            loop.call_soon_threadsafe(daemon.broker.wake)
+        if not front.is_wanted and is_tight(snapshot) and not loop.is_closed():
+            front.prepare_soon(loop)
+        if daemon.service.is_heard:
+            daemon.service.alive(wiring.status_of(snapshot))
+
+    daemon.monitor.listeners.append(tell)
+    daemon.start_ticking()
+    log.info("memwatchd answers at %s", ", ".join(wiring.addresses_of(sockets, "https" if daemon.tls else "http")))
+    daemon.ready()
+    await server.serve(sockets=sockets)
+
+
+def front_of(daemon: Daemon, scrapes: Scrapes) -> Front:
+    def make() -> ASGIApp:
+        from memwatchd.web_app import faces_of
+
+        return faces_of(daemon, scrapes)
+
+    return Front(daemon.monitor, scrapes, make)
+
+
+def is_tight(snapshot: Snapshot) -> bool:
+    """Whether what programs are loaded into gets scarce. VRAM is often full by intent, and none of it is needed."""
+    return any(verdict.level >= Level.HIGH and verdict.target == "ram" for verdict in snapshot.pressure)
+
+
+def answer_signals(loop: asyncio.AbstractEventLoop, daemon: Daemon, server: Server) -> None:
+    def leave() -> None:
+        log.info("memwatchd is stopping")
+        daemon.stop_ticking()
+        daemon.broker.close()
+        for leave_it in daemon.on_leaving:
+            leave_it()
+        server.stop()
+
+    for one in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(one, leave)
+    loop.add_signal_handler(signal.SIGHUP, daemon.reload)

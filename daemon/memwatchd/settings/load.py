@@ -1,0 +1,152 @@
+"""Where settings come from: flags before environment before file before defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, field
+
+from memwatchd.settings.alerts import RECIPIENTS
+from memwatchd.settings.diff import flat
+from memwatchd.settings.environment import CONFIG, FLAGS, SYSTEMD_STATE, read_environment
+from memwatchd.settings.messages import Place, Problem, dotted, problem_of
+from memwatchd.settings.schema import Sections, Settings
+from memwatchd.settings.secrets_source import Surroundings
+from memwatchd.settings.section import keys_of
+from memwatchd.settings.toml import BadFile, TomlFile, line_of, read_toml
+from memwatchd.settings.validation import Checker
+from memwatchd.settings.values import KeyPath
+
+DEFAULT_FILE = Path("/etc/memwatchd/memwatchd.toml")
+PROBLEMS_MOST = 25
+
+
+class BadSettings(Exception):
+    """The settings cannot be used; `problems` has a sentence for each reason, up to a screenful.
+
+    `usage` is true when nothing but the command line is to blame.
+    """
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = [problem.text for problem in problems[:PROBLEMS_MOST]]
+        if len(problems) > PROBLEMS_MOST:
+            self.problems.append(f"there are {len(problems) - PROBLEMS_MOST} more problems after these")
+        self.usage = all(problem.from_flag for problem in problems)
+        super().__init__("; ".join(self.problems))
+
+
+class Given(Struct):
+    """What was given, merged, and where."""
+
+    file: Path | None
+    toml: TomlFile
+    values: dict[str, Any] = field(default_factory=dict)
+    places: dict[KeyPath, Place] = field(default_factory=dict)
+
+    def put(self, path: tuple[str, ...], value: object, place: Place) -> None:
+        """Set a key over what was there. Where a section is no table it stays what it is, and is refused later."""
+        section: object = self.values
+        for name in path[:-1]:
+            section = section.setdefault(name, {}) if isinstance(section, dict) else None
+        if isinstance(section, dict):
+            section[path[-1]] = value
+            self.places[path] = place
+
+    def find(self, path: KeyPath) -> Place | None:
+        """Where a key was given, or the thing around it; None where nothing was given."""
+        for end in range(len(path), 0, -1):
+            if path[:end] in self.places:
+                return self.places[path[:end]]
+        if self.file is None or not is_in(self.toml.values, path):
+            return None
+        line = line_of(self.toml.lines, path)
+        return Place(f"{self.file}{f' line {line}' if line else ''}", dotted(path))
+
+
+def load(flags: Mapping[str, Any], environ: Mapping[str, str], *, default_file: Path = DEFAULT_FILE) -> Settings:
+    """The settings in force, or `BadSettings` with everything that is wrong.
+
+    `flags` has what the command line gave: `config` and the names in FLAGS; None means not given.
+    """
+    problems: list[Problem] = []
+    given = read_file(flags, environ, default_file, problems)
+    found, mistakes = read_environment(environ, not_ours=secret_variables(given.values))
+    problems += mistakes
+    systemd_state = environ.get(SYSTEMD_STATE, "").partition(":")[0]
+    if systemd_state and not is_in(given.values, FLAGS["state_dir"]):
+        given.put(FLAGS["state_dir"], systemd_state, Place(SYSTEMD_STATE, from_variable=True))
+    for variable in found:
+        given.put(variable.path, variable.value, Place(variable.variable, from_variable=True))
+    for flag, path in FLAGS.items():
+        if flags.get(flag) not in (None, ()):
+            given.put(path, flags[flag], Place(f"--{flag.replace('_', '-')}", from_flag=True))
+    around = Surroundings(environ, str(given.file) if given.toml.public else None)
+    sections = checked(given, around, problems)
+    if problems:
+        raise BadSettings(problems)
+    return Settings(
+        **{name: getattr(sections, name) for name in keys_of(Sections)},
+        file=given.file,
+        origins=origins(sections, given),
+        warnings=tuple(around.warnings),
+    )
+
+
+def read_file(
+    flags: Mapping[str, Any], environ: Mapping[str, str], default_file: Path, problems: list[Problem]
+) -> Given:
+    """The configuration file: one that was named must exist, the usual one need not."""
+    named = flags.get("config") or environ.get(CONFIG)
+    file = Path(named) if named else default_file
+    try:
+        toml = read_toml(file)
+    except BadFile as bad:
+        if named or not bad.missing:
+            problems.append(Problem(str(bad)))
+        return Given(None, TomlFile())
+    return Given(file, toml, toml.values)
+
+
+def checked(given: Given, around: Surroundings, problems: list[Problem]) -> Sections:
+    checker = Checker(around)
+    sections = checker.section(Sections, given.values)
+    problems += [problem_of(mistake, given.find) for mistake in checker.mistakes]
+    return sections or Sections()
+
+
+def origins(sections: Sections, given: Given) -> dict[str, str]:
+    """For each setting that was given, where."""
+    found = {}
+    indexes = {one.name: index for kind in RECIPIENTS for index, one in enumerate(getattr(sections.alerts, kind))}
+    for path, _ in flat(sections):
+        in_list = path[0] == "alerts" and path[1] in RECIPIENTS and len(path) > 2
+        place = given.find((*path[:2], indexes[path[2]], *path[3:]) if in_list else path)
+        if place is not None:
+            found[".".join(path)] = place.origin
+    return found
+
+
+def secret_variables(values: Mapping[str, Any]) -> frozenset[str]:
+    """The variables that receivers and the login name for secrets; they may begin like settings and are none."""
+    alerts = values.get("alerts")
+    lists = [alerts.get(kind) for kind in RECIPIENTS] if isinstance(alerts, dict) else []
+    tables = [table for tables in lists if isinstance(tables, list) for table in tables if isinstance(table, dict)]
+    web = values.get("web")
+    login = web.get("auth") if isinstance(web, dict) else None
+    token = login.get("bearer_token", "") if isinstance(login, dict) else ""
+    secrets = [str(token)] + [str(table.get(key, "")) for table in tables for key in ("secret", "url")]
+    return frozenset(secret.removeprefix("env:") for secret in secrets if secret.startswith("env:"))
+
+
+def is_in(values: object, path: KeyPath) -> bool:
+    """Whether nested tables and lists have something at this path."""
+    for part in path:
+        if isinstance(values, dict) and part in values:
+            values = values[str(part)]
+        elif isinstance(values, list) and isinstance(part, int) and part < len(values):
+            values = values[part]
+        else:
+            return False
+    return True

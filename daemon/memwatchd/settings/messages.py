@@ -1,0 +1,218 @@
+"""Puts what is wrong with settings into words: where it stands, what it says, what would work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator
+from datetime import timedelta
+from typing import Any, Literal, get_args, get_origin
+
+from msgspec import Struct
+
+from memwatchd.settings.diff import setting_text
+from memwatchd.settings.schema import Sections
+from memwatchd.settings.section import Bounds, Key, Read, Section, is_section, keys_of, unwrapped
+from memwatchd.settings.validation import Mistake, plain
+from memwatchd.settings.values import Accepts, KeyPath, Refused, Size, duration_text
+
+VALUE_MOST_CHARACTERS = 60
+NAME_MOST_CHARACTERS = 120
+KINDS = {timedelta: "a duration", Size: "a size"}
+LIKENESS_LEAST = 0.65
+
+
+class Problem(Struct, frozen=True):
+    """A sentence about something that has to be corrected; `from_flag`: on the command line."""
+
+    text: str
+    from_flag: bool = False
+
+
+class Place(Struct, frozen=True):
+    """Where a value was given: by a flag, by a variable, or on a line of a file under a key."""
+
+    origin: str
+    key: str = ""
+    from_flag: bool = False
+    from_variable: bool = False
+
+    @property
+    def text(self) -> str:
+        return f"{self.origin}: {name_text(self.key)}" if self.key else self.origin
+
+    def written(self, example: str) -> str:
+        """A file's example as it would be written here: flags and variables have neither brackets nor quotes."""
+        if not self.from_flag and not self.from_variable:
+            return example
+        found = json.loads(example)
+        words = [
+            one if isinstance(one, str) else json.dumps(one)
+            for one in (found if isinstance(found, list) else [found])
+        ]
+        return f"{self.origin} {words[0]}" if self.from_flag else f"{self.origin}={','.join(words)}"
+
+
+Finder = Callable[[KeyPath], Place | None]
+
+
+def problem_of(mistake: Mistake, find: Finder) -> Problem:
+    """The sentence for a mistake. `find` says where a key was given, None if it was not."""
+    path = mistake.path
+    place = find(path) or Place(dotted(path))
+    if mistake.kind == "unknown":
+        siblings = list(keys_of(section_at(path[:-1])))
+        return Problem(f"{place.text} is not a setting; {guess(str(path[-1]), siblings, elsewhere(path))}")
+    if mistake.kind == "missing":
+        around = find(path[:-1]) or Place(dotted(path[:-1]))
+        return Problem(
+            f"{around.text}.{path[-1]} is missing; add for example {path[-1]} = {accepted_at(path).example}"
+        )
+    if mistake.refusal.keys:
+        keys = mistake.refusal.keys
+        return problem_between([found for key in keys if (found := find((*path, *key)))], mistake.refusal)
+    if not mistake.refusal.has_example:
+        return Problem(f"{place.text} {mistake.refusal}", place.from_flag)
+    return problem_with(place, path, mistake.value, str(mistake.refusal))
+
+
+def problem_between(places: list[Place], cause: Refused) -> Problem:
+    """Several values that do not go together."""
+    where = ", ".join(dict.fromkeys(place.text for place in places))
+    return Problem(f"{where}: {cause}", all(place.from_flag for place in places))
+
+
+def problem_with(place: Place, path: KeyPath, value: object, why: str) -> Problem:
+    """A value that is none of what may stand there."""
+    accepts = accepted_at(path)
+    key, _ = key_at(path)
+    if not why and key is not None and is_no_list(key, path, value):
+        listed = f"[{json.dumps(value, ensure_ascii=False)}]" if is_item(key, value) else accepts.example
+        return Problem(f"{place.text} is {value_text(value)}, which is not a list; write {key.name} = {listed}")
+    if not why:
+        shown = f"is {value_text(value)}, which is not" if accepts.shown else "is not"
+        why = f"{shown} {accepts.words}"
+    return Problem(f"{place.text} {why}; use for example {place.written(accepts.example)}", place.from_flag)
+
+
+def is_no_list(key: Key, path: KeyPath, value: object) -> bool:
+    """Whether a list of values is wanted, and something else was given in its place."""
+    if get_origin(key.kind) is not tuple or path[-1] != key.name or isinstance(value, list | tuple):
+        return False
+    return not is_section(unwrapped(get_args(key.kind)[0])[0])
+
+
+def is_item(key: Key, value: object) -> bool:
+    """Whether a value would be right inside the list that is wanted."""
+    kind, extras = unwrapped(get_args(key.kind)[0])
+    reader = next((extra for extra in extras if isinstance(extra, Read)), None)
+    try:
+        plain(kind, value) if reader is None else reader.function(value)
+    except Refused:
+        return False
+    return isinstance(value, str)
+
+
+def guess(wrong: str, known: Collection[str], elsewhere: Collection[str] = ()) -> str:
+    """What may have been meant."""
+    close = closest(wrong, known) or next(iter(elsewhere), None)
+    return f"did you mean {close}?" if close else f"known are {', '.join(known)}"
+
+
+def closest(wrong: str, known: Collection[str]) -> str | None:
+    """Which of those known is most like it, if one is."""
+    import difflib  # only a mistake needs it
+
+    return next(iter(difflib.get_close_matches(wrong, known, n=1, cutoff=LIKENESS_LEAST)), None)
+
+
+def elsewhere(path: KeyPath) -> list[str]:
+    """Keys of the same name in other sections."""
+    return [dotted(known) for known in all_paths(Sections, ()) if known[-1] == path[-1]]
+
+
+def all_paths(section: type[Section], prefix: KeyPath) -> Iterator[KeyPath]:
+    for name, key in keys_of(section).items():
+        yield (*prefix, name)
+        if is_section(key.kind):
+            yield from all_paths(key.kind, (*prefix, name))
+
+
+def dotted(path: KeyPath) -> str:
+    """A path as people write it: alerts.webhooks[0].url."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+
+
+def key_at(path: KeyPath) -> tuple[Key | None, type[Section] | None]:
+    """The key that a path leads to, as far as it leads to one, and the section at its end if there is one."""
+    section: type[Section] | None = Sections
+    key: Key | None = None
+    inside: Any = None
+    for part in path:
+        if section is not None and part in keys_of(section):
+            key = keys_of(section)[str(part)]
+            inside = key.kind
+        else:  # an item of a list, or an entry of a table with free names
+            inside = next((unwrapped(arg)[0] for arg in reversed(get_args(inside)) if arg is not Ellipsis), None)
+        section = inside if is_section(inside) else None
+    return key, section
+
+
+def section_at(path: KeyPath) -> type[Section]:
+    return key_at(path)[1] or Sections
+
+
+def accepted_at(path: KeyPath) -> Accepts:
+    """What may stand at a path."""
+    key, section = key_at(path)
+    entry = accepted_entry(key, path)
+    if entry is not None:
+        return entry
+    if key is None or section is not None or get_origin(key.kind) is dict:
+        name = ".".join(str(part) for part in path if isinstance(part, str))
+        return Accepts("a table", f"[{name}]")
+    given = next((extra for extra in key.extras if isinstance(extra, Accepts)), None)
+    if given and given.example:
+        return given
+    return Accepts(given.words if given else words_for(key), setting_text(key.default))
+
+
+def accepted_entry(key: Key | None, path: KeyPath) -> Accepts | None:
+    """What an entry of a table with free names takes, where the path leads to one that is no table itself."""
+    if key is None or get_origin(key.kind) is not dict:
+        return None
+    if key_at(path[:-1])[0] is not key:  # the table itself
+        return None
+    extras = unwrapped(get_args(key.kind)[1])[1]
+    return next((extra for extra in extras if isinstance(extra, Accepts)), None)
+
+
+def words_for(key: Key) -> str:
+    if get_origin(key.kind) is Literal:
+        return "one of " + ", ".join(json.dumps(word) for word in get_args(key.kind))
+    if key.kind is bool:
+        return "true or false"
+    within = next((f" {extra}" for extra in key.extras if isinstance(extra, Bounds)), "")
+    if key.kind in KINDS:
+        return f"{KINDS[key.kind]}{within}"
+    return f"a {'whole ' if key.kind is int else ''}number{within}"
+
+
+def name_text(name: str) -> str:
+    """A name as it was written, cut where it is long: it may be none of ours."""
+    return name if len(name) <= NAME_MOST_CHARACTERS else f"{name[:NAME_MOST_CHARACTERS]}…"
+
+
+def value_text(value: object) -> str:
+    """A value as it was written, cut where it is long."""
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, list | tuple):
+        return "a list" if value else "an empty list"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, timedelta):
+        return f'"{duration_text(value)}"'
+    if isinstance(value, int) and abs(value) >= 10**18:
+        return "a number of more than 18 digits"
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
+    return text if len(text) <= VALUE_MOST_CHARACTERS else f"{text[:VALUE_MOST_CHARACTERS]}…"

@@ -1,0 +1,237 @@
+"""What may be set, with defaults and bounds. Where it is set is the business of `sources`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import field
+
+from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
+from memwatch.processes.leaks import LeakRules
+from memwatchd.settings.alerts import Alerts
+from memwatchd.settings.section import Bounds, Duration, Read, Section, seconds
+from memwatchd.settings.values import (
+    Accepts,
+    KeyPath,
+    Refused,
+    Size,
+    bytes_of,
+    folder_of,
+    new_folder_of,
+    program_of,
+    resident_of,
+    socket_of,
+)
+from memwatchd.settings.web import Web
+
+DEMOS = ("dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", "rtx4090", "macbook")
+Percent = Annotated[float, Bounds(0, 100, above=True)]
+Folder = Annotated[Path, Read(folder_of), Accepts("a folder that exists")]
+
+
+class State(Section, frozen=True, kw_only=True):
+    dir: Annotated[
+        Path | None,
+        Read(new_folder_of),
+        Accepts("the path of a folder", '"/var/lib/memwatchd"'),
+    ] = None
+
+
+class Replay(Section, frozen=True, kw_only=True):
+    """What to show in place of this machine."""
+
+    demo: Annotated[
+        Literal["dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", "rtx4090", "macbook"] | None,
+        Accepts(f"one of {', '.join(DEMOS)}", '"dgx-spark"'),
+    ] = None
+    file: Annotated[Path | None, Read(new_folder_of), Accepts("the path of a file", '"box.memwatch"')] = None
+    speed: Annotated[float, Bounds(0.1, 100)] = 1.0
+    salvage: bool = False
+
+
+class Recording(Section, frozen=True, kw_only=True):
+    file: Annotated[Path | None, Read(new_folder_of), Accepts("the path of a file", '"box.memwatch"')] = None
+
+
+class Sampling(Section, frozen=True, kw_only=True):
+    interval: Annotated[Duration, Bounds(seconds(0.1), seconds(60))] = seconds(1)
+    procfs: Folder = Path("/proc")
+    sysfs: Folder = Path("/sys")
+    rootfs: Folder = Path("/")
+    lock_memory: bool = True
+
+
+class History(Section, frozen=True, kw_only=True):
+    length: Annotated[Duration, Bounds(seconds(60), seconds(86_400))] = seconds(3600)
+    medium_length: Annotated[Duration, Bounds(seconds(600), seconds(30 * 86_400))] = seconds(86_400)
+    coarse_length: Annotated[Duration, Bounds(seconds(3600), seconds(366 * 86_400))] = seconds(30 * 86_400)
+    disk_size: Annotated[Size, Read(bytes_of), Bounds(Size(4 << 20), Size(4 << 30))] = Size(64 << 20)
+
+
+class Target(Section, frozen=True, kw_only=True):
+    """What differs for one pool or share."""
+
+    medium_percent: Percent | None = None
+    high_percent: Percent | None = None
+    critical_percent: Percent | None = None
+    limit: Annotated[Size | None, Read(bytes_of), Accepts("a size", '"20GiB"')] = None
+    resident: Annotated[
+        Size | Literal["auto"] | None,
+        Read(resident_of),
+        Accepts('a size or "auto"', '"96GiB"'),
+    ] = None
+    min_available: Annotated[Size | None, Read(bytes_of), Accepts("a size", '"64GiB"')] = None
+
+
+PERCENTS = ("medium_percent", "high_percent", "critical_percent")
+
+
+class Pressure(Section, frozen=True, kw_only=True):
+    medium_percent: Percent = 60
+    high_percent: Percent = 80
+    critical_percent: Percent = 95
+    clear_points: Annotated[float, Bounds(0, 20)] = 3
+    clear_after: Annotated[Duration, Bounds(seconds(0), seconds(3600))] = seconds(30)
+    targets: dict[str, Target] = field(default_factory=dict)
+
+    def percents_of(self, target: str) -> tuple[float, ...]:
+        """Where medium, high and critical begin for a target."""
+        other = self.targets.get(target, Target())
+        return tuple(getattr(self, name) if (own := getattr(other, name)) is None else own for name in PERCENTS)
+
+    @property
+    def rules(self) -> PressureRules:
+        return PressureRules(
+            Thresholds(*(percent / 100 for percent in self.percents_of(""))),
+            {name: self._target_rules(name) for name in self.targets},
+            self.clear_points / 100,
+            self.clear_after.total_seconds(),
+        )
+
+    @property
+    def enough_bytes(self) -> dict[str, int]:
+        """What each target must have left for its use alone to be no alert, where that is set."""
+        return {name: one.min_available for name, one in self.targets.items() if one.min_available is not None}
+
+    def _target_rules(self, name: str) -> TargetRules:
+        percents = Thresholds(*(percent / 100 for percent in self.percents_of(name)))
+        return TargetRules(percents, self.targets[name].limit, self.targets[name].resident)
+
+    def __post_init__(self) -> None:
+        own: tuple[KeyPath, ...] = tuple((name,) for name in PERCENTS)
+        refuse_disorder(self.percents_of(""), "", own)
+        for target in self.targets:
+            keys: tuple[KeyPath, ...] = tuple(("targets", target, name) for name in PERCENTS)
+            refuse_disorder(self.percents_of(target), f" of {target}", keys + own)
+
+
+def refuse_disorder(percents: tuple[float, ...], whose: str, keys: tuple[KeyPath, ...]) -> None:
+    medium, high, critical = percents
+    if not medium < high < critical:
+        found = f"{medium:g}, {high:g}, {critical:g}"
+        why = (
+            f"percents{whose} must rise from medium to high to critical and are {found}; use for example 60, 80, 95"
+        )
+        raise Refused(why, keys)
+
+
+class Processes(Section, frozen=True, kw_only=True):
+    top: Annotated[int, Bounds(1, 1000)] = 50
+    interval: Annotated[Duration, Bounds(seconds(1), seconds(300))] = seconds(10)
+    metrics: bool = False
+    command_lines: bool = False
+    leak_window: Annotated[Duration, Bounds(seconds(60), seconds(604_800))] = seconds(3600)
+    leak_least: Annotated[Size, Read(bytes_of)] = Size(64 << 20)
+
+    @property
+    def leak_rules(self) -> LeakRules:
+        return LeakRules(self.leak_window.total_seconds(), self.leak_least)
+
+
+class Collector(Section, frozen=True, kw_only=True):
+    enabled: bool = True
+
+
+class CgroupCollector(Collector, frozen=True, kw_only=True):
+    scope: Literal["auto", "host", "cgroup"] = "auto"
+
+
+class ContainersCollector(Collector, frozen=True, kw_only=True):
+    socket: Annotated[str | None, Read(socket_of), Accepts("unix:/PATH", '"unix:/run/docker.sock"')] = None
+
+
+class HelperCollector(Collector, frozen=True, kw_only=True):
+    restart_after: Annotated[Duration, Bounds(seconds(1), seconds(3600))] = seconds(60)
+
+
+class TegraCollector(Collector, frozen=True, kw_only=True):
+    board: Literal["auto", "tegra210", "tegra186", "tegra194", "tegra234", "tegra264"] = "auto"
+
+
+class TegrastatsCollector(Collector, frozen=True, kw_only=True):
+    path: Annotated[str, Read(program_of), Accepts('"auto" or the path of a program', '"/usr/bin/tegrastats"')] = (
+        "auto"
+    )
+    interval: Annotated[Duration, Bounds(seconds(0.1), seconds(60))] = seconds(1)
+
+
+class Collectors(Section, frozen=True, kw_only=True):
+    """One line for each line of the list in `memwatch.collectors`."""
+
+    memory: Collector = Collector()
+    psi: Collector = Collector()
+    vmstat: Collector = Collector()
+    kmsg: Collector = Collector()
+    buddyinfo: Collector = Collector()
+    numa: Collector = Collector()
+    zram: Collector = Collector()
+    cgroup: CgroupCollector = CgroupCollector()
+    containers: ContainersCollector = ContainersCollector()
+    squeezed: Collector = Collector()
+    machine: Collector = Collector()
+    tegra: TegraCollector = TegraCollector()
+    nvmap: Collector = Collector()
+    tegrastats: TegrastatsCollector = TegrastatsCollector()
+    nvml: HelperCollector = HelperCollector()
+    amdgpu: Collector = Collector()
+    amdgpu_sensors: Collector = Collector()
+    amdsmi: HelperCollector = HelperCollector()
+    amd_cli: Collector = Collector()
+    drm: Collector = Collector()
+    processes: Collector = Collector()
+    psutil_host: Collector = Collector()
+    psutil_processes: Collector = Collector()
+    apple: Collector = Collector()
+
+
+class Log(Section, frozen=True, kw_only=True):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class Sections(Section, frozen=True, kw_only=True):
+    """Everything that a configuration file may hold."""
+
+    web: Web = Web()
+    state: State = State()
+    replay: Replay = Replay()
+    recording: Recording = Recording()
+    sampling: Sampling = Sampling()
+    history: History = History()
+    pressure: Pressure = Pressure()
+    processes: Processes = Processes()
+    alerts: Alerts = Alerts()
+    collectors: Collectors = Collectors()
+    log: Log = Log()
+
+
+class Settings(Sections, frozen=True, kw_only=True):
+    """The settings in force. `origins` says for each key that was set where it was; the others are defaults.
+
+    `warnings` are for the log.
+    """
+
+    file: Path | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,64 @@
+"""The API and the pages of a daemon. Imported when somebody wants them: see memwatch_web.asgi.lazy_app."""
+
+from __future__ import annotations
+
+import gc
+
+from fastapi import FastAPI
+
+from memwatch.backends.finder import Finder
+from memwatch.doctor.examiner import Examiner
+from memwatch.notify.status import view_of
+from memwatch.processes.pss import PssReader
+from memwatch_web.api.inquiries import Inquiries
+from memwatch_web.app import create_app
+from memwatch_web.asgi.single_flight import Shared
+from memwatch_web.metrics.endpoint import Scrapes
+from memwatch_web.pages.renderer import Pages
+from memwatchd import wiring
+from memwatchd.daemon import Daemon
+
+# Longer than a driver of OpenCL may take to answer: what takes longer is a file system that hangs.
+INQUIRY_DEADLINE_SECONDS = 20.0
+# The kernel walks 100 GiB of a process in a second; longer, and somebody holds that process's lock.
+PSS_DEADLINE_SECONDS = 10.0
+# As many as are read at a glance; `/api/v1/events` has the last 1,000.
+SHOWN_EVENTS = 8
+
+
+def faces_of(daemon: Daemon, scrapes: Scrapes) -> FastAPI:
+    app = create_app(
+        daemon.monitor,
+        pages_of(daemon),
+        daemon.face_options,
+        daemon.broker,
+        daemon.alerting,
+        scrapes,
+        inquiries_of(daemon),
+    )
+    gc.freeze()  # what is made now stays: the collector need not walk it
+    return app
+
+
+def inquiries_of(daemon: Daemon) -> Inquiries:
+    """What is looked into on demand, in threads that end with the daemon."""
+    roots = wiring.roots_of(daemon.settings)
+    inquiries = Inquiries(
+        Shared(Finder(roots, for_others=True).find, "backends", INQUIRY_DEADLINE_SECONDS),
+        Shared(Examiner(roots).examine, "the machine", INQUIRY_DEADLINE_SECONDS),
+        Shared(PssReader(roots).read, "a PSS", PSS_DEADLINE_SECONDS),
+    )
+    daemon.on_leaving.append(inquiries.close)
+    return inquiries
+
+
+def pages_of(daemon: Daemon) -> Pages:
+    monitor = daemon.monitor
+    return Pages(
+        lambda: monitor.rules.pressure,
+        lambda: monitor.keeper,
+        monitor.growth,
+        lambda: monitor.events.latest(SHOWN_EVENTS),
+        alerting=lambda: view_of(monitor, daemon.alerting),
+        history=lambda: monitor.history,
+    )

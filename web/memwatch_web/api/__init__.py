@@ -1,0 +1,1 @@
+"""REST: /api/v1 and its schema."""

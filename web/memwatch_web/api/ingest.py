@@ -1,0 +1,93 @@
+"""POST /api/v1/marks and /api/v1/reports: what programs tell of themselves through the library."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from memwatch.allocators import Claim
+from memwatch.model import Absent
+from memwatch.monitor.loop import Monitor
+from memwatch.processes.allocator_reports import MOST_CLAIMS, Refused
+from memwatch.render.words import printable
+from memwatch_web.api.snapshot import json_response
+from memwatch_web.asgi.problems import Problem
+
+MOST_BYTES = 1 << 60
+LONGEST_MARK, LONGEST_NAME = 300, 80
+
+Count = Annotated[int, Field(ge=0, le=MOST_BYTES, strict=True)]
+Pid = Annotated[int, Field(ge=1, le=1 << 22, strict=True)]
+
+
+class Said(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class MarkSaid(Said):
+    """A point in the life of a program, such as "Before VAE Load"."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"text": "Before VAE Load", "pid": 4242}]})
+
+    text: str = Field(min_length=1, max_length=LONGEST_MARK)
+    pid: Pid | None = None
+
+
+class ClaimSaid(Said):
+    name: str = Field(min_length=1, max_length=LONGEST_NAME, examples=["PyTorch"])
+    device: str | None = Field(None, max_length=LONGEST_NAME, examples=["cuda:0"])
+    allocated_bytes: Count | None = None
+    reserved_bytes: Count | None = None
+    active_bytes: Count | None = None
+    inactive_split_bytes: Count | None = None
+    limit_bytes: Count | None = None
+    retries: Count | None = None
+    ooms: Count | None = None
+
+    def claim(self, pid: int) -> Claim:
+        device = None if self.device is None else printable(self.device)
+        figures = self.model_dump(exclude={"name", "device"})
+        known: dict[str, Any] = {
+            name: Absent.NOT_SUPPORTED if value is None else value for name, value in figures.items()
+        }
+        return Claim(pid, printable(self.name), device, **known)
+
+
+class ReportSaid(Said):
+    """Replaces what the process said before; forgotten after 35 seconds, or when the process is another one."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"pid": 4242, "start_ticks": 1234567, "claims": [{"name": "PyTorch"}]}]}
+    )
+
+    pid: Pid
+    start_ticks: Count = Field(description="Field 22 of /proc/<pid>/stat, so that no other process is meant.")
+    claims: list[ClaimSaid] = Field(max_length=MOST_CLAIMS)
+
+
+def create_router(monitor: Monitor) -> APIRouter:
+    router = APIRouter(prefix="/api/v1", tags=["programs"])
+
+    @router.post("/marks")
+    async def marks(said: MarkSaid) -> Response:
+        """A mark among the events, of kind `mark`. The newest 500 are kept, and they displace no other event."""
+        who = "" if said.pid is None else f" (process {said.pid})"
+        event = monitor.events.mark(monitor.moment().wall, printable(said.text) + who)
+        return json_response({"seq": event.seq}, monitor)
+
+    @router.post("/reports")
+    async def reports(said: ReportSaid) -> Response:
+        """What the allocators inside a process hold. It is shown inside the process and added to nothing."""
+        try:
+            monitor.reports.put(
+                said.pid, said.start_ticks, [one.claim(said.pid) for one in said.claims], time.monotonic()
+            )
+        except Refused as error:
+            raise Problem(422, f"{error}.") from None
+        return json_response({"claims": len(said.claims)}, monitor)
+
+    return router

@@ -1,0 +1,104 @@
+"""The JSON contract of who holds memory: owners, growth, and one process's PSS."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from memwatch_web.api.schema import Answer, Figures, Reason
+
+
+class Owner(Figures):
+    """All processes of one unit, container, pod, job or user, whether listed or not."""
+
+    name: str | None = Field(description="Null: those that belong to none.")
+    container_name: str | None = Field(description="What the runtime calls the container, where it was asked.")
+    processes: int
+    rss_bytes: int
+    device_bytes: dict[str, int | dict[str, Reason] | None]
+    footprint_bytes: int | None
+    footprint_low_bytes: int
+    footprint_high_bytes: int | None
+    cgroup_bytes: int | None = Field(
+        description="What the owner's own cgroup counts, page cache included; null where it has none."
+    )
+    cgroup_note: str | None = Field(examples=["does not include GPU memory"])
+
+
+class Remainder(Figures):
+    """What is used of a pool, and what of that nobody known holds."""
+
+    id: str
+    label: str
+    used_bytes: int | None
+    unattributed_bytes: int | None
+    unattributed_note: str
+    overlap: bool
+
+
+class ShareRemainder(Figures):
+    """What is used of a device's share, and what of that no listed process holds."""
+
+    id: str
+    relation: str
+    used_bytes: int | None
+    unattributed_bytes: int | None
+
+
+class Owners(Figures):
+    by: Literal["unit", "container", "pod", "job", "user"]
+    process_list: Literal["complete", "partial"] | None
+    note: str | None
+    owners: list[Owner]
+    pools: list[Remainder]
+    shares: list[ShareRemainder]
+
+
+class Who(Figures):
+    pid: int
+    start_time: float
+    name: str
+    user: str | None
+    unit: str | None
+    container: str | None
+
+
+class Grown(Who):
+    """What a process held at two times. A process that began in between began with nothing."""
+
+    from_unix: float
+    from_bytes: int
+    to_bytes: int
+    grown_bytes: int
+    bytes_per_second: float
+    whole: bool = Field(description="False where the process was not watched yet at the time that was asked for.")
+    windows: dict[str, int | dict[str, Reason] | None] = Field(
+        description="What it grew by in the last so many seconds.", examples=[{"60": 0, "600": 1048576}]
+    )
+
+
+class Suspect(Who):
+    """A process that grew steadily: a hint, not an alert."""
+
+    since_unix: float
+    grown_bytes: int
+    evidence: str
+
+
+class Growth(Answer):
+    from_: float = Field(alias="from")
+    to: float
+    processes: list[Grown]
+    suspects: list[Suspect]
+
+
+class Pss(Who):
+    """Each page divided by the number of processes that share it."""
+
+    pss_bytes: int
+    rss_bytes: int
+    anonymous_bytes: int | None
+    file_bytes: int | None
+    shared_memory_bytes: int | None
+    swap_bytes: int | None

@@ -1,0 +1,1 @@
+"""The ASGI layer: access control, errors, streams, static files."""

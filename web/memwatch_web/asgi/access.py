@@ -1,0 +1,245 @@
+"""The outermost door: which Host names are answered, who may ask, and headers every answer carries."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
+from email.utils import formatdate
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from memwatch_web.asgi.auth import Basic, Bearer, Passwords, TooMany, is_token, parse_authorization
+from memwatch_web.asgi.options import FaceOptions
+from memwatch_web.asgi.problems import problem_response
+from memwatch_web.asgi.sse import HEAD_ONLY
+
+log = logging.getLogger(__name__)
+
+# One policy for every page: nothing from elsewhere, nothing inline, no framing.
+SECURITY_HEADERS = (
+    (
+        "content-security-policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        "frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    ),
+    ("x-content-type-options", "nosniff"),
+    # Not no-referrer: forms without a script would be sent with the Origin "null", as a foreign page's are.
+    ("referrer-policy", "same-origin"),
+)
+SIMULATED_HEADER = ("memwatch-simulated", "true")
+
+# In a scope: which process of this machine asks, over a socket file. The kernel says it, and the file's mode has
+# decided who may.
+PEER = "memwatch.peer"
+# In a scope: what whoever asks has shown of himself, in words.
+WHO = "memwatch.who"
+# What a load balancer or an orchestrator asks; they hold no passwords, and learn no figures there.
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+
+MOST_REMEMBERED = 1000
+SAFE_METHODS = frozenset({"GET", "HEAD"})
+# What changes nothing although it is sent with a body.
+QUESTIONS = frozenset({"/fit"})
+# What a reverse proxy on this machine adds: then it is somebody else who asks.
+FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})
+LONGEST_NAME = 253 + len(":65535")
+
+
+class Gate:
+    """Refuses requests whose Host nobody gave this machine, so that a foreign page cannot read it by DNS rebinding.
+
+    A numeric address is always right: rebinding needs a name. Then it asks for a login, where there is one: of
+    everybody who does not come over a socket file. `date_header` is the server's list of headers
+    sent with every answer; its Date is renewed in place by the first request of each second. What it refuses on a
+    `simulated` machine says so.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        options: Callable[[], FaceOptions],
+        date_headers: MutableSequence[tuple[bytes, bytes]],
+        simulated: bool = False,
+        own_name: Callable[[], str] = socket.gethostname,
+    ) -> None:
+        self._app = app
+        self._options = options
+        self._simulated = simulated
+        self._passwords = Passwords()
+        self._known: dict[bytes, bool] = {}
+        self._known_for: tuple[Sequence[str], str] = (), ""
+        self._own_name = own_name
+        self._name = own_name().lower()
+        self._date_headers = date_headers
+        self._second = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        self.renew_date()
+        named = [value for name, value in scope["headers"] if name == b"host"]
+        if len(named) != 1 or not self._is_known(named[0]):
+            await self._refuse(named)(scope, receive, send)
+            return
+        refusal = await self._refusal_of_stranger(scope)
+        if refusal is None and scope["method"] not in SAFE_METHODS:
+            refusal = self._refusal_of_change(scope, named[0])
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        if scope["method"] == "HEAD":
+            # The server leaves the body out by the scope it has kept; only a stream must know not to begin.
+            scope = {**scope, "method": "GET", HEAD_ONLY: True}
+        try:
+            await self._app(scope, receive, send)
+        except Exception:
+            log.debug("the defect in full", exc_info=True)
+
+    @property
+    def options(self) -> FaceOptions:
+        """What it decides by, and nothing else: as long as they are the same object, it decides the same."""
+        return self._options()
+
+    def lets_in(self, headers: Iterable[tuple[bytes, bytes]], path: str, is_peer: bool) -> bool:
+        """Whether this request is let in without a look at who asks, if it changes nothing."""
+        hosts = [value for name, value in headers if name == b"host"]
+        return len(hosts) == 1 and self._is_known(hosts[0]) and not self._needs_login(path, is_peer)
+
+    def renew_date(self) -> None:
+        """Write the present second into the headers of all answers; what this machine is called may change too."""
+        second = int(time.time())
+        if second != self._second:
+            self._second, self._name = second, self._own_name().lower()
+            self._date_headers[0] = (b"date", formatdate(second, usegmt=True).encode())
+
+    def _is_known(self, header: bytes) -> bool:
+        hosts = self._options().hosts
+        if (hosts, self._name) != self._known_for:
+            self._known_for = hosts, self._name
+            self._known.clear()
+        known = self._known.get(header)
+        if known is None:
+            own = {"localhost", self._name}
+            known = is_allowed(header.decode("latin-1"), own.union(name.lower() for name in hosts))
+            if len(self._known) < MOST_REMEMBERED and len(header) <= LONGEST_NAME:
+                self._known[header] = known
+        return known
+
+    def _needs_login(self, path: str, is_peer: bool) -> bool:
+        return self._options().login.is_required and not is_peer and path not in OPEN_PATHS
+
+    async def _refusal_of_stranger(self, scope: Scope) -> ASGIApp | None:
+        """Why whoever asks is not answered; None where he has shown who he is, or need not."""
+        if not self._needs_login(scope["path"], PEER in scope):
+            return None
+        login = self._options().login
+        fields = [value for name, value in scope["headers"] if name == b"authorization"]
+        shown = parse_authorization(fields[0]) if len(fields) == 1 else None
+        try:
+            if isinstance(shown, Bearer):
+                known = login.token is not None and is_token(login.token, shown)
+            else:
+                known = shown is not None and await self._passwords.is_right(shown, login.users)
+        except TooMany:
+            return self._problem(503, "too many passwords are being tried; try again.", {"retry-after": "5"})
+        if known:
+            scope[WHO] = shown.user if isinstance(shown, Basic) else "a holder of the token"
+            return None
+        words = "what was shown is not right" if fields else "nobody has said who asks"
+        sentence = (
+            f"this needs a login, and {words}: send a token or a user's password, as set under [web.auth]; "
+            "memwatch takes a token from MEMWATCH_TOKEN."
+        )
+        return self._problem(401, sentence, {"www-authenticate": login.challenge})
+
+    def _refusal_of_change(self, scope: Scope, host: bytes) -> ASGIApp | None:
+        """Why a request that changes something is refused; None where it is not."""
+        fields, options = dict(scope["headers"]), self._options()
+        if is_foreign(fields, host, options.hosts):
+            return self._problem(403, "a page of another site may not change anything here.")
+        if options.login.is_required or options.login.by_certificate or scope["path"] in QUESTIONS:
+            return None
+        if FORWARDED.intersection(fields) or not is_from_here(scope.get("client")):
+            return self._problem(
+                403,
+                "changes are accepted from this machine only: ask at its 127.0.0.1 or its unix socket, "
+                "or set a login under [web.auth].",
+            )
+        return None
+
+    def _refuse(self, named: list[bytes]) -> ASGIApp:
+        if len(named) != 1:
+            return self._problem(400, f"a request names one Host; this one names {len(named)}.")
+        name = host_of(named[0].decode("latin-1"))[:80]
+        return self._problem(
+            400, f"Host {name!r} is not a name of this machine. To allow it, add it to hosts under [web]."
+        )
+
+    def _problem(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> ASGIApp:
+        return problem_response(status, sentence, headers, self._simulated)
+
+
+def marks_of(simulated: bool) -> tuple[tuple[str, str], ...]:
+    """What every answer has in its header, beside the date."""
+    return (SIMULATED_HEADER, *SECURITY_HEADERS) if simulated else SECURITY_HEADERS
+
+
+def who_asks(scope: Scope) -> str:
+    """For people: a user's name where one was shown, else from where it comes."""
+    peer = scope.get(PEER)
+    if peer is not None:
+        return f"user {peer.uid} of this machine"
+    elsewhere = "a holder of a certificate"
+    return str(scope.get(WHO) or ("this machine" if is_from_here(scope.get("client")) else elsewhere))
+
+
+def is_from_here(client: Sequence[object] | None) -> bool:
+    """Whether a request comes from this machine: over a unix socket, or from a loopback address."""
+    if not client or not client[0]:
+        return True
+    try:
+        address = ipaddress.ip_address(str(client[0]))
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def is_foreign(fields: Mapping[bytes, bytes], host: bytes, hosts: Sequence[str]) -> bool:
+    """Whether a browser says that another site's page asks. Programs send neither header.
+
+    A page's own site is the one it was asked for as, or a name that an administrator listed (behind a proxy). Any
+    numeric address is no such name: anybody has one. Browsers send Sec-Fetch-Site to https and to localhost only.
+    """
+    if fields.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
+        return True
+    origin = fields.get(b"origin")
+    if origin is None:
+        return False
+    site = origin.partition(b"://")[2].lower()
+    return site != host.lower() and host_of(site.decode("latin-1")) not in {name.lower() for name in hosts}
+
+
+def host_of(header: str) -> str:
+    """The Host header without its port, lower case; an IPv6 address without its brackets."""
+    if "@" in header:  # a user's name before a host: the colon is not a port's
+        return header.lower()
+    if header.startswith("["):
+        return header[1:].partition("]")[0].lower()
+    return header.partition(":")[0].lower().rstrip(".")
+
+
+def is_allowed(header: str, hosts: set[str]) -> bool:
+    """Whether a Host header names this machine: by one of `hosts`, by name.local, or by any numeric address."""
+    host = host_of(header)
+    if host in hosts or host.removesuffix(".local") in hosts:
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,109 @@
+"""What is asked most is answered at once; the application with its API and its pages is made when it is wanted.
+
+FastAPI, pydantic, Jinja2 and 40 routes are 23 of 62 MiB (CPython 3.11, November 2026), and a machine that is only
+scraped, or only sends alerts, never needs them. They are made when somebody asks for a page or for the API, and
+before that when memory gets tight: later would be the wrong moment to load 300 modules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from memwatch.monitor.loop import Monitor
+from memwatch_web.asgi.health import health_of, readiness_of
+from memwatch_web.asgi.problems import Problem, problem_response
+from memwatch_web.asgi.single_flight import NotDone, Shared
+
+log = logging.getLogger(__name__)
+
+# A second or two; on a board whose memory is exhausted as long as its storage takes for 300 files.
+DEADLINE_SECONDS = 60.0
+# How long another thread waits for the interpreter while 300 modules are loaded, in place of CPython's 5 ms: an
+# alert on its way asks for it twenty times, and tight memory is why these are loaded.
+SWITCH_SECONDS = 0.0005
+ALERTS_FIRST_SECONDS = 2.0
+
+
+class Front:
+    """Answers /metrics, /healthz and /readyz; `make` makes the application that answers everything else."""
+
+    def __init__(self, monitor: Monitor, metrics: ASGIApp, make: Callable[[], ASGIApp]) -> None:
+        self._at_once: dict[str, ASGIApp] = {
+            "/metrics": metrics,
+            "/healthz": _answering(lambda: health_of(monitor)),
+            "/readyz": _answering(lambda: readiness_of(monitor)),
+        }
+        self._monitor = monitor
+        self._app: ASGIApp | None = None
+        self._making = Shared(self._made_by(make), "the API and the pages", DEADLINE_SECONDS)
+        self.is_wanted = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        at_once = self._at_once.get(scope["path"]) if scope["method"] == "GET" else None
+        try:
+            app = at_once or self._app or await self.prepared()
+            await app(scope, receive, send)
+        except Problem as problem:
+            headers, simulated = dict(problem.headers or {}), self._monitor.simulated
+            refusal = problem_response(problem.status_code, problem.detail, headers, simulated)
+            await refusal(scope, receive, send)
+
+    async def prepared(self) -> ASGIApp:
+        """The application, made once for however many ask. Raises Problem."""
+        self.is_wanted = True
+        try:
+            return await self._making.ask(None)
+        except NotDone as error:
+            words = str(error)
+        except (ImportError, MemoryError, OSError, RuntimeError) as error:  # no thread can be started: RuntimeError
+            words = f"the API and the pages could not be made: {type(error).__name__}: {error}"
+            log.error("%s", words)
+        raise Problem(503, f"{words}; try again.", headers={"Retry-After": "5"})
+
+    def prepare_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Make it before somebody asks; the alerts of this moment go first. For any thread."""
+
+        def prepare() -> None:
+            asyncio.run_coroutine_threadsafe(self.prepared(), loop)
+
+        self.is_wanted = True
+        loop.call_soon_threadsafe(loop.call_later, ALERTS_FIRST_SECONDS, prepare)
+
+    def close(self) -> None:
+        self._making.close()
+
+    def _made_by(self, make: Callable[[], ASGIApp]) -> Callable[[None], ASGIApp]:
+        """Whoever asked first may have left when it is made: it is kept all the same."""
+
+        def keep(_: None) -> ASGIApp:
+            if self._app is None:
+                with giving_way():
+                    self._app = make()
+            return self._app
+
+        return keep
+
+
+@contextmanager
+def giving_way() -> Iterator[None]:
+    """Other threads come first."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
+
+
+def _answering(answer: Callable[[], Response]) -> ASGIApp:
+    async def answer_now(scope: Scope, receive: Receive, send: Send) -> None:
+        await answer()(scope, receive, send)
+
+    return answer_now

@@ -1,0 +1,146 @@
+"""/fit: will it fit? A form, and the answer as one bar a device, to scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from urllib.parse import parse_qsl, urlencode
+
+from fastapi import APIRouter, Request
+from msgspec import Struct
+from pydantic import ValidationError
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from memwatch.model import Absent
+from memwatch.planning.fit import Fit, Verdict
+from memwatch.planning.huggingface import config_of
+from memwatch.planning.request import PARTS
+from memwatch.planning.safetensors import parse_object
+from memwatch.planning.sizes import BITS, BadInput
+from memwatch.planning.training import OPTIMIZER_BYTES
+from memwatch.planning.transformer import Transformer
+from memwatch.snapshot import Snapshot
+from memwatch_web.api.fit_request import DETAILS, Answered, FitQuestion, changed_fields, fields_of
+from memwatch_web.asgi.problems import sentence_of
+from memwatch_web.pages.renderer import Pages
+
+MOST_FIELDS = 40
+# The shapes of the published checkpoints, as their config.json gives them.
+EXAMPLES = (
+    ("Llama 3.2 1B", Transformer(2048, 8192, 16, 128256, 32, 8, head_dim=64, tied_embeddings=True)),
+    ("Mistral 7B", Transformer(4096, 14336, 32, 32000, 32, 8)),
+    ("Llama 3 8B", Transformer(4096, 14336, 32, 128256, 32, 8)),
+    ("Qwen3 30B-A3B", Transformer(2048, 768, 48, 151936, 32, 4, head_dim=128, n_experts=128, qk_norm=True)),
+    ("Llama 3 70B", Transformer(8192, 28672, 80, 128256, 64, 8)),
+)
+
+
+class Place(Struct, frozen=True):
+    """One verdict as a bar: parts of its scale, from 0 to 1. `taken` is what others hold; no bar where that is not
+    known. What reaches beyond `whole` is too much."""
+
+    verdict: Verdict
+    whole: float
+    taken: float | Absent
+    need: float
+
+
+class Form(Struct, frozen=True):
+    """What was asked, what it came to, or the sentence that says what is wrong. `change` is the query of the
+    cheapest change."""
+
+    fields: Mapping[str, str]
+    answered: Answered | None = None
+    problem: str = ""
+    dtypes: tuple[str, ...] = tuple(BITS)
+    optimizers: tuple[str, ...] = tuple(OPTIMIZER_BYTES)
+
+    @property
+    def examples(self) -> tuple[tuple[str, str], ...]:
+        return EXAMPLE_QUERIES
+
+    @property
+    def details(self) -> dict[str, str]:
+        """What of the shape has no field of its own to be seen."""
+        return {name: self.fields[name] for name in DETAILS if name in self.fields}
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return tuple(places_of(self.answered.fit)) if self.answered else ()
+
+    @property
+    def parts(self) -> list[tuple[str, int]]:
+        need = self.answered.need.parts if self.answered else {}
+        return [(PARTS[name], size) for name, size in need.items() if size]
+
+    @property
+    def change(self) -> str:
+        change = self.answered.change if self.answered else None
+        return urlencode(changed_fields(self.fields, change.use)) if change else ""
+
+
+def places_of(fit: Fit) -> Iterator[Place]:
+    for verdict in fit.verdicts:
+        size, room = verdict.size_bytes, verdict.headroom_bytes
+        if isinstance(size, Absent) or isinstance(room, Absent) or not size:
+            yield Place(verdict, 1.0, Absent.NOT_AVAILABLE, 0.0)
+        else:
+            taken = max(0, size - room)
+            scale = max(size, taken + fit.bytes)
+            yield Place(verdict, size / scale, taken / scale, fit.bytes / scale)
+
+
+def create_fit_page(pages: Pages, current: Callable[[], Snapshot]) -> APIRouter:
+    router = APIRouter(include_in_schema=False)
+
+    def show(form: Form) -> Response:
+        return HTMLResponse(pages.fit(current(), form), status_code=422 if form.problem else 200)
+
+    @router.get("/fit", name="fit")
+    async def fit(request: Request) -> Response:
+        """The form, and the answer where something is asked. A form leaves its empty fields in the address: they
+        are taken out of it, so that it can be passed on."""
+        given = request.query_params.multi_items()
+        fields = {name: value for name, value in given if value}
+        if len(fields) != len(given):
+            return RedirectResponse("fit?" + urlencode(fields) if fields else "fit", status_code=303)
+        return show(asked(fields, current()))
+
+    @router.post("/fit")
+    async def fit_config(request: Request) -> Response:
+        """A config.json becomes the fields of its shape."""
+        text = (await request.body()).decode("utf-8", "replace")
+        try:
+            fields = dict(parse_qsl(text, max_num_fields=MOST_FIELDS))
+        except ValueError:
+            return show(Form({}, problem=f"the form has more than {MOST_FIELDS} fields: send config alone."))
+        try:
+            shape = fields_of_config(fields.get("config", ""))
+        except BadInput as error:
+            return show(Form({}, problem=f"{error}."))
+        return RedirectResponse("fit?" + urlencode(shape), status_code=303)
+
+    return router
+
+
+def asked(fields: Mapping[str, str], snapshot: Snapshot) -> Form:
+    """The answer to the fields of a form; the form itself where none is given."""
+    if not fields:
+        return Form(fields)
+    try:
+        return Form(fields, FitQuestion.model_validate(fields).answer(snapshot))
+    except ValidationError as error:
+        problems = [sentence_of({**one, "loc": ("query", *one["loc"])}) for one in error.errors()]
+        return Form(fields, problem="; ".join(problems[:3]))
+    except BadInput as error:
+        return Form(fields, problem=f"{error}.")
+
+
+def fields_of_config(text: str) -> dict[str, str]:
+    """The fields of a question from the text of a config.json. Raises BadInput."""
+    if not text.strip():
+        raise BadInput("config.json is empty: paste the text of a model's config.json")
+    config = config_of(parse_object(text.encode(), "config.json"), "config.json")
+    return fields_of(config.transformer) | {"dtype": config.dtype}
+
+
+EXAMPLE_QUERIES = tuple((name, urlencode(fields_of(shape))) for name, shape in EXAMPLES)

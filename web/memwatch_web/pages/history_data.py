@@ -1,0 +1,64 @@
+"""What the script of /history draws: the columns of a window with fewer digits than the API gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from memwatch.history.tiers import Bucket
+from memwatch.snapshot import Snapshot
+from memwatch_web.pages.annotations import Flag
+from memwatch_web.pages.charts import Chart, Curve, pool_of
+from memwatch_web.pages.history_query import Found
+
+Json = dict[str, Any]
+
+
+def data_of(found: Found, numbered: Iterable[tuple[int, Flag]], snapshot: Snapshot) -> Json:
+    """`numbered` flags are those that have a place in the list below the charts."""
+    window = found.window
+    return {
+        "start": window.start,
+        "end": window.end,
+        "now": snapshot.unix,
+        "live": window.live,
+        "grain_seconds": window.grain_seconds,
+        "poll_seconds": window.range.poll_seconds,
+        "charts": [_chart_data(chart, found) for chart in found.charts],
+        "gaps": [[gap.start, gap.end] for gap in found.gaps],
+        "flags": [_flag_data(number, flag, snapshot) for number, flag in numbered],
+    }
+
+
+def _chart_data(chart: Chart, found: Found) -> Json:
+    return {
+        "id": chart.id,
+        "unit": chart.unit,
+        "top": chart.top,
+        "runs": [[run.start, run.end, run.level.word] for run in found.runs_behind(chart)],
+        "curves": [_curve_data(curve, found.buckets[curve.name], chart.unit) for curve in chart.curves],
+    }
+
+
+def _flag_data(number: int, flag: Flag, snapshot: Snapshot) -> Json:
+    """A level is flagged in the chart of its pool, anything else in all of them."""
+    place = pool_of(flag.target, snapshot) if flag.kind == "level" and flag.target else None
+    return {"unix": flag.unix, "number": number, "word": flag.word, "kind": flag.kind, "chart": place}
+
+
+def _curve_data(curve: Curve, buckets: Sequence[Bucket], unit: str) -> Json:
+    """More digits than a screen shows."""
+    digits = 0 if unit == "bytes" else 5
+
+    def column(values: Sequence[float | None]) -> list[float | None]:
+        return [None if value is None else int(value) if not digits else round(value, digits) for value in values]
+
+    return {
+        "name": curve.name,
+        "colour": curve.colour,
+        "dashed": curve.dashed,
+        "unix": [round(one.boottime, 1) for one in buckets],
+        "min": column([one.minimum for one in buckets]),
+        "avg": column([one.average for one in buckets]),
+        "max": column([one.maximum for one in buckets]),
+    }

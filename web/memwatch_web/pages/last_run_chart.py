@@ -1,0 +1,74 @@
+"""The final minutes of a run as a picture: lines in a box of fixed size, drawn by the server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+
+from msgspec import Struct
+
+from memwatch.history.disk.last_run import LastWords, Sample
+from memwatch.history.notable_ticks import Tick
+
+WIDTH, HEIGHT = 1000.0, 200.0
+# A pause longer than this is not bridged by a line.
+GAP_SECONDS = 2.5
+RATIO_OF = "pressure.{}.ratio"
+
+
+class Line(Struct, frozen=True):
+    """What a line shows; `paths` has one list of SVG points for each piece without a gap."""
+
+    label: str
+    paths: tuple[str, ...]
+    last_ratio: float
+
+
+class Row(Struct, frozen=True):
+    """One sample of the table: its time, and the used part of each target in the order of the lines."""
+
+    unix: float
+    ratios: tuple[float | None, ...]
+
+
+class Picture(Struct, frozen=True):
+    start: float
+    end: float
+    lines: tuple[Line, ...]
+    rows: tuple[Row, ...]
+
+
+def picture_of(words: LastWords) -> Picture:
+    """How full each target was until the end."""
+    labels = labels_of(words.last, words.samples)
+    start, end = words.samples[0].unix, words.samples[-1].unix
+    names = {RATIO_OF.format(target): label for target, label in labels.items()}
+    lines = {name: line for name in names if (line := line_of(names[name], name, words.samples))}
+    rows = [Row(one.unix, tuple(one.figures.get(name) for name in lines)) for one in words.samples]
+    return Picture(start, end, tuple(lines.values()), tuple(reversed(rows)))
+
+
+def labels_of(last: Tick | None, samples: Sequence[Sample]) -> Mapping[str, str]:
+    """The targets that were judged, by id."""
+    if last is not None:
+        return {one.target: one.label for one in last.pressure}
+    before, after = RATIO_OF.split("{}")
+    names = {name for one in samples for name in one.figures if name.startswith(before) and name.endswith(after)}
+    return {name[len(before) : -len(after)]: name[len(before) : -len(after)] for name in sorted(names)}
+
+
+def line_of(label: str, name: str, samples: Sequence[Sample]) -> Line | None:
+    start = samples[0].boottime
+    length = max(samples[-1].boottime - start, 1e-9)
+    pieces: list[list[str]] = []
+    before, last = -inf, 0.0
+    for one in samples:
+        ratio = one.figures.get(name)
+        if ratio is None:
+            continue
+        if one.boottime - before > GAP_SECONDS:
+            pieces.append([])
+        x, y = (one.boottime - start) / length * WIDTH, (1 - min(ratio, 1.0)) * HEIGHT
+        pieces[-1].append(f"{x:.1f},{y:.1f}")
+        before, last = one.boottime, ratio
+    return Line(label, tuple(" ".join(piece) for piece in pieces), last) if pieces else None

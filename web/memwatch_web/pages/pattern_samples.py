@@ -1,0 +1,250 @@
+"""Made-up machines for /patterns: each component of the pages in each state that it can be in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from memwatch.alerts.silences import Silence
+from memwatch.allocators import Claim
+from memwatch.events import Event
+from memwatch.model import (
+    Absent,
+    Architecture,
+    Bytes,
+    Content,
+    Device,
+    Pool,
+    PoolKind,
+    Process,
+    Quality,
+    Share,
+    ShareKind,
+)
+from memwatch.notify.status import AlertRow, ReceiverRow
+from memwatch.owners import Owner
+from memwatch.processes.leaks import Suspect
+from memwatch.snapshot import (
+    CollectorState,
+    CollectorStatus,
+    Kernel,
+    Level,
+    Machine,
+    Node,
+    Pressure,
+    ProcessScan,
+    Reason,
+    SelfUse,
+    Snapshot,
+    Stalls,
+    StallTime,
+    Swap,
+)
+
+GIB = 1 << 30
+UNIX = 1_795_256_553.25  # 2026-11-21 10:22:33 UTC
+MEASURED = Quality.MEASURED
+COLLECTOR_ERRORS: dict[CollectorState, str | None] = {
+    "ok": None,
+    "failing": "/proc/buddyinfo line 2: found 'Node 0, zone', expected a zone name and numbers",
+    "stalled": "no answer for 12 s",
+    "starting": None,
+    "unavailable": "no /proc/spl/kstat/zfs/arcstats: this kernel has no ZFS",
+}
+USED = {Level.LOW: 0.41, Level.MEDIUM: 0.66, Level.HIGH: 0.84, Level.CRITICAL: 0.964}
+
+
+class Exhibit(Struct, frozen=True):
+    """A pool with what is inside of it, and the word for the state that it shows."""
+
+    state: str
+    snapshot: Snapshot
+
+
+def pools() -> Iterator[Exhibit]:
+    for level, ratio in USED.items():
+        verdict = Pressure(level.word, level, level, ratio, reasons_of(level, ratio))
+        yield Exhibit(level.word, machine(ram(level.word, ratio), (verdict,)))
+    for absent in (Absent.NOT_AVAILABLE, Absent.STALE):
+        word = "unknown" if absent is Absent.NOT_AVAILABLE else "stale"
+        yield Exhibit(word, machine(silent(word, absent)))
+    carve_out = Pool("carveout", PoolKind.CARVEOUT, "GPU carve-out", 512 << 20, 455 << 20, 57 << 20, "", MEASURED)
+    yield Exhibit("not judged by itself", machine(carve_out))
+    yield Exhibit("shares inside shares", nested())
+
+
+def reasons_of(level: Level, ratio: float) -> tuple[Reason, ...]:
+    used = Reason("util", f"{ratio * 100:.1f} % used")
+    if level is Level.LOW:
+        return ()
+    full = Reason("ttf", "full in 40 s at the current rate")
+    waits = Reason("psi", "some tasks stalled 12 % of the last 10 s")
+    return (used, full, waits) if level is Level.CRITICAL else (used,)
+
+
+def ram(name: str, ratio: float) -> Pool:
+    """128 GiB by use, of which so much is used; half of that is the CUDA Pool's."""
+    size = 128 * GIB
+    used = int(size * ratio)
+    parts = {"anonymous": used // 4, "kernel": 3 * GIB, "devices": used // 2, "free": (size - used) // 3}
+    parts["unattributed"] = used - parts["anonymous"] - parts["kernel"] - parts["devices"]
+    parts["page_cache"] = size - used - parts["free"]
+    contents = tuple(Content(kind, part) for kind, part in parts.items())
+    return Pool(
+        name,
+        PoolKind.SYSTEM_RAM,
+        "System RAM",
+        size,
+        used,
+        size - used,
+        "",
+        MEASURED,
+        free_bytes=parts["free"],
+        unattributed_bytes=parts["unattributed"],
+        contents=contents,
+    )
+
+
+def silent(name: str, absent: Absent) -> Pool:
+    kind, label, size = PoolKind.VRAM, "GPU VRAM", 24 * GIB
+    return Pool(name, kind, label, size, absent, absent, "", MEASURED, unattributed_bytes=absent)
+
+
+def nested() -> Snapshot:
+    """Shares with a limit and without, inside a pool and inside each other; one whose use is not known."""
+    shares = (
+        Share("slice", ShareKind.CGROUP, "ml.slice", "nested", 40 * GIB, "", MEASURED, limit_bytes=48 * GIB),
+        Share("unit", ShareKind.CGROUP, "trainer.service", "slice", 31 * GIB, "", MEASURED),
+        Share("dark", ShareKind.GTT, "GTT", "nested", Absent.NOT_PERMITTED, "", MEASURED),
+        Share(
+            "cuda", ShareKind.CUDA_POOL, "CUDA Pool", "nested", 43 * GIB, "", MEASURED, note="A note on a share."
+        ),
+    )
+    verdicts = tuple(
+        Pressure(name, level, level, ratio)
+        for name, level, ratio in (("nested", Level.MEDIUM, 0.66), ("slice", Level.HIGH, 0.83))
+    )
+    return machine(ram("nested", 0.66), verdicts, shares)
+
+
+def machine(pool: Pool, pressure: tuple[Pressure, ...] = (), shares: tuple[Share, ...] = ()) -> Snapshot:
+    """A snapshot of one pool, with a process list and some of everything else."""
+    some, full = StallTime(0.121, 0.064, 0.018, 812.4), Absent.NOT_SUPPORTED
+    return Snapshot(
+        seq=1,
+        unix=UNIX,
+        monotonic=1.0,
+        boot_id="patterns",
+        host="patterns",
+        interval_seconds=1.0,
+        simulated=True,
+        machine=Machine(),
+        own=SelfUse(48 << 20, 18.4, 0.0002, 0.0004, True),
+        pools=(pool,),
+        shares=shares,
+        devices=devices(pool),
+        processes=PROCESSES,
+        process_scan=ProcessScan(312, 3),
+        owners=OWNERS,
+        swap=Swap(8 * GIB, 3 * GIB),
+        stalls=Stalls(some, full),
+        nodes=(Node(0, 64 * GIB, 9 * GIB, 2 * GIB, True, 4 << 20, 4 << 20), Node(1)),
+        pressure=pressure,
+        collectors=collectors(),
+        claims=(Claim(20311, "PyTorch", "cuda:0", 18 * GIB, 19 * GIB, ooms=1),),
+    )
+
+
+def bare(snapshot: Snapshot) -> Snapshot:
+    """The same machine where hardly anything can be read."""
+    return replace(
+        snapshot,
+        machine=Machine(architecture="cpu_only"),
+        devices=(),
+        swap=Absent.NOT_AVAILABLE,
+        stalls=Absent.NOT_SUPPORTED,
+        kernel=Kernel(),
+    )
+
+
+def devices(pool: Pool) -> tuple[Device, ...]:
+    """One in each state; where one is lost, so are its figures."""
+    return tuple(
+        Device(
+            f"{pool.id}-{state}",
+            "NVIDIA",
+            f"NVIDIA GPU, {state.replace('_', ' ')}",
+            Architecture.UNIFIED if state == "ok" else Architecture.UNKNOWN,
+            uuid="GPU-5d2c8a7e-1b1f-4e54-9c57-0a2d6f3b9e11" if state == "ok" else Absent.NOT_AVAILABLE,
+            driver="580.95.05",
+            allocates_from=(pool.id,),
+            headroom_bytes=pool.available_bytes if state == "ok" else Absent.NOT_AVAILABLE,
+            state=state,
+            evidence=("the device is integrated",) if state == "ok" else (),
+            process_list="complete" if state == "ok" else Absent.NOT_AVAILABLE,
+            errors={"xid_79": 1} if state == "lost" else {},
+            errors_seen_unix={"xid_79": UNIX - 60} if state == "lost" else {},
+        )
+        for state in ("ok", "lost", "needs_reset", "missing")
+    )
+
+
+def collectors() -> tuple[CollectorStatus, ...]:
+    ages: dict[CollectorState, float] = {"ok": 0.0, "failing": 340.0, "stalled": 12.4}
+    return tuple(
+        CollectorStatus(f"is {state}", state, ages.get(state, Absent.NOT_AVAILABLE), 0.00003, error=error)
+        for state, error in COLLECTOR_ERRORS.items()
+    )
+
+
+def process(pid: int, name: str, rss: Bytes, footprint: Bytes, bounds: tuple[int, int] | None = None) -> Process:
+    basis = "rss + device, perhaps overlapping" if bounds else "rss"
+    return Process(pid, UNIX - 60, name, rss, footprint, basis, "ada", footprint_range=bounds)
+
+
+PROCESSES = (
+    process(20311, "vllm", 6 * GIB, 20 * GIB),
+    process(911, "between bounds", GIB, Absent.NOT_SUPPORTED, (3 * GIB, 5 * GIB)),
+    process(4242, "private", Absent.NOT_PERMITTED, Absent.NOT_PERMITTED),
+)
+OWNERS = (
+    Owner("unit", "vllm.service", 4, 9 * GIB, 21 * GIB),
+    Owner("unit", "hidden.service", 1, GIB, Absent.NOT_PERMITTED),
+    Owner("unit", None, 307, 2 * GIB),
+)
+SUSPECTS = (Suspect(PROCESSES[0], 0.0, 9 * GIB, "grew by 9.0 GiB in 1 h, and in each sixth of it"),)
+EVENTS = (
+    Event(3, UNIX, "level", "System RAM: low → critical: 96.4 % used; full in 40 s at the current rate", "ram"),
+    Event(2, UNIX - 90, "mark", "a mark that a program set: epoch 3"),
+    Event(1, UNIX - 86_400, "unclean", "unclean shutdown: the machine went down without a word"),
+)
+ALERTS = (
+    AlertRow("ram", "pressure.critical", "critical", "firing", UNIX - 90, False, reasons_of(Level.CRITICAL, 0.964)),
+    AlertRow("gpu0", "device.lost", "critical", "firing", UNIX - 30, True, (Reason("lost", "fell off the bus"),)),
+    AlertRow("ram", "pressure.high", "warning", "pending", None, False, reasons_of(Level.HIGH, 0.84)),
+)
+SILENCES = (
+    Silence("sil_all", UNIX + 3600, UNIX),
+    Silence("sil_one", UNIX + 86_400, UNIX, "pressure.critical", "ram", "a training run that may fill it", "ada"),
+)
+
+
+NOTES = {"sil_one": "no target 'ram' is here now for pressure.critical; those that are: vram0"}
+
+
+def receivers() -> Iterator[ReceiverRow]:
+    """One that was not used yet, one that works, one that fails, one that is given up."""
+    outcomes = {"delivered": 3, "retry": 2, "gave_up": 0, "disabled": 0, "superseded": 1}
+    for name, failure, attempt, last in (
+        ("not used yet", "", None, None),
+        ("ok", "", None, UNIX),
+        ("failing", "answered 503", 14.0, UNIX - 600),
+        ("disabled", "answered 410: gone", None, UNIX - 600),
+    ):
+        title, is_disabled, waiting = f"a webhook, {name}", name == "disabled", 1 if failure else 0
+        yield ReceiverRow(
+            name.replace(" ", "-"), "webhook", title, ("pressure.critical",), (), is_disabled, waiting, outcomes,
+            failure, attempt, last,
+        )  # fmt: skip

@@ -1,0 +1,210 @@
+"""The list of processes as somebody wants to see it: by what, in which order, and which of them. Pure rules.
+
+Everybody who looks is sent the same rows once a tick: an order of one's own costs the daemon nothing. A page with a
+script puts them in that order and hides what its reader filtered out (static/processes.js, by the same keys); for
+one without, the server does so when it is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Generic, Literal, TypeVar, get_args
+
+from msgspec import Struct
+
+from memwatch.model import Absent, Bytes, Process, Words
+from memwatch.owners import OwnerKind, Total, totals_of
+from memwatch.processes.growth import Grown, Growth, key_of
+from memwatch.render.summary import by_footprint
+from memwatch.snapshot import Snapshot
+from memwatch_web.pages.sparkline import path_of
+
+By = Literal["process", "container", "pod", "job", "unit", "user"]
+GROUPS: tuple[By, ...] = get_args(By)
+MOST_WORDS = 200
+GROWTH_SECONDS = 600.0
+MOST_OWNERS, MOST_MEMBERS = 200, 5
+# Columns whose keys are words begin with the first of the alphabet, the others with the largest.
+WORD_COLUMNS = frozenset({"name", "user", "home"})
+PROCESS_COLUMNS = ("pid", "name", "user", "home", "footprint", "rss")
+OWNER_COLUMNS = ("name", "processes", "footprint", "rss", "cgroup")
+
+Key = int | str | None
+T = TypeVar("T")
+
+
+class BadView(ValueError):
+    """A wish that cannot be granted; says what can."""
+
+
+class View(Struct, frozen=True):
+    """What to see: grouped by what, sorted by which column, and only what has these words."""
+
+    by: By = "process"
+    sort: str = "footprint"
+    descending: bool = True
+    words: str = ""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is one that everybody else may see as well."""
+        return (self.sort, self.descending, self.words) == ("footprint", True, "")
+
+    def begins(self, column: str) -> str:
+        """What a column is sorted by when it was not yet."""
+        return column if column in WORD_COLUMNS else f"-{column}"
+
+    def value_of(self, column: str) -> str:
+        """What the button of a column asks for: the other way round where it is the one already."""
+        if column != self.sort:
+            return self.begins(column)
+        return column if self.descending else f"-{column}"
+
+
+class Row(Struct, Generic[T], frozen=True):
+    """A line of the table. `keys`: what it is sorted by, None where that is not known."""
+
+    of: T
+    keys: Mapping[str, Key]
+    words: str
+    is_shown: bool
+
+
+class Listed(Struct, frozen=True):
+    """A process and how it changed."""
+
+    process: Process
+    grown: Grown | None
+    spark: str
+
+
+class Group(Struct, frozen=True):
+    """An owner, and the largest of its processes that are listed."""
+
+    total: Total
+    members: tuple[Process, ...]
+    more: int
+
+
+class Listing(Struct, frozen=True):
+    """All rows in the order that is wanted. `groups`: by what else they can be seen."""
+
+    view: View
+    rows: tuple[Row[Listed] | Row[Group], ...]
+    groups: tuple[By, ...]
+    left_out: int
+    has_figures: bool
+
+    @property
+    def shown(self) -> int:
+        return sum(row.is_shown for row in self.rows)
+
+
+def view_of(by: str, sort: str, words: str, snapshot: Snapshot) -> View:
+    """A view from the words of an address. Raises BadView."""
+    group = next((one for one in GROUPS if one == by), None)
+    if group is None:
+        raise BadView(f"by is {by[:80]!r}: use one of {', '.join(GROUPS)}.")
+    known = (*PROCESS_COLUMNS, "growth", *snapshot.labels) if group == "process" else OWNER_COLUMNS
+    column = sort.removeprefix("-")
+    if column not in known:
+        raise BadView(
+            f"sort is {sort[:80]!r}: use one of {', '.join(known)}, with - before it for the largest first."
+        )
+    if len(words) > MOST_WORDS:
+        raise BadView(f"q has {len(words)} characters: use {MOST_WORDS} at most.")
+    if not words.isprintable():
+        raise BadView(f"q is {words[:80]!r}, with characters that do not show: use words of names.")
+    return View(group, column, sort.startswith("-"), words)
+
+
+def listing_of(snapshot: Snapshot, growth: Growth, view: View) -> Listing:
+    found: set[By] = {"process", view.by, *(one.kind for one in snapshot.owners)}
+    groups = tuple(sorted(found, key=GROUPS.index))
+    if view.by == "process":
+        start = growth.boottime - GROWTH_SECONDS
+        grown = {key_of(one.process): one for one in growth.since(start, snapshot.unix - GROWTH_SECONDS)}
+        listed = [
+            Listed(process, grown.get(key_of(process)), path_of(growth.past(process), start, GROWTH_SECONDS))
+            for process in snapshot.processes
+        ]
+        rows = arranged([_row(one, process_keys(one), process_words(one, snapshot), view) for one in listed], view)
+        return Listing(view, rows, groups, 0, has_figures=False)
+    totals = totals_of(snapshot.owners, snapshot.processes, view.by)
+    figures = any(total.cgroup_bytes is not None for total in totals)
+    owners = [group_of(total, view.by, snapshot.processes) for total in totals[:MOST_OWNERS]]
+    names = snapshot.container_names
+    rows_of_groups = [_row(one, group_keys(one), group_words(one, names), view) for one in owners]
+    return Listing(view, arranged(rows_of_groups, view), groups, len(totals) - len(owners), figures)
+
+
+def _row(of: T, keys: Mapping[str, Key], words: str, view: View) -> Row[T]:
+    return Row(of, keys, words, view.words.lower() in words)
+
+
+def arranged(rows: Iterable[Row[T]], view: View) -> tuple[Row[T], ...]:
+    """In order; equals stay the largest first, and what is not known stands last either way."""
+    largest_first = sorted(rows, key=lambda row: _number(row.keys["footprint"]), reverse=True)
+    known = [row for row in largest_first if row.keys.get(view.sort) is not None]
+    unknown = [row for row in largest_first if row.keys.get(view.sort) is None]
+    return (*sorted(known, key=lambda row: _order(row.keys[view.sort]), reverse=view.descending), *unknown)
+
+
+def _order(key: Key) -> tuple[int, str]:
+    """Keys of one column are all numbers or all words."""
+    return (0, key) if isinstance(key, str) else (key or 0, "")
+
+
+def _number(key: Key) -> int:
+    return key if isinstance(key, int) else -1
+
+
+def process_keys(one: Listed) -> Mapping[str, Key]:
+    process = one.process
+    return {
+        "pid": process.pid,
+        "name": process.name.lower(),
+        "user": _text(process.user),
+        "home": _text(process.container) or _text(process.unit),
+        "footprint": _known(process.footprint_low_bytes),
+        "rss": _known(process.rss_bytes),
+        "growth": one.grown.grown_bytes if one.grown else None,
+        **{place: _known(held) for place, held in process.device_bytes.items()},
+    }
+
+
+def process_words(one: Listed, snapshot: Snapshot) -> str:
+    process = one.process
+    homes = [word for word in (process.user, process.unit, process.container) if isinstance(word, str)]
+    names = [snapshot.container_names.get(home, "") for home in homes]
+    return " ".join([str(process.pid), process.name, *homes, *names]).lower()
+
+
+def group_of(total: Total, kind: OwnerKind, processes: Iterable[Process]) -> Group:
+    members = by_footprint(process for process in processes if getattr(process, kind) == total.name)
+    return Group(total, tuple(members[:MOST_MEMBERS]), total.processes - min(len(members), MOST_MEMBERS))
+
+
+def group_keys(one: Group) -> Mapping[str, Key]:
+    total = one.total
+    return {
+        "name": _text(total.name),
+        "processes": total.processes,
+        "footprint": total.footprint_low_bytes,
+        "rss": total.rss_bytes,
+        "cgroup": None if total.cgroup_bytes is None else _known(total.cgroup_bytes),
+    }
+
+
+def group_words(one: Group, container_names: Mapping[str, str]) -> str:
+    name = one.total.name
+    words = [name, container_names.get(name, "")] if isinstance(name, str) else []
+    return " ".join([*words, *(f"{process.pid} {process.name}" for process in one.members)]).lower()
+
+
+def _known(figure: Bytes) -> int | None:
+    return None if isinstance(figure, Absent) else figure
+
+
+def _text(words: Words | None) -> str | None:
+    return words.lower() if isinstance(words, str) else None

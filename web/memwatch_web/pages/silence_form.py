@@ -1,0 +1,81 @@
+"""The form on /alerts that makes a silence: works without a script, and needs what every change needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import parse_qsl
+
+from fastapi import APIRouter
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from memwatch.alerts.rules import EVENTS
+from memwatch.alerts.silences import MOST_SECONDS, SILENCES_MOST
+from memwatch.notify.manager import Alerting, TooMany
+from memwatch_web.asgi.access import who_asks
+from memwatch_web.asgi.problems import Problem
+
+HOUR_SECONDS = 3600.0
+LEAST_HOURS, MOST_HOURS = 0.1, MOST_SECONDS / HOUR_SECONDS
+MOST_REASON, MOST_TARGET, MOST_DIGITS = 500, 256, 12
+
+
+class BadForm(ValueError):
+    """What was filled in cannot be done; says why and what can."""
+
+
+class Wish(Struct, frozen=True):
+    """Of what nobody is to be told (None: of anything), for how long, and why."""
+
+    seconds: float
+    event: str | None
+    target: str | None
+    reason: str
+
+
+def wish_of(body: bytes) -> Wish:
+    """What a browser sends of the form. Raises BadForm."""
+    try:
+        fields = dict(parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=10))
+    except ValueError:
+        raise BadForm("the body is no form in UTF-8: send hours=8&reason=maintenance.") from None
+    reason, event, target = (fields.get(name, "").strip() for name in ("reason", "event", "target"))
+    if not 0 < len(reason) <= MOST_REASON:
+        raise BadForm(
+            f"reason has {len(reason)} characters: say in 1 to {MOST_REASON} why, for whoever wonders later."
+        )
+    if event and event not in EVENTS:
+        raise BadForm(f"event is {event[:80]!r}: use one of {', '.join(EVENTS)}, or leave it out.")
+    if len(target) > MOST_TARGET:
+        raise BadForm(f"target has {len(target)} characters: use {MOST_TARGET} at most, or leave it out.")
+    return Wish(_hours(fields) * HOUR_SECONDS, event or None, target or None, reason)
+
+
+def _hours(fields: Mapping[str, str]) -> float:
+    text = fields.get("hours", "").strip()
+    try:
+        hours = float(text) if len(text) <= MOST_DIGITS else -1.0
+    except ValueError:
+        hours = -1.0
+    if not LEAST_HOURS <= hours <= MOST_HOURS:
+        raise BadForm(f"hours is {text[:20]!r}: use a number from {LEAST_HOURS:g} to {MOST_HOURS:g}, such as 8.")
+    return hours
+
+
+def create_router(alerting: Alerting) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/alerts", include_in_schema=False)
+    async def silence(request: Request) -> Response:
+        """Makes the silence and shows the page again."""
+        try:
+            wish = wish_of(await request.body())
+            alerting.silence(wish.seconds, wish.event, wish.target, wish.reason, who_asks(request.scope))
+        except BadForm as error:
+            raise Problem(422, str(error)) from None
+        except TooMany:
+            raise Problem(409, f"there are {SILENCES_MOST} silences already; end one first.") from None
+        return RedirectResponse("alerts#silences", status_code=303)
+
+    return router

@@ -1,0 +1,151 @@
+"""Which stretch of the past is looked at: read off what was asked for, and what lies beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from memwatch.history.tier import Length
+from memwatch.render.words import duration, timestamp
+from memwatch_web.asgi.problems import Problem
+
+# What a chart of a thousand pixels shows apart: three of them a point.
+POINTS = 360
+LEAST_ROWS = 20
+MOST_SECONDS = 60 * 86_400.0
+# Bounds are rounded to whole seconds, each time somebody moves on.
+SLACK_SECONDS = 60.0
+
+
+class Range(Struct, frozen=True):
+    """A length that is offered. The step is one of a tier of the history or a multiple of one, so that reading a
+    range is cheap; `poll_seconds` is how often a page that shows it until now asks again."""
+
+    name: str
+    label: str
+    seconds: float
+    step_seconds: float
+    poll_seconds: float
+
+
+RANGES = (
+    Range("1h", "1 h", 3600.0, 10.0, 5.0),
+    Range("24h", "24 h", 86_400.0, 300.0, 15.0),
+    Range("7d", "7 d", 604_800.0, 1800.0, 60.0),
+    Range("30d", "30 d", 2_592_000.0, 7200.0, 120.0),
+)
+
+
+class Window(Struct, frozen=True):
+    """From `start` to `end` in Unix seconds, in `points` steps. `live`: it ends now and moves with the time.
+
+    `grain_seconds` is the time that one point stands for: a step, or a row of the tier that reaches back so far.
+    """
+
+    range: Range
+    start: float
+    end: float
+    points: int
+    live: bool
+    grain_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+class Stretch(Struct, frozen=True):
+    """Where a button leads; without bounds to the range that ends now."""
+
+    start: float | None = None
+    end: float | None = None
+
+
+class Moves(Struct, frozen=True):
+    """What lies beside a window; None where there is nothing."""
+
+    earlier: Stretch | None
+    later: Stretch | None
+    closer: Stretch | None
+    wider: Stretch | None
+
+
+def ranges_of(tiers: Sequence[Length]) -> tuple[Range, ...]:
+    """The ranges that the tiers can fill; the shortest always."""
+    most_seconds = max(tier.seconds for tier in tiers)
+    return tuple(one for one in RANGES if one is RANGES[0] or one.seconds <= most_seconds)
+
+
+def range_of(name: str | None, offered: tuple[Range, ...]) -> Range:
+    found = next((one for one in offered if one.name == (name or RANGES[0].name)), None)
+    if found is None:
+        names = ", ".join(one.name for one in offered)
+        raise Problem(422, f"range is {(name or '')[:80]!r}: use one of {names}.")
+    return found
+
+
+def window_of(wanted: Range, start: float | None, end: float | None, now: float, tiers: Sequence[Length]) -> Window:
+    """The window that was asked for; a bound that was not named follows from the range.
+
+    One that is too narrow for what is remembered of its time is widened about its middle.
+    """
+    if start is None and end is None:
+        end = math.ceil(now / wanted.step_seconds) * wanted.step_seconds
+        points = round(wanted.seconds / wanted.step_seconds)
+        grain = max(wanted.step_seconds, row_seconds(wanted.seconds, tiers))
+        return Window(wanted, end - wanted.seconds, end, points, True, grain)
+    if end is None:
+        end = now if start is None else min(now, start + wanted.seconds)
+    start = end - wanted.seconds if start is None else start
+    _refuse(start, end, now)
+    row = row_seconds(now - start, tiers)
+    short = max(0.0, LEAST_ROWS * row - (end - start))
+    late = max(0.0, end + short / 2 - now) if short else 0.0
+    start, end = float(math.floor(start - short / 2 - late)), float(math.ceil(end + short / 2 - late))
+    return Window(wanted, start, end, POINTS, False, max(row, (end - start) / POINTS))
+
+
+def row_seconds(age: float, tiers: Sequence[Length]) -> float:
+    """What one row stands for in the finest tier that reaches back so far."""
+    return next((tier.step_seconds for tier in tiers if age <= tier.seconds), tiers[-1].step_seconds)
+
+
+def _refuse(start: float, end: float, now: float) -> None:
+    if start < 0:
+        raise Problem(422, "from is before 1970: use a time such as 2026-01-31T12:00:00Z.")
+    if start > now:
+        raise Problem(422, f"from is {timestamp(start)}, which is in the future: it is {timestamp(now)} now.")
+    if start >= end:
+        raise Problem(422, f"from is {timestamp(start)} and to is {timestamp(end)}: from must be earlier than to.")
+    if end - start > MOST_SECONDS + SLACK_SECONDS:
+        raise Problem(
+            422,
+            f"from is {timestamp(start)} and to is {timestamp(end)}, {duration(end - start)} later: "
+            f"at most {duration(MOST_SECONDS)} are shown at once.",
+        )
+
+
+def moves_of(window: Window, now: float, tiers: Sequence[Length]) -> Moves:
+    """Half a window to either side, half of it, and twice as much."""
+    start, end, length = window.start, min(window.end, now), window.seconds
+    middle, row = (start + end) / 2, row_seconds(now - start, tiers)
+    most_seconds = max(tier.seconds for tier in tiers)
+    closer = Stretch(middle - length / 4, middle + length / 4) if length >= 2 * LEAST_ROWS * row else None
+    wider = min(2 * length, most_seconds)
+    return Moves(
+        earlier=Stretch(start - length / 2, start + length / 2) if start > now - most_seconds else None,
+        later=None if window.live else _until_now(start + length / 2, length, window.range, now),
+        closer=closer,
+        wider=_until_now(middle - wider / 2, wider, window.range, now) if wider > length * 1.01 else None,
+    )
+
+
+def _until_now(start: float, length: float, usual: Range, now: float) -> Stretch:
+    """A window of this length that ends now at the latest; it is live where it is the usual one."""
+    if start + length < now:
+        return Stretch(start, start + length)
+    if abs(length - usual.seconds) < usual.step_seconds:
+        return Stretch()
+    return Stretch(now - length, now)
