@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from memwatch.accounting import amd, apple, drm, npu, tegra
+from memwatch.accounting import amd, apple, drm, npu, nvidia, tegra
 from memwatch.accounting.device_memory import Holding
 from memwatch.accounting.driver_errors import with_logged
 from memwatch.accounting.lxcfs import with_both_scopes
@@ -26,9 +26,8 @@ LISTS = tuple(name for name, empty in zip(NAMES, EMPTY, strict=True) if empty ==
 figures_of = attrgetter(*NAMES)
 
 # Each maker's PCI vendor id, and who accounts for its GPUs: given all findings and the first free number.
-# NVIDIA's are `tegra`'s, which leaves what is no Tegra to `nvidia`.
 MAKERS: tuple[tuple[str, Callable[[Findings, int], Sequence[Holding]]], ...] = (
-    ("10de", tegra.holdings_of),
+    ("10de", nvidia.holdings_of),
     ("1002", amd.holdings_of),
     ("8086", drm.holdings_of),
     ("106b", apple.holdings_of),

@@ -7,19 +7,19 @@ nothing. Either way there is one GPU in the chip, and so there is one device.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from memwatch.accounting import nvidia
+from memwatch.accounting import nvidia_gpu
 from memwatch.accounting.device_memory import Holding
 from memwatch.accounting.nvidia_architecture import Verdict, architecture_of, is_integrated
 from memwatch.drivers.nvml.records import GpuReading, NvmlReading
 from memwatch.drivers.tegra.nvmap import KERNEL_PID
 from memwatch.drivers.tegra.records import NvMapClient, NvMapReading, TegraReading
 from memwatch.findings import Findings
-from memwatch.model import Absent, Architecture, Bytes, Device, Quality, Share, ShareKind, Words, ram_of
+from memwatch.model import Absent, Architecture, Bytes, Device, Quality, Share, ShareKind, Words
 from memwatch.snapshot import Machine, Tegrastats
 
 EXPLANATION = (
@@ -48,41 +48,22 @@ class Figure(NamedTuple):
     source: str
 
 
-def holdings_of(found: Findings, first: int) -> Sequence[Holding]:
-    """NVIDIA's GPUs: a Tegra's own one before those that are plugged into it."""
-    if found.tegra is None:
-        return nvidia.holdings_of(found, first)
-    own = own_gpu(found.nvml)
-    others = nvidia.holdings_of(_without(found, own), first + 1)
-    number = f" {first}" if others else ""
-    place = nvidia.Place(f"gpu{first}", number, ram_of(found.pools), found.machine or Machine())
-    return [holding_of(found, found.tegra, own, place), *others]
-
-
 def own_gpu(nvml: NvmlReading | None) -> GpuReading | None:
     """The chip's own GPU among those of NVML, also when it vanished from there."""
     if nvml is None:
         return None
-    gpus = [*nvml.gpus, *map(nvidia.absent_gpu, nvml.missing)]
+    gpus = [*nvml.gpus, *map(nvidia_gpu.absent_gpu, nvml.missing)]
     return next((gpu for gpu in gpus if is_integrated(gpu) or gpu.memory is Absent.NOT_SUPPORTED), None)
 
 
-def _without(found: Findings, own: GpuReading | None) -> Findings:
-    if found.nvml is None or own is None:
-        return found
-    others = tuple(gpu for gpu in found.nvml.gpus if gpu is not own)
-    missing = tuple(gpu for gpu in found.nvml.missing if gpu.uuid != own.uuid)
-    return replace(found, nvml=replace(found.nvml, gpus=others, missing=missing))
-
-
-def holding_of(found: Findings, tegra: TegraReading, own: GpuReading | None, place: nvidia.Place) -> Holding:
+def holding_of(found: Findings, tegra: TegraReading, own: GpuReading | None, place: nvidia_gpu.Place) -> Holding:
     """NvMap's figure where the kernel has one, else what NVML lists."""
     verdict = _verdict_of(found, tegra, own, place)
     figure = figure_of(found, tegra)
     if own is None or found.nvml is None:
         holding = _without_nvml(verdict, place)
     else:
-        holding = nvidia.holding_of(own, place, verdict, found.nvml)
+        holding = nvidia_gpu.holding_of(own, place, verdict, found.nvml)
     if figure.bytes is not Absent.NOT_SUPPORTED:
         holding = _with_nvmap(holding, found, figure, place)
     elif "nvml" in found.stale:
@@ -96,7 +77,7 @@ def holding_of(found: Findings, tegra: TegraReading, own: GpuReading | None, pla
     return replace(holding, device=device, explanation=EXPLANATION)
 
 
-def _verdict_of(found: Findings, tegra: TegraReading, own: GpuReading | None, place: nvidia.Place) -> Verdict:
+def _verdict_of(found: Findings, tegra: TegraReading, own: GpuReading | None, place: nvidia_gpu.Place) -> Verdict:
     """The chip decides: whatever a driver answers, there is no other memory."""
     evidence: tuple[str, ...] = (f"the chip is {tegra.soc}, whose GPU shares System RAM",)
     if own is not None:
@@ -105,7 +86,7 @@ def _verdict_of(found: Findings, tegra: TegraReading, own: GpuReading | None, pl
     return Verdict(Architecture.UNIFIED, evidence)
 
 
-def _without_nvml(verdict: Verdict, place: nvidia.Place) -> Holding:
+def _without_nvml(verdict: Verdict, place: nvidia_gpu.Place) -> Holding:
     device = Device(
         id=place.name,
         vendor="NVIDIA",
@@ -130,10 +111,11 @@ def figure_of(found: Findings, tegra: TegraReading) -> Figure:
     return Figure(Absent.NOT_SUPPORTED, "")
 
 
-def _with_nvmap(holding: Holding, found: Findings, figure: Figure, place: nvidia.Place) -> Holding:
+def _with_nvmap(holding: Holding, found: Findings, figure: Figure, place: nvidia_gpu.Place) -> Holding:
     clients = clients_of(found)
     seen = place.machine.sees_all_processes
     listed: Words = clients if isinstance(clients, Absent) else "complete" if seen else "partial"
+    share = nvidia_gpu.cuda_id(place.name)
     notes = notes_of(found.nvmap, clients, figure.bytes)
     device = replace(
         holding.device, process_list=listed, notes=notes if seen or listed != "partial" else (*notes, OF_THE_HOST)
@@ -142,7 +124,7 @@ def _with_nvmap(holding: Holding, found: Findings, figure: Figure, place: nvidia
         holding,
         device=device,
         shares=(cuda_share(figure, place),) if place.ram else (),
-        held=held_by_pid(clients, nvidia.cuda_id(place.name)) if seen and not isinstance(clients, Absent) else {},
+        held=held_by_pid(clients, share) if seen and not isinstance(clients, Absent) else {},
         beyond_meminfo=figure.bytes,
     )
 
@@ -169,9 +151,9 @@ def notes_of(nvmap: NvMapReading | None, clients: Clients, total: Bytes) -> tupl
     return tuple(notes)
 
 
-def cuda_share(figure: Figure, place: nvidia.Place) -> Share:
+def cuda_share(figure: Figure, place: nvidia_gpu.Place) -> Share:
     return Share(
-        id=nvidia.cuda_id(place.name),
+        id=nvidia_gpu.cuda_id(place.name),
         kind=ShareKind.CUDA_POOL,
         label=f"CUDA Pool{place.number}",
         within="ram",

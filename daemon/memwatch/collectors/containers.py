@@ -5,30 +5,17 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import socket
 from collections.abc import Mapping
 
 from memwatch.findings import Findings
 from memwatch.linux.files import Unavailable, Unreadable
+from memwatch.runtime.unix_http import UnixConnection
 
 TIMEOUT_SECONDS = 5.0
 # A container takes about 1 KiB in the list.
 ANSWER_MOST_BYTES = 8 << 20
 NAME_MOST_CHARACTERS = 128
 _ID = re.compile(r"[0-9a-f]{64}")
-
-
-class UnixConnection(http.client.HTTPConnection):
-    """HTTP by way of a socket file."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=TIMEOUT_SECONDS)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(TIMEOUT_SECONDS)
-        self.sock.connect(self._path)
 
 
 def parse_containers(data: bytes) -> Mapping[str, str]:
@@ -56,7 +43,7 @@ class Collector:
         self._path = path.removeprefix("unix:")
 
     def collect(self) -> Findings:
-        connection = UnixConnection(self._path)
+        connection = UnixConnection(self._path, TIMEOUT_SECONDS)
         try:
             connection.request("GET", "/containers/json")
             response = connection.getresponse()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -13,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from memwatch.library.never_raise import complain
+from memwatch.runtime.unix_http import UnixConnection
 
 Json = Any
 DEFAULT_URL = "http://127.0.0.1:6360"
@@ -21,19 +21,6 @@ CONNECT_SECONDS = 2.0
 # An idle daemon makes its API for the first who asks, which takes a board seconds. For those who wait in a thread.
 ANSWER_SECONDS = 20.0
 MOST_ANSWER_BYTES = 16 << 20
-
-
-class UnixConnection(HTTPConnection):
-    """HTTP over a socket file; the daemon knows every machine as localhost."""
-
-    def __init__(self, path: str, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
 
 
 class Daemon:

@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from memwatch.runtime.unix_http import UnixConnection
 from memwatchd.client.address import Address
 from memwatchd.client.errors import Failure
 
@@ -37,19 +38,6 @@ class NoAnswer(Failure):
 
 class Declined(Failure):
     """Somebody answered, and not with what was asked for; the message says what."""
-
-
-class UnixConnection(http.client.HTTPConnection):
-    """HTTP over a socket file. The daemon knows every machine as localhost."""
-
-    def __init__(self, path: str, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
 
 
 class Answer(Struct, frozen=True):

@@ -1,0 +1,304 @@
+"""One NVIDIA GPU as NVML reports it: one way of accounting per architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from memwatch.accounting.device_memory import Holding, remainder
+from memwatch.accounting.nvidia_architecture import Verdict
+from memwatch.drivers.nvml.records import Ecc, GpuInstance, GpuMemory, GpuReading, MissingGpu, NvmlReading, Xid
+from memwatch.model import (
+    Absent,
+    Architecture,
+    Bytes,
+    Content,
+    Device,
+    Pool,
+    PoolKind,
+    Quality,
+    Share,
+    ShareKind,
+    Words,
+    total_of,
+)
+from memwatch.snapshot import Machine, Node
+
+EXPLANATIONS = {
+    Architecture.UNIFIED: (
+        "GPU memory is part of System RAM: what CUDA allocates comes out of the same memory as all else."
+    ),
+    Architecture.DISCRETE: "Each GPU has memory of its own beside System RAM; the two may be added up.",
+    Architecture.COHERENT: (
+        "The GPU's memory is a NUMA node of this system: MemTotal contains it; here it is counted once."
+    ),
+    Architecture.CARVEOUT: (
+        "The driver reports only a part of memory that firmware set aside; the GPU can use more than that."
+    ),
+    Architecture.UNKNOWN: "A GPU is here, and how its memory relates to System RAM could not be established.",
+}
+UNSEEN = "Processes outside this container are not seen: what they hold of the GPU is in no list here."
+UNBOUNDED = "How much of System RAM the GPU may use besides its carve-out, the driver does not say."
+UNLISTED = "Under WSL the driver lists few processes or none, so an empty list is not an idle GPU."
+
+
+def absent_gpu(missing: MissingGpu) -> GpuReading:
+    """A GPU that was there before, as it is now: it keeps its place in the order, so the others keep their ids."""
+    return GpuReading(-1, missing.uuid, missing.pci, missing.name, state="missing")
+
+
+class Place(NamedTuple):
+    """Where a GPU stands: its id, the number in labels (empty if it is the only one), and the machine it is in."""
+
+    name: str
+    number: str
+    ram: Pool | None
+    machine: Machine
+
+    @property
+    def hides_processes(self) -> str | None:
+        """Why a list of processes is not complete here, in a sentence."""
+        if self.machine.details.get("virtualization") == "WSL2":
+            return UNLISTED
+        return None if self.machine.sees_all_processes else UNSEEN
+
+
+def holding_of(gpu: GpuReading, place: Place, verdict: Verdict, reading: NvmlReading) -> Holding:
+    pool, shares = _memory_of(gpu, place, verdict)
+    unified = verdict.architecture is Architecture.UNIFIED
+    instances = tuple(share.id for share in shares if share.kind is ShareKind.MIG_INSTANCE)
+    shared = ("ram",) if place.ram and verdict.architecture in (Architecture.UNIFIED, Architecture.CARVEOUT) else ()
+    own = ((pool.id,) if pool else ()) + shared
+    device = _device_of(gpu, place, verdict, reading, instances or own)
+    holds = (cuda_id(place.name) if unified else place.name) if own else None
+    return Holding(
+        device=device,
+        explanation=EXPLANATIONS[verdict.architecture],
+        pools=(pool,) if pool else (),
+        shares=shares,
+        held=held_by_pid(gpu, holds, instances) if holds else {},
+        node=verdict.node,
+        beyond_meminfo=shares[0].used_bytes if unified and shares else None,
+    )
+
+
+def _device_of(
+    gpu: GpuReading, place: Place, verdict: Verdict, reading: NvmlReading, allocates_from: tuple[str, ...]
+) -> Device:
+    hidden, carved = place.hides_processes, verdict.architecture is Architecture.CARVEOUT
+    listed: Words = gpu.processes if isinstance(gpu.processes, Absent) else "partial" if hidden else "complete"
+    cuda_free = place.ram.free_bytes if place.ram and verdict.architecture is Architecture.UNIFIED else None
+    xids = [xid for xid in reading.xids if xid.gpu_uuid == gpu.uuid]
+    return Device(
+        id=place.name,
+        vendor="NVIDIA",
+        name="NVIDIA GPU" if isinstance(gpu.name, Absent) else gpu.name,
+        architecture=verdict.architecture,
+        uuid=gpu.uuid,
+        pci=gpu.pci,
+        driver=reading.driver,
+        allocates_from=allocates_from,
+        headroom_bytes=Absent.NOT_SUPPORTED if carved else Absent.NOT_AVAILABLE,
+        state=gpu.state,
+        evidence=verdict.evidence,
+        errors=errors_of(gpu, xids),
+        errors_seen_unix={f"xid_{xid.code}": xid.last_seen_unix for xid in xids},
+        process_list=listed,
+        api_free_bytes={} if cuda_free is None else {"cuda": cuda_free},
+        details=details_of(gpu, reading),
+        notes=(*((hidden,) if hidden and listed == "partial" else ()), *((UNBOUNDED,) if carved else ())),
+    )
+
+
+def details_of(gpu: GpuReading, reading: NvmlReading) -> Mapping[str, str]:
+    """What else the driver says of a GPU, in its own words."""
+    mig = gpu.mig_enabled if isinstance(gpu.mig_enabled, Absent) else "enabled" if gpu.mig_enabled else "disabled"
+    words: dict[str, Words] = {
+        "cuda": reading.cuda,
+        "addressing_mode": gpu.addressing_mode,
+        "virtualization_mode": gpu.virtualization_mode,
+        "mig": mig,
+        "recovery_action": gpu.recovery_action,
+        "row_remapping": _remapping(gpu.ecc),
+    }
+    return {name: word for name, word in words.items() if isinstance(word, str)}
+
+
+def _remapping(ecc: Ecc) -> Words:
+    if ecc.remapping_failed is True:
+        return "failed"
+    return "pending" if ecc.remapping_pending is True else Absent.NOT_SUPPORTED
+
+
+def _memory_of(gpu: GpuReading, place: Place, verdict: Verdict) -> tuple[Pool | None, tuple[Share, ...]]:
+    name, number = place.name, place.number
+    if verdict.architecture is Architecture.UNIFIED:
+        return None, (cuda_share(gpu, place),) if place.ram else ()
+    if verdict.node is not None:
+        pool = hbm_pool(gpu, name, verdict.node, number)
+        return pool, (nvml_share(gpu, pool),) if isinstance(gpu.memory, GpuMemory) else ()
+    if isinstance(gpu.memory, GpuMemory) and gpu.memory.total_bytes:
+        kind = PoolKind.CARVEOUT if verdict.architecture is Architecture.CARVEOUT else PoolKind.VRAM
+        pool = vram_pool(gpu, gpu.memory, name, kind, number)
+        return pool, tuple(mig_share(instance, pool) for instance in gpu.instances)
+    if gpu.instances:
+        hidden = hidden_pool(gpu, name, number)
+        return hidden, tuple(mig_share(instance, hidden) for instance in gpu.instances)
+    return None, ()
+
+
+def cuda_bytes(gpu: GpuReading) -> Bytes:
+    """What processes hold of a GPU: exact where every list was read and every process has its figure."""
+    if isinstance(gpu.processes, Absent):
+        return gpu.processes
+    return total_of([process.used_bytes for process in gpu.processes])
+
+
+def cuda_id(device: str) -> str:
+    return f"cuda{device.removeprefix('gpu')}"
+
+
+def cuda_share(gpu: GpuReading, place: Place) -> Share:
+    """Where processes are hidden the sum would be too small by what they hold, so there is none."""
+    used = cuda_bytes(gpu)
+    return Share(
+        id=cuda_id(place.name),
+        kind=ShareKind.CUDA_POOL,
+        label=f"CUDA Pool{place.number}",
+        within="ram",
+        used_bytes=Absent.NOT_PERMITTED if place.hides_processes and isinstance(used, int) else used,
+        source="nvml:processes",
+        quality=Quality.MEASURED,
+        device=place.name,
+        note="managed memory and the driver's own pages are not in it",
+    )
+
+
+def nvml_share(gpu: GpuReading, pool: Pool) -> Share:
+    used = gpu.memory.used_bytes if isinstance(gpu.memory, GpuMemory) else Absent.NOT_AVAILABLE
+    return Share(
+        id=f"{pool.id}.nvml",
+        kind=ShareKind.NVML_USED,
+        label="NVML used",
+        within=pool.id,
+        used_bytes=used,
+        source=f"nvml:{memory_source(gpu)}",
+        quality=Quality.MEASURED,
+        device=pool.id,
+        note="page cache and plain allocations on this node are not in it",
+    )
+
+
+def mig_share(instance: GpuInstance, pool: Pool) -> Share:
+    memory = instance.memory
+    known = isinstance(memory, GpuMemory)
+    return Share(
+        id=f"{pool.id}.mig{instance.id}",
+        kind=ShareKind.MIG_INSTANCE,
+        label=f"MIG instance {instance.id}",
+        within=pool.id,
+        used_bytes=memory.used_bytes if isinstance(memory, GpuMemory) else memory,
+        limit_bytes=memory.total_bytes if isinstance(memory, GpuMemory) else memory,
+        source="nvml:memory_info_v2" if known else "nvml",
+        quality=Quality.MEASURED,
+        device=pool.id,
+    )
+
+
+def vram_pool(gpu: GpuReading, memory: GpuMemory, name: str, kind: PoolKind, number: str) -> Pool:
+    """`available` is the driver's free, so `used` contains what the driver reserves."""
+    used = memory.total_bytes - memory.free_bytes
+    rest = remainder(used, memory.reserved_bytes, [cuda_bytes(gpu)])
+    label = "GPU carve-out" if kind is PoolKind.CARVEOUT else "VRAM"
+    return Pool(
+        id=name,
+        kind=kind,
+        label=label + number,
+        size_bytes=memory.total_bytes,
+        used_bytes=used,
+        available_bytes=memory.free_bytes,
+        source=f"nvml:{memory_source(gpu)}",
+        quality=Quality.MEASURED,
+        reserved_bytes=memory.reserved_bytes,
+        unattributed_bytes=rest.bytes,
+        overlap=rest.overlap,
+    )
+
+
+def hidden_pool(gpu: GpuReading, name: str, number: str) -> Pool:
+    """A GPU in MIG mode whose own figures need privileges: as large, at least, as its instances together."""
+    known = [one.memory.total_bytes for one in gpu.instances if isinstance(one.memory, GpuMemory)]
+    absent = gpu.memory if isinstance(gpu.memory, Absent) else Absent.NOT_PERMITTED
+    return Pool(
+        id=name,
+        kind=PoolKind.VRAM,
+        label=f"VRAM{number}",
+        size_bytes=sum(known),
+        used_bytes=absent,
+        available_bytes=absent,
+        source="nvml:mig_instances",
+        quality=Quality.ESTIMATED,
+    )
+
+
+def hbm_pool(gpu: GpuReading, name: str, node: Node, number: str) -> Pool:
+    """Memory of a GPU that is a NUMA node: by the node's own figures, since NVML sees only a part of its use."""
+    size = node.size_bytes if isinstance(node.size_bytes, int) else 0
+    available = node.available_bytes
+    pool = Pool(
+        id=name,
+        kind=PoolKind.HBM,
+        label=f"HBM{number}",
+        size_bytes=size,
+        used_bytes=available if isinstance(available, Absent) else size - available,
+        available_bytes=available,
+        source=f"sysfs:node{node.id}/meminfo",
+        quality=Quality.DERIVED,
+        free_bytes=node.free_bytes,
+    )
+    return with_contents(pool, node, gpu.memory.used_bytes) if isinstance(gpu.memory, GpuMemory) else pool
+
+
+def with_contents(pool: Pool, node: Node, by_driver: int) -> Pool:
+    """What the node's memory is used for: by the kernel's own lines, and by the driver as NVML says it."""
+    used, free = pool.used_bytes, node.free_bytes
+    if isinstance(used, Absent) or isinstance(free, Absent) or not node.contents:
+        return pool
+    rest = remainder(used, 0, [by_driver, *(part.size_bytes for part in node.contents)])
+    if rest.overlap or isinstance(rest.bytes, Absent):
+        return replace(pool, unattributed_bytes=0, overlap=True)
+    parts = (
+        *node.contents,
+        Content("devices", by_driver),
+        Content("unattributed", rest.bytes),
+        Content("page_cache", pool.size_bytes - used - free),
+        Content("free", free),
+    )
+    return replace(pool, unattributed_bytes=rest.bytes, contents=parts)
+
+
+def memory_source(gpu: GpuReading) -> str:
+    return f"memory_info_v{gpu.memory.version}" if isinstance(gpu.memory, GpuMemory) else "memory_info"
+
+
+def errors_of(gpu: GpuReading, xids: Sequence[Xid]) -> Mapping[str, int]:
+    """Memory errors by kind: counts since the driver was loaded, XIDs since the helper was started."""
+    counts = {
+        "ecc_corrected": gpu.ecc.corrected,
+        "ecc_uncorrected": gpu.ecc.uncorrected,
+        "rows_remapped_correctable": gpu.ecc.remapped_correctable,
+        "rows_remapped_uncorrectable": gpu.ecc.remapped_uncorrectable,
+    }
+    known = {kind: count for kind, count in counts.items() if not isinstance(count, Absent)}
+    return known | {f"xid_{xid.code}": xid.count for xid in xids}
+
+
+def held_by_pid(gpu: GpuReading, place: str, instances: Collection[str]) -> Mapping[int, Mapping[str, Bytes]]:
+    """What each process holds, in the instance it runs in where the GPU is cut into such, else in `place`."""
+    held: dict[int, dict[str, Bytes]] = {}
+    for process in () if isinstance(gpu.processes, Absent) else gpu.processes:
+        instance = f"{place}.mig{process.instance}"
+        held.setdefault(process.pid, {})[instance if instance in instances else place] = process.used_bytes
+    return held
