@@ -64,7 +64,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	for version in 3.10 3.11 3.12 3.13 3.14; do $(BIN)/mypy --python-version $$version || exit 1; done
-	MYPYPATH=tests:tests/bench:tests/faults $(BIN)/mypy tests/*.py tests/bench/*.py tests/faults/*.py tests/fuzz/*.py
+	MYPYPATH=tests:tests/bench:tests/faults $(BIN)/mypy tests/conftest.py $(addprefix tests/,unit integration browser deploy support scripts bench faults fuzz)
 	MYPYPATH=tests:tests/system $(BIN)/mypy tests/system/*.py
 	$(BIN)/lint-imports
 
@@ -73,30 +73,30 @@ format: $(VENV)/.test
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.test bench-tools
-	$(BIN)/python tests/bench/bench.py $(BENCH_ARGS)
+	PYTHONPATH=tests $(BIN)/python tests/bench/bench.py $(BENCH_ARGS)
 
 bench-alerts: $(VENV)/.test
-	$(BIN)/python tests/bench/alerts.py $(BENCH_ARGS)
+	PYTHONPATH=tests $(BIN)/python tests/bench/alerts.py $(BENCH_ARGS)
 
 screenshots: $(VENV)/.test tools
-	$(BIN)/python tests/screenshots.py
+	PYTHONPATH=tests $(BIN)/python -m scripts.screenshots
 
 soak: $(VENV)/.test
-	sh tests/tools/alone.sh $(BIN)/python tests/soak.py $(if $(HOURS),--hours $(HOURS)) $(SOAK_ARGS)
+	PYTHONPATH=tests sh tests/tools/alone.sh $(BIN)/python -m scripts.soak $(if $(HOURS),--hours $(HOURS)) $(SOAK_ARGS)
 
 scale: $(VENV)/.test
 	@sh tests/tools/need.sh prometheus
-	$(BIN)/python tests/scale.py $(SCALE_ARGS)
+	PYTHONPATH=tests $(BIN)/python -m scripts.scale $(SCALE_ARGS)
 
 test-image: $(VENV)/.test
 	@sh tests/tools/need.sh debootstrap
-	$(BIN)/python tests/image.py out/image
+	PYTHONPATH=tests $(BIN)/python -m scripts.image out/image
 
 faults: $(VENV)/.test tools
-	$(BIN)/python tests/faults/fault_table.py $(CASES)
+	PYTHONPATH=tests $(BIN)/python tests/faults/fault_table.py $(CASES)
 
 crash: $(VENV)/.test
-	PYTHONPATH=tests $(BIN)/python tests/crash_loop.py $(CRASH_ARGS)
+	PYTHONPATH=tests $(BIN)/python -m scripts.crash_loop $(CRASH_ARGS)
 
 test-pythons:
 	@sh tests/tools/each_python.sh
@@ -110,7 +110,7 @@ test-lowest:
 test-torch:
 	@test -d $(VENV)-torch || $(PYTHON) -m venv $(VENV)-torch
 	$(VENV)-torch/bin/python -m pip --quiet --disable-pip-version-check install --editable . $(TORCH) jax cupy-cuda12x
-	$(VENV)-torch/bin/python tests/torch_run.py
+	PYTHONPATH=tests $(VENV)-torch/bin/python -m scripts.torch_run
 
 build: $(VENV)/.test
 	$(BIN)/python -m build --no-isolation

@@ -1,25 +1,21 @@
-"""The path, so that test modules import stand-ins by name, what hypothesis is told, who runs alone or together."""
+"""Settings of hypothesis, and which tests run alone or together."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from support.exclusive_lock import taking_turns
+from support.waiting import wait_for_a_quiet_host
+
 # The links of a simulated sysfs lead in circles, and no test lives there.
 collect_ignore = ["machines"]
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from patience import wait_for_a_quiet_host  # noqa: E402  (found by the line above)
-from turnstile import taking_turns  # noqa: E402
 
 # A busy machine is slow; how long an example takes says nothing about the code. What passed passes again: the same
 # examples every time; `make fuzz` is who looks for others.
@@ -32,8 +28,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 # What these files share takes 5 to 20 seconds to make: a Prometheus with a past, a built wheel, recordings.
-_SHARING = ("dashboards", "history_page", "package", "replay_daemon")
-TOGETHER = tuple(f"tests/test_{name}.py::" for name in _SHARING)
+_SHARING = (
+    "deploy/test_dashboards",
+    "deploy/test_package",
+    "integration/test_history_page",
+    "integration/test_replay_daemon",
+)
+TOGETHER = tuple(f"tests/{name}.py::" for name in _SHARING)
 
 
 class Scheduling(LoadScopeScheduling):

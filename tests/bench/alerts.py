@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 from memory_limit import LimitedGroup, NotHere, filled, limited_group
 
-from alert_machine import AlertMachine, quick_config, wait_for_deliveries
-from daemon_process import WITHOUT_COVERAGE, running_daemon
-from outbox_nursery import kill_at_random, tally
-from webhook_site import Site, receiving, silent, talking
+from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
+from support.daemon_process import WITHOUT_COVERAGE, running_daemon
+from support.outbox_kill_loop import kill_at_random, tally
+from support.webhook_receiver import Site, receiving, silent, talking
 
 LIMIT_BYTES = 160 << 20
 INTERVAL_SECONDS = 0.1

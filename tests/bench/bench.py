@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Any
 
 import psutil
 from bench_caches import bench_caches
+from bench_full import bench_full
+from bench_history import bench_history
 from bench_machines import bench_machines, bench_requests, bench_streams, bench_wear
 from bench_peers import bench_peers
 from bench_store import bench_store
@@ -24,12 +25,7 @@ from memwatch.linux.files import KeptFile, Roots
 from memwatch.linux.process_files import STAT_BYTES, read_in
 from memwatch.monitor.loop import Identity, Monitor, Rules
 from memwatch.monitor.sampler import Sampler
-
-sys.path.append(str(Path(__file__).parent.parent))
-from bench_full import bench_full
-from bench_history import bench_history
-
-from sleepers import sleepers
+from support.sleeping_processes import sleepers
 
 WITNESSED = ["name", "create_time", "memory_info"]
 
@@ -166,8 +162,7 @@ def each_file(folder: int, file: str) -> None:
 
 def bench_judges() -> None:
     """How early we and others speak, how often in vain, and how often each changes its mind."""
-    sys.path.insert(0, str(Path(__file__).parent.parent))
-    from pressure_judges import table
+    from support.pressure_judges import table
 
     print(table(), end="\n\n")
 

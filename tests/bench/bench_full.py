@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import tempfile
 import time
 from array import array
@@ -13,7 +12,6 @@ from bench_machines import SETTLE_SECONDS, daemon_on, machine_of
 from msgspec.structs import replace
 from subjects import pss_mib, rss_mib
 
-sys.path.append(str(Path(__file__).parent.parent))
 from memwatch.history.column import Cells
 from memwatch.history.disk.files import Files
 from memwatch.history.disk.record_codec import ROWS, entry_of
@@ -21,7 +19,7 @@ from memwatch.history.disk.restore import Reader
 from memwatch.history.disk.ring_set import TIERS, open_shelf
 from memwatch.history.tier import Length, Strip
 from memwatch.history.tiers import LENGTHS
-from sleepers import sleepers
+from support.sleeping_processes import sleepers
 
 DISK_BYTES = 64 << 20
 STRIP_ROWS = 360

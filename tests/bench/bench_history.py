@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from memwatch.history.column import Cell
 from memwatch.history.tier import Row
 from memwatch.history.tiers import History
-from sample_history import SERIES, full_history, jumping, memory_mb, noise, still
+from support.sample_history import SERIES, full_history, jumping, memory_mb, noise, still
 
 POINTS = (300, 2000)
 

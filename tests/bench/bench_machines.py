@@ -24,14 +24,14 @@ from subjects import (
     written_bytes,
 )
 
-sys.path.append(str(Path(__file__).parent.parent))
-import sample_nvml
-from crowd import Crowd, connections
-from daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
-from memory_cgroup import memory_cgroup
-from nvml_machine import MACHINES, Simulator
-from nvml_state import Machine
-from sleepers import sleepers
+from support import sample_nvml
+from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
+from support.many_clients import Crowd, connections
+from support.memory_cgroup import memory_cgroup
+from support.nvml_machine import Simulator
+from support.nvml_state import Machine
+from support.paths import MACHINES
+from support.sleeping_processes import sleepers
 
 # The first looks open what is kept open from then on: thousands of files, where there are so many processes.
 SETTLE_SECONDS = 15.0

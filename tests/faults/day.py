@@ -1,6 +1,6 @@
 """A day and a half, 129,600 ticks, in four minutes: the daemon's own parts on a clock that we move.
 
-PYTHONPATH=tests python tests/faults/day.py FOLDER URL [HOURS]
+PYTHONPATH=tests python tests/faults/day.py MACHINES URL [HOURS]
 
 The machine is a folder whose memory fills up twice an hour, whose GPU is loaded and unloaded and whose processes
 come and go; the settings are read again a hundred times. Sources with a thread of their own are asked on the tick,
@@ -19,9 +19,6 @@ from pathlib import Path
 
 from msgspec.structs import asdict, replace
 
-from daemon_process import descriptors
-from fakes import FakeClock
-from machine_folders import FOLDER
 from memwatch.collectors import enlist
 from memwatch.history.disk.writer import Keeper
 from memwatch.linux.files import Roots
@@ -33,9 +30,12 @@ from memwatch_web.metrics.families import Exporter, negotiated
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.settings.load import load
-from patience import PATIENCE_SECONDS
-from soak import Reading, figure_in
-from webhook_sample import SECRET
+from scripts.soak import Reading, figure_in
+from support.daemon_process import descriptors
+from support.fakes import FakeClock
+from support.paths import MACHINES
+from support.waiting import PATIENCE_SECONDS
+from support.webhook_samples import SECRET
 
 HOUR, RELOADS = 3600, 100
 FULL_EVERY, FULL_FROM, FULL_UNTIL = 1800, 600, 900
@@ -91,7 +91,7 @@ class Machine:
     """The folder, and what happens in it at each second of the day."""
 
     def __init__(self, folder: Path) -> None:
-        shutil.copytree(FOLDER / "rx-7900-xtx", folder, symlinks=True, dirs_exist_ok=True)
+        shutil.copytree(MACHINES / "rx-7900-xtx", folder, symlinks=True, dirs_exist_ok=True)
         self._meminfo = folder / "proc/meminfo"
         self._text = self._meminfo.read_text()
         self._vram = next(folder.glob("sys/devices/**/mem_info_vram_used"))

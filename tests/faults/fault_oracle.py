@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from daemon_process import RunningDaemon, running_daemon
-from patience import seconds_kept_by_host, seconds_without_a_core
+from support.daemon_process import RunningDaemon, running_daemon
+from support.waiting import seconds_kept_by_host, seconds_without_a_core
 
 MIB = 1 << 20
 BACK_SECONDS = 5.0

@@ -18,7 +18,8 @@ from pathlib import Path
 from fault_cases import CASES, Case
 from msgspec import Struct
 
-ROOT = Path(__file__).parent.parent.parent
+from support.paths import ROOT
+
 PAGE = ROOT / "docs" / "faults.md"
 OUT = ROOT / "out" / "faults"
 CHECKS, MACHINE = ROOT / "out/system/checks.xml", ROOT / "out/system/vm.txt"
@@ -116,8 +117,9 @@ def shown_by(case: Case) -> str:
 
 def name_of(test: str) -> str:
     """As short as it stays clear: the file and the promise."""
-    file, _, name = test.removeprefix("tests/").partition(".py::test_")
-    return f"{file.removeprefix('faults/').removeprefix('test_')}: {name.replace('_', ' ')}"
+    path, _, name = test.removeprefix("tests/").partition(".py::test_")
+    file = path if path.startswith("system/") else path.rpartition("/")[2].removeprefix("test_")
+    return f"{file}: {name.replace('_', ' ')}"
 
 
 def rows_in(text: str) -> dict[int, list[str]]:

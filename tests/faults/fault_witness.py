@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fault_oracle import assert_quiet, assert_well
 
-import daemon_process
+from support import daemon_process
 
 SECONDS = 60.0
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from support.paths import ROOT
+
 SOURCE = Path(__file__).with_suffix(".c")
-CACHE = Path(__file__).parent.parent.parent / ".pytest_cache" / "libc_faults"
+CACHE = ROOT / ".pytest_cache" / "libc_faults"
 FLAGS = ("-shared", "-fPIC", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror")
 LAYOUT = struct.Struct("<qqiii4068s")
 

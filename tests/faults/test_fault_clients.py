@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from fault_oracle import MIB, rss_bytes, survived
 
-from alert_machine import WEBHOOK
-from daemon_process import WITHOUT_COVERAGE, descriptors, running_daemon
-from patience import PATIENCE_SECONDS
-from webhook_sample import SECRET
-from webhook_site import self_signed
+from support.alert_machine import WEBHOOK
+from support.daemon_process import WITHOUT_COVERAGE, descriptors, running_daemon
+from support.waiting import PATIENCE_SECONDS
+from support.webhook_receiver import self_signed
+from support.webhook_samples import SECRET
 
 EVIL = {
     "evil": b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n",

@@ -15,10 +15,10 @@ from fault_oracle import back_in_time, survived
 from libc_faults import LibcFaults
 from msgspec import Struct
 
-from alert_machine import AlertMachine, quick_config, wait_for_deliveries
-from daemon_process import RunningDaemon, running_daemon
-from patience import PATIENCE_SECONDS, Stopwatch, wait_until
-from webhook_site import Site, receiving
+from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
+from support.daemon_process import RunningDaemon, running_daemon
+from support.waiting import PATIENCE_SECONDS, Stopwatch, wait_until
+from support.webhook_receiver import Site, receiving
 
 HOUR, DAY = 3600, 86_400
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from day import FULL_EVERY, HOUR
 
-from soak import MOST_MEGABYTES_A_DAY, line_through
-from webhook_site import receiving
+from scripts.soak import MOST_MEGABYTES_A_DAY, line_through
+from support.paths import TESTS
+from support.webhook_receiver import receiving
 
 # What is bounded is full within the first day, with a step of 0.6 MB and one of 0.9 MB between its 11th and 19th
 # hour; from then to the 60th it is flat.
@@ -26,7 +27,7 @@ def test_a_day_leaves_nothing_behind_and_loses_no_alert(tmp_path: Path) -> None:
     """129,600 ticks through the daemon's engine, store, alerts and metrics, on a clock that we move."""
     with receiving(200) as site:
         command = [sys.executable, str(Path(__file__).with_name("day.py")), str(tmp_path), site.url, str(HOURS)]
-        environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+        environ = {**os.environ, "PYTHONPATH": str(TESTS)}
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900, env=environ)
     hours = [json.loads(line) for line in done.stdout.splitlines()]
     told = Counter(json.loads(delivery.body)["event"] for delivery in site.deliveries)

@@ -14,10 +14,10 @@ from fault_oracle import back_in_time, survived
 from libc_faults import LibcFaults
 from msgspec import Struct
 
-from alert_machine import FULL_KIB, AlertMachine, quick_config, wait_for_deliveries
-from daemon_process import RunningDaemon, running_daemon
-from patience import wait_until
-from webhook_site import Site, receiving
+from support.alert_machine import FULL_KIB, AlertMachine, quick_config, wait_for_deliveries
+from support.daemon_process import RunningDaemon, running_daemon
+from support.waiting import wait_until
+from support.webhook_receiver import Site, receiving
 
 # Both disks try again after a minute at the latest; the rest is for a busy machine.
 RECOVERS_SECONDS = 75.0

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from fault_oracle import back_in_time, survived
 
-import sample_nvml
-from daemon_process import open_files, running_daemon
-from nvml_machine import Simulator
-from nvml_state import Trouble
-from patience import PATIENCE_SECONDS
+from support import sample_nvml
+from support.daemon_process import open_files, running_daemon
+from support.nvml_machine import Simulator
+from support.nvml_state import Trouble
+from support.waiting import PATIENCE_SECONDS
 
 QUICK = '[collectors.nvml]\nrestart_after = "1s"\n'
 RTX = sample_nvml.READY["rtx-4090"]

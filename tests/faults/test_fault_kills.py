@@ -11,12 +11,12 @@ from pathlib import Path
 
 from fault_oracle import back_in_time
 
-from alert_machine import AlertMachine, quick_config
-from crowd import LARGEST, deaf
-from daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
-from memory_cgroup import memory_cgroup
-from patience import PATIENCE_SECONDS, wait_until
-from webhook_site import receiving
+from support.alert_machine import AlertMachine, quick_config
+from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
+from support.many_clients import LARGEST, deaf
+from support.memory_cgroup import memory_cgroup
+from support.waiting import PATIENCE_SECONDS, wait_until
+from support.webhook_receiver import receiving
 
 MIB = 1 << 20
 KILLS = 5

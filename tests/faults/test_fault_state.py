@@ -14,11 +14,11 @@ import pytest
 from fault_oracle import back_in_time
 from msgspec import Struct
 
-from alert_machine import AlertMachine, quick_config, wait_for_deliveries
-from daemon_process import RunningDaemon, running_daemon
 from memwatch.history.disk.ring_set import PARTS
-from patience import PATIENCE_SECONDS
-from webhook_site import receiving
+from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
+from support.daemon_process import RunningDaemon, running_daemon
+from support.waiting import PATIENCE_SECONDS
+from support.webhook_receiver import receiving
 
 FLIPS = 1000
 USED_BYTES = (65_048_212 - 1_000_000) * 1024

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from fault_cases import CASES, Case
-from fault_table import NOT_RUN, PAGE, ROOT, Outcome, name_of, outcomes_in, row_of, rows_in, shown_by
+from fault_table import NOT_RUN, PAGE, Outcome, name_of, outcomes_in, row_of, rows_in, shown_by
+
+from support.paths import ROOT
 
 NUMBERS = [*range(1, 10), *range(11, 26), *range(27, 31), *range(32, 40), 41]
 REPORT = """<testsuites><testsuite>

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -20,8 +19,9 @@ from memwatchd.http_server.protocol import Limits
 from memwatchd.http_server.server import Server, front_of, use_date_headers
 from memwatchd.settings.load import load
 from memwatchd.settings.schema import Settings
+from support.paths import MACHINES
 
-MACHINE = Path(__file__).parent.parent / "machines" / "strix-halo"
+MACHINE = MACHINES / "strix-halo"
 # What a request may be answered with: what was asked for, what is wrong with it, or that it is not there now.
 RIGHT = {100, 200, 204, 206, 303, 304, 307, *range(400, 432), 503}
 

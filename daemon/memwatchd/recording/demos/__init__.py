@@ -1,4 +1,4 @@
-"""Simulated machines: recordings made by `tests/demo_machines.py` through the real accounting and rules."""
+"""Simulated machines: recordings made by `tests/scripts/demo_machines.py` through the real accounting and rules."""
 
 from __future__ import annotations
 

@@ -1,0 +1,295 @@
+"""The past in a real browser, from a running daemon: what one zooms into is what a permalink shows to another."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import parse_qs, urlparse
+
+import pytest
+from playwright.sync_api import Browser, Page, Request, expect
+
+from scripts.screenshots import chromium
+from support.daemon_process import RunningDaemon, running_daemon
+from support.sample_site import Site, served
+from support.sample_snapshots import critical_gb10, mig_server
+
+DATA = 'JSON.parse(document.getElementById("past-data").textContent)'
+BOX = "[data-chart=ram]"
+# Where the bucket with the spike is, as a part of the width.
+SPIKE_AT = f"""(() => {{
+  const {{ start, end, charts }} = {DATA};
+  const {{ unix, min, max }} = charts[0].curves[0];
+  const spreads = max.map((most, at) => most - min[at]);
+  return (unix[spreads.indexOf(Math.max(...spreads))] - start) / (end - start);
+}})()"""
+# How many pixels of a part of a chart's width have the colour of the curve of what is used.
+INK = """([from, to]) => {
+  const canvas = document.querySelector('[data-chart=ram] canvas');
+  const over = document.querySelector('[data-chart=ram] .u-over').getBoundingClientRect();
+  const scale = canvas.width / canvas.getBoundingClientRect().width;
+  const context = canvas.getContext('2d');
+  const left = (over.left - canvas.getBoundingClientRect().left + over.width * from) * scale;
+  const { data } = context.getImageData(left, 40, over.width * (to - from) * scale, canvas.height - 80);
+  let ink = 0;
+  for (let at = 0; at < data.length; at += 4) ink += data[at] < 80 && data[at + 2] > 150 && data[at + 1] < 130;
+  return ink;
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    with running_daemon(tmp_path_factory.mktemp("past"), "--demo", "dgx-spark", "--speed", "1") as one:
+        yield one
+
+
+@contextmanager
+def opened(browser: Browser, address: str, **options: Any) -> Iterator[tuple[Page, list[str]]]:
+    """A page, and everything that went wrong in it, requests to elsewhere included."""
+    complaints: list[str] = []
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, **options)
+    page = context.new_page()
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    root = "{0.scheme}://{0.netloc}".format(urlparse(address))
+    page.on("request", lambda request: complaints.extend(foreign(request, root)))
+    page.goto(address)
+    try:
+        yield page, complaints
+    finally:
+        context.close()
+
+
+def foreign(request: Request, root: str) -> list[str]:
+    return [] if request.url.startswith((root, "data:")) else [f"asked {request.url}"]
+
+
+def asked(page: Page) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(urlparse(page.url).query).items()}
+
+
+def drag(page: Page, start: float, end: float) -> None:
+    """From one part of the width of the first chart to another."""
+    box = page.locator(f"{BOX} .u-over").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * start, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * end, box["y"] + 70, steps=4)
+    page.mouse.up()
+
+
+def table(page: Page) -> list[str]:
+    return page.locator(".past-table tbody tr").all_inner_texts()
+
+
+def test_dragging_zooms_and_the_address_shows_the_same_to_another(browser: Browser, daemon: RunningDaemon) -> None:
+    """The address becomes absolute; loaded anew elsewhere it has the same figures and the same bounds."""
+    with opened(browser, f"{daemon.url}/history?range=1h") as (page, complaints):
+        page.wait_for_selector(f"{BOX} canvas")
+        whole = page.evaluate(DATA)
+        drag(page, 0.9, 0.95)
+        page.wait_for_url(re.compile("from="))
+        expect(page.locator("#past-reset")).to_be_visible()
+        seen, address, bounds = table(page), page.url, page.evaluate(DATA)
+
+        with opened(browser, address) as (other, more):
+            other.wait_for_selector(f"{BOX} canvas")
+            again, same = table(other), other.evaluate(DATA)
+
+    assert whole["live"]
+    assert not bounds["live"]
+    assert bounds["end"] - bounds["start"] == pytest.approx(180, abs=8)
+    assert bounds["start"] == pytest.approx(whole["start"] + 0.9 * 3600, abs=8)
+    assert asked_range(address) == "1h"
+    assert (again, same["start"], same["end"]) == (seen, bounds["start"], bounds["end"])
+    assert same["charts"] == bounds["charts"]
+    assert complaints == more == []
+
+
+def asked_range(address: str) -> str:
+    return parse_qs(urlparse(address).query)["range"][0]
+
+
+def test_keys_and_buttons_do_what_dragging_does(browser: Browser, daemon: RunningDaemon) -> None:
+    """Arrows move, plus and minus zoom, zero leads back to now; the focus stays where it is."""
+    with opened(browser, f"{daemon.url}/history") as (page, complaints):
+        page.wait_for_selector(f"{BOX} canvas")
+        page.locator(BOX).focus()
+        spans = []
+        for key in ("ArrowLeft", "+", "+", "-", "ArrowRight", "0"):
+            before = page.url
+            page.keyboard.press(key)
+            page.wait_for_function("before => location.href !== before", arg=before)
+            page.wait_for_function(f"before => {DATA}.live || true", arg=before)
+            bounds = page.evaluate(DATA)
+            spans.append(bounds["end"] - bounds["start"])
+            assert page.evaluate("document.activeElement.dataset.chart") == "ram"
+        page.locator("#past-closer").focus()
+        page.keyboard.press("Enter")
+        page.wait_for_url(re.compile("from="))
+
+        expect(page.locator("#past-closer")).to_be_focused()
+        assert [round(span / 900) for span in spans] == [4, 2, 1, 2, 2, 4]
+        assert complaints == []
+
+
+def test_a_flag_leads_to_its_minutes(browser: Browser, daemon: RunningDaemon) -> None:
+    """Each line of what happened is a link; followed, its own line keeps the focus."""
+    with opened(browser, f"{daemon.url}/history") as (page, complaints):
+        page.wait_for_selector(f"{BOX} canvas")
+        line = page.locator(".past-oom_kill a").first
+        at = float(line.get_attribute("data-at") or 0)
+        line.focus()
+        page.keyboard.press("Enter")
+        page.wait_for_url(re.compile("from="))
+
+        expect(page.locator(".past-oom_kill a").first).to_be_focused()
+        bounds = page.evaluate(DATA)
+        assert bounds["start"] < at < bounds["end"]
+        assert bounds["end"] - bounds["start"] <= 602
+        assert complaints == []
+
+
+def test_pointing_tells_the_figures_of_that_moment(browser: Browser) -> None:
+    """The legends of all charts say what was there then; without a pointer, what is there now."""
+    with served(Site(critical_gb10())) as address, opened(browser, f"{address}/history") as (page, _):
+        legend = page.locator("#past-legend-ram b").first
+        latest = legend.inner_text()
+        box = page.locator(f"{BOX} .u-over").bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + box["width"] * page.evaluate(SPIKE_AT), box["y"] + 60)
+
+        expect(legend).to_have_text(re.compile(r"^1\d\d\.\d GiB \(\d+\.\d – 115\.4\)$"))
+        expect(page.locator("#past-legend-pressure b").first).to_have_text(re.compile("96.4"))
+        expect(page.locator(f"{BOX} >> xpath=.. >> css=.past-at")).to_have_text(re.compile(r"\d\d:\d\d:\d\d"))
+        page.mouse.move(box["x"] + box["width"] * 2150 / 3600, box["y"] + 60)
+        expect(legend).to_have_text("—")
+        page.mouse.move(5, 5)
+        expect(legend).to_have_text(latest)
+
+
+def test_a_gap_is_not_bridged(browser: Browser) -> None:
+    """There is no line where nothing was known, and there is one on both sides."""
+    with served(Site(critical_gb10())) as address:
+        url = f"{address}/history?series=pool.ram.used_bytes"
+        with opened(browser, url) as (page, _):
+            page.wait_for_selector(f"{BOX} canvas")
+            page.wait_for_timeout(300)
+            before, inside, after = (
+                page.evaluate(INK, [start / 3600, (start + 200) / 3600]) for start in (1750, 2050, 2330)
+            )
+
+    assert inside == 0
+    assert before > 30
+    assert after > 30
+
+
+def test_a_range_that_ends_now_goes_on(browser: Browser) -> None:
+    """It asks again after a while, but not while the tab is hidden."""
+    site = Site(critical_gb10())
+    with served(site) as address, opened(browser, f"{address}/history") as (page, complaints):
+        first = page.evaluate(f"{DATA}.now")
+        page.wait_for_function(f"first => {DATA}.now > first", arg=first, timeout=60_000)
+        page.evaluate("Object.defineProperty(document, 'hidden', { value: true })")
+        second = page.evaluate(f"{DATA}.now")
+        page.wait_for_timeout(6500)
+
+        assert page.evaluate(f"{DATA}.now") == second
+        assert complaints == []
+
+
+def test_a_past_range_does_not_ask_again(browser: Browser) -> None:
+    """What was does not change."""
+    with served(Site(critical_gb10())) as address, opened(browser, f"{address}/history") as (page, _):
+        page.locator("#past-earlier").click()
+        page.wait_for_url(re.compile("from="))
+        requests: list[str] = []
+        page.on("request", lambda request: requests.append(request.url))
+        page.wait_for_timeout(6500)
+
+        assert [url for url in requests if "/history" in url] == []
+
+
+def test_a_daemon_that_stands_still_looks_it(browser: Browser, daemon: RunningDaemon) -> None:
+    """As every page: grey and dated within seconds, and well again by itself."""
+    with opened(browser, f"{daemon.url}/history") as (page, _):
+        page.wait_for_selector(f"{BOX} canvas")
+        daemon.process.send_signal(signal.SIGSTOP)
+        try:
+            expect(page.locator("body")).to_have_class(re.compile("stale"), timeout=60_000)
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)
+
+        expect(page.locator("body")).not_to_have_class(re.compile("stale"), timeout=60_000)
+
+
+def test_nothing_moves_while_the_page_loads(browser: Browser) -> None:
+    """The charts have their room before they are drawn."""
+    with served(Site(critical_gb10())) as address:
+        context = browser.new_context(viewport={"width": 1280, "height": 800})
+        page = context.new_page()
+        page.add_init_script(
+            "window.moved = 0;"
+            "new PerformanceObserver((list) => {"
+            "  for (const entry of list.getEntries()) window.moved += entry.value;"
+            "}).observe({ type: 'layout-shift', buffered: true });"
+        )
+        page.goto(f"{address}/history")
+        page.wait_for_selector(f"{BOX} canvas")
+        page.wait_for_timeout(500)
+
+        assert page.evaluate("window.moved") < 0.01
+        context.close()
+
+
+def test_without_a_script_everything_is_there_but_the_zoom_by_hand(browser: Browser) -> None:
+    """Pictures, levels in words, figures and the form, which is an ordinary one."""
+    with (
+        served(Site(critical_gb10())) as address,
+        opened(browser, f"{address}/history", java_script_enabled=False) as (page, _),
+    ):
+        expect(page.locator(f"{BOX} polyline").first).to_be_visible()
+        expect(page.locator("#past-levels-ram")).to_contain_text("critical for")
+        page.get_by_label("some tasks waited").check()
+        page.get_by_role("button", name="Show these").click()
+        expect(page.locator("[data-chart=stalls] polyline")).to_have_count(2)
+        page.get_by_role("link", name="24 h").click()
+
+        assert asked(page)["range"] == "24h"
+        assert "stalls.some.ratio_10s" in asked(page)["series"]
+
+
+@pytest.mark.parametrize("width", [360, 390])
+def test_a_phone_scrolls_down_only(browser: Browser, width: int) -> None:
+    """The most there is to show, on the narrowest screen; a refusal as well."""
+    with served(Site(mig_server())) as address, opened(browser, f"{address}/history") as (page, _):
+        page.set_viewport_size({"width": width, "height": 800})
+        for query in ("", "?range=30d", "?series=" + "x" * 200):
+            page.goto(f"{address}/history{query}")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_mark_is_a_flag(browser: Browser, daemon: RunningDaemon) -> None:
+    """What a program says of itself stands in the list and in the charts, as text."""
+    with opened(browser, f"{daemon.url}/history") as (page, complaints):
+        text = "Before <b>VAE</b> Load"
+        page.evaluate(
+            "body => fetch('api/v1/marks', "
+            "{ method: 'POST', headers: { 'content-type': 'application/json' }, body })",
+            json.dumps({"text": text}),
+        )
+
+        # It comes by itself: the range ends now.
+        expect(page.locator(".past-mark").last).to_contain_text(text, timeout=60_000)
+        assert text in [flag["word"] for flag in page.evaluate(DATA)["flags"]]
+        assert complaints == []

@@ -1,0 +1,85 @@
+"""In a real browser: a notification when memory turns critical, for whoever asked for it, and for nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from msgspec.structs import replace
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from memwatch.snapshot import Level
+from scripts.screenshots import chromium
+from support.live_page import wait_for_ticks
+from support.sample_site import Site, served
+from support.sample_snapshots import calm_workstation
+
+# What the browser is asked for and shows would be seen by a person only.
+WITNESS = """
+window.asked = 0; window.shown = [];
+const ask = Notification.requestPermission.bind(Notification);
+window.Notification = class extends Notification {
+  static requestPermission() { window.asked += 1; return ask(); }
+  constructor(title, options) { super(title, options); window.shown.push([title, options.body]); }
+};
+"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as one:
+        yield one
+
+
+@contextmanager
+def visiting(browser: Browser, address: str) -> Iterator[tuple[BrowserContext, Page]]:
+    context = browser.new_context()
+    context.grant_permissions(["notifications"], origin=address)
+    context.add_init_script(WITNESS)
+    page = context.new_page()
+    page.goto(address)
+    try:
+        yield context, page
+    finally:
+        context.close()
+
+
+def turn_critical(site: Site, page: Page) -> None:
+    calm = site.snapshot
+    verdict = replace(calm.pressure[0], level=Level.CRITICAL, ratio=0.97)
+    site.snapshot = replace(calm, pressure=(verdict,))
+    expect(page.get_by_role("status")).to_have_text("System RAM is critical: 97.0 % used")
+    site.snapshot = calm
+    expect(page.get_by_role("status")).to_contain_text("calm")
+
+
+def test_nobody_is_asked_and_nobody_is_told_unasked(browser: Browser) -> None:
+    """A page that was opened asks for no permission, and even with one says nothing."""
+    site = Site(calm_workstation())
+    with served(site) as address, visiting(browser, address) as (_, page):
+        wait_for_ticks(page)
+        expect(page.locator("#notify")).to_have_attribute("aria-pressed", "false")
+        turn_critical(site, page)
+
+        assert page.evaluate("[window.asked, window.shown]") == [0, []]
+
+
+def test_who_asked_is_told_once_for_each_time(browser: Browser) -> None:
+    """A click is remembered across pages, a second one forgets it."""
+    site = Site(calm_workstation())
+    with served(site) as address, visiting(browser, address) as (_, page):
+        page.locator("#notify").click()
+        expect(page.locator("#notify")).to_have_attribute("aria-pressed", "true")
+        page.goto(f"{address}/about")
+        wait_for_ticks(page)
+        expect(page.locator("#notify")).to_have_attribute("aria-pressed", "true")
+        turn_critical(site, page)
+        assert page.evaluate("window.shown") == [
+            ["critical 97.0 % · workbench", "System RAM is critical: 97.0 % used"]
+        ]
+
+        page.locator("#notify").click()
+        expect(page.locator("#notify")).to_have_attribute("aria-pressed", "false")
+        turn_critical(site, page)
+        assert len(page.evaluate("window.shown")) == 1

@@ -1,0 +1,136 @@
+"""Everybody can use the pages: axe-core finds nothing serious, and a keyboard is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from memwatch_web.pages.renderer import LINKS, PATHS
+from scripts.screenshots import chromium
+from support.axe import faults
+from support.daemon_process import running_daemon
+from support.sample_site import IN_A_BROWSER, Site, served
+from support.sample_snapshots import SAMPLES, critical_gb10
+
+# A heading of Swagger UI that unfolds an operation holds buttons; that is how it is built.
+OF_SWAGGER = "nested-interactive: ['.opblock-summary-control']"
+
+THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as one:
+        yield one
+
+
+@pytest.mark.parametrize("sample", IN_A_BROWSER)
+def test_nothing_serious_is_found(browser: Browser, sample: str) -> None:
+    """Every page of every sample machine, in both themes; colours are all that a theme changes."""
+    page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
+    with served(Site(SAMPLES[sample](), interval_seconds=1.0)) as address:
+        for name, path in PATHS.items():
+            page.emulate_media(color_scheme="light")
+            page.goto(address + path)
+            light = faults(page)
+            page.emulate_media(color_scheme="dark")
+
+            assert light == [], name
+            assert faults(page, "color-contrast") == [], name
+    page.close()
+
+
+@pytest.mark.parametrize("path", ["/patterns", "/docs"])
+@pytest.mark.parametrize("theme", THEMES)
+def test_nothing_serious_is_found_elsewhere(browser: Browser, path: str, theme: Literal["light", "dark"]) -> None:
+    """Nor where every component stands in every state, nor in the description of the API."""
+    page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme=theme)
+    with served(Site(critical_gb10())) as address:
+        page.goto(address + path)
+        page.wait_for_load_state("networkidle")
+
+        found = [fault for fault in faults(page) if not fault.startswith(OF_SWAGGER)]
+
+        assert found == []
+    page.close()
+
+
+def test_nothing_serious_is_found_in_an_answer(browser: Browser, tmp_path: Path) -> None:
+    """A model that fits and one that does not, and no page, as the daemon itself answers, in both themes."""
+    with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
+        for question in ("fit", "fit?bytes=20GiB", "fit?bytes=2TiB", "no/such/page"):
+            for theme in THEMES:
+                page = browser.new_page(color_scheme=theme)
+                page.goto(f"{daemon.url}/{question}")
+
+                assert faults(page) == [], (question, theme)
+                page.close()
+
+
+def test_what_is_wrong_is_found(browser: Browser) -> None:
+    """A button without a name and words that can hardly be seen are named with their places."""
+    page = browser.new_page()
+    page.set_content("<main><button></button><p style='color:#ccc;background:#fff'>pale</p></main>")
+
+    found = [line.partition(":")[0] for line in faults(page)]
+
+    assert {"button-name", "color-contrast"} <= set(found)
+    page.close()
+
+
+FOCUSED = """() => {
+  const one = document.activeElement, box = one.getBoundingClientRect(), style = getComputedStyle(one);
+  const inside = box.bottom > 0 && box.top < innerHeight && box.width > 1 && box.height > 1;
+  return {words: (one.ariaLabel || one.innerText || one.title).trim(), outline: style.outlineStyle, inside};
+}"""
+
+
+def walked(page: Page, most: int = 60) -> Iterator[dict[str, Any]]:
+    """What the tab key comes by, until it leaves the page."""
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement === document.body"):
+            return
+        yield page.evaluate(FOCUSED)
+    raise AssertionError(f"after {most} steps it is still on the page")
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_a_keyboard_reaches_everything_and_the_eye_can_follow(browser: Browser, name: str) -> None:
+    """Each stop is on the screen and has a frame; the first leads past the head, then come the pages."""
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    with served(Site(critical_gb10())) as address:
+        page.goto(address + PATHS[name])
+        stops = list(walked(page))
+
+    words = [stop["words"] for stop in stops]
+    assert words[0] == "Skip to the figures"
+    assert words[2 : 2 + len(LINKS)] == [one.capitalize() for one in LINKS]
+    assert [stop for stop in stops if stop["outline"] == "none" or not stop["inside"]] == []
+    reachable = page.locator("a[href], button, input, select, summary, [tabindex='0']").filter(visible=True).count()
+    assert len(stops) == reachable
+    page.close()
+
+
+def test_keys_alone_work_the_overview(browser: Browser) -> None:
+    """Past the head with one key, the chart's span by another, and what is unfolded by a third."""
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    with served(Site(critical_gb10())) as address:
+        page.goto(address)
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.closest('#live') !== null")
+
+        page.get_by_role("button", name="1 h").focus()
+        page.keyboard.press("Space")
+        expect(page.get_by_role("button", name="1 h")).to_have_attribute("aria-pressed", "true")
+
+        page.locator("#evidence-gpu0 summary").focus()
+        page.keyboard.press("Enter")
+        expect(page.locator("#evidence-gpu0")).to_have_attribute("open", "")
+    page.close()

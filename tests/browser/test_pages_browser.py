@@ -1,0 +1,281 @@
+"""In a real browser: nothing is refused by the policy, figures move in place, and what is old looks old."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
+from urllib.parse import urljoin
+
+import pytest
+from msgspec.structs import replace
+from playwright.sync_api import Browser, Locator, Page, Route, expect
+
+from memwatch.snapshot import Level
+from scripts.screenshots import PAGES, chromium
+from support.live_page import wait_for_ticks
+from support.sample_parts import ratio_of
+from support.sample_site import IN_A_BROWSER, Site, served
+from support.sample_snapshots import SAMPLES, calm_workstation, critical_gb10, hostile_names, mig_server
+
+TELL_VIOLATIONS = (
+    "addEventListener('securitypolicyviolation', (e) => console.error(e.violatedDirective, e.blockedURI))"
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as one:
+        yield one
+
+
+@contextmanager
+def opened(browser: Browser, site: Site, path: str = "/", scripts: bool = True) -> Iterator[tuple[Page, list[str]]]:
+    """A page of a running site, and everything that went wrong in it."""
+    complaints: list[str] = []
+    with served(site) as address:
+        context = browser.new_context(viewport={"width": 1280, "height": 800}, java_script_enabled=scripts)
+        if scripts:
+            context.add_init_script(TELL_VIOLATIONS)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: complaints.extend(foreign(request.url, address)))
+        page.goto(address + path)
+        try:
+            yield page, complaints
+        finally:
+            context.close()
+
+
+def foreign(url: str, address: str) -> list[str]:
+    return [] if url.startswith((address, "data:")) else [f"asked {url}"]
+
+
+@pytest.mark.parametrize("sample", IN_A_BROWSER)
+def test_no_sample_breaks_the_page(browser: Browser, sample: str) -> None:
+    """No error, no refusal by the policy and no foreign request, at rest and while figures come in."""
+    with opened(browser, Site(SAMPLES[sample]())) as (page, complaints):
+        wait_for_ticks(page)
+
+        assert complaints == []
+        expect(page.locator("body")).not_to_have_class(re.compile("stale"))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_page_breaks_the_policy(browser: Browser, name: str) -> None:
+    """Every page runs under the policy that the daemon sends."""
+    with opened(browser, Site(critical_gb10()), PAGES[name]) as (page, complaints):
+        page.wait_for_timeout(700)
+
+        assert complaints == []
+
+
+def test_the_api_is_described_offline(browser: Browser) -> None:
+    """The description unfolds and can be tried, and no validator is asked."""
+    with opened(browser, Site(critical_gb10()), "/docs") as (page, complaints):
+        page.get_by_text("/api/v1/pools").click()
+        page.get_by_role("button", name="Try it out").click()
+
+        expect(page.get_by_role("button", name="Execute")).to_be_visible()
+        assert complaints == []
+
+
+def test_bars_are_to_scale(browser: Browser) -> None:
+    """Inner width ÷ outer width is used ÷ size, within a pixel, on a phone as on a desk."""
+    with opened(browser, Site(mig_server())) as (page, _):
+        for width in (360, 390, 1280):
+            page.set_viewport_size({"width": width, "height": 800})
+            for bar in page.locator(".bar").all():
+                assert_to_scale(bar)
+
+
+def assert_to_scale(bar: Locator) -> None:
+    outer = bar.locator(".contents").bounding_box()
+    size = sum(int(part.get_attribute("data-bytes") or 0) for part in bar.locator(".use").all())
+    inner_bars = bar.locator(".inner").all()
+    assert inner_bars
+    for inner in inner_bars:
+        box = inner.bounding_box()
+        used = int(inner.get_attribute("data-bytes") or 0)
+        assert box is not None
+        assert outer is not None
+        assert abs(box["width"] - outer["width"] * used / size) <= 1
+        assert abs(box["x"] - outer["x"]) <= 1
+
+
+@pytest.mark.parametrize("sample", IN_A_BROWSER)
+def test_a_phone_never_scrolls_sideways(browser: Browser, sample: str) -> None:
+    """Everything fits, or scrolls within its own card."""
+    with opened(browser, Site(SAMPLES[sample]())) as (page, _):
+        for width, path in product(
+            (360, 390), ("/", "/history", "/processes", "/processes?by=container", "/about")
+        ):
+            page.set_viewport_size({"width": width, "height": 800})
+            page.goto(urljoin(page.url, path))
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_figures_move_in_place(browser: Browser) -> None:
+    """A tick changes figures and widths; the chart, what is unfolded, the focus and the scroll stay."""
+    site = Site(critical_gb10())
+    with opened(browser, site) as (page, complaints):
+        wait_for_ticks(page)
+        page.locator("#evidence-gpu0 summary").click()
+        page.evaluate("window.canvas = document.querySelector('#chart canvas')")
+        page.evaluate("scrollTo(0, 300)")
+        ram = site.snapshot.pools[0]
+        site.snapshot = replace(
+            site.snapshot, pools=(replace(ram, used_bytes=60 << 30, available_bytes=ram.size_bytes - (60 << 30)),)
+        )
+
+        expect(page.locator("#pool-ram .fact-main dd data").first).to_have_text("60.0 GiB")
+
+        expect(page.locator("#evidence-gpu0")).to_have_attribute("open", "")
+        assert page.evaluate(
+            "window.canvas.isConnected && document.querySelector('#chart canvas') === window.canvas"
+        )
+        assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+        assert page.evaluate("scrollY") == 300
+        assert complaints == []
+
+
+def test_a_silent_server_looks_stale_and_recovers(browser: Browser) -> None:
+    """Grey, dated, and said in the title within seconds; all of it gone with the next tick."""
+    site = Site(calm_workstation())
+    with opened(browser, site) as (page, complaints):
+        wait_for_ticks(page)
+
+        site.frozen = True
+        expect(page.locator("body")).to_have_class("stale", timeout=4000)
+        expect(page.locator("#stale-banner")).to_have_text(
+            re.compile(r"^no answer for \d+ s — figures are from \d\d:\d\d:\d\d$")
+        )
+        assert page.title() == "no answer · 39.6 % · workbench"
+        assert page.locator("#icon").get_attribute("href") == "static/icon-stale.svg"
+        assert page.evaluate("getComputedStyle(document.querySelector('main')).filter") == "grayscale(1)"
+
+        site.frozen = False
+        expect(page.locator("body")).not_to_have_class(re.compile("stale"), timeout=4000)
+        expect(page.locator("#stale-banner")).to_be_hidden()
+        assert page.title() == "39.6 % · workbench"
+        assert complaints == []
+
+
+def test_a_lost_stream_is_opened_again(browser: Browser) -> None:
+    """Streams that end and are refused for a while come back by themselves, and no refusal replaces the page."""
+    site = Site(calm_workstation())
+    with opened(browser, site) as (page, _):
+        wait_for_ticks(page)
+
+        site.refusing = True
+        expect(page.locator("body")).to_have_class("stale", timeout=5000)
+        expect(page.locator("#pool-ram")).to_be_visible()
+        site.refusing = False
+
+        expect(page.locator("body")).not_to_have_class(re.compile("stale"), timeout=60_000)
+
+
+def test_a_stream_that_is_refused_from_the_start_is_asked_for_again(browser: Browser) -> None:
+    """A page that came up while all streams were taken is live once one is free."""
+    site = Site(calm_workstation())
+    site.refusing = True
+    with opened(browser, site) as (page, _):
+        expect(page.locator("body")).to_have_class("stale", timeout=5000)
+        site.refusing = False
+
+        wait_for_ticks(page, 1)
+        expect(page.locator("body")).not_to_have_class(re.compile("stale"))
+
+
+def late(route: Route) -> None:
+    time.sleep(0.4)
+    route.continue_()
+
+
+def test_a_late_extension_is_waited_for(browser: Browser) -> None:
+    """The stream opens in whatever order the scripts of a slow network arrive."""
+    with opened(browser, Site(calm_workstation())) as (page, complaints):
+        page.route("**/htmx-sse-*.js", late)
+        page.reload()
+
+        wait_for_ticks(page)
+        assert complaints == []
+
+
+def test_the_same_tick_again_is_no_sign_of_life(browser: Browser) -> None:
+    """A server that answers with the same old snapshot looks as stale as one that does not answer."""
+    with opened(browser, Site(replace(calm_workstation(), interval_seconds=0.2), still=True)) as (page, _):
+        expect(page.locator("body")).to_have_class("stale", timeout=5000)
+
+
+def test_a_change_of_level_is_announced_once_and_shown_in_the_tab(browser: Browser) -> None:
+    """Screen readers hear levels, not figures; a tab in the background shows how bad it is."""
+    site = Site(calm_workstation())
+    with opened(browser, site) as (page, complaints):
+        wait_for_ticks(page)
+        expect(page.get_by_role("status")).to_be_empty()
+
+        verdict = replace(site.snapshot.pressure[0], level=Level.CRITICAL, ratio=0.97)
+        site.snapshot = replace(site.snapshot, pressure=(verdict,))
+
+        expect(page.get_by_role("status")).to_have_text("System RAM is critical: 97.0 % used")
+        assert page.title() == "critical 97.0 % · workbench"
+        assert page.locator("#icon").get_attribute("href") == "static/icon-critical.svg"
+        assert complaints == []
+
+
+def test_the_chart_shows_the_past_with_its_spikes(browser: Browser) -> None:
+    """The hour before is there at once; pointing at a spike tells its height, and a gap has no figure."""
+    site = Site(calm_workstation())
+    ratio = ratio_of(site.snapshot.pools[0])
+    with opened(browser, site) as (page, complaints):
+        wait_for_ticks(page)
+        over = page.locator("#chart .u-over")
+        box = over.bounding_box()
+        assert box is not None
+        readout = page.locator(".readout")
+        expect(readout).to_contain_text(f"System RAM {ratio * 100:.1f} %")
+
+        site.frozen = True
+        page.mouse.move(box["x"] + box["width"] * (1 - 234 / 600), box["y"] + 80)
+        expect(readout).to_contain_text(re.compile(r"\(\d\d\.\d % to 5\d\.\d %\)"))
+        page.mouse.move(box["x"] + box["width"] * (1 - 480 / 600), box["y"] + 80)
+        expect(readout).to_contain_text("System RAM —")
+        page.get_by_role("button", name="1 h").click()
+        expect(page.get_by_role("button", name="1 h")).to_have_attribute("aria-pressed", "true")
+        expect(page.get_by_role("button", name="10 min")).to_have_attribute("aria-pressed", "false")
+        assert complaints == []
+
+
+def test_a_page_without_a_script_says_everything_but_the_chart(browser: Browser) -> None:
+    """Figures, bars and levels are the server's; the page says what is missing and loads itself anew."""
+    with opened(browser, Site(critical_gb10()), scripts=False) as (page, _):
+        expect(page.locator("#share-cuda0 .relation")).to_have_text("CUDA Pool ⊂ System RAM")
+        expect(page.locator(".hint")).to_be_visible()
+        expect(page.locator("#chart p")).to_be_visible()
+        expect(page.locator("time").first).to_have_text(re.compile(r"^\d\d:\d\d:\d\d UTC$"))
+
+
+def test_times_are_those_of_who_looks_and_another_day_has_its_date(browser: Browser) -> None:
+    """Now is a time of day; what happened in November 2026, as the sample tells it, says on which day."""
+    context = browser.new_context(locale="en-GB", timezone_id="Asia/Tokyo")
+    with served(Site(critical_gb10())) as address:
+        page = context.new_page()
+        page.goto(f"{address}/alerts")
+
+        expect(page.locator(".as-of time")).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
+        expect(page.locator(".events time").last).to_have_text("20 Nov, 19:22:33")
+    context.close()
+
+
+def test_hostile_names_stay_words(browser: Browser) -> None:
+    """After a dozen swaps, still no script of theirs has run."""
+    with opened(browser, Site(hostile_names())) as (page, complaints):
+        page.on("dialog", lambda dialog: complaints.append(dialog.message))
+        wait_for_ticks(page, 12)
+
+        expect(page.locator(".processes tbody th").first).to_have_text("<script>alert(1)</script>")
+        assert complaints == []

@@ -1,0 +1,172 @@
+"""What an open page may cost: bytes, time until something is seen, time until news are seen, and memory."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import inf
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, CDPSession, Page
+
+from memwatch_web.pages.renderer import PATHS
+from scripts.screenshots import chromium
+from support.calibration import slowness
+from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
+from support.mutable_machine import LivingMachine
+from support.sample_site import Site, served
+from support.sample_snapshots import critical_gb10
+
+pytestmark = pytest.mark.alone
+
+MOST_BYTES = 120 << 10
+FIRST_PAINT_SECONDS, VISITS = 0.3, 8
+# What a line of text takes where that budget holds.
+LINE_SECONDS = 0.055
+NEWS_SECONDS = 1.0
+STALE_SECONDS = 3.0
+# Twenty minutes of a tick a second.
+SWAPS = 1200
+HEAP_BYTES = 20 << 20
+PAINTED = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+COUNT_SWAPS = "window.swaps = 0; document.addEventListener('htmx:after:swap', () => window.swaps += 1)"
+
+WATCH_FOR_CRITICAL = """() => new MutationObserver(() => {
+  const latest = JSON.parse(document.querySelector("#latest").textContent);
+  if (document.title.startsWith("critical")) window.told ??= [Date.now() / 1000, latest.unix];
+}).observe(document.querySelector("title"), {childList: true})"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    folder = tmp_path_factory.mktemp("demo")
+    with running_daemon(folder, "--demo", "dgx-spark", environ=WITHOUT_COVERAGE) as daemon:
+        yield daemon
+
+
+@contextmanager
+def fresh(browser: Browser) -> Iterator[tuple[Page, CDPSession]]:
+    """A page with an empty cache, and the browser's own tools for it."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    tools = context.new_cdp_session(page)
+    try:
+        yield page, tools
+    finally:
+        context.close()
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_a_page_travels_in_120_kib(browser: Browser, demo: RunningDaemon, name: str) -> None:
+    """Everything that a first visit takes, as it crosses the wire, heads included; nothing from elsewhere."""
+    sizes: dict[str, float] = {}
+    asked: list[str] = []
+    with fresh(browser) as (page, tools):
+        page.on("request", lambda request: asked.append(request.url))
+        tools.send("Network.enable")
+        tools.on(
+            "Network.loadingFinished", lambda done: sizes.update({done["requestId"]: done["encodedDataLength"]})
+        )
+        page.goto(demo.url + PATHS[name])
+        page.wait_for_function(
+            "() => document.querySelector('#chart .u-over') || !document.querySelector('#chart')"
+        )
+        page.wait_for_timeout(200)
+
+    assert len(sizes) >= 6
+    assert 10_000 < sum(sizes.values()) <= MOST_BYTES
+    assert [url for url in asked if not url.startswith((demo.url, "data:"))] == []
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_the_first_paint_comes_at_once(browser: Browser, demo: RunningDaemon, name: str) -> None:
+    """With an empty cache, the best of a few visits; a line of text beside it shows how slow this machine is."""
+    best = line = inf
+    for _ in range(VISITS):
+        line = min(line, first_paint_seconds(browser, "data:text/html,<p>a line</p>"))
+        best = min(best, first_paint_seconds(browser, demo.url + PATHS[name]))
+        if best <= FIRST_PAINT_SECONDS * slowness(line, LINE_SECONDS):
+            break
+
+    assert best <= FIRST_PAINT_SECONDS * slowness(line, LINE_SECONDS)
+
+
+def first_paint_seconds(browser: Browser, address: str) -> float:
+    with fresh(browser) as (page, _):
+        page.goto(address)
+        page.wait_for_function(f"() => {PAINTED}")
+        return float(page.evaluate(PAINTED)) / 1000
+
+
+def test_news_reach_the_page_within_a_second_of_their_tick(browser: Browser, tmp_path: Path) -> None:
+    """From the moment at which the daemon read that memory is critical to the moment at which the tab says so."""
+    machine = LivingMachine.of("workstation", tmp_path / "machine")
+    machine.use(0.3)
+    with (
+        running_daemon(tmp_path, *machine.arguments, environ=WITHOUT_COVERAGE) as daemon,
+        fresh(browser) as (page, _),
+    ):
+        page.goto(daemon.url)
+        page.evaluate(WATCH_FOR_CRITICAL)
+        machine.use(0.97)
+        page.wait_for_function("() => window.told", timeout=10_000)
+        seen, ticked = page.evaluate("window.told")
+        level = page.locator(".verdict .badge").inner_text()
+
+    assert level == "critical"
+    assert 0 <= seen - ticked <= NEWS_SECONDS
+
+
+def test_a_daemon_that_stands_still_looks_so_within_three_seconds(browser: Browser, tmp_path: Path) -> None:
+    """Stopped, not ended: its connections stay open, and nothing comes."""
+    with running_daemon(tmp_path, environ=WITHOUT_COVERAGE) as daemon, fresh(browser) as (page, _):
+        page.goto(daemon.url)
+        page.wait_for_selector("#stale-banner", state="hidden")
+        page.wait_for_timeout(1500)
+        daemon.process.send_signal(signal.SIGSTOP)
+        stopped = time.monotonic()
+        try:
+            page.wait_for_selector("body.stale", timeout=10_000)
+            seconds = time.monotonic() - stopped
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)
+        page.wait_for_selector("body:not(.stale)", timeout=10_000)
+
+    assert seconds <= STALE_SECONDS
+
+
+def weight(site: Site, page: Page, tools: CDPSession) -> tuple[float, float]:
+    """Bytes of the script's heap and nodes of the page, rubbish taken out, while no fragment is under way."""
+    site.frozen = True
+    page.wait_for_timeout(300)
+    tools.send("HeapProfiler.collectGarbage")
+    found = {one["name"]: one["value"] for one in tools.send("Performance.getMetrics")["metrics"]}
+    site.frozen = False
+    return found["JSHeapUsedSize"], found["Nodes"]
+
+
+@pytest.mark.long
+def test_twenty_minutes_leave_nothing_behind(browser: Browser) -> None:
+    """1,200 ticks later the heap is within 20 MB of its start and the page has as many nodes."""
+    site = Site(critical_gb10(), interval_seconds=0.01, speed=100)
+    with served(site) as address, fresh(browser) as (page, tools):
+        tools.send("Performance.enable")
+        page.goto(address)
+        page.evaluate(COUNT_SWAPS)
+        page.wait_for_function("() => window.swaps >= 30")
+        heap, nodes = weight(site, page, tools)
+        began = page.evaluate("window.swaps")
+        page.wait_for_function(f"() => window.swaps >= {began + SWAPS}", timeout=120_000)
+        heap_after, nodes_after = weight(site, page, tools)
+
+    assert heap_after - heap < HEAP_BYTES
+    assert nodes_after < 1.1 * nodes

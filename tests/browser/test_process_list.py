@@ -1,0 +1,155 @@
+"""The list of processes is seen by what, in which order and with which words somebody likes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from memwatch.model import Absent
+from memwatch.processes.growth import Growth
+from memwatch.processes.leaks import LeakRules
+from memwatch.snapshot import Snapshot
+from memwatch_web.pages.process_list import BadView, Group, Listed, View, listing_of, view_of
+from memwatch_web.pages.renderer import Pages
+from memwatch_web.pages.sparkline import HEIGHT, WIDTH, path_of
+from support.daemon_process import RunningDaemon, running_daemon
+from support.html_reader import Reader
+from support.sample_parts import GIB, MIB
+from support.sample_snapshots import calm_workstation, many_owners
+
+
+def names(snapshot: Snapshot, view: View, growth: Growth | None = None) -> list[str]:
+    rows = listing_of(snapshot, growth or Growth(), view).rows
+    return [row.of.process.name for row in rows if isinstance(row.of, Listed) and row.is_shown]
+
+
+def test_every_column_sorts_both_ways() -> None:
+    """By words or by figures; the largest stays first among equals."""
+    snapshot = calm_workstation()
+
+    assert names(snapshot, View())[:2] == ["python3", "chromium"]
+    assert names(snapshot, View(sort="pid", descending=False))[0] == "systemd"
+    assert names(snapshot, View(sort="name", descending=False))[0] == "chromium"
+    assert names(snapshot, View(sort="user", descending=True))[:2] == ["dockerd", "systemd"]
+
+
+def test_what_is_not_known_stands_last_either_way() -> None:
+    """A dash is neither the least nor the most."""
+    base = calm_workstation()
+    dark = replace(base.processes[0], name="dark", rss_bytes=Absent.NOT_PERMITTED)
+    snapshot = replace(base, processes=(dark, *base.processes[1:]))
+
+    assert names(snapshot, View(sort="rss", descending=True))[-1] == "dark"
+    assert names(snapshot, View(sort="rss", descending=False))[-1] == "dark"
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [("PYTHON", ["python3"]), ("postgres", ["postgres"]), ("5502", ["rust-analyzer"]), ("no such", [])],
+)
+def test_words_find_names_users_and_numbers(words: str, found: list[str]) -> None:
+    """In any case of letters; what does not match is hidden, not left out."""
+    snapshot = calm_workstation()
+    listing = listing_of(snapshot, Growth(), View(words=words))
+
+    assert names(snapshot, View(words=words)) == found
+    assert len(listing.rows) == len(snapshot.processes)
+    assert listing.shown == len(found)
+
+
+def test_owners_come_with_the_largest_of_their_processes() -> None:
+    """By container: the one with the most first, those of none last, each with whom it is made of."""
+    listing = listing_of(many_owners(), Growth(), View("container"))
+
+    first = listing.rows[0].of
+    assert isinstance(first, Group)
+    assert first.total.name == "c0ffeec0ffee"
+    assert [process.name for process in first.members] == ["llama-server"]
+    assert first.more == 1
+    assert listing.groups == ("process", "container", "user")
+
+
+@pytest.mark.parametrize(
+    ("by", "sort", "words", "sentence"),
+    [
+        ("colour", "-rss", "", "by is 'colour': use one of process, container, pod, job, unit, user."),
+        ("process", "size", "", "sort is 'size': use one of pid, name, user, home, footprint, rss, growth, ram"),
+        ("unit", "pid", "", "sort is 'pid': use one of name, processes, footprint, rss, cgroup, with -"),
+        ("process", "-rss", "a\x00b", "q is 'a\\x00b', with characters that do not show"),
+        ("process", "-rss", "\u202eab", "with characters that do not show"),
+        ("process", "-rss", "x" * 201, "q has 201 characters: use 200 at most."),
+    ],
+)
+def test_wishes_that_cannot_be_granted_are_refused_in_words(by: str, sort: str, words: str, sentence: str) -> None:
+    """The sentence names what was asked for, and what can be."""
+    with pytest.raises(BadView) as caught:
+        view_of(by, sort, words, calm_workstation())
+
+    assert sentence in str(caught.value)
+
+
+def test_growth_is_a_column() -> None:
+    """Who grew most in ten minutes, with a line of how."""
+    growth, rules = Growth(), LeakRules(1200.0)
+    snapshot = calm_workstation()
+    quick = snapshot.processes[3]
+    for at in range(0, 601, 10):
+        known = [
+            replace(one, footprint_bytes=GIB + at * MIB) if one is quick else one for one in snapshot.processes
+        ]
+        growth.add(float(at), known, rules)
+
+    text = Reader(Pages(growth=growth).page("processes", snapshot, view=View(sort="growth"))).text
+
+    assert names(snapshot, View(sort="growth"), growth)[0] == quick.name
+    assert "rust-analyzer mira — not available 921.6 MiB +600.0 MiB" in text
+
+
+@given(st.lists(st.integers(0, 1 << 40), min_size=2, max_size=61))
+def test_a_sparkline_stays_in_its_drawing(sizes: list[int]) -> None:
+    """Whatever a process held, the line begins and ends in time and never leaves the frame."""
+    path = path_of([(10.0 * index, size) for index, size in enumerate(sizes)], 0.0, 600.0)
+
+    points = [tuple(map(int, point.split())) for point in path.removeprefix("M").split("L")]
+    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in points)
+    assert all(before[0] <= after[0] for before, after in pairwise(points))
+
+
+def test_what_hardly_changes_looks_flat() -> None:
+    """4 KiB of a gigabyte is no mountain, and a level line has no more than two points."""
+    past = [(10.0 * index, GIB + 4096 * (index % 2)) for index in range(60)]
+
+    assert path_of(past, 0.0, 600.0) == "M0 8L59 8"
+    assert path_of(past[:1], 0.0, 600.0) == ""
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    with running_daemon(tmp_path_factory.mktemp("listing")) as one:
+        yield one
+
+
+def test_an_address_is_a_view(daemon: RunningDaemon) -> None:
+    """Without a script: sorted, grouped and filtered by the address alone, and the headings lead on from there."""
+    page = Reader(daemon.get("/processes?sort=pid&q=memwatchd").body)
+    sorts = [(attrs["id"], attrs["value"]) for tag, attrs in page.tags if tag == "button" and "value" in attrs]
+
+    assert ("sort-process-pid", "-pid") in sorts
+    assert ("sort-process-name", "name") in sorts
+    assert "ascending" in page.values("aria-sort")
+    assert "memwatchd" in page.values("value")
+    assert daemon.get("/processes?by=user&sort=-rss").status == 200
+
+
+def test_an_address_that_is_none_is_refused(daemon: RunningDaemon) -> None:
+    """422 and what would work."""
+    answers = [daemon.get(f"/processes?{query}") for query in ("by=x", "sort=x", "sort=", "q=" + "x" * 300)]
+
+    assert {answer.status for answer in answers} == {422}
+    assert "use one of process, container" in answers[0].json["detail"]
+    assert daemon.get("/live?page=processes-x").status == 422

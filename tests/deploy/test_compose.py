@@ -1,0 +1,159 @@
+"""docker-compose.yml and the Dockerfile, as far as can be told without an engine; `make test-image` goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from memwatch import __version__
+from support.daemon_process import MEMWATCHD, clean_environment
+from support.dockerfile import stages_of
+from support.paths import ROOT
+
+COMPOSE = ROOT / "docker-compose.yml"
+SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE.read_text())["services"]
+OURS = [name for name in SERVICES if name.startswith("memwatchd")]
+BUILD, FINAL = stages_of((ROOT / "deploy/Dockerfile").read_text())
+
+
+def check(file: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(file)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_compose_is_valid_by_the_specification(tmp_path: Path) -> None:
+    """By the JSON schema of the compose specification; with a misspelt key it is not."""
+    wrong = tmp_path / "docker-compose.yml"
+    wrong.write_text(COMPOSE.read_text().replace("read_only: true\n", "readonly: true\n", 1))
+
+    assert check(COMPOSE).returncode == 0, check(COMPOSE).stdout
+    assert check(wrong).returncode == 1
+
+
+def test_each_image_has_a_version() -> None:
+    """None of them changes by itself."""
+    for name, service in SERVICES.items():
+        assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+", service["image"]), name
+    assert {SERVICES[name]["image"] for name in OURS} == {f"memwatchd:{__version__}"}
+    assert all(re.fullmatch(r"(debian:\d+\.\d+-slim)", stage.base) for stage in (BUILD, FINAL))
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_each_container_is_confined(name: str) -> None:
+    """A root folder that cannot be written, no capability but one, and ports of this machine only."""
+    service = SERVICES[name]
+
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service.get("cap_add", []) == (["SYS_PTRACE"] if name == "memwatchd-amd" else [])
+    assert "no-new-privileges:true" in service["security_opt"]
+    assert not service.get("privileged")
+    assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+    assert "docker.sock" not in str(service)
+
+
+def test_each_container_has_a_health_check() -> None:
+    """memwatchd's is in its image."""
+    assert FINAL.healthcheck
+    assert all("healthcheck" in service for name, service in SERVICES.items() if name not in OURS)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_host_is_mounted_to_be_read(name: str) -> None:
+    """/proc, /sys and the names of users, read-only, where the settings look for them."""
+    service = SERVICES[name]
+    environment = service["environment"]
+    mounts = {one["target"]: one for one in service["volumes"] if one["type"] == "bind"}
+    (kept,) = (one for one in service["volumes"] if one["type"] == "volume")
+
+    assert all(one["read_only"] for one in mounts.values())
+    assert environment["MEMWATCHD_STATE_DIR"].startswith(kept["target"] + "/")
+    assert mounts[environment["MEMWATCHD_PROCFS"]]["source"] == "/proc"
+    assert mounts[environment["MEMWATCHD_SYSFS"]]["source"] == "/sys"
+    assert mounts[environment["MEMWATCHD_ROOTFS"] + "/etc/passwd"]["source"] == "/etc/passwd"
+
+
+def test_memwatchd_takes_the_settings_it_is_given(tmp_path: Path) -> None:
+    """Every variable of the image and of compose is one that memwatchd knows."""
+    given = {**FINAL.environment, **SERVICES["memwatchd"]["environment"]}
+    host = tmp_path / "host"
+    for folder in ("proc", "sys", "root"):
+        (host / folder).mkdir(parents=True)
+    given["MEMWATCHD_STATE_DIR"] = str(tmp_path / "state")
+    ours = {name: str(value).replace("/host", str(host)) for name, value in given.items() if "MEMWATCHD_" in name}
+    done = subprocess.run(
+        [MEMWATCHD, "--check-config"], capture_output=True, text=True, env=clean_environment(**ours), check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "0.0.0.0:6360" in done.stdout
+    assert f"{host}/proc" in done.stdout
+
+
+def test_one_command_starts_one_memwatchd() -> None:
+    """.env chooses the profile; each profile has one memwatchd, under the name that Prometheus asks for."""
+    profiles = [profile for name in OURS for profile in SERVICES[name]["profiles"]]
+    scrape = yaml.safe_load((ROOT / "deploy/compose/prometheus.yml").read_text())["scrape_configs"]
+
+    assert "\nCOMPOSE_PROFILES=host\n" in (ROOT / ".env").read_text()
+    assert sorted(profiles) == ["amd", "host", "nvidia"]
+    assert scrape[0]["static_configs"] == [{"targets": ["memwatchd:6360"]}]
+    for name in OURS:
+        assert SERVICES[name]["networks"]["default"]["aliases"] == ["memwatchd"]
+        assert SERVICES[name]["environment"]["MEMWATCHD_WEB_HOSTS"] == "memwatchd"
+
+
+def test_files_that_are_mounted_exist(tmp_path: Path) -> None:
+    """Each path of this repository in a mount; and Prometheus's is one that promtool accepts."""
+    sources = [
+        one.split(":")[0] for service in SERVICES.values() for one in service["volumes"] if isinstance(one, str)
+    ]
+    config = tmp_path / "prometheus.yml"
+    config.write_text((ROOT / "deploy/compose/prometheus.yml").read_text())
+    (tmp_path / "rules").symlink_to(ROOT / "deploy/prometheus/rules")
+
+    assert [one for one in sources if one.startswith("./") and not (ROOT / one).exists()] == []
+    checked = subprocess.run(["promtool", "check", "config", config], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_grafana_opens_on_our_dashboard() -> None:
+    """The home dashboard is one of ours, where its files are mounted and its provisioning looks."""
+    grafana = SERVICES["grafana"]
+    home = Path(grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    mounts = dict(one.split(":")[1::-1] for one in grafana["volumes"])
+
+    assert (ROOT / mounts[str(home.parent)] / home.name).is_file()
+    assert mounts["/etc/grafana/provisioning"] == "./deploy/grafana/provisioning"
+    assert grafana["environment"]["PROMETHEUS_URL"] == "http://prometheus:9090"
+
+
+def test_the_image_says_what_it_is() -> None:
+    """Labels, a user by number, our program; built for both architectures."""
+    bake = json.loads((ROOT / "deploy/docker-bake.json").read_text())
+    target = bake["target"]["memwatchd"]
+
+    assert FINAL.labels["org.opencontainers.image.version"] == __version__ == bake["variable"]["VERSION"]["default"]
+    assert FINAL.labels["org.opencontainers.image.licenses"] == "Apache-2.0"
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", FINAL.user)
+    assert FINAL.entrypoint == ["memwatchd"]
+    assert target["platforms"] == ["linux/amd64", "linux/arm64"]
+    assert (ROOT / target["dockerfile"]).is_file()
+
+
+def test_only_what_is_needed_goes_into_the_image() -> None:
+    """What is copied is what .dockerignore lets through: no .git, no machines of tests."""
+    copied = [words.split()[:-1] for stage in (BUILD, FINAL) for step, words in stage.steps if step == "COPY"]
+    context = {one for words in copied if not words[0].startswith("--from") for one in words}
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+
+    assert context == allowed
+    assert all(os.path.exists(ROOT / one) for one in context)

@@ -1,0 +1,241 @@
+"""Grafana's dashboards: every query of every panel is answered by a Prometheus that scraped simulated machines."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from msgspec import Struct
+
+from scripts.golden import roots_arguments
+from support.daemon_process import RunningDaemon, running_daemon
+from support.mutable_machine import LivingMachine
+from support.nvml_machine import Simulator
+from support.paths import DEPLOY
+from support.prometheus_servers import Engine, prometheus, shipped
+from support.sample_nvml import EIGHT_H100, GB10
+
+GRAFANA = DEPLOY / "grafana"
+BOARDS = {file.stem: json.loads(file.read_text()) for file in sorted((GRAFANA / "dashboards").glob("*.json"))}
+TALKATIVE = """
+[processes]
+interval = "1s"
+metrics = true
+[[alerts.webhooks]]
+name = "operators"
+url = "http://127.0.0.1:1/nobody-listens"
+secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw0aGq3o8p3yM="
+"""
+
+
+class Fleet(Struct, frozen=True):
+    """Three machines and their Prometheus: one filled up, one lost a GPU, one has a file that cannot be read."""
+
+    server: Engine
+    instances: dict[str, str]
+    began: float
+
+    def series(self, expression: str, instance: str = ".+") -> list[Any]:
+        """What a panel with this query has to show of the time since it began."""
+        variables = {
+            "$job": "memwatchd",
+            "$instance": instance,
+            "$need": "1",
+            "$__rate_interval": "5s",
+            "$__range": "1m",
+        }
+        for name, value in variables.items():
+            expression = expression.replace(name, value)
+        assert "$" not in expression, f"a variable is not replaced: {expression}"
+        answer = self.server.ask(
+            "/api/v1/query_range", query=expression, start=str(self.began), end=str(time.time() + 1), step="1"
+        )
+        return list(answer["data"]["result"])
+
+
+def panels(board: str) -> list[dict[str, Any]]:
+    return [panel for panel in BOARDS[board]["panels"] if panel["type"] != "row"]
+
+
+QUERIES = [
+    pytest.param(board, panel, target["expr"], id=f"{board}: {panel['title']} {target['refId']}")
+    for board in BOARDS
+    for panel in panels(board)
+    for target in panel["targets"]
+]
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    began = time.time()
+    with ExitStack() as stack:
+        spark = LivingMachine.of("gb10", tmp_path_factory.mktemp("spark") / "machine")
+        server_gpus = Simulator.of(tmp_path_factory.mktemp("server"), EIGHT_H100)
+
+        def start(name: str, arguments: list[str], environ: dict[str, str]) -> RunningDaemon:
+            folder = tmp_path_factory.mktemp(name)
+            return stack.enter_context(
+                running_daemon(folder, "--interval", "500ms", *arguments, config=TALKATIVE, environ=environ)
+            )
+
+        spark.use(0.5)
+        gpu = Simulator.of(tmp_path_factory.mktemp("gb10"), GB10)
+        amd = LivingMachine.of("mi210", tmp_path_factory.mktemp("amd") / "machine")
+        daemons = {
+            "gb10": start("gb10", spark.arguments, dict(gpu.environ)),
+            "8x-h100": start("8x-h100", roots_arguments("8x-h100"), dict(server_gpus.environ)),
+            "mi210": start("mi210", amd.arguments, {}),
+        }
+        instances = {name: f"127.0.0.1:{daemon.port}" for name, daemon in daemons.items()}
+        server = stack.enter_context(prometheus(tmp_path_factory.mktemp("prometheus"), watching(instances)))
+        server.wait_for('memwatch_device_up{device="gpu0"} == 1')
+        server_gpus.show(EIGHT_H100.with_gpu(0, down=15))
+        amd.garble("proc/pressure/memory")
+        fill(server, spark)
+        server.wait_for("memwatch_device_up == 0")
+        server.wait_for("memwatch_collector_up == 0")
+        yield Fleet(server, instances, began)
+
+
+def watching(instances: dict[str, str]) -> str:
+    """The shipped configuration with these machines, shorter waits, and rules that fire at once."""
+    rules = DEPLOY / "prometheus/rules"
+    targets = ", ".join(f'"{address}"' for address in instances.values())
+    changes = {'"127.0.0.1:6360"': targets, "127.0.0.1:9093": "127.0.0.1:1", "15s": "1s", "10s": "1s"}
+    return shipped("prometheus/prometheus.yml", {**changes, "rules/": f"{rules}/"})
+
+
+def fill(server: Engine, spark: LivingMachine) -> None:
+    """Slowly, until there is a forecast, then until memory is critical and the kernel kills."""
+    used = 0.5
+    while not server.query("memwatch_seconds_to_full"):
+        used += 0.004
+        assert used < 0.94, "no forecast came"
+        spark.use(used)
+        time.sleep(0.25)
+    spark.use(0.97)
+    spark.killed(3)
+    server.wait_for("memwatch_kernel_oom_kills_total == 3")
+    server.wait_for('ALERTS{alertname="MemoryCritical", alertstate="firing"}', 40)
+
+
+@pytest.mark.parametrize(("board", "panel", "expression"), QUERIES)
+def test_every_query_has_an_answer(fleet: Fleet, board: str, panel: dict[str, Any], expression: str) -> None:
+    """An empty answer is a panel that shows nothing: a name that is wrong, or a label that does not match."""
+    found = fleet.series(expression)
+
+    assert found, f"{board}, {panel['title']}: nothing for {expression}"
+
+
+@pytest.mark.parametrize("machine", ["gb10", "8x-h100", "mi210"])
+def test_panels_that_may_be_empty_say_why(fleet: Fleet, machine: str) -> None:
+    """Where a panel has no words for having nothing, each machine has something to show in it."""
+    empty = [
+        panel["title"]
+        for panel in panels("memwatch-machine")
+        if "noValue" not in panel["fieldConfig"]["defaults"]
+        if not any(fleet.series(target["expr"], fleet.instances[machine]) for target in panel["targets"])
+    ]
+
+    assert empty == []
+
+
+def test_columns_of_tables_are_labels_that_come(fleet: Fleet) -> None:
+    """A column is a label of the answer, or its value; a label that no series has would be an empty column."""
+    for board in BOARDS:
+        for panel in (one for one in panels(board) if one["type"] == "table"):
+            wanted = {
+                name
+                for change in panel["transformations"]
+                if change["id"] == "filterFieldsByName"
+                for name in change["options"]["include"]["names"]
+                if not name.startswith("Value")
+            }
+            labels = {
+                label
+                for target in panel["targets"]
+                for one in fleet.series(target["expr"])
+                for label in one["metric"]
+            }
+            if panel["title"] == "Firing":
+                wanted -= {"device"}  # of other alerts than the one that fires here
+            assert wanted <= labels, f"{board}, {panel['title']}"
+
+
+def test_variables_find_the_machines(fleet: Fleet) -> None:
+    """label_values() of the variables, as Grafana asks for them."""
+    for board in BOARDS.values():
+        for variable in (one for one in board["templating"]["list"] if one["type"] == "query"):
+            metric, label = re.fullmatch(r"label_values\((\w+).*, (\w+)\)", variable["query"]["query"]).groups()  # type: ignore[union-attr]
+            found = fleet.server.ask(f"/api/v1/label/{label}/values", **{"match[]": metric})["data"]
+            expected = {"instance": sorted(fleet.instances.values()), "job": ["memwatchd"]}
+            assert sorted(found) == expected[label]
+
+
+def test_any_prometheus_can_be_chosen() -> None:
+    """No panel, query or variable is bound to one data source."""
+    text = "".join((GRAFANA / f"dashboards/{name}.json").read_text() for name in BOARDS)
+
+    assert set(re.findall(r'"uid": "([^"]*)"', text)) == {"${datasource}", *BOARDS}
+    for board in BOARDS.values():
+        first = board["templating"]["list"][0]
+        assert (first["name"], first["type"], first["query"]) == ("datasource", "datasource", "prometheus")
+
+
+def test_each_panel_says_how_to_read_it_and_has_its_own_place() -> None:
+    """A description, a number of its own, and no other panel on its spot."""
+    for board in BOARDS.values():
+        ids = [panel["id"] for panel in board["panels"]]
+        spots = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in board["panels"]]
+        assert len(set(ids)) == len(ids)
+        assert len(set(spots)) == len(spots)
+    assert [panel["title"] for name in BOARDS for panel in panels(name) if not panel["description"]] == []
+
+
+def test_only_pools_are_stacked() -> None:
+    """Stacking is adding up, and shares are never added up; counts of machines may be."""
+    stacked = [
+        target["expr"]
+        for board in BOARDS
+        for panel in panels(board)
+        if panel["fieldConfig"]["defaults"].get("custom", {}).get("stacking", {}).get("mode") == "normal"
+        for target in panel["targets"]
+    ]
+
+    assert stacked
+    assert all("memwatch_pool_" in expression or expression.startswith("count(") for expression in stacked)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Grafana's builders need Python 3.11")
+def test_the_dashboards_are_what_their_source_builds(tmp_path: Path) -> None:
+    """Nobody edits the JSON: `python deploy/grafana/build.py` writes it."""
+    subprocess.run([sys.executable, GRAFANA / "build.py", tmp_path], check=True, capture_output=True)
+
+    for name in BOARDS:
+        assert (tmp_path / f"{name}.json").read_text() == (GRAFANA / f"dashboards/{name}.json").read_text()
+
+
+def test_provisioning_finds_them() -> None:
+    """The data source that is provisioned is a Prometheus, and the folder is the one that docker-compose mounts."""
+    (source,) = yaml.safe_load((GRAFANA / "provisioning/datasources/memwatch.yml").read_text())["datasources"]
+    (provider,) = yaml.safe_load((GRAFANA / "provisioning/dashboards/memwatch.yml").read_text())["providers"]
+
+    assert (source["type"], source["isDefault"]) == ("prometheus", True)
+    assert provider["options"]["path"] == "/var/lib/grafana/dashboards"
+
+
+@pytest.mark.parametrize("board", BOARDS)
+def test_the_readme_shows_their_design(board: str) -> None:
+    """Every panel stands in the README's plan of its dashboard."""
+    plan = (DEPLOY.parent / "README.md").read_text().partition(f"{BOARDS[board]['title']}  ")[2].partition("└")[0]
+
+    assert [panel["title"] for panel in panels(board) if panel["title"] not in plan] == []

@@ -1,0 +1,127 @@
+"""Finding machines and storing elsewhere: the shipped configurations are accepted, and run where they can be."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support.daemon_process import free_port, running_daemon
+from support.paths import DEPLOY
+from support.prometheus_servers import Engine, prometheus, running, shipped
+from support.waiting import wait_until
+
+PROMETHEUS = DEPLOY / "prometheus"
+DISCOVERY = sorted((PROMETHEUS / "discovery").glob("*.yml"))
+STORES = sorted((PROMETHEUS / "remote-write").glob("*.yml"))
+
+
+def vmagent_accepts(file: Path) -> subprocess.CompletedProcess[str]:
+    """Debian's Prometheus is built without Consul and Kubernetes; vmagent reads the same files and knows both."""
+    command = ["vmagent", "-dryRun", f"-promscrape.config={file}", "-remoteWrite.url=http://127.0.0.1:1/"]
+    return subprocess.run(command, capture_output=True, text=True, cwd=file.parent, check=False)
+
+
+@pytest.mark.parametrize("file", DISCOVERY, ids=lambda file: file.stem)
+def test_discovery_is_accepted(file: Path, tmp_path: Path) -> None:
+    """As it is; with a misspelt word it is not."""
+    wrong = tmp_path / "wrong.yml"
+    wrong.write_text(file.read_text().replace("_sd_configs:", "_sd_confugs:"))
+
+    assert vmagent_accepts(file).returncode == 0, vmagent_accepts(file).stderr
+    assert vmagent_accepts(wrong).returncode != 0
+
+
+@pytest.mark.parametrize("name", ["discovery/file.yml", "discovery/dns.yml", "federation.yml"])
+def test_prometheus_accepts_what_debians_knows(name: str) -> None:
+    """promtool, with the files it names."""
+    done = subprocess.run(
+        ["promtool", "check", "config", PROMETHEUS / name], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("file", STORES, ids=lambda file: file.stem)
+def test_an_agent_accepts_each_store(file: Path) -> None:
+    """In agent mode, which refuses rules and local storage."""
+    done = subprocess.run(
+        ["promtool", "check", "config", "--agent", file], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def url_of(file: Path) -> str:
+    return str(yaml.safe_load(file.read_text())["remote_write"][0]["url"])
+
+
+@pytest.mark.parametrize(
+    "file", [one for one in STORES if one.stem != "victoriametrics"], ids=lambda file: file.stem
+)
+def test_an_agent_forwards_by_remote_write(file: Path, tmp_path: Path) -> None:
+    """Scraped by an agent with the shipped file, stored by a Prometheus that receives as Mimir and Thanos do."""
+    target = tmp_path / "receiver"
+    target.mkdir()
+    with (
+        running_daemon(tmp_path) as daemon,
+        prometheus(target, "global: {}\n", "--web.enable-remote-write-receiver") as receiver,
+    ):
+        text = shipped(
+            f"prometheus/remote-write/{file.name}",
+            {
+                url_of(file): f"http://{receiver.address}/api/v1/write",
+                "127.0.0.1:6360": f"127.0.0.1:{daemon.port}",
+                "15s": "1s",
+            },
+        )
+        with prometheus(tmp_path, text, agent=True):
+            (stored,) = receiver.wait_for('memwatch_pool_size_bytes{pool="ram"}')
+
+    assert stored["metric"]["cluster"] == "example"
+    assert stored["metric"]["job"] == "memwatchd"
+
+
+def test_victoriametrics_stores_what_an_agent_sends(tmp_path: Path) -> None:
+    """The real one, by the shipped file."""
+    port = free_port()
+    command = ["victoria-metrics", f"-storageDataPath={tmp_path / 'vm'}", f"-httpListenAddr=127.0.0.1:{port}"]
+    file = PROMETHEUS / "remote-write/victoriametrics.yml"
+    with running_daemon(tmp_path) as daemon, running("victoria", command, port, "/health", tmp_path) as store:
+        here = url_of(file).replace("victoria-metrics.example.com:8428", store.address)
+        text = shipped(
+            "prometheus/remote-write/victoriametrics.yml",
+            {url_of(file): here, "127.0.0.1:6360": f"127.0.0.1:{daemon.port}", "15s": "1s"},
+        )
+        with prometheus(tmp_path, text, agent=True):
+            found = wait_for_series(store, "memwatch_pool_size_bytes")
+
+    assert found["cluster"] == "example"
+
+
+def wait_for_series(store: Engine, name: str) -> dict[str, str]:
+    """VictoriaMetrics answers queries for now with what came half a minute ago; /series has it at once."""
+    found: list[dict[str, str]] = []
+
+    def asked() -> bool:
+        found[:] = store.ask("/api/v1/series", **{"match[]": name})["data"]
+        return bool(found)
+
+    wait_until(asked)
+    return found[0]
+
+
+def test_the_collector_scrapes_as_prometheus_does(tmp_path: Path) -> None:
+    """The OpenTelemetry Collector holds a configuration that promtool accepts; its pipelines are whole."""
+    collector = yaml.safe_load((DEPLOY / "otel/collector.yml").read_text())
+    scrape = tmp_path / "prometheus.yml"
+    scrape.write_text(json.dumps(collector["receivers"]["prometheus"]["config"]))
+    done = subprocess.run(["promtool", "check", "config", scrape], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    for pipeline in collector["service"]["pipelines"].values():
+        for part in ("receivers", "processors", "exporters"):
+            assert set(pipeline[part]) == collector[part].keys()

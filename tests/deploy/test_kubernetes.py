@@ -1,0 +1,114 @@
+"""Kubernetes: what kustomize makes of our folders is valid by the published schemas, and confined as promised."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from cloudcoil.models.prometheus_operator import v1 as operator
+
+from support.paths import ROOT
+
+FOLDER = ROOT / "deploy/kubernetes"
+OVERLAYS = ("base", "nvidia", "amd")
+VERSIONS = ("1.31", kubernetes_validate.latest_version())
+
+
+def manifests(overlay: str) -> dict[str, dict[str, Any]]:
+    done = subprocess.run(["kubectl", "kustomize", FOLDER / overlay], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return {one["kind"]: one for one in yaml.safe_load_all(done.stdout)}
+
+
+def pod(overlay: str) -> Any:
+    return manifests(overlay)["DaemonSet"]["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_everything_is_valid_by_kubernetes_own_schemas(overlay: str) -> None:
+    """Strictly, so that a misspelt field is an error; for an older release and the newest known."""
+    built = manifests(overlay)
+
+    assert built.keys() == {
+        "Namespace", "ServiceAccount", "DaemonSet", "NetworkPolicy", "PodMonitor", "PrometheusRule"
+    }  # fmt: skip
+    for kind in ("Namespace", "ServiceAccount", "DaemonSet", "NetworkPolicy"):
+        for version in VERSIONS:
+            kubernetes_validate.validate(built[kind], version, strict=True)
+
+
+@pytest.mark.parametrize("kind", ["PodMonitor", "PrometheusRule"])
+def test_the_operators_resources_are_valid_by_its_models(kind: str) -> None:
+    """Nothing is missing, and nothing is lost on the way through them: each name is a field of theirs."""
+    written = manifests("base")[kind]
+
+    read = getattr(operator, kind).model_validate(written)
+
+    assert read.model_dump(by_alias=True, exclude_unset=True, mode="json") == written
+
+
+def test_a_misspelt_field_would_be_found() -> None:
+    """The two tests above can fail."""
+    built = manifests("base")
+    built["DaemonSet"]["spec"]["template"]["spec"]["hostPid"] = True
+    built["PodMonitor"]["spec"]["podMetricsEndpoints"][0]["prot"] = "http"
+
+    with pytest.raises(kubernetes_validate.ValidationError, match="hostPid"):
+        kubernetes_validate.validate(built["DaemonSet"], VERSIONS[0], strict=True)
+    read = operator.PodMonitor.model_validate(built["PodMonitor"])
+    assert read.model_dump(by_alias=True, exclude_unset=True, mode="json") != built["PodMonitor"]
+
+
+def test_the_operators_rules_are_prometheus_rules() -> None:
+    """One source: the file is what its script makes of deploy/prometheus/rules."""
+    found = importlib.util.spec_from_file_location("prometheusrule", FOLDER / "prometheusrule.py")
+    assert found
+    assert found.loader
+    script = importlib.util.module_from_spec(found)
+    found.loader.exec_module(script)
+
+    assert script.TARGET.read_text() == script.wrapped()
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_it_sees_the_node_and_can_change_nothing(overlay: str) -> None:
+    """Host folders are mounted to be read; no privilege, no device, no capability that is not explained."""
+    spec = pod(overlay)
+    (container,) = spec["containers"]
+    host = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one}
+    mounts = {one["name"]: one for one in container["volumeMounts"]}
+
+    assert spec["hostPID"] is True
+    assert set(host.values()) == {"/proc", "/sys", "/etc/passwd"}
+    assert all(mounts[name]["readOnly"] for name in host)
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
+    assert container["securityContext"]["capabilities"].get("add", []) == (
+        ["SYS_PTRACE"] if overlay == "amd" else []
+    )
+    assert spec["securityContext"]["runAsNonRoot"] is (overlay != "amd")
+
+
+def test_it_runs_as_the_images_user_on_the_images_port() -> None:
+    """The Dockerfile and the DaemonSet speak of the same program."""
+    dockerfile = (ROOT / "deploy/Dockerfile").read_text()
+    spec = pod("base")
+
+    assert f"USER {spec['securityContext']['runAsUser']}:{spec['securityContext']['runAsGroup']}" in dockerfile
+    assert f"EXPOSE {spec['containers'][0]['ports'][0]['containerPort']}" in dockerfile
+
+
+def test_nvidia_sees_all_gpus_and_takes_none() -> None:
+    """A monitor that requests nvidia.com/gpu would take GPUs away from programs."""
+    spec = pod("nvidia")
+    (container,) = spec["containers"]
+    environment = {one["name"]: one["value"] for one in container["env"]}
+
+    assert spec["runtimeClassName"] == "nvidia"
+    assert environment["NVIDIA_VISIBLE_DEVICES"] == "all"
+    assert "nvidia.com/gpu" not in {**container["resources"]["limits"], **container["resources"]["requests"]}

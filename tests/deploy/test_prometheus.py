@@ -1,0 +1,146 @@
+"""A real Prometheus with the files we ship: it scrapes, judges, tells an Alertmanager, and forgets what is gone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from scripts.golden import roots_arguments
+from support.daemon_process import running_daemon
+from support.mutable_machine import LivingMachine
+from support.nvml_machine import Simulator
+from support.nvml_state import Trouble
+from support.paths import DEPLOY
+from support.prometheus_servers import alertmanager, prometheus, scrape, shipped
+from support.sample_nvml import EIGHT_H100
+from support.waiting import wait_until
+from support.webhook_receiver import receiving
+
+# A level that has risen falls at once, so that a test need not wait for half a minute.
+FORGETFUL = '[pressure]\nclear_after = "0s"\n'
+FAST = {"127.0.0.1:6360": "", "127.0.0.1:9093": "127.0.0.1:1", "15s": "1s", "10s": "1s"}
+
+
+def configuration(target: str, manager: str = "127.0.0.1:1") -> str:
+    changes = {**FAST, "127.0.0.1:6360": target, "127.0.0.1:9093": manager, "rules/": f"{DEPLOY}/prometheus/rules/"}
+    return shipped("prometheus/prometheus.yml", changes)
+
+
+def test_prometheus_scrapes_us_and_a_query_answers(tmp_path: Path) -> None:
+    """The configuration we ship works, and the pools add up to this machine's memory."""
+    with (
+        running_daemon(tmp_path) as daemon,
+        prometheus(tmp_path, configuration(f"127.0.0.1:{daemon.port}")) as server,
+    ):
+        size = server.wait_for("sum(memwatch_pool_size_bytes)")
+        parts = server.wait_for("sum(memwatch_pool_used_bytes) + sum(memwatch_pool_available_bytes)")
+        up = server.wait_for('up{job="memwatchd"} == 1')
+        level = server.wait_for('memwatch_pressure{target="ram"} == 1')
+        recorded = server.wait_for("job:memwatch_pool_size_bytes:sum")
+        pool = daemon.get("/api/v1/pools").json[0]
+
+    assert up
+    assert float(size[0]["value"][1]) == float(parts[0]["value"][1]) == pool["size_bytes"]
+    assert recorded[0]["value"][1] == size[0]["value"][1]
+    assert level[0]["metric"]["level"] in {"low", "medium", "high", "critical"}
+
+
+def test_memory_that_fills_up_reaches_a_receiver_through_alertmanager(tmp_path: Path) -> None:
+    """Scrape, rule, Alertmanager, webhook: with the shipped files, shorter waits, and resolved afterwards."""
+    machine = LivingMachine.of("workstation", tmp_path / "machine")
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    (rules / "alerts.yml").write_text(
+        shipped(
+            "prometheus/rules/alerts.yml", {"for: 10s": "for: 1s", "keep_firing_for: 2m": "keep_firing_for: 1s"}
+        )
+    )
+    with receiving() as receiver:
+        waits = {"group_wait: 5s": "group_wait: 1s", "group_interval: 5m": "group_interval: 1s"}
+        routes = shipped("alertmanager/alertmanager.yml", {"http://127.0.0.1:9095/alerts": receiver.url} | waits)
+        with (
+            running_daemon(tmp_path, "--interval", "200ms", *machine.arguments, config=FORGETFUL) as daemon,
+            alertmanager(tmp_path, routes) as manager,
+        ):
+            text = configuration(f"127.0.0.1:{daemon.port}", manager.address)
+            with prometheus(tmp_path, text.replace(f"{DEPLOY}/prometheus/rules/", f"{rules}/")) as server:
+                server.wait_for('memwatch_pressure_level{target="ram"} < 3')
+                machine.use(0.97)
+                wait_until(lambda: bool(receiver.deliveries))
+                machine.use(0.3)
+                wait_until(lambda: b'"status":"resolved"' in receiver.deliveries[-1].body)
+
+    first, last = (json.loads(receiver.deliveries[place].body) for place in (0, -1))
+    (alert,) = first["alerts"]
+    assert (first["status"], alert["labels"]["alertname"], alert["labels"]["target"]) == (
+        "firing",
+        "MemoryCritical",
+        "ram",
+    )
+    assert alert["annotations"]["summary"] == f"ram of 127.0.0.1:{daemon.port} is critical"
+    assert last["alerts"][0]["fingerprint"] == alert["fingerprint"]
+
+
+def test_a_lost_gpu_leaves_at_once_and_says_so(tmp_path: Path) -> None:
+    """Its figures end with the next scrape, those of the others go on, and the alert's condition holds."""
+    simulator = Simulator.of(tmp_path, EIGHT_H100)
+    with (
+        running_daemon(
+            tmp_path, "--interval", "200ms", *roots_arguments("8x-h100"), environ=simulator.environ
+        ) as daemon,
+        prometheus(tmp_path, scrape(f"127.0.0.1:{daemon.port}")) as server,
+    ):
+        server.wait_for('memwatch_pool_used_bytes{pool="gpu0"} and on () memwatch_device_up{device="gpu0"} == 1')
+        simulator.show(EIGHT_H100.with_gpu(0, down=15))
+        server.wait_for('memwatch_device_up{device="gpu0"} == 0')
+
+        for gone in (
+            'memwatch_pool_used_bytes{pool="gpu0"}',
+            'memwatch_pressure{target="gpu0"}',
+            'memwatch_device_headroom_bytes{device="gpu0"}',
+        ):
+            assert server.query(gone) == []
+        assert len(server.query('memwatch_pool_used_bytes{kind="vram"}')) == 7
+        assert server.query('memwatch_device_info{device="gpu0"}')
+
+
+def test_a_driver_that_is_gone_takes_its_figures_along_and_its_collector_says_why(tmp_path: Path) -> None:
+    """No frozen numbers: the driver's library crashes, its series end, collector_up is 0, errors have a reason."""
+    simulator = Simulator.of(tmp_path, EIGHT_H100)
+    broken = EIGHT_H100.with_gpu(0, troubles={"nvmlDeviceGetMemoryInfo_v2": Trouble(segfault=True)})
+    with (
+        running_daemon(
+            tmp_path, "--interval", "200ms", *roots_arguments("8x-h100"), environ=simulator.environ
+        ) as daemon,
+        prometheus(tmp_path, scrape(f"127.0.0.1:{daemon.port}")) as server,
+    ):
+        server.wait_for('memwatch_pool_used_bytes{pool="gpu0"}')
+        simulator.show(broken)
+        server.wait_for('memwatch_collector_up{collector="nvml"} == 0')
+        server.wait_for('absent(memwatch_pool_used_bytes{kind="vram"})')
+
+        assert server.query('memwatch_collector_errors_total{collector="nvml"} > 0')
+        assert server.query('memwatch_collector_up{collector="memory"} == 1')
+
+
+def test_counters_survive_a_restart_of_the_daemon(tmp_path: Path) -> None:
+    """One more kill is one more kill, whether the daemon was restarted in between or not."""
+    machine = LivingMachine.of("workstation", tmp_path / "machine")
+    machine.killed(5)
+    targets = tmp_path / "machines.json"
+    listed = shipped("prometheus/discovery/file.yml", {"machines.json": str(targets)})
+    with prometheus(tmp_path, f"global: {{scrape_interval: 1s}}\n{listed}") as server:
+
+        def watch(kills: int) -> None:
+            machine.killed(kills)
+            with running_daemon(tmp_path, *machine.arguments) as daemon:
+                target = {"targets": [f"127.0.0.1:{daemon.port}"], "labels": {"instance": "a"}}
+                targets.write_text(json.dumps([target]))
+                server.wait_for(f'memwatch_kernel_oom_kills_total{{instance="a"}} == {kills}')
+
+        watch(5)
+        watch(6)
+
+        changed = server.query("changes(memwatch_kernel_oom_kills_total[1m])")
+        resets = server.query("resets(memwatch_kernel_oom_kills_total[1m])")
+    assert [float(one["value"][1]) for one in (*changed, *resets)] == [1, 0]

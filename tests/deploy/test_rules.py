@@ -1,0 +1,81 @@
+"""Recording and alerting rules: right by promtool, each alert tested both ways and explained in a runbook."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+
+from support.exported_metrics import exported_names
+from support.paths import ROOT
+
+PROMETHEUS = ROOT / "deploy/prometheus"
+RULES = sorted((PROMETHEUS / "rules").glob("*.yml"))
+RUNBOOKS = (ROOT / "docs/runbooks.md").read_text()
+
+
+def rules() -> list[dict[str, Any]]:
+    return [
+        rule for file in RULES for group in yaml.safe_load(file.read_text())["groups"] for rule in group["rules"]
+    ]
+
+
+ALERTS = {rule["alert"]: rule for rule in rules() if "alert" in rule}
+
+
+def test_promtool_accepts_the_rules_and_their_tests_pass() -> None:
+    """Every alert fires when it must and not otherwise, by Prometheus's own evaluation."""
+    checked = subprocess.run(["promtool", "check", "rules", *RULES], capture_output=True, text=True, check=False)
+    tested = subprocess.run(
+        ["promtool", "test", "rules", PROMETHEUS / "rules_test.yml"], capture_output=True, text=True, check=False
+    )
+
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_each_alert_is_tested_both_ways(name: str) -> None:
+    """A moment at which it fires, and one at which it does not."""
+    written = yaml.safe_load((PROMETHEUS / "rules_test.yml").read_text())
+    cases = [
+        case for test in written["tests"] for case in test.get("alert_rule_test", ()) if case["alertname"] == name
+    ]
+
+    assert any(case["exp_alerts"] for case in cases)
+    assert any(not case["exp_alerts"] for case in cases)
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_each_alert_says_how_bad_it_is_and_where_to_read_on(name: str) -> None:
+    """Severity, summary, description, and a runbook that exists."""
+    alert = ALERTS[name]
+
+    assert alert["labels"]["severity"] in {"critical", "warning", "info"}
+    assert {"summary", "description", "runbook"} <= alert["annotations"].keys()
+    assert alert["annotations"]["runbook"] == f"docs/runbooks.md#{name.lower()}"
+    assert re.search(rf"^## {name}$", RUNBOOKS, re.MULTILINE)
+
+
+def test_no_runbook_is_left_over() -> None:
+    """Each heading is an alert."""
+    assert set(re.findall(r"^## (\w+)$", RUNBOOKS, re.MULTILINE)) == ALERTS.keys()
+
+
+def test_rules_ask_for_metrics_that_exist() -> None:
+    """Names in expressions are exported by memwatchd, or recorded here, or Prometheus's own."""
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    asked = {name for rule in rules() for name in re.findall(r"(?<![:\w])memwatch_\w+", rule["expr"])}
+    used = {name for rule in rules() for name in re.findall(r"\w+:memwatch_\w+:\w+", rule["expr"])}
+
+    assert {name.removeprefix("memwatch_") for name in asked} <= exported_names()
+    assert used <= recorded
+
+
+def test_severe_alerts_speak_of_memory_that_others_need() -> None:
+    """A GPU filled by its model server wakes nobody: its own alert is for information."""
+    assert ALERTS["GPUMemoryCritical"]["labels"]["severity"] == "info"
+    assert "gpu" in ALERTS["MemoryCritical"]["expr"].partition('target!~"')[2]

@@ -1,0 +1,121 @@
+"""The unit files take away what is not needed, say why, and give systemd what it needs to keep the daemon up."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from support.paths import SYSTEMD
+
+UNIT = SYSTEMD / "memwatchd.service"
+DROP_INS = sorted((SYSTEMD / "drop-ins").glob("*.conf"))
+# What takes something away; each needs a reason above it, or above the lines it belongs to.
+HARDENING = re.compile(
+    r"(Protect|Private|Restrict|NoNew|Capability|Ambient|SystemCall|Device|MemoryDeny|Lock|Remove)"
+)
+
+
+def keys_of(text: str) -> dict[str, list[str]]:
+    found = defaultdict(list)
+    for key, value in re.findall(r"^([A-Za-z]+)=(.*)$", text, re.MULTILINE):
+        found[key].append(value)
+    return found
+
+
+def exposure(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_systemd_counts_little_exposure() -> None:
+    """At most 2.0 of 10, by systemd's own count; and the count that the unit file promises."""
+    done = exposure("--threshold=20", str(UNIT))
+
+    assert done.returncode == 0, done.stdout
+    (score,) = re.findall(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
+    assert f"# gives {score}." in UNIT.read_text()
+
+
+def test_systemd_understands_every_line(tmp_path: Path) -> None:
+    """No unknown key and no bad value, in the unit, its slice and with every drop-in."""
+    unit = tmp_path / "memwatchd.service"
+    unit.write_text(UNIT.read_text().replace("/usr/bin/memwatchd", "/bin/true"))
+    (tmp_path / "memwatchd.slice").write_text((SYSTEMD / "memwatchd.slice").read_text())
+    folder = tmp_path / "memwatchd.service.d"
+    folder.mkdir()
+    for drop_in in DROP_INS:
+        (folder / drop_in.name).write_text(drop_in.read_text())
+
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    complaints = [line for line in done.stderr.splitlines() if "memwatchd" in line and "is transient" not in line]
+    assert complaints == [], done.stderr
+
+
+def test_every_line_that_takes_something_away_has_its_reason() -> None:
+    """No paragraph of hardening begins without a comment."""
+    commented = False
+    for line in UNIT.read_text().partition("[Service]")[2].splitlines():
+        if not line:
+            commented = False
+        elif line.startswith("#"):
+            commented = True
+        elif HARDENING.match(line):
+            assert commented, line
+
+
+def test_it_is_kept_up_and_its_bad_configuration_is_not_tried_for_ever() -> None:
+    """What a monitor needs of systemd: readiness, a watchdog, restarts without end, except on exit code 78."""
+    keys = keys_of(UNIT.read_text())
+
+    wanted = {
+        "Type": "notify",
+        "Restart": "always",
+        "StartLimitIntervalSec": "0",
+        "RestartPreventExitStatus": "78",
+        "OOMPolicy": "continue",
+        "OOMScoreAdjust": "-900",
+        "Slice": "memwatchd.slice",
+    }
+    assert {key: keys[key] for key in wanted} == {key: [value] for key, value in wanted.items()}
+    assert int(keys["WatchdogSec"][0]) >= 30
+    assert "MemoryMin" in keys_of((SYSTEMD / "memwatchd.slice").read_text())
+
+
+@pytest.mark.parametrize("drop_in", DROP_INS, ids=lambda path: path.stem)
+def test_a_drop_in_says_what_it_gives(drop_in: Path) -> None:
+    """First why, then lines that the unit understands."""
+    text = drop_in.read_text()
+
+    assert text.startswith("# ")
+    assert "[Service]" in text
+    assert set(keys_of(text)) <= {
+        "LoadCredential",
+        "Environment",
+        "CapabilityBoundingSet",
+        "AmbientCapabilities",
+        "DeviceAllow",
+        "SupplementaryGroups",
+        "ProtectKernelLogs",
+    }
+
+
+def test_the_networks_drop_in_has_a_login() -> None:
+    """Who listens on the network by our example does so behind a token."""
+    text = (SYSTEMD / "drop-ins" / "network.conf").read_text()
+
+    assert "MEMWATCHD_WEB_AUTH_BEARER_TOKEN=credential:token" in text
+    assert "LoadCredential=token:" in text

@@ -1,0 +1,185 @@
+"""What `memwatch` says where no daemon answers, where it declines, and where somebody else answers."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from memwatch.render.json import snapshot_json, to_bytes
+from memwatchd.client.address import parse_url
+from memwatchd.client.http import NoAnswer, ask
+from support.client_process import COMMANDS, memwatch
+from support.daemon_process import free_port, running_daemon
+from support.http_site import http, site
+from support.sample_snapshots import critical_gb10, hostile_names
+
+
+@pytest.mark.parametrize("command", ["events", "release"])
+def test_what_only_a_daemon_knows_needs_one(command: str) -> None:
+    """One sentence: where it was looked for, why there is no answer, and how to start one."""
+    port = free_port()
+
+    done = memwatch(command, "--url", f"http://127.0.0.1:{port}")
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"memwatch: no memwatchd answers at http://127.0.0.1:{port} (connection refused); "
+        f"start one with: memwatchd --listen 127.0.0.1:{port}, or name another with --url\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "sentence"),
+    [
+        (
+            "http://gpu7:6360",
+            socket.gaierror(-2, "Name or service not known"),
+            "the name gpu7 leads to no machine (name or service not known); correct it, or name another with --url",
+        ),
+        (
+            "http://gpu7:7000",
+            ConnectionRefusedError(111, "Connection refused"),
+            "no memwatchd answers at http://gpu7:7000 (connection refused); start one there that asks for a login "
+            '(listen = ["0.0.0.0:7000"] under [web], and a bearer_token under [web.auth]), '
+            "or name another with --url",
+        ),
+        (
+            "http://gpu7:7000",
+            OSError(113, "No route to host"),
+            "no memwatchd answers at http://gpu7:7000 (no route to host); see that the machine is on and lets "
+            "port 7000 through, or name another with --url",
+        ),
+        (
+            "http://127.0.0.1:7000",
+            TimeoutError(),
+            "no memwatchd answers at http://127.0.0.1:7000 (nothing came for 10 s); start one with: "
+            "memwatchd --listen 127.0.0.1:7000, or name another with --url",
+        ),
+    ],
+)
+def test_advice_goes_by_what_went_wrong(url: str, error: OSError, sentence: str) -> None:
+    """A name that is none, a machine that refuses, one that cannot be reached; nobody is told to do without a
+    login."""
+    assert str(NoAnswer(parse_url(url), error, 10.0)) == sentence
+
+
+def test_a_name_that_leads_nowhere_is_said() -> None:
+    """As the system's own resolver says it; .invalid is reserved for names that never exist (RFC 6761)."""
+    done = memwatch("status", "--url", "http://gpu7.invalid:6360")
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("memwatch: the name gpu7.invalid leads to no machine (")
+
+
+# Without these there is nothing to do.
+ARGUMENTS = {"fit": ("20GiB",), "wait": ("--free", "1GiB")}
+
+
+# `run` goes on without a daemon: what it runs matters more than being watched.
+@pytest.mark.parametrize("command", [one for one in COMMANDS if one != "run"])
+def test_another_machine_is_never_replaced_by_this_one(command: str) -> None:
+    """0.0.0.0 is no loopback address: what does not answer there is an error, not this machine's figures."""
+    done = memwatch(command, "--url", f"http://0.0.0.0:{free_port()}", *ARGUMENTS.get(command, ()))
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "connection refused" in done.stderr
+    assert "read directly" not in done.stderr
+
+
+def test_a_socket_that_this_user_may_not_use_is_said(tmp_path: Path) -> None:
+    """A path that is no socket, and one that is not there."""
+    plain = tmp_path / "plain"
+    plain.write_text("")
+
+    refused = memwatch("events", "--url", f"unix:{plain}")
+    missing = memwatch("events", "--url", f"unix:{tmp_path}/missing")
+
+    assert "(connection refused)" in refused.stderr
+    assert "(no such file or directory); start one with: memwatchd --listen unix:" in missing.stderr
+
+
+def test_a_refusal_of_the_daemon_is_shown_in_its_words(tmp_path: Path) -> None:
+    """The sentence of problem+json."""
+    with running_daemon(tmp_path) as daemon:
+        done = memwatch("events", "--url", f"{daemon.url}/wrong")
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"memwatch: {daemon.url}/wrong declined: There is nothing at this path. "
+        "The paths that exist are listed at /docs.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (http(b"<html>", "text/html"), "is no memwatchd: it sent text/html"),
+        (http(b"<html>", "text/html", "500 Internal Server Error"), "said 500 Internal Server Error"),
+        (http(b'{"detail": 7}', status="403 Forbidden"), "said 403 Forbidden"),
+        (http(b"{", "application/json"), "not readable JSON"),
+        (http(b"[" * 100_000, "application/json"), "not readable JSON"),
+        (http(b"\xff\xfe\xff", "application/json"), "not readable JSON"),
+        (http(b"[]"), "is not as memwatch"),
+        (http(b"{}"), "is not as memwatch"),
+        (http(b'{"pools": [1], "unix": 1.0}'), "is not as memwatch"),
+        (http(b'{"pools": {}, "unix": "soon"}'), "is not as memwatch"),
+        (b"SSH-2.0-OpenSSH_9.2p1\r\n", "speaks no whole HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort", "is no memwatchd"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere/\r\nContent-Length: 0\r\n\r\n", "said 302 Found"),
+    ],
+    ids=[
+        "html",
+        "500",
+        "problem",
+        "cut",
+        "bomb",
+        "bytes",
+        "list",
+        "empty",
+        "shape",
+        "type",
+        "ssh",
+        "short",
+        "redirect",
+    ],
+)
+@pytest.mark.parametrize("command", ["status", "watch"])
+def test_what_is_no_memwatchd_is_told_so(answer: bytes, words: str, command: str) -> None:
+    """Whoever answers, and whatever: one sentence, exit code 1, no traceback, and no other figures in its place."""
+    with site(answer) as port:
+        done = memwatch(command, "--url", f"http://127.0.0.1:{port}")
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_nobody_is_waited_for_without_end() -> None:
+    """A daemon that accepts and says nothing: given up after the deadline."""
+    with site(None) as port, pytest.raises(NoAnswer, match=r"nothing came for 0.5 s"):
+        ask(parse_url(f"http://127.0.0.1:{port}"), "/api/v1/snapshot", seconds=0.5)
+
+
+def test_an_old_snapshot_is_called_old() -> None:
+    """By the daemon's own clock: its Date header is minutes after its snapshot."""
+    snapshot = to_bytes(snapshot_json(critical_gb10()))
+    with site(http(snapshot, "application/json", "200 OK", "Date: Sat, 21 Nov 2026 10:25:33 GMT")) as port:
+        done = memwatch("status", "--url", f"http://127.0.0.1:{port}")
+
+    assert done.returncode == 0
+    assert "These figures are from 3 min ago: the daemon does not tick." in done.stdout
+
+
+def test_names_cannot_command_the_terminal() -> None:
+    """Escape sequences and direction marks in names are shown, not obeyed."""
+    found = json.loads(to_bytes(snapshot_json(hostile_names())))
+    found["host"] = "gpu\x1b]0;owned\x07\u202e"
+    with site(http(json.dumps(found).encode())) as port:
+        done = memwatch("status", "--url", f"http://127.0.0.1:{port}")
+
+    assert done.returncode == 0
+    assert "gpu\\u001b]0;owned\\u0007\\u202e" in done.stdout
+    assert "\x1b" not in done.stdout

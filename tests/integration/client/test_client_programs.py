@@ -1,0 +1,389 @@
+"""Commands that follow a machine or a program: watch, top, history, advise, run, wait, completion."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from memwatch.render.json import snapshot_json, to_bytes
+from memwatchd.client.headroom import whole_of
+from memwatchd.client.history import sparkline
+from memwatchd.client.process_tree import Peaks, tree_of
+from support import sample_nvml
+from support.client_process import SCRIPT, memwatch
+from support.daemon_process import RunningDaemon, clean_environment, free_port, running_daemon
+from support.library_process import roots_environment
+from support.nvml_machine import Simulator
+from support.sample_snapshots import critical_gb10
+from support.waiting import PATIENCE_SECONDS
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """On this machine, since it must find the programs that are run."""
+    with running_daemon(tmp_path_factory.mktemp("daemon")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """A GB10 that a simulated driver shows."""
+    folder = tmp_path_factory.mktemp("spark")
+    simulator = Simulator.of(folder, sample_nvml.READY["gb10"])
+    with running_daemon(folder, *simulator.roots, environ=simulator.environ) as running:
+        running.wait_for("/api/v1/devices", lambda devices: [one["state"] for one in devices] == ["ok"])
+        yield running
+
+
+def test_watch_is_a_line_a_tick(spark: RunningDaemon) -> None:
+    """Pools with their size, shares, the worst level; asked more often than it ticks, no tick comes twice."""
+    done = memwatch("--url", spark.url, "watch", "--interval", "0.1", "--count", "2")
+
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr, len(lines)) == (0, "", 2)
+    assert "  System RAM 77.4 GiB of 121.7 GiB, CUDA Pool 62.5 GiB  medium" in lines[0]
+    twice = memwatch("--url", spark.url, "watch", "--interval", "0.1", "--count", "2", "--json").stdout.splitlines()
+    assert json.loads(twice[0])["seq"] < json.loads(twice[1])["seq"]
+
+
+def test_watch_as_csv_and_as_json(spark: RunningDaemon) -> None:
+    """A head and whole bytes; or a snapshot a line."""
+    as_csv = memwatch("--url", spark.url, "watch", "--count", "2", "--csv").stdout
+    as_json = memwatch("--url", spark.url, "watch", "--count", "1", "--json").stdout
+
+    rows = list(csv.DictReader(io.StringIO(as_csv)))
+    pool = json.loads(as_json)["pools"][0]
+    assert len(rows) == 2
+    assert int(rows[0]["ram.used_bytes"]) + int(rows[0]["ram.available_bytes"]) == pool["size_bytes"]
+    assert memwatch("watch", "--csv", "--json").returncode == 2
+
+
+def test_watch_without_a_daemon_reads_this_machine() -> None:
+    """It says so once, and the sources stay open between lines."""
+    done = memwatch("watch", "--count", "2", "--interval", "0.2", "--url", f"http://127.0.0.1:{free_port()}")
+
+    assert (done.returncode, done.stdout.count("System RAM"), done.stderr.count("\n")) == (0, 2, 1)
+
+
+def test_top_shows_pools_and_processes(spark: RunningDaemon) -> None:
+    """Into a pipe once, without control characters."""
+    spark.wait_for("/api/v1/processes", lambda processes: any(one["device_bytes"] for one in processes))
+    done = memwatch("--url", spark.url, "top")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "├─ CUDA Pool (subset)   62.5 GiB" in done.stdout
+    assert "VLLM::EngineCor" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_top_on_a_terminal_leaves_it_as_it_was(spark: RunningDaemon) -> None:
+    """The alternate screen and the cursor come back, with Ctrl-C too, and nothing is said of it."""
+    ours, theirs = pty.openpty()
+    command = [*SCRIPT, "--url", spark.url, "top", "--interval", "0.1"]
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, env=clean_environment()) as process:
+        os.close(theirs)
+        try:
+            seen = read_until(ours, lambda data: b"CUDA Pool" in data)
+            process.send_signal(signal.SIGINT)
+            seen += read_until(ours, lambda data: data.endswith(b"\x1b[?1049l"))
+            _, said = process.communicate(timeout=PATIENCE_SECONDS)
+        finally:
+            process.kill()
+    os.close(ours)
+
+    assert seen.startswith(b"\x1b[?1049h\x1b[?25l\x1b[H")
+    assert seen.endswith(b"\x1b[?25h\x1b[?1049l")
+    assert (process.returncode, said.strip()) == (130, b"")
+
+
+def read_until(descriptor: int, is_enough: Callable[[bytes], bool], seconds: float = PATIENCE_SECONDS) -> bytes:
+    seen, until = b"", time.monotonic() + seconds
+    while not is_enough(seen):
+        ready, _, _ = select.select([descriptor], [], [], max(0.0, until - time.monotonic()))
+        assert ready, f"nothing more within {seconds:g} s after {seen[-200:]!r}"
+        seen += os.read(descriptor, 65536)
+    return seen
+
+
+def test_history_is_least_mean_and_greatest(spark: RunningDaemon) -> None:
+    """Each pool as a line of blocks and a table; a series that is none is refused by the daemon's sentence."""
+    spark.wait_for("/api/v1/history?points=10", lambda found: found["series"] and found["series"][0]["unix"])
+    done = memwatch("--url", spark.url, "history", "--last", "1m", "--points", "5")
+    unknown = memwatch("--url", spark.url, "history", "--series", "pool.nonsense")
+    as_json = memwatch("--url", spark.url, "history", "--json")
+
+    assert done.returncode == 0
+    assert done.stdout.startswith("pool.ram.used_bytes")
+    assert "77.4 GiB" in done.stdout
+    assert unknown.returncode == 1
+    assert "no such series" in unknown.stderr
+    assert json.loads(as_json.stdout)["series"]
+    assert memwatch("history", "--last", "soon").returncode == 2
+
+
+def test_a_sparkline_has_gaps_and_a_top() -> None:
+    """From 0 to the greatest."""
+    assert sparkline([0.0, None, 7.0, 3.5]) == "▁ █▅"
+    assert sparkline([None]) == " "
+
+
+def test_advice_has_reasons_and_sources(spark: RunningDaemon) -> None:
+    """For a GB10: contradicting reports are said to be such, and are not in the environment."""
+    done = memwatch("--url", spark.url, "advise")
+    found = json.loads(memwatch("--url", spark.url, "advise", "--json").stdout)
+
+    assert "? pin_memory=False (try both)" in done.stdout
+    assert "✓ low_vram=False" in done.stdout
+    assert found["environment"] == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    assert all(one["reason"] and one["sources"] for one in found["advice"])
+
+
+PROGRAM = (
+    "import time, memwatch; memwatch.log_memory_usage('loaded'); x = b'x' * (100 << 20); time.sleep(1.2); exit(7)"
+)
+
+
+def test_run_tells_peaks_and_stages_and_passes_the_exit_code(daemon: RunningDaemon, tmp_path: Path) -> None:
+    """Of a shell with a child that holds 100 MiB and sets a mark: all processes, the pools, its stage."""
+    command = ["run", "--output", str(tmp_path / "report"), "--", "sh", "-c", '"$0" -c "$1"; exit $?']
+    done = memwatch("--url", daemon.url, *command, sys.executable, PROGRAM, MEMWATCH_URL=daemon.url)
+    report = (tmp_path / "report").read_text()
+
+    assert done.returncode == 7
+    assert report.startswith("sh -c ")
+    assert ": exit code 7 after " in report
+    assert "peak of System RAM, everybody's" in report
+    assert "[loaded] Free: " in report
+
+
+def test_a_report_has_somewhere_to_go_before_the_program_starts(tmp_path: Path) -> None:
+    """Else nothing is started; the trial leaves no file, and takes nothing out of one."""
+    url, kept = f"http://127.0.0.1:{free_port()}", tmp_path / "kept"
+    kept.write_text("the last one")
+    nowhere = ["--output", str(tmp_path / "no/such")]
+    refused = memwatch("--url", url, "run", *nowhere, "--", "touch", str(tmp_path / "started"))
+    for name in ("kept", "new"):
+        memwatch("--url", url, "run", "--output", str(tmp_path / name), "--", "/no/such/program")
+
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert 'no/such", which cannot be written (no such file or directory); name a file in a f' in refused.stderr
+    assert [one.name for one in tmp_path.iterdir()] == ["kept"]
+    assert kept.read_text() == "the last one"
+
+
+def test_a_report_that_cannot_be_written_any_more_is_printed(tmp_path: Path) -> None:
+    """Neither it nor the program's exit code is lost."""
+    (tmp_path / "folder").mkdir()
+    output, program = str(tmp_path / "folder/report"), f"rm -r {tmp_path}/folder; exit 7"
+    url = f"http://127.0.0.1:{free_port()}"
+    done = memwatch("--url", url, "run", "--output", output, "--", "sh", "-c", program)
+
+    assert done.returncode == 7
+    assert f"memwatch: {output} cannot be written any more (no such file or directory)" in done.stderr
+    assert ": exit code 7 after " in done.stderr
+
+
+@pytest.mark.parametrize("command", [["run"], ["wait", "--free", "1KiB"]], ids=["run", "wait"])
+def test_a_program_that_cannot_be_started_has_the_exit_code_of_shells(command: list[str], tmp_path: Path) -> None:
+    """127 where there is none, 126 where it is there: not to be executed, or for what is not there."""
+    plain, script = tmp_path / "plain", tmp_path / "script"
+    plain.write_text("")
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    url = f"http://127.0.0.1:{free_port()}"
+    done = [memwatch("--url", url, *command, "--", str(one)) for one in ("nosuchprogram", plain, script)]
+
+    assert [one.returncode for one in done] == [127, 126, 126]
+    assert "nosuchprogram is no program on PATH" in done[0].stderr
+    assert "cannot be run (permission denied)" in done[1].stderr
+    assert "cannot be run (what its first line names is not there)" in done[2].stderr
+
+
+SLOW = (
+    "import os, signal, sys, time, memwatch; memwatch.log_memory_usage('loaded'); x = b'x' * (100 << 20);"
+    "time.sleep(0.6); del x; time.sleep(2); os.kill(int(sys.argv[1]), signal.SIGCONT); time.sleep(0.5)"
+)
+
+
+def test_run_goes_on_looking_while_the_daemon_keeps_it_waiting(daemon: RunningDaemon) -> None:
+    """A daemon that says nothing for 2.6 s: what was held meanwhile is seen, and then its answers count."""
+    daemon.process.send_signal(signal.SIGSTOP)
+    try:
+        command = ["--json", "run", "--", sys.executable, "-c", SLOW, str(daemon.pid)]
+        done = memwatch("--url", daemon.url, *command, MEMWATCH_URL=daemon.url)
+    finally:
+        daemon.process.send_signal(signal.SIGCONT)
+
+    found = json.loads(done.stderr.splitlines()[-1])
+    assert found["peak_rss_bytes"] > 100 * MIB
+    assert [one["text"].split("]")[0] for one in found["stages"]] == ["[loaded"]
+
+
+def test_run_as_json_counts_children() -> None:
+    """Without a daemon as well; what was not seen is null, and a signal is 128 and its number."""
+    url = f"http://127.0.0.1:{free_port()}"
+    program = "import time; x = b'x' * (100 << 20); time.sleep(0.6)"
+    done = memwatch("--url", url, "--json", "run", "--", "sh", "-c", '"$0" -c "$1"; true', sys.executable, program)
+    killed = memwatch("--url", url, "run", "--", "sh", "-c", "kill -9 $$")
+
+    found = json.loads(done.stderr)
+    assert (done.returncode, found["exit_code"], found["processes"], found["stages"]) == (0, 0, 2, [])
+    assert found["peak_rss_bytes"] > 100 * MIB
+    assert found["peak_used_bytes"]["System RAM"] > found["peak_rss_bytes"]
+    assert killed.returncode == 137
+
+
+def test_run_passes_signals_on(tmp_path: Path) -> None:
+    """SIGTERM reaches the program, which may take its time; its own exit code comes back."""
+    script = f'trap "exit 5" TERM; touch {tmp_path}/ready; while :; do sleep 0.05; done'
+    command = [*SCRIPT, "--url", f"http://127.0.0.1:{free_port()}", "run", "--", "sh", "-c", script]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=clean_environment()) as process:
+        until = time.monotonic() + PATIENCE_SECONDS
+        while not (tmp_path / "ready").exists():
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        process.terminate()
+        process.communicate(timeout=PATIENCE_SECONDS)
+
+    assert process.returncode == 5
+
+
+def test_wait_becomes_the_program_when_there_is_room(daemon: RunningDaemon, spark: RunningDaemon) -> None:
+    """At once where there is; exit code 1 and how much there was where time is up."""
+    ready = memwatch("--url", daemon.url, "wait", "--free", "1MiB", "--", "sh", "-c", "echo started; exit 3")
+    late = memwatch("--url", spark.url, "wait", "--free", "100GiB", "--timeout", "1s")
+    alone = memwatch("--url", daemon.url, "wait", "--free", "1MiB")
+
+    assert (ready.returncode, ready.stdout, ready.stderr) == (3, "started\n", "")
+    assert late.returncode == 1
+    assert "100GiB could not be had for 1 s: 44.3 GiB can be had" in late.stderr.replace("1.0 s", "1 s")
+    assert alone.stdout.endswith(" can be had now\n")
+
+
+@pytest.mark.parametrize(("device", "name"), [([], "System RAM"), (["--device", "gpu0"], "gpu0")])
+def test_nobody_waits_for_more_than_there_is(spark: RunningDaemon, device: list[str], name: str) -> None:
+    """At once, with what there is in all, and another exit code than for what may be had later; nothing is run."""
+    done = memwatch("--url", spark.url, "wait", "--free", "900GiB", *device, "--", "echo", "started")
+    nobody = f"http://127.0.0.1:{free_port()}"
+    directly = memwatch("--url", nobody, "wait", "--free", "512TiB", **roots_environment("zram-laptop"))
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f'memwatch: --free is "900GiB", and {name} has 121.7 GiB in all, 778.3 GiB too few\n'
+    assert directly.returncode == 2
+    assert 'memwatch: --free is "512TiB", and System RAM has ' in directly.stderr
+
+
+def test_a_limit_is_all_there_is_for_a_gpu() -> None:
+    """As what it can allocate is reckoned. A daemon that does not say how much there is is waited for."""
+    snapshot = json.loads(to_bytes(snapshot_json(critical_gb10())))
+    (device,) = snapshot["devices"]
+    limited = {**snapshot["shares"][0], "id": "working_set", "within": "ram", "limit_bytes": 27 << 30}
+    snapshot["shares"].append(limited)
+    snapshot["devices"] = [{**device, "allocates_from": ["working_set"]}]
+
+    assert whole_of(snapshot, device["id"]) == 27 << 30
+    assert whole_of(snapshot, None) == snapshot["pools"][0]["size_bytes"]
+    assert whole_of({**snapshot, "pools": []}, None) is None
+    assert whole_of({**snapshot, "pools": []}, device["id"]) is None
+    assert whole_of(snapshot, "gpu7") is None
+    assert whole_of({}, None) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["run"], 2, "COMMAND is missing; for example memwatch run -- python train.py"),
+        (["run", "--", "/nonexistent/program"], 127, "/nonexistent/program is no program on PATH"),
+        (["run", "--", "/etc"], 126, "/etc cannot be run (permission denied)"),
+        (["wait", "--free", "20 potatoes"], 2, '--free is "20 potatoes"'),
+        (["wait", "--free", "1GiB", "--timeout", "soon"], 2, '--timeout is "soon"'),
+        (["wait"], 2, "--free"),
+        (
+            ["watch", "--interval", "0"],
+            2,
+            '--interval is "0", which is not a duration from 100ms to 1h; for example',
+        ),
+        (["top", "--interval", "1d"], 2, '--interval is "1d"'),
+        (["watch", "--count", "0"], 2, '--count is "0", which is not a whole number from 1 to'),
+        (
+            ["events", "--limit", "few"],
+            2,
+            '--limit is "few", which is not a whole number from 1 to 1000; for example',
+        ),
+        (["fit", "7B", "--context", "8k"], 2, '--context is "8k"'),
+        (
+            ["history", "--last", "2y"],
+            2,
+            '--last is "2y", which is not a duration from 1s to 366d; for example 10m',
+        ),
+        (["release", "--for", "0s"], 2, '--for is "0s"'),
+        (["completion", "dos"], 2, "dos"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(arguments: list[str], code: int, words: str) -> None:
+    """Exit code 2 for the command line, 126 and 127 as shells have them for a program; never a traceback."""
+    done = memwatch(*arguments)
+
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)
+    assert words in done.stderr
+
+
+def test_a_device_that_is_none_is_refused(spark: RunningDaemon) -> None:
+    """With those that there are; a GPU of a unified machine can have what System RAM can."""
+    wrong = memwatch("--url", spark.url, "wait", "--free", "1GiB", "--device", "gpu7")
+    right = memwatch("--url", spark.url, "wait", "--free", "40GiB", "--device", "gpu0")
+
+    assert (wrong.returncode, right.returncode) == (2, 0)
+    assert '--device is "gpu7", which is none of gpu0' in wrong.stderr
+    assert right.stdout == "44.3 GiB can be had now\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_commands(shell: str) -> None:
+    """The script is printed, and what it calls answers."""
+    script = memwatch("completion", shell)
+    at = "wat" if shell == "fish" else "1"
+    asked = memwatch(_MEMWATCH_COMPLETE=f"{shell}_complete", COMP_WORDS="memwatch wat", COMP_CWORD=at)
+
+    assert script.returncode == 0
+    assert "_MEMWATCH_COMPLETE" in script.stdout
+    assert "watch" in asked.stdout
+
+
+def test_a_tree_of_processes_is_read_from_proc(tmp_path: Path) -> None:
+    """Children of any thread; what ended meanwhile, and what says nonsense, is left out."""
+    for pid, pages, children in ((1, "9 10 x", "2 3"), (2, "9 20", "4"), (4, "nonsense", "")):
+        (tmp_path / f"{pid}/task/{pid}").mkdir(parents=True)
+        (tmp_path / f"{pid}/statm").write_text(pages)
+        (tmp_path / f"{pid}/task/{pid}/children").write_text(children)
+    page = os.sysconf("SC_PAGE_SIZE")
+
+    assert tree_of(1, tmp_path) == {1: 10 * page, 2: 20 * page}
+
+
+def test_peaks_keep_what_processes_of_the_tree_hold_of_gpus() -> None:
+    """Theirs alone, added up; the most of all times."""
+    peaks = Peaks()
+    peaks.see_tree({7: 5, 8: 6})
+    pool = {"id": "ram", "label": "System RAM", "used_bytes": 100}
+    for held in (30, 20):
+        processes = [{"pid": pid, "device_bytes": {"cuda0": held}} for pid in (7, 8, 9)]
+        share = {"id": "cuda0", "label": "CUDA Pool", "used_bytes": None}
+        peaks.see_snapshot({"pools": [pool], "shares": [share], "processes": processes})
+    peaks.see_tree({7: 1})
+
+    assert (peaks.rss_bytes, peaks.device_bytes, peaks.used_bytes) == (11, {"CUDA Pool": 60}, {"System RAM": 100})

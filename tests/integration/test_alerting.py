@@ -1,0 +1,319 @@
+"""Memory turns critical on a machine, and a signed message leaves it; it recovers, and another one does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standardwebhooks import Webhook
+
+from memwatch_web.api import schema as contract
+from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
+from support.daemon_process import MEMWATCHD, clean_environment, get, running_daemon
+from support.waiting import PATIENCE_SECONDS, Stopwatch, wait_until
+from support.webhook_receiver import receiving, silent, talking
+from support.webhook_samples import SECRET, ids
+
+
+def events_of(site: Any) -> list[str]:
+    return [json.loads(delivery.body)["event"] for delivery in site.deliveries]
+
+
+def test_a_critical_machine_tells_and_a_recovered_one_tells_again(tmp_path: Path) -> None:
+    """One message each, signed, with the figures of the moment and those who hold the memory."""
+    machine = AlertMachine.of(tmp_path)
+    with (
+        receiving(500, 200) as site,
+        running_daemon(tmp_path, *machine.arguments, config=quick_config(site)) as daemon,
+    ):
+        time.sleep(1)
+        assert site.deliveries == []
+
+        machine.fill()
+        daemon.wait_for("/api/v1/alerts", lambda alerts: [one["state"] for one in alerts] == ["firing"])
+        metrics = daemon.get("/metrics").text
+        first = wait_for_deliveries(site, 2)
+
+        machine.empty()
+        daemon.wait_for("/api/v1/alerts", lambda alerts: alerts == [])
+        deliveries = wait_for_deliveries(site, 3)
+        events = [event["text"] for event in daemon.get("/api/v1/events").json if event["kind"] == "alert"]
+        log = daemon.log.read_text()
+
+    refused, critical, resolved = deliveries
+    assert refused.body == first[1].body
+    assert refused.headers["webhook-id"] == critical.headers["webhook-id"] != resolved.headers["webhook-id"]
+    for delivery in deliveries:
+        Webhook(SECRET).verify(delivery.body, delivery.headers)
+    told = json.loads(critical.body)
+    assert (told["event"], told["target"], told["level"]) == ("pressure.critical", "ram", "critical")
+    assert told["reasons"][0]["signal"] == "util"
+    assert told["top"], "who holds the memory"
+    assert json.loads(resolved.body)["event"] == "pressure.resolved"
+    assert 'memwatch_alerts_firing{rule="pressure.critical",severity="critical"} 1.0' in metrics
+    assert events == ["alert resolved: System RAM is calm", "alert firing: System RAM is critical"]
+    assert SECRET not in log
+    assert "/hook/token" not in log
+    assert "WARNING no state folder: nothing survives a restart" in log
+
+
+def test_alert_outlives_its_daemon(tmp_path: Path) -> None:
+    """Killed while an alert fires and nobody could be told, memwatchd tells after its restart, and once only."""
+    machine = AlertMachine.of(tmp_path)
+    state = f"--state-dir={tmp_path / 'state'}"
+    with receiving(503, 200) as site:
+        site.may_answer.clear()
+        config = quick_config(site)
+        with running_daemon(tmp_path, *machine.arguments, state, config=config) as daemon:
+            machine.fill()
+            wait_for_deliveries(site, 1)
+            time.sleep(0.2)
+            os.kill(daemon.pid, signal.SIGKILL)
+            daemon.process.wait(PATIENCE_SECONDS)
+        site.may_answer.set()
+        site.answers[:] = [(200, {})]
+        with running_daemon(tmp_path, *machine.arguments, state, config=config) as daemon:
+            firing = daemon.get("/api/v1/alerts").json
+            wait_for_deliveries(site, 2)
+            time.sleep(1.0)
+            machine.empty()
+            deliveries = wait_for_deliveries(site, 3)
+            durable = "memwatch_outbox_durable 1.0" in daemon.get("/metrics").text
+            assert daemon.terminate() == 0
+
+    assert [(one["target"], one["state"]) for one in firing] == [("ram", "firing")]
+    assert len(set(ids(site)[:2])) == 1
+    assert deliveries[0].body == deliveries[1].body
+    assert events_of(site) == ["pressure.critical", "pressure.critical", "pressure.resolved"]
+    assert durable
+
+
+def test_silence_outlives_its_daemon_and_ends(tmp_path: Path) -> None:
+    """While it lasts nobody is told, restart or not; ended by hand, what still fires is told."""
+    machine = AlertMachine.of(tmp_path)
+    state = f"--state-dir={tmp_path / 'state'}"
+    with receiving(200) as site:
+        config = quick_config(site)
+        with running_daemon(tmp_path, *machine.arguments, state, config=config) as daemon:
+            path = "/api/v1/silences?seconds=3600&target=ram&event=pressure.critical&comment=loading"
+            made = get(daemon.port, path, method="POST")
+        machine.fill()
+        with running_daemon(tmp_path, *machine.arguments, state, config=config) as daemon:
+            silenced = daemon.wait_for("/api/v1/alerts", lambda alerts: alerts and alerts[0]["state"] == "firing")
+            listed = daemon.get("/api/v1/silences").json
+            time.sleep(0.5)
+            before = list(site.deliveries)
+            ended = get(daemon.port, f"/api/v1/silences/{listed[0]['id']}", method="DELETE")
+            wait_for_deliveries(site, 1)
+            gone = get(daemon.port, f"/api/v1/silences/{listed[0]['id']}", method="DELETE")
+
+    assert (made.status, made.json) == (200, listed)
+    assert (listed[0]["target"], listed[0]["comment"]) == ("ram", "loading")
+    contract.Alert.model_validate(silenced[0])
+    contract.Silence.model_validate(listed[0])
+    assert silenced[0]["silenced"] is True
+    assert before == []
+    assert (ended.status, ended.json, gone.status) == (200, [], 404)
+    assert events_of(site) == ["pressure.critical"]
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("", "seconds"),
+        ("seconds=0", "seconds"),
+        ("seconds=nan", "seconds"),
+        ("seconds=1e300", "seconds"),
+        ("seconds=60&event=pressure.bad", "use one of pressure.critical"),
+        (f"seconds=60&target={'x' * 300}", "target"),
+    ],
+)
+def test_silence_that_cannot_be_is_refused_with_a_sentence(tmp_path: Path, query: str, words: str) -> None:
+    """A silence without an end, or of what there is not, is none."""
+    with running_daemon(tmp_path) as daemon:
+        refused = get(daemon.port, f"/api/v1/silences?{query}", method="POST")
+
+        assert refused.status == 422
+        assert words in refused.json["detail"]
+        assert daemon.get("/api/v1/silences").json == []
+
+
+def test_silence_of_what_is_not_here_says_so(tmp_path: Path) -> None:
+    """It is accepted, for a GPU may come later; the answer, the list and the page name those that are here."""
+    with running_daemon(tmp_path, "--demo", "strix-halo") as daemon:
+        made = [
+            get(daemon.port, f"/api/v1/silences?seconds=3600{about}", method="POST")
+            for about in ("&target=nosuch", "&target=gpu0.gtt", "", "&target=kernel&event=pressure.critical")
+        ][-1]
+        listed, page = daemon.get("/api/v1/silences"), daemon.get("/alerts").text
+
+    notes = [one["note"] for one in made.json]
+    nosuch, gtt, anything, elsewhere = notes
+    assert made.status == 200
+    assert made.json == listed.json
+    assert nosuch.startswith("no target 'nosuch' is here now; those that are: ram, gpu0.gtt, ")
+    assert (gtt, anything) == (None, None)
+    assert elsewhere == "no target 'kernel' is here now for pressure.critical; those that are: ram, gpu0.gtt"
+    assert page.count("is here now") == 2
+    for one in made.json:
+        contract.Silence.model_validate(one)
+
+
+def test_alert_comes_before_the_kernel_kills(tmp_path: Path) -> None:
+    """Memory runs out, the kernel kills somebody: both are told, in this order, and by no new thread."""
+    machine = AlertMachine.of(tmp_path)
+    with receiving(200) as site:
+        config = quick_config(site) + 'events = ["pressure.critical", "kernel.oom_kill"]\n'
+        with running_daemon(tmp_path, *machine.arguments, config=config) as daemon:
+            daemon.snapshot()  # else the API would be made, in a thread of its own, when memory gets tight
+            threads = threads_of(daemon.pid)
+            machine.fill()
+            wait_for_deliveries(site, 1)
+            machine.kill_for_want_of_memory()
+            deliveries = wait_for_deliveries(site, 2)
+            threads_after = threads_of(daemon.pid)
+
+    assert events_of(site) == ["pressure.critical", "kernel.oom_kill"]
+    killed = json.loads(deliveries[1].body)
+    assert killed["reasons"] == [{"signal": "oom_kill", "text": "the kernel killed a process for want of memory"}]
+    assert (killed["target"], killed["level"], killed["severity"]) == ("kernel", None, "critical")
+    assert killed["values"]["used_bytes"] > 0
+    assert threads_after == threads
+
+
+def threads_of(pid: int) -> set[int]:
+    return {int(name) for name in os.listdir(f"/proc/{pid}/task")}
+
+
+@pytest.mark.alone
+def test_dead_receiver_delays_no_other(tmp_path: Path) -> None:
+    """One never answers, one is not there; the third is told within two seconds, and the page says how each is."""
+    machine = AlertMachine.of(tmp_path)
+    with talking(silent) as dead, receiving(200) as gone, receiving(200) as site:
+        config = quick_config(site, gone, extra="").replace(gone.url, dead)
+        with running_daemon(tmp_path, *machine.arguments, config=config) as daemon:
+            machine.fill()
+            watch = Stopwatch(daemon.pid)
+            wait_for_deliveries(site, 1)
+            took = watch.seconds
+            receivers = daemon.wait_for("/api/v1/receivers", lambda found: found[0]["outcomes"]["delivered"] == 1)
+            page = daemon.get("/alerts").text
+            lag = daemon.snapshot()["own"]["tick_lag_seconds"]
+
+    assert took < 2.0
+    for found in receivers:
+        contract.Receiver.model_validate(found)
+    assert [(one["name"], one["pending"]) for one in receivers] == [("site0", 0), ("site1", 1)]
+    assert "webhook site0 (http://localhost:" in page
+    assert "/hook/token" not in page
+    assert lag < 0.1
+
+
+def test_a_test_message_comes_by_button_and_by_command(tmp_path: Path) -> None:
+    """POST /api/v1/alerts/test goes through the outbox; --test-alert says receiver by receiver what came of it."""
+    with receiving(200) as site, receiving(503) as broken:
+        with running_daemon(tmp_path, config=quick_config(site)) as daemon:
+            asked = get(daemon.port, "/api/v1/alerts/test", method="POST")
+            wait_for_deliveries(site, 1)
+        file = tmp_path / "both.toml"
+        file.write_text(quick_config(site, broken))
+        file.chmod(0o600)
+        done = subprocess.run(
+            [MEMWATCHD, "--config", file, "--test-alert"],
+            capture_output=True,
+            text=True,
+            env=clean_environment(),
+            check=False,
+        )
+
+    assert asked.json == {"receivers": ["site0"]}
+    assert events_of(site) == ["test", "test"]
+    assert json.loads(site.deliveries[0].body)["values"]["size_bytes"] > 0
+    assert done.returncode == 1
+    lines = [line.partition("): ") for line in done.stdout.splitlines()]
+    assert [(head.partition(" (")[0], said) for head, _, said in lines] == [
+        ("webhook site0", "delivered"),
+        ("webhook site1", "answered 503"),
+    ]
+    assert "token" not in done.stdout
+
+
+def test_without_receivers_a_test_says_what_is_missing(tmp_path: Path) -> None:
+    """Neither the button nor the command pretends that somebody was told."""
+    file = tmp_path / "none.toml"
+    file.write_text("")
+    done = subprocess.run(
+        [MEMWATCHD, "--config", file, "--test-alert"],
+        capture_output=True,
+        text=True,
+        env=clean_environment(),
+        check=False,
+    )
+    with running_daemon(tmp_path) as daemon:
+        asked = get(daemon.port, "/api/v1/alerts/test", method="POST")
+
+    assert (done.returncode, asked.status) == (78, 409)
+    for said in (done.stderr, asked.json["detail"]):
+        assert "no receiver is configured; add [[alerts.webhooks]]" in said
+
+
+def test_a_simulated_machine_sends_no_test_message(tmp_path: Path) -> None:
+    """Its figures are nobody's, and a test message has figures."""
+    with receiving(200) as site:
+        file = tmp_path / "one.toml"
+        file.write_text(quick_config(site))
+        file.chmod(0o600)
+        done = subprocess.run(
+            [MEMWATCHD, "--config", file, "--test-alert", "--demo", "rtx4090"],
+            capture_output=True,
+            text=True,
+            env=clean_environment(),
+            check=False,
+        )
+
+    assert (done.returncode, site.deliveries) == (78, [])
+    assert done.stderr == "memwatchd: a simulated machine tells nobody: leave out --demo and --replay\n"
+
+
+def test_use_that_flaps_around_a_line_is_one_alert_at_most(tmp_path: Path) -> None:
+    """Up and down around the critical line every 200 ms for five seconds: two messages at most."""
+    machine = AlertMachine.of(tmp_path)
+    with receiving(200) as site:
+        config = quick_config(site).replace('clear_after = "0s"', 'clear_after = "2s"')
+        with running_daemon(tmp_path, *machine.arguments, config=config) as daemon:
+            size_kib = daemon.snapshot()["pools"][0]["size_bytes"] // 1024
+            for number in range(25):
+                machine.set_available(int(size_kib * (0.04 if number % 2 else 0.06)))
+                time.sleep(0.2)
+
+    assert len(site.deliveries) <= 2
+
+
+def test_changes_from_elsewhere_are_refused(tmp_path: Path) -> None:
+    """Another site's page and whoever comes through a proxy may look, and change nothing."""
+    with running_daemon(tmp_path) as daemon:
+        foreign = get(daemon.port, "/api/v1/silences?seconds=60", {"Origin": "http://evil.example"}, method="POST")
+        proxied = get(daemon.port, "/api/v1/silences?seconds=60", {"X-Forwarded-For": "192.0.2.1"}, method="POST")
+        looked = get(daemon.port, "/api/v1/silences", {"X-Forwarded-For": "192.0.2.1"})
+
+    assert (foreign.status, proxied.status, looked.status) == (403, 403, 200)
+    assert "from this machine only" in proxied.json["detail"]
+
+
+def test_receiver_that_is_gone_is_shown_as_disabled(tmp_path: Path) -> None:
+    """After 410 the page and the API say that nothing more is sent."""
+    with receiving(410) as site, running_daemon(tmp_path, config=quick_config(site)) as daemon:
+        get(daemon.port, "/api/v1/alerts/test", method="POST")
+        daemon.wait_for("/api/v1/receivers", lambda found: found[0]["disabled"])
+        wait_until(
+            lambda: (
+                "nothing more is sent to it until its settings change or memwatchd restarts"
+                in daemon.get("/alerts").text
+            )
+        )

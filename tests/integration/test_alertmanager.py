@@ -1,0 +1,226 @@
+"""Debian's Alertmanager is told, groups, and tells a webhook of its own; it is reminded of what fires."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import pytest
+import yaml
+from msgspec.structs import replace
+
+from memwatch.notify.alertmanager import AlertmanagerChannel, alert_name, alerts_endpoint
+from memwatch.notify.http_post import Poster
+from memwatch.notify.webhook_payload import endpoint_of
+from support.alert_machine import QUICK, AlertMachine
+from support.daemon_process import free_port, get, running_daemon
+from support.waiting import wait_until
+from support.webhook_receiver import Site, receiving
+from support.webhook_samples import made_receiver, notice, told
+
+CONFIG = """
+global:
+  resolve_timeout: {timeout}
+route:
+  receiver: ours
+  group_by: [alertname]
+  group_wait: 0s
+  group_interval: 1s
+receivers:
+  - name: ours
+    webhook_configs:
+      - url: "{url}"
+        send_resolved: true
+"""
+
+
+PASSWORD = "correct horse"
+
+
+@contextmanager
+def alertmanager(folder: Path, url: str, timeout: str = "5m", password: str = "") -> Iterator[int]:
+    """The port of a real Alertmanager that tells `url`, and asks `ada` for that password if there is one."""
+    port, file = free_port(), folder / "alertmanager.yml"
+    file.write_text(CONFIG.format(url=url, timeout=timeout))
+    command = [
+        "prometheus-alertmanager",
+        f"--config.file={file}",
+        f"--storage.path={folder / 'alertmanager'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--cluster.listen-address=",
+    ]
+    if password:
+        users = {"ada": bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()}
+        (folder / "web.yml").write_text(yaml.safe_dump({"basic_auth_users": users}))
+        command.append(f"--web.config.file={folder / 'web.yml'}")
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_until(lambda: answers(port))
+            yield port
+        finally:
+            process.terminate()
+
+
+def answers(port: int) -> bool:
+    try:
+        return get(port, "/-/ready").status in (200, 401)
+    except OSError:
+        return False
+
+
+def alerts_in(site: Site) -> list[dict[str, Any]]:
+    return [alert for delivery in site.deliveries for alert in json.loads(delivery.body)["alerts"]]
+
+
+def test_alertmanager_is_told_and_tells(tmp_path: Path) -> None:
+    """From full memory to the webhook behind a real Alertmanager, and the end of it by the same way."""
+    machine = AlertMachine.of(tmp_path)
+    with receiving(200) as site, alertmanager(tmp_path, site.url) as port:
+        config = QUICK.format(pending="400ms") + (
+            f'[[alerts.alertmanagers]]\nname = "am"\nurl = "http://127.0.0.1:{port}/"\nresend = "1s"\n'
+        )
+        with running_daemon(tmp_path, *machine.arguments, config=config) as daemon:
+            machine.fill()
+            wait_until(lambda: bool(alerts_in(site)))
+            (listed,) = get(port, "/api/v2/alerts").json
+            machine.empty()
+            wait_until(lambda: alerts_in(site)[-1]["status"] == "resolved")
+            (receiver,) = daemon.get("/api/v1/receivers").json
+
+    firing, resolved = alerts_in(site)[0], alerts_in(site)[-1]
+    assert firing["status"] == "firing"
+    assert firing["labels"] == resolved["labels"] == listed["labels"]
+    assert firing["labels"] == {
+        "alertname": "MemwatchPressureCritical",
+        "instance": daemon_host(machine),
+        "job": "memwatchd",
+        "severity": "critical",
+        "target": "ram",
+    }
+    assert firing["annotations"]["summary"].endswith("memory is critical (System RAM)")
+    assert "used" in firing["annotations"]["description"]
+    assert firing["startsAt"] == resolved["startsAt"] < resolved["endsAt"]
+    assert (receiver["kind"], receiver["outcomes"]["delivered"], receiver["pending"]) == ("alertmanager", 2, 0)
+
+
+def test_an_alertmanager_that_asks_for_a_password(tmp_path: Path) -> None:
+    """With the right one it is told, and again; with another it answers 401, and the message waits."""
+    machine, right, wrong = AlertMachine.of(tmp_path), tmp_path / "right", tmp_path / "wrong"
+    right.write_text(PASSWORD + "\n")
+    wrong.write_text("hunter2")
+    with receiving(200) as site, alertmanager(tmp_path, site.url, password=PASSWORD) as port:
+        config = QUICK.format(pending="400ms") + "".join(
+            f'[[alerts.alertmanagers]]\nname = "{file.name}"\nurl = "http://127.0.0.1:{port}"\nresend = "1s"\n'
+            f'user = "ada"\nsecret = "file:{file}"\n'
+            for file in (right, wrong)
+        )
+        with running_daemon(tmp_path, *machine.arguments, config=config) as daemon:
+            machine.fill()
+            wait_until(lambda: bool(alerts_in(site)))
+            receivers = daemon.wait_for(
+                "/api/v1/receivers", lambda found: [one["outcomes"]["retry"] > 0 for one in found] == [False, True]
+            )
+            log = daemon.log.read_text()
+
+    assert [(one["name"], one["outcomes"]["delivered"], one["pending"]) for one in receivers] == [
+        ("right", 1, 0),
+        ("wrong", 0, 1),
+    ]
+    assert "401" in log
+    assert "hunter2" not in log
+
+
+def daemon_host(machine: AlertMachine) -> str:
+    return (machine.folder / "proc/sys/kernel/hostname").read_text().strip()
+
+
+def channel_to(url: str, repeat_seconds: float, ahead_seconds: float = 0.0) -> AlertmanagerChannel:
+    def wall() -> float:
+        return time.time() + ahead_seconds
+
+    endpoint = alerts_endpoint(endpoint_of(url))
+    return AlertmanagerChannel("am", endpoint, Poster(endpoint, 5.0, False, None, wall), repeat_seconds, wall)
+
+
+def test_what_fires_does_not_expire_while_it_is_sent_again(tmp_path: Path) -> None:
+    """With a resolve_timeout of 2 s Alertmanager would forget; told again each half second it does not."""
+    with receiving(200) as site, alertmanager(tmp_path, site.url, timeout="2s") as port:
+        made = made_receiver(channel_to(f"http://127.0.0.1:{port}", 0.5))
+        made.start()
+        told(made, notice(1))
+        wait_until(lambda: made.counts()["delivered"] == 1)
+        time.sleep(4.0)
+        still = get(port, "/api/v2/alerts").json
+        told(made, notice(2, firing=False))
+        wait_until(lambda: get(port, "/api/v2/alerts").json == [])
+        wait_until(lambda: alerts_in(site)[-1]["status"] == "resolved")
+        made.close()
+
+    assert [alert["labels"]["target"] for alert in still] == ["ram"]
+    assert {alert["status"] for alert in alerts_in(site)[:-1]} == {"firing"}
+
+
+def test_what_happened_is_told_however_late_it_arrives(tmp_path: Path) -> None:
+    """An OOM kill that could not be told for an hour is news to Alertmanager, and ends there by its own timeout."""
+    an_hour_ago = time.time() - 3600.0
+    killed = replace(notice(1, target="kernel", rule="kernel.oom_kill"), unix=an_hour_ago, fact=True)
+    with receiving(200) as site, alertmanager(tmp_path, site.url, timeout="2s") as port:
+        made = made_receiver(channel_to(f"http://127.0.0.1:{port}", 0.5))
+        made.start()
+        told(made, replace(killed, started_unix=an_hour_ago))
+        wait_until(lambda: bool(alerts_in(site)))
+        wait_until(lambda: alerts_in(site)[-1]["status"] == "resolved")
+        made.close()
+
+    first = alerts_in(site)[0]
+    assert (first["status"], first["labels"]["alertname"]) == ("firing", "MemwatchKernelOomKill")
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_a_clock_that_is_two_days_ahead_holds_no_alert_up(tmp_path: Path, corrected: bool) -> None:
+    """Told while our clock is wrong, and when it is right again: the alert fires, and its end is an end."""
+    ahead = 2 * 86_400.0
+    began = time.time() + ahead
+    with receiving(200) as site, alertmanager(tmp_path, site.url) as port:
+        made = made_receiver(channel_to(f"http://127.0.0.1:{port}", 60.0, 0.0 if corrected else ahead))
+        made.start()
+        told(made, replace(notice(1), unix=began, started_unix=began))
+        wait_until(lambda: bool(alerts_in(site)))
+        told(made, replace(notice(2, firing=False), unix=began + 5.0, started_unix=began))
+        wait_until(lambda: alerts_in(site)[-1]["status"] == "resolved")
+        made.close()
+
+    assert alerts_in(site)[0]["status"] == "firing"
+    assert made.counts()["retry"] == 0
+
+
+def test_all_that_fires_is_sent_again_in_one_request() -> None:
+    """Two alerts that fire and one that is over are one array, under the path of Alertmanager's own API."""
+    with receiving(200) as site:
+        made = made_receiver(channel_to(site.url.partition("/hook")[0] + "/alertmanager/", 0.3))
+        made.start()
+        told(made, notice(1), notice(2, target="vram0"), notice(3, target="vram1"))
+        wait_until(lambda: made.counts()["delivered"] == 3)
+        told(made, notice(4, firing=False, target="vram1"))
+        wait_until(lambda: made.counts()["delivered"] == 4)
+        wait_until(lambda: len(site.deliveries) >= 6)
+        made.close()
+
+    again = json.loads(site.deliveries[-1].body)
+    assert {delivery.path for delivery in site.deliveries} == {"/alertmanager/api/v2/alerts"}
+    assert [(alert["labels"]["target"], "endsAt" in alert) for alert in again] == [
+        ("ram", False),
+        ("vram0", False),
+        ("vram1", True),
+    ]
+
+
+def test_names_are_those_of_prometheus() -> None:
+    """Alert names are one word in capitals and small letters."""
+    assert alert_name("kernel.oom_kill") == "MemwatchKernelOomKill"

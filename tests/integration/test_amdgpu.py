@@ -1,0 +1,354 @@
+"""The amdgpu collector: every machine to the byte, cards that come and go, and nothing that wakes a GPU."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.collectors.amdgpu import HELD_SECONDS, LOOK_SECONDS, Collector
+from memwatch.collectors.amdgpu_sensors import ERRORS_SECONDS
+from memwatch.collectors.amdgpu_sensors import Collector as Sensors
+from memwatch.drivers.amd.records import Region
+from memwatch.linux.files import Roots, Unavailable
+from memwatch.linux.pci import GpuPids
+from memwatch.model import Absent
+from support.amd_machine import GIB, MIB, PCI, AmdMachine, discrete, memory
+from support.amd_readings import Asked, Watch, as_written, only_gpu, read, read_folder, reading_of
+from support.machine_folders import machine_folder
+
+MACHINES = ("rx-7900-xtx", "mi210", "mi300a-x4", "strix-halo", "strix-halo-96g", "phoenix", "steam-deck")
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_machine(name: str) -> None:
+    """What is found on a machine is what is written down for it, once and again."""
+    machine = machine_folder(name)
+    collector, sensors = Collector(machine.roots, 4096, GpuPids(), Asked()), Sensors(machine.roots)
+
+    found = [as_written(collector.collect()) for _ in range(2)]
+    sensed = as_written(sensors.collect())
+    collector.close()
+
+    assert found == [machine.expected["amdgpu"]] * 2
+    assert sensed == machine.expected["amdgpu_sensors"]
+
+
+def test_partitions_are_slices() -> None:
+    """Four MI300A with 28 cards of partitions are four GPUs, none of them with VRAM."""
+    reading = reading_of(read_folder("mi300a-x4"))
+
+    assert [gpu.card.pci for gpu in reading.gpus] == [f"000{at}:02:00.0" for at in range(4)]
+    assert reading.partition_cards == 28
+    assert all(gpu.vram == Region(Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED) for gpu in reading.gpus)
+    assert all(len(gpu.card.nodes) == 1 for gpu in reading.gpus)
+
+
+def test_a_partitioned_gpu_owns_its_partitions_cards(tmp_path: Path) -> None:
+    """In CPX mode each partition is a node of its own, with a card of its own, of one GPU."""
+    machine = AmdMachine(tmp_path)
+    machine.gpu(memory(192 * GIB, 0, 64 * GIB, 0))
+    machine.node(1, 500, 0x300, 96 * GIB)
+    machine.node(2, 501, 0x301, 96 * GIB)
+    platform = tmp_path / "sys/devices/platform/amdgpu_xcp_0"
+    for name in ("card7", "renderD129"):
+        machine.link(f"sys/devices/platform/amdgpu_xcp_0/drm/{name}/device", platform)
+        machine.link(f"sys/class/drm/{name}", platform / "drm" / name)
+    machine.held(10, 500, GIB)
+    machine.held(10, 501, 2 * GIB)
+
+    found = read(machine)
+
+    assert only_gpu(found).card.cards == ("card1", "card7")
+    assert [node.gpu_id for node in only_gpu(found).card.nodes] == [500, 501]
+    assert only_gpu(found).held == {10: 3 * GIB}
+    assert reading_of(found).partition_cards == 1
+
+
+@pytest.mark.parametrize("other", ["i915", None])
+def test_cards_of_other_drivers_are_not_ours(other: str | None, tmp_path: Path) -> None:
+    """A card of another driver, or of none, is nobody this collector knows."""
+    machine = AmdMachine(tmp_path)
+    machine.gpu(discrete())
+    (machine.device() / "driver").unlink()
+    if other:
+        machine.link(f"sys/devices/pci0000:00/{PCI}/driver", tmp_path / "sys/bus/pci/drivers" / other)
+
+    with pytest.raises(Unavailable, match="no card of the driver amdgpu"):
+        read(machine)
+
+
+def test_no_graphics_at_all(tmp_path: Path) -> None:
+    """Most servers have no folder for graphics, and that is normal."""
+    with pytest.raises(Unavailable, match="no card of the driver amdgpu"):
+        Collector(Roots(tmp_path, tmp_path, tmp_path), 4096, GpuPids())
+    with pytest.raises(Unavailable, match="no card of the driver amdgpu"):
+        Sensors(Roots(tmp_path, tmp_path, tmp_path))
+
+
+def test_missing_vram_files_leave_the_device(tmp_path: Path) -> None:
+    """Without mem_info_vram_* VRAM is not supported, which is not 0, and GTT is read all the same."""
+    machine = AmdMachine(tmp_path)
+    machine.gpu({"mem_info_gtt_total": 8 * GIB, "mem_info_gtt_used": GIB})
+
+    gpu = only_gpu(read(machine))
+
+    assert gpu.vram == Region(Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED)
+    assert gpu.gtt == Region(8 * GIB, GIB)
+
+
+@pytest.mark.parametrize("text", ["N/A", "garbage", "-5", "", "9" * 30, str(25 * GIB), b"\xff\xff\xff"])
+def test_nonsense_is_left_out_and_counted(text: str | bytes, tmp_path: Path) -> None:
+    """A figure that cannot be true costs that figure only; N/A is the driver's way to say that it has none."""
+    machine = AmdMachine(tmp_path)
+    machine.gpu({**discrete(gtt_used=MIB), "mem_info_vram_used": text})
+
+    found = read(machine)
+
+    is_none = text == "N/A"
+    assert only_gpu(found).vram.used_bytes is (Absent.NOT_SUPPORTED if is_none else Absent.INCONSISTENT)
+    assert only_gpu(found).vram.total_bytes == 24 * GIB
+    assert only_gpu(found).gtt.used_bytes == MIB
+    assert found.rejected == (0 if is_none else 1)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    """An error while reading is no figure, no card that is gone, and no exception."""
+    machine = AmdMachine(tmp_path)
+    machine.gpu(discrete())
+    figure = machine.device() / "mem_info_vram_used"
+    figure.unlink()
+    figure.mkdir()
+
+    gpu = only_gpu(read(machine))
+
+    assert gpu.state == "ok"
+    assert gpu.vram.used_bytes is Absent.NOT_AVAILABLE
+
+
+def test_figures_change_and_a_tick_sees_it(tmp_path: Path) -> None:
+    """The files stay open, and every reading is what they say then."""
+    machine = AmdMachine(tmp_path)
+    machine.gpu(discrete(used=GIB))
+    collector = Collector(machine.roots, 4096, GpuPids(), Asked())
+    before = only_gpu(collector.collect())
+    path = f"sys/devices/pci0000:00/{PCI}"
+
+    machine.write(f"{path}/mem_info_vram_used", 2 * GIB)
+    machine.write(f"{path}/mem_info_gtt_used", 3 * GIB)
+    after = only_gpu(collector.collect())
+    collector.close()
+
+    assert (before.vram.used_bytes, before.gtt.used_bytes) == (GIB, 0)
+    assert (after.vram.used_bytes, after.gtt.used_bytes) == (2 * GIB, 3 * GIB)
+
+
+def test_a_card_that_is_plugged_in_is_found(tmp_path: Path) -> None:
+    """At the next look around, which is not every tick."""
+    machine, watch = AmdMachine(tmp_path), Watch()
+    machine.gpu(discrete())
+    collector = Collector(machine.roots, 4096, GpuPids(), Asked(), watch)
+    collector.collect()
+
+    machine.gpu(discrete(vram=8 * GIB), pci="0000:0a:00.0", card=2)
+    at_once = len(reading_of(collector.collect()).gpus)
+    watch.now += LOOK_SECONDS
+    later = reading_of(collector.collect()).gpus
+    collector.close()
+
+    assert at_once == 1
+    assert [gpu.card.vram_bytes for gpu in later] == [24 * GIB, 8 * GIB]
+
+
+def test_a_card_that_is_unplugged_is_missing_and_keeps_its_place(tmp_path: Path) -> None:
+    """No other GPU takes its number; its figures are gone, and when it is back it is itself again."""
+    machine, watch = AmdMachine(tmp_path), Watch()
+    machine.gpu(discrete(), pci="0000:03:00.0", card=1)
+    machine.gpu(discrete(vram=8 * GIB), pci="0000:0a:00.0", card=2)
+    collector = Collector(machine.roots, 4096, GpuPids(), Asked(), watch)
+    collector.collect()
+
+    machine.unplug(card=1)
+    watch.now += LOOK_SECONDS
+    without = reading_of(collector.collect()).gpus
+    machine.plug(card=1)
+    watch.now += LOOK_SECONDS
+    back = reading_of(collector.collect()).gpus
+    collector.close()
+
+    assert [(gpu.card.pci, gpu.state) for gpu in without] == [("0000:03:00.0", "missing"), ("0000:0a:00.0", "ok")]
+    assert without[0].vram == Region(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
+    assert [gpu.state for gpu in back] == ["ok", "ok"]
+
+
+def test_a_file_whose_owner_is_gone_is_opened_anew(tmp_path: Path) -> None:
+    """As with a driver that was loaded again: the descriptor is dead, the path is not.
+
+    The kernel's own files behave so here: the score of a process that has ended.
+    """
+    machine = AmdMachine(tmp_path)
+    machine.gpu(discrete())
+    figure = machine.device() / "mem_info_vram_used"
+    figure.unlink()
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as owner:
+        figure.symlink_to(f"/proc/{owner.pid}/oom_score")
+        collector = Collector(machine.roots, 4096, GpuPids(), Asked())
+        first = only_gpu(collector.collect())
+        figure.unlink()
+        figure.write_text(f"{5 * GIB}\n")
+        unchanged = only_gpu(collector.collect())
+    owner.wait()
+
+    after = only_gpu(collector.collect())
+    collector.close()
+
+    assert isinstance(first.vram.used_bytes, int)
+    assert unchanged.vram == first.vram
+    assert after.vram.used_bytes == 5 * GIB
+
+
+def test_limits_that_an_administrator_changes_are_seen(tmp_path: Path) -> None:
+    """The limit on all pages can be written while the kernel runs; AMD's own module goes before the kernel's."""
+    machine, watch = AmdMachine(tmp_path), Watch()
+    machine.gpu(discrete())
+    machine.write("sys/module/ttm/parameters/pages_limit", 1000)
+    collector = Collector(machine.roots, 4096, GpuPids(), Asked(), watch)
+    limits = [reading_of(collector.collect()).pages_limit_bytes]
+
+    machine.write("sys/module/ttm/parameters/pages_limit", 2000)
+    watch.now += LOOK_SECONDS
+    limits.append(reading_of(collector.collect()).pages_limit_bytes)
+    machine.write("sys/module/amdttm/parameters/pages_limit", 3000)
+    watch.now += LOOK_SECONDS
+    limits.append(reading_of(collector.collect()).pages_limit_bytes)
+    collector.close()
+
+    assert limits == [1000 * 4096, 2000 * 4096, 3000 * 4096]
+
+
+def test_what_processes_hold_is_told_and_read_now_and_then(tmp_path: Path) -> None:
+    """Its readers are few and slow to change, and the list of processes must not leave its owners out."""
+    machine, watch, pids = AmdMachine(tmp_path), Watch(), GpuPids()
+    machine.gpu(discrete())
+    machine.node(1, 77, 0x300, 24 * GIB)
+    machine.held(4242, 77, GIB)
+    machine.write("sys/class/kfd/kfd/proc/4242/context_3/vram_77", MIB)
+    collector = Collector(machine.roots, 4096, pids, Asked(), watch)
+    held = [only_gpu(collector.collect()).held]
+
+    machine.held(4242, 77, 2 * GIB)
+    machine.held(5555, 77, "garbage")
+    held.append(only_gpu(collector.collect()).held)
+    watch.now += HELD_SECONDS
+    last = collector.collect()
+    collector.close()
+
+    assert held == [{4242: GIB + MIB}] * 2
+    assert only_gpu(last).held == {4242: 2 * GIB + MIB}
+    assert last.rejected == 1
+    assert pids() == {4242}
+
+
+UNDECIDED = {**memory(16 * GIB, GIB, 16 * GIB, 0), "device": "0xffff"}
+
+
+def test_the_driver_is_asked_only_where_files_do_not_decide(tmp_path: Path) -> None:
+    """Once, at the start, for the card that could be either; not while polling, nor for one that comes later."""
+    machine, watch, asked = AmdMachine(tmp_path), Watch(), Asked(answer=True)
+    machine.write("proc/sys/kernel/osrelease", "6.1.0")
+    machine.gpu(UNDECIDED)
+    machine.gpu(discrete(), pci="0000:0a:00.0", card=2)
+    collector = Collector(machine.roots, 4096, GpuPids(), asked, watch)
+    first = reading_of(collector.collect()).gpus
+    machine.gpu(UNDECIDED, pci="0000:0b:00.0", card=3)
+    watch.now += LOOK_SECONDS
+    later = reading_of(collector.collect()).gpus
+    collector.close()
+
+    assert asked.nodes == ["renderD128"]
+    assert [gpu.card.is_fused for gpu in first] == [True, Absent.NOT_AVAILABLE]
+    assert [gpu.card.is_fused for gpu in later] == [True, Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE]
+
+
+def test_a_layout_of_the_metrics_file_decides_before_the_driver_is_asked(tmp_path: Path) -> None:
+    """The file of an awake GPU is read before anything of it is opened."""
+    machine, asked = AmdMachine(tmp_path), Asked(answer=False)
+    machine.write("proc/sys/kernel/osrelease", "6.1.0")
+    machine.gpu({**UNDECIDED, "gpu_metrics": b"\x80\x00\x02\x01" + bytes(124)})
+
+    collector = Collector(machine.roots, 4096, GpuPids(), asked)
+    gpu = only_gpu(collector.collect())
+    collector.close()
+
+    assert gpu.card.metrics_format == 2
+    assert asked.nodes == []
+
+
+def test_a_sleeping_card_is_not_woken(tmp_path: Path) -> None:
+    """Suspended: memory is read, which touches only the driver; its metrics and its nodes are left alone."""
+    machine, asked = AmdMachine(tmp_path), Asked(answer=False)
+    machine.write("proc/sys/kernel/osrelease", "6.1.0")
+    sleeping: dict[str, str | bytes | int] = {
+        "power/control": "auto",
+        "power/runtime_status": "suspended",
+        "gpu_metrics": b"\x70\x00\x01\x03",
+        "gpu_busy_percent": 0,
+    }
+    machine.gpu({**UNDECIDED, **sleeping})
+
+    collector = Collector(machine.roots, 4096, GpuPids(), asked)
+    gpu = only_gpu(collector.collect())
+    collector.close()
+    sensed = Sensors(machine.roots).collect()
+
+    assert gpu.runtime_status == "suspended"
+    assert gpu.vram == Region(16 * GIB, GIB)
+    assert gpu.card.metrics_format is Absent.NOT_AVAILABLE
+    assert asked.nodes == []
+    assert sensed.amdgpu_sensors == {}
+
+
+def test_a_card_that_may_fall_asleep_is_not_kept_awake(tmp_path: Path) -> None:
+    """Asking how busy it is would start its idle time anew each time."""
+    machine = AmdMachine(tmp_path)
+    machine.gpu({**discrete(), "power/control": "auto", "gpu_busy_percent": 3, "mem_busy_percent": 1})
+
+    assert Sensors(machine.roots).collect().amdgpu_sensors == {}
+
+
+def test_memory_errors_are_looked_at_once_a_minute(tmp_path: Path) -> None:
+    """How busy it is, each time; errors, seldom, for the firmware has to be asked."""
+    machine, watch = AmdMachine(tmp_path), Watch()
+    machine.gpu({**discrete(), "gpu_busy_percent": 50, "ras/umc_err_count": "ue: 0\nce: 1"})
+    sensors = Sensors(machine.roots, watch)
+    sensors.collect()
+
+    path = f"sys/devices/pci0000:00/{PCI}"
+    machine.write(f"{path}/ras/umc_err_count", "ue: 1\nce: 5")
+    machine.write(f"{path}/gpu_busy_percent", 60)
+    soon = sensors.collect().amdgpu_sensors
+    watch.now += ERRORS_SECONDS
+    later = sensors.collect().amdgpu_sensors
+
+    assert soon is not None
+    assert later is not None
+    assert soon[PCI].busy_ratio == 0.6
+    assert soon[PCI].memory_busy_ratio is Absent.NOT_SUPPORTED
+    assert soon[PCI].errors == {"ecc_uncorrected": 0, "ecc_corrected": 1}
+    assert later[PCI].errors == {"ecc_uncorrected": 1, "ecc_corrected": 5}
+
+
+def test_figures_of_a_copied_machine_follow_its_files(tmp_path: Path) -> None:
+    """The folder of a real machine, its GPU put to sleep: the same memory, another state."""
+    shutil.copytree(machine_folder("rx-7900-xtx").roots.sysfs, tmp_path / "sys", symlinks=True)
+    machine = AmdMachine(tmp_path)
+    (status,) = (tmp_path / "sys/devices").rglob("power/runtime_status")
+    status.write_text("suspended\n")
+
+    awake, asleep = only_gpu(read_folder("rx-7900-xtx")), only_gpu(read(machine))
+
+    assert asleep.runtime_status == "suspended"
+    assert replace(asleep, runtime_status="active", card=awake.card) == awake

@@ -1,0 +1,65 @@
+"""The amdgpu collector where descriptors run out: an error at that moment, and no figure lost for good."""
+
+from __future__ import annotations
+
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from memwatch.collectors.amdgpu import LOOK_SECONDS, Collector
+from memwatch.linux.pci import GpuPids
+from support.amd_machine import GIB, AmdMachine, discrete
+from support.amd_readings import Asked, Watch, only_gpu, reading_of
+from support.fd_limit import descriptors, few_descriptors, no_descriptors
+
+
+@pytest.mark.parametrize("left", range(4))
+def test_without_descriptors_no_figure_is_lost_for_good(tmp_path: Path, left: int) -> None:
+    """They run out while a card is taken up, at the start or later: an error now, all figures afterwards."""
+    machine, watch = AmdMachine(tmp_path), Watch()
+    machine.gpu(discrete())
+    make = partial(Collector, machine.roots, 4096, GpuPids(), Asked(), watch)
+    before = descriptors()
+    whole = make()
+    expected = reading_of(whole.collect()).gpus
+
+    with few_descriptors(left), pytest.raises(OSError, match="Too many open files"):
+        make()
+    assert descriptors() == before + 4
+
+    machine.gpu(discrete(vram=8 * GIB), pci="0000:0a:00.0", card=2)
+    watch.now += LOOK_SECONDS
+    with few_descriptors(left), pytest.raises(OSError, match="Too many open files"):
+        whole.collect()
+    later = reading_of(whole.collect()).gpus
+    whole.close()
+
+    assert descriptors() == before
+    assert later[0] == expected[0]
+    assert [gpu.state for gpu in later] == ["ok", "ok"]
+    assert later[1].vram.used_bytes == expected[0].vram.used_bytes
+
+
+def test_a_card_that_goes_while_there_are_no_descriptors_is_taken_up_later(tmp_path: Path) -> None:
+    """The driver lets go of a card, and nothing can be opened anew: it is there at the next tick that can."""
+    machine = AmdMachine(tmp_path)
+    machine.gpu(discrete())
+    figure = machine.device() / "mem_info_vram_used"
+    figure.unlink()
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as owner:
+        figure.symlink_to(f"/proc/{owner.pid}/oom_score")
+        collector = Collector(machine.roots, 4096, GpuPids(), Asked(), Watch())
+        collector.collect()
+        figure.unlink()
+        figure.write_text(f"{5 * GIB}\n")
+    owner.wait()
+
+    for _ in range(2):
+        with no_descriptors(), pytest.raises(OSError, match="Too many open files"):
+            collector.collect()
+    after = only_gpu(collector.collect())
+    collector.close()
+
+    assert (after.state, after.vram.used_bytes) == ("ok", 5 * GIB)

@@ -1,0 +1,252 @@
+"""AMD's library in a helper process: it may fail in any way, print anywhere and hang, and costs only itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+from memwatch.collectors.amdsmi import CHILD, Collector, reading_of
+from memwatch.drivers.amd.smi_child import NO_DRIVER
+from memwatch.findings import Findings
+from memwatch.helper.supervisor import Helper
+from memwatch.linux.files import Unavailable, Unreadable
+from support.amd_machine import GIB, PCI, AmdMachine, discrete
+from support.daemon_process import RunningDaemon, running_daemon
+from support.paths import TESTS
+
+SIM = TESTS / "amdsmi_sim"
+QUICK = '[collectors.amdsmi]\nrestart_after = "1s"\n'
+GOOD = {
+    "ecc": {"correctable_count": 7, "uncorrectable_count": 1, "deferred_count": 0},
+    "bad_pages": [{"value": 0, "page_address": 4096, "page_size": 4096, "status": 0}],
+    "vram": {"vram_type": 4, "vram_vendor": "SAMSUNG", "vram_size": 24560},
+    "processes": [
+        {"pid": 700, "name": "x", "mem": 0, "memory_usage": {"vram_mem": GIB, "gtt_mem": 0, "cpu_mem": 0}}
+    ],
+}
+
+
+class Simulated(Struct, frozen=True):
+    """A machine with one card and AMD's library."""
+
+    machine: AmdMachine
+    file: Path
+
+    @property
+    def environ(self) -> dict[str, str]:
+        path = os.pathsep.join(filter(None, (str(SIM), os.environ.get("PYTHONPATH", ""))))
+        return {"PYTHONPATH": path, "AMDSMI_SIM": str(self.file)}
+
+    def say(self, **state: Any) -> None:
+        self.file.write_text(json.dumps(state))
+
+    def calls(self) -> list[str]:
+        return self.file.with_name("calls").read_text().split("\n")
+
+
+@pytest.fixture
+def simulated(tmp_path: Path) -> Simulated:
+    machine = AmdMachine(tmp_path / "box")
+    machine.host(64 * GIB, 50 * GIB)
+    machine.gpu(discrete(used=5 * GIB))
+    found = Simulated(machine, tmp_path / "state.json")
+    found.say(gpus={PCI: GOOD})
+    return found
+
+
+def state_of(found: Any) -> tuple[str, str | None]:
+    return next((one["state"], one["error"]) for one in found if one["name"] == "amdsmi")
+
+
+def wait_for_state(daemon: RunningDaemon, wanted: Callable[[str, str | None], bool]) -> str:
+    found = daemon.wait_for("/api/v1/collectors", lambda found: wanted(*state_of(found)))
+    return state_of(found)[1] or ""
+
+
+def test_what_the_library_adds(simulated: Simulated, tmp_path: Path) -> None:
+    """Errors, bad pages, the kind of memory, and a process that nobody else knows; noise goes nowhere."""
+    arguments = simulated.machine.arguments
+    with running_daemon(tmp_path, *arguments, environ=simulated.environ, config=QUICK) as daemon:
+        wait_for_state(daemon, lambda state, _: state == "ok")
+        (device,) = daemon.wait_for("/api/v1/devices", lambda devices: devices[0]["errors"])
+        pools = daemon.get("/api/v1/pools").json
+        log = daemon.log.read_text()
+
+    assert device["errors"] == {"ecc_corrected": 7, "ecc_uncorrected": 1, "ecc_deferred": 0, "pages_retired": 1}
+    assert device["details"]["vram_type"] == "HBM3"
+    assert next(pool for pool in pools if pool["id"] == "gpu0")["used_bytes"] == 5 * GIB
+    assert "noise" not in log
+    assert "rsmi_init" not in log
+
+
+@pytest.mark.parametrize("error", ["KeyError", "AttributeError", "OSError", "ImportError", "SystemExit"])
+def test_an_import_that_fails_in_any_way(error: str, simulated: Simulated, tmp_path: Path) -> None:
+    """The daemon starts, says why there is no library, and its stdout stays clean."""
+    simulated.say(**{"import": error})
+    arguments = simulated.machine.arguments
+    with running_daemon(tmp_path, *arguments, environ=simulated.environ) as daemon:
+        sentence = wait_for_state(daemon, lambda state, _: state == "unavailable")
+        pools = daemon.get("/api/v1/pools").json
+        log = daemon.log.read_text()
+
+    assert sentence.startswith(f"amdsmi cannot be imported ({error}: ")
+    assert [pool["id"] for pool in pools] == ["ram", "gpu0"]
+    assert "noise" not in log
+
+
+def test_a_driver_that_comes_later(simulated: Simulated, tmp_path: Path) -> None:
+    """Code 34 is calm; the library is asked again by itself, with pauses."""
+    simulated.say(init=NO_DRIVER)
+    arguments = simulated.machine.arguments
+    with running_daemon(tmp_path, *arguments, environ=simulated.environ, config=QUICK) as daemon:
+        sentence = wait_for_state(daemon, lambda state, _: state == "unavailable")
+        simulated.say(gpus={PCI: GOOD})
+        wait_for_state(daemon, lambda state, _: state == "ok")
+
+    assert "the amdgpu driver is not loaded" in sentence
+
+
+class Watch:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def collector_of(simulated: Simulated, watch: Watch, pause_seconds: float = 0.0) -> Collector:
+    environ = {**os.environ, **simulated.environ}
+    return Collector(simulated.machine.roots, pause_seconds, environ, deadline_seconds=5.0, monotonic=watch)
+
+
+def errors_in(found: Findings) -> dict[str, int]:
+    assert found.amd_smi is not None
+    return dict(found.amd_smi.gpus[0].errors)
+
+
+def test_one_question_that_is_not_supported_costs_only_itself(
+    simulated: Simulated,
+) -> None:
+    """Code 2 is believed for good, code 10 is asked again, and the other answers come all the same."""
+    simulated.say(gpus={PCI: {**GOOD, "bad_pages": 2, "processes": 10}})
+    collector = collector_of(simulated, Watch())
+
+    rounds = [collector.collect() for _ in range(3)]
+    collector.close()
+
+    reading = rounds[-1].amd_smi
+    assert reading is not None
+    assert reading.gpus[0].codes == {"bad_pages": 2, "processes": 10}
+    assert errors_in(rounds[-1]) == {"ecc_corrected": 7, "ecc_uncorrected": 1, "ecc_deferred": 0}
+    calls = simulated.calls()
+    assert calls.count(f"bad_pages {PCI}") == 1
+    assert calls.count(f"processes {PCI}") == 3
+    assert calls.count("init") == 1
+
+
+def test_a_library_that_is_not_here_is_asked_for_less_and_less_often(
+    simulated: Simulated,
+) -> None:
+    """Each pause is twice the last, and in between no process is started."""
+    simulated.say(init=NO_DRIVER)
+    watch = Watch()
+    collector = collector_of(simulated, watch, pause_seconds=0.01)
+    asked = []
+    for _ in range(200):
+        with pytest.raises(Unavailable, match="driver is not loaded"):
+            collector.collect()
+        asked.append(simulated.calls().count("init"))
+        watch.now += 0.005
+        time.sleep(0.002)
+    collector.close()
+
+    # At 0, 0.01, 0.03, 0.07, 0.15, 0.31 and 0.63 of the one second that passed.
+    assert asked[-1] == 7
+
+
+def test_a_hanging_library_is_killed(simulated: Simulated) -> None:
+    """A call that never returns costs the helper, and a healthy library is asked by another one."""
+    simulated.say(gpus={PCI: {**GOOD, "vram": "hang"}})
+    collector = collector_of(simulated, Watch())
+
+    with pytest.raises(Unreadable, match="did not answer for 5 s and was killed"):
+        collector.collect()
+    simulated.say(gpus={PCI: GOOD})
+    after = collector.collect()
+    collector.close()
+
+    assert errors_in(after)
+
+
+def test_a_gpu_that_may_sleep_is_not_woken(simulated: Simulated) -> None:
+    """The library opens every GPU there is, so it is not even started."""
+    simulated.machine.gpu(
+        {**discrete(), "power/control": "auto", "power/runtime_status": "suspended"}, pci="0000:0a:00.0", card=2
+    )
+    collector = collector_of(simulated, Watch())
+
+    with pytest.raises(Unavailable, match="this library would wake it"):
+        collector.collect()
+    collector.close()
+
+    assert not simulated.file.with_name("calls").exists()
+
+
+def test_release_lets_go_for_a_while(simulated: Simulated) -> None:
+    """An administrator gets the driver for himself; afterwards the library is opened anew."""
+    watch = Watch()
+    collector = collector_of(simulated, watch)
+    collector.collect()
+
+    collector.release(30.0)
+    with pytest.raises(Unavailable, match="released on request"):
+        collector.collect()
+    watch.now += 31
+    after = collector.collect()
+    collector.close()
+
+    assert errors_in(after)
+    assert simulated.calls().count("init") == 2
+
+
+def test_where_there_is_no_amd_gpu(tmp_path: Path) -> None:
+    """Nothing is looked for, and nothing is started."""
+    with pytest.raises(Unavailable, match="no AMD GPU is on the PCI bus"):
+        Collector(AmdMachine(tmp_path).roots)
+
+
+def test_where_there_is_no_library(tmp_path: Path) -> None:
+    """Most machines do not have it, and that is no error."""
+    machine = AmdMachine(tmp_path)
+    machine.gpu(discrete())
+
+    with pytest.raises(Unavailable, match="amdsmi is not installed"):
+        Collector(machine.roots, environ={"ROCM_PATH": str(tmp_path)})
+
+
+@pytest.mark.parametrize("line", [b"", b"reading {}", b"reading 5", b"failure {", b"hello"])
+def test_a_helper_that_speaks_nonsense(line: bytes) -> None:
+    """Whatever it says is a reading, a failure, or refused in a sentence."""
+    with pytest.raises(Unreadable, match="speaks nonsense"):
+        reading_of(line)
+
+
+def test_the_helper_ends_with_its_commands(simulated: Simulated) -> None:
+    """Nothing stays behind when the daemon closes the pipe."""
+    helper = Helper(CHILD, 10.0, 0.0, {**os.environ, **simulated.environ})
+    answer = helper.ask(b"read")
+    wrong = helper.ask(b"sing")
+    pid = helper.pid
+    helper.stop()
+
+    assert answer.startswith(b"reading ")
+    assert wrong.startswith(b"failure ")
+    assert pid is not None
+    assert not Path(f"/proc/{pid}/fd").exists() or not os.listdir(f"/proc/{pid}/fd")

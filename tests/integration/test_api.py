@@ -1,0 +1,252 @@
+"""The contract: what is documented is what is served, and rubbish gets a sentence."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from memwatch.model import Absent
+from memwatch_web.api import schema as contract
+from memwatch_web.api import schema_history as contract_past
+from memwatch_web.api import schema_inquiries as contract_inquiries
+from memwatch_web.api import schema_owners as contract_who
+from support.daemon_process import RunningDaemon, get, running_daemon
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """One daemon on this machine for all requests of this module."""
+    with running_daemon(tmp_path_factory.mktemp("daemon"), "--interval", "100ms") as running:
+        yield running
+
+
+PARTS: dict[str, Any] = {
+    "snapshot": contract.Snapshot,
+    "pools": list[contract.Pool],
+    "shares": list[contract.Share],
+    "devices": list[contract.Device],
+    "processes": list[contract.Process],
+    "pressure": list[contract.Pressure],
+    "collectors": list[contract.Collector],
+    "alerts": list[contract.Alert],
+    "events": list[contract.Event],
+    "backends": contract_inquiries.Backends,
+    "history": contract_past.History,
+    "owners": contract_who.Owners,
+    "growth": contract_who.Growth,
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_is_as_documented(daemon: RunningDaemon, part: str) -> None:
+    """The bytes fit the model in OpenAPI, with no field too many."""
+    answer = daemon.get(f"/api/v1/{part}")
+
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "application/json"
+    TypeAdapter(PARTS[part]).validate_json(answer.body, strict=True)
+
+
+def test_the_parts_are_the_snapshots(daemon: RunningDaemon) -> None:
+    """A part alone and the same part of the snapshot have the same fields."""
+    snapshot = daemon.snapshot()
+
+    assert snapshot["pools"][0].keys() == daemon.get("/api/v1/pools").json[0].keys()
+    assert snapshot["total"]["size_bytes"] == sum(pool["size_bytes"] for pool in snapshot["pools"])
+    assert snapshot["schema"] == 1
+
+
+def test_absent_figures_are_null_with_a_reason(daemon: RunningDaemon) -> None:
+    """null never stands alone: `absent` names the field and says why."""
+    for pool in daemon.get("/api/v1/pools").json:
+        for name in [name for name, value in pool.items() if value is None]:
+            assert pool["absent"][name] in {reason.value for reason in Absent}
+
+
+def test_history_remembers_what_was_served(daemon: RunningDaemon) -> None:
+    """After a few ticks the ring answers with buckets that lie between the least and the greatest."""
+    since = time.time() - 10
+    daemon.wait_for(
+        f"/api/v1/history?series=pool.ram.used_bytes,pressure.ram.ratio&from={since}&points=100",
+        lambda history: len(history["series"][1]["unix"]) >= 3,
+    )
+    history = daemon.get(f"/api/v1/history?series=pool.ram.used_bytes&points=2&from={since}").json
+
+    series = history["series"][0]
+    assert series["unit"] == "bytes"
+    buckets = list(zip(series["min"], series["avg"], series["max"], strict=True))
+    # A busy machine may begin to tick late, which is a gap.
+    known = [bucket for bucket in buckets if bucket != (None, None, None)]
+    assert 1 <= len(known) <= 3
+    for low, mean, high in known:
+        assert low <= mean <= high
+    assert all(history["from"] <= at <= history["to"] for at in series["unix"])
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ("history?points=-1", "points is '-1'"),
+        ("history?points=1e30", "points is '1e30'"),
+        ("history?points=NaN", "points is 'NaN'"),
+        ("history?from=NaN", "from is 'NaN': give Unix seconds or a time such as"),
+        ("history?from=2&to=1", "from must be earlier than to"),
+        ("history?to=1e400", "to is '1e400'"),
+        ("history?from=-1", "from is before 1970: use a time such as 2026-01-31T12:00:00Z."),
+        ("ticks?from=-1", "from is before 1970"),
+        ("ticks?to=-1", "to is before 1970"),
+        ("history?from=yesterday", "from is 'yesterday'"),
+        ("history?format=xml", "format is 'xml': input should be 'json' or 'csv'"),
+        ("history?series=", "series names nothing: leave it out for the used bytes of every pool."),
+        ("history?series=nonsense", "series is 'nonsense': no such series. There are:"),
+        (
+            "history?range=30d",
+            "there is no parameter 'range' at /api/v1/history: use series, from, to, points, format.",
+        ),
+        ("fit?need=5GiB", "there is no parameter 'need' at /api/v1/fit: use bytes, hidden_size,"),
+        ("processes/1/pss?now", "there is no parameter 'now' at /api/v1/processes/1/pss: it takes none."),
+        ("snapshot?pools=", "there is no parameter 'pools' at /api/v1/snapshot: it takes none."),
+        ("events?limit=0", "limit is '0'"),
+        ("stream?events=everything", "events is 'everything': use some of snapshot, pressure, event"),
+    ],
+)
+def test_a_bad_parameter_gets_a_sentence_that_names_it(daemon: RunningDaemon, query: str, sentence: str) -> None:
+    """422 as problem+json: the name, the value, and what would work."""
+    answer = daemon.get(f"/api/v1/{query}")
+
+    assert answer.status == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert sentence in answer.json["detail"]
+    assert answer.json["status"] == 422
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(path="history", name="series", value="\x00")
+@example(path="history", name="points", value="9" * 5000)
+@example(path="history", name="from", value="0001-01-01T00:00:00Z")
+@given(
+    path=st.sampled_from(["history", "events", "snapshot", "stream"]),
+    name=st.sampled_from(["series", "from", "to", "points", "limit", "nonsense"]) | st.text(max_size=10),
+    value=st.text(max_size=60) | st.integers().map(str) | st.floats().map(str),
+)
+def test_rubbish_in_a_query_is_never_an_error_of_ours(
+    daemon: RunningDaemon, path: str, name: str, value: str
+) -> None:
+    """Whatever a query string holds: an answer or a 422, never a 500."""
+    if path == "stream":
+        name, value = "events", value or "x"
+    answer = daemon.get(
+        f"/api/v1/{path}?{quote(name, safe='', errors='replace')}={quote(value, safe='', errors='replace')}"
+    )
+
+    assert answer.status in {200, 422}, (answer.status, answer.body)
+    json.loads(answer.body)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nothing",
+        "/static/../../etc/passwd",
+        "/static/%2e%2e/%2e%2e/etc/passwd",
+        "//etc/passwd",
+        "/api/v1/",
+        "/static/",
+    ],
+)
+def test_a_path_that_does_not_exist_is_a_problem_not_a_file(daemon: RunningDaemon, path: str) -> None:
+    """404 with a sentence; nothing outside the list of files can be had."""
+    answer = daemon.get(path)
+
+    assert answer.status == 404
+    assert "root:" not in answer.text
+    assert answer.json["title"] == "Not Found"
+
+
+def test_a_foreign_host_is_refused_everywhere(daemon: RunningDaemon) -> None:
+    """400 and a sentence that says how to allow the name."""
+    for path in ("/", "/metrics", "/healthz", "/api/v1/snapshot", "/api/v1/stream"):
+        answer = daemon.get(path, Host="evil.example")
+
+        assert answer.status == 400
+        assert "'evil.example'" in answer.json["detail"]
+        assert "access-control-allow-origin" not in answer.headers
+
+
+def test_every_answer_carries_the_policy_and_the_date(daemon: RunningDaemon) -> None:
+    """Nothing from elsewhere may run, and a proxy can tell how old the answer is."""
+    for path in ("/", "/metrics", "/docs", "/nothing"):
+        headers = daemon.get(path).headers
+
+        assert headers["content-security-policy"].startswith("default-src 'none'")
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["date"].endswith("GMT")
+        assert "server" not in headers
+
+
+def test_openapi_lists_every_part(daemon: RunningDaemon) -> None:
+    """The description is served offline and complete."""
+    paths = daemon.get("/openapi.json").json["paths"]
+
+    assert {f"/api/v1/{part}" for part in PARTS} | {
+        "/api/v1/stream",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+    } <= paths.keys()
+
+
+def test_posting_is_not_possible(daemon: RunningDaemon) -> None:
+    """405 and a sentence."""
+    answer = get(daemon.port, "/api/v1/snapshot", method="POST")
+
+    assert answer.status == 405
+    assert answer.json["detail"] == "POST is not possible here. Try GET."
+
+
+def test_the_usual_length_ends_where_time_begins(daemon: RunningDaemon) -> None:
+    """The hour before the first minute of 1970 is that minute."""
+    found = daemon.get("/api/v1/history?to=60").json
+
+    assert (found["from"], found["to"]) == (0.0, 60.0)
+
+
+def test_a_parameter_that_is_missing_gets_an_example(daemon: RunningDaemon) -> None:
+    """Nobody is told of a None that he has not sent."""
+    answer = get(daemon.port, "/api/v1/silences?target=ram", method="POST")
+
+    assert answer.status == 422
+    assert answer.json["detail"] == "seconds is missing: give it, for example seconds=3600"
+
+
+def test_the_screens_of_this_folder_are_found(daemon: RunningDaemon) -> None:
+    """Each page answers with HTML of its own."""
+    for path in ("/", "/processes", "/about", "/docs"):
+        answer = daemon.get(path)
+
+        assert answer.status == 200
+        assert answer.headers["content-type"].startswith("text/html")
+        assert b"<html" in answer.body
+
+
+def test_static_files_are_kept_by_browsers(daemon: RunningDaemon) -> None:
+    """A file with a version in its name never changes; the others are checked by their tag."""
+    root = Path(contract.__file__).parent / "static"
+    for path in sorted(root.rglob("*")):
+        if path.is_file():
+            name = path.relative_to(root).as_posix()
+            answer = daemon.get(f"/static/{name}")
+            again = daemon.get(f"/static/{name}", If_None_Match=answer.headers["etag"])
+
+            assert answer.status == 200
+            assert answer.body == path.read_bytes()
+            assert again.status == 304

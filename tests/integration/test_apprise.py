@@ -1,0 +1,89 @@
+"""Apprise, as it is installed, tells a server of ours; what it logs is not ours to repeat."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from memwatch.notify.apprise import AppriseChannel, service_of
+from support.settings_sample import problems_from, settings_from
+from support.waiting import wait_until
+from support.webhook_receiver import Site, receiving
+from support.webhook_samples import made_receiver, notice, told
+
+
+def channel_to(site: Site) -> AppriseChannel:
+    return AppriseChannel("chat", service_of(site.url.replace("http://", "json://").replace("?key=value", "")))
+
+
+def test_apprise_delivers_title_and_text() -> None:
+    """A service gets what is the matter in a line, and why, how much and by whom below it."""
+    with receiving(200) as site:
+        made = made_receiver(channel_to(site))
+        made.start()
+        told(made, notice(1))
+        wait_until(lambda: made.counts()["delivered"] == 1)
+        told(made, notice(2, firing=False))
+        wait_until(lambda: made.counts()["delivered"] == 2)
+        made.close()
+
+    firing, resolved = (json.loads(delivery.body) for delivery in site.deliveries)
+    assert firing["title"] == "spark-1: memory is critical (System RAM)"
+    assert firing["type"] == "failure"
+    assert "96.2 % used" in firing["message"]
+    assert "most is held by" in firing["message"]
+    assert resolved["title"] == "spark-1: resolved: memory is critical (System RAM)"
+    assert resolved["type"] == "success"
+
+
+def test_apprise_failure_is_tried_again_and_names_the_status_only(caplog: pytest.LogCaptureFixture) -> None:
+    """A service that refuses is a receiver like any other; no path and no token is logged."""
+    with receiving(500, (302, {"Location": "http://169.254.169.254/"}), 200) as site:
+        made = made_receiver(channel_to(site))
+        made.start()
+        told(made, notice(1))
+        wait_until(lambda: made.counts()["delivered"] == 1)
+        made.close()
+
+    assert made.counts()["retry"] == 2
+    assert "apprise chat (JSON): answered 500; trying again" in caplog.text
+    assert "token" not in caplog.text
+
+
+def config_for(url: str) -> str:
+    return f'[[alerts.apprise]]\nname = "chat"\nurl = "{url}"\n'
+
+
+def test_apprise_url_is_checked_and_hidden(tmp_path: Path) -> None:
+    """What Apprise does not know is refused when the settings are read, and never repeated."""
+    settings = settings_from(tmp_path, config_for("json://localhost/hushed-word"))
+    problems = problems_from(tmp_path, config_for("nonsense://secret-token/x"))
+    missing = problems_from(tmp_path, config_for("env:NOT_SET"))
+
+    assert "hushed-word" not in repr(settings)
+    assert "is no URL that Apprise knows" in problems[0]
+    assert "secret-token" not in problems[0]
+    assert "names the environment variable NOT_SET, which is not set" in missing[0]
+
+
+def test_without_the_extra_the_settings_say_what_to_install(tmp_path: Path) -> None:
+    """Where Apprise is not installed, its table is refused with the command that installs it; exit code 78."""
+    (tmp_path / "apprise.py").write_text('raise ModuleNotFoundError("No module named apprise", name="apprise")\n')
+    file = tmp_path / "chat.toml"
+    file.write_text(config_for("json://localhost/"))
+    file.chmod(0o600)
+    done = subprocess.run(
+        [sys.executable, "-m", "memwatchd", "--config", str(file), "--check-config"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 78
+    assert "pip install 'memwatchd[notify]'" in done.stderr

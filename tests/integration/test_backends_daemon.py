@@ -1,0 +1,188 @@
+"""GET /api/v1/backends of a running daemon: what it says, what it costs, and drivers that misbehave."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from memwatch_web.api import schema_inquiries as contract_inquiries
+from scripts.golden import roots_arguments
+from support import opencl_binding, sample_nvml
+from support.client_process import memwatch
+from support.daemon_process import RunningDaemon, running_daemon
+from support.nvml_machine import Simulator
+from support.opencl_binding import binding, times_asked
+from support.waiting import PATIENCE_SECONDS, Stopwatch
+
+POCL = "Portable Computing Language"
+
+
+def backend(answer: Any, name: str) -> Any:
+    return next(one for one in answer["backends"] if one["name"] == name)
+
+
+def test_this_machines_backends_are_as_documented(tmp_path: Path) -> None:
+    """The contract holds; CPU is there with System RAM's size; PoCL is listed, and as no GPU."""
+    with running_daemon(tmp_path) as daemon:
+        answer = daemon.get("/api/v1/backends")
+        ram = daemon.snapshot()["pools"][0]
+        again = daemon.get("/api/v1/backends").json
+
+    TypeAdapter(contract_inquiries.Backends).validate_json(answer.body, strict=True)
+    (cpu,) = backend(answer.json, "cpu")["devices"]
+    opencl = backend(answer.json, "opencl")
+    assert cpu["size_bytes"] == ram["size_bytes"]
+    assert cpu["headroom_bytes"] > 0
+    assert opencl["available"] is True
+    assert POCL in opencl["reason"]
+    assert {device["kind"] for device in opencl["devices"] if POCL in device["note"]} == {"cpu"}
+    assert all(device["size_bytes"] is None for device in opencl["devices"] if device["kind"] == "cpu")
+    assert again["age_seconds"] > 0
+
+
+def test_without_a_driver_opencl_is_refused_with_the_reason(tmp_path: Path) -> None:
+    """OCL_ICD_VENDORS names an empty folder."""
+    empty = tmp_path / "vendors"
+    empty.mkdir()
+    with running_daemon(tmp_path, environ={"OCL_ICD_VENDORS": f"{empty}/"}) as daemon:
+        opencl = backend(daemon.get("/api/v1/backends").json, "opencl")
+
+    assert opencl["available"] is False
+    assert "PLATFORM_NOT_FOUND_KHR" in opencl["reason"]
+    assert opencl["devices"] == []
+
+
+@pytest.mark.parametrize(
+    ("library", "available", "recommended"), [(True, True, "cuda"), (False, False, "cpu")], ids=["there", "missing"]
+)
+def test_cuda_is_there_with_its_library(library: bool, available: bool, recommended: str, tmp_path: Path) -> None:
+    """A simulated GB10: the driver's GPU with the snapshot's headroom, and libcuda in the host's root folder."""
+    simulator = Simulator.of(tmp_path, sample_nvml.READY["gb10"])
+    root = tmp_path / "host"
+    shutil.copytree(simulator.roots[2].removeprefix("--rootfs="), root)
+    if library:
+        (root / "usr/lib/aarch64-linux-gnu").mkdir(parents=True)
+        (root / "usr/lib/aarch64-linux-gnu/libcuda.so.1").write_bytes(b"")
+    with running_daemon(tmp_path, *simulator.roots[:2], f"--rootfs={root}", environ=simulator.environ) as daemon:
+        daemon.wait_for("/api/v1/devices", lambda devices: len(devices) == 1)
+        answer = daemon.get("/api/v1/backends").json
+        device = daemon.get("/api/v1/devices").json[0]
+
+    cuda = backend(answer, "cuda")
+    assert (cuda["available"], answer["recommended"]) == (available, recommended)
+    assert cuda["devices"][0]["id"] == "gpu0"
+    assert cuda["devices"][0]["unified"] is True
+    assert cuda["devices"][0]["headroom_bytes"] == device["headroom_bytes"]
+    assert backend(answer, "opencl")["devices"] == []
+
+
+def test_rocm_on_an_apu_is_told_with_its_own_rule(tmp_path: Path) -> None:
+    """Strix Halo, 96 GiB set aside: 48.7 GiB are left of both kinds, and ROCm gets one of them."""
+    root = tmp_path / "host"
+    (root / "opt/rocm-7.1.0/.info").mkdir(parents=True)
+    (root / "opt/rocm-7.1.0/.info/version").write_text("7.1.0-66\n")
+    (root / "dev").mkdir()
+    (root / "dev/kfd").write_bytes(b"")
+    folders = roots_arguments("strix-halo-96g")[:2]
+    (root / "dev/kfd").chmod(0o060)  # its owner, who the daemon is here, may not
+    with running_daemon(tmp_path, *folders, f"--rootfs={root}", without_privileges=True) as daemon:
+        daemon.wait_for("/api/v1/devices", lambda devices: len(devices) == 1)
+        answer = daemon.get("/api/v1/backends").json
+        printed = memwatch("--url", daemon.url, "backends").stdout
+
+    (gpu,) = backend(answer, "rocm")["devices"]
+    assert backend(answer, "rocm")["reason"].endswith("for programs that may open /dev/kfd: group root")
+    assert (gpu["headroom_bytes"] >> 20, gpu["own_headroom_bytes"] >> 20) == (49879, 26624)
+    assert (
+        "    gpu0: AMD Radeon 8060S (Strix Halo): 127.0 GiB of unified memory, can allocate 48.7 GiB now, "
+        "ROCm by its own rule 26.0 GiB\n"
+    ) in printed
+    assert "Recommended: ROCm — the maker's own backend for AMD Radeon 8060S (Strix Halo)\n" in printed
+
+
+def test_a_driver_that_crashes_costs_its_own_verdict(tmp_path: Path) -> None:
+    """A segfault in the child is a reason; the daemon goes on, and so do the other backends."""
+    with running_daemon(tmp_path, environ=binding(tmp_path, opencl_binding.CRASHES)) as daemon:
+        answer = daemon.get("/api/v1/backends").json
+        alive = daemon.get("/healthz").status
+
+    opencl = backend(answer, "opencl")
+    assert opencl["available"] is None
+    assert opencl["absent"] == {"available": "not_available"}
+    assert "ended by signal 11" in opencl["reason"]
+    assert backend(answer, "cpu")["available"] is True
+    assert alive == 200
+
+
+def asking(daemon: RunningDaemon, answers: list[Any]) -> threading.Thread:
+    thread = threading.Thread(target=lambda: answers.append(daemon.get("/api/v1/backends").json))
+    thread.start()
+    return thread
+
+
+def test_many_who_ask_at_once_start_one_child(tmp_path: Path) -> None:
+    """Eight requests while a slow driver works, and more within the minute: it is asked once."""
+    answers: list[Any] = []
+    with running_daemon(tmp_path, environ=binding(tmp_path, opencl_binding.SLOW_AND_EMPTY)) as daemon:
+        threads = [asking(daemon, answers) for _ in range(8)]
+        for thread in threads:
+            thread.join()
+        asking(daemon, answers).join()
+
+    assert len(answers) == 9
+    assert all(backend(answer, "opencl")["available"] is False for answer in answers)
+    assert times_asked(tmp_path) == 1
+
+
+def test_a_driver_that_hangs_holds_up_nobody_and_not_the_end(tmp_path: Path) -> None:
+    """While it hangs, /metrics answers at once; SIGTERM ends the daemon and the child, and who waits is told."""
+    with running_daemon(tmp_path, environ=binding(tmp_path, opencl_binding.HANGS)) as daemon:
+        answers: list[Any] = []
+        waiting = asking(daemon, answers)
+        child = child_of(daemon)
+        slowest = max(seconds_for(daemon, "/metrics") for _ in range(20))
+        watch = Stopwatch()
+        code = daemon.terminate()
+        took = watch.seconds
+        waiting.join()
+        log = daemon.log.read_text()
+
+    assert [answer["detail"] for answer in answers] == ["memwatchd is stopping."]
+    assert "Traceback" not in log
+    assert slowest < 0.2
+    assert code == 0
+    assert took < 3
+    wait_until_gone(child)
+
+
+def seconds_for(daemon: RunningDaemon, path: str) -> float:
+    watch = Stopwatch(daemon.pid)
+    assert daemon.get(path).status == 200
+    return watch.seconds
+
+
+def child_of(daemon: RunningDaemon) -> Path:
+    """The folder in /proc of the process that asks OpenCL, once it is there."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        for task in Path(f"/proc/{daemon.pid}/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):  # threads and children come and go
+                for pid in (task / "children").read_text().split():
+                    if b"opencl_child" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        return Path(f"/proc/{pid}")
+        assert time.monotonic() < until, "no child was started"
+        time.sleep(0.02)
+
+
+def wait_until_gone(process: Path) -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while process.exists() and (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < until, f"{process} still runs"
+        time.sleep(0.05)

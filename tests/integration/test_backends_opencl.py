@@ -1,0 +1,125 @@
+"""OpenCL as it is installed here (Debian's PoCL, pyopencl from PyPI), and a child that misbehaves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from memwatch.backends.finder import CHILD, ask_opencl
+from memwatch.backends.opencl_child import kind_of
+from memwatch.backends.opencl_result import OpenclAnswer
+from memwatch.helper.codec import from_line
+from memwatch.model import Absent
+from support import opencl_binding
+from support.opencl_binding import binding
+
+POCL = "Portable Computing Language"
+
+
+def asked_with(environ: Mapping[str, str]) -> OpenclAnswer:
+    done = subprocess.run(CHILD, env={**os.environ, **environ}, capture_output=True, timeout=60, check=True)
+    assert done.stderr == b""
+    return from_line(OpenclAnswer, done.stdout)
+
+
+def test_pocl_is_listed_as_a_cpu_without_a_capacity() -> None:
+    """Debian's pocl-opencl-icd answers through pyopencl; its only device is a CPU, whose memory is not asked."""
+    answer = asked_with({})
+
+    platforms = [platform for platform in answer.platforms if platform.name == POCL]
+    assert answer.failure is None
+    assert len(platforms) == 1, "pocl-opencl-icd is not installed: make tools"
+    assert "PoCL" in platforms[0].version
+    (device,) = platforms[0].devices
+    assert (device.kind, device.unified) == ("cpu", True)
+    assert device.global_memory_bytes is Absent.NOT_SUPPORTED
+    assert device.name
+
+
+def test_without_any_driver_opencl_says_so(tmp_path: Path) -> None:
+    """OCL_ICD_VENDORS names an empty folder: an answer with a reason, not an empty list."""
+    answer = asked_with({"OCL_ICD_VENDORS": f"{tmp_path}/"})
+
+    assert answer.platforms == ()
+    assert answer.failure == "no_platform"
+    assert answer.text == "LogicError: clGetPlatformIDs failed: PLATFORM_NOT_FOUND_KHR"
+
+
+def test_a_driver_that_cannot_be_loaded_is_no_crash(tmp_path: Path) -> None:
+    """An .icd that names a library which does not exist, and one that is no text."""
+    (tmp_path / "gone.icd").write_text("/nonexistent/libgone.so\n")
+    (tmp_path / "garbled.icd").write_bytes(b"\xff\xfe\0\x01" * 50)
+
+    answer = asked_with({"OCL_ICD_VENDORS": f"{tmp_path}/"})
+
+    assert answer.failure == "no_platform"
+
+
+@pytest.mark.parametrize(
+    ("source", "failure", "words"),
+    [
+        (opencl_binding.MISSING, "no_binding", "ModuleNotFoundError: No module named 'pyopencl'"),
+        (opencl_binding.CHATTERS_AND_FAILS, "failed", "KeyError: 'libamd.so'"),
+        ("import no_such_module", "failed", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def get_platforms():\n    return None", "failed", "TypeError: "),
+        (opencl_binding.CRASHES, "failed", "the helper process ended by signal 11"),
+        ("import os; os._exit(3)", "failed", "the helper process ended with code 3"),
+    ],
+    ids=["missing", "chatter", "half-installed", "nonsense", "segfault", "exit"],
+)
+def test_a_binding_that_fails_is_an_answer(source: str, failure: str, words: str, tmp_path: Path) -> None:
+    """Whatever a binding or a driver does to its process, what comes of it is a reason in words."""
+    environ = {**os.environ, **binding(tmp_path, source)}
+
+    answer = ask_opencl(argv=["env", f"PYTHONPATH={environ['PYTHONPATH']}", *CHILD])
+
+    assert answer.failure == failure
+    assert answer.text.startswith(words)
+
+
+def test_a_driver_that_hangs_is_given_up(tmp_path: Path) -> None:
+    """The child is killed at the deadline, and the reason says so."""
+    environ = binding(tmp_path, opencl_binding.HANGS)
+    started = time.monotonic()
+
+    answer = ask_opencl(argv=["env", f"PYTHONPATH={environ['PYTHONPATH']}", *CHILD], deadline_seconds=1.0)
+
+    assert time.monotonic() - started < 5
+    assert answer.failure == "failed"
+    assert answer.text == "the helper process did not answer for 1 s and was killed"
+
+
+def test_a_line_that_is_no_answer_is_a_reason() -> None:
+    """A child that prints something else costs OpenCL's verdict and nothing more."""
+    answer = ask_opencl(argv=[sys.executable, "-c", "print('{\"platforms\": 7}')"])
+
+    assert answer.failure == "failed"
+    assert "not a OpenclAnswer" in answer.text
+
+
+def test_a_gpu_is_told_with_its_address(tmp_path: Path) -> None:
+    """NVIDIA's bus and slot become an address; blanks and NULs of names go; an empty platform says why."""
+    answer = asked_with(binding(tmp_path, opencl_binding.LISTS_A_GPU))
+
+    nvidia, clover = answer.platforms
+    (gpu,) = nvidia.devices
+    assert (nvidia.name, nvidia.failure) == ("NVIDIA CUDA", None)
+    assert (gpu.name, gpu.kind, gpu.unified) == ("NVIDIA GeForce RTX 4090", "gpu", False)
+    assert (gpu.global_memory_bytes, gpu.pci) == (25_000_000_000, "0000:01:00.0")
+    assert (clover.devices, clover.failure) == ((), "clGetDeviceIDs failed: DEVICE_NOT_FOUND")
+
+
+@pytest.mark.parametrize(
+    ("bits", "kind"),
+    [(2, "cpu"), (4, "gpu"), (8, "accelerator"), (16, "other"), (2 | 4 | 8, "cpu"), (0, "other")],
+)
+def test_what_calls_itself_a_cpu_is_one(bits: int, kind: str) -> None:
+    """Oclgrind is CPU, GPU and accelerator at once; nothing that computes on the CPU is ever a GPU."""
+    assert kind_of(bits) == kind
+    assert kind_of(Absent.NOT_SUPPORTED) == "other"

@@ -1,0 +1,203 @@
+"""What files say of backends: folders that look like machines, without a machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from memwatch.backends.libraries import find_library, parse_linker_cache
+from memwatch.backends.opencl_result import OpenclAnswer
+from memwatch.backends.probes import Evidence, Rocm, cpu_of, gather, group_of, rocm_in
+from memwatch.linux.files import Roots
+from support.daemon_process import POWERLESS
+
+
+def write(path: Path, content: bytes = b"") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def roots(folder: Path) -> Roots:
+    for name in ("proc", "sys", "root"):
+        (folder / name).mkdir(exist_ok=True)
+    return Roots(folder / "proc", folder / "sys", folder / "root")
+
+
+def looked_at(folder: Path) -> Evidence:
+    return gather(roots(folder), None, "linux")
+
+
+def test_an_empty_machine_has_nothing(tmp_path: Path) -> None:
+    """No file is there: nothing is found, and nothing fails."""
+    found = looked_at(tmp_path)
+
+    assert found == Evidence("linux", found.user, found.cpu)
+    assert found.cpu.endswith(" processor")
+
+
+def test_a_library_in_the_linkers_cache_is_found_where_it_is(tmp_path: Path) -> None:
+    """The cache names the path; it counts only if something is there."""
+    cache = (
+        b"glibc-ld.so.cache1.1\0\0\x01\x00libcuda.so.1\0/opt/odd/lib/libcuda.so.1\0/opt/odd/lib/libcudart.so.12\0"
+    )
+    write(tmp_path / "etc/ld.so.cache", cache)
+
+    before = find_library("libcuda.so.1", tmp_path)
+    write(tmp_path / "opt/odd/lib/libcuda.so.1")
+    after = find_library("libcuda.so.1", tmp_path)
+
+    assert (before, after) == (None, "/opt/odd/lib/libcuda.so.1")
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["usr/lib/wsl/lib", "usr/lib/aarch64-linux-gnu/tegra", "usr/lib64", "run/opengl-driver/lib"],
+    ids=["wsl2", "jetson", "fedora", "nixos"],
+)
+def test_a_library_without_a_cache_is_found_in_the_usual_places(folder: str, tmp_path: Path) -> None:
+    """Also as a link that leads outside of the folder we look into."""
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / "libcuda.so.1").symlink_to("/nonexistent/libcuda.so.580.95.05")
+
+    assert find_library("libcuda.so.1", tmp_path) == f"/{folder}/libcuda.so.1"
+
+
+def test_a_packaged_runtime_has_a_version_behind_its_name(tmp_path: Path) -> None:
+    """Debian's libamdhip64.so.5 is ROCm, whose version nobody says."""
+    path = "usr/lib/x86_64-linux-gnu/libamdhip64.so.5"
+    write(tmp_path / "etc/ld.so.cache", b"\0/" + path.encode() + b"\0/usr/lib/libamdhip64.so.backup\0")
+    write(tmp_path / path)
+
+    assert rocm_in(tmp_path) == Rocm(f"/{path}", None)
+
+
+def test_the_newest_rocm_counts(tmp_path: Path) -> None:
+    """6.10 is newer than 6.2; a folder without a version is none."""
+    write(tmp_path / "opt/rocm-6.2.0/.info/version", b"6.2.0-66\n")
+    write(tmp_path / "opt/rocm-6.10.1/.info/version", b"6.10.1\n")
+    write(tmp_path / "opt/rocm-extras/.info/version", b"\xff\xfe soon\n")
+
+    assert rocm_in(tmp_path) == Rocm("/opt/rocm-6.10.1", "6.10.1")
+
+
+def test_a_rocm_that_says_nonsense_is_none(tmp_path: Path) -> None:
+    """Digits without end, other bytes, a folder in place of the file: no version is made up."""
+    write(tmp_path / "opt/rocm-1/.info/version", b"9" * 5000)
+    write(tmp_path / "opt/rocm-2/.info/version", b"\xff\xfe")
+    (tmp_path / "opt/rocm-3/.info/version").mkdir(parents=True)
+
+    assert rocm_in(tmp_path) is None
+
+
+def test_the_compute_device_file_is_looked_at_and_not_opened(tmp_path: Path) -> None:
+    """/dev/kfd as a FIFO: whoever opens that waits for ever. Opening the real one wakes the GPU."""
+    device = roots(tmp_path).rootfs / "dev/kfd"
+    device.parent.mkdir()
+    os.mkfifo(device)
+    found: list[Evidence] = []
+    looking = threading.Thread(target=lambda: found.append(looked_at(tmp_path)), daemon=True)
+
+    looking.start()
+    looking.join(10)
+
+    assert [(one.kfd, one.kfd_permitted) for one in found] == [(True, True)]
+
+
+@pytest.mark.parametrize(("mode", "group"), [(0o660, "root"), (0o666, "root"), (0o600, None), (0o640, None)])
+def test_which_group_may_compute(mode: int, group: str | None, tmp_path: Path) -> None:
+    """Reading is not enough, and a file that is not there is nobody's."""
+    device = tmp_path / "kfd"
+    assert group_of(device) is None
+    device.touch()
+    os.chown(device, -1, 0)
+    device.chmod(mode)
+
+    assert group_of(device) == group
+
+
+LOOK = """
+import pathlib, sys
+from memwatch.backends.probes import gather
+from memwatch.linux.files import Roots
+folder = pathlib.Path(sys.argv[1])
+print(gather(Roots(folder / "proc", folder / "sys", folder / "root"), None, "linux").closed)
+"""
+
+
+def test_a_gpu_that_this_user_may_not_open_is_named(tmp_path: Path) -> None:
+    """Cards themselves are for who draws. Root may open everything, so it looks without its capabilities."""
+    devices = [tmp_path / "root/dev/dri" / name for name in ("card0", "renderD128", "renderD129")]
+    for device in devices:
+        write(device)
+    roots(tmp_path)
+    found = []
+
+    for closed in (devices[0], devices[2]):
+        closed.chmod(0)
+        command = [*POWERLESS, sys.executable, "-c", LOOK, str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        found.append(done.stdout.strip())
+
+    assert found == ["None", "/dev/dri/renderD129"]
+
+
+def test_an_amd_gpu_and_its_driver_are_seen(tmp_path: Path) -> None:
+    """From the PCI bus and the list of modules."""
+    write(tmp_path / "sys/bus/pci/devices/0000:c4:00.0/class", b"0x038000\n")
+    write(tmp_path / "sys/bus/pci/devices/0000:c4:00.0/vendor", b"0x1002\n")
+
+    before = looked_at(tmp_path)
+    (tmp_path / "sys/module/amdgpu").mkdir(parents=True)
+
+    assert (before.amd_on_pci, before.amdgpu_loaded) == (True, False)
+    assert looked_at(tmp_path) == replace(before, amdgpu_loaded=True)
+
+
+def test_drivers_of_opencl_and_vulkan_are_listed_once(tmp_path: Path) -> None:
+    """By their names, in order; other files in those folders are none."""
+    write(tmp_path / "root/etc/OpenCL/vendors/pocl.icd", b"libpocl.so\n")
+    write(tmp_path / "root/etc/OpenCL/vendors/README", b"")
+    write(tmp_path / "root/usr/share/vulkan/icd.d/radeon_icd.x86_64.json", b"{}")
+    write(tmp_path / "root/etc/vulkan/icd.d/radeon_icd.x86_64.json", b"{}")
+    write(tmp_path / "root/etc/vulkan/icd.d/nvidia_icd.json", b"{}")
+
+    found = looked_at(tmp_path)
+
+    assert found.opencl_drivers == ("pocl.icd",)
+    assert found.vulkan_drivers == ("nvidia_icd.json", "radeon_icd.x86_64.json")
+
+
+def test_opencl_is_asked_only_where_that_is_wanted(tmp_path: Path) -> None:
+    """Whoever may not ask has no answer."""
+    said = OpenclAnswer(failure="no_platform")
+
+    assert gather(roots(tmp_path), lambda: said).opencl is said
+    assert looked_at(tmp_path).opencl is None
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "name"),
+    [
+        ("processor\t: 0\nmodel name\t: AMD EPYC  7763\nflags\t: x\n", "AMD EPYC 7763"),
+        ("processor\t: 0\nmodel name\t: " + "x" * 5000 + "\n", None),
+        ("CPU implementer\t: 0x41\n", None),
+        ("", None),
+    ],
+)
+def test_a_processor_is_called_what_it_says(cpuinfo: str, name: str | None) -> None:
+    """On Arm it says nothing, and a name without end is none."""
+    assert cpu_of(cpuinfo) == name if name else cpu_of(cpuinfo).endswith(" processor")
+
+
+@given(st.binary(max_size=300))
+def test_rubbish_in_the_linkers_cache_is_no_path(cache: bytes) -> None:
+    """Whatever is in it, paths are what begins with a slash."""
+    assert all(path.startswith("/") and "\0" not in path for path in parse_linker_cache(cache))

@@ -1,0 +1,386 @@
+"""The limit a container or a unit lives under: which one, whose use of it, and when it is shown at all."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from memwatch.collectors.cgroup import (
+    LOOK_AROUND_SECONDS,
+    NOTE,
+    Collector,
+    Group,
+    GroupFiles,
+    binding,
+    parse_limit,
+    parse_size,
+    period_of,
+    used_of,
+)
+from memwatch.linux.cgroup_mounts import V1, V2, Version, home_of
+from memwatch.linux.cgroups import Place, in_container, parse_cgroup, parse_mountinfo, place_of
+from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.model import Absent
+from support.amd_readings import Watch
+from support.fd_limit import descriptors, few_descriptors
+from support.machine_folders import machine_folder, plain
+
+ID = "3fa9c1d07be24586" * 4
+GIB = 1 << 30
+
+
+def place(line: str) -> Place:
+    return place_of(parse_cgroup(line.encode() + b"\n"))
+
+
+@pytest.mark.parametrize(
+    ("line", "unit", "container"),
+    [
+        ("0::/init.scope", "init.scope", None),
+        ("0::/", None, None),
+        ("0::/system.slice/ssh.service", "ssh.service", None),
+        ("0::/system.slice/containerd.service/sub/sub", "containerd.service", None),
+        ("0::/user.slice", "user.slice", None),
+        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/app-x.scope", "app-x.scope", None),
+        (f"0::/system.slice/docker-{ID}.scope", f"docker-{ID}.scope", ID[:12]),
+        (f"0::/../../system.slice/docker-{ID}.scope", f"docker-{ID}.scope", ID[:12]),
+        (f"0::/user.slice/libpod-{ID}.scope/container", f"libpod-{ID}.scope", ID[:12]),
+        (f"0::/machine.slice/libpod-conmon-{ID}.scope", f"libpod-conmon-{ID}.scope", None),
+        (f"0::/kubepods.slice/kubepods-pod1.slice/crio-{ID}.scope", f"crio-{ID}.scope", ID[:12]),
+        (f"0::/kubepods.slice/kubepods-pod1.slice/crio-conmon-{ID}.scope", f"crio-conmon-{ID}.scope", None),
+        (
+            f"0::/system.slice/containerd.service/kubepods-pod1.slice:cri-containerd:{ID}",
+            "containerd.service",
+            ID[:12],
+        ),
+        (f"4:memory:/docker/{ID}", None, ID[:12]),
+        (f"4:memory:/kubepods/burstable/pod8a1f/{ID}", None, ID[:12]),
+        (f"4:memory:/docker/{ID}/docker/{ID[::-1]}", None, ID[::-1][:12]),
+        ("1:name=systemd:/system.slice/mariadb.service", "mariadb.service", None),
+        ("0::/system.slice/" + "f" * 63 + ".scope", "f" * 63 + ".scope", None),
+    ],
+)
+def test_place(line: str, unit: str | None, container: str | None) -> None:
+    """Unit and container are read off the cgroup path of every common runtime, in version 1 and 2."""
+    assert place(line) == Place(unit, container)
+
+
+def test_cgroup_file_that_is_cut_off() -> None:
+    """The last line counts only when it is whole, and lines that are none are ignored."""
+    assert parse_cgroup(b"rubbish\n1:cpu,memory:/a:b\n0::/system.slice/ssh.serv") == {
+        "cpu": "/a:b",
+        "memory": "/a:b",
+    }
+
+
+def test_mount_points_with_blanks() -> None:
+    """Octal escapes of mountinfo are undone."""
+    (mount,) = parse_mountinfo(rb"31 1 0:29 /a\040b /c\134d rw shared:1 master:2 - cgroup2 none rw" + b"\n")
+
+    assert (mount.root, mount.point, mount.kind) == ("/a b", "/c\\d", "cgroup2")
+
+
+@pytest.mark.parametrize("marker", ["run/systemd/container", ".dockerenv", "run/.containerenv"])
+def test_marker_files(tmp_path: Path, marker: str) -> None:
+    """Each marker file of a container runtime is enough."""
+    (tmp_path / marker).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / marker).touch()
+
+    assert in_container(Roots(tmp_path / "proc", tmp_path / "sys", tmp_path))
+
+
+def test_containerd_leaves_no_marker(tmp_path: Path) -> None:
+    """In a cgroup namespace of containerd only the root file system tells: it is made of image layers."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    layers = "lowerdir=/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/1/fs"
+    (tmp_path / "proc/self/mountinfo").write_text(f"9 1 0:9 / {tmp_path} rw - overlay overlay rw,{layers}\n")
+    inside = Roots(tmp_path / "proc", tmp_path / "sys", tmp_path)
+    looking_out = Roots(tmp_path / "proc", tmp_path / "sys", tmp_path / "host")
+
+    assert in_container(inside)
+    assert not in_container(looking_out)
+
+
+def test_live_system_is_no_container(tmp_path: Path) -> None:
+    """A system that was started from a stick also has an overlay at its root, and is a machine."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text(
+        f"9 1 0:9 / {tmp_path} rw - overlay overlay rw,lowerdir=/run/live/rootfs\n"
+    )
+
+    assert not in_container(Roots(tmp_path / "proc", tmp_path / "sys", tmp_path))
+
+
+def test_own_unit_is_not_the_machine() -> None:
+    """On a host the daemon's own MemoryMax is nobody's system RAM: it is not shown unless asked for."""
+    roots = machine_folder("workstation").roots
+
+    with pytest.raises(Unavailable, match="host scope"):
+        Collector(roots)
+    (share,) = plain(Collector(roots, "cgroup").collect())["shares"]
+
+    assert share["label"] == "Unit limit"
+    assert (share["used_bytes"], share["limit_bytes"]) == (
+        61_000_000 - 9_000_000 - 7_000_000 - 1_000_000,
+        256 << 20,
+    )
+
+
+def test_host_scope_in_a_container() -> None:
+    """In a container the host alone is shown where that is asked for."""
+    with pytest.raises(Unavailable, match="this is a container"):
+        Collector(machine_folder("container-v2").roots, "host")
+
+
+def test_limit_does_not_bound_gpu_memory() -> None:
+    """A container that uses 0.4 of its 12 GiB, on a machine where 33 GB are held by nobody: both are told."""
+    expected = machine_folder("container-v2").expected
+    (share,), (pool,) = expected["cgroup"]["shares"], expected["memory"]["pools"]
+
+    assert share["used_bytes"] < 0.04 * share["limit_bytes"]
+    assert pool["unattributed_bytes"] > 27_000_000_000
+    assert share["note"] == NOTE
+
+
+def test_limit_above_the_machine_is_none(tmp_path: Path) -> None:
+    """A limit that is not below MemTotal limits nothing; the container's use is still shown."""
+    roots = copied(tmp_path, "container-v2")
+    (roots.sysfs / "fs/cgroup/memory.max").write_text(f"{1 << 40}\n")
+
+    (share,) = plain(Collector(roots).collect())["shares"]
+
+    assert share["limit_bytes"] == "not_supported"
+    assert share["label"] == "Container"
+    assert share["used_bytes"] == machine_folder("container-v2").expected["cgroup"]["shares"][0]["used_bytes"]
+
+
+def test_limit_of_an_ancestor_that_appears_later(tmp_path: Path) -> None:
+    """A limit set while the daemon runs is seen at the next look, with what counts against it."""
+    roots = copied(tmp_path, "container-nested")
+    collector = Collector(roots)
+    (roots.sysfs / "fs/cgroup/kubepods.slice/kubepods-burstable.slice/memory.max").write_text("4294967296\n")
+
+    (share,) = collector.collect().shares
+
+    assert share.limit_bytes == 4 * GIB
+    assert share.used_bytes == 16_106_127_360 - 3_000_000_000 - 2_000_000_000 - 300_000_000
+
+
+def test_version_2_without_memory_controller(tmp_path: Path) -> None:
+    """A hybrid layout whose version 1 counts no memory has no limit to show, and says which file is missing."""
+    roots = copied(tmp_path, "hybrid-v1v2")
+    (roots.procfs / "self/cgroup").write_text("1:name=systemd:/docker/x\n0::/docker/x\n")
+
+    with pytest.raises(Unavailable, match=r"unified.*memory\.current"):
+        Collector(roots)
+
+
+def test_hierarchy_that_is_not_mounted() -> None:
+    """A container that is shown no cgroup file system has no limit to show."""
+    with pytest.raises(Unavailable, match="not mounted"):
+        home_of(b"0::/\n", b"", Roots())
+
+
+def test_nothing_counts_memory() -> None:
+    """Without version 2 and without the memory controller of version 1 there is nothing to show."""
+    with pytest.raises(Unavailable, match="no hierarchy"):
+        home_of(b"3:cpu:/\n", b"", Roots())
+
+
+def test_path_outside_the_mount() -> None:
+    """A process beside the mounted part of the tree gets the mount, the nearest that can be seen."""
+    mountinfo = b"31 1 0:29 /docker/abc /sys/fs/cgroup rw - cgroup2 none rw\n"
+
+    outside = home_of(b"0::/../other\n", mountinfo, Roots())
+    inside = home_of(b"0::/docker/abc/deep\n", mountinfo, Roots())
+
+    assert outside.folders == [Path("/sys/fs/cgroup")]
+    assert inside.folders == [Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/deep")]
+
+
+def test_smallest_limit_binds() -> None:
+    """The smallest limit counts; of equal ones the outermost, which fills first; unlimited groups never."""
+    outer, inner = Group(Path("a"), 5 * GIB, 3 * GIB), Group(Path("a/b"), 5 * GIB, GIB)
+    free = Group(Path("a/b/c"), None, GIB)
+
+    assert binding([outer, inner, free], 8 * GIB) is outer
+    assert binding([outer, inner, free], 5 * GIB) is None
+    assert binding([free, Group(Path("d"), 0, 0)], GIB) == Group(Path("d"), 0, 0)
+
+
+def test_unlimited() -> None:
+    """Version 2 says `max`; version 1 says a number above any RAM, smaller on 64 KiB pages."""
+    assert parse_limit(b"max\n") is None
+    assert parse_limit(b"9223372036854771712\n") == 2**63 - 4096
+    assert parse_limit(b"9223372036854710272\n") == 2**63 - 65536
+
+
+@pytest.mark.parametrize("data", [b"", b"-1\n", b"max 5\n", b"1" * 21])
+def test_nonsense_about_limits(data: bytes) -> None:
+    """What is no number of bytes is refused."""
+    with pytest.raises(Unreadable, match="is not a number of bytes"):
+        parse_limit(data)
+
+
+def test_more_cache_than_usage() -> None:
+    """Two files read at different moments cannot make use negative."""
+    assert used_of(V2, 100, {"inactive_file": 80, "active_file": 40}) == 0
+    assert used_of(V1, 100, {"total_inactive_file": 30, "total_active_file": 40}) == 30
+
+
+def test_no_size_to_compare_with() -> None:
+    """A limit cannot be judged without the machine's size."""
+    with pytest.raises(Unreadable, match="MemTotal"):
+        parse_size(b"XMemTotal: 5 kB\nMemTotal: 5")
+
+
+def test_no_cache_figures() -> None:
+    """Use without knowing the cache would be too high, so it is refused."""
+    with pytest.raises(Unreadable, match="inactive_file"):
+        used_of(V2, 100, {"anon": 5})
+
+
+def copied(tmp_path: Path, name: str) -> Roots:
+    machine = machine_folder(name).roots
+    roots = Roots(tmp_path / "proc", tmp_path / "sys", tmp_path / "root")
+    for source, target in (
+        (machine.procfs, roots.procfs),
+        (machine.sysfs, roots.sysfs),
+        (machine.rootfs, roots.rootfs),
+    ):
+        shutil.copytree(source, target)
+    return roots
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "cost", "period"),
+    [
+        (None, GIB, 0.001, 10.0),
+        (GIB, GIB // 2, 0.001, 1.0),
+        (GIB, GIB * 6 // 10, 0.001, 0.1),
+        (GIB, GIB * 6 // 10, 0.010, 0.5),
+        (GIB, GIB // 2, 0.040, 2.0),
+    ],
+    ids=["no limit", "calm", "near", "near and dear", "calm and dear"],
+)
+def test_the_nearer_the_limit_the_oftener_it_is_read(
+    limit: int | None, used: int, cost: float, period: float
+) -> None:
+    """Ten times a second near its end, and never for more than 2 % of a processor."""
+    assert period_of(Group(Path("/"), limit, used), cost) == pytest.approx(period)
+    assert period_of(None, cost) == 10.0
+
+
+@pytest.mark.parametrize("version", [V1, V2], ids=["v1", "v2"])
+def test_kills_at_the_limit_are_counted(version: Version, tmp_path: Path) -> None:
+    """`oom_kill` of the group's own file; kernels before 4.13 have no such line."""
+    stat = {V1: "total_inactive_file 0\n", V2: "inactive_file 0\n"}[version]
+    for name, text in ((version.limit, f"{GIB}\n"), (version.usage, "4096\n"), ("memory.stat", stat)):
+        (tmp_path / name).write_text(text)
+    with closing(GroupFiles(version, tmp_path)) as files:
+        before = files.read()
+    (tmp_path / version.events).write_text("low 0\nhigh 4\noom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
+
+    with closing(GroupFiles(version, tmp_path)) as files:
+        after = files.read()
+
+    assert before == Group(tmp_path, GIB, 4096, None)
+    assert after == Group(tmp_path, GIB, 4096, 3)
+
+
+def test_a_process_that_is_moved_is_found_at_the_next_look(tmp_path: Path) -> None:
+    """Its files stay open, and not those of the group that it left."""
+    roots = copied(tmp_path, "container-nested")
+    collector = Collector(roots)
+    before = collector.collect().shares[0].used_bytes
+    opened = descriptors()
+    new = roots.sysfs / "fs/cgroup/moved"
+    new.mkdir()
+    for name, text in (("memory.max", f"{GIB}\n"), ("memory.current", "70000000\n")):
+        (new / name).write_text(text)
+    (new / "memory.stat").write_text("inactive_file 0\nactive_file 0\nslab_reclaimable 0\n")
+    (roots.procfs / "self/cgroup").write_text("0::/moved\n")
+
+    (share,) = collector.collect().shares
+
+    assert before != 70_000_000
+    assert (share.used_bytes, share.limit_bytes) == (70_000_000, GIB)
+    assert descriptors() < opened
+    collector.close()
+
+
+def test_a_group_that_counts_no_more_costs_no_look(tmp_path: Path) -> None:
+    """Its open file fails, as that of a cgroup without its controller does: the others are read at once."""
+    roots = copied(tmp_path, "container-nested")
+    limit = next((roots.sysfs / "fs/cgroup").rglob("cri-containerd-*")) / "memory.max"
+    expected = Collector(roots).collect().shares[0]
+    limit.unlink()
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as owner:
+        limit.symlink_to(f"/proc/{owner.pid}/oom_score")
+        collector = Collector(roots)
+        inner = collector.collect().shares[0]
+    owner.wait()
+
+    (share,) = collector.collect().shares
+    collector.close()
+
+    assert isinstance(inner.limit_bytes, int)
+    assert inner.limit_bytes < 2000
+    assert share == expected
+
+
+def test_what_lies_around_is_looked_at_once_a_minute(tmp_path: Path) -> None:
+    """Memory that is counted of one more group, because it was delegated since, and a machine that has shrunk."""
+    roots = copied(tmp_path, "container-nested")
+    watch = Watch()
+    collector = Collector(roots, clock=watch)
+    before = collector.collect().shares[0]
+    meminfo = roots.procfs / "meminfo"
+    meminfo.write_text(re.sub(r"MemTotal: +\d+", "MemTotal: 1000", meminfo.read_text()))
+
+    early = collector.collect().shares[0]
+    watch.now += LOOK_AROUND_SECONDS
+    late = collector.collect().shares[0]
+    collector.close()
+
+    assert isinstance(before.limit_bytes, int)
+    assert early == before
+    assert late.limit_bytes is Absent.NOT_SUPPORTED
+
+
+@pytest.mark.parametrize("left", range(5))
+def test_without_descriptors_no_limit_is_lost(tmp_path: Path, left: int) -> None:
+    """They run out while it looks around: an error at that moment, the limit afterwards, and nothing left open."""
+    roots = copied(tmp_path, "container-nested")
+    before, watch = descriptors(), Watch()
+    collector = Collector(roots, clock=watch)
+    expected = collector.collect()
+
+    with few_descriptors(left):
+        assert collector.collect() == expected
+        collector._let_go()
+    with few_descriptors(left), pytest.raises(OSError, match="Too many open files"):
+        collector.collect()
+    after = collector.collect()
+    collector.close()
+
+    assert after == expected
+    assert descriptors() == before
+
+
+def test_nonsense_leaves_nothing_open(tmp_path: Path) -> None:
+    """A collector that cannot be made has closed what it had opened."""
+    roots = copied(tmp_path, "container-nested")
+    before = descriptors()
+    for stat in (roots.sysfs / "fs/cgroup").rglob("memory.stat"):
+        stat.write_text("anon 5\n")
+
+    with pytest.raises(Unreadable, match="inactive_file"):
+        Collector(roots)
+
+    assert descriptors() == before

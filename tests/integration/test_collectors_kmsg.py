@@ -1,0 +1,303 @@
+"""The kernel's log names who was killed and what drivers complain of, and nothing else is believed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memwatch.collectors import kmsg
+from memwatch.kernel_log import KernelLog
+from memwatch.linux.files import Roots, Unavailable
+from memwatch.linux.kmsg_parser import Notebook, parse_record
+from support.daemon_process import running_daemon
+from support.kmsg_samples import (
+    AMD_EVICT,
+    AMD_FAULT,
+    AMD_NO_MEMORY,
+    GLOBAL_KILL,
+    MEMCG_KILL,
+    NO_MEMORY,
+    NODES_KILL,
+    OLD_KILL,
+    UNRELATED,
+    XID_31,
+    XID_79,
+    log_to,
+    record,
+)
+
+
+def read(*lines: str) -> KernelLog:
+    notebook = Notebook()
+    for line in lines:
+        notebook.read(line.encode(), 1_800_000_000.0)
+    return notebook.log
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """An empty log where a machine has it."""
+    path = tmp_path / "dev/kmsg"
+    path.parent.mkdir()
+    path.write_text("")
+    return path
+
+
+def collector_of(log: Path) -> kmsg.Collector:
+    return kmsg.Collector(Roots(rootfs=log.parent.parent), lambda: 1_800_000_000.0)
+
+
+def found_by(collector: kmsg.Collector) -> KernelLog:
+    found = collector.collect().kernel_log
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        (MEMCG_KILL, "the kernel killed train, v2 (pid 4242, 63.8 MiB): /job had reached its limit"),
+        (GLOBAL_KILL, "the kernel killed (sd) pam) (pid 991, 2.0 GiB) for want of memory"),
+        (NODES_KILL, "the kernel killed solver (pid 77, 1.0 MiB): the memory of its NUMA nodes had run out"),
+        (OLD_KILL, "the kernel killed python3 (pid 310, 62.5 MiB): its cgroup had reached its limit"),
+        (MEMCG_KILL[1:], "the kernel killed train, v2 (pid 4242, 63.8 MiB): its cgroup had reached its limit"),
+        (OLD_KILL[1:], "the kernel killed python3 (pid 310, 62.5 MiB) for want of memory"),
+    ],
+    ids=["limit", "machine", "nodes", "Linux 4.9", "limit without its cause", "no cause at all"],
+)
+def test_a_kill_is_told_with_its_victim_and_its_cause(lines: tuple[str, ...], text: str) -> None:
+    """Name, process id, size, and what it was that had run out."""
+    (kill,) = read(*lines).kills
+
+    assert kill.text == text
+
+
+def test_a_cause_is_not_blamed_for_somebody_elses_death() -> None:
+    """A cause belongs to the process it names."""
+    kill = read(MEMCG_KILL[0], GLOBAL_KILL[1]).kills[0]
+
+    assert (kill.pid, kill.scope, kill.cgroup) == (991, "machine", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "driver", "pci", "kind"),
+    [
+        (NO_MEMORY, "nvidia", "", "nv_err_no_memory"),
+        (XID_79, "nvidia", "0000:65:00", "xid_79"),
+        (XID_31, "nvidia", "0000:65:00", "xid_31"),
+        (AMD_NO_MEMORY, "amdgpu", "", "no_memory"),
+        (
+            "[drm:amdgpu_cs_parser_bos [amdgpu]] *ERROR* amdgpu_vm_validate() failed.",
+            "amdgpu",
+            "",
+            "vm_validate_failed",
+        ),
+        (AMD_FAULT[0], "amdgpu", "0000:03:00.0", "page_fault"),
+        (
+            "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx_0.0.0 timeout, signaled",
+            "amdgpu",
+            "",
+            "ring_timeout",
+        ),
+        ("amdgpu 0000:03:00.0: amdgpu: GPU reset begin!", "amdgpu", "0000:03:00.0", "gpu_reset"),
+        ("amdgpu 0000:03:00.0: amdgpu: VRAM is lost due to GPU reset!", "amdgpu", "0000:03:00.0", "vram_lost"),
+        (AMD_EVICT, "amdgpu", "0000:03:00.0", "evict_failed"),
+        ("amdgpu: Failed to evict process queues", "amdgpu", "", "evict_failed"),
+        ("amdgpu 0000:03:00.0: evicting device resources failed", "amdgpu", "0000:03:00.0", "evict_failed"),
+        ("amdgpu: Freeing queue vital buffer 0x7f00, queue evicted", "amdgpu", "", "queue_buffer_freed"),
+        ("[TTM] Failed to find memory space for buffer 0x0000 eviction", "amdgpu", "", "no_eviction_space"),
+    ],
+)
+def test_what_drivers_complain_of_is_told_apart(line: str, driver: str, pci: str, kind: str) -> None:
+    """By kind, and by GPU where the line says which."""
+    (error,) = read(line, *UNRELATED, line).driver_errors
+
+    assert (error.driver, error.pci, error.kind, error.count) == (driver, pci, kind, 2)
+    assert error.text == line
+
+
+def test_a_page_fault_names_its_process() -> None:
+    """amdgpu says whose it was in the next line."""
+    (error,) = read(*AMD_FAULT).driver_errors
+
+    assert error.text.endswith("pasid:32787) by darktable (pid 70131)")
+
+
+def test_other_lines_are_passed_over() -> None:
+    """Boot messages, reapers and hung engines are no news about memory."""
+    assert read(*UNRELATED) == KernelLog()
+
+
+def test_only_what_comes_after_the_start_counts(log: Path) -> None:
+    """Yesterday's kill is not today's news; today's is, and is told once."""
+    log_to(log, MEMCG_KILL)
+    collector = collector_of(log)
+    before = found_by(collector)
+    log_to(log, GLOBAL_KILL, first=3)
+
+    after, again = found_by(collector), found_by(collector)
+    collector.close()
+
+    assert before.kills == ()
+    assert [kill.pid for kill in after.kills] == [991]
+    assert again == after
+
+
+def test_programs_cannot_tell_tales(log: Path) -> None:
+    """A line that a program wrote into the log looks the same and has another facility."""
+    collector = collector_of(log)
+    log_to(log, GLOBAL_KILL, priority=14)
+
+    assert found_by(collector).kills == ()
+    collector.close()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "oom-kill:constraint=CONSTRAINT_MEMCG," + ",oom_memcg=,task_memcg=,task=" * 270,
+        "Out of memory: Killed process 1 (" * 240,
+        "NVRM" * 2000,
+    ],
+    ids=["cause", "victim", "driver"],
+)
+def test_a_line_full_of_its_own_words_is_read_at_once(line: str) -> None:
+    """Who may name a cgroup decides what stands in the kernel's line: 8 kB of it once took 30 s of the tick."""
+    started = time.process_time()
+
+    log = read(line)
+
+    assert log == KernelLog()
+    assert time.process_time() - started < 0.25
+
+
+def test_a_cgroup_and_a_victim_may_be_called_like_the_line_itself() -> None:
+    """The last word of each kind is the kernel's; what is before it is somebody's name."""
+    odd = "/a,oom_memcg=/b,task_memcg=/c"
+    cause = (
+        f"oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={odd},"
+        "task_memcg=/d,task=x,task=y,pid=7,uid=0"
+    )
+    victim = "Memory cgroup out of memory: Killed process 7 (a) total-vm:1kB, b) total-vm:9kB, anon-rss:8kB, x"
+
+    (kill,) = read(cause, victim).kills
+
+    assert (kill.pid, kill.cgroup, kill.name) == (7, odd, "a) total-vm:1kB, b")
+    assert (kill.scope, kill.anonymous_bytes) == ("cgroup", 8 << 10)
+
+
+def test_messages_that_were_overwritten_are_counted(log: Path) -> None:
+    """Numbers that are missing are messages that nobody has read."""
+    collector = collector_of(log)
+    log_to(log, ["one", "two"])
+    log_to(log, [XID_79], first=40)
+
+    found = found_by(collector)
+    collector.close()
+
+    assert found.lost_total == 37
+    assert [error.kind for error in found.driver_errors] == ["xid_79"]
+
+
+def test_a_pipe_will_do(tmp_path: Path) -> None:
+    """Some containers are given a pipe: read as it comes, in pieces, and never waited for."""
+    (tmp_path / "dev").mkdir()
+    os.mkfifo(tmp_path / "dev/kmsg")
+    collector = collector_of(tmp_path / "dev/kmsg")
+    nothing = found_by(collector)
+    pipe = os.open(tmp_path / "dev/kmsg", os.O_WRONLY)
+    whole = "".join(record(line, number) for number, line in enumerate(MEMCG_KILL, 1)).encode()
+    os.write(pipe, whole[:150])
+    half = found_by(collector)
+    os.write(pipe, whole[150:])
+
+    found = found_by(collector)
+    os.close(pipe)
+    collector.close()
+
+    assert nothing.kills == half.kills == ()
+    assert [kill.pid for kill in found.kills] == [4242]
+
+
+def test_what_is_not_the_kernels_log_is_not_read(tmp_path: Path) -> None:
+    """A link to /dev/null, a folder, nothing at all: each is said by name."""
+    (tmp_path / "dev").mkdir()
+    path = tmp_path / "dev/kmsg"
+    with pytest.raises(Unavailable, match="No such file"):
+        collector_of(path)
+    path.symlink_to("/dev/null")
+    with pytest.raises(Unavailable, match="not the kernel's log, which is character device 1:11"):
+        collector_of(path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(Unavailable, match="not the kernel's log"):
+        collector_of(path)
+
+
+def test_a_flood_is_read_in_pieces_and_kept_small(log: Path) -> None:
+    """A driver that repeats itself 20,000 times is one line with a number, and no tick reads it all."""
+    collector = collector_of(log)
+    log_to(log, [NO_MEMORY] * 20_000)
+
+    counts = [found_by(collector).driver_errors[0].count for _ in range(12)]
+    collector.close()
+
+    assert counts[0] < 5000
+    assert counts[-1] == 20_000
+
+
+def test_the_log_of_this_machine_is_read_or_it_is_said_what_to_do() -> None:
+    """As this user may: what a program writes there meanwhile is seen to go by, and not believed."""
+    tale = "<3>memwatch test: Out of memory: Killed process 4194304 (memwatch-test) total-vm:1kB, anon-rss:1kB"
+    try:
+        collector = kmsg.Collector(Roots())
+    except Unavailable as error:
+        assert re.search("CAP_SYSLOG|No such file|character device 1:11", str(error))  # noqa: PT017
+        return
+    with contextlib.suppress(PermissionError):
+        Path("/dev/kmsg").write_text(tale)
+
+    found = found_by(collector)
+    collector.close()
+
+    assert [kill for kill in found.kills if kill.pid == 4194304] == []
+
+
+def test_whoever_may_not_read_the_log_is_told_what_would_help(tmp_path: Path) -> None:
+    """A daemon without privileges: a reason and a remedy, or, where the kernel lets everybody read it, the log."""
+    restricted = Path("/proc/sys/kernel/dmesg_restrict")
+    with running_daemon(tmp_path, without_privileges=True) as daemon:
+        states = {one["name"]: one for one in daemon.get("/api/v1/collectors").json}
+
+    if restricted.exists() and restricted.read_text().strip() == "1" and Path("/dev/kmsg").exists():
+        assert states["kmsg"]["state"] == "unavailable"
+        assert "not permitted; run as root, or grant CAP_SYSLOG" in states["kmsg"]["error"]
+    else:
+        assert states["kmsg"]["state"] in ("ok", "unavailable")
+
+
+@given(st.lists(st.binary(max_size=300), max_size=20))
+def test_whatever_the_log_says_is_survived(lines: list[bytes]) -> None:
+    """Garbled, cut, endless or not text at all."""
+    notebook = Notebook()
+    cut = [MEMCG_KILL[1].encode()[: len(line)] for line in lines]
+    for line in [*lines, *[b"3,1,1,-;" + line for line in lines], *cut]:
+        record_of = parse_record(line)
+        notebook.read(record_of.text if record_of else line, 0.0)
+
+    assert len(notebook.log.kills) <= 16
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"\n", b" SUBSYSTEM=pci\n", b"no;semicolon", b"1,2;x", b"-3,1,1,-;x", b"9" * 30 + b",1,1,-;x"]
+)
+def test_what_is_no_record_is_none(line: bytes) -> None:
+    """Further lines of a record, and numbers that no kernel prints."""
+    assert parse_record(line) is None

@@ -1,0 +1,345 @@
+"""The processes that hold most memory: the right owner, the right size, at ten thousand of them too."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from msgspec.structs import replace
+
+from memwatch.collectors.processes import AROUND_TURNS, Collector
+from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.linux.process_files import Stat, parse_boot_time, parse_passwd, parse_stat, parse_uid
+from memwatch.linux.process_owners import SHOWN_TURNS
+from memwatch.model import Absent, Process
+from memwatch.snapshot import ProcessScan
+from support.daemon_process import descriptors
+from support.machine_folders import machine_folder
+from support.process_folders import add_process, folder_of, stat_line, statm_line
+from support.zombie_leader import going_on
+
+PAGE, TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
+HOLD = "import sys; block = bytearray(b'x') * (200 << 20); print('held', flush=True); sys.stdin.read()"
+
+
+def find(processes: tuple[Process, ...], pid: int) -> Process:
+    return next(process for process in processes if process.pid == pid)
+
+
+def test_psutil_agrees_on_a_real_process() -> None:
+    """A process that takes 200 MiB is found, and psutil sees the same size, start, name and user."""
+    with subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        collector = Collector(Roots(), top=10, page_size=PAGE, clock_ticks=TICKS)
+
+        found = find(collector.collect().processes, child.pid)
+        witness = psutil.Process(child.pid)
+        rss, start = witness.memory_info().rss, witness.create_time()
+        name, user = witness.name(), witness.username()
+        collector.close()
+        child.communicate()
+
+    assert found.rss_bytes == pytest.approx(rss, rel=0.02)
+    assert isinstance(found.rss_bytes, int)
+    assert found.rss_bytes > 200 << 20
+    assert found.start_time == pytest.approx(start, abs=2)
+    assert (found.name, found.user) == (name, user)
+
+
+def test_one_whose_first_thread_has_ended_is_described_by_another() -> None:
+    """Its size, swap, owner and command line, under the name and the start it had; psutil sees nothing of it."""
+    with going_on(200) as child:
+        collector = Collector(Roots(), top=10, page_size=PAGE, clock_ticks=TICKS, commands=True)
+        before = find(collector.collect().processes, child.pid)
+        child.end_first_thread()
+        after = find(collector.collect().processes, child.pid)
+        witness = psutil.Process(child.pid).memory_info().rss
+        collector.close()
+
+    assert witness == 0
+    assert after.rss_bytes == pytest.approx(before.rss_bytes, rel=0.02)
+    assert replace(after, rss_bytes=before.rss_bytes, footprint_bytes=before.footprint_bytes) == before
+    assert "zombie_leader" in str(after.command)
+
+
+def test_one_that_moves_is_read_at_once_and_the_others_soon(tmp_path: Path) -> None:
+    """A new name is shown with the next change of the process's pages, and within six looks without one."""
+    roots = folder_of(tmp_path)
+    for pid in (7, 8):
+        add_process(tmp_path, stat_line(pid, "before"), statm=statm_line(5))
+    collector = Collector(roots)
+    collector.collect()
+    collector.collect()
+    for pid, pages in ((7, 6), (8, 5)):
+        add_process(tmp_path, stat_line(pid, "after", pages), statm=statm_line(pages))
+
+    looks = [collector.collect().processes for _ in range(SHOWN_TURNS)]
+    collector.close()
+
+    assert (find(looks[0], 7).name, find(looks[0], 7).rss_bytes) == ("after", 6 * 4096)
+    seen = [find(look, 8).name for look in looks]
+    assert seen == sorted(seen, reverse=True), seen
+    assert seen[-1] == "after"
+
+
+def test_of_many_of_one_size_the_same_are_shown_again(tmp_path: Path) -> None:
+    """Workers of one server: stat and statm differ by a page, and nobody loses its place for having been shown."""
+    roots = folder_of(tmp_path)
+    for pid in range(10, 40):
+        add_process(tmp_path, stat_line(pid, rss=499), statm=statm_line(500))
+    collector = Collector(roots, top=5)
+
+    looks = [collector.collect().processes for _ in range(SHOWN_TURNS + 2)]
+    collector.close()
+
+    assert {tuple(process.pid for process in look) for look in looks[1:]} == {(39, 38, 37, 36, 35)}
+    assert {process.rss_bytes for look in looks[1:] for process in look} == {500 * 4096}
+
+
+def test_one_whose_file_was_given_back_is_shown_as_it_is(tmp_path: Path) -> None:
+    """When the descriptor limit falls, what its open file said last is nothing to go by any more."""
+    roots = folder_of(tmp_path)
+    add_process(tmp_path, stat_line(7), statm=statm_line(5))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    collector = Collector(roots)
+    collector.collect()
+    collector.collect()
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+        seen = []
+        for pages in range(6, 6 + SHOWN_TURNS):
+            add_process(tmp_path, stat_line(7, rss=pages), statm=statm_line(pages))
+            seen.append(find(collector.collect().processes, 7).rss_bytes)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        collector.close()
+
+    assert seen == [pages * 4096 for pages in range(6, 6 + SHOWN_TURNS)]
+
+
+def test_one_that_could_not_be_read_once_is_shown_at_the_next_look(tmp_path: Path) -> None:
+    """Not after six looks: what is missing is not what was shown before."""
+    roots = folder_of(tmp_path)
+    add_process(tmp_path, stat_line(7), statm=statm_line(5))
+    collector = Collector(roots)
+    collector.collect()
+    seen = []
+    for stat in (b"nonsense", stat_line(7, rss=6), stat_line(7, rss=6)):
+        (tmp_path / "7/stat").write_bytes(stat)
+        (tmp_path / "7/statm").write_bytes(statm_line(6))
+        seen.append([process.pid for process in collector.collect().processes])
+    collector.close()
+
+    assert seen == [[], [7], [7]]
+
+
+def test_a_clock_that_was_told_the_time_moves_every_start(tmp_path: Path) -> None:
+    """Also of a process that has not moved since."""
+    roots = folder_of(tmp_path)
+    add_process(tmp_path, stat_line(7), statm=statm_line(5))
+    collector = Collector(roots)
+    collector.collect()
+    before = find(collector.collect().processes, 7).start_time
+    (tmp_path / "stat").write_bytes(b"cpu 1\nbtime 1700000500\n")
+
+    looks = [collector.collect().processes for _ in range(AROUND_TURNS)]
+    collector.close()
+
+    assert [find(look, 7).start_time - before for look in (looks[0], looks[-1])] == [0, 500]
+
+
+def test_a_machine_that_cannot_say_when_it_started_is_asked_again(tmp_path: Path) -> None:
+    """Nothing is published with a start time nobody knows, and the next look asks anew."""
+    collector = Collector(folder_of(tmp_path, stat_line(5, start=500)), page_size=4096, clock_ticks=100)
+    (tmp_path / "stat").write_bytes(b"cpu 1\n")
+    for _ in range(2):
+        with pytest.raises(Unreadable, match="btime"):
+            collector.collect()
+    (tmp_path / "stat").write_bytes(b"cpu 1\nbtime 1700000500\n")
+
+    found = find(collector.collect().processes, 5)
+    collector.close()
+
+    assert found.start_time == 1_700_000_505.0
+
+
+def test_processes_that_come_and_go() -> None:
+    """While processes start and end all the time, every look succeeds and every figure has its owner."""
+    collector = Collector(Roots(), top=1000, page_size=PAGE, clock_ticks=TICKS)
+    looks = []
+    for _ in range(60):
+        children = [subprocess.Popen(["true"]) for _ in range(5)]
+        looks.append(collector.collect())
+        for child in children:
+            child.wait()
+    collector.close()
+
+    own = [find(look.processes, os.getpid()) for look in looks]
+    assert len({(process.pid, process.start_time) for process in own}) == 1
+    assert all(len({process.pid for process in look.processes}) == len(look.processes) for look in looks)
+
+
+def test_largest_first_and_no_more_than_asked(tmp_path: Path) -> None:
+    """Of all processes the largest are named; the others are counted."""
+    roots = folder_of(tmp_path, *(stat_line(pid, rss=pid) for pid in range(10, 20)))
+    collector = Collector(roots, top=3, page_size=4096)
+
+    findings = collector.collect()
+    collector.close()
+
+    assert [process.pid for process in findings.processes] == [19, 18, 17]
+    assert findings.process_scan == ProcessScan(seen=10, unreadable=0)
+
+
+@pytest.mark.alone
+def test_ten_thousand_processes(tmp_path: Path) -> None:
+    """Ten thousand processes cost less than a second of processor time."""
+    roots = folder_of(tmp_path, *(stat_line(pid, f"worker {pid}", rss=pid % 997) for pid in range(1, 10_001)))
+    collector = Collector(roots, page_size=4096)
+
+    started = time.process_time()
+    findings = collector.collect()
+    spent = time.process_time() - started
+    collector.close()
+
+    assert findings.process_scan == ProcessScan(seen=10_000, unreadable=0)
+    assert len(findings.processes) == 50
+    assert spent < 1.0
+
+
+@pytest.mark.parametrize("name", ["x", "tmux: server", "a) (b", "(sd-pam)", ") S 1 1 1", "line\nbreak", "", "é"])
+def test_names_that_look_like_columns(name: str) -> None:
+    """A process may call itself anything, blanks and brackets included, and moves no column by it."""
+    stat = parse_stat(stat_line(42, name, rss=7, start=99))
+
+    assert stat == Stat(rss_pages=7, pid=42, start_ticks=99, name=name.encode())
+
+
+def test_kernel_threads_have_no_memory() -> None:
+    """A kernel thread is not a process that holds memory."""
+    assert parse_stat(stat_line(2, "kthreadd", rss=0, flags=0x208040)) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"12",
+        stat_line(5)[:-1],
+        stat_line(5)[:50] + b"\n",
+        stat_line(5, rss=-1),
+        stat_line(0),
+        stat_line(5, start=-3),
+    ],
+)
+def test_nonsense_about_a_process(data: bytes) -> None:
+    """A line that is cut off or negative is refused."""
+    with pytest.raises(Unreadable, match="process statistics"):
+        parse_stat(data)
+
+
+def test_what_cannot_be_read_is_counted(tmp_path: Path) -> None:
+    """A process that ends while it is looked at is counted, and costs nobody else's figures."""
+    roots = folder_of(tmp_path, stat_line(5), stat_line(6))
+    (tmp_path / "6/stat").unlink()
+    collector = Collector(roots, page_size=4096)
+
+    findings = collector.collect()
+    collector.close()
+
+    assert [process.pid for process in findings.processes] == [5]
+    assert findings.process_scan == ProcessScan(seen=2, unreadable=1)
+
+
+def test_owner_that_may_not_be_known(tmp_path: Path) -> None:
+    """Where status and cgroup may not be read, user, unit and container are absent, not made up."""
+    collector = Collector(folder_of(tmp_path, stat_line(5)), page_size=4096)
+
+    (process,) = collector.collect().processes
+    collector.close()
+
+    refused = Absent.NOT_PERMITTED
+    assert (process.user, process.unit, process.container) == (refused, refused, refused)
+
+
+def test_user_changes() -> None:
+    """The effective user is told: it is the one that a daemon works as after it gave up root."""
+    assert parse_uid(b"Name:\tnginx\nUid:\t0\t33\t33\t33\nGid:\t0\t33\t33\t33\n") == 33
+    assert parse_uid(b"Name:\tnginx\n") is None
+
+
+def test_users_come_from_the_file(tmp_path: Path) -> None:
+    """Users are named from the host's passwd, anew when it changes; unknown ones by their number."""
+    roots = folder_of(tmp_path / "proc", stat_line(5))
+    roots = Roots(roots.procfs, tmp_path, tmp_path)
+    (roots.procfs / "5/status").write_bytes(b"Uid:\t7\t7\t7\t7\n")
+    collector = Collector(roots, page_size=4096)
+    before = collector.collect().processes[0].user
+
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/passwd").write_text(
+        "# comment\nlp:x:7:7::/:/bin/sh\nlp2:x:7:7::/:/bin/sh\n+::::::\nbad:x:y:1::/:\n"
+    )
+    after = collector.collect().processes[0].user
+    collector.close()
+
+    assert (before, after) == ("7", "lp")
+    assert parse_passwd(b"a:b") == {}
+
+
+def test_clock_that_is_set_after_boot(tmp_path: Path) -> None:
+    """A board that booted in 1970 is put right when it learns the time; a wavering second changes nothing."""
+    collector = Collector(folder_of(tmp_path, stat_line(5, start=500)), page_size=4096, clock_ticks=100)
+    starts = []
+    for boot_time in (10, 11, 1_700_000_000, 1_700_000_001):
+        (tmp_path / "stat").write_text(f"btime {boot_time}\n")
+        looks = [collector.collect().processes[0].start_time for _ in range(AROUND_TURNS)]
+        starts.append(looks[-1])
+    collector.close()
+
+    assert starts == [15.0, 15.0, 1_700_000_005.0, 1_700_000_005.0]
+
+
+def test_no_boot_time() -> None:
+    """Without the time of boot no start time can be told: the file is refused."""
+    with pytest.raises(Unreadable, match="btime"):
+        parse_boot_time(b"cpu 1\nbtime 17")
+
+
+def test_pages_of_64_kib() -> None:
+    """1000 pages of 64 KiB are 65,536,000 bytes."""
+    machine = machine_folder("arm64-64k-pages")
+    collector = Collector(machine.roots, page_size=65536)
+
+    found = find(collector.collect().processes, 9001)
+    collector.close()
+
+    assert found.rss_bytes == 65_536_000
+
+
+def test_no_procfs(tmp_path: Path) -> None:
+    """Where there is no /proc the collector is unavailable and names it."""
+    with pytest.raises(Unavailable, match="nowhere"):
+        Collector(Roots(procfs=tmp_path / "nowhere"))
+
+
+def test_descriptors_are_given_back() -> None:
+    """Looking a hundred times leaves no more descriptors open than looking once, and closing leaves none."""
+    before = len(os.listdir("/proc/self/fd"))
+    collector = Collector(Roots(), top=10, page_size=PAGE)
+    collector.collect()
+    own = descriptors(os.getpid())
+
+    for _ in range(100):
+        collector.collect()
+
+    assert descriptors(os.getpid()) == own
+    collector.close()
+    assert len(os.listdir("/proc/self/fd")) == before

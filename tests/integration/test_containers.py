@@ -1,0 +1,128 @@
+"""Names of containers through a runtime's socket: bounded, in nobody's way, and only where it was configured."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from memwatch.collectors.containers import ANSWER_MOST_BYTES, Collector, parse_containers
+from memwatch.linux.files import Unavailable, Unreadable
+from memwatchd.settings.schema import Settings
+from support.container_host import OFTEN, simulated
+from support.daemon_process import running_daemon
+from support.settings_sample import problems_from, settings_from
+
+ID = "c0ffee" * 10 + "beef"
+LISTED = json.dumps([{"Id": ID, "Names": ["/vllm"], "Image": "vllm"}, {"Id": "f" * 64, "Names": []}]).encode()
+
+
+def answer(body: bytes, status: str = "200 OK") -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+@contextmanager
+def runtime(tmp_path: Path, said: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """A socket that answers every connection with these bytes; its address, and what it was asked."""
+    path = tmp_path / "run.sock"
+    asked: list[bytes] = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    request = connection.recv(65536)
+                    if not request:
+                        return
+                    asked.append(request)
+                    connection.sendall(said)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"unix:{path}", asked
+        with socket.socket(socket.AF_UNIX) as last:
+            last.connect(str(path))
+            last.shutdown(socket.SHUT_WR)
+            thread.join(5)
+
+
+def test_names_by_id(tmp_path: Path) -> None:
+    """The first name of each container, without Docker's slash; one without a name has none."""
+    with runtime(tmp_path, answer(LISTED)) as (address, asked):
+        collector = Collector(address)
+        findings = collector.collect()
+        collector.close()
+
+    assert findings.container_names == {ID[:12]: "vllm"}
+    assert asked[0].startswith(b"GET /containers/json HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize(
+    ("said", "complaint"),
+    [
+        (answer(b'{"message": "no"}', "403 Forbidden"), "status 403 instead of a list"),
+        (answer(b'{"message": "no"}'), "is not a list of containers"),
+        (answer(b"[" * 100_000), "is not a list of containers"),
+        (answer(b'[{"Id": 5, "Names": ["/a"]}]'), "is not a list of containers"),
+        (answer(b"\xff\xfe"), "is not a list of containers"),
+        (b"nonsense\r\n\r\n", "instead of an answer in HTTP"),
+        (b"", "instead of an answer in HTTP"),
+        (answer(b" " * (ANSWER_MOST_BYTES + 1)), "a list of more than"),
+    ],
+    ids=["refused", "no-list", "nested", "no-id", "no-text", "no-http", "silent", "endless"],
+)
+def test_answers_that_make_no_sense(said: bytes, complaint: str, tmp_path: Path) -> None:
+    """Each is refused with what was wrong."""
+    with runtime(tmp_path, said) as (address, _), pytest.raises(Unreadable, match=complaint):
+        Collector(address).collect()
+
+
+def test_a_socket_that_is_not_there(tmp_path: Path) -> None:
+    """It is named, and why it cannot be used."""
+    with pytest.raises(Unreadable, match=r"nowhere\.sock: No such file"):
+        Collector(f"unix:{tmp_path}/nowhere.sock").collect()
+
+
+def test_long_names_are_cut() -> None:
+    """Whatever a container calls itself, its name stays within a line."""
+    data = json.dumps([{"Id": ID, "Names": ["/" + "x" * 10_000]}]).encode()
+
+    assert parse_containers(data) == {ID[:12]: "x" * 128}
+
+
+def test_nobody_is_asked_unless_it_is_configured(tmp_path: Path) -> None:
+    """Without a setting no socket is opened, whatever sockets there are."""
+    assert Settings().collectors.containers.socket is None
+    with pytest.raises(Unavailable, match="no socket of a container runtime is configured"):
+        Collector(None)
+    assert settings_from(tmp_path, '[collectors.containers]\nsocket = "unix:/run/x.sock"\n')
+    (problem,) = problems_from(tmp_path, '[collectors.containers]\nsocket = "/run/x.sock"\n')
+    assert "unix:/run/docker.sock" in problem
+
+
+def test_the_name_is_shown_with_what_the_container_holds(tmp_path: Path) -> None:
+    """Through the daemon: in the owners, with the process and on the page."""
+    with runtime(tmp_path, answer(LISTED)) as (address, _):
+        config = f'{OFTEN}[collectors.containers]\nsocket = "{address}"\n'
+        with running_daemon(
+            tmp_path, "--interval", "200ms", *simulated(tmp_path / "host"), config=config
+        ) as daemon:
+            daemon.wait_until_ok("containers")
+            (process,) = daemon.wait_for(
+                "/api/v1/processes", lambda found: found and found[0]["container_name"] is not None
+            )
+            (owner,) = daemon.get("/api/v1/owners?by=container").json["owners"]
+            page = daemon.get("/processes").text
+
+    assert process["container_name"] == owner["container_name"] == "vllm"
+    assert owner["name"] == ID[:12]
+    assert "vllm" in page

@@ -1,0 +1,238 @@
+"""What `memwatch doctor` finds: rules, versions from files, and simulated machines through the daemon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from pydantic import TypeAdapter
+
+from memwatch.doctor.checks import remedy_of, seen
+from memwatch.doctor.examiner import Examiner
+from memwatch.doctor.known_issues import known_bad
+from memwatch.doctor.model import Check, Examination, Verdict
+from memwatch.doctor.versions import Installed, installed, numbers_of, version_in
+from memwatch.linux.files import Roots
+from memwatch.model import Absent
+from memwatch.snapshot import CollectorStatus, ProcessScan
+from memwatch_web.api import schema_inquiries as contract_inquiries
+from scripts.golden import host_of
+from support.client_process import memwatch
+from support.daemon_process import running_daemon
+from support.paths import MACHINES
+from support.sample_snapshots import calm_workstation, discrete_gpu, failing_collector, stale_collector
+
+
+def by_id(checks: tuple[Check, ...] | list[Check]) -> dict[str, Check]:
+    return {check.id: check for check in checks}
+
+
+@pytest.mark.parametrize(
+    ("found", "check", "part"),
+    [
+        (Installed(nvidia_module="580.95.05", nvidia_library="575.57.08"), "nvidia.versions", "error 18"),
+        (Installed(packages={"pynvml": "11.5.3"}), "packages.pynvml", "given up"),
+        (Installed(packages={"amdsmi": "6.4.4"}), "amdsmi.library", "brings no libamd_smi.so"),
+        (
+            Installed(packages={"amdsmi": "7.0.2"}, amd_smi_library="libamd_smi.so.27.1"),
+            "amdsmi.versions",
+            "older than the library libamd_smi.so.27.1",
+        ),
+        (Installed(rocm="6.4.1"), "rocm.processes", "too little held by processes"),
+        (Installed(rocm="7.10.0"), "rocm.kfd", "cannot be reloaded"),
+        (Installed(has_psi=False, boot_options=("quiet", "psi=0")), "psi", "psi=0"),
+        (Installed(has_psi=False), "psi", "no pressure stall information"),
+    ],
+)
+def test_bad_combinations_are_named_with_a_remedy(found: Installed, check: str, part: str) -> None:
+    """Each by the versions that are installed, and what to do about it."""
+    named = by_id(list(known_bad(found)))[check]
+
+    assert part in named.text
+    assert named.verdict is not Verdict.OK
+    assert named.remedy
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        Installed(),
+        Installed(nvidia_module="580.95.05", nvidia_library="580.95.05"),
+        Installed(packages={"pynvml": "13.0.1", "nvidia-ml-py": "13.580.82"}),
+        Installed(packages={"amdsmi": "7.0.2"}, amd_smi_library="libamd_smi.so.26.0"),
+        Installed(packages={"amdsmi": "10.1.0"}, amd_smi_library="libamd_smi.so.27.1"),
+        Installed(rocm="7.12.0"),
+        Installed(rocm="10.1.0"),
+    ],
+)
+def test_good_combinations_are_not_mentioned(found: Installed) -> None:
+    """Nothing is said where nothing is wrong; 7.12 and 10.1 are newer than 7.2."""
+    assert list(known_bad(found)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [(b"6.4.1-83\n", "6.4.1"), (b"580.95.05\n", "580.95.05"), (b"", None), (b"\xff\xfe", None), (b"7", None)],
+)
+def test_versions_in_files(text: bytes, version: str | None) -> None:
+    """The first version in the text; nothing where there is none."""
+    assert version_in(text) == version
+
+
+def test_versions_compare_as_numbers() -> None:
+    """6.10 is newer than 6.4, and what is no version is older than all."""
+    assert numbers_of("6.10") > numbers_of("6.4.2") > numbers_of("unknown") == ()
+
+
+def test_what_is_installed_is_read_from_files(tmp_path: Path) -> None:
+    """Drivers, libraries by the names their links lead to, ROCm, and how the kernel was started."""
+    for path, text in (
+        ("root/opt/rocm/.info/version", "6.4.1-83\n"),
+        ("sys/module/nvidia/version", "580.95.05\n"),
+        ("proc/cmdline", "BOOT_IMAGE=/vmlinuz psi=0 quiet\n"),
+        ("root/usr/lib64/libnvidia-ml.so.575.57.08", ""),
+        ("root/opt/rocm/lib/libamd_smi.so.27.1", ""),
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    (tmp_path / "root/usr/lib64/libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.575.57.08")
+    (tmp_path / "root/opt/rocm/lib/libamd_smi.so").symlink_to("libamd_smi.so.27.1")
+
+    found = installed(Roots(tmp_path / "proc", tmp_path / "sys", tmp_path / "root"), {"amdsmi": "7.0.2"}.get)
+
+    assert found == Installed(
+        packages={"amdsmi": "7.0.2"},
+        rocm="6.4.1",
+        amd_smi_library="libamd_smi.so.27.1",
+        nvidia_module="580.95.05",
+        nvidia_library="575.57.08",
+        boot_options=("BOOT_IMAGE=/vmlinuz", "psi=0", "quiet"),
+        has_psi=False,
+    )
+
+
+def test_an_empty_root_is_no_error(tmp_path: Path) -> None:
+    """Nothing is installed there, and this Python's packages are none of that machine's."""
+    found = installed(Roots(tmp_path, tmp_path, tmp_path))
+
+    assert found == Installed(has_psi=False)
+
+
+def test_a_failing_source_is_a_problem_with_its_words() -> None:
+    """What failed says so itself; those that answer are one line."""
+    checks = by_id(list(seen(failing_collector())))
+    (failed,) = [one for one in failing_collector().collectors if one.state == "failing"]
+
+    assert checks[f"collectors.{failed.name}"].verdict is Verdict.PROBLEM
+    assert str(failed.error) in checks[f"collectors.{failed.name}"].text
+    assert checks["collectors"].verdict is Verdict.OK
+
+
+def test_a_stalled_source_is_a_problem() -> None:
+    """Figures that grow old are no figures."""
+    stalled = [one.name for one in stale_collector().collectors if one.state == "stalled"]
+    checks = by_id(list(seen(stale_collector())))
+
+    assert stalled
+    assert all(checks[f"collectors.{name}"].verdict is Verdict.PROBLEM for name in stalled)
+
+
+def test_a_lost_gpu_is_a_problem_and_an_unknown_headroom_a_hint() -> None:
+    """The state is told in words."""
+    snapshot = discrete_gpu()
+    device = replace(snapshot.devices[0], state="needs_reset", headroom_bytes=Absent.STALE)
+
+    checks = by_id(list(seen(replace(snapshot, devices=(device,)))))
+
+    assert checks[f"devices.{device.id}"].verdict is Verdict.PROBLEM
+    assert "needs reset" in checks[f"devices.{device.id}"].text
+    assert checks[f"devices.{device.id}.headroom"].text.endswith("is stale")
+
+
+def test_processes_that_cannot_be_looked_into_are_a_hint() -> None:
+    """With the capability that would help."""
+    snapshot = replace(calm_workstation(), process_scan=ProcessScan(seen=300, unreadable=12))
+
+    hint = by_id(list(seen(snapshot)))["processes.unreadable"]
+
+    assert hint.verdict is Verdict.HINT
+    assert "CAP_SYS_PTRACE" in str(hint.remedy)
+
+
+@pytest.mark.parametrize(
+    ("status", "remedy"),
+    [
+        (CollectorStatus("nvml", "ok"), None),
+        (CollectorStatus("nvml", "unavailable", error="no NVIDIA GPU and no NVIDIA driver is here"), None),
+        (
+            CollectorStatus("nvml", "unavailable", error="…: no NVIDIA driver is installed (NVML error 12)"),
+            "install NVIDIA's driver, and its library in a container",
+        ),
+        (CollectorStatus("memory", "failing", error="[Errno 5] Input/output error"), None),
+    ],
+)
+def test_remedies(status: CollectorStatus, remedy: str | None) -> None:
+    """Only where something is wrong and something is known to help."""
+    assert remedy_of(status) == remedy
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "worst"),
+    [
+        ((), Verdict.OK),
+        ((Verdict.OK, Verdict.HINT), Verdict.HINT),
+        ((Verdict.PROBLEM, Verdict.OK, Verdict.HINT), Verdict.PROBLEM),
+    ],
+)
+def test_the_worst_verdict(verdicts: tuple[Verdict, ...], worst: Verdict) -> None:
+    """One problem makes it a problem."""
+    assert Examination(tuple(Check("x", verdict, "x") for verdict in verdicts)).worst is worst
+
+
+def test_a_machine_of_this_kind_is_examined_by_its_files() -> None:
+    """no-psi: the kernel cannot tell how long tasks wait, and that is said once."""
+    folder = MACHINES / "no-psi"
+
+    found = Examiner(Roots(folder / "proc", folder / "sys", folder / "root")).examine(calm_workstation())
+
+    assert by_id(found.checks)["psi"].verdict is Verdict.HINT
+
+
+def told(name: str, tmp_path: Path) -> tuple[Any, str, int]:
+    """What the daemon answers on a simulated machine, what the command prints of it, and its exit code."""
+    host = host_of(name, tmp_path)
+    with running_daemon(tmp_path, *host.roots, environ=host.environ) as daemon:
+        daemon.wait_for("/api/v1/collectors", lambda found: all(one["state"] != "starting" for one in found))
+        answer = daemon.get("/api/v1/doctor")
+        printed = memwatch("--url", daemon.url, "doctor")
+    TypeAdapter(contract_inquiries.Examination).validate_json(answer.body, strict=True)
+    return answer.json, printed.stdout, printed.returncode
+
+
+def test_a_healthy_machine(tmp_path: Path) -> None:
+    """GB10: nothing to mend, and what decided that its memory is unified."""
+    answer, printed, code = told("gb10", tmp_path)
+
+    assert (answer["worst"], code) == ("ok", 0)
+    assert "✓ gpu0, NVIDIA GB10: unified (memory info is not supported)" in printed
+    assert printed.endswith("Everything is as it should be.\n")
+
+
+def test_a_gpu_that_nobody_reads(tmp_path: Path) -> None:
+    """A workstation without drivers: which GPUs are there, why they are not read, what would help."""
+    answer, printed, code = told("workstation", tmp_path)
+
+    assert (answer["worst"], code) == ("problem", 1)
+    assert "✗ A GPU is present (NVIDIA 10de:2684" in printed
+    assert "    → install NVIDIA's driver" in printed
+    assert printed.endswith("1 problem and 1 hint: see the lines with ✗ and !.\n")
+
+
+def test_a_container_that_hides_processes(tmp_path: Path) -> None:
+    """What cannot be seen from inside, and how the container would have to be started."""
+    answer, printed, code = told("container-hidden-pids", tmp_path)
+
+    assert (answer["worst"], code) == ("hint", 0)
+    assert "--pid=host" in printed

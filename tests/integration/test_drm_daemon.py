@@ -1,0 +1,147 @@
+"""Machines with Intel's GPUs and those of systems on a chip, through the running daemon."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.daemon_process import running_daemon
+from support.device_open_watch import put_devices, watching
+from support.drm_machine import DrmMachine, fdinfo
+from support.machine_folders import NAMES
+from support.paths import MACHINES
+from support.waiting import Stopwatch
+
+MIB, GIB = 1 << 20, 1 << 30
+IGPU = "0000:00:02.0"
+OURS = ("arc-a770", "arc-a770-i915", "lunar-lake", "n100", "rk3588-panthor", "snapdragon-msm")
+WITH_GPU = [name for name in NAMES if (MACHINES / name / "sys/class/drm").is_dir()]
+# Runs in the daemon before anything of ours: writes down every file that is opened, by whatever way.
+WITNESS = """
+import os, sys
+seen = os.open(os.environ["SEEN"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+def hook(event, arguments):
+    if event == "open":
+        os.write(seen, os.fsencode(str(arguments[0])) + b"\\n")
+sys.addaudithook(hook)
+"""
+DEVICE = re.compile(r"^/dev/(?:dri|accel|kfd|nvidia)|(?:^|/)\d+/fd/\d+$")
+
+
+def copy_of(name: str, folder: Path) -> DrmMachine:
+    shutil.copytree(MACHINES / name, folder, symlinks=True)
+    return DrmMachine(folder)
+
+
+def arguments(machine: DrmMachine) -> list[str]:
+    roots = machine.roots
+    return [f"--procfs={roots.procfs}", f"--sysfs={roots.sysfs}", f"--rootfs={roots.rootfs}"]
+
+
+def has_clients(machine: DrmMachine) -> bool:
+    links = (os.readlink(link) for link in machine.roots.procfs.glob("[0-9]*/fd/*"))
+    return any("/dev/dri/" in link for link in links)
+
+
+def used(shares: Any, share: str = "gpu0.buffers") -> Any:
+    return next((one["used_bytes"] for one in shares if one["id"] == share), None)
+
+
+@pytest.mark.parametrize("name", WITH_GPU)
+def test_no_device_is_ever_opened(name: str, tmp_path: Path) -> None:
+    """Opening /dev/dri wakes a sleeping GPU, and /dev/kfd makes the opener its client: neither ever happens."""
+    machine = copy_of(name, tmp_path / "host")
+    (tmp_path / "sitecustomize.py").write_text(WITNESS)
+    seen = tmp_path / "seen"
+    environ = {"SEEN": str(seen), "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    put_devices(machine.roots.rootfs)
+    with watching(machine.roots.rootfs) as opens:
+        with running_daemon(tmp_path, "--interval", "200ms", *arguments(machine), environ=environ) as daemon:
+            daemon.wait_until_ok("drm")
+            daemon.get("/api/v1/backends")
+            time.sleep(0.5)
+        by_anybody = opens()
+        (machine.roots.rootfs / "dev/kfd").read_bytes()
+        assert opens() == 1  # it would have been seen
+
+    assert by_anybody == 0
+    opened = seen.read_text().splitlines()
+    assert any(path.endswith("/meminfo") for path in opened)
+    assert any(re.fullmatch(r"\d+/fdinfo/\d+", path) for path in opened) == has_clients(machine)
+    assert [path for path in opened if DEVICE.search(path)] == []
+
+
+def test_a_client_that_comes_and_goes_is_seen_within_two_periods(tmp_path: Path) -> None:
+    """And its process is listed however little memory it has of its own."""
+    machine = copy_of("n100", tmp_path / "host")
+    config = '[processes]\ntop = 1\ninterval = "1s"\n'
+    with running_daemon(tmp_path, "--interval", "200ms", *arguments(machine), config=config) as daemon:
+        daemon.wait_until_ok("drm")
+        before = used(daemon.get("/api/v1/shares").json)
+        machine.process(7000, "vainfo")
+        (machine.roots.procfs / "7000/stat").write_text(
+            (machine.roots.procfs / "1/stat").read_text().replace("1 (systemd)", "7000 (vainfo)")
+        )
+        machine.opens(7000, 4, fdinfo("i915", 77, IGPU, system0="100 MiB"))
+        watch = Stopwatch(daemon.pid)
+        daemon.wait_for("/api/v1/shares", lambda shares: used(shares) == before + 100 * MIB)
+        came = watch.seconds
+        listed = daemon.wait_for("/api/v1/processes", lambda found: any(one["pid"] == 7000 for one in found))
+        machine.ends(7000)
+        watch = Stopwatch(daemon.pid)
+        daemon.wait_for("/api/v1/shares", lambda shares: used(shares) == before)
+        went = watch.seconds
+
+    assert max(came, went) < 10.5
+    (process,) = (one for one in listed if one["pid"] == 7000)
+    assert process["device_bytes"] == {"gpu0.buffers": 100 * MIB}
+    assert process["footprint_basis"] == "rss + device, perhaps overlapping"
+    assert process["footprint_low_bytes"] == max(process["rss_bytes"], 100 * MIB)
+    assert process["footprint_high_bytes"] == process["rss_bytes"] + 100 * MIB
+
+
+def test_a_driver_that_does_not_answer_costs_the_gpus_figures_and_nothing_else(tmp_path: Path) -> None:
+    """Reading a descriptor waits for locks of the driver's: the buffers turn stale, System RAM ticks on."""
+    machine = copy_of("n100", tmp_path / "host")
+    with running_daemon(tmp_path, "--interval", "200ms", *arguments(machine)) as daemon:
+        daemon.wait_until_ok("drm")
+        stuck = machine.roots.procfs / "6120/fdinfo/5"
+        stuck.unlink()
+        os.mkfifo(stuck)
+        shares = daemon.wait_for(
+            "/api/v1/shares", lambda found: any(one["absent"].get("used_bytes") == "stale" for one in found), 25
+        )
+        snapshot = daemon.snapshot()
+        # Whoever waits for a writer gets one, so that the daemon's thread can end.
+        os.close(os.open(stuck, os.O_WRONLY))
+
+    (share,) = shares
+    assert share["used_bytes"] is None
+    ram = snapshot["pools"][0]
+    assert ram["used_bytes"] is not None
+    assert snapshot["devices"][0]["state"] == "stalled"
+    assert snapshot["devices"][0]["process_list"] is None
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_same_bytes_are_in_one_place_only(name: str, tmp_path: Path) -> None:
+    """Pools add up to the machine's memory, buffers lie inside System RAM, and the rest of it is named."""
+    machine = DrmMachine(MACHINES / name)
+    with running_daemon(tmp_path, "--interval", "200ms", *arguments(machine)) as daemon:
+        daemon.wait_until_ok("drm")
+        snapshot = daemon.wait_for("/api/v1/snapshot", lambda found: found["devices"])
+
+    pools, shares = snapshot["pools"], snapshot["shares"]
+    assert snapshot["total"]["size_bytes"] == sum(pool["size_bytes"] for pool in pools)
+    for pool in pools:
+        assert not pool["contents"] or sum(pool["contents"].values()) == pool["size_bytes"]
+        assert not pool["overlap"]
+    for share in shares:
+        assert share["within"] == "ram"
+        assert share["used_bytes"] is None or share["used_bytes"] <= pools[0]["used_bytes"]

@@ -1,0 +1,115 @@
+"""What is refused is a page to a browser that looks for one, and a problem to everybody else."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from urllib.parse import urljoin
+
+import pytest
+
+from memwatch_web.error_handlers import MOST_STEPS_UP
+from support.daemon_process import Answer, RunningDaemon, running_daemon
+from support.waiting import PATIENCE_SECONDS
+
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+PROBLEM = "application/problem+json"
+PAGE = "text/html; charset=utf-8"
+REFUSED = [
+    ("/histroy", 404, "There is no such page", "There is nothing at this path."),
+    ("/no/such/page/", 404, "There is no such page", "There is nothing at this path."),
+    ("/patterns", 404, "There is no such page", "set patterns = true under [web]."),
+    ("/processes?by=%3Cb%3E", 422, "This cannot be shown", "by is '&lt;b&gt;': use one of process,"),
+    ("/processes?sort=xx", 422, "This cannot be shown", "sort is 'xx'"),
+]
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """A simulated one: its refusals say so in both forms."""
+    with running_daemon(tmp_path_factory.mktemp("daemon"), "--demo", "strix-halo") as running:
+        yield running
+
+
+class Links(HTMLParser):
+    """Where a page leads, and what it is made of."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, _tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value for name, value in attrs if name in ("href", "src") and value and value[0] != "#"]
+
+
+@pytest.mark.parametrize(("path", "status", "heading", "sentence"), REFUSED)
+def test_a_browser_gets_a_page(daemon: RunningDaemon, path: str, status: int, heading: str, sentence: str) -> None:
+    """With the way back, the status, and the headers that every page has."""
+    answer, usual = daemon.get(path, Accept=BROWSER), daemon.get("/about", Accept=BROWSER)
+
+    assert (answer.status, answer.headers["content-type"]) == (status, PAGE)
+    assert f"<h1>{heading}</h1>" in answer.text
+    assert sentence.replace("'", "&#39;") in answer.text
+    assert "<b>SIMULATED</b>" in answer.text
+    assert answer.headers["vary"] == "accept"
+    for name in ("content-security-policy", "x-content-type-options", "referrer-policy", "memwatch-simulated"):
+        assert answer.headers[name] == usual.headers[name]
+
+
+@pytest.mark.parametrize(("path", "status", "heading"), [one[:3] for one in REFUSED])
+@pytest.mark.parametrize("accept", ["", "*/*", "application/json"])
+def test_a_program_gets_a_problem(daemon: RunningDaemon, accept: str, path: str, status: int, heading: str) -> None:
+    """Also one that takes anything, as curl does; a cache keeps the two apart."""
+    answer = daemon.get(path, **({"Accept": accept} if accept else {}))
+
+    assert (answer.status, answer.headers["content-type"]) == (status, PROBLEM)
+    assert answer.json["detail"]
+    assert heading not in answer.text
+    assert answer.headers["vary"] == "accept"
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/v1/nothing", "/api", "/api/v1/growth?limit=x", "/live?page=x", "/static/nothing.css"]
+)
+def test_the_api_answers_browsers_as_everybody(daemon: RunningDaemon, path: str) -> None:
+    """A browser shows JSON to whoever looks at the API with it."""
+    answer = daemon.get(path, Accept=BROWSER)
+
+    assert answer.status in (404, 422)
+    assert answer.headers["content-type"] == PROBLEM
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/no/such/page", "/no/such/folder/", "/a%2Fb/c"])
+def test_its_links_lead_to_the_pages(daemon: RunningDaemon, path: str) -> None:
+    """However deep it lies, and also where a proxy serves all of it under another path."""
+    links = Links(daemon.get(path, Accept=BROWSER).text).found
+    behind_proxy = {urljoin(f"http://proxy/gpu1{path}", link) for link in links}
+
+    assert {"http://proxy/gpu1/", "http://proxy/gpu1/processes", "http://proxy/gpu1/static/app.css"} <= behind_proxy
+    for link in behind_proxy:
+        assert daemon.get(link.removeprefix("http://proxy/gpu1")).status == 200, link
+
+
+def test_a_path_of_slashes_makes_no_large_page(daemon: RunningDaemon) -> None:
+    """Eight thousand of them in each of fifteen links would be 360 kB."""
+    answer = daemon.get("/x" * 4000, Accept=BROWSER)
+
+    assert answer.status == 404
+    assert len(answer.body) < 4000 + 40 * len("../") * MOST_STEPS_UP
+
+
+def test_a_form_that_cannot_be_done_is_a_page(daemon: RunningDaemon) -> None:
+    """What was filled in by a person is answered to a person."""
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=PATIENCE_SECONDS)
+    try:
+        connection.request("POST", "/alerts", b"hours=x&reason=y", {"Accept": BROWSER})
+        response = connection.getresponse()
+        answer = Answer(response.status, dict(response.getheaders()), response.read())
+    finally:
+        connection.close()
+
+    assert answer.status == 422
+    assert "<h1>This was not done</h1>" in answer.text
+    assert "hours is &#39;x&#39;" in answer.text

@@ -1,0 +1,80 @@
+"""Whether the daemon lives, as others are told: while one of its threads is held from outside, and after it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.daemon_process import RunningDaemon, running_daemon
+
+# From <linux/ptrace.h> and <linux/wait.h>.
+PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH, WAIT_FOR_ALL = 0x4206, 0x4207, 17, 0x40000000
+
+
+def test_a_pause_of_half_a_second_is_no_stall(tmp_path: Path) -> None:
+    """Ten ticks a second that do not come for half of one: a machine that paused, and no daemon to restart."""
+    with running_daemon(tmp_path, "--interval", "100ms") as daemon, one_thread_held(daemon.pid, loop_of(daemon)):
+        before = daemon.get("/healthz").json["age_seconds"]
+        time.sleep(max(0.0, 0.5 - before))
+        health = daemon.get("/healthz")
+
+    assert health.json["age_seconds"] > 0.3
+    # What this machine lost by itself meanwhile may be more than the second that is forgiven.
+    assert health.status == (200 if health.json["age_seconds"] <= 1 else 503)
+
+
+def test_a_loop_that_stands_still_is_told(tmp_path: Path) -> None:
+    """The rest of the daemon answers: 503 with the age of the last tick, and the page says so."""
+    with running_daemon(tmp_path, "--interval", "200ms") as daemon:
+        daemon.wait_for("/healthz", lambda health: health["status"] == "ok")
+        with one_thread_held(daemon.pid, loop_of(daemon)):
+            daemon.wait_for("/healthz", lambda health: health["status"] == "stalled")
+            health = daemon.get("/healthz")
+            ready = daemon.get("/readyz")
+            page = daemon.get("/").text
+        daemon.wait_for("/healthz", lambda health: health["status"] == "ok")
+        later = daemon.get("/").text
+
+    assert health.status == 503
+    assert health.json["age_seconds"] > 1
+    assert ready.status == 200
+    assert re.search(r'role="alert">no answer for \d', page)
+    assert "no answer for" not in later
+
+
+def loop_of(daemon: RunningDaemon) -> int:
+    """The thread that ticks: of those beside the first it works most."""
+    before, first = work_of(daemon.pid), daemon.snapshot()["seq"]
+    daemon.wait_for("/api/v1/snapshot", lambda snapshot: snapshot["seq"] > first + 10)
+    after = work_of(daemon.pid)
+    return max(after.keys() & before.keys(), key=lambda thread: after[thread] - before[thread])
+
+
+def work_of(pid: int) -> dict[int, int]:
+    """Nanoseconds on a core, of each thread but the first."""
+    return {
+        int(task.name): int((task / "schedstat").read_text().split()[0])
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        if int(task.name) != pid
+    }
+
+
+@contextmanager
+def one_thread_held(pid: int, thread: int) -> Iterator[None]:
+    """As a debugger holds it; the others of its process go on. Held while it waits, it has no lock of theirs."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+    for request in (PTRACE_SEIZE, PTRACE_INTERRUPT):
+        while "S" not in Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()[:1]:
+            time.sleep(0.001)
+        assert libc.ptrace(request, thread, None, None) == 0, os.strerror(ctypes.get_errno())
+    os.waitpid(thread, WAIT_FOR_ALL)
+    try:
+        yield
+    finally:
+        assert libc.ptrace(PTRACE_DETACH, thread, None, None) == 0, os.strerror(ctypes.get_errno())

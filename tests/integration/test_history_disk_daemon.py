@@ -1,0 +1,139 @@
+"""The flight recorder in the daemon: killed under critical pressure, it comes back with its last seconds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from memwatch_web.api import schema_history as contract_past
+from support.daemon_process import RunningDaemon, running_daemon
+from support.waiting import PATIENCE_SECONDS
+
+CRITICAL = """MemTotal:       16000000 kB
+MemFree:          200000 kB
+MemAvailable:     300000 kB
+Buffers:            1000 kB
+Cached:            90000 kB
+AnonPages:      15000000 kB
+"""
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> list[str]:
+    """A host whose memory is nearly full, and a state folder."""
+    proc = tmp_path / "proc"
+    (proc / "sys/kernel/random").mkdir(parents=True)
+    (proc / "sys/kernel/hostname").write_text("wedged-1\n")
+    (proc / "sys/kernel/random/boot_id").write_text("5b4e1c1e-3c1f-4a7e-8a51-1f0a3c1f4a7e\n")
+    (proc / "meminfo").write_text(CRITICAL)
+    (tmp_path / "sys").mkdir()
+    return ["--procfs", str(proc), "--sysfs", str(tmp_path / "sys"), "--state-dir", str(tmp_path / "state")]
+
+
+def kill(daemon: RunningDaemon) -> None:
+    os.kill(daemon.pid, signal.SIGKILL)
+    daemon.process.wait(PATIENCE_SECONDS)
+
+
+def test_killed_under_critical_pressure_it_shows_the_last_tick_anybody_saw(tmp_path: Path, host: list[str]) -> None:
+    """Five times SIGKILL: each start succeeds, history goes on, and no tick that was served is missing but one."""
+    seen: Any = {}
+    began = time.time()
+    for number in range(5):
+        with running_daemon(tmp_path, *host, "--interval", "200ms") as daemon:
+            daemon.wait_for("/api/v1/snapshot", lambda snapshot: snapshot["seq"] >= 8)
+            if number:
+                words = daemon.get("/api/v1/last-words").json
+                assert words["unix"] >= seen["unix"] - 0.1
+                assert words["last"]["pressure"][0]["level"] == "critical"
+            time.sleep(0.05 * number)
+            seen = daemon.snapshot()
+            kill(daemon)
+
+    with running_daemon(tmp_path, *host) as daemon:
+        history = daemon.get(f"/api/v1/history?series=pool.ram.used_bytes&points=2000&from={began}").json["series"][
+            0
+        ]
+        metrics = daemon.get("/metrics").text
+        assert len([at for at, value in zip(history["unix"], history["max"], strict=True) if value]) >= 15
+        assert "memwatch_history_damaged_records 0.0" in metrics
+
+
+def test_last_words_are_as_documented_and_gone_after_a_clean_stop(tmp_path: Path, host: list[str]) -> None:
+    """JSON, page, event and the note on the overview say the same; after SIGTERM there is nothing to tell."""
+    with running_daemon(tmp_path, *host) as daemon:
+        none = daemon.get("/api/v1/last-words")
+        daemon.wait_for("/api/v1/snapshot", lambda snapshot: snapshot["seq"] >= 3)
+        kill(daemon)
+    with running_daemon(tmp_path, *host) as daemon:
+        answer = daemon.get("/api/v1/last-words")
+        page, overview = daemon.get("/last-words").text, daemon.get("/").text
+        events = daemon.get("/api/v1/events").json
+        ticks = daemon.get("/api/v1/ticks")
+        about = daemon.get("/about").text
+        assert daemon.terminate() == 0
+    with running_daemon(tmp_path, *host) as daemon:
+        gone = daemon.get("/api/v1/last-words")
+
+    TypeAdapter(contract_past.LastWords).validate_json(answer.body, strict=True)
+    TypeAdapter(list[contract_past.Tick]).validate_json(ticks.body, strict=True)
+    assert ticks.json
+    assert [none.status, answer.status, gone.status] == [404, 200, 404]
+    assert "ended cleanly" in gone.json["detail"]
+    assert "did not end cleanly" in overview
+    assert "unclean shutdown: memwatchd ended without a word" in page
+    assert [event["kind"] for event in events if event["kind"] == "unclean"] == ["unclean"]
+    assert str(tmp_path / "state") in about
+
+
+def test_killed_as_soon_as_it_started_it_says_so(tmp_path: Path, host: list[str]) -> None:
+    """A calm run that ended before its first batch has no samples, and its end is told all the same."""
+    meminfo = Path(host[1]) / "meminfo"
+    meminfo.write_text(CRITICAL.replace("MemAvailable:     300000", "MemAvailable:   15000000"))
+    with running_daemon(tmp_path, *host) as daemon:
+        kill(daemon)
+    with running_daemon(tmp_path, *host) as daemon:
+        words, page = daemon.get("/api/v1/last-words").json, daemon.get("/last-words").text
+        overview = daemon.get("/").text
+
+    assert (words["samples"], words["last"]) == ([], None)
+    assert "it had just started, at 20" in words["text"]
+    assert words["text"] in page
+    assert "did not end cleanly" in overview
+
+
+def test_without_a_state_folder_it_says_how_to_get_one(tmp_path: Path, host: list[str]) -> None:
+    """404 with the option that helps, and no metric of a file that is not there."""
+    with running_daemon(tmp_path, *host[:4]) as daemon:
+        answer = daemon.get("/api/v1/last-words")
+        metrics = daemon.get("/metrics").text
+
+    assert answer.status == 404
+    assert "--state-dir" in answer.json["detail"]
+    assert "memwatch_history_" not in metrics
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ("ticks?limit=0", "limit is '0'"),
+        ("ticks?from=2&to=1", "from must be earlier than to"),
+        ("ticks?from=yesterday", "from is 'yesterday': give Unix seconds or a time such as"),
+        ("history?points=2001", "points is '2001'"),
+    ],
+)
+def test_bad_questions_about_the_past_get_a_sentence(
+    tmp_path: Path, host: list[str], query: str, sentence: str
+) -> None:
+    """422: the name, the value, and what would work."""
+    with running_daemon(tmp_path, *host) as daemon:
+        answer = daemon.get(f"/api/v1/{query}")
+
+    assert answer.status == 422
+    assert sentence in answer.json["detail"]

@@ -1,0 +1,225 @@
+"""What happened survives a restart, a crash and a reboot, is told to nobody twice, and costs the disk little."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from memwatch.alerts.state import Notice
+from memwatch.events import Event
+from memwatch.helper.codec import Garbled
+from memwatch.history.disk.record_codec import EVENTS, events_in
+from memwatch.history.disk.ring_file import blocks_for
+from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
+from support.daemon_process import running_daemon
+from support.fakes import GIB
+from support.store_machine import Machine, Running
+from support.waiting import PATIENCE_SECONDS, wait_until
+from support.webhook_receiver import receiving
+
+
+def told_by(run: Running) -> list[Event]:
+    return run.monitor.events.since(0)
+
+
+def test_what_happened_is_there_after_a_clean_restart(tmp_path: Path) -> None:
+    """Events and marks in their order, with their times and numbers, also after a reboot; new numbers go on."""
+    machine = Machine(tmp_path / "state")
+    first = machine.start()
+    first.tick(GIB)
+    first.monitor.events.mark(machine.clock.wall(), "epoch 3")
+    first.tick(63 * GIB)
+    first.tick(GIB)
+    first.keeper.stop(30.0)
+    before = told_by(first)
+    machine.reboot()
+
+    second = machine.start()
+    second.tick(GIB)
+
+    after = told_by(second)
+    assert [event.kind for event in before] == ["started", "mark", "level"]
+    assert after[: len(before)] == before
+    assert [event.kind for event in after[len(before) :]] == ["started"]
+    assert [event.seq for event in after] == list(range(1, len(after) + 1))
+
+
+def test_at_high_pressure_an_event_is_on_disk_before_anybody_sees_it(tmp_path: Path) -> None:
+    """Killed in the tick in which memory turned critical: that it did is there."""
+    machine = Machine(tmp_path / "state")
+    first = machine.start()
+    first.tick(GIB)
+    wait_until(lambda: first.keeper._events_written == 1)
+    first.tick(63 * GIB)
+    first.kill()
+
+    kinds = [event.kind for event in told_by(machine.start())]
+
+    assert kinds == ["started", "level", "unclean"]
+
+
+def test_while_all_is_well_events_are_written_soon_and_marks_with_the_rows(tmp_path: Path) -> None:
+    """A driver's complaint is on disk by one of the next ticks; what a program says is no reason to write."""
+    machine = Machine(tmp_path / "state")
+    first = machine.start()
+    first.tick(GIB)
+    wait_until(lambda: first.keeper._events_written == 1)
+    for number in range(1000):
+        first.monitor.events.mark(machine.clock.wall(), f"step {number}")
+        first.tick(GIB)
+    writes = first.keeper.status().writes
+
+    first.monitor.events.add(machine.clock.wall(), "driver", "the driver of gpu0 reported XID 79")
+
+    def written() -> bool:
+        first.tick(GIB)
+        return first.keeper._events_written == first.monitor.events.last_seq
+
+    assert writes == 2
+    wait_until(written)
+    first.kill()
+    assert [event.text for event in told_by(machine.start()) if event.kind == "driver"] == [
+        "the driver of gpu0 reported XID 79"
+    ]
+
+
+def test_events_that_could_not_be_written_are_written_later(tmp_path: Path) -> None:
+    """A disk in trouble loses none of them, as long as they are remembered."""
+    machine = Machine(tmp_path / "state")
+    first = machine.start()
+    first.tick(GIB)
+    wait_until(lambda: first.keeper._events_written == 1)
+    ring = first.keeper.files.shelf.rings["events"]
+    ring.ready, first.keeper.files._retry_at = False, float("inf")
+    first.tick(63 * GIB)
+    first.tick(63 * GIB)
+    lost = first.keeper._events_written
+
+    first.keeper.files._retry_at = 0.0
+    first.tick(63 * GIB)
+    first.kill()
+
+    assert lost == 1
+    assert [event.kind for event in told_by(machine.start())] == ["started", "level", "unclean"]
+
+
+def test_the_smallest_file_holds_the_newest_of_many(tmp_path: Path) -> None:
+    """Ten thousand sentences as long as the kernel's: the newest are there, the file is as large as before."""
+    machine = Machine(tmp_path / "state")
+    first = machine.start()
+    for number in range(10_000):
+        first.monitor.events.add(machine.clock.wall(), "driver", f"{number} {'x' * 1000}")
+        if number % 500 == 499:
+            first.tick(63 * GIB)
+    size = (tmp_path / "state" / "events.ring").stat().st_size
+    first.keeper.stop(30.0)
+
+    second = machine.start()
+    found = [int(event.text.split()[0]) for event in told_by(second) if event.kind == "driver"]
+
+    assert found[-32:] == list(range(10_000 - 32, 10_000))
+    assert found == sorted(set(found))
+    assert (tmp_path / "state" / "events.ring").stat().st_size == size
+    assert second.keeper.status().lost == 0
+
+
+def test_marks_by_the_thousand_push_no_event_off_the_disk(tmp_path: Path) -> None:
+    """Four times as many records of marks as the smallest ring has room for: the kill before them is known."""
+    machine = Machine(tmp_path / "state")
+    first = machine.start()
+    first.monitor.events.add(machine.clock.wall(), "oom_kill", "the kernel killed hog")
+    for number in range(130):
+        first.monitor.events.mark(machine.clock.wall(), f"epoch {number}")
+        first.tick(63 * GIB)
+        wait_until(lambda: first.keeper._events_written == first.monitor.events.last_seq)
+    before = told_by(first)
+    first.kill()
+
+    after = told_by(machine.start())
+
+    assert first.keeper.files.shelf.rings["events"].blocks == 32
+    assert after[:-1] == before
+    assert after[-1].kind == "unclean"
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"seq": 0},
+        {"seq": 1 << 60},
+        {"seq": 1.5},
+        {"unix": 1e300},
+        {"unix": -1.0},
+        {"unix": "now"},
+        {"text": None},
+        {"target": 7},
+        {"colour": "red"},
+    ],
+)
+def test_what_nobody_can_have_written_is_no_event(tmp_path: Path, spoilt: dict[str, object]) -> None:
+    """With a right checksum: refused, and the rest of the files is used."""
+    good = {"seq": 1, "unix": 1.7e9, "kind": "level", "text": "System RAM: low → high", "target": "ram"}
+    payload = json.dumps({"events": [good | spoilt]}).encode()
+    machine = Machine(tmp_path / "state")
+    first = machine.start()
+    first.tick(GIB)
+    wait_until(lambda: first.keeper._events_written == 1)
+    first.keeper.files.append("events", EVENTS, first.keeper._stamp(), payload)
+    first.keeper.stop(30.0)
+
+    second = machine.start()
+
+    assert [event.kind for event in told_by(second)] == ["started"]
+    assert len(second.values()) == 1
+    with pytest.raises(Garbled):
+        events_in(payload)
+    assert events_in(json.dumps({"events": [good]}).encode()) == (Event(**good),)  # type: ignore[arg-type]
+    assert blocks_for(len(payload)) == 1
+
+
+def test_a_kill_that_was_told_is_not_told_again(tmp_path: Path) -> None:
+    """Events of earlier runs raise no alert: this run did not see them happen."""
+    machine = Machine(tmp_path / "state")
+    first = machine.start()
+    first.tick(GIB)
+    first.monitor.events.add(machine.clock.wall(), "oom_kill", "the kernel killed hog")
+    first.keeper.stop(30.0)
+
+    second = machine.start()
+    notices: list[Notice] = []
+    second.monitor.listeners.append(lambda _, some: notices.extend(some))
+    for _ in range(3):
+        second.tick(GIB)
+
+    assert [event.kind for event in told_by(second)] == ["started", "oom_kill", "started"]
+    assert notices == []
+
+
+def test_killed_in_a_crisis_the_daemon_still_knows_what_happened(tmp_path: Path) -> None:
+    """API and /history tell the story of both runs; the receiver hears of one crisis, under one id."""
+    machine = AlertMachine.of(tmp_path)
+    state = f"--state-dir={tmp_path / 'state'}"
+    with receiving(200) as site:
+        config = quick_config(site)
+        with running_daemon(tmp_path, *machine.arguments, state, config=config) as daemon:
+            machine.fill()
+            wait_for_deliveries(site, 1)
+            before = daemon.get("/api/v1/events").json
+            os.kill(daemon.pid, signal.SIGKILL)
+            daemon.process.wait(PATIENCE_SECONDS)
+        with running_daemon(tmp_path, *machine.arguments, state, config=config) as daemon:
+            daemon.wait_for("/api/v1/snapshot", lambda now: now["seq"] >= 5)
+            after = daemon.get("/api/v1/events").json
+            history = daemon.get("/history").text
+
+    assert [event for event in after if event in before] == before
+    assert "unclean" in [event["kind"] for event in after[: -len(before)]]
+    critical = next(event for event in before if "→ critical" in event["text"])
+    assert f'datetime="{critical["time"][:19]}Z"' in history
+    # That it was delivered is on the disk within a second: killed before that, the daemon sends it once more.
+    told = [json.loads(one.body) for one in site.deliveries]
+    assert len({one["id"] for one in told if one["event"] == "pressure.critical"}) == 1

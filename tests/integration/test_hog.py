@@ -1,0 +1,88 @@
+"""A real program that fills a real limit is called critical before the kernel kills it."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from support.daemon_process import RunningDaemon, running_daemon
+from support.memory_cgroup import HOG, memory_cgroup
+from support.paths import MACHINES
+
+MIB = 1 << 20
+LIMIT = 128 * MIB
+MIB_PER_SECOND = 16
+CONFIG = '[collectors.cgroup]\nscope = "cgroup"\n'
+
+
+def limit_of(snapshot: Any) -> int | None:
+    return next((share["limit_bytes"] for share in snapshot["shares"] if share["id"] == "cgroup"), None)
+
+
+def events(daemon: RunningDaemon, kind: str, target: str | None = None) -> list[Any]:
+    found = daemon.get("/api/v1/events").json
+    return [event for event in found if event["kind"] == kind and event["target"] == target]
+
+
+def test_a_hog_is_called_critical_before_the_kernel_kills_it(tmp_path: Path) -> None:
+    """128 MiB of limit, 16 MiB a second: the daemon inside says critical first, and then who was killed."""
+    with memory_cgroup(LIMIT) as cgroup:
+        if cgroup is None:
+            look_at_a_written_hog(tmp_path)
+            return
+        with running_daemon(tmp_path, config=CONFIG) as daemon:
+            cgroup.add(daemon.pid)
+            daemon.wait_for("/api/v1/snapshot", lambda found: limit_of(found) == LIMIT)
+            hog = cgroup.run(HOG, str(MIB_PER_SECOND), "1024")
+            hog.wait(60)
+            killed_at = time.time()
+            daemon.wait_for("/api/v1/events", lambda found: any(event["kind"] == "oom_kill" for event in found))
+            critical = [one for one in events(daemon, "level", "cgroup") if "→ critical" in one["text"]]
+            kills = events(daemon, "oom_kill")
+            log = daemon.get("/api/v1/collectors").json
+
+    assert hog.returncode == -9
+    assert critical, "never called critical"
+    assert critical[-1]["unix"] < killed_at
+    if any((one["name"], one["state"]) == ("kmsg", "ok") for one in log):
+        assert f"(pid {hog.pid}, " in kills[-1]["text"]
+        assert f"/{cgroup.folder.name} had reached its limit" in kills[-1]["text"]
+
+
+def test_the_same_by_files_that_grow(tmp_path: Path) -> None:
+    """Where no limit can be set: a container's files, written as a hog would have them written."""
+    look_at_a_written_hog(tmp_path)
+
+
+def look_at_a_written_hog(tmp_path: Path) -> None:
+    """A machine folder of a container whose usage goes from a third of its limit to all of it in five seconds."""
+    machine = tmp_path / "machine"
+    shutil.copytree(MACHINES / "container-v2", machine, symlinks=True)
+    limit_file = next(machine.glob("sys/fs/cgroup/**/memory.max"))
+    folder, limit = limit_file.parent, 1024 * MIB
+    limit_file.write_text(f"{limit}\n")
+    full_at: list[float] = []
+
+    def grow() -> None:
+        for step in range(101):
+            used = int(limit * (0.33 + 0.67 * step / 100))
+            usage.write(f"{used:010}\n".encode())
+            usage.seek(0)
+            time.sleep(0.05)
+        full_at.append(time.time())
+
+    (folder / "memory.stat").write_text("inactive_file 0\nactive_file 0\nslab_reclaimable 0\n")
+    roots = [f"--procfs={machine / 'proc'}", f"--sysfs={machine / 'sys'}", f"--rootfs={machine / 'root'}"]
+    with running_daemon(tmp_path, *roots, config=CONFIG) as daemon:
+        daemon.wait_for("/api/v1/snapshot", lambda found: limit_of(found) == limit)
+        with (folder / "memory.current").open("r+b", buffering=0) as usage:
+            growing = threading.Thread(target=grow)
+            growing.start()
+            growing.join()
+        critical = [one for one in events(daemon, "level", "cgroup") if "→ critical" in one["text"]]
+
+    assert critical
+    assert critical[-1]["unix"] < full_at[0]

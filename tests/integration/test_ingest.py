@@ -1,0 +1,177 @@
+"""What programs tell of themselves: marks among the events, claims inside their process; bounded, and checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from memwatch.allocators import Claim
+from memwatch.events import KEPT_MARKS, EventLog
+from memwatch.processes.allocator_reports import (
+    KEPT_SECONDS,
+    MOST_CLAIMS,
+    MOST_PROCESSES,
+    Refused,
+    Reports,
+)
+from memwatch_web.api.ingest import MarkSaid, ReportSaid
+from support.daemon_process import RunningDaemon, running_daemon
+from support.ingest_client import own_ticks, post
+
+GIB = 1 << 30
+UNPROCESSABLE = {"type": "about:blank", "title": "Unprocessable Entity", "status": 422}
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """On this machine, since it must find this process."""
+    with running_daemon(tmp_path_factory.mktemp("daemon"), config="[processes]\ntop = 500\n") as running:
+        yield running
+
+
+def test_a_mark_is_an_event(daemon: RunningDaemon) -> None:
+    """Newest first, with its process; what does not print is shown as its number."""
+    status, answer = post(daemon, "/api/v1/marks", {"text": "Before\nVAE Load", "pid": 42})
+
+    event = daemon.get("/api/v1/events?limit=1").json[0]
+    assert (status, event["kind"], event["seq"]) == (200, "mark", answer["seq"])
+    assert event["text"] == "Before\\u000aVAE Load (process 42)"
+
+
+def test_a_report_is_shown_inside_the_process(daemon: RunningDaemon) -> None:
+    """In the snapshot and on the page; pools are as they were."""
+    claim = {
+        "name": "PyTorch",
+        "device": "cuda:0",
+        "allocated_bytes": 18 * GIB,
+        "reserved_bytes": 19 * GIB,
+        "ooms": 1,
+    }
+    status, _ = post(daemon, "/api/v1/reports", {"pid": os.getpid(), "start_ticks": own_ticks(), "claims": [claim]})
+
+    found = daemon.wait_for("/api/v1/snapshot", lambda snapshot: snapshot["claims"])["claims"][0]
+    daemon.wait_for("/api/v1/processes", lambda processes: any(one["pid"] == os.getpid() for one in processes))
+    page = daemon.get("/processes").text
+    assert status == 200
+    assert {name: found[name] for name in claim} == claim
+    assert found["absent"]["active_bytes"] == "not_supported"
+    assert f'id="claim-{os.getpid()}-1"' in page
+    assert "in it, by its own word: PyTorch on cuda:0: " in page
+    assert "out of memory 1 time<" in page
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/api/v1/marks", {}, "text"),
+        ("/api/v1/marks", {"text": ""}, "text"),
+        ("/api/v1/marks", {"text": "x" * 301}, "text"),
+        ("/api/v1/marks", {"text": "x", "pid": -1}, "pid"),
+        ("/api/v1/marks", {"text": "x", "surplus": 1}, "surplus"),
+        ("/api/v1/marks", {"text": "\ud800"}, "text"),
+        ("/api/v1/marks", b"[" * 60_000, ""),
+        ("/api/v1/marks", b"\xff\xfe", ""),
+        ("/api/v1/reports", {"pid": 1, "start_ticks": 1, "claims": []}, "no process 1 that started at tick 1"),
+        ("/api/v1/reports", {"pid": 1, "start_ticks": 1, "claims": [{"name": "x"}] * (MOST_CLAIMS + 1)}, "claims"),
+        (
+            "/api/v1/reports",
+            {"pid": 1, "start_ticks": 1, "claims": [{"name": "x", "allocated_bytes": -1}]},
+            "allocated_bytes",
+        ),
+        (
+            "/api/v1/reports",
+            {"pid": 1, "start_ticks": 1, "claims": [{"name": "x", "allocated_bytes": 10**30}]},
+            "allocated_bytes",
+        ),
+        ("/api/v1/reports", b'{"pid": ' + b"9" * 5000 + b"}", ""),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(path: str, body: Any, words: str, daemon: RunningDaemon) -> None:
+    """422, or 400 for what is no JSON; never 500."""
+    status, answer = post(daemon, path, body)
+
+    assert status in (400, 422)
+    assert words in answer["detail"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "sentence"),
+    [
+        ("marks", b"", 'body is missing: send JSON, for example {"text":"Before VAE Load","pid":4242}'),
+        ("marks", {}, 'text is missing: send JSON, for example {"text":"Before VAE Load","pid":4242}'),
+        (
+            "reports",
+            {"pid": 1, "start_ticks": 1, "claims": [{}]},
+            'claims.0.name is missing: send JSON, for example {"pid":4242,"start_ticks":1234567,'
+            '"claims":[{"name":"PyTorch"}]}',
+        ),
+        ("marks", {"text": None}, "text is null: input should be a valid string"),
+        ("marks", {"text": "x", "pid": True}, "pid is true: input should be a valid integer"),
+    ],
+)
+def test_what_is_missing_or_nothing_is_said_without_python(
+    path: str, body: Any, sentence: str, daemon: RunningDaemon
+) -> None:
+    """With an example of what would work; `null` and `true` are as they were sent."""
+    assert post(daemon, f"/api/v1/{path}", body) == (422, {**UNPROCESSABLE, "detail": sentence})
+
+
+@pytest.mark.parametrize("model", [MarkSaid, ReportSaid])
+def test_the_example_of_a_body_is_one(model: type[BaseModel]) -> None:
+    """What a sentence recommends is accepted."""
+    extra: Any = model.model_config["json_schema_extra"]
+
+    assert [model.model_validate(one) for one in extra["examples"]]
+
+
+def test_marks_displace_no_event_and_are_bounded() -> None:
+    """A training loop that marks each step cannot flush what an administrator wants to see."""
+    log = EventLog()
+    log.add(0.0, "started", "memwatchd started")
+    for step in range(3 * KEPT_MARKS):
+        log.mark(float(step), f"step {step}")
+    log.add(1.0, "level", "System RAM is high")
+
+    events = log.latest(10_000)
+
+    assert len(events) == KEPT_MARKS + 2
+    assert (events[0].kind, events[-1].kind) == ("level", "started")
+    assert [event.seq for event in events] == sorted((event.seq for event in events), reverse=True)
+    assert [event.kind for event in log.since(3 * KEPT_MARKS)] == ["mark", "level"]
+
+
+def folder_with(tmp_path: Path, pids: range) -> Path:
+    for pid in pids:
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) b) S {' '.join(['0'] * 18)} {1000 + pid} 0 0")
+    return tmp_path
+
+
+def test_reports_are_forgotten_and_bounded(tmp_path: Path) -> None:
+    """After 35 seconds; and no more than 256 processes."""
+    reports = Reports(folder_with(tmp_path, range(1, MOST_PROCESSES + 2)))
+    for pid in range(1, MOST_PROCESSES + 1):
+        reports.put(pid, 1000 + pid, [Claim(pid, "x", None, 1, 2)], 0.0)
+
+    with pytest.raises(Refused, match="no more are kept"):
+        reports.put(MOST_PROCESSES + 1, 1001 + MOST_PROCESSES, [], 0.0)
+    reports.put(1, 1001, [Claim(1, "x", None, 1, 2)], KEPT_SECONDS)
+
+    assert len(reports.current(KEPT_SECONDS)) == MOST_PROCESSES
+    assert [claim.pid for claim in reports.current(KEPT_SECONDS + 1)] == [1]
+
+
+def test_a_process_id_that_was_given_again_is_another_process(tmp_path: Path) -> None:
+    """The start tells them apart, whatever the name has in it."""
+    reports = Reports(folder_with(tmp_path, range(7, 8)))
+
+    with pytest.raises(Refused, match="no process 7 that started at tick 1"):
+        reports.put(7, 1, [], 0.0)
+    reports.put(7, 1007, [], 0.0)
+    with pytest.raises(Refused):
+        Reports(tmp_path / "nowhere").put(7, 1007, [], 0.0)

@@ -1,0 +1,192 @@
+"""What a program is told of its machine: pools that add up, also where a GPU's driver says nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.library.backend_selection import NoBackend, selected
+from memwatch.library.daemon_client import Daemon
+from memwatch.library.host import Ram
+from memwatch.library.machine import Source, aged, from_daemon
+from memwatch.model import Absent
+from support import sample_nvml
+from support.daemon_process import RunningDaemon, running_daemon
+from support.library_process import roots_environment, run_program, told
+from support.nvml_machine import Simulator
+
+GIB = 1 << 30
+TRUTH = """
+import json, memwatch
+here, gpu = memwatch.machine(), memwatch.memory_info("cuda:0")
+print(json.dumps({
+    "architecture": here.architecture, "from_daemon": here.from_daemon,
+    "unified": memwatch.is_unified_memory_gpu("cuda:0"), "no_such": memwatch.is_unified_memory_gpu(7),
+    "size": memwatch.get_device_memory_bytes(0), "missing": memwatch.get_device_memory_bytes(9, default=5),
+    "pool": gpu and gpu.pool, "total": gpu and gpu.total_bytes, "ram": memwatch.memory_info().total_bytes,
+    "sum": sum(pool.size_bytes for pool in here.pools),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningDaemon, Simulator]]:
+    """A GB10 that a simulated driver shows."""
+    folder = tmp_path_factory.mktemp("daemon")
+    simulator = Simulator.of(folder, sample_nvml.READY["gb10"])
+    with running_daemon(folder, *simulator.roots, environ=simulator.environ) as running:
+        running.wait_for("/api/v1/devices", lambda devices: [one["state"] for one in devices] == ["ok"])
+        yield running, simulator
+
+
+def test_a_unified_gpu_has_the_memory_of_its_pool(spark: tuple[RunningDaemon, Simulator]) -> None:
+    """NVML says NOT_SUPPORTED on a GB10; its memory is System RAM, once, by daemon and without."""
+    daemon, simulator = spark
+    by_daemon = told(TRUTH, daemon.url, **roots_environment("gb10"))
+    alone = told(TRUTH, **roots_environment("gb10"), **simulator.environ)
+
+    assert by_daemon["from_daemon"]
+    assert not alone["from_daemon"]
+    for found in (by_daemon, alone):
+        assert found["architecture"] == "unified"
+        assert (found["unified"], found["no_such"], found["missing"], found["pool"]) == (True, False, 5, "ram")
+        assert found["size"] == found["total"] == found["ram"] == found["sum"]
+
+
+def test_without_a_gpu_there_is_system_ram() -> None:
+    """No device, no guess: its information is None, its size is System RAM or the default."""
+    found = told(TRUTH, **roots_environment("zram-laptop"))
+
+    assert (found["unified"], found["pool"]) == (False, None)
+    assert found["size"] == found["ram"] == found["sum"]
+
+
+def test_figures_without_a_daemon_do_not_freeze(spark: tuple[RunningDaemon, Simulator]) -> None:
+    """Some time after the only reading: System RAM is of now, all else is stale, and what a machine is stays."""
+    found = replace(Source(Daemon(spark[0].url)).any(), from_daemon=False)
+    ram = found.ram
+    assert ram is not None
+
+    later = aged(found, Ram(ram.size_bytes, GIB))
+    coherent = aged(found, Ram(2 * ram.size_bytes, GIB))
+
+    assert later.ram is not None
+    assert (later.ram.available_bytes, later.ram.used_bytes) == (GIB, ram.size_bytes - GIB)
+    assert later.shares[0].used_bytes is Absent.STALE
+    assert later.devices[0].headroom_bytes is Absent.STALE
+    assert later.architecture == "unified"
+    assert coherent.ram is not None
+    assert coherent.ram.used_bytes is Absent.STALE
+
+
+def test_a_daemon_that_is_none_is_not_asked_again() -> None:
+    """A bad address, a closed port: one try, then silence for a while; nothing is raised."""
+    for url in ("http://127.0.0.1:1", "nonsense", "unix:/nonexistent/socket", "http://[::bad"):
+        daemon = Daemon(url)
+
+        assert daemon.get("/api/v1/snapshot") is None
+        assert daemon.is_silent
+        assert from_daemon(daemon) is None
+
+
+def test_what_is_no_snapshot_is_no_machine(spark: tuple[RunningDaemon, Simulator]) -> None:
+    """Any other JSON is said to be not understood, and the machine is read instead."""
+
+    class Elsewhere(Daemon):
+        def get(self, path: str, seconds: float = 2.0) -> object:
+            assert seconds
+            return {"pools": 1, "machine": {"name": None, "architecture": 7}, "path": path}
+
+    assert from_daemon(Elsewhere("http://127.0.0.1:1")) is None
+    assert Source(Daemon(spark[0].url)).any().from_daemon
+
+
+@pytest.mark.alone
+def test_importing_costs_next_to_nothing_and_nothing_of_others() -> None:
+    """At most 30 ms in the best of five, and the standard library only."""
+    code = (
+        "import sys, time; before = set(sys.modules); at = time.perf_counter(); import memwatch; "
+        "took = time.perf_counter() - at; new = {name.partition('.')[0] for name in set(sys.modules) - before}; "
+        "import json; print(json.dumps([took, sorted(new)]))"
+    )
+    answers = [told(code) for _ in range(5)]
+
+    assert min(took for took, _ in answers) <= 0.030
+    for _, names in answers:
+        assert set(names) <= set(sys.stdlib_module_names) | {"memwatch"}
+
+
+def test_using_it_all_loads_nothing_of_others() -> None:
+    """Machine truth, stages, tracking and estimates stand on the standard library, records on msgspec."""
+    code = (
+        "import sys, memwatch; before = set(sys.modules); "
+        "[getattr(memwatch, name) for name in memwatch.__all__]; memwatch.machine(); "
+        "memwatch.log_memory_usage('x'); "
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before} "
+        "- set(sys.stdlib_module_names) - {'memwatch', 'typing_extensions'}; print(sorted(new))"
+    )
+    done = run_program(code, **roots_environment("zram-laptop"))
+
+    assert done.stdout == "['msgspec']\n"
+    assert done.stderr.startswith("[x] Free: ")
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    """As of any module."""
+    import memwatch
+
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        _ = memwatch.nonsense
+    assert "track" in dir(memwatch)
+
+
+def test_a_backend_with_room_is_chosen_or_why_not_is_listed() -> None:
+    """The error lists everything that was tried."""
+    from memwatch.backends.model import Backend, BackendDevice, Backends
+
+    def backend(name: str, available: bool | Absent, *rooms: int | Absent) -> Backend:
+        kind = "cpu" if name == "cpu" else "gpu"
+        devices = tuple(BackendDevice(None, f"{name} device", kind, room, room, False) for room in rooms)  # type: ignore[arg-type]
+        return Backend(name, name.upper(), available, "no driver is here", devices)
+
+    found = Backends(
+        "cuda", "", 0.0, (backend("cuda", True, 8 * GIB), backend("rocm", False), backend("cpu", True, 20 * GIB))
+    )
+
+    assert selected(found, 7 * GIB).name == "cuda"
+    assert selected(found, 19 * GIB).name == "cpu"
+    with pytest.raises(NoBackend) as refused:
+        selected(found, 30 * GIB)
+    assert str(refused.value) == (
+        "nothing here can allocate 30.0 GiB now. Tried: CUDA: cuda device can allocate 8.0 GiB now; "
+        "ROCM: no driver is here; CPU: cpu device can allocate 20.0 GiB now"
+    )
+    twins = Backends("cuda", "", 0.0, (backend("cuda", True, 20 * GIB, 2 * GIB),))
+    assert selected(twins, 10 * GIB).name == "cuda"  # two of one name: the roomier one counts
+    with pytest.raises(NoBackend, match=r"cuda device can allocate 20\.0 GiB now"):
+        selected(twins, 30 * GIB)
+    (half,) = backend("rocm", True, 48 * GIB).devices
+    ruled = Backend("rocm", "ROCm", True, "", (replace(half, own_headroom_bytes=26 * GIB),))
+    with pytest.raises(NoBackend, match=r"rocm device can allocate 26\.0 GiB now"):
+        selected(Backends("rocm", "", 0.0, (ruled,)), 30 * GIB)
+    with pytest.raises(NoBackend, match="what its devices could allocate is not known"):
+        selected(Backends("cpu", "", 0.0, (backend("cuda", True, Absent.NOT_SUPPORTED),)), 1)
+
+
+def test_backends_are_the_daemons(spark: tuple[RunningDaemon, Simulator]) -> None:
+    """By daemon and by name; 20GiB fit on the CPU of a GB10 that has no CUDA library."""
+    code = (
+        "import json, memwatch; found = memwatch.discover_backends(); "
+        "print(json.dumps([found.recommended, memwatch.best_available_backend(), "
+        "memwatch.select_backend_for('20GiB').name, [one.name for one in found.backends]]))"
+    )
+
+    assert told(code, spark[0].url) == [
+        "cpu",
+        "cpu",
+        "cpu",
+        ["cpu", "cuda", "rocm", "metal", "opencl", "vulkan"],
+    ]

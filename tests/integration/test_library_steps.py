@@ -1,0 +1,349 @@
+"""In a training step: lines, marks, claims, tracking and guards; nothing of it raises or costs much."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+import memwatch
+from memwatch.library.frameworks import shrink_all
+from memwatch.library.guard import Guard
+from memwatch.model import Absent
+from memwatch.planning.sizes import BadInput
+from support.calibration import HOT_SECONDS, slowness
+from support.custom_pool import OwnPool
+from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, clean_environment, running_daemon
+from support.library_process import run_program
+from support.paths import TESTS
+from support.waiting import PATIENCE_SECONDS
+
+GIB = 1 << 30
+
+
+def fail() -> NoReturn:
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+class BrokenPool(OwnPool):
+    def stats(self) -> memwatch.PoolStats:
+        fail()
+
+    def total(self) -> int:
+        fail()
+
+    def free(self) -> int:
+        fail()
+
+    def clear(self) -> None:
+        fail()
+
+    def shrink(self) -> int:
+        fail()
+
+
+@pytest.fixture
+def own_pool() -> Iterator[OwnPool]:
+    pool = OwnPool()
+    memwatch.register_pool(pool)
+    yield pool
+    memwatch.unregister_pool(pool)
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """On this machine, since it must find the programs that report."""
+    with running_daemon(tmp_path_factory.mktemp("daemon")) as running:
+        yield running
+
+
+def test_a_line_says_free_and_what_the_process_holds(caplog: pytest.LogCaptureFixture) -> None:
+    """Without a GPU in use: what System RAM has left, and the resident set."""
+    with caplog.at_level(logging.INFO, "memwatch"):
+        line = memwatch.log_memory_usage("Before VAE Load")
+
+    assert re.fullmatch(r"\[Before VAE Load\] Free: [\d.]+ \wiB \| Resident: [\d.]+ \wiB", line)
+    assert caplog.messages == [line]
+
+
+def test_a_line_says_what_a_pool_holds_of_its_limit(own_pool: OwnPool) -> None:
+    """Free, allocated of the limit, reserved."""
+    with memwatch.guard("20GiB"):
+        line = memwatch.log_memory_usage("step")
+
+    assert own_pool.reserved == 4 * GIB
+    assert line == "[step] Free: 4.0 GiB | Allocated: 2.0 GiB (10.0 % of the 20.0 GiB limit) | Reserved: 4.0 GiB"
+
+
+def test_nothing_raises_into_a_step(caplog: pytest.LogCaptureFixture) -> None:
+    """A pool that fails, whatever it is asked: a dash in the line, and one warning for each complaint."""
+    pool = BrokenPool()
+    memwatch.register_pool(pool)
+    try:
+        with memwatch.track("x") as stats, memwatch.MemoryProfiler(0.01) as profiler:
+            profiler.stage("y")
+            lines = {memwatch.log_memory_usage("step") for _ in range(3)}
+        assert shrink_all() == 0
+    finally:
+        memwatch.unregister_pool(pool)
+
+    assert lines == {"[step] Free: — not available | Allocated: — not available | Reserved: — not available"}
+    assert isinstance(stats.allocator.peak_bytes, Absent)
+    assert len([one for one in caplog.messages if "illegal memory access" in one]) <= 4
+
+
+def test_stages_are_marks_and_pools_are_claims(daemon: RunningDaemon) -> None:
+    """Its line is among the events, its pool inside its process."""
+    code = (
+        "import os, sys, time, memwatch; from support.custom_pool import OwnPool; "
+        "memwatch.register_pool(OwnPool()); memwatch.log_memory_usage('Before VAE Load'); print(os.getpid()); "
+        "sys.stdout.flush(); sys.stdin.read()"
+    )
+    environ = clean_environment(MEMWATCH_URL=daemon.url, PYTHONPATH=f"{os.environ.get('PYTHONPATH', '')}:{TESTS}")
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", code],
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as program:
+        assert program.stdout is not None
+        pid = int(program.stdout.readline())
+        daemon.wait_for("/api/v1/snapshot", lambda found: [one for one in found["claims"] if one["pid"] == pid])
+        events, claims = daemon.get("/api/v1/events").json, daemon.snapshot()["claims"]
+        program.communicate()
+
+    assert program.returncode == 0
+    (mark,) = [event["text"] for event in events if event["kind"] == "mark"]
+    assert mark.startswith("[Before VAE Load] Free: 4.0 GiB | Allocated: 2.0 GiB")
+    assert mark.endswith(f"(process {pid})")
+    (claim,) = [one for one in claims if one["pid"] == pid]
+    assert (claim["name"], claim["allocated_bytes"], claim["ooms"]) == ("Own", 2 * GIB, 1)
+
+
+def test_tracking_tells_peak_and_difference() -> None:
+    """64 MiB held for a while, then given back: the peak has them, the difference has not."""
+    with memwatch.track("load") as stats:
+        block = bytearray(64 << 20)
+        block[::4096] = b"x" * len(block[::4096])
+        time.sleep(0.2)
+        del block
+
+    peak, before, delta = stats.process.peak_bytes, stats.process.before_bytes, stats.process.delta_bytes
+    assert isinstance(peak, int)
+    assert isinstance(before, int)
+    assert isinstance(delta, int)
+    assert peak - before >= 60 << 20
+    assert delta < 32 << 20
+    assert stats.peak_bytes == peak
+    assert stats.allocations is Absent.NOT_SUPPORTED
+
+
+def test_tracking_decorates() -> None:
+    """The function keeps its name, its result and what its last call took."""
+
+    @memwatch.track()
+    def double(number: int) -> int:
+        """Twice as much."""
+        return 2 * number
+
+    assert (double(21), double.__name__) == (42, "double")
+    assert double.stats.name.endswith("double")  # type: ignore[attr-defined]
+
+
+def test_the_ledger_tells_tags_peaks_and_what_is_old() -> None:
+    """By a clock that is turned by hand."""
+    now = [0.0]
+    tracker = memwatch.AllocationTracker(lambda: now[0])
+    first = tracker.add("weights", "2GiB")
+    now[0] = 60.0
+    second = tracker.add("kv cache", GIB)
+    tracker.add("batch", GIB, "cpu")
+
+    assert [one.tag for one in tracker.find_old_allocations(30.0)] == ["weights"]
+    assert (tracker.remove(first), tracker.remove(first)) == (True, False)
+    holdings = tracker.holdings()
+    assert (holdings.live, holdings.current_bytes, holdings.peak_bytes) == (1, GIB, 3 * GIB)
+    assert holdings.by_tag == {"kv cache": GIB}
+    assert tracker.holdings("cpu").current_bytes == GIB
+    assert second
+    with pytest.raises(BadInput, match="size_bytes"):
+        tracker.add("x", 0)
+    with pytest.raises(BadInput, match="location"):
+        tracker.add("x", 1, "moon")  # type: ignore[arg-type]
+
+
+def test_a_profile_has_peaks_by_stage_and_three_files(tmp_path: Path) -> None:
+    """JSON, CSV and HTML; a stage's name is only text, wherever it is written."""
+    with memwatch.MemoryProfiler(interval=0.01) as profiler:
+        block = b"x" * (32 << 20)
+        time.sleep(0.05)
+        with profiler.within("=decode<script>"):
+            time.sleep(0.05)
+        del block
+    report = profiler.report()
+
+    files = [profiler.save(tmp_path / f"memory.{end}") for end in ("json", "csv", "html")]
+    assert [peak.stage for peak in report.peaks] == ["start", "=decode<script>"]
+    assert all(peak.samples and isinstance(peak.rss_bytes, int) for peak in report.peaks)
+    found = json.loads(files[0].read_text())
+    assert found["samples"][0]["absent"]["allocated_bytes"] == "not_supported"
+    assert "'=decode<script>," in files[1].read_text()
+    html = files[2].read_text()
+    assert "=decode&lt;script&gt;" in html
+    assert "<polyline" in html
+    assert "<script" not in html
+    with pytest.raises(BadInput, match=r"for example memory\.html"):
+        profiler.save(tmp_path / "memory.png")
+    with pytest.raises(BadInput, match="interval is 0"):
+        memwatch.MemoryProfiler(0)
+
+
+def test_a_guard_tells_once_until_use_falls() -> None:
+    """At the warning, at the limit, and again only after it fell by 5 %."""
+    used, told = [0], []
+    guard = Guard(
+        "100B",
+        0.9,
+        lambda usage: told.append(("warn", usage.used_bytes)),
+        lambda usage: told.append(("limit", usage.used_bytes)),
+        3600.0,
+        lambda: used[0],
+    )
+    for used[0] in (50, 91, 95, 101, 89, 92, 80, 93):
+        guard.check()
+    guard.stop()
+
+    assert told == [("warn", 91), ("limit", 101), ("warn", 93)]
+
+
+def test_a_guard_looks_by_itself() -> None:
+    """A limit below what this process holds: told of within moments, and a callback that fails hurts nobody."""
+    reached = threading.Event()
+
+    def fail(_usage: memwatch.Usage) -> None:
+        reached.set()
+        raise RuntimeError("the callback is broken")
+
+    with memwatch.guard("1MiB", on_warn=fail, interval=0.01):
+        assert reached.wait(PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: memwatch.guard("20 potatoes"), 'limit is "20 potatoes"'),
+        (lambda: memwatch.guard("1GiB", warn_at=2), "warn_at is 2"),
+        (lambda: memwatch.guard("1GiB", interval=0), "interval is 0"),
+        (lambda: memwatch.on_pressure(print, "awful"), 'level is "awful"'),
+        (lambda: memwatch.retry_on_oom(0), "batch_size is 0"),
+        (lambda: memwatch.wait_for("soon"), 'size is "soon"'),
+    ],
+)
+def test_a_mistake_is_said_where_it_is_made(make: Callable[[], object], words: str) -> None:
+    """The thing, its value, one that would work."""
+    with pytest.raises(BadInput, match=re.escape(words)):
+        make()
+
+
+def test_out_of_memory_is_tried_again_with_half() -> None:
+    """Halved until it works; later calls begin there; every pool is cleared between."""
+    tried = []
+
+    @memwatch.retry_on_oom(batch_size=64)
+    def step(scale: int, batch_size: int) -> int:
+        tried.append(batch_size)
+        if batch_size > 16:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return scale * batch_size
+
+    assert (step(2), step(3)) == (32, 48)
+    assert tried == [64, 32, 16, 16]
+
+
+def test_out_of_memory_for_good_is_the_first_error_with_its_history() -> None:
+    """At most so many attempts, and what was tried stands in a note. Other errors pass at once."""
+    errors = []
+
+    @memwatch.retry_on_oom(batch_size=8, attempts=3)
+    def step(batch_size: int) -> None:
+        errors.append(MemoryError(f"batch of {batch_size}"))
+        raise errors[-1]
+
+    with pytest.raises(MemoryError) as raised:
+        step()
+    assert raised.value is errors[0]
+    assert raised.value.__notes__ == ["memwatch: batch sizes 8, 4, 2 were tried, and all ran out of memory"]
+
+    @memwatch.retry_on_oom(batch_size=8)
+    def other(batch_size: int) -> None:
+        raise ValueError(batch_size)
+
+    with pytest.raises(ValueError, match="8"):
+        other()
+
+
+def test_waiting_ends_when_there_is_room_or_time_is_up() -> None:
+    """A byte is there at once; a pebibyte is not, and that is said in time."""
+    began = time.monotonic()
+
+    assert memwatch.wait_for(1)
+    assert not memwatch.wait_for("512TiB", timeout=0.1, interval=0.05)
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("with_daemon", [False, True], ids=["alone", "with a daemon"])
+def test_what_a_step_pays(with_daemon: bool, daemon: RunningDaemon) -> None:
+    """At most 50 µs of its thread's time a call without a daemon, 200 with one: the best of 20 rounds."""
+    environ = {**WITHOUT_COVERAGE, "PYTHONPATH": str(TESTS)}
+    done = run_program(COST, daemon.url if with_daemon else None, **environ)
+
+    assert done.returncode == 0, done.stderr
+    costs = json.loads(done.stdout)
+    limit = (200e-6 if with_daemon else 50e-6) * slowness(costs.pop("work"), HOT_SECONDS)
+    assert len(costs) == 7
+    assert {name: cost for name, cost in costs.items() if cost > limit} == {}
+
+
+COST = """
+import json, logging, os, time, memwatch
+from support import calibration
+logging.basicConfig(level=logging.INFO, stream=open("/dev/null", "w"))
+tracker, profiler = memwatch.AllocationTracker(), memwatch.MemoryProfiler(0.5)
+profiler.start()
+def track():
+    with memwatch.track("x"):
+        pass
+calls = {
+    "log_memory_usage": lambda: memwatch.log_memory_usage("step"),
+    "memory_info": memwatch.memory_info,
+    "is_unified_memory_gpu": memwatch.is_unified_memory_gpu,
+    "get_device_memory_bytes": memwatch.get_device_memory_bytes,
+    "track": track,
+    "stage": lambda: profiler.stage("decode"),
+    "work": calibration.work,
+    "allocation": lambda: tracker.remove(tracker.add("x", 1)),
+}
+def cost(call):
+    call()
+    best = 1.0
+    for _ in range(20):
+        began = time.thread_time()
+        for _ in range(50):
+            call()
+        best = min(best, (time.thread_time() - began) / 50)
+    return best
+print(json.dumps({name: cost(call) for name, call in calls.items()}))
+os._exit(0) if not __import__("sys").stdout.flush() else None
+"""

@@ -1,0 +1,71 @@
+"""In an LXC container /proc/meminfo is the container's, and what the GPU takes is the machine's: both are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from support.amd_machine import GIB, MIB, AmdMachine, memory
+from support.daemon_process import running_daemon
+
+LXCFS = "520 500 0:60 /proc/meminfo /proc/meminfo rw,nosuid,nodev,relatime - fuse.lxcfs lxcfs rw,user_id=0"
+
+
+def snapshot_of(tmp_path: Path, *arguments: str) -> Any:
+    """Once every collector has said what it has to say."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with running_daemon(scratch, "--interval", "200ms", *arguments) as daemon:
+        daemon.wait_for("/api/v1/collectors", lambda found: all(one["state"] != "starting" for one in found))
+        return daemon.snapshot()
+
+
+def lxc_container(tmp_path: Path) -> AmdMachine:
+    """8 GiB of a machine of 128, whose GPU has 60 of 96 GiB that it may take."""
+    machine = AmdMachine(tmp_path)
+    machine.host(8 * GIB, 6 * GIB)
+    machine.write("proc/self/mountinfo", LXCFS)
+    machine.write("root/run/systemd/container", "lxc")
+    machine.gpu(memory(512 * MIB, 100 * MIB, 96 * GIB, 60 * GIB))
+    return machine
+
+
+def test_in_an_lxc_container_both_scopes_are_told(tmp_path: Path) -> None:
+    """System RAM is the machine's, the container's limit a share of it; GTT is not 7.5 times all there is."""
+    machine = lxc_container(tmp_path)
+    lines = {"MemTotal": 128 * GIB, "MemFree": 40 * GIB, "Active(file)": 7 * GIB, "SReclaimable": GIB}
+    for name, text in {
+        "meminfo": "\n".join(f"Node 0 {key}: {size >> 10} kB" for key, size in lines.items()),
+        "cpulist": "0-31",
+    }.items():
+        machine.write(f"sys/devices/system/node/node0/{name}", text)
+    snapshot = snapshot_of(tmp_path, *machine.arguments)
+
+    (ram, _), (device,) = snapshot["pools"], snapshot["devices"]
+    shares = {share["id"]: share for share in snapshot["shares"]}
+    assert (ram["size_bytes"], ram["available_bytes"]) == (128 * GIB, 48 * GIB)
+    assert ram["source"] == "sysfs:node/meminfo"
+    assert (shares["cgroup"]["used_bytes"], shares["cgroup"]["limit_bytes"]) == (2 * GIB, 8 * GIB)
+    assert (shares["cgroup"]["relation"], shares["cgroup"]["source"]) == (
+        "Container limit ⊂ System RAM",
+        "lxcfs:MemAvailable",
+    )
+    assert (shares["gpu0.gtt"]["used_bytes"], shares["gpu0.gtt"]["limit_bytes"]) == (60 * GIB, 96 * GIB)
+    assert shares["gpu0.gtt"]["note"] is None
+    assert device["headroom_bytes"] == 412 * MIB + 36 * GIB
+    assert {one["target"]: one["level"] for one in snapshot["pressure"]} == {
+        "ram": "medium",
+        "cgroup": "low",
+        "gpu0.gtt": "medium",
+    }
+
+
+def test_more_gtt_than_there_is_system_ram_contradicts_itself(tmp_path: Path) -> None:
+    """Where nobody tells how large the machine is: the figure is left out, alarms nobody, and leaves none."""
+    snapshot = snapshot_of(tmp_path, *lxc_container(tmp_path).arguments)
+
+    (ram, _), (share,), (device,) = snapshot["pools"], snapshot["shares"], snapshot["devices"]
+    assert (ram["size_bytes"], ram["overlap"], ram["source"]) == (8 * GIB, False, "lxcfs:MemAvailable")
+    assert share["absent"] == {"used_bytes": "inconsistent", "limit_bytes": "inconsistent"}
+    assert device["absent"]["headroom_bytes"] == "inconsistent"
+    assert {one["level"] for one in snapshot["pressure"]} == {"low"}

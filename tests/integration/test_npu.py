@@ -1,0 +1,214 @@
+"""Neural processing units: what their clients hold is inside System RAM, and what nobody tells is not 0."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.accounting.compose import Composer
+from memwatch.collectors.drm import Collector
+from memwatch.drivers.drm.records import Basis, DrmCard, DrmClient, DrmReading
+from memwatch.findings import Findings
+from memwatch.linux.files import Unavailable
+from memwatch.linux.pci import GpuPids
+from memwatch.model import Absent, Process, Quality, Share, ShareKind
+from memwatch.snapshot import Machine
+from support.daemon_process import running_daemon
+from support.drm_machine import DrmMachine, fdinfo
+from support.fakes import GIB, ram
+from support.paths import MACHINES
+
+MIB = 1 << 20
+PLACE = "0000:00:0b.0"
+NPU_SHARE = "npu0.buffers"
+SAYS_NOTHING = "pos:\t0\nflags:\t02100002\nmnt_id:\t26\nino:\t900\n"
+
+
+def npu(driver: str = "intel_vpu", number: int = 0) -> DrmCard:
+    place = f"0000:00:0b.{number}"
+    return DrmCard(f"accel{number}", driver, place, place, (f"accel{number}",), "8086", "643e")
+
+
+def client(held: int, pid: int = 100, number: int = 0, basis: Basis | None = "resident") -> DrmClient:
+    resident = {"memory": held} if basis else {}
+    return DrmClient("intel_vpu", f"0000:00:0b.{number}", f"accel{number}", pid, (pid,), basis, resident)
+
+
+def reading_of(*clients: DrmClient, npus: tuple[DrmCard, ...] = (), **more: object) -> DrmReading:
+    return replace(DrmReading((), clients, 10, 0, npus=npus or (npu(),)), **more)
+
+
+def composed_with(reading: DrmReading, stale: frozenset[str] = frozenset()) -> Findings:
+    processes = tuple(Process(pid, 1.0, "app", GIB, GIB, "rss") for pid in (100, 200))
+    host = Findings(pools=(ram(40 * GIB),), machine=Machine("test", "cpu_only", "No GPU."), processes=processes)
+    return Composer().composed([host, Findings(drm=reading, stale=stale)])
+
+
+def only(found: Findings) -> Share:
+    (share,) = found.shares
+    return share
+
+
+def test_what_its_clients_hold_is_inside_system_ram() -> None:
+    """A share and no pool, a process's footprint and no GPU: a machine with an NPU alone has none."""
+    found = composed_with(reading_of(client(96 * MIB), client(2 * GIB, pid=200)))
+
+    share = only(found)
+    assert (share.id, share.kind, share.label) == ("npu0.buffers", ShareKind.NPU_BUFFERS, "NPU buffers")
+    assert (share.within, share.used_bytes, share.quality) == ("ram", 2 * GIB + 96 * MIB, Quality.DERIVED)
+    assert (share.device, share.limit_bytes) == (None, Absent.NOT_SUPPORTED)
+    assert [pool.id for pool in found.pools] == ["ram"]
+    assert (found.devices, found.machine) == ((), Machine("test", "cpu_only", "No GPU."))
+    of = {process.pid: process for process in found.processes}
+    assert of[200].device_bytes == {"npu0.buffers": 2 * GIB}
+    assert of[200].footprint_range == (2 * GIB, 3 * GIB)
+
+
+def test_nobody_uses_it_and_that_is_a_measured_zero() -> None:
+    assert only(composed_with(reading_of())).used_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        pytest.param(reading_of(client(0, 200, basis=None)), id="clients without memory keys"),
+        pytest.param(reading_of(mute={"accel0": (200,)}), id="a descriptor that names no client"),
+    ],
+)
+def test_what_its_driver_does_not_tell_is_not_zero(reading: DrmReading) -> None:
+    """Neither is what a process that uses it holds; the footprint of one that does not is as exact as before."""
+    found = composed_with(reading)
+    share, of = only(found), {process.pid: process for process in found.processes}
+
+    assert (share.used_bytes, share.note) == (Absent.NOT_SUPPORTED, "Its driver says nothing of memory.")
+    assert of[200].device_bytes == {NPU_SHARE: Absent.NOT_SUPPORTED}
+    assert (of[200].footprint_bytes, of[200].footprint_range) == (
+        Absent.NOT_SUPPORTED,
+        (GIB, Absent.NOT_SUPPORTED),
+    )
+    assert (of[100].footprint_bytes, of[100].footprint_range) == (GIB, None)
+
+
+def test_another_devices_descriptor_says_nothing_of_this_one() -> None:
+    assert only(composed_with(reading_of(client(MIB), mute={"accel1": (7,), "renderD128": (8,)}))).used_bytes == MIB
+
+
+def test_where_an_accelerators_memory_is_nobody_says_nothing_is_said() -> None:
+    """Cards for data centres have memory of their own; one that nobody here knows is believed by its clients."""
+    unknown = (replace(npu("qaic"), name="accel0"),)
+
+    assert composed_with(reading_of(npus=unknown)).shares == ()
+    assert composed_with(reading_of(npus=unknown, mute={"accel0": (200,)})).shares == ()
+    assert only(composed_with(reading_of(client(MIB), npus=unknown))).used_bytes == MIB
+
+
+def test_two_of_them_are_told_apart() -> None:
+    found = composed_with(reading_of(client(MIB), client(GIB, number=1), npus=(npu(), npu(number=1))))
+
+    assert [(share.id, share.label, share.used_bytes) for share in found.shares] == [
+        ("npu0.buffers", "NPU buffers 0", MIB),
+        ("npu1.buffers", "NPU buffers 1", GIB),
+    ]
+
+
+def test_it_stays_without_a_figure_while_its_source_is_silent() -> None:
+    found = composed_with(reading_of(client(GIB)), stale=frozenset({"drm"}))
+
+    assert only(found).used_bytes is Absent.STALE
+    assert not found.processes[0].device_bytes
+
+
+def test_unreadable_processes_make_it_a_lower_bound() -> None:
+    share = only(composed_with(reading_of(client(GIB), unreadable=3)))
+
+    assert share.used_bytes == GIB
+    assert "a lower bound" in str(share.note)
+
+
+def test_a_machine_with_an_npu_alone_is_looked_at(tmp_path: Path) -> None:
+    machine = DrmMachine(tmp_path)
+    machine.npu("accel0", "amdxdna", "0000:c6:00.1", "0x1022", "0x17f0")
+    machine.opens(
+        2100,
+        7,
+        fdinfo("amdxdna_accel_driver", 3, "0000:c6:00.1", "amdxdna_accel_driver-internal-alloc:\t64 MiB"),
+        "/dev/accel/accel0",
+    )
+    pids = GpuPids()
+
+    found = Collector(machine.roots, pids).collect().drm
+
+    assert found is not None
+    assert [(one.name, one.driver, one.nodes, one.pdev) for one in found.npus] == [
+        ("accel0", "amdxdna", ("accel0",), "0000:c6:00.1")
+    ]
+    assert found.clients[0].resident == {"memory": 64 * MIB}
+    assert pids() == frozenset({2100})
+
+
+def test_no_card_and_no_npu_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+
+    with pytest.raises(Unavailable, match="no graphics card or NPU"):
+        Collector(DrmMachine(tmp_path).roots, GpuPids())
+
+
+def test_an_npu_that_appears_is_seen_in_the_next_round(tmp_path: Path) -> None:
+    machine = DrmMachine(tmp_path)
+    machine.card("card0", "xe", "0000:00:02.0")
+    machine.process(2100)
+    collector = Collector(machine.roots, GpuPids())
+    before = collector.collect().drm
+    machine.npu("accel0", "intel_vpu", PLACE)
+
+    after = collector.collect().drm
+
+    assert before is not None
+    assert before.npus == ()
+    assert after is not None
+    assert [one.place for one in after.npus] == [PLACE]
+
+
+def test_a_driver_that_names_no_clients_is_mute_and_a_closed_descriptor_is_not(tmp_path: Path) -> None:
+    """i915 before Linux 5.19, ivpu before it told of memory: descriptors without one line of drm-usage-stats."""
+    machine = DrmMachine(tmp_path)
+    machine.card("card0", "i915", "0000:00:02.0")
+    machine.opens(2100, 7, SAYS_NOTHING)
+    collector = Collector(machine.roots, GpuPids())
+
+    mute = collector.collect().drm
+    machine.closes(2100, 7)
+    machine.links(2100, 7, "socket:[4711]")
+    machine.says(2100, 7, SAYS_NOTHING)
+    other = collector.collect().drm
+
+    assert mute is not None
+    assert mute.mute == {"renderD128": (2100,)}
+    assert other is not None
+    assert other.mute == {}
+    share = only(composed_with(mute))
+    assert (share.id, share.used_bytes) == ("gpu0.buffers", Absent.NOT_SUPPORTED)
+
+
+@pytest.mark.parametrize(("name", "held", "pid"), [("lunar-lake", 96 * MIB, 4411), ("strix-halo", 512 * MIB, 6400)])
+def test_the_running_daemon_tells_what_it_holds(name: str, held: int, pid: int, tmp_path: Path) -> None:
+    """In JSON, in /metrics and on the page; and whose it is."""
+    roots = DrmMachine(MACHINES / name).roots
+    arguments = (f"--procfs={roots.procfs}", f"--sysfs={roots.sysfs}", f"--rootfs={roots.rootfs}")
+    with running_daemon(tmp_path, "--interval", "200ms", *arguments) as daemon:
+        snapshot = daemon.wait_for(
+            "/api/v1/snapshot", lambda found: NPU_SHARE in {one["id"] for one in found["shares"]}
+        )
+        metrics = daemon.get("/metrics").text
+        page = daemon.get("/").text
+
+    (share,) = (one for one in snapshot["shares"] if one["id"] == NPU_SHARE)
+    assert (share["kind"], share["within"], share["used_bytes"]) == ("npu_buffers", "ram", held)
+    (process,) = (one for one in snapshot["processes"] if one["pid"] == pid)
+    assert process["device_bytes"][NPU_SHARE] == held
+    (figure,) = re.findall(r'^memwatch_share_used_bytes\{.*kind="npu_buffers".*\} (\S+)$', metrics, re.MULTILINE)
+    assert float(figure) == held
+    assert "NPU buffers" in page

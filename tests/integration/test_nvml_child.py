@@ -1,0 +1,207 @@
+"""The NVML process answers each command with one line, prints nothing else, and ends when it should."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from memwatch.drivers.nvml.records import NvmlFailure, NvmlReading
+from support.daemon_process import clean_environment
+from support.nvml_child import running_child
+from support.nvml_machine import Simulator
+from support.nvml_state import Holder, Trouble
+from support.sample_nvml import EIGHT_H100, GB10, RTX_4090
+from support.waiting import PATIENCE_SECONDS, wait_until
+
+PRINTS = r"""
+#include <stdio.h>
+int nvmlInitWithFlags(unsigned flags) { (void)flags; puts("reading {}"); fflush(stdout); return 9; }
+"""
+
+
+def test_every_command_gets_one_line(tmp_path: Path) -> None:
+    """Commands may be sent ahead: the answers come in order, one line each, wrong commands included."""
+    simulator = Simulator.of(tmp_path, RTX_4090)
+
+    with running_child(simulator) as child:
+        for command in ("read", "raed", "", "read"):
+            child.send(command)
+        answers = [child.answer() for _ in range(4)]
+
+    assert [type(answer) for answer in answers] == [NvmlReading, NvmlFailure, NvmlFailure, NvmlReading]
+    assert answers[1] == NvmlFailure("failed", r"unknown command b'raed\n': the only one is 'read'")
+
+
+def test_what_the_library_prints_is_not_an_answer(tmp_path: Path) -> None:
+    """A library that writes to stdout writes to stderr."""
+    source, library = tmp_path / "prints.c", tmp_path / "libnvidia-ml.so.1"
+    source.write_text(PRINTS)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "memwatch.drivers.nvml.child"],
+        input=b"read\n",
+        capture_output=True,
+        env=clean_environment(LD_LIBRARY_PATH=str(tmp_path)),
+        check=True,
+    )
+
+    assert done.stdout.startswith(b"failure {")
+    assert done.stdout.count(b"\n") == 1
+    assert done.stderr == b"reading {}\n"
+
+
+def test_it_ends_when_its_commands_end(tmp_path: Path) -> None:
+    """End of stdin: NVML is shut down and the exit code is 0."""
+    simulator = Simulator.of(tmp_path, RTX_4090)
+
+    with running_child(simulator) as child:
+        child.reading()
+        assert child.process.stdin is not None
+        child.process.stdin.close()
+        code = child.process.wait(timeout=PATIENCE_SECONDS)
+
+    assert code == 0
+    assert simulator.calls()[-1].function == "nvmlShutdown"
+    assert (simulator.folder / "stderr").read_text() == ""
+
+
+def test_it_ends_on_sigterm(tmp_path: Path) -> None:
+    """SIGTERM between commands is an end like another."""
+    simulator = Simulator.of(tmp_path, RTX_4090)
+
+    with running_child(simulator) as child:
+        child.reading()
+        child.process.send_signal(signal.SIGTERM)
+        code = child.process.wait(timeout=PATIENCE_SECONDS)
+
+    assert code == 0
+    assert simulator.calls()[-1].function == "nvmlShutdown"
+    assert (simulator.folder / "stderr").read_text() == ""
+
+
+def test_a_reader_that_is_gone_is_an_end(tmp_path: Path) -> None:
+    """Nobody left to answer: no traceback, exit code 0."""
+    simulator = Simulator.of(tmp_path, RTX_4090)
+
+    with running_child(simulator) as child:
+        child.reading()
+        assert child.process.stdout is not None
+        child.process.stdout.close()
+        child.send("read")
+        code = child.process.wait(timeout=PATIENCE_SECONDS)
+
+    assert code == 0
+    assert (simulator.folder / "stderr").read_text() == ""
+
+
+def test_it_does_not_outlive_its_parent(tmp_path: Path) -> None:
+    """A parent that is killed takes it along, even stuck in a call, with its stdin still held open by another."""
+    simulator = Simulator.of(tmp_path, RTX_4090)
+    simulator.show(RTX_4090.with_gpu(0, troubles={"nvmlDeviceGetMemoryInfo_v2": Trouble(latency_ms=60_000)}))
+    parent_code = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-m', 'memwatch.drivers.nvml.child'], stdin=0)\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    read, write = os.pipe()
+    parent = subprocess.Popen(
+        [sys.executable, "-c", parent_code],
+        stdin=read,
+        stdout=subprocess.PIPE,
+        env=clean_environment(**simulator.environ),
+    )
+    with parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        os.write(write, b"read\n")
+        wait_until(lambda: "nvmlDeviceGetMemoryInfo_v2" in {call.function for call in simulator.calls()})
+
+        parent.kill()
+
+        wait_until(lambda: not is_running(child))
+    os.close(read)
+    os.close(write)
+
+
+def test_the_kernel_prefers_it_when_memory_runs_out(tmp_path: Path) -> None:
+    """Its OOM score is 300 above that of the process that started it, or as high as there is."""
+    simulator = Simulator.of(tmp_path, GB10)
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+
+    with running_child(simulator) as child:
+        child.ask()
+        score = int(Path(f"/proc/{child.process.pid}/oom_score_adj").read_text())
+
+    assert score == min(1000, own + 300)
+
+
+def test_it_imports_nothing_of_the_web(tmp_path: Path) -> None:
+    """Standard library, its own modules, the binding and msgspec: what a process needs that may be replaced."""
+    code = (
+        "import sys, json; before = set(sys.modules); import memwatch.drivers.nvml.child;"
+        "print(json.dumps([[n, getattr(m, '__file__', None)] for n, m in sys.modules.items() if n not in before]))"
+    )
+
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, cwd=tmp_path).stdout
+    modules = dict(json.loads(output))
+
+    foreign = {name.partition(".")[0] for name, file in modules.items() if file and "site-packages" in file}
+    ours = {name for name in modules if name.startswith("memwatch")}
+    assert foreign - {"typing_extensions"} == {"pynvml", "msgspec"}
+    assert {name for name in ours if not name.startswith("memwatch.drivers.nvml")} == {
+        "memwatch",
+        "memwatch.drivers",
+        "memwatch.helper",
+        "memwatch.runtime",
+        "memwatch.helper.bootstrap",
+        "memwatch.model",
+        "memwatch.runtime.backoff",
+        "memwatch.helper.codec",
+    }
+
+
+@pytest.mark.parametrize(
+    "option", ["--retry-seconds=soon", "--slow-seconds=", "--system-memory=64GiB", "--colour=blue"]
+)
+def test_an_option_it_does_not_understand_is_named(option: str) -> None:
+    """A mistake of whoever starts it: exit code 2 and the option in a sentence."""
+    done = subprocess.run(
+        [sys.executable, "-m", "memwatch.drivers.nvml.child", option], capture_output=True, check=False
+    )
+
+    assert done.returncode == 2
+    assert option.partition("=")[0] in done.stderr.decode()
+
+
+def test_a_long_answer_arrives_whole(tmp_path: Path) -> None:
+    """More than a pipe holds at once, to a reader who takes his time."""
+    machine = EIGHT_H100
+    for gpu in range(8):
+        machine = machine.with_gpu(gpu, compute=tuple(Holder(pid, 1) for pid in range(1, 900)))
+    simulator = Simulator.of(tmp_path, machine)
+
+    with running_child(simulator) as child:
+        child.send("read")
+        time.sleep(0.5)
+        answer = child.answer()
+
+    assert isinstance(answer, NvmlReading)
+    assert [gpu.processes for gpu in answer.gpus].count(answer.gpus[0].processes) == 8
+    assert len(answer.gpus[0].processes) == 899  # type: ignore[arg-type]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"

@@ -1,0 +1,344 @@
+"""Months with a driver: GPUs fall off, come back and are taken away, and each round says what is true then."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.drivers.nvml.records import GpuMemory, NvmlFailure, NvmlReading
+from memwatch.model import Absent
+from support.nvml_child import Child, Outcome, running_child
+from support.nvml_machine import Simulator
+from support.nvml_state import Machine, Trouble
+from support.sample_nvml import EIGHT_H100, GB10, RTX_4090
+from support.waiting import PATIENCE_SECONDS, Stopwatch
+
+TWO = replace(EIGHT_H100, gpus=EIGHT_H100.gpus[:2])
+FIRST, SECOND = (gpu.uuid for gpu in TWO.gpus)
+UNKNOWN = Absent.NOT_AVAILABLE
+
+
+def fails(reason: str) -> Callable[[Outcome], bool]:
+    return lambda found: isinstance(found, NvmlFailure) and found.reason == reason
+
+
+def works(found: Outcome) -> bool:
+    return isinstance(found, NvmlReading) and all(
+        gpu.state == "ok" and gpu.memory is not UNKNOWN for gpu in found.gpus
+    )
+
+
+def openings(simulator: Simulator) -> int:
+    return [call.function for call in simulator.calls()].count("nvmlInitWithFlags")
+
+
+@pytest.mark.parametrize("code", [15, 28])
+def test_a_lost_gpu_is_listed_as_lost_and_the_other_goes_on(tmp_path: Path, code: int) -> None:
+    """At once: no last values, its identity, the reason; the other one is as fresh as ever."""
+    simulator = Simulator.of(tmp_path, TWO)
+
+    with running_child(simulator) as child:
+        assert works(child.reading())
+        simulator.show(TWO.with_gpu(0, down=code))
+        lost, other = child.reading().gpus
+
+    assert (lost.state, lost.uuid, lost.name, lost.pci) == (
+        "lost",
+        FIRST,
+        "NVIDIA H100 80GB HBM3",
+        "00000000:1B:00.0",
+    )
+    assert (lost.memory, lost.processes, lost.bar1_bytes, lost.mig_enabled) == (UNKNOWN,) * 4
+    assert lost.ecc.corrected is UNKNOWN
+    assert (lost.addressing_mode, lost.codes) == ("none", {"device": code})
+    assert (other.state, other.uuid) == ("ok", SECOND)
+    assert isinstance(other.memory, GpuMemory)
+
+
+def test_a_gpu_that_stays_lost_keeps_its_identity(tmp_path: Path) -> None:
+    """NVML is opened anew, the GPU does not say who it is: it is the one that was there and is not elsewhere."""
+    simulator = Simulator.of(tmp_path, TWO)
+
+    with running_child(simulator) as child:
+        child.reading()
+        simulator.show(TWO.with_gpu(0, down=15))
+        child.until(lambda _: openings(simulator) >= 3)
+        lost, other = child.reading().gpus
+
+    assert (lost.state, lost.uuid, lost.memory) == ("lost", FIRST, UNKNOWN)
+    assert (other.state, other.uuid) == ("ok", SECOND)
+
+
+def test_a_gpu_that_comes_back_is_read_again(tmp_path: Path) -> None:
+    """Once it answers after an opening of NVML, it is as it was."""
+    simulator = Simulator.of(tmp_path, TWO)
+
+    with running_child(simulator) as child:
+        child.reading()
+        simulator.show(TWO.with_gpu(0, down=15))
+        child.reading()
+        simulator.show(TWO)
+        found = child.until(works)
+
+    assert isinstance(found, NvmlReading)
+    assert [gpu.uuid for gpu in found.gpus] == [FIRST, SECOND]
+
+
+def test_a_gpu_that_is_gone_is_missing(tmp_path: Path) -> None:
+    """One of two after an opening: the other has its index, and the one that is gone stays listed by its UUID."""
+    simulator = Simulator.of(tmp_path, TWO)
+
+    with running_child(simulator, "--slow-seconds=0.4") as child:
+        child.reading()
+        simulator.show(replace(TWO, visible=(1,)))
+        found = child.until(lambda found: isinstance(found, NvmlReading) and len(found.gpus) == 1)
+        simulator.show(TWO)
+        back = child.until(lambda found: isinstance(found, NvmlReading) and len(found.gpus) == 2)
+
+    assert isinstance(found, NvmlReading)
+    assert isinstance(back, NvmlReading)
+    assert (found.gpus[0].uuid, found.gpus[0].state) == (SECOND, "ok")
+    assert [gpu.uuid for gpu in found.missing] == [FIRST]
+    assert back.missing == ()
+
+
+def test_no_gpu_after_two_is_a_failure_and_not_idle(tmp_path: Path) -> None:
+    """Zero GPUs: no reading, the missing by name; and readings again when they are back."""
+    simulator = Simulator.of(tmp_path, TWO)
+
+    with running_child(simulator) as child:
+        child.reading()
+        simulator.show(replace(TWO, visible=()))
+        failure = child.until(fails("no_device"))
+        simulator.show(TWO)
+        child.until(works)
+
+    assert isinstance(failure, NvmlFailure)
+    assert failure.missing_uuids == (FIRST, SECOND)
+    assert FIRST in failure.text
+
+
+def test_a_gpu_that_joins_is_found_by_counting(tmp_path: Path) -> None:
+    """The count is a slow fact: within its period NVML is opened anew and the newcomer is told."""
+    simulator = Simulator.of(tmp_path, replace(TWO, visible=(1,)))
+
+    with running_child(simulator, "--slow-seconds=0.4") as child:
+        assert len(child.reading().gpus) == 1
+        simulator.show(TWO)
+        child.until(lambda found: isinstance(found, NvmlReading) and len(found.gpus) == 2)
+
+
+def test_other_gpus_in_other_places_are_told_by_who_they_are(tmp_path: Path) -> None:
+    """Indices are not identities: after a change the UUIDs are those of the GPUs that answer."""
+    simulator = Simulator.of(tmp_path, EIGHT_H100)
+
+    with running_child(simulator) as child:
+        child.reading()
+        simulator.show(replace(EIGHT_H100, visible=(7, 3)))
+        found = child.until(lambda found: isinstance(found, NvmlReading) and len(found.gpus) == 2)
+
+    assert isinstance(found, NvmlReading)
+    assert [gpu.uuid for gpu in found.gpus] == [EIGHT_H100.gpus[7].uuid, EIGHT_H100.gpus[3].uuid]
+    assert len(found.missing) == 6
+
+
+def test_a_gpu_that_needs_a_reset_is_let_go(tmp_path: Path) -> None:
+    """RESET_REQUIRED: NVML is opened anew without touching it, so that it can be reset; then it is read again."""
+    simulator = Simulator.of(tmp_path, TWO)
+
+    with running_child(simulator, "--retry-seconds=1.5") as child:
+        child.reading()
+        simulator.show(TWO.with_gpu(0, down=16))
+        state = child.gpu(0).state
+        child.until(lambda _: openings(simulator) == 2)
+        simulator.forget_calls()
+        released, other = child.reading().gpus
+        touched = {call.device for call in simulator.calls()}
+        simulator.show(TWO)
+        child.until(works)
+
+    assert state == "needs_reset"
+    assert (released.state, released.uuid, released.memory) == ("needs_reset", FIRST, UNKNOWN)
+    assert other.state == "ok"
+    assert "gpu.0" not in touched
+
+
+def test_a_lost_gpu_is_not_tried_for_hotly(tmp_path: Path) -> None:
+    """One opening in the least time between two, however many rounds there are."""
+    simulator = Simulator.of(tmp_path, TWO.with_gpu(0, down=15))
+
+    with running_child(simulator, "--retry-seconds=30") as child:
+        for _ in range(200):
+            child.reading()
+
+    assert openings(simulator) == 1
+    assert "gpu.0" not in {
+        call.device for call in simulator.calls() if call.function.startswith("nvmlDeviceGetMem")
+    }
+
+
+def test_an_opening_that_fails_is_not_repeated_for_the_sake_of_a_reset(tmp_path: Path) -> None:
+    """Letting a GPU go takes one opening; if that fails, it is a failure like another, with its patience."""
+    simulator = Simulator.of(tmp_path, TWO)
+
+    with running_child(simulator, "--retry-seconds=30") as child:
+        child.reading()
+        simulator.show(replace(TWO.with_gpu(0, down=16), init_error=999))
+        child.until(fails("failed"))
+        again = {child.failure() for _ in range(50)}
+
+    assert {failure.code for failure in again} == {999}
+    assert openings(simulator) == 2
+
+
+@pytest.mark.parametrize("code", [4, 17])
+def test_a_gpu_that_may_not_be_opened_says_so(tmp_path: Path, code: int) -> None:
+    """A container with one of two: the other is not permitted, which is not lost."""
+    down = {"nvmlDeviceGetHandleByIndex_v2": Trouble(error=code)}
+    simulator = Simulator.of(tmp_path, TWO.with_gpu(0, troubles=down))
+
+    with running_child(simulator) as child:
+        first, second = child.reading().gpus
+
+    assert (first.state, first.uuid, first.memory) == ("ok", Absent.NOT_PERMITTED, Absent.NOT_PERMITTED)
+    assert first.codes == {"device": code}
+    assert second.uuid == SECOND
+
+
+def test_a_lost_initialization_is_made_good(tmp_path: Path) -> None:
+    """UNINITIALIZED in the middle of a round: a failure once, and NVML is opened again."""
+    simulator = Simulator.of(tmp_path, RTX_4090)
+
+    with running_child(simulator) as child:
+        child.reading()
+        time.sleep(0.25)
+        troubles = {"nvmlDeviceGetMemoryInfo_v2": Trouble(error=1, times=1)}
+        simulator.show(RTX_4090.with_gpu(0, troubles=troubles))
+        failure = child.failure()
+        child.until(works)
+
+    assert (failure.reason, failure.code) == ("failed", 1)
+
+
+def test_an_unloaded_driver_is_a_failure_until_it_is_loaded(tmp_path: Path) -> None:
+    """From readings to no_driver and back, in one process."""
+    simulator = Simulator.of(tmp_path, RTX_4090)
+
+    with running_child(simulator) as child:
+        child.reading()
+        simulator.unload_driver()
+        failure = child.until(fails("no_driver"))
+        simulator.show(RTX_4090)
+        child.until(works)
+
+    assert isinstance(failure, NvmlFailure)
+    assert failure.code == 9
+    assert "modprobe nvidia" in failure.text
+
+
+def test_a_driver_that_is_loaded_later_is_found(tmp_path: Path) -> None:
+    """Started without a driver, it finds one that comes."""
+    simulator = Simulator.of(tmp_path, GB10)
+    simulator.unload_driver()
+
+    with running_child(simulator) as child:
+        assert child.failure().reason == "no_driver"
+        simulator.show(GB10)
+        child.until(works)
+
+
+def test_a_library_that_is_installed_later_is_found(tmp_path: Path) -> None:
+    """No library is a failure with that name, until there is one."""
+    simulator = Simulator.of(tmp_path, RTX_4090)
+    simulator.uninstall()
+
+    with running_child(simulator) as child:
+        failure = child.failure()
+        simulator.install()
+        child.until(works)
+
+    assert (failure.reason, failure.code) == ("no_library", 12)
+    assert "libnvidia-ml.so.1" in failure.text
+
+
+def test_no_library_is_not_looked_for_every_round(tmp_path: Path) -> None:
+    """A failure is repeated word for word until it is time to try again."""
+    simulator = Simulator.of(tmp_path, RTX_4090)
+    simulator.uninstall()
+
+    with running_child(simulator, "--retry-seconds=30") as child:
+        first = child.failure()
+        simulator.install()
+        again = [child.failure() for _ in range(50)]
+
+    assert set(again) == {first}
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        replace(RTX_4090, init_error=18),
+        RTX_4090.with_gpu(0, troubles={"nvmlDeviceGetMemoryInfo_v2": Trouble(error=18)}),
+    ],
+)
+def test_a_driver_upgraded_underneath_ends_the_process(tmp_path: Path, machine: Machine) -> None:
+    """Code 18, at opening or later: it says that it needs a new process, and exits with 75."""
+    simulator = Simulator.of(tmp_path, machine)
+
+    with running_child(simulator) as child:
+        failure = child.failure()
+        code = child.process.wait(timeout=PATIENCE_SECONDS)
+
+    assert (failure.reason, failure.code, code) == ("needs_new_process", 18, 75)
+
+
+def test_a_wait_that_is_stuck_ends_the_process(tmp_path: Path) -> None:
+    """NVML cannot be closed under a thread that is in it: after five seconds a new process is asked for."""
+    simulator = Simulator.of(
+        tmp_path, replace(TWO, troubles={"nvmlEventSetWait_v2": Trouble(latency_ms=60_000)}).with_gpu(0, down=15)
+    )
+
+    with running_child(simulator) as child:
+        found = child.until(fails("needs_new_process"), seconds=20)
+        code = child.process.wait(timeout=PATIENCE_SECONDS)
+
+    assert isinstance(found, NvmlFailure)
+    assert "stuck" in found.text
+    assert code == 75
+
+
+def test_a_crash_in_the_library_ends_the_process_only(tmp_path: Path) -> None:
+    """A segfault is the end of this process, seen by whoever waits for its answer."""
+    simulator = Simulator.of(
+        tmp_path, RTX_4090.with_gpu(0, troubles={"nvmlDeviceGetMemoryInfo_v2": Trouble(segfault=True)})
+    )
+
+    with running_child(simulator) as child:
+        child.send("read")
+        assert child.process.stdout is not None
+        line = child.process.stdout.readline()
+        code = child.process.wait(timeout=PATIENCE_SECONDS)
+
+    assert line == b""
+    assert code == -11
+
+
+@pytest.mark.alone
+def test_rounds_after_a_failure_are_answered_at_once(tmp_path: Path) -> None:
+    """Nothing in it sleeps: 100 rounds with a GPU lost take no longer than with none."""
+    simulator = Simulator.of(tmp_path, TWO.with_gpu(0, down=15))
+
+    with running_child(simulator) as child:
+        longest = max(timed(child) for _ in range(100))
+
+    assert longest < 0.5
+
+
+def timed(child: Child) -> float:
+    watch = Stopwatch(child.process.pid)
+    child.ask()
+    return watch.seconds

@@ -1,0 +1,110 @@
+"""Every simulated NVIDIA machine, read once: each byte of its memory is counted in one pool and in no other."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import sample_nvml
+from support.daemon_process import MEMWATCHD, clean_environment
+from support.nvml_machine import Simulator
+from support.waiting import PATIENCE_SECONDS
+
+MIB = 1 << 20
+GB10 = sample_nvml.READY["gb10"]
+
+# Architecture, and the size of every pool in MiB: facts of the machines, not of this program.
+SIZES: dict[str, tuple[str, dict[str, int]]] = {
+    "rtx-4090": ("discrete", {"gpu0": 24564}),
+    "8x-h100": ("discrete", {f"gpu{at}": 81559 for at in range(8)}),
+    "h100-mig": ("discrete", {"gpu0": 81559}),
+    "h200-mig": ("discrete", {"gpu0": 143771}),
+    "gb10": ("unified", {}),
+    "gb10-total-zero": ("unified", {}),
+    "gb10-shim": ("unified", {}),
+    "n1x-carveout": ("carveout", {"gpu0": 8128}),
+    "thor": ("unified", {}),
+    "jetson-orin-nano": ("unified", {}),
+    "jetson-agx-orin-jp6": ("unified", {}),
+    "jetson-agx-orin-jp7.2": ("unified", {}),
+    "gh200-numa": ("coherent", {"gpu0": 97280}),
+    "gh200-cdmm": ("discrete", {"gpu0": 97871}),
+    "wsl2": ("discrete", {"gpu0": 12282}),
+    "wsl2-empty-lists": ("discrete", {"gpu0": 12282}),
+    "vgpu-guest": ("discrete", {"gpu0": 12288}),
+    "container-hidden-pids": ("discrete", {"gpu0": 46068}),
+}
+
+
+def once(simulator: Simulator) -> Any:
+    done = subprocess.run(
+        [MEMWATCHD, "--once", "--json", *simulator.roots],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        env=clean_environment(**simulator.environ),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def mem_total(simulator: Simulator) -> int:
+    procfs = Path(simulator.roots[0].removeprefix("--procfs="))
+    return int((procfs / "meminfo").read_text().split()[1]) << 10
+
+
+def test_every_machine_has_its_row() -> None:
+    """A simulated machine nobody expects anything of would prove nothing."""
+    assert SIZES.keys() == sample_nvml.READY.keys()
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_pools_add_up_to_the_machines_memory(name: str, tmp_path: Path) -> None:
+    """System RAM and what is beside it, each byte once; on one-pool machines System RAM alone."""
+    simulator = Simulator.of(tmp_path, sample_nvml.READY[name])
+    architecture, gpus = SIZES[name]
+
+    snapshot = once(simulator)
+
+    total = mem_total(simulator)
+    outside = 0 if architecture == "coherent" else sum(gpus.values()) * MIB
+    sizes = {pool["id"]: pool["size_bytes"] for pool in snapshot["pools"]}
+    assert snapshot["machine"]["architecture"] == architecture
+    assert sizes == {"ram": total + outside - sum(gpus.values()) * MIB} | {
+        at: size * MIB for at, size in gpus.items()
+    }
+    assert snapshot["total"]["size_bytes"] == total + outside
+    assert next(one["state"] for one in snapshot["collectors"] if one["name"] == "nvml") == "ok"
+    for pool in snapshot["pools"]:
+        assert pool["used_bytes"] + pool["available_bytes"] == pool["size_bytes"]
+
+
+def test_a_gb10_shows_what_cuda_holds_inside_system_ram(tmp_path: Path) -> None:
+    """63,931 MiB in the lists are the CUDA Pool, within System RAM; there is no zero and no second pool."""
+    simulator = Simulator.of(tmp_path, GB10)
+
+    snapshot = once(simulator)
+
+    (share,) = snapshot["shares"]
+    listed = {
+        holder.pid: holder.used for gpu in GB10.gpus for holder in (*(gpu.compute or ()), *(gpu.graphics or ()))
+    }
+    assert share["relation"] == "CUDA Pool ⊂ System RAM"
+    assert share["used_bytes"] == sum(used for used in listed.values() if used)
+    assert snapshot["pools"][0]["size_bytes"] == 130663165952
+    assert {process["pid"] for process in snapshot["processes"] if process["device_bytes"]} <= listed.keys()
+
+
+def test_mig_instances_are_counted_once(tmp_path: Path) -> None:
+    """Two MIG devices on GPU instance 2 share 16,925 MiB of 71,424."""
+    snapshot = once(Simulator.of(tmp_path, sample_nvml.READY["h200-mig"]))
+
+    shares = {share["id"]: share for share in snapshot["shares"]}
+    assert shares["gpu0.mig2"]["used_bytes"] == 16925 * MIB
+    assert shares["gpu0.mig2"]["limit_bytes"] == 71424 * MIB
+    assert sum(share["limit_bytes"] for share in shares.values()) == 137472 * MIB

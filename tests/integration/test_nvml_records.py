@@ -1,0 +1,358 @@
+"""What NVML says is told as it was said, and what it does not say is told with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memwatch.drivers.nvml import records as reading
+from memwatch.drivers.nvml.records import GpuMemory, GpuProcess, GpuReading, NvmlReading
+from memwatch.model import Absent
+from support.nvml_child import running_child
+from support.nvml_machine import NOT_IN_OLD_DRIVERS, Simulator
+from support.nvml_state import Bar1, Ecc, Holder, Machine, Memory, Remapped, Trouble
+from support.sample_nvml import (
+    CONTAINER_HIDDEN_PIDS,
+    EIGHT_H100,
+    GB10,
+    GB10_RAM,
+    GB10_SHIM,
+    GB10_TOTAL_ZERO,
+    GH200_CDMM,
+    GH200_NUMA,
+    GIB,
+    MIB,
+    N1X_CARVEOUT,
+    RTX_4090,
+    THOR,
+    VGPU_GUEST_A40,
+    WSL2,
+    WSL2_EMPTY_LISTS,
+)
+
+UNKNOWN = Absent.NOT_AVAILABLE
+UNSUPPORTED = Absent.NOT_SUPPORTED
+
+
+def read(tmp_path: Path, machine: Machine, *options: str, hidden: frozenset[str] = frozenset()) -> NvmlReading:
+    with running_child(Simulator.of(tmp_path, machine, hidden), *options) as child:
+        return child.reading()
+
+
+def gpu_of(tmp_path: Path, machine: Machine, *options: str, **more: Any) -> GpuReading:
+    return read(tmp_path, machine, *options, **more).gpus[0]
+
+
+def with_trouble(machine: Machine, code: int, *functions: str) -> Machine:
+    return machine.with_gpu(0, troubles=dict.fromkeys(functions, Trouble(error=code)))
+
+
+def test_a_discrete_gpu_says_everything(tmp_path: Path) -> None:
+    """Identity, versions, memory of version 2 and processes, each PID once however many lists it is in."""
+    found = read(tmp_path, RTX_4090)
+
+    gpu = found.gpus[0]
+    assert (found.driver, found.cuda) == ("580.126.09", "13.0")
+    assert (gpu.uuid, gpu.pci, gpu.name) == (RTX_4090.gpus[0].uuid, "00000000:01:00.0", "NVIDIA GeForce RTX 4090")
+    assert gpu.memory == GpuMemory(2, 24564 * MIB, 13320 * MIB, (24564 - 13320 - 424) * MIB, 424 * MIB)
+    assert gpu.bar1_bytes == 32768 * MIB
+    assert gpu.processes == (
+        GpuProcess(31337, 12610 * MIB),
+        GpuProcess(2165, 25 * MIB),
+        GpuProcess(2101, 412 * MIB),
+        GpuProcess(2496, 201 * MIB),
+    )
+    assert (gpu.addressing_mode, gpu.virtualization_mode, gpu.numa_node) == ("hmm", "none", UNSUPPORTED)
+    assert (gpu.mig_enabled, gpu.instances, gpu.recovery_action) == (UNSUPPORTED, (), "none")
+    assert (found.rejected, found.missing, found.xids) == ({}, (), ())
+
+
+@pytest.mark.parametrize("machine", [GB10, THOR])
+def test_a_unified_gpu_has_processes_and_no_memory_of_its_own(tmp_path: Path, machine: Machine) -> None:
+    """GB10 and Thor: memory and BAR1 are not supported, with the codes to prove it; process memory is there."""
+    gpu = gpu_of(tmp_path, machine, f"--system-memory={GB10_RAM}")
+
+    assert (gpu.state, gpu.memory, gpu.bar1_bytes) == ("ok", UNSUPPORTED, UNSUPPORTED)
+    assert gpu.codes["memory_info_v2"] == gpu.codes["bar1"] == 3
+    assert isinstance(gpu.processes, tuple)
+    assert gpu.processes[0].used_bytes == machine.gpus[0].compute[0].used  # type: ignore[index]
+
+
+def test_figures_of_a_shim_are_told_as_they_are(tmp_path: Path) -> None:
+    """GB10 with the host's figures in NVML's mouth: whether to believe them is not decided here."""
+    gpu = gpu_of(tmp_path, GB10_SHIM)
+
+    assert isinstance(gpu.memory, GpuMemory)
+    assert (gpu.memory.total_bytes, gpu.bar1_bytes) == (GB10_RAM, UNSUPPORTED)
+
+
+def test_success_with_a_total_of_zero_is_told_as_zero(tmp_path: Path) -> None:
+    """It is what the driver said; the processes are judged by the machine's memory then."""
+    gpu = gpu_of(tmp_path, GB10_TOTAL_ZERO, f"--system-memory={GB10_RAM}")
+
+    assert gpu.memory == GpuMemory(2, 0, 0, 0, 0)
+    assert len(gpu.processes) == 3  # type: ignore[arg-type]
+
+
+def test_a_carveout_says_its_size_and_its_processes_not_theirs(tmp_path: Path) -> None:
+    """N1X: 8128 MiB with success, no BAR1, a process without a figure."""
+    gpu = gpu_of(tmp_path, N1X_CARVEOUT)
+
+    assert isinstance(gpu.memory, GpuMemory)
+    assert (gpu.memory.total_bytes, gpu.bar1_bytes) == (8128 * MIB, UNSUPPORTED)
+    assert gpu.processes == (GpuProcess(742, UNKNOWN),)
+
+
+@pytest.mark.parametrize(("machine", "node"), [(GH200_NUMA, 1), (GH200_CDMM, UNSUPPORTED)])
+def test_a_coherent_gpu_says_its_numa_node_if_it_is_one(
+    tmp_path: Path, machine: Machine, node: int | Absent
+) -> None:
+    """GH200 in NUMA mode and in CDMM mode differ in the node and in nothing else."""
+    gpu = gpu_of(tmp_path, machine)
+
+    assert (gpu.numa_node, gpu.addressing_mode) == (node, "ats")
+    assert gpu.memory == GpuMemory(2, 97871 * MIB, 38912 * MIB, (97871 - 38912 - 1103) * MIB, 1103 * MIB)
+    assert gpu.ecc == reading.Ecc(0, 0, 0, 1, False, False)
+
+
+def test_a_negative_numa_node_is_no_node(tmp_path: Path) -> None:
+    """-1 is how some drivers say that a GPU is not one."""
+    gpu = gpu_of(tmp_path, GH200_CDMM.with_gpu(0, numa_node=0xFFFFFFFF))
+
+    assert gpu.numa_node is UNSUPPORTED
+
+
+def test_wsl_keeps_processes_without_their_memory(tmp_path: Path) -> None:
+    """Windows knows who and not how much: rows stay, figures are absent and not zero."""
+    gpu = gpu_of(tmp_path, WSL2)
+
+    assert gpu.processes == (GpuProcess(1431, UNKNOWN), GpuProcess(23, UNKNOWN))
+
+
+def test_empty_lists_are_a_reading(tmp_path: Path) -> None:
+    """No process is something the driver said: an empty list, not an absent one."""
+    (tmp_path / "wsl").mkdir()
+    (tmp_path / "container").mkdir()
+
+    assert gpu_of(tmp_path / "wsl", WSL2_EMPTY_LISTS).processes == ()
+    assert gpu_of(tmp_path / "container", CONTAINER_HIDDEN_PIDS).processes == ()
+
+
+def test_a_vgpu_guest_says_so(tmp_path: Path) -> None:
+    """The memory is that of its profile, and the mode is the evidence."""
+    assert gpu_of(tmp_path, VGPU_GUEST_A40).virtualization_mode == "vgpu_guest"
+
+
+def test_an_old_driver_is_read_by_its_old_calls(tmp_path: Path) -> None:
+    """Driver 450: version 1 of memory, whose `used` holds the reserved; lists without MIG; no new facts."""
+    gpu = gpu_of(tmp_path, RTX_4090, hidden=NOT_IN_OLD_DRIVERS)
+
+    assert gpu.memory == GpuMemory(1, 24564 * MIB, (13320 + 424) * MIB, (24564 - 13320 - 424) * MIB, UNSUPPORTED)
+    assert isinstance(gpu.processes, tuple)
+    assert {one.pid for one in gpu.processes} == {31337, 2165, 2101, 2496}
+    assert gpu.codes["memory_info_v2"] == gpu.codes["compute_processes_v3"] == gpu.codes["addressing_mode"] == 13
+
+
+def test_a_structure_the_driver_refuses_is_replaced_by_an_older_one(tmp_path: Path) -> None:
+    """ARGUMENT_VERSION_MISMATCH is as good as no such function."""
+    gpu = gpu_of(
+        tmp_path,
+        with_trouble(
+            RTX_4090,
+            25,
+            "nvmlDeviceGetMemoryInfo_v2",
+            "nvmlDeviceGetComputeRunningProcesses_v3",
+            "nvmlDeviceGetUUID",
+        ),
+    )
+
+    assert isinstance(gpu.memory, GpuMemory)
+    assert gpu.memory.version == 1
+    assert isinstance(gpu.processes, tuple)
+    assert gpu.uuid is UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (3, UNSUPPORTED),
+        (4, Absent.NOT_PERMITTED),
+        (17, Absent.NOT_PERMITTED),
+        (10, UNKNOWN),
+        (20, UNKNOWN),
+        (999, UNKNOWN),
+    ],
+)
+def test_a_failed_call_costs_its_figure_only(tmp_path: Path, code: int, reason: Absent) -> None:
+    """Each refusal is that figure's reason with its code; all else is told."""
+    gpu = gpu_of(tmp_path, with_trouble(RTX_4090, code, "nvmlDeviceGetMemoryInfo_v2"))
+
+    assert (gpu.memory, gpu.codes["memory_info_v2"], gpu.state) == (reason, code, "ok")
+    assert len(gpu.processes) == 4  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("code", [4, 999])
+def test_a_list_that_is_missing_makes_the_processes_unknown(tmp_path: Path, code: int) -> None:
+    """Half of the processes would look like all of them."""
+    gpu = gpu_of(tmp_path, with_trouble(RTX_4090, code, "nvmlDeviceGetGraphicsRunningProcesses_v3"))
+
+    assert gpu.processes is (Absent.NOT_PERMITTED if code == 4 else UNKNOWN)
+    assert gpu.codes["graphics_processes_v3"] == code
+
+
+def test_a_list_the_driver_does_not_have_is_not_missed(tmp_path: Path) -> None:
+    """No graphics on a compute GPU: the compute list is all there is."""
+    gpu = gpu_of(tmp_path, RTX_4090.with_gpu(0, graphics=None, mps=None))
+
+    assert gpu.processes == (GpuProcess(31337, 12610 * MIB), GpuProcess(2165, 25 * MIB))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [Holder(0, MIB), Holder(4294967295, MIB), Holder(4194305, MIB), Holder(77, 24565 * MIB)],
+)
+def test_a_list_with_an_impossible_record_is_rejected_and_counted(tmp_path: Path, bad: Holder) -> None:
+    """For this round there are no processes, for one reason that is counted; the next round starts afresh."""
+    simulator = Simulator.of(tmp_path, RTX_4090.with_gpu(0, compute=(Holder(31337, GIB), bad)))
+
+    with running_child(simulator) as child:
+        rejected = child.reading()
+        simulator.show(RTX_4090)
+        told = child.reading()
+
+    assert (rejected.gpus[0].processes, rejected.rejected) == (Absent.INCONSISTENT, {"process_list": 1})
+    assert (len(told.gpus[0].processes), told.rejected) == (4, {})  # type: ignore[arg-type]
+
+
+def test_shifted_records_of_driver_535_are_rejected(tmp_path: Path) -> None:
+    """Drivers 535.54 to 535.98 write wider records: no crash, whatever their number, and nothing made up."""
+    many = tuple(Holder(1000 + number, 10 * MIB) for number in range(120))
+    machine = RTX_4090.with_gpu(0, process_layout="r535", compute=many)
+
+    found = read(tmp_path, machine)
+
+    assert (found.gpus[0].processes, found.rejected) == (Absent.INCONSISTENT, {"process_list": 1})
+
+
+def test_a_unified_gpu_is_judged_by_the_memory_of_the_machine(tmp_path: Path) -> None:
+    """More than MemTotal in one process is not possible on GB10 either."""
+    machine = GB10.with_gpu(0, compute=(Holder(3921, GB10_RAM + 1),))
+
+    found = read(tmp_path, machine, f"--system-memory={GB10_RAM}")
+
+    assert (found.gpus[0].processes, found.rejected) == (Absent.INCONSISTENT, {"process_list": 1})
+
+
+@pytest.mark.parametrize("memory", [Memory(GIB, 2 * GIB, free=0), Memory(GIB, 0, free=2 * GIB)])
+def test_memory_that_contradicts_itself_is_rejected_and_counted(tmp_path: Path, memory: Memory) -> None:
+    """Used or free above the total: absent as inconsistent, and the processes with their own figures stay."""
+    found = read(tmp_path, RTX_4090.with_gpu(0, memory=memory))
+
+    assert (found.gpus[0].memory, found.rejected) == (Absent.INCONSISTENT, {"memory": 1})
+    assert len(found.gpus[0].processes) == 4  # type: ignore[arg-type]
+
+
+def test_a_list_that_outgrew_its_room_is_asked_once_more(tmp_path: Path) -> None:
+    """300 processes where there was room for fewer: all are told, with one call more, and then with none."""
+    many = tuple(Holder(1000 + number, MIB) for number in range(300))
+    simulator = Simulator.of(tmp_path, RTX_4090.with_gpu(0, compute=many, graphics=()))
+
+    with running_child(simulator) as child:
+        first, calls = child.reading(), len(simulator.calls())
+        second = child.reading()
+        asked = [call.function for call in simulator.calls()[calls:]]
+
+    assert [len(found.gpus[0].processes) for found in (first, second)] == [300, 300]  # type: ignore[arg-type]
+    assert asked.count("nvmlDeviceGetComputeRunningProcesses_v3") == 1
+
+
+def test_a_list_that_never_fits_is_not_asked_for_ever(tmp_path: Path) -> None:
+    """INSUFFICIENT_SIZE twice: no processes this round, with the code."""
+    gpu = gpu_of(tmp_path, with_trouble(RTX_4090, 7, "nvmlDeviceGetComputeRunningProcesses_v3"))
+
+    assert (gpu.processes, gpu.codes["compute_processes_v3"]) == (UNKNOWN, 7)
+
+
+def test_a_name_of_any_bytes_is_a_name(tmp_path: Path) -> None:
+    """Bytes that are no UTF-8 cost a letter, not the GPU."""
+    gpu = gpu_of(tmp_path, RTX_4090.with_gpu(0, name=b"NVIDIA \xff 4090"))
+
+    assert (gpu.name, gpu.state) == ("NVIDIA \N{REPLACEMENT CHARACTER} 4090", "ok")
+
+
+def test_what_changes_rarely_is_told_too(tmp_path: Path) -> None:
+    """ECC errors, remapped rows and the recovery the driver asks for, under names of their own."""
+    machine = EIGHT_H100.with_gpu(
+        0,
+        ecc=Ecc(volatile_corrected=3, volatile_uncorrected=1, aggregate_corrected=99),
+        remapped=Remapped(corrected=2, uncorrected=1, pending=True, failure=False),
+        recovery_action=4,
+    )
+
+    first, second = read(tmp_path, machine).gpus[:2]
+
+    assert first.ecc == reading.Ecc(3, 1, 2, 1, True, False)
+    assert (first.recovery_action, second.recovery_action) == ("drain_and_reset", "none")
+
+
+def test_what_changes_rarely_follows_within_its_period(tmp_path: Path) -> None:
+    """Every slow fact is asked again within the period, one call a round."""
+    simulator = Simulator.of(tmp_path, RTX_4090)
+
+    with running_child(simulator, "--slow-seconds=0.4") as child:
+        child.reading()
+        simulator.show(RTX_4090.with_gpu(0, recovery_action=1, bar1=Bar1(256 * MIB, 0)))
+        outcome = child.until(
+            lambda found: (
+                isinstance(found, NvmlReading)
+                and (found.gpus[0].recovery_action, found.gpus[0].bar1_bytes) == ("gpu_reset", 256 * MIB)
+            )
+        )
+
+    assert isinstance(outcome, NvmlReading)
+
+
+def test_a_word_of_a_newer_driver_is_unknown_and_not_guessed(tmp_path: Path) -> None:
+    """A mode or an action that has no name here is told as a number or not at all."""
+    gpu = gpu_of(tmp_path, RTX_4090.with_gpu(0, addressing_mode=9, virtualization_mode=9, recovery_action=42))
+
+    assert (gpu.addressing_mode, gpu.virtualization_mode) == (UNKNOWN, UNKNOWN)
+    assert gpu.recovery_action == "action_42"
+
+
+def test_mps_clients_are_asked_for_every_round_once_seen(tmp_path: Path) -> None:
+    """A client in the MPS list is a process like another, and so it is when it has moved to that list alone."""
+    simulator = Simulator.of(tmp_path, RTX_4090.with_gpu(0, mps=(Holder(31337, 12610 * MIB), Holder(555, MIB))))
+
+    with running_child(simulator) as child:
+        first = child.gpu().processes
+        simulator.show(RTX_4090.with_gpu(0, mps=(Holder(555, 2 * MIB),)))
+        second = child.gpu().processes
+        simulator.show(RTX_4090)
+        child.gpu()
+        simulator.forget_calls()
+        child.gpu()
+        asked = [call.function for call in simulator.calls()]
+
+    assert isinstance(first, tuple)
+    assert isinstance(second, tuple)
+    assert {GpuProcess(31337, 12610 * MIB), GpuProcess(555, MIB)} <= set(first)
+    assert GpuProcess(555, 2 * MIB) in second
+    assert "nvmlDeviceGetMPSComputeRunningProcesses_v3" not in asked
+
+
+def test_one_sick_gpu_leaves_the_others_alone(tmp_path: Path) -> None:
+    """Whatever one GPU's calls fail with, seven are told whole."""
+    functions = (
+        "nvmlDeviceGetMemoryInfo_v2",
+        "nvmlDeviceGetMemoryInfo",
+        "nvmlDeviceGetUUID",
+        "nvmlDeviceGetMigMode",
+    )
+    found = read(tmp_path, with_trouble(EIGHT_H100, 999, *functions))
+
+    assert found.gpus[0].memory is UNKNOWN
+    assert [type(gpu.memory) for gpu in found.gpus[1:]] == [GpuMemory] * 7
+    assert [gpu.uuid for gpu in found.gpus[1:]] == [gpu.uuid for gpu in EIGHT_H100.gpus[1:]]

@@ -1,0 +1,362 @@
+"""The simulated libnvidia-ml.so.1 behaves as the real one where it hurts: failures, hangs, changes, old drivers."""
+
+from __future__ import annotations
+
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from support.daemon_process import clean_environment
+from support.nvml_machine import NOT_IN_OLD_DRIVERS, Call, Simulator
+from support.nvml_probe import Raised, probe, ready
+from support.nvml_state import Holder, Machine, Memory, Trouble
+from support.nvml_state_file import FUNCTIONS, state_file
+from support.sample_nvml import EIGHT_H100, GB10, GIB, H200_MIG, MIB, RTX_4090, mib, uuid
+from support.waiting import PATIENCE_SECONDS
+
+MEMORY = "nvmlDeviceGetMemoryInfo(gpu({}), version=nvmlMemory_v2).used"
+COMPUTE = "[[p.pid, p.usedGpuMemory] for p in nvmlDeviceGetComputeRunningProcesses(gpu(0))]"
+LOST = Raised("NVMLError_GpuIsLost", 15)
+TWO = replace(EIGHT_H100, gpus=EIGHT_H100.gpus[:2])
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (1, "NVMLError_Uninitialized"),
+        (3, "NVMLError_NotSupported"),
+        (4, "NVMLError_NoPermission"),
+        (6, "NVMLError_NotFound"),
+        (7, "NVMLError_InsufficientSize"),
+        (15, "NVMLError_GpuIsLost"),
+        (16, "NVMLError_ResetRequired"),
+        (17, "NVMLError_OperatingSystem"),
+        (25, "NVMLError_ArgumentVersionMismatch"),
+        (28, "NVMLError_GpuNotFound"),
+        (999, "NVMLError_Unknown"),
+        (4242, "NVMLError"),
+    ],
+)
+def test_a_call_fails_with_any_code(code: int, kind: str, tmp_path: Path) -> None:
+    """A failure is that of one function on one device: its neighbors and other functions go on."""
+    trouble = {"nvmlDeviceGetMemoryInfo_v2": Trouble(error=code)}
+    simulator = Simulator.of(tmp_path, TWO.with_gpu(0, troubles=trouble))
+
+    with ready(simulator) as asked:
+        assert asked.ask(MEMORY.format(0)) == Raised(kind, code)
+        assert asked.ask("nvmlDeviceGetMemoryInfo(gpu(0)).total") == 81559 * MIB
+        assert asked.ask(MEMORY.format(1)) == 70211 * MIB
+
+
+def test_a_call_fails_on_every_device(tmp_path: Path) -> None:
+    """A failure of the whole machine reaches all GPUs, but a GPU's own answer goes first."""
+    everywhere = {"nvmlDeviceGetMemoryInfo_v2": Trouble(error=999)}
+    here = {"nvmlDeviceGetMemoryInfo_v2": Trouble(error=4)}
+    simulator = Simulator.of(tmp_path, replace(TWO, troubles=everywhere).with_gpu(1, troubles=here))
+
+    with ready(simulator) as asked:
+        assert asked.ask(MEMORY.format(0)) == Raised("NVMLError_Unknown", 999)
+        assert asked.ask(MEMORY.format(1)) == Raised("NVMLError_NoPermission", 4)
+
+
+def test_a_failure_that_passes(tmp_path: Path) -> None:
+    """With `times`, a call fails so many times and then works."""
+    trouble = {"nvmlDeviceGetMemoryInfo_v2": Trouble(error=999, times=2)}
+    simulator = Simulator.of(tmp_path, RTX_4090.with_gpu(0, troubles=trouble))
+
+    with ready(simulator) as asked:
+        answers = [asked.ask(MEMORY.format(0)) for _ in range(3)]
+
+    assert answers == [Raised("NVMLError_Unknown", 999)] * 2 + [13320 * MIB]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(9, "NVMLError_DriverNotLoaded"), (18, "NVMLError_LibRmVersionMismatch")]
+)
+def test_initialization_fails(code: int, kind: str, tmp_path: Path) -> None:
+    """Without init nothing else works, and once the cause is gone it does."""
+    simulator = Simulator.of(tmp_path, replace(GB10, init_error=code))
+
+    with probe(simulator.environ) as asked:
+        assert asked.ask("nvmlInit()") == Raised(kind, code)
+        assert asked.ask("nvmlDeviceGetCount()") == Raised("NVMLError_Uninitialized", 1)
+        simulator.show(GB10)
+        assert asked.ask("nvmlInit()") is None
+        assert asked.ask("nvmlDeviceGetCount()") == 1
+
+
+def test_driver_that_comes_and_goes(tmp_path: Path) -> None:
+    """Without the driver init fails; when it is unloaded later, calls fail; shutting down works all the same."""
+    simulator = Simulator.of(tmp_path, GB10)
+    simulator.unload_driver()
+
+    with probe(simulator.environ) as asked:
+        assert asked.ask("nvmlInit()") == Raised("NVMLError_DriverNotLoaded", 9)
+        simulator.show(GB10)
+        assert asked.ask("nvmlInit()") is None
+        assert asked.ask("nvmlDeviceGetName(gpu(0))") == "NVIDIA GB10"
+        simulator.unload_driver()
+        assert asked.ask("nvmlDeviceGetCount()") == Raised("NVMLError_Unknown", 999)
+        assert asked.ask("nvmlShutdown()") is None
+        assert asked.ask("nvmlShutdown()") == Raised("NVMLError_Uninitialized", 1)
+
+
+def test_initialization_is_counted_and_not_inherited(tmp_path: Path) -> None:
+    """Two inits need two shutdowns, and a forked child has to do its own."""
+    simulator = Simulator.of(tmp_path, GB10)
+    in_child = """
+import os, pynvml as n
+n.nvmlInit()
+if os.fork() == 0:
+    try:
+        n.nvmlDeviceGetCount()
+    except n.NVMLError_Uninitialized:
+        os._exit(7)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
+"""
+
+    with ready(simulator) as asked:
+        asked.ask("nvmlInit()")
+        asked.ask("nvmlShutdown()")
+        assert asked.ask("nvmlDeviceGetCount()") == 1
+        asked.ask("nvmlShutdown()")
+        assert asked.ask("nvmlDeviceGetCount()") == Raised("NVMLError_Uninitialized", 1)
+    subprocess.run([sys.executable, "-c", in_child], env=clean_environment(**simulator.environ), check=True)
+
+
+def test_changes_are_seen_at_the_next_call(tmp_path: Path) -> None:
+    """Memory, processes and errors change between two calls of the same process, however fast."""
+    simulator = Simulator.of(tmp_path, RTX_4090)
+
+    with ready(simulator) as asked:
+        for used in range(100, 200):
+            simulator.show(RTX_4090.with_gpu(0, memory=mib(24564, used), compute=(Holder(7, used),)))
+            assert asked.ask(MEMORY.format(0)) == used * MIB
+            assert asked.ask(COMPUTE) == [[7, used]]
+        simulator.show(RTX_4090.with_gpu(0, memory=None))
+        assert asked.ask(MEMORY.format(0)) == Raised("NVMLError_NotSupported", 3)
+
+
+def test_gpu_lost(tmp_path: Path) -> None:
+    """Every call on a GPU that fell off the bus fails, on its MIG devices too; the others go on."""
+    machine = replace(H200_MIG, gpus=(*H200_MIG.gpus, *RTX_4090.gpus))
+    simulator = Simulator.of(tmp_path, machine)
+
+    with ready(simulator) as asked:
+        asked.ask("globals().update(old=gpu(0), old_mig=mig(0, 1))")
+        simulator.show(machine.with_gpu(0, down=15))
+        for call in (
+            "gpu(0)",
+            "nvmlDeviceGetUUID(old)",
+            "nvmlDeviceGetMemoryInfo(old)",
+            "nvmlDeviceGetUUID(old_mig)",
+        ):
+            assert asked.ask(call) == LOST, call
+        assert asked.ask("nvmlDeviceGetCount()") == 2
+        assert asked.ask(MEMORY.format(1)) == 13320 * MIB
+
+
+def test_gpu_removed(tmp_path: Path) -> None:
+    """Indices close up, handles stay with their GPU, and the handle of the GPU that is gone means nothing."""
+    simulator = Simulator.of(tmp_path, TWO)
+
+    with ready(simulator) as asked:
+        asked.ask("globals().update(first=gpu(0), second=gpu(1))")
+        simulator.show(replace(TWO, visible=(1,)))
+        assert asked.ask("nvmlDeviceGetCount()") == 1
+        assert asked.ask("nvmlDeviceGetUUID(gpu(0))") == TWO.gpus[1].uuid
+        assert asked.ask("nvmlDeviceGetIndex(second)") == 0
+        assert asked.ask("nvmlDeviceGetUUID(first)") == Raised("NVMLError_NotFound", 6)
+        assert asked.ask("gpu(1)") == Raised("NVMLError_InvalidArgument", 2)
+        simulator.show(replace(TWO, visible=()))
+        assert asked.ask("nvmlDeviceGetCount()") == 0
+
+
+def test_the_same_device_by_other_ways(tmp_path: Path) -> None:
+    """Index, UUID and PCI address lead to the same device; unknown ones lead nowhere."""
+    simulator = Simulator.of(tmp_path, H200_MIG)
+    of = "nvmlDeviceGetUUID(nvmlDeviceGetHandleBy{}({!r}))"
+
+    with ready(simulator) as asked:
+        for wanted in (uuid(0x2000), uuid(0x203, "MIG")):
+            assert asked.ask(of.format("UUID", wanted)) == wanted
+        assert asked.ask(of.format("PciBusId", "0000:83:00.0")) == uuid(0x2000)
+        assert asked.ask(of.format("UUID", uuid(1))) == Raised("NVMLError_NotFound", 6)
+        assert asked.ask(of.format("PciBusId", "0000:84:00.0")) == Raised("NVMLError_NotFound", 6)
+        assert asked.ask("nvmlDeviceGetUUID(None)") == Raised("NVMLError_InvalidArgument", 2)
+        assert asked.ask("nvmlDeviceGetUUID(cast(4096, c_nvmlDevice_t))") == Raised("NVMLError_InvalidArgument", 2)
+
+
+def test_hang(tmp_path: Path) -> None:
+    """A call that hangs takes no notice of SIGTERM's handler, lets other threads go on, and dies by SIGKILL."""
+    trouble = {"nvmlDeviceGetMemoryInfo_v2": Trouble(latency_ms=600_000)}
+    simulator = Simulator.of(tmp_path, TWO.with_gpu(0, troubles=trouble))
+
+    with ready(simulator) as asked:
+        asked.ask("[__import__('signal').signal(15, lambda *_: None), None][1]")
+        other = f"__import__('threading').Thread(target=lambda: {MEMORY.format(0)}, daemon=True).start()"
+        assert asked.ask(other) is None
+        simulator.wait_for_call("nvmlDeviceGetMemoryInfo_v2", "gpu.0")
+        assert asked.ask(MEMORY.format(1)) == 70211 * MIB
+        asked.begin(MEMORY.format(0))
+        asked.process.send_signal(signal.SIGTERM)
+        assert asked.process.stdout is not None
+        assert not select.select([asked.process.stdout], [], [], 0.3)[0]
+        asked.process.kill()
+        assert asked.process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
+
+
+def test_slow_call(tmp_path: Path) -> None:
+    """A slow call takes as long as it is told to, and then answers what is true by then."""
+    slow = {"nvmlDeviceGetMemoryInfo_v2": Trouble(latency_ms=400)}
+    simulator = Simulator.of(tmp_path, RTX_4090.with_gpu(0, troubles=slow))
+
+    with ready(simulator) as asked:
+        started = time.monotonic()
+        asked.begin(MEMORY.format(0))
+        simulator.wait_for_call("nvmlDeviceGetMemoryInfo_v2", "gpu.0")
+        simulator.show(RTX_4090.with_gpu(0, memory=mib(24564, 1)))
+
+        assert asked.answer() == MIB
+        assert 0.4 <= time.monotonic() - started < 5
+
+
+def test_segfault(tmp_path: Path) -> None:
+    """A crash in the library ends the process by SIGSEGV."""
+    trouble = {"nvmlDeviceGetBAR1MemoryInfo": Trouble(segfault=True)}
+    simulator = Simulator.of(tmp_path, RTX_4090.with_gpu(0, troubles=trouble))
+
+    with ready(simulator) as asked:
+        asked.begin("nvmlDeviceGetBAR1MemoryInfo(gpu(0))")
+        assert asked.process.wait(PATIENCE_SECONDS) == -signal.SIGSEGV
+
+
+def test_old_driver(tmp_path: Path) -> None:
+    """A library without the newer symbols raises the binding's two kinds of complaint, and the rest works."""
+    simulator = Simulator.of(tmp_path, RTX_4090, hidden=NOT_IN_OLD_DRIVERS)
+    missing = Raised("NVMLError_FunctionNotFound", 13)
+
+    with ready(simulator) as asked:
+        assert asked.ask(MEMORY.format(0)) == missing
+        assert asked.ask("nvmlDeviceGetAddressingMode(gpu(0))") == missing
+        assert asked.ask("nvmlDeviceGetNumaNodeId(gpu(0))") == missing
+        assert asked.ask("nvmlDeviceGetComputeRunningProcesses_v3(gpu(0))") == missing
+        assert asked.ask(COMPUTE) == Raised("NVMLLibraryMismatchError", None)
+        assert asked.ask("nvmlDeviceGetMemoryInfo(gpu(0)).used") == (13320 + 424) * MIB
+
+
+def test_library_that_comes_and_changes(tmp_path: Path) -> None:
+    """Where there is no library init says so; it can be installed later, and a process keeps the one it has."""
+    simulator = Simulator.of(tmp_path, GB10)
+    simulator.uninstall()
+    addressing = "nvmlDeviceGetAddressingMode(gpu(0))"
+
+    with probe(simulator.environ) as asked:
+        assert asked.ask("nvmlInit()") == Raised("NVMLError_LibraryNotFound", 12)
+        simulator.install()
+        assert asked.ask("nvmlInit()") is None
+        simulator.install(hidden=NOT_IN_OLD_DRIVERS)
+        assert asked.ask(addressing) == 2
+        with ready(simulator) as fresh:
+            assert fresh.ask(addressing) == Raised("NVMLError_FunctionNotFound", 13)
+
+
+def test_every_call_is_logged(tmp_path: Path) -> None:
+    """One line per call of the library, with function, device and process; the binding lists processes in two."""
+    simulator = Simulator.of(tmp_path, H200_MIG)
+
+    with ready(simulator) as asked:
+        asked.ask("nvmlDeviceGetMemoryInfo(mig(0, 1))")
+        asked.ask(COMPUTE)
+        pid = asked.process.pid
+
+    by_index, listed = "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetComputeRunningProcesses_v3"
+    assert simulator.calls() == [
+        Call(by_index, "-", pid),
+        Call("nvmlDeviceGetMigDeviceHandleByIndex", "gpu.0", pid),
+        Call("nvmlDeviceGetMemoryInfo", "gpu.0.mig.1", pid),
+        Call(by_index, "-", pid),
+        Call(listed, "gpu.0", pid),
+        Call(listed, "gpu.0", pid),
+    ]
+
+
+MANY_THREADS = """
+import pynvml as n, sys, threading
+n.nvmlInit()
+gpu, wrong, stop, rounds = n.nvmlDeviceGetHandleByIndex(0), [], threading.Event(), [0] * 8
+def look(number):
+    while not stop.is_set():
+        memory = n.nvmlDeviceGetMemoryInfo(gpu, version=n.nvmlMemory_v2)
+        processes = n.nvmlDeviceGetComputeRunningProcesses(gpu)
+        if memory.used + memory.free != memory.total or len({p.usedGpuMemory for p in processes}) != 1:
+            wrong.append((memory.used, memory.free, processes))
+        rounds[number] += 1
+threads = [threading.Thread(target=look, args=(number,)) for number in range(8)]
+[thread.start() for thread in threads]
+print("started", flush=True)
+sys.stdin.readline()
+stop.set()
+[thread.join() for thread in threads]
+print(len(wrong), min(rounds), flush=True)
+"""
+
+
+def test_threads_see_whole_states(tmp_path: Path) -> None:
+    """Eight threads ask while the state is replaced 300 times: no answer mixes two states."""
+
+    def at(used: int) -> Machine:
+        holders = tuple(Holder(number, used) for number in range(1, 11))
+        return RTX_4090.with_gpu(0, memory=Memory(GIB, used), compute=holders)
+
+    simulator = Simulator.of(tmp_path, at(1))
+    command = [sys.executable, "-c", MANY_THREADS]
+    environ = clean_environment(**simulator.environ)
+    pipe = subprocess.PIPE
+
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        for used in range(1, 300):
+            simulator.show(at(used))
+        wrong, rounds = process.communicate("\n", timeout=60)[0].split()
+
+    assert wrong == "0"
+    assert int(rounds) > 0
+
+
+@pytest.mark.parametrize("line", ["gpu.0.memory.total = many", "gpu.0.memory.total", "gpu 0 = 1", "devices = 0 99"])
+def test_nonsense_in_the_state_ends_the_process(line: str, tmp_path: Path) -> None:
+    """A mistake in a test must not look like a failing GPU: the process aborts and says which line it was."""
+    simulator = Simulator.of(tmp_path, RTX_4090)
+    with (simulator.folder / "state").open("a") as state:
+        state.write(line + "\n")
+    code = "import pynvml as n; n.nvmlInit(); n.nvmlDeviceGetMemoryInfo(n.nvmlDeviceGetHandleByIndex(0))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=clean_environment(**simulator.environ),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == -signal.SIGABRT
+    assert done.stderr.startswith("nvml_sim: ")
+    assert re.split(" = |$", line)[0].split()[0] in done.stderr
+
+
+def test_a_trouble_needs_a_function_that_exists() -> None:
+    """A misspelled function is refused when the state is written, with one that would work."""
+    misspelled = RTX_4090.with_gpu(0, troubles={"nvmlDeviceGetNUMANodeId": Trouble(error=3)})
+
+    with pytest.raises(ValueError, match=r"nvmlDeviceGetNUMANodeId is not simulated; nvmlDevice\w+ is"):
+        state_file(misspelled)
+    assert {"nvmlInitWithFlags", "nvmlDeviceGetNumaNodeId"} <= FUNCTIONS
+    assert NOT_IN_OLD_DRIVERS < FUNCTIONS

@@ -1,0 +1,121 @@
+"""What kernels lack, contradict or change under way costs a signal at most, and is said."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memwatch.collectors import psi
+from memwatch.linux.files import Roots, Unavailable
+from memwatch.linux.psi_trigger import StallTrigger
+from memwatch.pressure.inputs import Evidence, Target
+from memwatch.pressure.judge import Memory, judge
+from memwatch.pressure.rules import PressureRules
+from memwatch.snapshot import Level, Pressure
+from scripts.golden import roots_arguments
+from support.daemon_process import MEMWATCHD, clean_environment
+from support.paths import MACHINES
+from support.waiting import PATIENCE_SECONDS
+
+GIB = 1 << 30
+
+
+def once(arguments: list[str]) -> Any:
+    command = [MEMWATCHD, "--once", "--json", *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, env=clean_environment(), check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("machine", "plain", "level", "ratio"),
+    [
+        ("kvm-hugepages", 0.84, "low", 0.32),
+        ("zfs-box", 0.78, "low", 0.31),
+        ("zram-laptop", 0.76, "medium", 0.76),
+        ("no-psi", 0.24, "low", 0.24),
+        ("old-kernel", None, "low", 0.47),
+        ("hybrid-v1v2", 0.48, "low", 0.48),
+        ("container-v1", 0.37, "low", 0.37),
+    ],
+)
+def test_what_looks_full_and_is_not(machine: str, plain: float | None, level: str, ratio: float) -> None:
+    """Huge pages, ZFS's cache, compressed swap, no MemAvailable, no PSI, every layout of cgroups."""
+    ram = next(one for one in once(roots_arguments(machine))["pressure"] if one["target"] == "ram")
+
+    assert plain_ratio(machine) == (plain if plain is None else pytest.approx(plain, abs=0.01))
+    assert ram["level"] == level
+    assert ram["ratio"] == pytest.approx(ratio, abs=0.01)
+
+
+def plain_ratio(machine: str) -> float | None:
+    """1 - MemAvailable / MemTotal, which others go by."""
+    lines = dict(line.split(":") for line in (MACHINES / machine / "proc/meminfo").read_text().splitlines())
+    sizes = {name: int(value.split()[0]) for name, value in lines.items()}
+    return 1 - sizes["MemAvailable"] / sizes["MemTotal"] if "MemAvailable" in sizes else None
+
+
+def test_without_pressure_stall_information_that_is_said(tmp_path: Path) -> None:
+    """No file, or one that a kernel with psi=0 refuses to have read: unavailable, the alarm off, the rest works."""
+    (tmp_path / "pressure/memory").mkdir(parents=True)
+    with pytest.raises(Unavailable, match="pressure/memory"):
+        psi.Collector(Roots(procfs=tmp_path))
+    trigger = StallTrigger(tmp_path / "pressure/memory")
+    trigger.close()
+
+    snapshot = once(roots_arguments("no-psi"))
+
+    assert trigger.window_seconds == 0
+    assert snapshot["stalls"] is None
+    assert snapshot["absent"]["stalls"] == "not_supported"
+    assert snapshot["pressure"][0]["target"] == "ram"
+    states = {one["name"]: one for one in snapshot["collectors"]}
+    assert "pressure/memory" in states["psi"]["error"]
+
+
+def test_lines_that_nobody_knows_change_nothing(tmp_path: Path) -> None:
+    """A kernel of tomorrow: other lines in meminfo, vmstat and pressure's folder, and the same verdict."""
+    machine = tmp_path / "machine"
+    shutil.copytree(MACHINES / "workstation", machine, symlinks=True)
+    roots = [f"--procfs={machine / 'proc'}", f"--sysfs={machine / 'sys'}", f"--rootfs={machine / 'root'}"]
+    before = once(roots)["pressure"]
+    for name in ("meminfo", "vmstat"):
+        with (machine / "proc" / name).open("a") as file:
+            file.write("Tomorrow:  99999999999999999999 kB\ntomorrow 1\n")
+
+    assert once(roots)["pressure"] == before
+
+
+def pressures(targets: list[Target]) -> list[Pressure]:
+    """The verdict of each second."""
+    memory, found = Memory(), []
+    for at, target in enumerate(targets):
+        (verdict,), memory = judge(Evidence(float(at), (target,)), memory, PressureRules())
+        found.append(verdict)
+    return found
+
+
+def test_a_balloon_that_takes_half_the_machine_is_no_fall() -> None:
+    """MemTotal goes from 64 to 32 GiB at once, and comes back: judged by what there is, with no forecast."""
+    large = Target("ram", "system_ram", 64 * GIB, 44 * GIB, is_host=True)
+    small = Target("ram", "system_ram", 32 * GIB, 12 * GIB, is_host=True)
+
+    found = pressures([large] * 30 + [small] * 30 + [large] * 60)
+
+    assert max(verdict.level for verdict in found) <= Level.HIGH
+    assert found[40].base_level is Level.MEDIUM
+    assert found[-1].level is Level.LOW
+
+
+def test_a_machine_without_swap_is_not_out_of_swap() -> None:
+    """SwapTotal 0 is no swap that is used up."""
+    full = Target("ram", "system_ram", 64 * GIB, 5 * GIB, is_host=True)
+
+    assert pressures([full])[0].level is Level.HIGH

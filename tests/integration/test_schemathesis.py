@@ -1,0 +1,84 @@
+"""What /openapi.json promises is what is answered, to requests that are right and to requests that are wrong."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.daemon_process import RunningDaemon, running_daemon
+from support.waiting import PATIENCE_SECONDS
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of its own dependencies, while they are imported
+    import schemathesis
+    from hypothesis import HealthCheck, given, settings
+    from hypothesis.errors import Unsatisfiable
+    from schemathesis import GenerationMode
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.core.result import Ok
+    from schemathesis.specs.openapi.checks import (
+        content_type_conformance,
+        negative_data_rejection,
+        response_schema_conformance,
+        status_code_conformance,
+        unsupported_method,
+    )
+
+PROMISES = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+    unsupported_method,
+]
+TOO_LONG, MOST_TARGET_BYTES = 414, 8192
+ENDLESS = "/api/v1/stream"
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """One daemon for every request that is made up."""
+    with running_daemon(tmp_path_factory.mktemp("schema"), "--interval", "200ms") as running:
+        yield running
+
+
+def test_every_operation_keeps_its_promise(daemon: RunningDaemon) -> None:
+    """Status, type and shape are as described; what is wrong is refused; nothing is ever a 5xx but 503."""
+    description = schemathesis.openapi.from_url(f"{daemon.url}/openapi.json")
+    described = list(description.exclude(path=ENDLESS).get_all_operations())
+    operations = [found.ok() for found in described if isinstance(found, Ok)]
+    assert len(operations) == len(described) > 10
+
+    for operation in operations:
+        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+            keeps_its_promise(operation, mode, daemon.url)
+
+
+def keeps_its_promise(operation: Any, mode: GenerationMode, url: str) -> None:
+    """With requests as described, or with others (there are none where there is nothing to vary)."""
+
+    @settings(
+        max_examples=15, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def judge(case: schemathesis.Case[Any]) -> None:
+        answer = case.call(base_url=url, timeout=PATIENCE_SECONDS)
+        if answer.status_code == TOO_LONG:  # the server's own word, before anybody looked at what is asked
+            assert len(answer.request.url or "") > MOST_TARGET_BYTES
+        else:
+            case.validate_response(answer, checks=PROMISES)
+
+    with suppress(Unsatisfiable) if mode is GenerationMode.NEGATIVE else nullcontext():
+        judge()
+
+
+def test_the_daemon_is_well_after_all_that(daemon: RunningDaemon) -> None:
+    """It answers, and no traceback is in its log."""
+    assert daemon.get("/healthz").status == 200
+    assert "Traceback" not in Path(daemon.log).read_text()

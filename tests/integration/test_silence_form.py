@@ -1,0 +1,106 @@
+"""The form for silences asks for hours and a reason, says who made what, and lets no stranger do it."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memwatch_web.pages.silence_form import MOST_HOURS, BadForm, wish_of
+from support.daemon_process import RunningDaemon, running_daemon
+from support.login_settings import BEARER, PASSWORD, basic, login_config
+from support.waiting import PATIENCE_SECONDS
+
+FORM = b"event=pressure.critical&target=ram&hours=2&reason=new+disk"
+
+
+def post(daemon: RunningDaemon, body: bytes, headers: Mapping[str, str] | None = None) -> tuple[int, str, str]:
+    """Status, Location, body."""
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=PATIENCE_SECONDS)
+    try:
+        connection.request("POST", "/alerts", body, dict(headers or {}))
+        answer = connection.getresponse()
+        return answer.status, answer.getheader("location", ""), answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_what_is_filled_in_is_done() -> None:
+    """Hours become seconds; what is left open means all."""
+    one, all_ = wish_of(FORM), wish_of(b"hours=0.5&reason=%C3%BCbung&event=&target=")
+
+    assert (one.seconds, one.event, one.target, one.reason) == (7200.0, "pressure.critical", "ram", "new disk")
+    assert (all_.seconds, all_.event, all_.target, all_.reason) == (1800.0, None, None, "übung")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "reason has 0 characters"),
+        (b"hours=8&reason=+++", "reason has 0 characters"),
+        (b"hours=8&reason=" + b"x" * 501, "reason has 501 characters"),
+        (b"reason=x", "hours is ''"),
+        (b"reason=x&hours=nan", "hours is 'nan': use a number from 0.1 to 720, such as 8."),
+        (b"reason=x&hours=1e9", "hours is '1e9'"),
+        (b"reason=x&hours=" + b"9" * 5000, "hours is '99999999999999999999'"),
+        (b"reason=x&hours=8&event=fire", "event is 'fire': use one of pressure.critical"),
+        (b"reason=x&hours=8&target=" + b"y" * 300, "target has 300 characters"),
+        (b"\xff\xfe", "the body is no form"),
+        (b"reason=%ff&hours=8", "the body is no form"),
+        (b"&".join([b"a=b"] * 50), "the body is no form"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_words(body: bytes, words: str) -> None:
+    """The sentence names the field, what it holds, and what would work."""
+    with pytest.raises(BadForm) as caught:
+        wish_of(body)
+
+    assert words in str(caught.value)
+
+
+@given(
+    st.binary(max_size=200)
+    | st.text(max_size=80).map(lambda text: f"reason=x&hours={text}".encode("utf-8", "replace"))
+)
+def test_any_bytes_are_a_wish_or_refused(body: bytes) -> None:
+    """No body whatever raises anything but BadForm, and no silence is longer than it may be."""
+    try:
+        wish = wish_of(body)
+    except BadForm:
+        return
+    assert 0 < wish.seconds <= MOST_HOURS * 3600
+
+
+def test_it_needs_what_every_change_needs(tmp_path: Path) -> None:
+    """With a login nobody without; the silence says which user it was. Pages of other sites may not do it."""
+    with running_daemon(tmp_path, config=login_config(tmp_path)) as daemon:
+        stranger = post(daemon, FORM)
+        foreign = post(daemon, FORM, {**BEARER, "Origin": "http://evil.example"})
+        by_user = post(daemon, FORM, basic("ada", PASSWORD))
+        by_token = post(daemon, FORM, BEARER)
+        bad = post(daemon, b"hours=x&reason=y", BEARER)
+        made = daemon.get("/api/v1/silences", **BEARER).json
+
+    assert stranger[0] == 401
+    assert foreign[0] == 403
+    assert by_user[:2] == by_token[:2] == (303, "alerts#silences")
+    assert bad[0] == 422
+    assert "hours is 'x'" in bad[2]
+    assert [one["made_by"] for one in made] == ["ada", "a holder of the token"]
+
+
+def test_who_and_why_survive_a_restart(tmp_path: Path) -> None:
+    """The page says until when, why and who, today and after a restart."""
+    state = f"--state-dir={tmp_path / 'state'}"
+    with running_daemon(tmp_path, state) as daemon:
+        assert post(daemon, FORM)[0] == 303
+    with running_daemon(tmp_path, state) as daemon:
+        page = daemon.get("/alerts").text
+
+    assert "new disk" in page
+    assert "this machine" in page
+    assert "pressure.critical about ram" in page

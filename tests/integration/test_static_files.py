@@ -1,0 +1,59 @@
+"""Styles and scripts travel small: compressed once at the start, whole to whoever does not take that."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+
+import pytest
+
+from memwatch_web.asgi.static_files import COMPRESSED_MOST_BYTES, STATIC, compressed_of, files_under
+from support.daemon_process import RunningDaemon, running_daemon
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    with running_daemon(tmp_path_factory.mktemp("files")) as one:
+        yield one
+
+
+def test_every_file_is_the_same_compressed(daemon: RunningDaemon) -> None:
+    """What is unpacked is the file, byte for byte; the two forms have tags of their own."""
+    for name, path in files_under(STATIC):
+        small, whole = (daemon.get(f"/static/{name}", Accept_Encoding=how) for how in ("gzip, br", "identity"))
+
+        packed = small.headers.get("content-encoding") == "gzip"
+        assert (gzip.decompress(small.body) if packed else small.body) == whole.body == path.read_bytes()
+        assert packed == (small.headers["etag"] != whole.headers["etag"])
+        if packed:
+            assert len(small.body) < 0.9 * len(whole.body)
+            assert small.headers["vary"] == whole.headers["vary"] == "accept-encoding"
+        again = daemon.get(f"/static/{name}", Accept_Encoding="gzip, br", If_None_Match=small.headers["etag"])
+        assert (again.status, again.body) == (304, b"")
+
+
+def test_what_pays_is_compressed(daemon: RunningDaemon) -> None:
+    """Scripts and styles are; an icon of 120 bytes and the 1.7 MB of Swagger UI are not."""
+    packed = {
+        name
+        for name, _ in files_under(STATIC)
+        if "content-encoding" in daemon.get(f"/static/{name}", Accept_Encoding="gzip").headers
+    }
+    large = {name for name, path in files_under(STATIC) if path.stat().st_size > COMPRESSED_MOST_BYTES}
+
+    assert {"app.css", "app.js", "vendor/htmx-4.0.1.min.js", "vendor/uplot-1.6.32.min.js"} <= packed
+    assert "icon-high.svg" not in packed
+    assert not large & packed
+    assert compressed_of(b"abc") is None
+
+
+@pytest.mark.parametrize("path", ["/", "/processes", "/devices", "/alerts", "/about"])
+def test_pages_are_compressed_when_asked(daemon: RunningDaemon, path: str) -> None:
+    """Half of the bytes at most, and a cache in between is told that there are two forms."""
+    small, whole = (daemon.get(path, Accept_Encoding=how) for how in ("gzip", "identity"))
+
+    assert small.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in whole.headers
+    assert small.headers["vary"] == whole.headers["vary"] == "accept-encoding"
+    assert gzip.decompress(small.body).endswith(b"</html>")
+    assert 2 * len(small.body) < len(whole.body)

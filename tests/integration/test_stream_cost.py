@@ -1,0 +1,53 @@
+"""Many who look cost little more than one: a tick is rendered once, and the same bytes go to everybody."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from support.daemon_process import WITHOUT_COVERAGE, running_daemon
+from support.many_clients import Crowd, connections
+from support.waiting import PATIENCE_SECONDS
+
+STREAMS = 200
+CORE_PART = 0.10
+SECONDS = 8.0
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time so far, in the kernel too, of all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.long
+@pytest.mark.alone
+@pytest.mark.parametrize("page", ["overview", "processes"])
+def test_200_open_pages_cost_a_tenth_of_a_core(tmp_path: Path, page: str) -> None:
+    """Over real sockets, at a tick a second, the daemon's own readings included; and nobody misses a tick."""
+    asked = f"GET /live?page={page} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    config = f"[web]\nmax_streams = {STREAMS}\n"
+    with running_daemon(tmp_path, config=config, environ=WITHOUT_COVERAGE) as daemon:
+        daemon.get("/")  # the pages are made when somebody wants them
+        with connections(daemon, STREAMS, asked) as members, Crowd(members) as crowd:
+            part, ticks = listened_to(daemon.pid, crowd, members)
+
+    assert crowd.closed_at == {}
+    assert min(ticks) > 0.7 * SECONDS
+    assert part <= CORE_PART
+
+
+def listened_to(pid: int, crowd: Crowd, members: list[socket.socket]) -> tuple[float, list[int]]:
+    """What part of a core it took, and how many ticks came to each."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while len(crowd.events) < len(members) and time.monotonic() < until:
+        time.sleep(0.05)
+    began, before, heard = time.monotonic(), cpu_seconds(pid), Counter(crowd.events)
+    time.sleep(SECONDS)
+    part = (cpu_seconds(pid) - before) / (time.monotonic() - began)
+    return part, [crowd.events[member] - heard[member] for member in members]

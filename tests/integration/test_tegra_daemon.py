@@ -1,0 +1,249 @@
+"""Jetsons through the running daemon: the right figures, and a tegrastats in trouble costs its own figures only."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.golden import host_of
+from support.daemon_process import RunningDaemon, running_daemon
+from support.machine_folders import NAMES, machine_folder
+from support.tegra_machine import Tegrastats, is_alive, wait_until_gone
+from support.waiting import Stopwatch
+
+JETSONS = [name for name in NAMES if machine_folder(name).report]
+ORIN = "jetson-agx-orin-jp6"
+QUICK = '[collectors.tegrastats]\ninterval = "200ms"\n'
+CLIENTS = "kernel/debug/nvmap/iovmm/clients"
+
+
+def test_every_jetson_is_here() -> None:
+    """From Nano to Thor, and from JetPack 4 to 7.2."""
+    tegras = [machine_folder(name).expected["tegra"]["tegra"] for name in JETSONS]
+
+    assert {one["soc"] for one in tegras} == {"tegra210", "tegra186", "tegra194", "tegra234", "tegra264"}
+    assert {one["jetpack"] for one in tegras} == {"4", "5", "6", "7", "7.2"}
+
+
+@pytest.mark.parametrize("name", JETSONS)
+def test_a_jetson_is_reported_as_written_down(name: str, tmp_path: Path) -> None:
+    """Pool, CUDA Pool inside it, free blocks, loads and what each process holds."""
+    host, expected = host_of(name, tmp_path), machine_folder(name).report
+    processes = '[processes]\ninterval = "1s"\n'
+    with running_daemon(tmp_path, *host.roots, environ=host.environ, config=processes) as daemon:
+        for collector in host.waits_for:
+            daemon.wait_until_ok(collector)
+        found = daemon.wait_for("/api/v1/snapshot", lambda one: held_in(one) == expected["held_bytes"])
+
+    (pool,), (share,), (device,) = found["pools"], found["shares"], found["devices"]
+    assert pool["size_bytes"] == found["total"]["size_bytes"]
+    for figure in ("used_bytes", "available_bytes", "unattributed_bytes"):
+        assert pool[figure] == expected[figure]
+    assert (share["relation"], share["used_bytes"]) == ("CUDA Pool ⊂ System RAM", expected["cuda_pool_bytes"])
+    assert pool["contents"]["devices_bytes"] == share["used_bytes"]
+    assert found["tegrastats"] == {
+        key: expected[key] for key in ("largest_free_block_bytes", "largest_free_blocks")
+    }
+    assert [device[key] for key in ("id", "process_list", "architecture")] == ["gpu0", "complete", "unified"]
+    assert (device["busy_ratio"], device["memory_busy_ratio"]) == (
+        expected["busy_ratio"],
+        expected["memory_busy_ratio"],
+    )
+    assert found["machine"]["details"]["soc"] == machine_folder(name).expected["tegra"]["tegra"]["soc"]
+    assert found["machine"]["explanation"].startswith("GPU memory is part of System RAM on this board")
+
+
+def held_in(snapshot: Any) -> dict[str, int]:
+    return {str(one["pid"]): one["device_bytes"]["cuda0"] for one in snapshot["processes"] if one["device_bytes"]}
+
+
+@contextmanager
+def watched(tmp_path: Path, name: str = ORIN) -> Iterator[tuple[RunningDaemon, Tegrastats]]:
+    jetson = Tegrastats.of(tmp_path, name)
+    with running_daemon(
+        tmp_path, "--interval", "100ms", *jetson.roots, environ=jetson.environ, config=QUICK
+    ) as daemon:
+        daemon.wait_until_ok("tegrastats")
+        yield daemon, jetson
+
+
+def collector_in(snapshot: Any, name: str) -> Any:
+    return next(one for one in snapshot["collectors"] if one["name"] == name)
+
+
+def ticks_during(
+    daemon: RunningDaemon, jetson: Tegrastats, what: str, seconds: float
+) -> tuple[dict[int, Any], float]:
+    """Every tick's snapshot, by its number, while tegrastats is in trouble; and for how much of it the machine was
+    not there."""
+    jetson.does("print" if what == "kill" else what)
+    until, watch = time.monotonic() + seconds, Stopwatch(daemon.pid)
+    ticks = {}
+    while time.monotonic() < until:
+        if what == "kill" and is_alive(jetson.pids()[-1]):
+            os.kill(jetson.pids()[-1], signal.SIGKILL)
+        snapshot = daemon.snapshot()
+        ticks[snapshot["seq"]] = snapshot
+        time.sleep(0.04)
+    return ticks, min(max(0.0, seconds - watch.seconds), seconds / 2)
+
+
+@pytest.mark.parametrize("what", ["kill", "die", "hang", "garbage", "cut", "long", "silent"])
+def test_a_tegrastats_in_trouble_costs_no_tick(what: str, tmp_path: Path) -> None:
+    """Its figures go stale; System RAM, the CUDA Pool and the beat of ticks stay; then all is well by itself."""
+    with watched(tmp_path) as (daemon, jetson):
+        ticks, lost = ticks_during(daemon, jetson, what, 8.0)
+        jetson.does("print")
+        daemon.wait_for("/api/v1/snapshot", lambda one: one["tegrastats"] is not None)
+        daemon.wait_until_ok("tegrastats")
+        log = daemon.log.read_text()
+
+    last = ticks[max(ticks)]
+    lags = sorted(one["own"]["tick_lag_seconds"] for one in ticks.values())
+    # A tick that waited for tegrastats would be seconds late; one that waits for a busy test machine is not.
+    assert max(ticks) - min(ticks) >= 60 - 10 * lost
+    assert lags[len(lags) // 2] <= 0.05 + lost / 10
+    assert lags[-1] < 1 + lost
+    assert all(one["shares"][0]["used_bytes"] == 24114503680 for one in ticks.values())
+    assert all(collector_in(one, "memory")["state"] == "ok" for one in ticks.values())
+    if what not in ("kill", "die"):
+        assert (last["tegrastats"], last["absent"]["tegrastats"]) == (None, "stale")
+        assert last["devices"][0]["busy_ratio"] is None
+        assert last["devices"][0]["state"] == "ok"
+    assert log.count("collector tegrastats is failing") <= 3
+
+
+def test_lines_that_were_left_out_are_counted(tmp_path: Path) -> None:
+    """In /metrics, as inconsistent answers, once there is a good one again."""
+    with watched(tmp_path) as (daemon, jetson):
+        jetson.does("garbage")
+        time.sleep(1.5)
+        jetson.does("print")
+        found = daemon.wait_for(
+            "/api/v1/snapshot", lambda one: collector_in(one, "tegrastats")["errors"].get("inconsistent")
+        )
+        metrics = daemon.get("/metrics").text
+
+    count = collector_in(found, "tegrastats")["errors"]["inconsistent"]
+    assert 3 <= count <= 10
+    assert f'memwatch_collector_errors_total{{collector="tegrastats",reason="inconsistent"}} {count}.0' in metrics
+
+
+@pytest.mark.parametrize("what", ["print", "hang"])
+def test_a_daemon_that_stops_takes_tegrastats_along(what: str, tmp_path: Path) -> None:
+    """In time for systemd, with no process left, also if it hangs and listens to no signal."""
+    with watched(tmp_path) as (daemon, jetson):
+        jetson.does(what, deaf=True)
+        time.sleep(0.5)
+        (pid,) = jetson.pids()
+        assert is_alive(pid)
+        watch = Stopwatch()
+        code = daemon.terminate()
+        took = watch.seconds
+
+    assert code == 0
+    assert took < 5
+    wait_until_gone(pid)
+
+
+@contextmanager
+def copied(name: str, folder: Path) -> Iterator[list[str]]:
+    """A machine's folders, to change something there; the arguments that show them."""
+    source = machine_folder(name).roots.procfs.parent
+    for part in ("proc", "sys", "root"):
+        shutil.copytree(source / part, folder / part)
+    yield [f"--procfs={folder / 'proc'}", f"--sysfs={folder / 'sys'}", f"--rootfs={folder / 'root'}"]
+
+
+def test_without_root_the_cuda_pool_is_there_and_what_root_would_add_is_said(tmp_path: Path) -> None:
+    """debugfs is closed: its list of processes is not permitted, and NvMapMemUsed is for everybody."""
+    with copied(ORIN, tmp_path / "host") as roots:
+        debugfs = tmp_path / "host/sys/kernel/debug"
+        debugfs.chmod(0)
+        try:
+            with running_daemon(tmp_path, *roots, without_privileges=True) as daemon:
+                daemon.wait_until_ok("nvmap")
+                found = daemon.snapshot()
+        finally:
+            debugfs.chmod(0o700)
+
+    (share,), (device,) = found["shares"], found["devices"]
+    assert (share["used_bytes"], share["source"]) == (24114503680, "meminfo:NvMapMemUsed")
+    assert device["absent"]["process_list"] == "not_permitted"
+    assert device["notes"] == [
+        f"As root, memwatchd would add what each process holds of the GPU's memory: it may not read /sys/{CLIENTS}."
+    ]
+    assert held_in(found) == {}
+
+
+def test_without_debugfs_and_tegrastats_everything_else_works(tmp_path: Path) -> None:
+    """What is not mounted and not installed is unavailable, and no error."""
+    with copied(ORIN, tmp_path / "host") as roots:
+        shutil.rmtree(tmp_path / "host/sys/kernel/debug")
+        with running_daemon(tmp_path, *roots) as daemon:
+            found = daemon.wait_for(
+                "/api/v1/snapshot", lambda one: all(c["state"] != "starting" for c in one["collectors"])
+            )
+            checks = {one["id"]: one for one in daemon.get("/api/v1/doctor").json["checks"]}
+
+    assert checks["collectors.tegrastats"]["remedy"] == "name it with path under [collectors.tegrastats]"
+    assert "mount debugfs" in checks["collectors.nvmap"]["remedy"]
+    states = {one["name"]: (one["state"], one["errors"]) for one in found["collectors"]}
+    assert states["nvmap"] == states["tegrastats"] == ("unavailable", {})
+    assert states["tegra"] == ("ok", {})
+    assert found["shares"][0]["used_bytes"] == 24114503680
+    assert found["tegrastats"] is None
+
+
+def test_a_container_without_a_device_tree_is_told_its_chip(tmp_path: Path) -> None:
+    """By the configuration, for all three collectors that have to know."""
+    jetson = Tegrastats.of(tmp_path, ORIN)
+    config = '[collectors.tegra]\nboard = "tegra234"\n'
+    with copied(ORIN, tmp_path / "host") as roots:
+        shutil.rmtree(tmp_path / "host/proc/device-tree")
+        with running_daemon(tmp_path, *roots, environ=jetson.environ, config=config) as daemon:
+            for collector in ("tegra", "nvmap", "tegrastats"):
+                daemon.wait_until_ok(collector)
+            found = daemon.snapshot()
+
+    assert found["machine"]["details"] == {"soc": "tegra234", "l4t": "36.3.0", "jetpack": "6"}
+    assert found["shares"][0]["used_bytes"] == 24114503680
+
+
+def test_a_container_sees_the_hosts_device_tree_in_sys(tmp_path: Path) -> None:
+    """/proc/device-tree is an absolute link, which leads nowhere there; --sysfs has what it leads to."""
+    with copied(ORIN, tmp_path / "host") as roots:
+        folder = tmp_path / "host/sys/firmware/devicetree"
+        folder.mkdir(parents=True)
+        shutil.move(tmp_path / "host/proc/device-tree", folder / "base")
+        (tmp_path / "host/proc/device-tree").symlink_to(tmp_path / "nowhere")
+        with running_daemon(tmp_path, *roots) as daemon:
+            for collector in ("tegra", "nvmap"):
+                daemon.wait_until_ok(collector)
+            found = daemon.snapshot()
+
+    assert found["machine"]["name"] == "NVIDIA Jetson AGX Orin Developer Kit"
+    assert found["machine"]["details"]["soc"] == "tegra234"
+    assert found["shares"][0]["used_bytes"] == 24114503680
+
+
+def test_a_machine_that_is_no_tegra_has_none_of_this(tmp_path: Path) -> None:
+    """Not even with a tegrastats on PATH."""
+    jetson = Tegrastats.of(tmp_path, "workstation")
+    with running_daemon(tmp_path, *jetson.roots, environ=jetson.environ) as daemon:
+        found = daemon.wait_for(
+            "/api/v1/snapshot", lambda one: all(c["state"] != "starting" for c in one["collectors"])
+        )
+
+    states = {one["name"]: one["state"] for one in found["collectors"]}
+    assert {states[name] for name in ("tegra", "nvmap", "tegrastats")} == {"unavailable"}
+    assert jetson.pids() == []
+    assert found["devices"] == []

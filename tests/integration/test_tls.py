@@ -1,0 +1,139 @@
+"""TLS is spoken where certificates are set, in time and with whom it should be, and nothing beside it."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+
+from support.certificates import Certificate, authority, signed_by
+from support.daemon_process import get, running_daemon
+from support.waiting import PATIENCE_SECONDS
+
+
+def tls_config(server: Certificate, ca: Certificate | None = None) -> str:
+    lines = ["[web.tls]", f'cert_file = "{server.cert}"', f'key_file = "{server.key}"']
+    return "\n".join([*lines, f'client_ca_file = "{ca.cert}"'] if ca else lines)
+
+
+def test_tls_is_spoken_and_nothing_else_beside_it(tmp_path: Path) -> None:
+    """A client that checks the certificate is answered, plain HTTP is not; a socket file stays plain."""
+    ca = authority(tmp_path)
+    listen = ("--listen", f"unix:{tmp_path}/socket")
+    with running_daemon(tmp_path, *listen, config=tls_config(signed_by(ca)), tls=ca.context_of_client()) as daemon:
+        assert daemon.get("/api/v1/pools").json[0]["id"] == "ram"
+        assert daemon.get("/metrics", Host="evil.example").status == 400
+        with socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_SECONDS) as connection:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b"HTTP/" not in connection.recv(100)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(tmp_path / "socket"))
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+        log = daemon.log.read_text()
+
+    assert f"https://127.0.0.1:{daemon.port}" in log
+    assert "Traceback" not in log
+
+
+def test_old_versions_are_not_spoken(tmp_path: Path) -> None:
+    """TLS 1.1 has known holes; a client that speaks nothing newer is told so by an alert."""
+    ca = authority(tmp_path)
+    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    with running_daemon(tmp_path, config=tls_config(signed_by(ca)), tls=ca.context_of_client()) as daemon:
+        with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+            old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with (
+            socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_SECONDS) as connection,
+            pytest.raises(ssl.SSLError, match=r"(?i)version|unsupported|EOF"),
+        ):
+            old.wrap_socket(connection)
+
+
+def test_silence_ends_in_time(tmp_path: Path) -> None:
+    """Neither a silent handshake nor half a request after it is held longer than ten seconds."""
+    ca = authority(tmp_path)
+    with (
+        running_daemon(tmp_path, config=tls_config(signed_by(ca)), tls=ca.context_of_client()) as daemon,
+        socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_SECONDS) as silent,
+        socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_SECONDS) as opened,
+        ca.context_of_client().wrap_socket(opened, server_hostname="localhost") as shaken,
+    ):
+        shaken.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
+
+        assert rest_of(silent) == b""
+        assert rest_of(shaken).startswith(b"HTTP/1.1 408 ")
+
+
+def rest_of(connection: socket.socket) -> bytes:
+    """What came until the other side closed; TimeoutError where it does not."""
+    received = b""
+    while True:
+        try:
+            part = connection.recv(4096)
+        except TimeoutError:
+            raise
+        except OSError:
+            return received
+        if not part:
+            return received
+        received += part
+
+
+def test_a_refusal_arrives_whole(tmp_path: Path) -> None:
+    """A head that is too large gets its 431 by TLS as well, where a connection cannot be half closed."""
+    ca = authority(tmp_path)
+    context = ca.context_of_client()
+    with running_daemon(tmp_path, config=tls_config(signed_by(ca)), tls=context) as daemon:
+        answer = get(daemon.port, "/metrics", {"X": "a" * 20_000}, tls=context)
+
+    assert answer.status == 431
+    assert "at most" in answer.json["detail"]
+
+
+def test_only_clients_with_a_certificate_are_let_in(tmp_path: Path) -> None:
+    """One of the right authority may do everything; none, and one of another authority, get no answer at all."""
+    ca = authority(tmp_path)
+    (tmp_path / "other").mkdir()
+    stranger = signed_by(authority(tmp_path / "other", "other"), "stranger")
+    known = ca.context_of_client(signed_by(ca, "client"))
+    with running_daemon(tmp_path, config=tls_config(signed_by(ca), ca), tls=known) as daemon:
+        assert daemon.get("/api/v1/snapshot").status == 200
+        assert get(daemon.port, "/api/v1/release?seconds=1", method="POST", tls=known).status == 200
+        for shown in (None, stranger):
+            with pytest.raises(OSError, match=r"(?i)alert|eof|reset|closed"):
+                get(daemon.port, "/healthz", tls=ca.context_of_client(shown))
+        log = daemon.log.read_text()
+    assert "Traceback" not in log
+    assert "ERROR" not in log
+
+
+def test_a_renewed_certificate_is_shown_after_a_reload(tmp_path: Path) -> None:
+    """Renewal writes the same files anew; systemctl reload is all it takes."""
+    ca = authority(tmp_path)
+    server = signed_by(ca)
+    with running_daemon(tmp_path, config=tls_config(server), tls=ca.context_of_client()) as daemon:
+        renewed = signed_by(ca, "renewed")
+        server.cert.write_bytes(renewed.cert.read_bytes())
+        server.key.write_bytes(renewed.key.read_bytes())
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.wait_for_log("settings read again")
+
+        shown = ssl.get_server_certificate(("127.0.0.1", daemon.port))
+    assert shown == renewed.cert.read_text()
+
+
+def test_a_key_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
+    """Before it starts, with exit code 78."""
+    ca = authority(tmp_path)
+    swapped = Certificate(ca.cert, signed_by(ca).key)
+    words = r"web.tls.key_file: cannot be used with its certificate: key values mismatch"
+    with pytest.raises(AssertionError, match=words) as caught, running_daemon(tmp_path, config=tls_config(swapped)):
+        pass
+
+    assert "Traceback" not in str(caught.value)

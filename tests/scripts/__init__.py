@@ -1,0 +1,1 @@
+"""Programs that are run by hand or by make: `PYTHONPATH=tests python -m scripts.NAME`."""

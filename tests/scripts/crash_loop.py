@@ -1,0 +1,110 @@
+"""Kills a recorder with SIGKILL at random moments under critical pressure, over and over, and reads what it left.
+
+    PYTHONPATH=tests python -m scripts.crash_loop [ROUNDS]
+
+Each round is a process with the real loop, rules and files, whose System RAM is nearly full; it says on a pipe
+which tick anybody could have seen. After its end every one of them is on disk, but for one at most.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from msgspec import Struct
+
+from memwatch.clock import SystemClock
+from memwatch.collectors.base import Enlisted
+from memwatch.findings import Findings
+from memwatch.history.disk.record_codec import TICK
+from memwatch.history.disk.restore import Reader
+from memwatch.history.disk.ring_set import open_shelf
+from memwatch.history.disk.writer import Keeper
+from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.sampler import Sampler
+from support.fakes import GIB, FakeCollector, ram
+
+SIZE = 4 << 20
+TICK_SECONDS = 0.002
+BOOT = "5b4e1c1e-3c1f-4a7e-8a51-1f0a3c1f4a7e"
+
+
+class Round(Struct, frozen=True):
+    """`seen` ticks could be seen before the end, `kept` of them were on disk; `unclean` if the end was noticed."""
+
+    seen: int
+    kept: int
+    unclean: bool
+    damaged: int
+
+
+def record(folder: Path, pipe: int) -> None:
+    """Tick until killed; the number of each tick goes to the pipe when the tick is published."""
+    clock = SystemClock()
+    collector = FakeCollector("memory", findings=Findings(pools=(ram(int(63.9 * GIB)),)))
+    sampler = Sampler([Enlisted("memory", lambda: collector, False)], clock)
+    monitor = Monitor(sampler, clock, Rules(), Identity("crash", BOOT))
+    monitor.keep_on_disk(Keeper(folder, SIZE, clock, BOOT))
+    while True:
+        snapshot = monitor.tick()
+        os.write(pipe, snapshot.seq.to_bytes(4, "little"))
+        time.sleep(TICK_SECONDS)
+
+
+def run_once(folder: Path, seconds: float) -> Round:
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            record(folder, writing)
+        finally:
+            os._exit(1)
+    os.close(writing)
+    first = os.read(reading, 4)
+    time.sleep(seconds)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    numbers = first
+    while data := os.read(reading, 1 << 16):
+        numbers += data
+    os.close(reading)
+    whole = len(numbers) // 4 * 4
+    seen = int.from_bytes(numbers[whole - 4 : whole], "little") if whole else 0
+    return _left_behind(folder, seen)
+
+
+def _left_behind(folder: Path, seen: int) -> Round:
+    shelf = open_shelf(folder, SIZE, time.time())
+    flight = shelf.contents["flight"].records
+    run = flight[-1].stamp.run
+    ticks = [Reader(shelf).tick("flight", one) for one in shelf.records("flight", TICK) if one.stamp.run == run]
+    kept = max((tick.seq for tick in ticks if tick), default=0)
+    missing = seen - len([tick for tick in ticks if tick and tick.seq <= seen])
+    for ring in shelf.rings.values():
+        ring.close()
+    return Round(seen, kept if missing <= 1 else seen - missing, flight[-1].kind == TICK, shelf.lost)
+
+
+def crash(rounds: int, folder: Path, seed: int = 9) -> list[Round]:
+    moments = random.Random(seed)
+    return [run_once(folder, moments.uniform(0.0, 0.04)) for _ in range(rounds)]
+
+
+def main() -> int:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    with tempfile.TemporaryDirectory() as folder:
+        found = crash(rounds, Path(folder))
+    missing = [max(0, one.seen - one.kept) for one in found]
+    ticks = sum(one.seen for one in found)
+    print(f"{rounds} times SIGKILL, {ticks} ticks seen, missing {max(missing)} at most, {sum(missing)} in all")
+    print(f"{sum(one.damaged for one in found)} torn records set aside; every start succeeded")
+    return 0 if max(missing) <= 1 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

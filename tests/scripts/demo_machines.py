@@ -1,0 +1,311 @@
+"""Makes the recordings of simulated machines that are shipped with memwatchd.
+
+    PYTHONPATH=tests python -m scripts.demo_machines [NAME...]
+
+Each machine is a folder of /proc and /sys from tests/machines, whose files are written anew each second as a story
+goes on: a model is loaded, the page cache is flooded, a program leaks until the kernel kills it, all is well again.
+The real collectors read those files, the real accounting and the real rules make snapshots of them. What needs a
+driver or another system (NVML, macOS) begins one step later: with what the driver says.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from memwatch.collectors import CollectorOptions, enlist
+from memwatch.collectors.base import Enlisted
+from memwatch.collectors.psutil_host import NO_COUNTERS, pool_of
+from memwatch.drivers.apple.records import Accelerator, AppleReading, Metal, PressureLevel
+from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlReading
+from memwatch.findings import Findings
+from memwatch.linux.files import Roots
+from memwatch.model import Absent, Process
+from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.sampler import Sampler
+from memwatch.render.json import snapshot_json, to_bytes
+from memwatch.snapshot import Machine, ProcessScan, SelfUse, Snapshot, Swap
+from memwatchd.recording import demos
+from memwatchd.recording.file_format import RecordingFile
+from memwatchd.wiring import identity_of
+from support.demo_host import KIB, LEAKING_PID, MIB, Host, Scene, ramp, scene_of
+from support.fakes import FakeClock, FakeCollector
+from support.paths import MACHINES
+
+GIB = 1 << 30
+SECONDS = 420
+BEGAN = 1_793_534_400.0  # 2026-11-01 12:00 UTC
+OWN = SelfUse(58 * MIB, 1.0, 0.0, 0.0002, True)
+NOT_READ = frozenset(
+    {"nvml", "tegrastats", "cgroup", "squeezed", "containers", "kmsg", "amdsmi", "amd_cli", "amdgpu_sensors"}
+)
+STRIX_IDLE_BYTES = 512 * MIB
+HBM_BYTES = 99614720 * KIB
+NO = Absent.NOT_SUPPORTED
+
+
+Gpu = Callable[[Host, Scene, int], Findings]
+
+
+class Story(Struct, frozen=True):
+    """What happens on which machine. `leaks_gpu`: it is the GPU's own memory that fills up."""
+
+    folder: str
+    gpu: Gpu
+    model_bytes: int
+    held_bytes: int = 0
+    unified: bool = True
+    leaks_gpu: bool = False
+    gpu_room_bytes: int = 0
+    idle_bytes: int = 0
+
+
+def memory_of(total: int, reserved: int, used: int) -> GpuMemory:
+    return GpuMemory(2, total, used, total - used - reserved, reserved)
+
+
+def nvml(*gpus: GpuReading) -> Findings:
+    return Findings(nvml=NvmlReading("580.126.09", "13.0", gpus))
+
+
+def gpu_of(name: str, number: int = 0, **fields: object) -> GpuReading:
+    base = GpuReading(
+        number, f"GPU-5a3d{number:04x}-7c1e-4b02-9d8f-c0ffee000000", f"0000:{number + 1:02x}:00.0", name
+    )
+    return replace(base, processes=(), bar1_bytes=256 * MIB, **fields)
+
+
+def spark(_host: Host, _scene: Scene, used: int) -> Findings:
+    found = gpu_of("NVIDIA GB10", memory=NO, addressing_mode="ats")
+    return nvml(replace(found, bar1_bytes=NO, processes=(GpuProcess(3921, used),) if used else ()))
+
+
+def rtx4090(_host: Host, _scene: Scene, used: int) -> Findings:
+    found = gpu_of("NVIDIA GeForce RTX 4090", memory=memory_of(24564 * MIB, 424 * MIB, used + 638 * MIB))
+    holders = (GpuProcess(2101, 412 * MIB), GpuProcess(2496, 226 * MIB), GpuProcess(31337, used))
+    return nvml(replace(found, processes=holders if used else holders[:2]))
+
+
+def gh200(host: Host, _scene: Scene, used: int) -> Findings:
+    """The GPU's memory is a NUMA node of its own, inside MemTotal."""
+    total = HBM_BYTES
+    free = total - used - 12582912 * KIB
+    node = host.root / "sys/devices/system/node/node1/meminfo"
+    text = re.sub(r"(MemFree:\s+)\d+", rf"\g<1>{free // KIB}", node.read_text())
+    node.write_text(re.sub(r"(MemUsed:\s+)\d+", rf"\g<1>{(total - free) // KIB}", text))
+    found = gpu_of("NVIDIA GH200 480GB", memory=memory_of(97871 * MIB, 1103 * MIB, used), numa_node=1)
+    holders = (GpuProcess(51200, used),) if used else ()
+    return nvml(replace(found, bar1_bytes=NO, addressing_mode="ats", processes=holders))
+
+
+def h100x8_mig(_host: Host, scene: Scene, used: int) -> Findings:
+    gpus = []
+    for number in range(7):
+        part = int(used * (1.0 - 0.02 * number))
+        card = memory_of(81559 * MIB, 479 * MIB, part if number else used)
+        holders = (GpuProcess(200101 + number, part),) if part else ()
+        gpus.append(replace(gpu_of("NVIDIA H100 80GB HBM3", number, memory=card), processes=holders))
+    sizes = {2: (40448, 0.8), 3: (20096, 0.5), 9: (9984, 0.3)}
+    instances = tuple(
+        GpuInstance(
+            gi,
+            (f"MIG-5a3d{gi:04x}-7c1e-4b02-9d8f-c0ffee000000",),
+            memory_of(size * MIB, 0, int(size * MIB * part * scene.loaded)),
+        )
+        for gi, (size, part) in sizes.items()
+    )
+    held = sum(one.memory.used_bytes for one in instances if isinstance(one.memory, GpuMemory))
+    cut = gpu_of("NVIDIA H100 80GB HBM3", 7, memory=memory_of(81559 * MIB, 479 * MIB, held + 30 * MIB))
+    holder = GpuProcess(200108, int(40448 * MIB * 0.8 * scene.loaded), instance=2)
+    processes = (holder,) if scene.loaded else ()
+    return nvml(*gpus, replace(cut, mig_enabled=True, instances=instances, processes=processes))
+
+
+def jetson_orin(host: Host, _scene: Scene, used: int) -> Findings:
+    """The driver's own list of who holds what."""
+    clients = host.root / "sys/kernel/debug/nvmap/iovmm/clients"
+    clients.write_text(
+        "CLIENT                        PROCESS      PID        SIZE\n"
+        f"user                         gpu_burn     7979   {used // KIB - 23676}K\n"
+        "user                             Xorg     1890      23676K\n"
+        f"total                                            {used // KIB}K\n"
+    )
+    return Findings()
+
+
+def strix_halo(host: Host, _scene: Scene, used: int) -> Findings:
+    """GTT is System RAM that the GPU uses; amdgpu says how much, and for whom."""
+    card = host.root / "sys/devices/pci0000:00/0000:00:08.1/0000:c5:00.0"
+    (card / "mem_info_gtt_used").write_text(f"{used}\n")
+    (host.root / "sys/class/kfd/kfd/proc/6110/vram_5536").write_text(f"{used - STRIX_IDLE_BYTES}\n")
+    served = used - STRIX_IDLE_BYTES
+    for path in (host.root / "proc/6110/fdinfo").iterdir():
+        text = re.sub(r"(drm-(?:total|resident)-gtt:\t)\d+ MiB", rf"\g<1>{served // MIB} MiB", path.read_text())
+        path.write_text(re.sub(r"(drm-memory-gtt:\t)\d+ KiB", rf"\g<1>{served // KIB} KiB", text))
+    return Findings()
+
+
+STORIES = {
+    "dgx-spark": Story("gb10", spark, 64 * GIB, held_bytes=64_023_000 * KIB),
+    "jetson-orin": Story(
+        "jetson-agx-orin-jp6", jetson_orin, 24 * GIB, held_bytes=23549320 * KIB, idle_bytes=64 * MIB
+    ),
+    "strix-halo": Story("strix-halo", strix_halo, 60 * GIB, held_bytes=67645734912, idle_bytes=STRIX_IDLE_BYTES),
+    "gh200": Story("gh200-numa", gh200, 70 * GIB, unified=False),
+    "h100x8-mig": Story("8x-h100", h100x8_mig, 66 * GIB, unified=False, leaks_gpu=True, gpu_room_bytes=13 * GIB),
+    "rtx4090": Story("rtx-4090", rtx4090, 15 * GIB, unified=False, leaks_gpu=True, gpu_room_bytes=8000 * MIB),
+}
+
+
+def linux_story(name: str, folder: Path) -> list[Snapshot]:
+    """Every second of the story, read by the collectors of Linux."""
+    story = STORIES[name]
+    shutil.copytree(MACHINES / story.folder, folder, symlinks=True)
+    host = Host(folder, story.held_bytes)
+    roots = Roots(folder / "proc", folder / "sys", folder / "root")
+    options = CollectorOptions(processes_period_seconds=2.0, disabled=NOT_READ)
+    driver = FakeCollector("nvml")
+    enlisted = [at_each_tick(replace(one, may_block=False)) for one in enlist(roots, options, "linux")]
+    if name not in ("jetson-orin", "strix-halo"):
+        enlisted.append(Enlisted("nvml", lambda: driver, False))
+
+    def show(scene: Scene) -> None:
+        gpu, leak = int(story.model_bytes * scene.loaded) + story.idle_bytes, 0
+        if story.leaks_gpu:
+            gpu += int(story.gpu_room_bytes * scene.leaked)
+        of_ram = gpu if story.unified else 0
+        if not story.leaks_gpu:
+            left = host.meminfo["MemAvailable"] * KIB + story.held_bytes - of_ram
+            leak = min(int(left * 0.985 * scene.leaked), left - host.least * KIB)
+        driver.findings = story.gpu(host, scene, gpu)
+        host.write(scene, of_ram, leak)
+
+    show(scene_of(0, not story.leaks_gpu))
+    return [elsewhere(one, folder) for one in told(enlisted, identity_of(roots), show, not story.leaks_gpu)]
+
+
+def at_each_tick(enlisted: Enlisted) -> Enlisted:
+    """Nodes and free blocks are of the same second as the rest: a machine reads them now and then."""
+    return replace(enlisted, make=lambda: Anew(enlisted)) if enlisted.name in ("numa", "buddyinfo") else enlisted
+
+
+class Anew:
+    """A collector that is made anew each time it is asked, which is at every tick."""
+
+    period_seconds = 0.0
+    may_block = False
+
+    def __init__(self, enlisted: Enlisted) -> None:
+        self.name = enlisted.name
+        self._make = enlisted.make
+        self._make().close()
+
+    def collect(self) -> Findings:
+        collector = self._make()
+        try:
+            return collector.collect()
+        finally:
+            collector.close()
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+def elsewhere(snapshot: Snapshot, folder: Path) -> Snapshot:
+    """The same with paths as they are on such a machine."""
+    errors = [(status, (status.error or "").replace(str(folder), "") or None) for status in snapshot.collectors]
+    return replace(snapshot, collectors=tuple(replace(status, error=error) for status, error in errors))
+
+
+def macbook_story() -> list[Snapshot]:
+    """36 GB of an M3 Pro, as psutil and macOS describe them."""
+    size, limit = 36 * GIB, 27 * GIB
+    memory, apple, people = FakeCollector("psutil_host"), FakeCollector("apple"), FakeCollector("psutil_processes")
+    machine = Machine("MacBook Pro (Mac15,6)", details={"chip": "Apple M3 Pro"})
+
+    def show(scene: Scene) -> None:
+        metal = int(14 * GIB * scene.loaded) + 512 * MIB
+        leak = int((size * 0.985 - 8 * GIB - metal) * scene.leaked)
+        available = max(256 * MIB, size - 8 * GIB - metal - leak)
+        free = int(available * (1.0 - 0.9 * scene.cache))
+        swap = Swap(size_bytes=4 * GIB, used_bytes=int(3 * GIB * ramp(scene.leaked, 0.9, 1.0)))
+        memory.findings = Findings(
+            pools=(pool_of(size, available, free, "Unified memory"),),
+            swap=swap,
+            machine=machine,
+            kernel=NO_COUNTERS,
+        )
+        accelerator = Accelerator("AGXAcceleratorG15X", NO, metal, metal + GIB)
+        level: PressureLevel = "critical" if scene.leaked > 0.97 else "warning" if scene.leaked > 0.85 else "normal"
+        unknown = Absent.NOT_AVAILABLE
+        apple.findings = Findings(
+            apple=AppleReading(
+                "Apple M3 Pro", "Mac15,6", size, (accelerator,), level, unknown, unknown, Metal(True, limit)
+            )
+        )
+        people.findings = mac_processes(metal, leak, scene)
+
+    show(scene_of(0))
+    enlisted = [entry(one) for one in (memory, apple, people)]
+    return told(enlisted, Identity("macbook", "5b4e1c1e-3c1f-4a7e-8a51-1f0a3c1f4a7e"), show)
+
+
+def entry(one: FakeCollector) -> Enlisted:
+    return Enlisted(one.name, lambda: one, False)
+
+
+def mac_processes(metal: int, leak: int, scene: Scene) -> Findings:
+    rows = [(812, "WindowServer", 900 * MIB), (2210, "ollama", metal), (2301, "Safari", 1200 * MIB)]
+    rows += [] if scene.killed else [(LEAKING_PID, "train.py", leak + 300 * MIB)]
+    whose = {"user": "ada", "unit": None, "container": None}
+    found = [Process(pid, BEGAN - 900, name, rss, rss, "rss", **whose) for pid, name, rss in rows]  # type: ignore
+    return Findings(processes=tuple(found), process_scan=ProcessScan(412, 0))
+
+
+def told(
+    enlisted: list[Enlisted], identity: Identity, show: Callable[[Scene], None], of_host: bool = True
+) -> list[Snapshot]:
+    """The story through the loop, tick by tick, at no time of day but its own."""
+    clock = FakeClock(now=1000.0, wall_offset=BEGAN - 1000.0)
+    sampler = Sampler(enlisted, clock)
+    monitor = Monitor(sampler, clock, Rules(), replace(identity, simulated=True), speed=1.0)
+    snapshots = []
+    for second in range(SECONDS):
+        show(scene_of(second, of_host))
+        snapshots.append(replace(monitor.tick(), own=replace(OWN, cpu_seconds=1.0 + second * 0.002)))
+        clock.now += 1.0
+    for source in sampler.sources:
+        source.close()
+    return snapshots
+
+
+def story_of(name: str) -> list[Snapshot]:
+    if name == "macbook":
+        return macbook_story()
+    with tempfile.TemporaryDirectory() as folder:
+        return linux_story(name, Path(folder) / name)
+
+
+def write(name: str, path: Path) -> None:
+    path.unlink(missing_ok=True)
+    recording = RecordingFile(path, level=9, host=name, simulated=True)
+    for snapshot in story_of(name):
+        recording.write(to_bytes(snapshot_json(snapshot)))
+    recording.close()
+
+
+def main() -> None:
+    for name in sys.argv[1:] or demos.DESCRIPTIONS:
+        write(name, demos.path_of(name))
+        print(f"{name}: {demos.path_of(name).stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

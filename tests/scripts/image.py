@@ -1,0 +1,240 @@
+"""The image without a container engine: each step of deploy/Dockerfile in a chroot, and then the container's life.
+
+The base is debootstrap's Debian of the release that FROM names, which is what Debian's image is made of too. The
+result runs as the image's user, on a root folder that cannot be written, with the mounts and the environment of
+docker-compose.yml, until its health check succeeds and its figures are this machine's. Needs root; 3 minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from support.daemon_process import get
+from support.dockerfile import Stage, stages_of
+from support.paths import ROOT
+from support.waiting import PATIENCE_SECONDS
+
+RELEASES = {"12": "bookworm", "13": "trixie"}
+MIB = 1 << 20
+MOST_SECONDS = 900
+CERTIFICATES = "/run/certificates-of-this-machine.crt"
+
+
+def say(text: str) -> None:
+    print(f"== {text}", flush=True)
+
+
+def run(*command: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, check=True, text=True, timeout=MOST_SECONDS, **more)
+
+
+def base_of(stage: Stage, scratch: Path) -> Path:
+    """Debian's base system, made once."""
+    name, _, tag = stage.base.partition(":")
+    assert name == "debian", f"{stage.base}: only Debian's base can be made here"
+    release = RELEASES[tag.partition(".")[0]]
+    folder = scratch / release
+    if not folder.exists():
+        say(f"debootstrap {release}")
+        run("debootstrap", "--variant=minbase", release, folder, stdout=subprocess.DEVNULL)
+    return folder
+
+
+@contextmanager
+def mounted(*mounts: tuple[str, Path, str]) -> Iterator[None]:
+    """Binds of a folder or file each, undone in any case."""
+    with ExitStack() as stack:
+        for source, target, options in mounts:
+            if Path(source).is_dir():
+                target.mkdir(parents=True, exist_ok=True)
+            else:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.touch()
+            run("mount", "--rbind" if source in ("/proc", "/sys", "/dev") else "--bind", source, target)
+            stack.callback(run, "umount", "--recursive", "--lazy", target)
+            if options == "ro":
+                run("mount", "-o", "remount,bind,ro", target)
+        yield
+
+
+def outside() -> dict[str, str]:
+    """How this machine reaches package registries: the one thing that a build takes from its surroundings."""
+    names = ("PIP_", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
+    return {name: value for name, value in os.environ.items() if name.startswith(names)} | {
+        "PIP_CERT": CERTIFICATES
+    }
+
+
+def with_network(root: Path) -> list[tuple[str, Path, str]]:
+    places = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", "/etc/apt/apt.conf.d")
+    links = os.environ.get("PIP_FIND_LINKS", "").split()
+    found = [(place, root / place.lstrip("/"), "ro") for place in (*places, *links) if Path(place).is_absolute()]
+    found = [one for one in found if Path(one[0]).exists()]
+    certificates = ("/etc/ssl/certs/ca-certificates.crt", root / CERTIFICATES.lstrip("/"), "ro")
+    return [("/proc", root / "proc", ""), ("/dev", root / "dev", ""), certificates, *found]
+
+
+def build(stages: Sequence[Stage], scratch: Path) -> Path:
+    """The root folder of the last stage."""
+    folders: dict[str, Path] = {}
+    for stage in stages:
+        root = folders[stage.name] = scratch / f"stage-{stage.name or 'final'}"
+        shutil.rmtree(root, ignore_errors=True)
+        run("cp", "--archive", "--reflink=auto", base_of(stage, scratch), root)
+        place = "/"
+        for word, rest in stage.steps:
+            say(f"{word} {rest}")
+            if word == "WORKDIR":
+                place = rest
+                (root / place.lstrip("/")).mkdir(parents=True, exist_ok=True)
+            elif word == "COPY":
+                copy(rest, root, root / place.lstrip("/"), folders)
+            else:
+                with mounted(*with_network(root)):
+                    script = f"cd {shlex.quote(place)} && {rest}"
+                    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **outside(), **stage.environment}
+                    run("chroot", root, "/bin/sh", "-c", script, env=environment, stdout=subprocess.DEVNULL)
+    return folders[stages[-1].name]
+
+
+def copy(words: str, root: Path, here: Path, folders: Mapping[str, Path]) -> None:
+    """From the context, where .dockerignore's list of exceptions is the list of what there is, or from a stage."""
+    *sources, target = words.split()
+    origin = ROOT
+    if sources[0].startswith("--from="):
+        origin = folders[sources.pop(0).removeprefix("--from=")]
+    else:
+        allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+        assert set(sources) <= set(allowed), f"{sources}: not in the context"
+    goal = root / target.lstrip("/") if target.startswith("/") else here / target
+    for source in sources:
+        found = origin / source.lstrip("/")
+        if found.is_dir():
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(found, goal, symlinks=True, dirs_exist_ok=True, ignore=ignored)
+        else:
+            shutil.copy2(found, goal)
+
+
+def sizes(root: Path) -> dict[str, float]:
+    def size(folder: Path) -> float:
+        done = run("du", "--summarize", "--bytes", "--one-file-system", folder, capture_output=True)
+        return int(done.stdout.split()[0]) / MIB
+
+    return {"whole image": size(root), "of it memwatchd and what it needs": size(root / "opt/memwatchd")}
+
+
+def live(stage: Stage, root: Path) -> dict[str, Any]:
+    """Start it as docker-compose.yml does, wait for its health check, ask it, and stop it."""
+    service = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["memwatchd"]
+    assert service["read_only"]
+    assert service["cap_drop"] == ["ALL"]
+    binds = [
+        (one["source"], root / one["target"].lstrip("/"), "ro")
+        for one in service["volumes"]
+        if one["type"] == "bind"
+    ]
+    # A new volume is what the image has in its place.
+    (volume,) = (root / one["target"].lstrip("/") for one in service["volumes"] if one["type"] == "volume")
+    environment = stage.environment | {name: str(value) for name, value in service["environment"].items()}
+    user, _, group = stage.user.partition(":")
+    confined = ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups", "--no-new-privs"]
+    inside = ["chroot", str(root), *confined, "--bounding-set=-all", "--inh-caps=-all"]
+    for _, target, _ in binds:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    with mounted((str(root), root, ""), (str(volume), volume, ""), ("/proc", root / "proc", ""), *binds):
+        run("mount", "-o", "remount,bind,ro", root)
+        return watch(inside, stage, environment)
+
+
+def watch(inside: Sequence[str], stage: Stage, environment: Mapping[str, str]) -> dict[str, Any]:
+    process = subprocess.Popen([*inside, *stage.entrypoint], env=dict(environment), start_new_session=True)
+    try:
+        until = time.monotonic() + PATIENCE_SECONDS
+        while subprocess.run([*inside, *stage.healthcheck], env=environment, capture_output=True).returncode:
+            assert process.poll() is None, f"it left with {process.returncode}"
+            assert time.monotonic() < until, "its health check does not succeed"
+            time.sleep(0.5)
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        snapshot = get(6360, "/api/v1/snapshot", {"Host": "memwatchd:6360"}).json
+    finally:
+        process.terminate()
+        code = process.wait(PATIENCE_SECONDS)
+    has_state = (
+        subprocess.run([*inside, "ls", environment["MEMWATCHD_STATE_DIR"]], capture_output=True).stdout != b""
+    )
+    written = subprocess.run([*inside, "touch", "/opt/memwatchd/x", "/tmp/x"], env=environment, capture_output=True)
+    return {
+        "snapshot": snapshot,
+        "status": status,
+        "code": code,
+        "error": written.stderr.decode(),
+        "has_state": has_state,
+    }
+
+
+def complaints_about(found: Mapping[str, Any]) -> list[str]:
+    total = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
+    snapshot = found["snapshot"]
+    (ram,) = (pool for pool in snapshot["pools"] if pool["kind"] == "system_ram")
+    checks = {
+        f"System RAM is {ram['size_bytes']}, and not this machine's {total}": ram["size_bytes"] == total,
+        "it keeps no history": found["has_state"],
+        "it sees no processes": len(snapshot["processes"]) > 1,
+        "it does not run as the image's user": "Uid:\t64360\t64360" in found["status"],
+        "it has capabilities": "CapEff:\t0000000000000000" in found["status"],
+        f"SIGTERM ended it with {found['code']}": found["code"] == 0,
+        "its root folder can be written": found["error"].count("Read-only file system") == 2,
+    }
+    return [text for text, is_well in checks.items() if not is_well]
+
+
+def wheels_for(machine: str, root: Path, scratch: Path) -> int:
+    """Downloads what the image holds for another architecture; a dependency without a wheel there ends it."""
+    code = "import importlib.metadata as m; print(*(f'{d.name}=={d.version}' for d in m.distributions()))"
+    listed = run("chroot", root, "/opt/memwatchd/bin/python3", "-c", code, capture_output=True).stdout.split()
+    wanted = [one for one in listed if not one.startswith("memwatchd==")]
+    platforms = [f"--platform=manylinux_2_{minor}_{machine}" for minor in (17, 28, 34)]
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        run(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
+            "--only-binary=:all:", "--python-version=3.13", *platforms, f"--dest={folder}", *wanted)  # fmt: skip
+        return len(list(Path(folder).iterdir()))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scratch", type=Path, help="where root folders are made; base systems stay there")
+    scratch = parser.parse_args().scratch.absolute()
+    if os.geteuid() != 0:
+        print("This mounts and changes root folders. Run it as root: sudo make test-image", file=sys.stderr)
+        return 2
+    if "MEMWATCH_UNSHARED" not in os.environ:
+        # Mounts of ours are nobody else's, and end with this process, whatever happens.
+        os.environ["MEMWATCH_UNSHARED"] = "1"
+        os.execvp("unshare", ["unshare", "--mount", sys.executable, *sys.argv])
+    scratch.mkdir(parents=True, exist_ok=True)
+    stages = stages_of((ROOT / "deploy/Dockerfile").read_text())
+    root = build(stages, scratch)
+    for what, mib in sizes(root).items():
+        say(f"{what}: {mib:.0f} MiB")
+    say(f"{wheels_for('aarch64', root, scratch)} wheels are there for aarch64, too")
+    complaints = complaints_about(live(stages[-1], root))
+    say("\n".join(complaints) or "it builds, runs confined, is healthy, and knows this machine's memory")
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""Takes pictures of every page of every demo, and of every sample machine, light and dark, wide and narrow.
+
+PYTHONPATH=tests python -m scripts.screenshots [NAME...]   into out/screenshots; NAME of a demo or a sample machine
+PYTHONPATH=tests python -m scripts.screenshots --readme    the three that the README shows, into docs
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from memwatch_web.pages.renderer import LINKS, PATHS
+from memwatchd.settings.schema import DEMOS
+from support.daemon_process import RunningDaemon, running_daemon
+from support.paths import ROOT
+from support.sample_site import Site, served
+from support.sample_snapshots import SAMPLES
+
+FOLDER = ROOT / "out" / "screenshots"
+CHROMIUM = "/usr/bin/chromium"
+QUIET = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+LOOKS = (("light", 1280, "light"), ("dark", 1280, "dark"), ("phone", 390, "light"), ("phone-dark", 390, "dark"))
+# What a sample machine serves.
+PAGES = {**PATHS, "docs": "/docs", "patterns": "/patterns"}
+# What a daemon answers as well.
+MORE = {**LINKS, "refused": "/no/such/page"}
+# How much faster than life a demo goes until something is to be seen, and how long that may take.
+SPEED, PATIENCE_SECONDS = 20, 60.0
+SETTLED_MS = 900
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def looked_at(browser: Browser, url: str, width: int, theme: str, height: int = 900) -> Iterator[Page]:
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme="dark" if theme == "dark" else "light"
+    )
+    page = context.new_page()
+    page.goto(url)
+    page.wait_for_timeout(SETTLED_MS)
+    yield page
+    context.close()
+
+
+def take_all(browser: Browser, address: str, name: str, pages: dict[str, str]) -> None:
+    for page, path in pages.items():
+        for look, width, theme in LOOKS:
+            target = FOLDER / f"{name}-{page}-{look}.png"
+            with looked_at(browser, address + path, width, theme) as opened:
+                opened.screenshot(path=target, full_page=True)
+            print(target)
+
+
+@contextmanager
+def demo(name: str, level: str, speed: int = SPEED) -> Iterator[RunningDaemon]:
+    """A demo that has come to a level, or that has gone on for a while without."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_daemon(
+            Path(folder), "--demo", name, "--speed", str(speed), config="[web]\npatterns = true\n"
+        ) as one,
+    ):
+        until = time.monotonic() + PATIENCE_SECONDS
+        while level not in worst_levels(one) and time.monotonic() < until:
+            time.sleep(0.1)
+        yield one
+
+
+def worst_levels(daemon: RunningDaemon) -> set[str]:
+    return {verdict["level"] for verdict in daemon.get("/api/v1/pressure").json}
+
+
+def take_for_readme(browser: Browser) -> None:
+    """Small enough to be kept beside the text: WebP, which only the browser's own tools make."""
+    with demo("dgx-spark", "high", speed=5) as daemon:
+        keep(browser, daemon, "overview", 1280, 990, "light")
+    with demo("dgx-spark", "critical", speed=5) as daemon:
+        keep(browser, daemon, "critical", 1280, 990, "dark")
+        keep(browser, daemon, "phone", 390, 844, "light")
+
+
+def keep(browser: Browser, daemon: RunningDaemon, name: str, width: int, height: int, theme: str) -> None:
+    target = ROOT / "docs" / f"page-{name}.webp"
+    with looked_at(browser, daemon.url, width, theme, height) as page:
+        tools = page.context.new_cdp_session(page)
+        picture = tools.send("Page.captureScreenshot", {"format": "webp", "quality": 62})
+    target.write_bytes(base64.b64decode(picture["data"]))
+    print(target, target.stat().st_size)
+
+
+def main(wanted: list[str]) -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with chromium() as browser:
+        if wanted == ["--readme"]:
+            take_for_readme(browser)
+            return
+        for name in [one for one in DEMOS if not wanted or one in wanted]:
+            with demo(name, "critical") as daemon:
+                take_all(browser, daemon.url, name, {**PAGES, **MORE} if name == DEMOS[0] else LINKS)
+        for name in [one for one in SAMPLES if not wanted or one in wanted]:
+            # Still figures, and a stream that says so often enough to look alive.
+            with served(Site(SAMPLES[name](), interval_seconds=0.3)) as address:
+                take_all(browser, address, name, PATHS if name == "critical_gb10" else {"overview": "/"})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

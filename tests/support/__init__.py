@@ -1,0 +1,1 @@
+"""Helpers of the tests: samples, simulated machines, receivers, waiting."""

@@ -1,0 +1,204 @@
+"""memwatchd as users have it: a process with a command line, asked over HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from support.waiting import PATIENCE_SECONDS, wait_until
+
+MEMWATCHD = str(Path(sys.executable).with_name("memwatchd"))
+# In front of a command: root without what lets it pass every permission. Not another user, who may not be let into
+# the folder that these sources are in.
+POWERLESS = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+# Coverage costs a daemon 6 MiB and a tenth of a second: tests of what it costs do without.
+WITHOUT_COVERAGE = {"COVERAGE_PROCESS_CONFIG": "", "COVERAGE_PROCESS_START": ""}
+# Called with every daemon that a test has finished with, while it still runs: `make faults` adds its oracle.
+WITNESSES: list[Callable[[RunningDaemon], None]] = []
+
+
+class Answer(Struct, frozen=True):
+    """An HTTP answer with its body read."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+
+class RunningDaemon(Struct):
+    """A daemon that has answered once."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+    tls: ssl.SSLContext | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return get(self.port, path, headers, tls=self.tls)
+
+    def snapshot(self) -> Any:
+        return self.get("/api/v1/snapshot").json
+
+    def wait_for(self, path: str, wanted: Any, seconds: float = PATIENCE_SECONDS) -> Any:
+        """Ask until `wanted(json)` is true; fail with the last answer after `seconds`."""
+        until = time.monotonic() + seconds
+        while True:
+            answer = self.get(path).json
+            if wanted(answer):
+                return answer
+            assert time.monotonic() < until, f"{path} never became as wanted; last: {answer}"
+            time.sleep(0.05)
+
+    def wait_for_log(self, words: str, seconds: float = PATIENCE_SECONDS) -> None:
+        """Until the log has these words."""
+        wait_until(
+            lambda: words in self.log.read_text(),
+            seconds,
+            told=lambda: f"the log never said {words!r}: {self.log.read_text()}",
+        )
+
+    def wait_until_ok(self, collector: str) -> None:
+        """Until this collector has answered well."""
+        self.wait_for(
+            "/api/v1/collectors",
+            lambda found: any((one["name"], one["state"]) == (collector, "ok") for one in found),
+        )
+
+    def terminate(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE_SECONDS)
+
+
+def get(
+    port: int,
+    path: str,
+    headers: Mapping[str, str] | None = None,
+    method: str = "GET",
+    tls: ssl.SSLContext | None = None,
+) -> Answer:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+    if tls is not None:
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS, context=tls)
+    try:
+        names = {name.replace("_", "-"): value for name, value in (headers or {}).items()}
+        connection.request(method, path, headers=names)
+        response = connection.getresponse()
+        fields = {name.lower(): value for name, value in response.getheaders()}
+        return Answer(response.status, fields, response.read())
+    finally:
+        connection.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    """This environment without settings of a memwatchd that may run here, plus `extra`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MEMWATCHD_", "NOTIFY_"))}
+    return {**kept, **extra}
+
+
+def open_files(pid: int) -> list[str]:
+    folder = Path(f"/proc/{pid}/fd")
+    names = []
+    for entry in os.listdir(folder):
+        with suppress(FileNotFoundError):  # closed since it was listed, like the one that lists
+            names.append(os.readlink(folder / entry))
+    return names
+
+
+def kept_files(pid: int) -> int:
+    """How many files of processes are kept open."""
+    return sum(name.endswith("/statm") and name != f"/proc/{pid}/statm" for name in open_files(pid))
+
+
+def descriptors(pid: int) -> int:
+    """Open descriptors without the files of processes, of which there are as many as processes come and go."""
+    return len(open_files(pid)) - kept_files(pid)
+
+
+@contextmanager
+def running_daemon(
+    tmp_path: Path,
+    *arguments: str,
+    config: str = "",
+    environ: Mapping[str, str] | None = None,
+    without_privileges: bool = False,
+    tls: ssl.SSLContext | None = None,
+    through: Sequence[str] = (),
+) -> Iterator[RunningDaemon]:
+    """Start memwatchd on a free port, wait for its first snapshot, and end it with SIGTERM.
+
+    `through` is a command that runs the one it is given in its own place, such as `unshare --mount`.
+    """
+    port = free_port()
+    settings = tmp_path / "memwatchd.toml"
+    settings.write_text(config)
+    log = tmp_path / "log"
+    command = [*through, MEMWATCHD, "--config", str(settings), "--listen", f"127.0.0.1:{port}", *arguments]
+    if without_privileges:
+        command = [*POWERLESS, *command]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env=clean_environment(**(environ or {})), start_new_session=True
+        )
+    daemon = RunningDaemon(process, port, log, tls)
+    try:
+        _wait_until_ready(daemon)
+        yield daemon
+        for witness in WITNESSES if process.poll() is None else ():
+            witness(daemon)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(PATIENCE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(PATIENCE_SECONDS)
+                raise
+
+
+def _wait_until_ready(daemon: RunningDaemon) -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        assert daemon.process.poll() is None, f"memwatchd left: {daemon.log.read_text()}"
+        try:
+            if daemon.get("/readyz").status == 200:
+                return
+        except OSError:
+            pass
+        assert time.monotonic() < until, f"memwatchd does not answer: {daemon.log.read_text()}"
+        time.sleep(0.02)

@@ -1,0 +1,51 @@
+"""One request as bytes, and what came back before the daemon closed; and whether its log stayed quiet."""
+
+from __future__ import annotations
+
+import socket
+
+from msgspec import Struct
+
+from support.daemon_process import RunningDaemon
+from support.waiting import PATIENCE_SECONDS, Stopwatch
+
+
+def assert_quiet(daemon: RunningDaemon) -> None:
+    """Alive, healthy, and no word of it in the log: nobody can fill a disk from outside."""
+    assert daemon.get("/healthz").status == 200
+    assert complaints(daemon) == []
+
+
+def complaints(daemon: RunningDaemon) -> list[str]:
+    """What its log holds but news: lines of a traceback have no level."""
+    return [line for line in daemon.log.read_text().splitlines() if " INFO " not in line]
+
+
+class Exchange(Struct, frozen=True):
+    """What came back before the daemon closed, and how long that took."""
+
+    received: bytes
+    seconds: float
+
+    @property
+    def status(self) -> int:
+        return int(self.received[9:12])
+
+    @property
+    def head(self) -> bytes:
+        return self.received.partition(b"\r\n\r\n")[0].lower()
+
+    @property
+    def body(self) -> bytes:
+        return self.received.partition(b"\r\n\r\n")[2]
+
+
+def exchange(port: int, sent: bytes) -> Exchange:
+    """Send bytes, read until the daemon closes; it has its time, for it may have to make its API first."""
+    watch = Stopwatch()
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS) as connection:
+        connection.sendall(sent)
+        received = b""
+        while part := connection.recv(1 << 20):
+            received += part
+    return Exchange(received, watch.seconds)

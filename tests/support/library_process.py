@@ -1,0 +1,34 @@
+"""Programs that use the library as users have it: processes of their own, with or without a daemon."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+from support.daemon_process import clean_environment, free_port
+from support.paths import MACHINES
+
+
+def run_program(code: str, url: str | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Without `url` nobody answers."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env=clean_environment(MEMWATCH_URL=url or f"http://127.0.0.1:{free_port()}", **environ),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def told(code: str, url: str | None = None, **environ: str) -> Any:
+    """What a program prints as JSON; it must say nothing else."""
+    done = run_program(code, url, **environ)
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def roots_environment(name: str) -> dict[str, str]:
+    return {f"MEMWATCHD_{one.upper()}FS": str(MACHINES / name / one) for one in ("proc", "sys", "root")}

@@ -1,0 +1,57 @@
+"""Machines as folders: what /proc, /sys and / look like there, and the figures the daemon must report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from memwatch.findings import Findings
+from memwatch.linux.files import Roots
+from memwatch.model import Content
+from support.paths import MACHINES
+
+NAMES = tuple(sorted(folder.name for folder in MACHINES.iterdir() if (folder / "expected.json").is_file()))
+
+
+class MachineFolder(Struct, frozen=True):
+    """A machine. `expected` holds by collector what it finds: fields of `Findings`, or why it is unavailable.
+
+    `report` is what all of them together say, for machines whose GPU is read without a driver of its maker.
+    """
+
+    name: str
+    roots: Roots
+    page_size: int
+    expected: Mapping[str, Any]
+    report: Mapping[str, Any]
+
+
+def machine_folder(name: str) -> MachineFolder:
+    folder = MACHINES / name
+    written = json.loads((folder / "expected.json").read_bytes())
+    roots = Roots(folder / "proc", folder / "sys", folder / "root")
+    return MachineFolder(name, roots, written["page_size"], written["collectors"], written.get("report", {}))
+
+
+def plain(findings: Findings) -> dict[str, Any]:
+    """Findings as they are written in expected.json: fields that were not found are left out."""
+    named = asdict(findings)
+    return {
+        name: _plain(value) for name, value in named.items() if value not in (None, (), False, 0, {}, frozenset())
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        if value and all(isinstance(part, Content) for part in value):
+            return {part.kind: part.size_bytes for part in value}
+        return [_plain(part) for part in value]
+    if isinstance(value, Struct):
+        return {name: _plain(part) for name, part in asdict(value).items()}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    return value.value if hasattr(value, "value") else value

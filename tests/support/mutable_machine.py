@@ -1,0 +1,51 @@
+"""A machine folder whose memory somebody fills while a daemon watches it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from msgspec import Struct
+
+from support.paths import MACHINES
+
+
+class LivingMachine(Struct, frozen=True):
+    """A copy of a machine folder."""
+
+    folder: Path
+
+    @classmethod
+    def of(cls, name: str, folder: Path) -> LivingMachine:
+        shutil.copytree(MACHINES / name, folder, symlinks=True)
+        return cls(folder)
+
+    @property
+    def arguments(self) -> list[str]:
+        return [f"--{root}fs={self.folder / root}" for root in ("proc", "sys", "root")]
+
+    def use(self, ratio: float) -> None:
+        """Set what is available, and what is free within it, so that this part of System RAM is used."""
+        meminfo = self.folder / "proc/meminfo"
+        text = meminfo.read_bytes()
+        total = int(re.search(rb"MemTotal:\s+(\d+)", text)[1])  # type: ignore[index]
+        available = int(total * (1 - ratio))
+        for name, value in (("MemAvailable", available), ("MemFree", available // 2)):
+            text = re.sub(rf"{name}:\s+\d+".encode(), f"{name}:{value:>{23 - len(name)}}".encode(), text)
+        # In place and in one go: the daemon keeps the file open.
+        with meminfo.open("r+b", buffering=0) as file:
+            file.write(text)
+            file.truncate()
+
+    def killed(self, oom_kills: int) -> None:
+        vmstat = self.folder / "proc/vmstat"
+        text = re.sub(rb"(?m)^oom_kill \d+", f"oom_kill {oom_kills}".encode(), vmstat.read_bytes())
+        with vmstat.open("r+b", buffering=0) as file:
+            file.write(text)
+            file.truncate()
+
+    def garble(self, file: str) -> None:
+        """What its collector cannot read, in the file that it has open."""
+        with (self.folder / file).open("r+b", buffering=0) as opened:
+            opened.write(b"?")

@@ -1,0 +1,103 @@
+"""A process that asks the unmodified binding, one expression at a time.
+
+The binding loads the library once per process and keeps it, so each test asks in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec import Struct
+
+from support.daemon_process import clean_environment
+from support.nvml_machine import Simulator
+from support.paths import TESTS
+
+
+class Raised(Struct, frozen=True):
+    """The exception an expression ended in; `code` is that of an NVMLError."""
+
+    kind: str
+    code: int | None
+
+
+class Probe(Struct, frozen=True):
+    process: subprocess.Popen[str]
+
+    def ask(self, expression: str) -> Any:
+        """Its value, or what it raised. pynvml's names are there, and handles are `gpu(i)` and `mig(i, m)`."""
+        self.begin(expression)
+        return self.answer()
+
+    def begin(self, expression: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(expression + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the probe is gone"
+        value, raised = json.loads(line)
+        return Raised(*raised) if raised else value
+
+
+@contextmanager
+def probe(environ: Mapping[str, str]) -> Iterator[Probe]:
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "support.nvml_probe"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=clean_environment(**environ, PYTHONPATH=str(TESTS)),
+    )
+    with process:
+        try:
+            yield Probe(process)
+        finally:
+            process.kill()
+
+
+@contextmanager
+def ready(simulator: Simulator) -> Iterator[Probe]:
+    """A process in which NVML is initialized and nothing else was asked."""
+    with probe(simulator.environ) as asked:
+        assert asked.ask("nvmlInit()") is None
+        simulator.forget_calls()
+        yield asked
+
+
+def _serve() -> None:
+    import pynvml  # type: ignore[import-untyped]
+
+    names: dict[str, Any] = {name: getattr(pynvml, name) for name in dir(pynvml)}
+    names["gpu"] = pynvml.nvmlDeviceGetHandleByIndex
+    names["mig"] = lambda gpu, index: pynvml.nvmlDeviceGetMigDeviceHandleByIndex(names["gpu"](gpu), index)
+    names["pynvml"] = pynvml
+    for line in sys.stdin:
+        answer: tuple[Any, tuple[str, Any] | None]
+        try:
+            answer = _plain(eval(line, names)), None
+        except Exception as error:
+            answer = None, (type(error).__name__, getattr(error, "value", None))
+        print(json.dumps(answer), flush=True)
+
+
+def _plain(value: Any) -> Any:
+    """Structures of the binding as dictionaries, its arrays as lists."""
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if hasattr(value, "_length_"):
+        return [_plain(part) for part in value]
+    if hasattr(value, "_fields_"):
+        return {name: _plain(getattr(value, name)) for name, _ in value._fields_}
+    return vars(value) if hasattr(value, "__dict__") else value
+
+
+if __name__ == "__main__":
+    _serve()

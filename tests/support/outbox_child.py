@@ -1,0 +1,77 @@
+"""A process with an outbox that is to be killed: `python -m support.outbox_child FOLDER URL`.
+
+It forks one for each line of its input.
+
+A line names the first number to use and how many messages to put; 0 puts none and leaves when all are delivered.
+Each child writes its pid, and the id of every message that has been kept.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from memwatch.notify.outbox.open import open_outbox
+from memwatch.notify.outbox.outbox import Draft, Outbox
+from memwatch.notify.outbox.queue import Kind
+from support.webhook_samples import made_receiver, webhook_channel
+
+LAST = "last"
+BURST = 3
+MOST_PENDING = 200
+
+
+def body_of(number: int) -> bytes:
+    return b'{"number":%d,"pad":"%s"}' % (number, b"x" * (number % 7) * 100)
+
+
+def work(folder: Path, url: str, first: int, count: int) -> None:
+    """Put messages in bursts, each with a value that names the last of them, and say when they are kept."""
+    opened = open_outbox(folder, time.time())
+    for complaint in opened.complaints:
+        say(f"complaint {complaint}")
+    outbox = Outbox(opened.store, opened.kept)
+    say(f"last {outbox.values.get(LAST, b'none').decode()}")
+    told = made_receiver(webhook_channel(url, timeout_seconds=5.0), schedule=[0.0, *[0.02] * 100], outbox=outbox)
+    told.start()
+    for start in range(first, first + count, BURST):
+        numbers = range(start, start + BURST)
+        ids = [f"msg_{number}" for number in numbers]
+        drafts = [
+            (told.receiver.box, Draft(f"msg_{number}", f"fact {number}", Kind.FACT, body_of(number)))
+            for number in numbers
+        ]
+        while told.pending() > MOST_PENDING:  # more than a thousand would not be kept, as promised
+            time.sleep(0.005)
+        outbox.put(drafts, {LAST: ids[-1].encode()})
+        if outbox.flush(5.0):
+            say(*(f"kept {its_id}" for its_id in ids))
+    while told.pending():
+        time.sleep(0.01)
+    outbox.flush(5.0)
+    told.close()
+    say("drained")
+
+
+def say(*lines: str) -> None:
+    """All lines at once, or none: a pipe takes so few bytes in one piece."""
+    os.write(1, "".join(f"{line}\n" for line in lines).encode())
+
+
+def main(folder: Path, url: str) -> None:
+    say("ready")
+    for line in sys.stdin:
+        first, count = map(int, line.split())
+        pid = os.fork()
+        if pid == 0:
+            say(f"pid {os.getpid()}")
+            work(folder, url, first, count)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        say("dead")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

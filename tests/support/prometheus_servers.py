@@ -1,0 +1,132 @@
+"""Prometheus and its Alertmanager as Debian ships them: real processes with the configuration files we ship."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from support.daemon_process import free_port, get
+from support.paths import DEPLOY
+from support.waiting import PATIENCE_SECONDS
+
+
+class Engine(Struct, frozen=True):
+    """A server that has said it is ready."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def ask(self, path: str, **parameters: str) -> Any:
+        answer = get(self.port, path + ("?" + urllib.parse.urlencode(parameters) if parameters else ""))
+        assert answer.status == 200, f"{path} {parameters}: {answer.text}"
+        return answer.json
+
+    def query(self, expression: str) -> list[Any]:
+        return list(self.ask("/api/v1/query", query=expression)["data"]["result"])
+
+    def wait_for(self, expression: str, seconds: float = PATIENCE_SECONDS) -> list[Any]:
+        """The result of a query as soon as it has one."""
+        until = time.monotonic() + seconds
+        while not (result := self.query(expression)):
+            assert time.monotonic() < until, f"{expression} has no result; the log: {self.log.read_text()[-2000:]}"
+            time.sleep(0.2)
+        return result
+
+
+def shipped(path: str, changes: Mapping[str, str]) -> str:
+    """A file of deploy/ with addresses and waiting times replaced; each of them must be there."""
+    text = (DEPLOY / path).read_text()
+    for old, new in changes.items():
+        assert old in text, f"deploy/{path} has no {old}"
+        text = text.replace(old, new)
+    return text
+
+
+@contextmanager
+def running(name: str, command: list[str], port: int, ready: str, folder: Path) -> Iterator[Engine]:
+    """A server, ready to answer, and ended with SIGTERM."""
+    log = folder / f"{name}-{port}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder, start_new_session=True)
+    engine = Engine(process, port, log)
+    try:
+        _wait_until_ready(engine, ready)
+        yield engine
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_SECONDS)
+
+
+def _wait_until_ready(engine: Engine, path: str) -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        assert engine.process.poll() is None, f"it left: {engine.log.read_text()}"
+        try:
+            if get(engine.port, path).status == 200:
+                return
+        except OSError:
+            pass
+        assert time.monotonic() < until, f"it does not answer: {engine.log.read_text()}"
+        time.sleep(0.05)
+
+
+@contextmanager
+def prometheus(folder: Path, configuration: str, *arguments: str, agent: bool = False) -> Iterator[Engine]:
+    """A Prometheus with this configuration, checked by promtool beforehand."""
+    port = free_port()
+    file = folder / f"prometheus-{port}.yml"
+    file.write_text(configuration)
+    check = ["promtool", "check", "config", *(["--agent"] if agent else []), str(file)]
+    checked = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    storage = "agent" if agent else "tsdb"
+    command = [
+        "prometheus",
+        f"--config.file={file}",
+        f"--storage.{storage}.path={folder / f'data-{port}'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        *(["--enable-feature=agent"] if agent else []),
+        *arguments,
+    ]
+    with running("prometheus", command, port, "/-/ready", folder) as engine:
+        yield engine
+
+
+@contextmanager
+def alertmanager(folder: Path, configuration: str) -> Iterator[Engine]:
+    port = free_port()
+    file = folder / "alertmanager.yml"
+    file.write_text(configuration)
+    checked = subprocess.run(["amtool", "check-config", str(file)], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    command = [
+        "prometheus-alertmanager",
+        f"--config.file={file}",
+        f"--storage.path={folder / 'alertmanager'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--cluster.listen-address=",
+    ]
+    with running("alertmanager", command, port, "/-/ready", folder) as engine:
+        yield engine
+
+
+def scrape(*targets: str, interval: str = "1s", labels: Mapping[str, str] | None = None) -> str:
+    """A configuration that scrapes these addresses and nothing else."""
+    static = json.dumps([{"targets": list(targets), "labels": dict(labels or {})}])
+    return (
+        f"global: {{scrape_interval: {interval}, scrape_timeout: {interval}}}\n"
+        f"scrape_configs: [{{job_name: memwatchd, static_configs: {static}}}]\n"
+    )

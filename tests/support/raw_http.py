@@ -1,0 +1,151 @@
+"""A server under test with a small application, and clients that talk to it byte by byte."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from msgspec import Struct
+from starlette.types import Receive, Scope, Send
+
+from memwatchd.http_server.protocol import AtOnce, Limits
+from memwatchd.http_server.server import Server
+from support.waiting import PATIENCE_SECONDS, Stopwatch
+
+HOST = b"Host: localhost\r\n"
+WHOLE = b"GET /whole HTTP/1.1\r\n" + HOST + b"\r\n"
+QUICK = Limits(receive_seconds=0.3, take_seconds=0.3)
+
+
+class Application:
+    """/whole answers at once, /large with 60 kB, /slow after a second, /stream ten times, /flood without end."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.address = address
+        self.running = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.running += 1
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await getattr(self, scope["path"].lstrip("/"))(receive, send)
+            await send({"type": "http.response.body", "body": scope["path"].encode()})
+        finally:
+            self.running -= 1
+
+    async def whole(self, _receive: Receive, _send: Send) -> None:
+        """Nothing but the end."""
+
+    async def large(self, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.body", "body": bytes(60_000), "more_body": True})
+
+    async def slow(self, _receive: Receive, _send: Send) -> None:
+        await asyncio.sleep(1.0)
+
+    async def stream(self, _receive: Receive, send: Send) -> None:
+        for _ in range(10):
+            await send({"type": "http.response.body", "body": b"tick", "more_body": True})
+            await asyncio.sleep(0.1)
+
+    async def flood(self, receive: Receive, send: Send) -> None:
+        await receive()
+        gone = asyncio.ensure_future(receive())
+        while not gone.done():
+            await send({"type": "http.response.body", "body": bytes(65536), "more_body": True})
+            await asyncio.sleep(0)
+
+
+def whole_at_once(_fields: object, _peer: object) -> bytes:
+    """What /whole answers, to the byte."""
+    return b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n6\r\n/whole\r\n0\r\n\r\n"
+
+
+class Client:
+    """One connection to the server under test."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def send(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    async def answer(self) -> bytes:
+        """One chunked answer, to its last byte."""
+        return await asyncio.wait_for(self._reader.readuntil(b"0\r\n\r\n"), PATIENCE_SECONDS)
+
+    async def bytes_of(self, length: int) -> bytes:
+        """The next so many bytes."""
+        return await asyncio.wait_for(self._reader.readexactly(length), PATIENCE_SECONDS)
+
+    async def rest(self, seconds: float = PATIENCE_SECONDS) -> bytes:
+        """All that comes until the server closes, by whatever way."""
+        found = bytearray()
+        with contextlib.suppress(ConnectionError):
+            await asyncio.wait_for(self._read_into(found), seconds)
+        return bytes(found)
+
+    async def heard(self, seconds: float) -> bytes:
+        """All that comes in so much time, or until the server closes."""
+        found = bytearray()
+        with contextlib.suppress(ConnectionError, asyncio.TimeoutError):
+            await asyncio.wait_for(self._read_into(found), seconds)
+        return bytes(found)
+
+    async def _read_into(self, found: bytearray) -> None:
+        while part := await self._reader.read(65536):
+            found.extend(part)
+
+
+Connect = Callable[[], Awaitable[Client]]
+Talk = Callable[[Connect, Application], Awaitable[Any]]
+
+
+def served(
+    limits: Limits, talk: Talk, at_once: Mapping[bytes, AtOnce], keep_alive_seconds: float | None = None
+) -> Any:
+    """What `talk` makes of a server with these limits."""
+
+    async def run() -> Any:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        app = Application(listener.getsockname())
+        server = Server(app, limits, at_once=at_once)
+        if keep_alive_seconds is not None:
+            server.config.timeout_keep_alive = keep_alive_seconds  # type: ignore[assignment]
+        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+        writers: list[asyncio.StreamWriter] = []
+
+        async def connect() -> Client:
+            reader, writer = await asyncio.open_connection(*app.address, limit=1 << 20)
+            writers.append(writer)
+            return Client(reader, writer)
+
+        try:
+            return await talk(connect, app)
+        finally:
+            for writer in writers:
+                writer.transport.abort()
+            server.stop()
+            await serving
+
+    return asyncio.run(run())
+
+
+class Closed(Struct, frozen=True):
+    """What came until the daemon closed, the seconds until then, and how many of them the machine was there."""
+
+    rest: bytes
+    seconds: float
+    watched: float
+
+
+async def until_closed(client: Client, sent: bytes = b"") -> Closed:
+    loop, watch = asyncio.get_running_loop(), Stopwatch()
+    began = loop.time()
+    client.send(sent)
+    rest = await client.rest()
+    return Closed(rest, loop.time() - began, watch.seconds)

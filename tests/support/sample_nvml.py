@@ -1,0 +1,399 @@
+"""Machines with NVIDIA GPUs, each with the host folder that belongs to it.
+
+Figures of the H100 and H200 cut by MIG are those of nvidia-smi captures published by nvidia_gpu_exporter (driver
+590.48.01, under load); totals and reserved memory of the others are from public logs of such machines. UUIDs and
+process ids are made up, and so are the PCI numbers of N1X.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from support.nvml_state import (
+    Bar1,
+    Ecc,
+    Gpu,
+    GpuInstance,
+    Holder,
+    Machine,
+    Memory,
+    Mig,
+    MigDevice,
+    Remapped,
+    Trouble,
+)
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+# Brands, architectures, modes and kinds of events as NVML numbers them.
+GEFORCE, NVIDIA_VWS, NVIDIA_RTX, NVIDIA = 5, 10, 13, 14
+AMPERE, ADA, HOPPER, BLACKWELL = 7, 8, 9, 10
+NO_ADDRESSING, HMM, ATS = 0, 1, 2
+BARE_METAL, PASSTHROUGH, VGPU_GUEST = 0, 1, 2
+XID, SINGLE_BIT_ECC, DOUBLE_BIT_ECC, MIG_CHANGE = 0x8, 0x1, 0x2, 0x100
+GEFORCE_EVENTS = 0x1C
+DATACENTER_EVENTS = 0xFF0B
+
+MIG_OFF = Mig(current=False, pending=False)
+
+
+def mib(total: int, used: int, reserved: int = 0) -> Memory:
+    return Memory(total * MIB, used * MIB, reserved * MIB)
+
+
+def window(total: int, used: int = 0) -> Bar1:
+    return Bar1(total * MIB, used * MIB)
+
+
+def uuid(number: int, kind: str = "GPU") -> str:
+    return f"{kind}-5a3d{number:04x}-7c1e-4b02-9d8f-{0xC0FFEE000000 + number:012x}"
+
+
+def mig_device(gi: int, ci: int, index: int, profile: str, memory_mib: int, multiprocessors: int) -> MigDevice:
+    attributes = {"memory_mib": memory_mib, "multiprocessors": multiprocessors}
+    return MigDevice(gi, ci, uuid(index, "MIG"), profile, attributes)
+
+
+RTX_4090 = Machine(
+    host="rtx-4090",
+    gpus=(
+        Gpu(
+            name="NVIDIA GeForce RTX 4090",
+            uuid=uuid(0x4090),
+            bus_id="00000000:01:00.0",
+            device_id=0x268410DE,
+            subsystem_id=0x889D1043,
+            brand=GEFORCE,
+            architecture=ADA,
+            cuda=(8, 9),
+            persistence=False,
+            addressing_mode=HMM,
+            memory=mib(24564, used=13320, reserved=424),
+            bar1=window(32768, 30),
+            # The desktop is in both lists, as C+G of nvidia-smi.
+            compute=(Holder(31337, 12610 * MIB), Holder(2165, 25 * MIB)),
+            graphics=(Holder(2101, 412 * MIB), Holder(2165, 25 * MIB), Holder(2496, 201 * MIB)),
+            recovery_action=0,
+            event_types=GEFORCE_EVENTS,
+        ),
+    ),
+)
+
+_H100 = Gpu(
+    name="NVIDIA H100 80GB HBM3",
+    uuid=uuid(0x8000),
+    bus_id="00000000:1B:00.0",
+    device_id=0x233010DE,
+    subsystem_id=0x16C110DE,
+    brand=NVIDIA,
+    architecture=HOPPER,
+    cuda=(9, 0),
+    addressing_mode=NO_ADDRESSING,
+    c2c=False,
+    memory=mib(81559, used=0, reserved=479),
+    bar1=window(131072, 1),
+    ecc=Ecc(),
+    remapped=Remapped(),
+    recovery_action=0,
+    unrepairable=False,
+    event_types=DATACENTER_EVENTS,
+    mig=MIG_OFF,
+)
+
+EIGHT_H100 = Machine(
+    host="8x-h100",
+    gpus=tuple(
+        replace(
+            _H100,
+            uuid=uuid(0x8000 + slot),
+            bus_id=f"00000000:{bus}:00.0",
+            minor_number=slot,
+            memory=mib(81559, used=70210 + slot, reserved=479),
+            compute=(Holder(200101 + slot, (69702 + slot) * MIB),),
+        )
+        for slot, bus in enumerate(("1B", "43", "52", "61", "9D", "C3", "D1", "DF"))
+    ),
+)
+
+H100_MIG = Machine(
+    host="h100-mig",
+    driver="590.48.01",
+    nvml="13.590.48.01",
+    cuda=13010,
+    gpus=(
+        replace(
+            _H100,
+            bus_id="00000000:00:09.0",
+            virtualization_mode=PASSTHROUGH,
+            memory=mib(81559, used=11125, reserved=479),
+            bar1=window(131072, 81081),
+            compute=(
+                Holder(21180, 2296 * MIB, gi=2, ci=0),
+                Holder(21181, 1272 * MIB, gi=2, ci=0),
+                Holder(21198, 7484 * MIB, gi=2, ci=0),
+            ),
+            mig=Mig(
+                instances={
+                    2: GpuInstance(mib(40448, used=11091), window(24739)),
+                    3: GpuInstance(mib(20096, used=17), window(12369)),
+                    9: GpuInstance(mib(9984, used=9), window(6184)),
+                    10: GpuInstance(mib(9984, used=9), window(6184)),
+                },
+                devices={
+                    0: mig_device(2, 0, 0x100, "NVIDIA H100 80GB HBM3 MIG 3g.40gb", 40448, 60),
+                    1: mig_device(3, 0, 0x101, "NVIDIA H100 80GB HBM3 MIG 2g.20gb", 20096, 32),
+                    2: mig_device(9, 0, 0x102, "NVIDIA H100 80GB HBM3 MIG 1g.10gb", 9984, 16),
+                    3: mig_device(10, 0, 0x103, "NVIDIA H100 80GB HBM3 MIG 1g.10gb", 9984, 16),
+                },
+            ),
+        ),
+    ),
+)
+
+# MIG devices 0 and 1 are two compute instances of GPU instance 2: the same 16925 MiB, seen twice.
+H200_MIG = Machine(
+    host="h200-mig",
+    driver="590.48.01",
+    nvml="13.590.48.01",
+    cuda=13010,
+    gpus=(
+        replace(
+            _H100,
+            name="NVIDIA H200",
+            uuid=uuid(0x2000),
+            bus_id="00000000:83:00.0",
+            device_id=0x233510DE,
+            subsystem_id=0x18BE10DE,
+            virtualization_mode=PASSTHROUGH,
+            memory=mib(143771, used=16959, reserved=614),
+            bar1=window(262144, 143157),
+            compute=(
+                Holder(12249, 2194 * MIB, gi=2, ci=1),
+                Holder(12250, 1170 * MIB, gi=2, ci=1),
+                Holder(12267, 13526 * MIB, gi=2, ci=1),
+            ),
+            mig=Mig(
+                instances={
+                    2: GpuInstance(mib(71424, used=16925), window(59237)),
+                    3: GpuInstance(mib(33280, used=17), window(29618)),
+                    9: GpuInstance(mib(16384, used=9), window(14809)),
+                    10: GpuInstance(mib(16384, used=9), window(14809)),
+                },
+                devices={
+                    0: mig_device(2, 0, 0x200, "NVIDIA H200 MIG 1c.3g.71gb", 71424, 16),
+                    1: mig_device(2, 1, 0x201, "NVIDIA H200 MIG 2c.3g.71gb", 71424, 32),
+                    2: mig_device(3, 0, 0x202, "NVIDIA H200 MIG 2g.35gb", 33280, 32),
+                    3: mig_device(9, 0, 0x203, "NVIDIA H200 MIG 1g.18gb", 16384, 16),
+                    4: mig_device(10, 0, 0x204, "NVIDIA H200 MIG 1g.18gb", 16384, 16),
+                },
+            ),
+        ),
+    ),
+)
+
+GB10_RAM, GB10_AVAILABLE = 127600748 << 10, 46444010 << 10
+
+GB10 = Machine(
+    host="gb10",
+    gpus=(
+        Gpu(
+            name="NVIDIA GB10",
+            uuid=uuid(0x1210),
+            bus_id="0000000F:01:00.0",
+            device_id=0x2E1210DE,
+            brand=NVIDIA_RTX,
+            architecture=BLACKWELL,
+            cuda=(12, 1),
+            addressing_mode=ATS,
+            c2c=True,
+            compute=(Holder(3921, 63931 * MIB),),
+            graphics=(Holder(2890, 18 * MIB), Holder(3105, 6 * MIB)),
+            recovery_action=0,
+            event_types=XID,
+        ),
+    ),
+)
+GB10_TOTAL_ZERO = GB10.with_gpu(0, memory=Memory(0, 0))
+# A shim between the binding and the driver puts the host's figures in NVML's mouth.
+GB10_SHIM = GB10.with_gpu(0, memory=Memory(GB10_RAM, used=GB10_RAM - GB10_AVAILABLE))
+
+N1X_CARVEOUT = Machine(
+    host="n1x-carveout",
+    driver="616.30",
+    nvml="13.616.30",
+    cuda=13040,
+    gpus=(
+        Gpu(
+            name="NVIDIA RTX Spark N1X (6144-core Blackwell RTX GPU)",
+            uuid=uuid(0x1E01),
+            bus_id="00000001:01:00.0",
+            device_id=0x2E2A10DE,
+            brand=NVIDIA_RTX,
+            architecture=BLACKWELL,
+            cuda=(12, 1),
+            memory=mib(8128, used=12, reserved=187),
+            compute=(Holder(742, None),),
+        ),
+    ),
+)
+
+THOR = Machine(
+    host="thor",
+    driver="580.00",
+    nvml="13.580.00",
+    gpus=(
+        Gpu(
+            name="NVIDIA Thor",
+            uuid=uuid(0x2640),
+            bus_id="00000000:01:00.0",
+            device_id=0x2B0010DE,
+            brand=NVIDIA,
+            architecture=BLACKWELL,
+            cuda=(11, 0),
+            persistence=False,
+            compute=(Holder(4711, 27648 * MIB),),
+            graphics=(Holder(2317, 96 * MIB),),
+            mig=MIG_OFF,
+        ),
+    ),
+)
+
+
+def orin(host: str, driver: str) -> Machine:
+    """NVML on an Orin: it names the GPU, and answers NOT_SUPPORTED to whatever else it is asked."""
+    not_supported = Trouble(error=3)
+    gpu = Gpu(
+        name="Orin (nvgpu)",
+        uuid=uuid(0x2340),
+        bus_id="00000000:00:00.0",
+        device_id=0,
+        persistence=None,
+        virtualization_mode=None,
+        compute=None,
+        graphics=None,
+        mps=None,
+        troubles={f"nvmlDeviceGetPciInfo{version}": not_supported for version in ("_v3", "Ext")},
+    )
+    return Machine(host=host, driver=driver, nvml=f"12.{driver}", cuda=12060, gpus=(gpu,))
+
+
+_GH200 = replace(
+    _H100,
+    name="NVIDIA GH200 480GB",
+    uuid=uuid(0x2342),
+    bus_id="00000009:01:00.0",
+    device_id=0x234210DE,
+    subsystem_id=0x180910DE,
+    addressing_mode=ATS,
+    c2c=True,
+    memory=mib(97871, used=38912, reserved=1103),
+    bar1=None,
+    compute=(Holder(51200, 38400 * MIB),),
+    ecc=Ecc(aggregate_uncorrected=1),
+    remapped=Remapped(uncorrected=1, banks=(3071, 1, 0, 0, 0)),
+)
+
+GH200_NUMA = Machine(
+    host="gh200-numa", driver="580.95.05", nvml="13.580.95.05", gpus=(replace(_GH200, numa_node=1),)
+)
+GH200_CDMM = Machine(host="gh200-cdmm", driver="615.43", nvml="13.615.43", cuda=13040, gpus=(_GH200,))
+
+# The memory figure is that of all Windows, what processes hold is known to nobody.
+WSL2 = Machine(
+    host="wsl2",
+    driver="591.86",
+    nvml="13.591.86",
+    cuda=13010,
+    gpus=(
+        Gpu(
+            name="NVIDIA GeForce RTX 4070",
+            uuid=uuid(0x4070),
+            bus_id="00000000:01:00.0",
+            device_id=0x278610DE,
+            subsystem_id=0x51361462,
+            brand=GEFORCE,
+            architecture=ADA,
+            cuda=(8, 9),
+            memory=mib(12282, used=5120, reserved=198),
+            bar1=window(16384, 30),
+            compute=(Holder(1431, None),),
+            graphics=(Holder(23, None),),
+        ),
+    ),
+)
+WSL2_EMPTY_LISTS = WSL2.with_gpu(0, compute=(), graphics=())
+
+VGPU_GUEST_A40 = Machine(
+    host="vgpu-guest",
+    driver="570.172.08",
+    nvml="12.570.172.08",
+    cuda=12080,
+    gpus=(
+        Gpu(
+            name="NVIDIA A40-12Q",
+            uuid=uuid(0xA40),
+            bus_id="00000000:02:00.0",
+            device_id=0x223510DE,
+            subsystem_id=0x14DD10DE,
+            brand=NVIDIA_VWS,
+            architecture=AMPERE,
+            cuda=(8, 6),
+            virtualization_mode=VGPU_GUEST,
+            addressing_mode=HMM,
+            memory=mib(12288, used=5206, reserved=819),
+            bar1=window(4096, 4),
+            compute=(Holder(9051, 5120 * MIB),),
+            graphics=(Holder(1877, 64 * MIB),),
+            ecc=Ecc(),
+        ),
+    ),
+)
+
+# 40 GiB are in use by processes of another namespace, which the driver leaves out of its lists.
+CONTAINER_HIDDEN_PIDS = Machine(
+    host="container-hidden-pids",
+    driver="595.80",
+    nvml="13.595.80",
+    cuda=13020,
+    gpus=(
+        Gpu(
+            name="NVIDIA L40S",
+            uuid=uuid(0x40),
+            bus_id="00000000:01:00.0",
+            device_id=0x26B910DE,
+            subsystem_id=0x185110DE,
+            brand=NVIDIA,
+            architecture=ADA,
+            cuda=(8, 9),
+            addressing_mode=HMM,
+            memory=mib(46068, used=40960, reserved=609),
+            bar1=window(65536, 1),
+            ecc=Ecc(),
+            remapped=Remapped(banks=(192, 0, 0, 0, 0)),
+            recovery_action=0,
+            event_types=DATACENTER_EVENTS,
+        ),
+    ),
+)
+
+READY = {
+    "rtx-4090": RTX_4090,
+    "8x-h100": EIGHT_H100,
+    "h100-mig": H100_MIG,
+    "h200-mig": H200_MIG,
+    "gb10": GB10,
+    "gb10-total-zero": GB10_TOTAL_ZERO,
+    "gb10-shim": GB10_SHIM,
+    "n1x-carveout": N1X_CARVEOUT,
+    "thor": THOR,
+    "jetson-orin-nano": orin("jetson-orin-nano", "540.4.0"),
+    "jetson-agx-orin-jp6": orin("jetson-agx-orin-jp6", "540.3.0"),
+    "jetson-agx-orin-jp7.2": orin("jetson-agx-orin-jp7.2", "595.78"),
+    "gh200-numa": GH200_NUMA,
+    "gh200-cdmm": GH200_CDMM,
+    "wsl2": WSL2,
+    "wsl2-empty-lists": WSL2_EMPTY_LISTS,
+    "vgpu-guest": VGPU_GUEST_A40,
+    "container-hidden-pids": CONTAINER_HIDDEN_PIDS,
+}

@@ -1,0 +1,198 @@
+"""The pages of a sample machine behind a real server and the real policy; its live stream can be stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+from msgspec.structs import replace
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from memwatch.notify.status import AlertView
+from memwatch.snapshot import Snapshot
+from memwatch_web.asgi.access import SECURITY_HEADERS
+from memwatch_web.pages import pattern_samples as exhibits
+from memwatch_web.pages.history_page import answer_of
+from memwatch_web.pages.history_query import Past
+from memwatch_web.pages.history_view import Refused
+from memwatch_web.pages.process_list import view_of
+from memwatch_web.pages.renderer import Pages
+from support.paths import STATIC
+from support.sample_past import past_of
+from support.sample_snapshots import SAMPLES, critical_gb10, hostile_names, mig_server
+
+# For what a browser does with each sample. Three show between them most of what pages are made of.
+TELLING = (critical_gb10, hostile_names, mig_server)
+IN_A_BROWSER = [
+    pytest.param(name, marks=() if make in TELLING else pytest.mark.long) for name, make in SAMPLES.items()
+]
+
+OPENAPI = {
+    "openapi": "3.1.0",
+    "info": {"title": "memwatchd", "version": "0.1.0"},
+    "paths": {
+        "/api/v1/pools": {
+            "get": {
+                "tags": ["memory"],
+                "summary": "Pools",
+                "parameters": [{"name": "points", "in": "query", "schema": {"type": "integer"}}],
+                "responses": {
+                    "200": {
+                        "description": "ok",
+                        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Pool"}}},
+                    }
+                },
+            }
+        }
+    },
+    "components": {"schemas": {"Pool": {"type": "object", "properties": {"size_bytes": {"type": "integer"}}}}},
+}
+
+
+BEGAN = time.time()
+SILENCES = tuple(
+    replace(one, created_unix=BEGAN, until_unix=BEGAN + one.until_unix - one.created_unix)
+    for one in exhibits.SILENCES
+)
+ALERTING = AlertView(
+    exhibits.ALERTS, SILENCES, tuple(exhibits.receivers()), exhibits.EVENTS, durable=True, disk_errors=0
+)
+
+
+class Site:
+    """Serves `snapshot`, moved to the present. `frozen` keeps streams silent, `refusing` ends and refuses them.
+
+    `speed`: how many seconds of the machine's pass in one.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, interval_seconds: float = 0.2, still: bool = False, speed: float = 1.0
+    ) -> None:
+        self.snapshot = snapshot
+        self.frozen = False
+        self.refusing = False
+        self._pages = Pages(alerting=lambda: ALERTING)
+        self._interval_seconds = interval_seconds
+        self._speed = speed
+        self._began = time.monotonic()
+        self._still = still
+        self._remembered: Past | None = None
+
+    def now(self) -> Snapshot:
+        if self._still:
+            return self.snapshot
+        moment = time.monotonic()
+        return replace(
+            self.snapshot,
+            seq=self.snapshot.seq + int(moment / self._interval_seconds),
+            unix=time.time() + (self._speed - 1) * (moment - self._began),
+            monotonic=moment,
+            interval_seconds=self._interval_seconds,
+            own=replace(self.snapshot.own, cpu_seconds=moment * 0.0012),
+        )
+
+    def app(self) -> Starlette:
+        routes = [Route(self._pages.path(name), self._show(name)) for name in self._pages.names]
+        return Starlette(
+            routes=[
+                Route("/history", self._past),
+                *routes,
+                Route("/live", self._live),
+                Route("/patterns", lambda _: self._html(self._pages.patterns())),
+                Route("/docs", lambda _: self._html(self._pages.docs())),
+                Route("/openapi.json", lambda _: JSONResponse(OPENAPI, headers=dict(SECURITY_HEADERS))),
+                Route("/api/v1/history", self._history),
+                Mount("/static", StaticFiles(directory=STATIC)),
+            ]
+        )
+
+    def _show(self, name: str) -> Any:
+        async def show(request: Request) -> Response:
+            snapshot, wish = self.now(), request.query_params
+            view = view_of(wish.get("by", "process"), wish.get("sort", "-footprint"), wish.get("q", ""), snapshot)
+            return self._html(self._pages.page(name, snapshot, view=view))
+
+        return show
+
+    async def _past(self, request: Request) -> Response:
+        snapshot = self.now()
+        self._remembered = self._remembered or past_of(snapshot)
+        shown = answer_of(self._remembered, request.query_params, snapshot)
+        return self._html(self._pages.history(snapshot, shown), 422 if isinstance(shown, Refused) else 200)
+
+    @staticmethod
+    def _html(body: bytes, status_code: int = 200) -> Response:
+        return HTMLResponse(body, status_code, headers=dict(SECURITY_HEADERS))
+
+    async def _live(self, request: Request) -> Response:
+        if self.refusing:
+            return JSONResponse({"detail": "all streams are taken"}, status_code=503)
+        events = self._events(request.query_params["page"])
+        return StreamingResponse(events, media_type="text/event-stream", headers=dict(SECURITY_HEADERS))
+
+    async def _events(self, page: str) -> AsyncIterator[bytes]:
+        while not self.refusing:
+            if not self.frozen:
+                lines = self._pages.fragment(page, self.now()).split(b"\n")
+                yield (
+                    b"event: " + page.encode() + b"\n" + b"".join(b"data: " + one + b"\n" for one in lines) + b"\n"
+                )
+            await asyncio.sleep(self._interval_seconds)
+
+    async def _history(self, request: Request) -> Response:
+        """An hour with a slow wave, one spike and one gap, ending where the snapshot is."""
+        snapshot = self.now()
+        ratios = {f"pressure.{verdict.target}.ratio": verdict.ratio for verdict in snapshot.pressure}
+        names = request.query_params["series"].split(",")
+        steps = [snapshot.unix - 3600 + 3 * step for step in range(1200)]
+        series = [_wave(name, steps, ratios[name]) for name in names]
+        body = json.dumps({"from": steps[0], "to": snapshot.unix, "points": 1200, "series": series})
+        return Response(body, media_type="application/json", headers=dict(SECURITY_HEADERS))
+
+
+def _wave(name: str, steps: list[float], end: float) -> dict[str, Any]:
+    def value(index: int) -> float | None:
+        if 1030 < index < 1050:
+            return None
+        bend = (1199 - index) / 1199
+        return min(1.0, max(0.0, end - 0.22 * bend * end + 0.02 * math.sin(index / 17 + len(name))))
+
+    middle = [value(index) for index in range(len(steps))]
+    most = [
+        None if one is None else min(1.0, one + (0.12 if 1120 < index < 1124 else 0.004))
+        for index, one in enumerate(middle)
+    ]
+    least = [None if one is None else max(0.0, one - 0.004) for one in middle]
+    return {"name": name, "unit": "ratio", "unix": steps, "min": least, "avg": middle, "max": most}
+
+
+@contextmanager
+def served(site: Site) -> Iterator[str]:
+    """The address of a running site."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(site.app(), log_level="warning", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        site.refusing = True
+        server.should_exit = True
+        thread.join(10)
+        listener.close()

@@ -1,0 +1,79 @@
+"""A machine whose history is kept in a folder, through starts and ends of what keeps it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from memwatch.collectors.base import Enlisted
+from memwatch.findings import Findings
+from memwatch.history.disk.writer import Keeper
+from memwatch.model import Process
+from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.sampler import Sampler
+from support.fakes import GIB, FakeClock, FakeCollector, ram
+
+USED = "pool.ram.used_bytes"
+
+
+SIZE = 4 << 20
+
+
+BOOTS = ("5b4e1c1e-3c1f-4a7e-8a51-1f0a3c1f4a7e", "11111111-2222-3333-4444-555555555555")
+
+
+HOG = Process(4242, 1.0, "hog", 7 * GIB, 7 * GIB, "rss", user="ada", unit=None, container=None)
+
+
+class Machine(Struct):
+    """A machine that can be run for a while, killed, stopped, and started again on the same state folder."""
+
+    folder: Path
+    clock: FakeClock = field(default_factory=FakeClock)
+    boot: str = BOOTS[0]
+    flush_seconds: float = 3600.0
+    size: int = SIZE
+
+    def start(self) -> Running:
+        self.folder.mkdir(exist_ok=True)
+        memory = FakeCollector("memory", findings=Findings(pools=(ram(GIB),), processes=(HOG,)))
+        sampler = Sampler([Enlisted("memory", lambda: memory, False)], self.clock)
+        monitor = Monitor(sampler, self.clock, Rules(), Identity("spark-1", self.boot))
+        keeper = Keeper(self.folder, self.size, self.clock, self.boot, self.flush_seconds)
+        monitor.keep_on_disk(keeper)
+        return Running(self, monitor, keeper, memory)
+
+    def reboot(self, off_seconds: float = 60.0) -> None:
+        """Boot time begins anew; the wall clock has gone on, if it is right."""
+        wall = self.clock.wall() + off_seconds
+        self.clock = FakeClock(now=20.0, wall_offset=wall - 20.0)
+        self.boot = BOOTS[1] if self.boot == BOOTS[0] else BOOTS[0]
+
+
+class Running(Struct):
+    machine: Machine
+    monitor: Monitor
+    keeper: Keeper
+    memory: FakeCollector
+
+    def tick(self, used: float, seconds: float = 1.0) -> None:
+        """One tick with so much of 64 GiB used, and then time passes."""
+        self.memory.findings = replace(self.memory.findings, pools=(ram(int(used)),))
+        self.monitor.tick()
+        self.machine.clock.now += seconds
+
+    def kill(self) -> None:
+        """What SIGKILL leaves: the files as they are at this moment. The machine goes on with those."""
+        left = Path(f"{self.machine.folder}-")
+        shutil.copytree(self.machine.folder, left)
+        self.keeper.stop(30.0)
+        self.machine.folder = left
+
+    def values(self) -> list[float]:
+        return [value for _, value in self.monitor.history.since(USED, -1e12)]
+
+    def events(self) -> list[tuple[str, str]]:
+        return [(event.kind, event.text) for event in self.monitor.events.since(0)]

@@ -1,0 +1,79 @@
+"""A Jetson that is not there: its tegrastats on PATH, and what that does next.
+
+jetson = Tegrastats.of(tmp_path, "jetson-nano-jp4")
+with running_daemon(tmp_path, *jetson.roots, environ=jetson.environ) as daemon:
+    jetson.does("hang")
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from pathlib import Path
+
+from msgspec import Struct
+
+from support.paths import MACHINES, TESTS
+from support.waiting import wait_until
+
+SIMULATOR = TESTS / "tegra_sim" / "tegrastats"
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it runs: what nobody has waited for yet is no longer alive."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_gone(pid: int) -> None:
+    """A kill is delivered when the kernel comes to it."""
+    wait_until(lambda: not is_alive(pid), told=lambda: f"process {pid} is still there")
+
+
+class Tegrastats(Struct, frozen=True):
+    """A program of that name with its orders and the list of its process ids, in a folder of their own."""
+
+    folder: Path
+    name: str
+
+    @classmethod
+    def of(cls, folder: Path, name: str) -> Tegrastats:
+        simulator = cls(folder / "tegrastats", name)
+        simulator.folder.mkdir()
+        orders = shlex.join(["env", f"TEGRASTATS_SIM={simulator.folder / 'orders'}", str(SIMULATOR)])
+        simulator.program.write_text(f'#!/bin/sh\nexec {orders} "$@"\n')
+        simulator.program.chmod(0o755)
+        simulator.does("print")
+        return simulator
+
+    @property
+    def program(self) -> Path:
+        return self.folder / "tegrastats"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What a process needs in its environment to find this tegrastats."""
+        return {"PATH": os.pathsep.join([str(self.folder), os.environ["PATH"]])}
+
+    @property
+    def roots(self) -> list[str]:
+        """The arguments that show memwatchd the host of this machine."""
+        folder = MACHINES / self.name
+        return [f"--procfs={folder / 'proc'}", f"--sysfs={folder / 'sys'}", f"--rootfs={folder / 'root'}"]
+
+    def does(self, what: str, line: str | None = None, deaf: bool = False) -> None:
+        """From the next line on. In one step: it never reads half of an order."""
+        printed = MACHINES / self.name / "tegrastats"
+        line = printed.read_text().strip() if line is None and printed.exists() else line
+        orders = {"line": line, "does": what, "deaf": deaf}
+        fresh = self.folder / "orders.new"
+        fresh.write_text(json.dumps(orders))
+        fresh.replace(self.folder / "orders")
+
+    def pids(self) -> list[int]:
+        """Every process there was, the oldest first."""
+        started = self.folder / "orders.pids"
+        return [int(line) for line in started.read_text().split()] if started.exists() else []

@@ -1,0 +1,106 @@
+"""Notices and receivers to try webhooks with."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from memwatch.alerts.rules import CRITICAL
+from memwatch.alerts.state import Notice
+from memwatch.notify.channel import Channel, WebhookChannel, context_for
+from memwatch.notify.http_post import Poster
+from memwatch.notify.manager import kind_of
+from memwatch.notify.outbox.outbox import Draft, Outbox
+from memwatch.notify.receiver import Receiver, close_all
+from memwatch.notify.webhook_payload import endpoint_of, secret_of
+from memwatch.snapshot import Level, Reason
+from support.sample_snapshots import critical_gb10
+from support.webhook_receiver import Site
+
+SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
+QUICK = (0.0, 0.05, 0.05, 0.05, 0.05)
+
+
+def notice(number: int = 1, firing: bool = True, target: str = "ram", rule: str = CRITICAL) -> Notice:
+    return Notice(
+        id=f"msg_{number}",
+        event=rule if firing else "pressure.resolved",
+        unix=1_795_256_553.25,
+        target=target,
+        level=Level.CRITICAL if firing else Level.LOW,
+        previous=Level.HIGH if firing else Level.CRITICAL,
+        reasons=(Reason("util", "96.2 % used"),),
+        firing=firing,
+        rule=rule,
+        started_unix=1_795_256_500.0,
+    )
+
+
+@dataclass
+class Told:
+    """A receiver with an outbox of its own."""
+
+    receiver: Receiver
+    outbox: Outbox = field(repr=False)
+
+    @property
+    def disabled(self) -> bool:
+        return self.receiver.disabled
+
+    def counts(self) -> Mapping[str, int]:
+        return self.receiver.counts()
+
+    def pending(self) -> int:
+        return self.receiver.pending()
+
+    def start(self) -> None:
+        self.outbox.start()
+        self.receiver.start()
+
+    def close(self, timeout: float = 2.0) -> None:
+        close_all([self.receiver], timeout)
+        self.outbox.close()
+
+
+def webhook_channel(
+    url: str,
+    timeout_seconds: float = 15.0,
+    allow_link_local: bool = False,
+    tls: ssl.SSLContext | None = None,
+    wall: Callable[[], float] = time.time,
+    **poster: object,
+) -> WebhookChannel:
+    endpoint = endpoint_of(url)
+    context = tls or context_for(endpoint)
+    made = Poster(endpoint, timeout_seconds, allow_link_local, context, wall, **poster)  # type: ignore[arg-type]
+    return WebhookChannel("ops", endpoint, secret_of(SECRET), made, wall)
+
+
+def made_receiver(channel: Channel, schedule: Sequence[float] = QUICK, outbox: Outbox | None = None) -> Told:
+    box = outbox or Outbox(None)
+    return Told(Receiver("ops", channel, box.box("ops"), schedule=schedule), box)
+
+
+@contextmanager
+def receiver(url: str, schedule: Sequence[float] = QUICK, **options: object) -> Iterator[Told]:
+    options = {"timeout_seconds": 2.0, **options}
+    made = made_receiver(webhook_channel(url, **options), schedule)  # type: ignore[arg-type]
+    made.start()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def told(made: Told, *notices: Notice) -> None:
+    for one in notices:
+        body = made.receiver.channel.body(one, critical_gb10(), None)
+        made.outbox.put([(made.receiver.box, Draft(one.id, one.alert, kind_of(one), body))], {})
+
+
+def ids(site: Site) -> list[str]:
+    return [delivery.headers["webhook-id"] for delivery in site.deliveries]

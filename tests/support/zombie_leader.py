@@ -1,0 +1,87 @@
+"""A process whose first thread ends while another goes on with all that it holds: `with going_on(64) as one`.
+
+The kernel lists it as a zombie then, with no memory and no files of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec import Struct
+
+from support.paths import TESTS
+from support.waiting import wait_until
+
+MIB = 1 << 20
+# The number of the call that ends one thread alone.
+EXIT = {"x86_64": 60, "aarch64": 93}
+
+
+class GoingOn(Struct, frozen=True):
+    """The process: `pid`, and `thread`, the one that goes on until `end` is called."""
+
+    process: subprocess.Popen[str]
+    thread: int
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def end_first_thread(self) -> None:
+        """Returns when the kernel calls the process a zombie."""
+        self._say("first")
+        wait_until(lambda: b") Z " in Path(f"/proc/{self.pid}/stat").read_bytes())
+
+    def end(self) -> None:
+        """The other thread ends as well: what is left is a real zombie, until it is waited for."""
+        self._say("other")
+        wait_until(lambda: os.listdir(f"/proc/{self.pid}/task") == [str(self.pid)])
+
+    def _say(self, word: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(word + "\n")
+        self.process.stdin.flush()
+
+
+@contextmanager
+def going_on(mib: int) -> Iterator[GoingOn]:
+    """It holds so many MiB, and both threads still live."""
+    command = [sys.executable, "-m", "support.zombie_leader", str(mib)]
+    environ = {**os.environ, "PYTHONPATH": str(TESTS)}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield GoingOn(process, int(process.stdout.readline()))
+        finally:
+            process.kill()
+
+
+def main(mib: int) -> None:
+    block = bytearray(b"x") * (mib * MIB)
+    first_may_end = threading.Event()
+    threading.Thread(target=_go_on, args=(first_may_end, block)).start()
+    first_may_end.wait()
+    ctypes.CDLL(None).syscall(EXIT[platform.machine()], 0)
+
+
+def _go_on(first_may_end: threading.Event, held: bytearray) -> None:
+    """Until it is told to end, with what it was given to hold."""
+    print(threading.get_native_id(), flush=True)
+    for word in sys.stdin:
+        if word == "other\n":
+            os._exit(not held)
+        first_may_end.set()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

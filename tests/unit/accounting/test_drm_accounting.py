@@ -1,0 +1,340 @@
+"""What is inside what on machines with GPUs of Intel's and of systems on a chip, from what their drivers said."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.accounting.compose import Composer
+from memwatch.drivers.drm.records import Basis, DrmCard, DrmClient, DrmReading, DrmRegion
+from memwatch.findings import Findings
+from memwatch.model import Absent, Architecture, Bytes, Content, Device, Pool, Process, Quality, Share
+from memwatch.snapshot import Machine
+from support.fakes import GIB, ram
+
+MIB = 1 << 20
+IGPU, DGPU = "0000:00:02.0", "0000:03:00.0"
+VRAM = DrmRegion("vram0", 16 * GIB, 10 * GIB, "cgroup:dmem.current")
+
+
+def card(driver: str = "xe", place: str = IGPU, *regions: DrmRegion) -> DrmCard:
+    return DrmCard("card0", driver, place, place, ("card0", "renderD128"), "8086", "64a0", regions=regions)
+
+
+def chip(driver: str = "panthor", place: str = "fb000000.gpu", node: str = "renderD128") -> DrmCard:
+    return DrmCard("card1", driver, place, None, ("card1", node), compatible="arm,mali-valhall-csf")
+
+
+def client(
+    number: int,
+    pids: tuple[int, ...] = (100,),
+    driver: str = "xe",
+    pdev: str | None = IGPU,
+    basis: Basis | None = "resident",
+    **resident: int,
+) -> DrmClient:
+    return DrmClient(driver, pdev, "renderD128", number, pids, basis, resident)
+
+
+def composed_with(
+    reading: DrmReading, *, machine: Machine | None = None, stale: bool = False, host: Pool | None = None
+) -> Findings:
+    unexplained = replace(ram(40 * GIB), unattributed_bytes=20 * GIB)
+    return Composer().composed(
+        [
+            Findings(
+                pools=(host or unexplained,),
+                machine=machine or Machine("test"),
+                processes=tuple(Process(pid, 1.0, "app", GIB, GIB, "rss") for pid in (100, 200)),
+            ),
+            Findings(drm=reading, stale=frozenset({"drm"}) if stale else frozenset()),
+        ]
+    )
+
+
+def reading_of(*clients: DrmClient, cards: tuple[DrmCard, ...] = (), unreadable: int = 0) -> DrmReading:
+    return DrmReading(cards or (card(),), clients, 10, unreadable)
+
+
+def one(found: Findings) -> tuple[Device, Share]:
+    (device,), (share,) = found.devices, found.shares
+    return device, share
+
+
+def held(found: Findings) -> dict[int, dict[str, Bytes]]:
+    return {process.pid: dict(process.device_bytes) for process in found.processes}
+
+
+def test_an_integrated_gpu_is_inside_system_ram() -> None:
+    """Two pools of the driver's, one of them firmware's: a share of System RAM, and nothing beside it."""
+    found = composed_with(reading_of(client(1, gtt=2 * GIB, system=GIB, stolen=32 * MIB)))
+
+    device, share = one(found)
+    assert [pool.id for pool in found.pools] == ["ram"]
+    assert (share.id, share.label, share.within, share.used_bytes) == (
+        "gpu0.buffers",
+        "GPU buffers",
+        "ram",
+        3 * GIB,
+    )
+    assert (share.quality, share.limit_bytes) == (Quality.DERIVED, Absent.NOT_SUPPORTED)
+    assert device.architecture is Architecture.UNIFIED
+    assert device.allocates_from == ("ram",)
+    assert device.headroom_bytes == 24 * GIB
+    assert device.process_list == "complete"
+    assert device.evidence == (
+        "its driver is xe",
+        "it is in the processor (PCI device 00:02.0)",
+        "clients hold gtt, stolen, system and nothing of its own",
+    )
+    assert found.machine is not None
+    assert found.machine.architecture == "unified"
+
+
+def test_buffers_of_xe_are_taken_out_of_what_nobody_holds() -> None:
+    """They come from page pools that no line of /proc/meminfo names."""
+    parts = (Content("anonymous", 20 * GIB), Content("unattributed", 20 * GIB), Content("free", 24 * GIB))
+    host = replace(ram(40 * GIB), unattributed_bytes=20 * GIB, contents=parts)
+
+    found = composed_with(reading_of(client(1, gtt=3 * GIB)), host=host)
+
+    assert found.pools[0].unattributed_bytes == 17 * GIB
+    assert {part.kind: part.size_bytes for part in found.pools[0].contents}["devices"] == 3 * GIB
+
+
+@pytest.mark.parametrize(
+    ("cards", "of"),
+    [
+        ((card("i915"),), client(1, driver="i915", system0=3 * GIB)),
+        ((chip(),), client(1, driver="panthor", pdev=None, memory=3 * GIB)),
+        ((chip("msm_dpu"),), client(1, driver="msm", pdev=None, memory=3 * GIB)),
+    ],
+    ids=["i915", "panthor", "msm"],
+)
+def test_buffers_of_others_are_in_shared_memory_already(cards: tuple[DrmCard, ...], of: DrmClient) -> None:
+    """i915, msm, panfrost and panthor take shmem pages, which are in Shmem: nothing is counted a second time."""
+    found = composed_with(reading_of(of, cards=cards))
+
+    device, share = one(found)
+    assert device.architecture is Architecture.UNIFIED
+    assert share.used_bytes == 3 * GIB
+    assert found.pools[0].unattributed_bytes == 20 * GIB
+
+
+def test_the_gpu_of_a_system_on_a_chip() -> None:
+    """No PCI address: the device file joins clients and card; the neural engine's client is another matter."""
+    engine = DrmClient("rocket", None, "accel0", 1, (200,), "resident", {"memory": GIB})
+    own = replace(
+        client(1, driver="panthor", pdev=None, memory=100 * MIB), other={"panthor-resident-memory": 7 * MIB}
+    )
+
+    found = composed_with(reading_of(own, engine, cards=(chip(),)))
+
+    device, share = one(found)
+    assert (device.vendor, device.name, device.pci) == ("Arm", "Arm Mali", Absent.NOT_SUPPORTED)
+    assert device.details == {"compatible": "arm,mali-valhall-csf"}
+    assert share.used_bytes == 107 * MIB
+    assert held(found) == {100: {"gpu0.buffers": 107 * MIB}, 200: {}}
+
+
+def test_the_kernels_own_count_beats_the_sum_of_clients() -> None:
+    """GPUActive sees what clients nobody may look at hold; with two drivers that use such pools it is nobody's."""
+    reading = replace(reading_of(client(1, gtt=GIB), unreadable=3), gpu_active_bytes=3 * GIB)
+    beside = replace(card("amdgpu", DGPU), name="card1", nodes=("card1", "renderD129"), vendor_id="1002")
+
+    alone = one(composed_with(reading))[1]
+    two = composed_with(replace(reading, cards=(*reading.cards, beside)))
+
+    assert (alone.used_bytes, alone.source, alone.quality) == (3 * GIB, "meminfo:GPUActive", Quality.MEASURED)
+    assert (two.shares[0].used_bytes, two.shares[0].source) == (GIB, "fdinfo:drm-resident")
+
+
+def test_unreadable_processes_make_it_a_lower_bound() -> None:
+    """The figure stands for those that could be looked into, and says so; the list is partial."""
+    device, share = one(composed_with(reading_of(client(1, gtt=GIB), unreadable=3)))
+
+    assert share.used_bytes == GIB
+    assert share.note is not None
+    assert "lower bound" in share.note
+    assert device.process_list == "partial"
+    assert any("may not be looked into" in note for note in device.notes)
+
+
+def test_in_a_container_the_sum_would_be_too_small() -> None:
+    """Whoever is outside is not even seen to be missing, so there is no figure."""
+    found = composed_with(reading_of(client(1, gtt=GIB)), machine=Machine("box", sees_all_processes=False))
+
+    device, share = one(found)
+    assert share.used_bytes is Absent.NOT_PERMITTED
+    assert device.process_list == "partial"
+    assert held(found)[100] == {"gpu0.buffers": GIB}
+    assert found.pools[0].unattributed_bytes == 20 * GIB
+
+
+def test_a_client_of_two_processes_is_counted_once_and_listed_twice() -> None:
+    """An inherited descriptor: 1 GiB in the share, and both processes are named with it."""
+    found = composed_with(reading_of(client(1, (100, 200), gtt=GIB)))
+
+    device, share = one(found)
+    assert share.used_bytes == GIB
+    assert held(found) == {100: {"gpu0.buffers": GIB}, 200: {"gpu0.buffers": GIB}}
+    assert any("listed for each" in note for note in device.notes)
+
+
+def test_buffers_that_clients_share_make_the_sum_an_estimate() -> None:
+    """A window's buffer belongs to the application and to the compositor, and both count it."""
+    sharing = [replace(client(number, gtt=GIB), shared={"gtt": 100 * MIB}) for number in (1, 2)]
+
+    share = one(composed_with(reading_of(*sharing)))[1]
+
+    assert (share.used_bytes, share.quality) == (2 * GIB, Quality.ESTIMATED)
+    assert share.note == "buffers that clients share count for each of them"
+
+
+def test_what_was_only_asked_for_is_an_estimate() -> None:
+    """drm-total-* counts buffers without memory behind them."""
+    of = client(1, driver="lima", pdev=None, basis="total", memory=GIB)
+
+    share = one(composed_with(reading_of(of, cards=(chip("lima"),))))[1]
+
+    assert (share.used_bytes, share.source, share.quality) == (GIB, "fdinfo:drm-total", Quality.ESTIMATED)
+
+
+def test_more_than_there_is_contradicts_itself() -> None:
+    """A driver that claims more of System RAM than the machine has is not believed."""
+    share = one(composed_with(reading_of(client(1, gtt=65 * GIB))))[1]
+
+    assert share.used_bytes is Absent.INCONSISTENT
+
+
+def test_a_discrete_card_with_a_counter() -> None:
+    """VRAM by the card's own counter; what clients hold of it explains a part; spill lies in System RAM."""
+    clients = (client(1, pdev=DGPU, vram0=8 * GIB, gtt=GIB), client(2, (200,), pdev=DGPU, vram0=GIB))
+
+    found = composed_with(reading_of(*clients, cards=(card("xe", DGPU, VRAM),)))
+
+    device, share = one(found)
+    pool = found.pools[1]
+    assert (pool.id, pool.size_bytes, pool.used_bytes, pool.available_bytes) == (
+        "gpu0",
+        16 * GIB,
+        10 * GIB,
+        6 * GIB,
+    )
+    assert (pool.unattributed_bytes, pool.overlap) == (GIB, False)
+    assert (share.within, share.used_bytes) == ("ram", GIB)
+    assert device.architecture is Architecture.DISCRETE
+    assert device.allocates_from == ("gpu0",)
+    assert device.headroom_bytes == 6 * GIB
+    assert held(found) == {100: {"gpu0": 8 * GIB, "gpu0.buffers": GIB}, 200: {"gpu0": GIB}}
+
+
+def test_clients_that_hold_more_than_is_used_overlap() -> None:
+    """A shared buffer counts for each of its clients: the remainder is 0, and says why."""
+    found = composed_with(reading_of(client(1, pdev=DGPU, vram0=11 * GIB), cards=(card("xe", DGPU, VRAM),)))
+
+    assert (found.pools[1].unattributed_bytes, found.pools[1].overlap) == (0, True)
+
+
+def test_a_discrete_card_whose_size_nobody_tells() -> None:
+    """Mainline i915 tells it to ioctls with CAP_PERFMON only: no pool, no headroom, and the reason in words."""
+    of = client(1, driver="i915", pdev=DGPU, local0=8 * GIB, system0=GIB)
+
+    found = composed_with(reading_of(of, cards=(card("i915", DGPU),)))
+
+    device, share = one(found)
+    assert [pool.id for pool in found.pools] == ["ram"]
+    assert device.architecture is Architecture.DISCRETE
+    assert device.headroom_bytes is Absent.NOT_SUPPORTED
+    assert any("size of its memory" in note for note in device.notes)
+    assert share.used_bytes == GIB
+
+
+def test_a_discrete_card_whose_use_nobody_tells() -> None:
+    """The size is in sysfs, the use is unknown: not 0, and not the sum of the clients one may look into."""
+    size = DrmRegion("local0", 16 * GIB, Absent.NOT_PERMITTED, "sysfs:lmem_total_bytes")
+
+    found = composed_with(
+        reading_of(client(1, driver="i915", pdev=DGPU, local0=GIB), cards=(card("i915", DGPU, size),))
+    )
+
+    pool = found.pools[1]
+    assert pool.size_bytes == 16 * GIB
+    assert (pool.used_bytes, pool.available_bytes) == (Absent.NOT_PERMITTED, Absent.NOT_PERMITTED)
+    assert pool.unattributed_bytes is Absent.NOT_PERMITTED
+    assert found.devices[0].headroom_bytes is Absent.NOT_PERMITTED
+
+
+def test_a_discrete_card_that_nobody_uses() -> None:
+    """No client and no counter: where it allocates from is not known, and is not claimed to be System RAM."""
+    found = composed_with(reading_of(cards=(card("i915", DGPU),)))
+
+    (device,) = found.devices
+    assert device.architecture is Architecture.UNKNOWN
+    assert (found.shares, device.allocates_from) == ((), ())
+
+
+def test_an_integrated_gpu_that_nobody_uses_has_a_measured_zero() -> None:
+    """Everybody was looked at and nobody has it open."""
+    device, share = one(composed_with(reading_of()))
+
+    assert (device.architecture, share.used_bytes) == (Architecture.UNIFIED, 0)
+
+
+@pytest.mark.parametrize("driver", ["i915", "xe"])
+def test_a_driver_without_memory_keys_is_not_zero(driver: str) -> None:
+    """i915 before Linux 6.7 names its clients and not their memory."""
+    device, share = one(composed_with(reading_of(client(1, driver=driver, basis=None), cards=(card(driver),))))
+
+    assert share.used_bytes is Absent.NOT_SUPPORTED
+    assert device.process_list is Absent.NOT_SUPPORTED
+
+
+def test_nouveau_is_listed_and_its_memory_is_not_supported() -> None:
+    """Its fdinfo has no memory at all: no pool, no share, and no 0."""
+    found = composed_with(reading_of(cards=(replace(card("nouveau", DGPU), vendor_id="10de", device_id="1f82"),)))
+
+    (device,) = found.devices
+    assert (device.vendor, device.name, device.driver) == ("NVIDIA", "NVIDIA GPU 1f82", "nouveau")
+    assert (found.shares, device.allocates_from) == ((), ())
+    assert device.notes == ("Its driver says nothing of memory.",)
+
+
+def test_displays_and_amds_cards_are_nobodys_here() -> None:
+    """A virtual display without memory keys, AMD's GPUs and their partitions have no device in this list."""
+    cards = (
+        replace(card("virtio-pci", "0000:00:01.0"), vendor_id="1af4"),
+        replace(card("amdgpu", DGPU), vendor_id="1002"),
+        DrmCard("card8", Absent.NOT_AVAILABLE, "amdgpu_xcp.3", None, ("card8", "renderD136")),
+    )
+
+    found = composed_with(reading_of(client(1, driver="amdgpu", pdev=DGPU, gtt=GIB), cards=cards))
+
+    assert (found.devices, found.shares) == ((), ())
+
+
+def test_numbers_follow_the_cards_places() -> None:
+    """Two GPUs: numbers in the order in which the reading lists them, each share with its own."""
+    clients = (client(1, gtt=GIB), client(1, (200,), pdev=DGPU, vram0=GIB, gtt=2 * MIB))
+    cards = (card(), replace(card("xe", DGPU, VRAM), name="card1"))
+
+    found = composed_with(reading_of(*clients, cards=cards))
+
+    assert [(device.id, device.pci) for device in found.devices] == [("gpu0", IGPU), ("gpu1", DGPU)]
+    assert [(share.id, share.label, share.used_bytes) for share in found.shares] == [
+        ("gpu0.buffers", "GPU buffers 0", GIB),
+        ("gpu1.buffers", "GPU buffers 1", 2 * MIB),
+    ]
+    assert found.machine is not None
+    assert found.machine.architecture == "mixed"
+
+
+def test_a_silent_collector_leaves_the_devices_without_figures() -> None:
+    """What was there is still listed; no figure of it is repeated, and the remainder is not known either."""
+    found = composed_with(reading_of(client(1, gtt=GIB)), stale=True)
+
+    device, share = one(found)
+    assert (device.state, device.process_list) == ("stalled", Absent.STALE)
+    assert share.used_bytes is Absent.STALE
+    assert found.pools[0].unattributed_bytes is Absent.STALE
+    assert held(found) == {100: {}, 200: {}}

@@ -1,0 +1,392 @@
+"""What is inside what, on every NVIDIA machine: pools add up to the machine's memory and to nothing more."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.accounting.compose import Composer
+from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess, MissingGpu, NvmlReading
+from memwatch.findings import Findings
+from memwatch.model import Absent, Architecture, Content, PoolKind, ShareKind
+from memwatch.snapshot import Machine, Node
+from support.fakes import GIB, ram
+from support.nvidia_accounting import NO, SPARK, accounts, gb10, gpu, memory
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def test_an_idle_gb10_is_one_pool_and_a_measured_zero() -> None:
+    """NOT_SUPPORTED means unified, not "no GPU" and not "the host's memory is the GPU's"."""
+    host = ram(30 * GIB, SPARK)
+
+    found = accounts(gb10(), host=host)
+
+    assert [pool.id for pool in found.pools] == ["ram"]
+    assert found.pools[0].size_bytes == 130663165952
+    assert found.shares[0].label == "CUDA Pool"
+    assert found.shares[0].within == "ram"
+    assert found.shares[0].used_bytes == 0
+    assert found.devices[0].architecture is Architecture.UNIFIED
+    assert found.devices[0].headroom_bytes == host.available_bytes
+    assert found.machine.architecture == "unified"
+
+
+def test_cuda_memory_is_inside_system_ram_and_out_of_the_remainder() -> None:
+    """63,931 MiB in two processes: a share of RAM, taken from what nobody held, added to nothing."""
+    used = SPARK - 40 * GIB
+    parts = (Content("anonymous", 10 * GIB), Content("unattributed", used - 10 * GIB), Content("free", 40 * GIB))
+    host = replace(ram(used, SPARK), unattributed_bytes=used - 10 * GIB, contents=parts)
+
+    found = accounts(gb10(GpuProcess(5, 60000 * MIB), GpuProcess(6, 3931 * MIB)), host=host)
+
+    assert found.shares[0].used_bytes == 63931 * MIB
+    assert found.pools[0].used_bytes == used
+    assert found.pools[0].unattributed_bytes == used - 10 * GIB - 63931 * MIB
+    assert {part.kind: part.size_bytes for part in found.pools[0].contents}["devices"] == 63931 * MIB
+
+
+def test_more_cuda_memory_than_is_unexplained_is_an_overlap() -> None:
+    """Pinned host memory counts twice: the remainder is 0 and says so, never negative."""
+    host = replace(ram(20 * GIB, SPARK), unattributed_bytes=GIB)
+
+    found = accounts(gb10(GpuProcess(5, 3 * GIB)), host=host)
+
+    assert found.pools[0].unattributed_bytes == 0
+    assert found.pools[0].overlap
+
+
+@pytest.mark.parametrize("answer", [GpuMemory(2, 0, 0, 0, 0), GpuMemory(2, SPARK - GIB, 30 * GIB, 90 * GIB, 0)])
+def test_the_other_answers_of_a_gb10_are_one_pool_too(answer: GpuMemory) -> None:
+    """Success with a total of 0, and a shim that answers with the machine's memory."""
+    shim = gpu("NVIDIA GB10", memory=answer, bar1_bytes=NO, processes=(GpuProcess(5, GIB),))
+
+    found = accounts(shim, host=ram(30 * GIB, SPARK))
+
+    assert [pool.id for pool in found.pools] == ["ram"]
+    assert found.devices[0].architecture is Architecture.UNIFIED
+    assert found.shares[0].used_bytes == GIB
+
+
+def test_a_process_without_a_figure_makes_the_sum_unknown() -> None:
+    """None is not 0: the share says why it has no figure."""
+    found = accounts(gb10(GpuProcess(5, GIB), GpuProcess(6, Absent.NOT_AVAILABLE)), host=ram(30 * GIB, SPARK))
+
+    assert found.shares[0].used_bytes is Absent.NOT_AVAILABLE
+
+
+def test_huge_pages_are_what_a_gb10_can_allocate_from() -> None:
+    """Where huge pages are configured, CUDA allocates from those that are free; swap never counts."""
+    host = replace(ram(60 * GIB, SPARK), set_aside_bytes=40 * GIB, set_aside_free_bytes=16 * GIB)
+
+    assert accounts(gb10(), host=host).devices[0].headroom_bytes == 16 * GIB
+
+
+def test_a_small_carve_out_is_not_the_gpus_capacity() -> None:
+    """8,128 MiB on a 46 GiB machine, with success: a carve-out, reported as one."""
+    found = accounts(gpu("NVIDIA RTX Spark N1X", memory=memory(8128, 0, 1000, 7128)), host=ram(20 * GIB, 46 * GIB))
+
+    assert found.devices[0].architecture is Architecture.CARVEOUT
+    assert found.pools[1].kind is PoolKind.CARVEOUT
+    assert found.pools[1].size_bytes == 8128 * MIB
+    assert found.devices[0].allocates_from == ("gpu0", "ram")
+    assert found.devices[0].headroom_bytes is NO
+    assert "the driver does not say" in found.devices[0].notes[0]
+
+
+def test_gh200_in_numa_mode_counts_its_hbm_once() -> None:
+    """MemTotal 601,685,376 kB contains node 1's 97,280 MB: two pools that add up to MemTotal."""
+    size, hbm = 601685376 * KIB, 97280 * MIB
+    nodes = (
+        Node(0, size - hbm, 300 * GIB, 250 * GIB, has_cpus=True),
+        Node(1, hbm, 60 * GIB, 55 * GIB, has_cpus=False),
+        *(Node(number, 0, 0, 0, has_cpus=False) for number in range(2, 9)),
+    )
+    gh200 = gpu(
+        "NVIDIA GH200 480GB",
+        memory=memory(97871, 1103, 2, 96767),
+        bar1_bytes=NO,
+        addressing_mode="ats",
+        numa_node=1,
+    )
+
+    found = accounts(gh200, host=ram(size - 360 * GIB, size), nodes=nodes)
+
+    system, gpu0 = found.pools
+    assert system.size_bytes == 502070656 * KIB
+    assert (gpu0.kind, gpu0.size_bytes, gpu0.available_bytes) == (PoolKind.HBM, hbm, 60 * GIB)
+    assert system.size_bytes + gpu0.size_bytes == size
+    assert system.available_bytes == 300 * GIB
+    assert (found.shares[0].kind, found.shares[0].within) == (ShareKind.NVML_USED, "gpu0")
+    assert found.shares[0].used_bytes == 2 * MIB
+    assert found.devices[0].architecture is Architecture.COHERENT
+
+
+def test_gh200_says_who_holds_each_of_its_two_pools() -> None:
+    """By node: what lies on the HBM is taken out of System RAM's parts; the driver's part is named; all adds up."""
+    size, hbm = 600 * GIB, 96 * GIB
+    on_gpu = (Content("anonymous", 2 * GIB), Content("shared_memory", GIB), Content("kernel", GIB))
+    node = Node(1, hbm, 40 * GIB, 30 * GIB, has_cpus=False, contents=on_gpu)
+    parts = {
+        "anonymous": 50,
+        "shared_memory": 3,
+        "huge_pages": 0,
+        "kernel": 9,
+        "unattributed": 78,
+        "page_cache": 60,
+    }
+    contents = tuple(Content(kind, part * GIB) for kind, part in (parts | {"free": 400}).items())
+    host = replace(ram(140 * GIB, size), free_bytes=400 * GIB, contents=contents, unattributed_bytes=78 * GIB)
+    gh200 = gpu("NVIDIA GH200 480GB", memory=memory(97871, 1103, 48 * 1024, 48719), bar1_bytes=NO, numa_node=1)
+
+    system, gpu0 = accounts(gh200, host=host, nodes=(node,)).pools
+
+    assert {part.kind: part.size_bytes // GIB for part in gpu0.contents} == {
+        "anonymous": 2,
+        "shared_memory": 1,
+        "kernel": 1,
+        "devices": 48,
+        "unattributed": 4,
+        "page_cache": 10,
+        "free": 30,
+    }
+    assert {part.kind: part.size_bytes // GIB for part in system.contents} == {
+        "anonymous": 48,
+        "shared_memory": 2,
+        "huge_pages": 0,
+        "kernel": 8,
+        "unattributed": 26,
+        "page_cache": 50,
+        "free": 370,
+    }
+    assert (gpu0.unattributed_bytes, system.unattributed_bytes) == (4 * GIB, 26 * GIB)
+
+
+def test_gh200_in_cdmm_mode_keeps_memtotal_whole() -> None:
+    """No GPU node: nothing is subtracted, whatever the addressing mode is."""
+    gh200 = gpu("NVIDIA GH200 480GB", memory=memory(97871, 1103, 2, 96766), bar1_bytes=NO, addressing_mode="ats")
+    host = ram(100 * GIB, 480 * GIB)
+
+    found = accounts(gh200, host=host, nodes=(Node(0, 480 * GIB, 380 * GIB, 370 * GIB, has_cpus=True),))
+
+    assert found.pools[0] == host
+    assert found.pools[1].size_bytes == 97871 * MIB
+    assert found.devices[0].architecture is Architecture.DISCRETE
+
+
+def test_a_node_without_processors_is_no_gpu() -> None:
+    """CXL memory has a node of its own; without NVML's word it stays in System RAM."""
+    found = accounts(
+        gpu("NVIDIA H100", memory=memory(81559, 479, 0, 81080)),
+        nodes=(Node(1, 64 * GIB, 60 * GIB, 60 * GIB, has_cpus=False),),
+    )
+
+    assert found.pools[0].size_bytes == 64 * GIB
+    assert found.devices[0].architecture is Architecture.DISCRETE
+
+
+def test_what_the_driver_reserves_is_used_and_named() -> None:
+    """H200 idle: 614 MiB reserved are used, are not an application's, and are not unexplained."""
+    found = accounts(gpu("NVIDIA H200", memory=memory(143771, 613, 0, 143158)))
+
+    vram = found.pools[1]
+    assert vram.used_bytes == vram.reserved_bytes == 613 * MIB
+    assert vram.unattributed_bytes == 0
+    assert found.devices[0].headroom_bytes == 143158 * MIB
+
+
+def test_managed_memory_is_a_remainder_and_nobodys() -> None:
+    """60 GiB used, 5 GiB in the process list: the gap is shown, named, not assigned."""
+    big = gpu("NVIDIA H100", memory=memory(81559, 479, 61440, 19640), processes=(GpuProcess(7, 5 * GIB),))
+
+    assert accounts(big).pools[1].unattributed_bytes == 55 * GIB
+
+
+def test_mig_instances_are_shares_of_their_gpu_once_each() -> None:
+    """Two compute instances of one GPU instance share its memory: 16,925 MiB are counted once."""
+    instances = (
+        GpuInstance(2, ("MIG-a", "MIG-b"), memory(71424, 0, 16925, 54499)),
+        GpuInstance(3, ("MIG-c",), memory(66048, 0, 100, 65948)),
+    )
+    parent = gpu("NVIDIA H200", memory=memory(143771, 613, 17025, 126133), mig_enabled=True, instances=instances)
+
+    found = accounts(parent)
+
+    assert [share.id for share in found.shares] == ["gpu0.mig2", "gpu0.mig3"]
+    assert (
+        sum(int(share.limit_bytes) for share in found.shares if isinstance(share.limit_bytes, int)) == 137472 * MIB
+    )
+    assert found.pools[1].size_bytes == 143771 * MIB
+    assert found.devices[0].headroom_bytes == 65948 * MIB
+
+
+def test_a_gpu_one_may_not_ask_still_shows_its_instances() -> None:
+    """NO_PERMISSION on the parent: its use is absent with that reason, its instances have their figures."""
+    parent = gpu(
+        "NVIDIA H100",
+        memory=Absent.NOT_PERMITTED,
+        mig_enabled=True,
+        instances=(GpuInstance(1, ("MIG-a",), memory(40448, 0, 448, 40000)),),
+    )
+
+    found = accounts(parent)
+
+    assert found.pools[1].used_bytes is Absent.NOT_PERMITTED
+    assert found.shares[0].used_bytes == 448 * MIB
+    assert found.devices[0].headroom_bytes == 40000 * MIB
+
+
+@pytest.mark.parametrize("reason", [Absent.NOT_AVAILABLE, Absent.INCONSISTENT])
+def test_a_failing_card_never_turns_into_system_ram(reason: Absent) -> None:
+    """An error is an error: no pool, no share, `unknown`, and the host as it was."""
+    host = ram(16 * GIB)
+
+    found = accounts(gpu("NVIDIA B200", memory=reason, state="lost", codes={"memory_info": 15}), host=host)
+
+    assert found.pools == (host,)
+    assert found.shares == ()
+    assert found.devices[0].architecture is Architecture.UNKNOWN
+    assert found.devices[0].state == "lost"
+    assert "memory_info answered 15" in found.devices[0].evidence
+
+
+def test_a_container_that_may_not_ask_is_not_called_unified() -> None:
+    """NOT_SUPPORTED alone can mean a restricted container: nothing confirms it, so it is unknown."""
+    found = accounts(gpu("NVIDIA H100", memory=NO, bar1_bytes=NO), contained=True)
+
+    assert found.devices[0].architecture is Architecture.UNKNOWN
+    assert "a container may be kept from asking" in found.devices[0].evidence[-1]
+
+
+def test_a_mixed_box_has_one_way_of_accounting_per_device() -> None:
+    """A coherent GPU beside a card on PCI: three pools, none inside another."""
+    size, hbm = 600 * GIB, 95 * GIB
+    b300 = gpu(
+        "NVIDIA B300", memory=memory(97280, 0, 0, 97280), numa_node=1, pci="0009:01:00.0", addressing_mode="ats"
+    )
+    rtx = gpu("NVIDIA RTX PRO 6000", memory=memory(97887, 500, 0, 97387), pci="0001:01:00.0", uuid="GPU-2")
+
+    found = accounts(
+        b300, rtx, host=ram(100 * GIB, size), nodes=(Node(1, hbm, 90 * GIB, 90 * GIB, has_cpus=False),)
+    )
+
+    assert [(pool.id, pool.kind.value) for pool in found.pools] == [
+        ("ram", "system_ram"),
+        ("gpu0", "vram"),
+        ("gpu1", "hbm"),
+    ]
+    assert found.pools[0].size_bytes == size - hbm
+    assert found.machine.architecture == "mixed"
+
+
+def test_ids_follow_the_bus_and_not_nvmls_order() -> None:
+    """After a reboot that turns NVML's order round, gpu0 is still the same card."""
+    first = gpu("A", memory=memory(8192, 0, 0, 8192), pci="0000:01:00.0", index=1, uuid="GPU-a")
+    second = gpu("B", memory=memory(8192, 0, 0, 8192), pci="0000:41:00.0", index=0, uuid="GPU-b")
+
+    assert [device.uuid for device in accounts(second, first).devices] == ["GPU-a", "GPU-b"]
+    assert [device.uuid for device in accounts(first, second).devices] == ["GPU-a", "GPU-b"]
+
+
+def test_a_gpu_that_vanished_keeps_its_number_and_the_others_theirs() -> None:
+    """It is listed as missing, has no pool, and does not make a machine of equal GPUs a mixed one."""
+    cards = [
+        gpu("H100", memory=memory(81559, 479, 0, 81080), pci=f"0000:{bus}:00.0", uuid=f"GPU-{bus}")
+        for bus in ("1b", "43")
+    ]
+    gone = MissingGpu("GPU-1b", "0000:1b:00.0", "H100")
+    reading = NvmlReading("580.126.09", "13.0", (cards[1],), missing=(gone,))
+
+    found = Composer().composed([Findings(pools=(ram(GIB),), machine=Machine("test"), nvml=reading)])
+
+    assert [(device.id, device.uuid, device.state) for device in found.devices] == [
+        ("gpu0", "GPU-1b", "missing"),
+        ("gpu1", "GPU-43", "ok"),
+    ]
+    assert [pool.id for pool in found.pools] == ["ram", "gpu1"]
+    assert found.machine is not None
+    assert found.machine.architecture == "discrete"
+
+
+def test_a_process_holds_where_the_bytes_lie() -> None:
+    """In the CUDA Pool on a unified machine, in the instance under MIG, in the card otherwise."""
+    mig = gpu(
+        "NVIDIA H100",
+        memory=memory(81559, 479, 600, 80480),
+        pci="0000:02:00.0",
+        instances=(GpuInstance(1, ("MIG-a",), memory(40448, 0, 448, 40000)),),
+        processes=(GpuProcess(8, 448 * MIB, 1),),
+    )
+    card = gpu("NVIDIA RTX 4090", memory=memory(24564, 300, 64, 24200), processes=(GpuProcess(8, 64 * MIB),))
+    held = accounts(card, mig, pids=(8,)).processes[0]
+    in_pool = accounts(gb10(GpuProcess(9, GIB)), host=ram(GIB, SPARK), pids=(9,)).processes[0]
+
+    assert held.device_bytes == {"gpu0": 64 * MIB, "gpu1.mig1": 448 * MIB}
+    assert held.footprint_bytes == GIB + 512 * MIB
+    assert in_pool.device_bytes == {"cuda0": GIB}
+
+
+def test_where_processes_are_hidden_their_sum_is_not_the_cuda_pool() -> None:
+    """A container's list is partial: the pool has no figure, the list says so, and so does a sentence."""
+    hidden = Machine("test", in_container=True, sees_all_processes=False)
+
+    found = accounts(gb10(GpuProcess(9, GIB)), host=ram(30 * GIB, SPARK), machine=hidden, pids=(9,))
+
+    assert found.shares[0].used_bytes is Absent.NOT_PERMITTED
+    assert found.devices[0].process_list == "partial"
+    assert "outside this container" in found.devices[0].notes[0]
+    assert found.processes[0].device_bytes == {"cuda0": GIB}
+
+
+def test_cudas_own_free_stands_beside_the_headroom() -> None:
+    """On one pool CUDA calls MemFree free, and page cache used: both figures are there, each under its name."""
+    host = ram(30 * GIB, SPARK)
+
+    device = accounts(gb10(), host=host).devices[0]
+
+    assert device.api_free_bytes == {"cuda": host.free_bytes}
+    assert device.headroom_bytes == host.available_bytes
+
+
+def test_a_silent_driver_leaves_the_node_of_a_gh200_its_figures() -> None:
+    """HBM is read from the NUMA node; what only NVML says is stale, and MemTotal is still counted once."""
+    node = Node(1, 96 * GIB, 60 * GIB, 55 * GIB, has_cpus=False)
+    gh200 = gpu("NVIDIA GH200 480GB", memory=memory(97871, 1103, 2, 96767), bar1_bytes=NO, numa_node=1)
+
+    found = accounts(gh200, host=ram(100 * GIB, 576 * GIB), nodes=(node,), rejected=frozenset({"nvml"}))
+
+    assert [(pool.id, pool.size_bytes) for pool in found.pools] == [("ram", 480 * GIB), ("gpu0", 96 * GIB)]
+    assert found.pools[1].available_bytes == 60 * GIB
+    assert found.shares[0].used_bytes is Absent.STALE
+    assert found.devices[0].state == "stalled"
+
+
+def test_the_same_answer_is_looked_at_again_where_something_else_changed() -> None:
+    """Other memory, another machine, other nodes, silence; where nothing of that is new, its pool is the same."""
+    figures = memory(81559, 479, 20210, 60870)
+    hopper = gpu("NVIDIA GH200", memory=figures, numa_node=1, processes=(GpuProcess(5, GIB),))
+    answer = NvmlReading("580.126.09", "13.0", (hopper, replace(gb10(GpuProcess(6, GIB)), pci="0000:02:00.0")))
+    discrete = replace(answer, gpus=(hopper,))
+    grace = Machine("test", in_container=True)
+    node = Node(1, 79 * GIB, 59 * GIB, 59 * GIB, has_cpus=False)
+    places = [
+        Findings(pools=(ram(used * GIB, size * GIB),), machine=machine, nodes=nodes)
+        for used, size, machine, nodes in (
+            (10, 64, Machine("test"), ()),
+            (20, 64, Machine("test"), ()),
+            (20, 128, Machine("test"), ()),
+            (20, 128, grace, ()),
+            (30, 128, grace, (node,)),
+        )
+    ]
+    composer = Composer()
+
+    for reading in (answer, discrete):
+        for place in (*places, *reversed(places)):
+            for stale in (frozenset[str](), frozenset({"nvml"})):
+                got = composer.composed([place, Findings(nvml=reading, stale=stale)])
+                anew = Composer().composed([place, Findings(nvml=replace(reading), stale=stale)])
+                assert got == replace(anew, nvml=got.nvml)
+
+    twice = [composer.composed([places[3], Findings(nvml=discrete)]).pools[1] for _ in range(2)]
+    assert twice[0] is twice[1]

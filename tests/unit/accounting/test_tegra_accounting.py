@@ -1,0 +1,295 @@
+"""A Tegra is one pool with one CUDA Pool inside it and one device, whoever tells of its GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.accounting.compose import Composer
+from memwatch.accounting.tegra import tegrastats_of
+from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess, GpuReading, MissingGpu, NvmlReading
+from memwatch.drivers.tegra.records import Load, NvMapClient, NvMapReading, TegraReading, TegrastatsReading
+from memwatch.findings import Findings
+from memwatch.model import Absent, Architecture, Bytes, Content, Process
+from memwatch.snapshot import Machine, Tegrastats
+from support.fakes import GIB, ram
+
+NO = Absent.NOT_SUPPORTED
+REFUSED = NvMapReading(Absent.NOT_PERMITTED, Absent.NOT_PERMITTED, "As root there would be more.")
+LINE = TegrastatsReading(3 * GIB, 8 * GIB, 98, 4 << 20, gr3d=Load(busy_ratio=0.62), emc=Load(busy_ratio=0.1))
+
+
+def orin(gpu_bytes: Bytes = 3 * GIB, **fields: Any) -> TegraReading:
+    reading = TegraReading("tegra234", "Jetson Orin", "36.4.3", "6", gpu_bytes=gpu_bytes, free_bytes=0)
+    return replace(reading, **fields)
+
+
+def thor() -> TegraReading:
+    return TegraReading("tegra264", "Jetson Thor", "38.2.0", "7")
+
+
+def gpu(name: str, **fields: Any) -> GpuReading:
+    """The chip's own, as NVML tells of it."""
+    nothing: dict[str, Any] = {"memory": NO, "bar1_bytes": NO, "processes": NO}
+    return GpuReading(0, "GPU-1", fields.pop("pci", NO), name, **(nothing | fields))
+
+
+def plugged_in() -> GpuReading:
+    memory = GpuMemory(2, 48 * GIB, 8 * GIB, 39 * GIB, 1 * GIB)
+    return GpuReading(1, "GPU-2", "0000:01:00.0", "NVIDIA RTX 6000 Ada", memory=memory, processes=())
+
+
+def nvmap(total: Bytes = 3 * GIB, **clients: int) -> NvMapReading:
+    """Clients as `name_pid=bytes`."""
+    rows = tuple(
+        NvMapClient(int(key.rpartition("_")[2]), key.rpartition("_")[0], size) for key, size in clients.items()
+    )
+    return NvMapReading(total, rows)
+
+
+def nvml(*gpus: GpuReading, missing: tuple[MissingGpu, ...] = ()) -> NvmlReading:
+    return NvmlReading("540.4.0", "12.6", gpus, missing)
+
+
+def machine(
+    tegra: TegraReading,
+    *stale: str,
+    pids: tuple[int, ...] = (),
+    host: Machine | None = None,
+    set_aside: int = 0,
+    **readings: Any,
+) -> Findings:
+    """A board of 8 GiB, 5 GiB of which are used and 4 GiB in no line of meminfo."""
+    parts = (Content("anonymous", GIB), Content("unattributed", 4 * GIB), Content("free", 3 * GIB))
+    pool = replace(ram(5 * GIB, 8 * GIB), unattributed_bytes=4 * GIB, contents=parts)
+    if set_aside:
+        pool = replace(pool, set_aside_bytes=set_aside, set_aside_free_bytes=set_aside // 2)
+    processes = tuple(Process(pid, 1.0, "python", GIB, GIB, "rss") for pid in pids)
+    board = Findings(pools=(pool,), machine=host or Machine("board"), processes=processes)
+    return Composer().composed([board, Findings(tegra=tegra, stale=frozenset(stale), **readings)])
+
+
+def test_the_cuda_pool_is_what_anybody_may_read() -> None:
+    """NvMapMemUsed, inside System RAM, in place of what nobody holds; and the rest is still nobody's."""
+    found = machine(orin())
+
+    (share,), (pool,), (device,) = found.shares, found.pools, found.devices
+    assert (share.label, share.within, share.used_bytes) == ("CUDA Pool", "ram", 3 * GIB)
+    assert share.source == "meminfo:NvMapMemUsed"
+    assert pool.unattributed_bytes == GIB
+    assert {part.kind: part.size_bytes for part in pool.contents}["devices"] == 3 * GIB
+    assert (device.id, device.architecture) == ("gpu0", Architecture.UNIFIED)
+    assert device.evidence == ("the chip is tegra234, whose GPU shares System RAM",)
+    assert device.headroom_bytes == pool.available_bytes
+    assert found.machine is not None
+    assert found.machine.explanation.startswith("GPU memory is part of System RAM on this board")
+    assert found.machine.details == {"board": "Jetson Orin", "soc": "tegra234", "l4t": "36.4.3", "jetpack": "6"}
+
+
+def test_a_stub_of_nvml_is_the_same_device() -> None:
+    """It adds a uuid and a driver's version, and neither a second GPU nor a zero."""
+    without, with_stub = machine(orin()), machine(orin(), nvml=nvml(gpu("Orin (nvgpu)")))
+
+    (device,) = with_stub.devices
+    assert with_stub.shares == without.shares
+    assert with_stub.pools == without.pools
+    assert (device.id, device.name) == ("gpu0", without.devices[0].name)
+    assert (device.uuid, device.driver) == ("GPU-1", "540.4.0")
+    assert "it is called Orin (nvgpu)" in device.evidence
+
+
+def test_a_stub_that_falls_silent_takes_nothing_along() -> None:
+    """The figures were not its own."""
+    found = machine(orin(), "nvml", nvml=nvml(gpu("Orin (nvgpu)")))
+
+    assert found.shares[0].used_bytes == 3 * GIB
+    assert found.devices[0].state == "ok"
+
+
+def test_root_sees_what_each_process_holds() -> None:
+    """By NvMap's clients; several of one process are added up, and the kernel's own are nobody's."""
+    clients = nvmap(python_7=GIB, Xorg_8=GIB // 2, kernel_0=GIB)
+    again = replace(clients, clients=(*clients.clients, NvMapClient(7, "python", GIB // 4)))  # type: ignore[misc]
+
+    found = machine(orin(), pids=(7, 8, 9), nvmap=again)
+
+    held = {process.pid: dict(process.device_bytes) for process in found.processes}
+    assert held == {7: {"cuda0": GIB + GIB // 4}, 8: {"cuda0": GIB // 2}, 9: {}}
+    assert found.processes[0].footprint_bytes == 2 * GIB + GIB // 4
+    assert found.devices[0].process_list == "complete"
+    assert found.devices[0].notes == ()
+
+
+def test_clients_that_share_hold_more_than_there_is() -> None:
+    """The total is the exact one; that the sum of the others is larger is said and not hidden."""
+    found = machine(orin(GIB), nvmap=nvmap(GIB, camera_7=GIB, inference_8=GIB))
+
+    assert found.shares[0].used_bytes == GIB
+    assert "count for each of them" in found.devices[0].notes[0]
+
+
+def test_without_rights_there_is_the_pool_and_a_word_on_what_is_missing() -> None:
+    """NvMapMemUsed is for everybody, the table of clients for root."""
+    found = machine(orin(), pids=(7,), nvmap=REFUSED)
+
+    assert found.shares[0].used_bytes == 3 * GIB
+    assert found.devices[0].process_list is Absent.NOT_PERMITTED
+    assert found.devices[0].notes == ("As root there would be more.",)
+    assert found.processes[0].device_bytes == {}
+
+
+@pytest.mark.parametrize(
+    ("table", "stale", "used", "source"),
+    [
+        (nvmap(2 * GIB), (), 2 * GIB, "nvmap:total"),
+        (nvmap(2 * GIB), ("nvmap",), Absent.STALE, "nvmap:total"),
+        (REFUSED, (), Absent.NOT_PERMITTED, "nvmap:total"),
+        (None, (), Absent.NOT_AVAILABLE, "nvml:processes"),
+    ],
+)
+def test_a_kernel_without_nvmap_mem_used(
+    table: NvMapReading | None, stale: tuple[str, ...], used: Bytes, source: str
+) -> None:
+    """The total of the table, which root may read, is the next source; without it nothing is known, never 0."""
+    found = machine(orin(NO), *stale, nvmap=table)
+
+    assert (found.shares[0].used_bytes, found.shares[0].source) == (used, source)
+    assert found.pools[0].unattributed_bytes == (
+        2 * GIB if used == 2 * GIB else Absent.STALE if used is Absent.STALE else 4 * GIB
+    )
+
+
+def test_a_silent_meminfo_is_stale() -> None:
+    """The last figure is too old to repeat, for the share as for what nobody holds."""
+    found = machine(orin(), "tegra")
+
+    assert found.shares[0].used_bytes is Absent.STALE
+    assert found.pools[0].unattributed_bytes is Absent.STALE
+
+
+def test_a_silent_table_takes_the_processes_figures_along() -> None:
+    """And nothing else."""
+    found = machine(orin(), "nvmap", pids=(7,), nvmap=nvmap(python_7=GIB))
+
+    assert found.shares[0].used_bytes == 3 * GIB
+    assert found.devices[0].process_list is Absent.STALE
+    assert found.processes[0].device_bytes == {}
+
+
+def test_on_thor_nvml_lists_the_processes() -> None:
+    """There NvMap has no figure, and the sum over NVML's list is the CUDA Pool."""
+    own = gpu("NVIDIA Thor", pci="0000:01:00.0", processes=(GpuProcess(7, 2 * GIB), GpuProcess(8, GIB)))
+
+    found = machine(thor(), pids=(7, 8), nvml=nvml(own))
+
+    (share,), (device,) = found.shares, found.devices
+    assert (share.used_bytes, share.source) == (3 * GIB, "nvml:processes")
+    assert (device.name, device.process_list) == ("NVIDIA Thor", "complete")
+    assert found.processes[0].device_bytes == {"cuda0": 2 * GIB}
+    assert found.pools[0].unattributed_bytes == GIB
+
+
+def test_on_thor_a_silent_nvml_takes_its_figures_along() -> None:
+    """The device stays, without them."""
+    own = gpu("NVIDIA Thor", processes=(GpuProcess(7, GIB),))
+
+    found = machine(thor(), "nvml", pids=(7,), nvml=nvml(own), tegrastats=LINE)
+
+    assert found.shares[0].used_bytes is Absent.STALE
+    assert found.devices[0].state == "stalled"
+    assert found.devices[0].busy_ratio == 0.62
+    assert found.processes[0].device_bytes == {}
+
+
+def test_a_thor_without_nvml_is_a_device_too() -> None:
+    """With its memory not known yet: not 0, and not all that nobody holds."""
+    found = machine(thor())
+
+    assert found.shares[0].used_bytes is Absent.NOT_AVAILABLE
+    assert found.pools[0].unattributed_bytes == 4 * GIB
+    assert (found.devices[0].name, found.devices[0].process_list) == ("NVIDIA Thor", Absent.NOT_AVAILABLE)
+
+
+def test_a_thor_in_mig_mode_has_no_memory_beside_system_ram() -> None:
+    """Instances share the one pool as well, so none of them becomes another."""
+    own = gpu("NVIDIA Thor", memory=Absent.NOT_PERMITTED, instances=(GpuInstance(1, (), NO),), processes=())
+
+    found = machine(thor(), nvml=nvml(own))
+
+    assert [pool.id for pool in found.pools] == ["ram"]
+    assert found.devices[0].architecture is Architecture.UNIFIED
+    assert found.devices[0].allocates_from == ("ram",)
+
+
+def test_a_thor_that_vanished_from_nvml_is_one_device() -> None:
+    """It is missing there, and still soldered here."""
+    found = machine(thor(), nvml=nvml(missing=(MissingGpu("GPU-1", "0000:01:00.0", "NVIDIA Thor"),)))
+
+    (device,) = found.devices
+    assert device.state == "missing"
+    assert found.shares[0].used_bytes is Absent.NOT_AVAILABLE
+
+
+def test_huge_pages_of_a_thor_are_what_cuda_takes() -> None:
+    """DRIVE OS sets them aside for the GPU: what is free of them is what it can have."""
+    found = machine(thor(), set_aside=2 * GIB, nvml=nvml(gpu("NVIDIA Thor", processes=())))
+
+    assert found.devices[0].headroom_bytes == GIB
+
+
+@pytest.mark.parametrize("own", [(), (gpu("Orin (nvgpu)"),)])
+def test_a_card_plugged_into_a_board_is_a_second_device(own: tuple[GpuReading, ...]) -> None:
+    """With memory of its own; the chip's GPU comes first, whether NVML names it or not."""
+    found = machine(orin(), nvml=nvml(plugged_in(), *own))
+
+    assert [(device.id, device.architecture.value) for device in found.devices] == [
+        ("gpu0", "unified"),
+        ("gpu1", "discrete"),
+    ]
+    assert {pool.id: pool.size_bytes for pool in found.pools} == {"ram": 8 * GIB, "gpu1": 48 * GIB}
+    assert found.shares[0].used_bytes == 3 * GIB
+
+
+def test_in_a_container_nvmaps_numbers_are_nobodys() -> None:
+    """They are those of the host: process 7 here is another one."""
+    host = Machine("board", in_container=True, sees_all_processes=False)
+
+    found = machine(orin(), pids=(7,), host=host, nvmap=nvmap(python_7=GIB))
+
+    assert found.processes[0].device_bytes == {}
+    assert found.devices[0].process_list == "partial"
+    assert "host's numbers" in found.devices[0].notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("line", "stale", "busy", "memory_busy", "blocks"),
+    [
+        (LINE, (), 0.62, 0.1, Tegrastats(98, 4 << 20)),
+        (LINE, ("tegrastats",), Absent.STALE, Absent.STALE, Absent.STALE),
+        (None, (), Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE, None),
+        (
+            TegrastatsReading(1, 2, 1, 512 << 10),
+            (),
+            Absent.NOT_AVAILABLE,
+            Absent.NOT_AVAILABLE,
+            Tegrastats(1, 512 << 10),
+        ),
+    ],
+)
+def test_what_tegrastats_adds(
+    line: TegrastatsReading | None, stale: tuple[str, ...], busy: Any, memory_busy: Any, blocks: Any
+) -> None:
+    """Loads and free blocks; a line without GR3D or EMC is no idle GPU."""
+    found = machine(orin(), *stale, tegrastats=line)
+
+    assert (found.devices[0].busy_ratio, found.devices[0].memory_busy_ratio) == (busy, memory_busy)
+    assert tegrastats_of(found) == blocks
+
+
+def test_a_tegra_nobody_knows_yet_is_called_by_its_chip() -> None:
+    """No name is made up."""
+    found = machine(replace(orin(), soc="tegra999"))
+
+    assert found.devices[0].name == "NVIDIA tegra999"

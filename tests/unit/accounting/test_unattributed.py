@@ -1,0 +1,73 @@
+"""What nobody holds is explained by what this machine is, and by what cannot be seen of it."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.accounting.unattributed import HELD_BY_PROCESSES, causes_of, rest_of
+from memwatch.model import Absent, Bytes, Process, ShareKind
+from memwatch.snapshot import ProcessScan, Snapshot
+from support.sample_snapshots import SAMPLES, calm_workstation, critical_gb10, discrete_gpu
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_every_pool_has_a_sentence_or_no_remainder(name: str) -> None:
+    """Wherever there is a remainder there is a sentence about it, and nowhere else."""
+    snapshot = SAMPLES[name]()
+
+    for pool in snapshot.pools:
+        sentence = causes_of(pool, snapshot)
+        assert (sentence == "") == isinstance(pool.unattributed_bytes, Absent)
+        assert sentence == "" or sentence.endswith(".")
+
+
+def test_the_causes_are_those_of_this_machine() -> None:
+    """Managed memory on a unified machine, contexts on a card, and no GPU's where there is none."""
+    unified, plain = critical_gb10(), calm_workstation()
+
+    assert "cudaMallocManaged" in causes_of(unified.pools[0], unified)
+    assert "GPU" not in causes_of(plain.pools[0], plain)
+    discrete = discrete_gpu()
+    vram = next(pool for pool in discrete.pools if pool.kind.value == "vram")
+    assert "CUDA context" in causes_of(vram, discrete)
+
+
+def test_hidden_processes_come_first() -> None:
+    """Where processes are hidden, theirs is the likeliest part of what nobody seems to hold."""
+    snapshot = replace(critical_gb10(), process_scan=ProcessScan(3, 0, "partial", "why"))
+
+    assert causes_of(snapshot.pools[0], snapshot).startswith("Usually what processes hold that cannot be seen")
+
+
+def with_share(used: Bytes, held: Bytes | None, process_list: str) -> Snapshot:
+    """GB10 with a CUDA Pool of this size, of which one process holds so much."""
+    snapshot = critical_gb10()
+    shares = tuple(replace(share, used_bytes=used, device="gpu0") for share in snapshot.shares)
+    device = replace(snapshot.devices[0], id="gpu0", process_list=process_list)
+    holds = {} if held is None else {shares[0].id: held}
+    process = Process(1, 0.0, "x", 1, 1, "rss", unit=None, container=None, device_bytes=holds)
+    return replace(snapshot, shares=shares[:1], devices=(device,), processes=(process,))
+
+
+@pytest.mark.parametrize(
+    ("used", "held", "process_list", "rest"),
+    [
+        (10, 7, "complete", 3),
+        (10, 12, "complete", 0),
+        (10, None, "complete", 10),
+        (10, None, "partial", Absent.NOT_AVAILABLE),
+        (10, Absent.STALE, "complete", Absent.STALE),
+        (Absent.NOT_PERMITTED, 7, "complete", Absent.NOT_PERMITTED),
+    ],
+)
+def test_rest_of_a_share(used: Bytes, held: Bytes | None, process_list: str, rest: Bytes) -> None:
+    """What no process holds of a share; where nobody could look, no holder does not mean nobody holds it."""
+    snapshot = with_share(used, held, process_list)
+
+    assert rest_of(snapshot.shares[0], snapshot) == rest
+
+
+def test_limits_are_held_by_nobody() -> None:
+    """A cgroup's limit is no share that a process holds."""
+    assert ShareKind.CGROUP not in HELD_BY_PROCESSES

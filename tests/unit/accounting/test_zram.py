@@ -1,0 +1,39 @@
+"""What one source cannot explain, another may; nothing is explained twice."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from memwatch.accounting.zram import with_zram
+from memwatch.model import Absent, Content, Pool
+from memwatch.snapshot import Zram
+from support.fakes import GIB, ram
+
+
+def with_remainder(unattributed: int) -> Pool:
+    used = 4 * GIB + unattributed
+    contents = (Content("kernel", 4 * GIB), Content("unattributed", unattributed), Content("free", 64 * GIB - used))
+    return replace(ram(used), unattributed_bytes=unattributed, contents=contents)
+
+
+@given(st.integers(0, 20 * GIB), st.integers(0, 40 * GIB))
+def test_compressed_pages_belong_to_the_kernel(unattributed: int, held: int) -> None:
+    """What zram holds moves from nobody to the kernel, and never more than nobody held."""
+    pool = with_zram(with_remainder(unattributed), Zram(2 * held, held))
+
+    moved = min(held, unattributed)
+    sizes = {part.kind: part.size_bytes for part in pool.contents}
+    assert pool.unattributed_bytes == sizes["unattributed"] == unattributed - moved
+    assert sizes["kernel"] == 4 * GIB + moved
+    assert pool.used_bytes == 4 * GIB + unattributed
+
+
+def test_without_zram_or_a_remainder_nothing_moves() -> None:
+    """A machine without zram keeps its figures, and an unknown remainder stays unknown."""
+    pool = with_remainder(GIB)
+    unknown = replace(ram(GIB), unattributed_bytes=Absent.STALE)
+
+    assert with_zram(pool, None) is pool
+    assert with_zram(unknown, Zram(2, 1)) is unknown

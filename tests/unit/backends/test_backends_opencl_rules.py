@@ -1,0 +1,107 @@
+"""What OpenCL lists, judged: a CPU among it is never a GPU, and what was not asked is not known."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.backends import opencl
+from memwatch.backends.opencl_result import OpenclAnswer, OpenclPlatform
+from memwatch.model import Absent
+from support.backend_samples import EVIDENCE, POCL, RTX, found, gpu_device, machine, with_opencl
+from support.fakes import GIB
+
+
+def test_an_opencl_cpu_is_listed_and_refused_as_a_gpu() -> None:
+    """Its platform is named, no memory is printed for it, and nothing recommends it."""
+    answer = found(with_opencl(POCL), machine())
+
+    (backend,) = [one for one in answer.backends if one.name == "opencl"]
+    assert backend.available is True
+    assert "on the CPU only, by Portable Computing Language" in backend.reason
+    assert [device.kind for device in backend.devices] == ["cpu"]
+    assert backend.devices[0].size_bytes is Absent.NOT_SUPPORTED
+    assert backend.devices[0].headroom_bytes is Absent.NOT_SUPPORTED
+    assert backend.gpus == ()
+    assert (answer.recommended, answer.recommended_reason) == ("cpu", "no backend reaches a GPU here")
+
+
+def test_a_platform_that_is_listed_twice_is_one() -> None:
+    """Two .icd files that name one driver, and versions that differ, are still the same CPU once."""
+    backend = opencl.backend_of(with_opencl(POCL, replace(POCL, version="PoCL 7.1")), machine())
+
+    assert len(backend.devices) == 1
+
+
+def test_two_cards_of_one_kind_are_two() -> None:
+    """What tells them apart is their address; two alike without an address are still two."""
+    alike = OpenclPlatform("AMD", "1", (gpu_device(""), gpu_device("")))
+    apart = OpenclPlatform("NVIDIA CUDA", "1", (gpu_device(), gpu_device("0000:02:00.0")))
+
+    assert len(opencl.backend_of(with_opencl(alike), machine()).devices) == 2
+    assert len(opencl.backend_of(with_opencl(apart), machine()).devices) == 2
+
+
+def test_an_opencl_gpu_has_the_figures_of_the_snapshot() -> None:
+    """Found by its address; a GPU that is in no snapshot has OpenCL's size, and no headroom."""
+    known = opencl.backend_of(with_opencl(OpenclPlatform("NVIDIA CUDA", "1", (gpu_device(),))), machine(RTX))
+    foreign = opencl.backend_of(with_opencl(OpenclPlatform("X", "1", (gpu_device("0000:09:00.0"),))), machine(RTX))
+
+    assert (known.devices[0].id, known.devices[0].headroom_bytes) == ("gpu0", 20 * GIB)
+    assert foreign.devices[0].id is None
+    assert foreign.devices[0].size_bytes == 25_000_000_000
+    assert foreign.devices[0].headroom_bytes is Absent.NOT_SUPPORTED
+    assert len(foreign.gpus) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "drivers", "available", "words"),
+    [
+        (None, (), False, "no driver is installed"),
+        (None, ("nvidia.icd",), Absent.NOT_AVAILABLE, "not asked"),
+        (OpenclAnswer(failure="no_binding"), (), False, "no driver is installed"),
+        (
+            OpenclAnswer(failure="no_binding"),
+            ("pocl.icd",),
+            Absent.NOT_AVAILABLE,
+            "pip install 'memwatchd[opencl]'",
+        ),
+        (OpenclAnswer(failure="no_platform", text="PLATFORM_NOT_FOUND_KHR"), (), False, "PLATFORM_NOT_FOUND_KHR"),
+        (OpenclAnswer(failure="failed", text="it hung"), (), Absent.NOT_AVAILABLE, "asking failed: it hung"),
+        (OpenclAnswer(), (), False, "no driver is installed"),
+        (
+            OpenclAnswer((OpenclPlatform("Clover", "1", (), "DEVICE_NOT_FOUND"),)),
+            (),
+            False,
+            "Clover lists no device",
+        ),
+    ],
+)
+def test_opencl_says_why_it_does_not_work(
+    answer: OpenclAnswer | None, drivers: tuple[str, ...], available: bool | Absent, words: str
+) -> None:
+    """A binding that is missing leaves open what drivers could do; a driver that is missing does not."""
+    backend = opencl.backend_of(replace(EVIDENCE, opencl=answer, opencl_drivers=drivers), machine())
+
+    assert backend.available is available
+    assert words in backend.reason
+
+
+@pytest.mark.parametrize(
+    ("platform", "for_others", "available"),
+    [
+        (OpenclPlatform("Intel OpenCL", "1", ()), True, Absent.NOT_PERMITTED),
+        (OpenclPlatform("Intel OpenCL", "1", ()), False, False),
+        (POCL, True, True),
+    ],
+)
+def test_opencl_that_may_not_open_the_gpu_has_not_seen_all(
+    platform: OpenclPlatform, for_others: bool, available: bool | Absent
+) -> None:
+    """That a daemon's user is shown no GPU says nothing of those who ask the daemon."""
+    closed = replace(with_opencl(platform), closed="/dev/dri/renderD128", for_others=for_others)
+    backend = opencl.backend_of(closed, machine())
+
+    assert backend.available is available
+    assert backend.reason.endswith("user ada may not open /dev/dri/renderD128, so a GPU would not be seen")
+    assert "may not" not in opencl.backend_of(replace(closed, closed=None), machine()).reason

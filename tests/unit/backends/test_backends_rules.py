@@ -1,0 +1,289 @@
+"""Which backends a machine has: verdicts from a snapshot and what files said, without a machine."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.backends import cpu, cuda, metal, opencl, rocm, vulkan
+from memwatch.backends.devices import capacity_of, pci_numbers
+from memwatch.backends.model import Backend
+from memwatch.backends.opencl_result import OpenclPlatform
+from memwatch.backends.probes import Evidence, Rocm
+from memwatch.model import Absent, Architecture, Device, Quality, Share, ShareKind
+from memwatch.snapshot import CollectorStatus, Machine, Snapshot
+from support.backend_samples import APU, EVIDENCE, READY, RTX, found, gpu_device, machine, pool, share, with_opencl
+from support.fakes import GIB, ram
+from support.sample_parts import snapshot
+
+
+def test_cuda_works_with_a_driver_and_its_library() -> None:
+    """A GPU that NVML lists and libcuda: available, with the figures of the snapshot."""
+    backend = cuda.backend_of(replace(EVIDENCE, libcuda="/usr/lib64/libcuda.so.1"), machine(RTX))
+
+    assert (backend.available, backend.reason) == (True, "driver 580.95.05, /usr/lib64/libcuda.so.1")
+    (device,) = backend.devices
+    assert (device.id, device.size_bytes, device.headroom_bytes) == ("gpu0", 24 * GIB, 20 * GIB)
+    assert device.unified is False
+
+
+@pytest.mark.parametrize(
+    ("evidence", "at", "available", "words"),
+    [
+        (EVIDENCE, machine(RTX), False, "libcuda.so.1 is not installed"),
+        (replace(EVIDENCE, platform="darwin"), machine(RTX), False, "on Linux only"),
+        (EVIDENCE, machine(replace(RTX, state="lost")), False, "gpu0 is lost"),
+        (EVIDENCE, machine(replace(RTX, state="needs_reset")), False, "gpu0 needs a reset"),
+        (
+            EVIDENCE,
+            machine(replace(RTX, state="stalled"), collector=CollectorStatus("nvml", "failing", error="ended")),
+            Absent.STALE,
+            "gpu0 is stalled: ended",
+        ),
+        (EVIDENCE, machine(), False, "the driver lists no NVIDIA GPU"),
+        (
+            EVIDENCE,
+            machine(collector=CollectorStatus("nvml", "unavailable", error="no NVIDIA driver is here")),
+            False,
+            "no NVIDIA driver is here",
+        ),
+        (
+            EVIDENCE,
+            machine(collector=CollectorStatus("nvml", "failing", error="it hung")),
+            Absent.NOT_AVAILABLE,
+            "not known: collector nvml is failing: it hung",
+        ),
+        (
+            EVIDENCE,
+            machine(collector=CollectorStatus("nvml", "starting")),
+            Absent.NOT_AVAILABLE,
+            "has not answered",
+        ),
+        (EVIDENCE, machine(collector=CollectorStatus("psi", "ok")), Absent.NOT_AVAILABLE, "no collector nvml"),
+    ],
+)
+def test_cuda_says_why_it_does_not_work(
+    evidence: Evidence, at: Snapshot, available: bool | Absent, words: str
+) -> None:
+    """No is said where no is known; a source that is silent leaves it open."""
+    backend = cuda.backend_of(evidence, at)
+
+    assert backend.available is available
+    assert words in backend.reason
+
+
+def test_a_driver_that_is_not_the_makers_own_has_no_cuda() -> None:
+    """nouveau lists the same card, and no CUDA program can use it; radeon is no amdgpu."""
+    nouveau = cuda.backend_of(
+        replace(EVIDENCE, libcuda="/lib/libcuda.so.1"), machine(replace(RTX, driver="nouveau"))
+    )
+    radeon = rocm.backend_of(READY, machine(replace(APU, driver="radeon")))
+
+    assert (nouveau.available, nouveau.devices) == (False, ())
+    assert "gpu0 has the driver nouveau" in nouveau.reason
+    assert (radeon.available, radeon.devices) == (False, ())
+    assert "gpu1 has the driver radeon" in radeon.reason
+
+
+def test_a_silent_jetson_is_explained_by_what_fails_there() -> None:
+    """NVML is not there on older Jetsons, which explains nothing; the collector that hangs does."""
+    stub = CollectorStatus("nvml", "unavailable", error="no library")
+    silent = CollectorStatus("tegra", "stalled", error="no answer for 9 s")
+    orin = replace(RTX, name="NVIDIA Orin", driver=Absent.NOT_SUPPORTED)
+    at = replace(machine(replace(orin, state="stalled")), collectors=(stub, silent))
+
+    assert cuda.backend_of(EVIDENCE, at).reason == "gpu0 is stalled: no answer for 9 s"
+    assert cuda.backend_of(replace(EVIDENCE, libcuda="/l/libcuda.so.1"), machine(orin)).reason == "/l/libcuda.so.1"
+
+
+def test_one_lost_gpu_of_two_is_said_and_the_other_counts() -> None:
+    """CUDA works with what is left; the lost one is listed as lost."""
+    other = replace(RTX, id="gpu2", state="lost", allocates_from=(), headroom_bytes=Absent.NOT_AVAILABLE)
+    backend = cuda.backend_of(replace(EVIDENCE, libcuda="/lib/libcuda.so.1"), machine(RTX, other))
+
+    assert backend.available is True
+    assert [device.note for device in backend.devices] == [None, "is lost"]
+    assert backend.devices[1].size_bytes is Absent.NOT_AVAILABLE
+
+
+def test_a_lost_gpu_recommends_nothing() -> None:
+    """Whoever reads why CUDA is the one to use reads the names of GPUs that work."""
+    lost = replace(RTX, id="gpu2", name="NVIDIA T400", state="lost", headroom_bytes=Absent.NOT_AVAILABLE)
+    answer = found(replace(EVIDENCE, libcuda="/lib/libcuda.so.1"), machine(RTX, lost))
+
+    assert (answer.recommended, answer.recommended_reason) == (
+        "cuda",
+        "the maker's own backend for NVIDIA GeForce RTX 4090",
+    )
+
+
+def test_what_nobody_knows_is_not_said_to_reach_no_gpu() -> None:
+    """A driver of Vulkan that nobody asked, an NVML that has not answered: either may reach one."""
+    intel = replace(EVIDENCE, vulkan_drivers=("intel_icd.x86_64.json",))
+    answer = found(intel, machine(collector=CollectorStatus("nvml", "starting")))
+
+    assert (answer.recommended, answer.recommended_reason) == (
+        "cpu",
+        "no backend is known to reach a GPU here (CUDA, Vulkan: see there)",
+    )
+
+
+def test_rocm_is_listed_with_what_its_own_rule_leaves() -> None:
+    """An APU's carve-out and its System RAM are both the GPU's, and ROCm is given one of the two."""
+    strix = replace(APU, api_free_bytes={"rocm": 26 * GIB})
+    (device,) = rocm.backend_of(READY, machine(strix)).devices
+    (by_opencl,) = opencl.backend_of(
+        with_opencl(OpenclPlatform("rusticl", "1", (gpu_device("0000:c4:00.0"),))), machine(strix)
+    ).devices
+
+    assert (device.headroom_bytes, device.own_headroom_bytes, device.room_bytes) == (60 * GIB, 26 * GIB, 26 * GIB)
+    assert (by_opencl.own_headroom_bytes, by_opencl.room_bytes) == (None, 60 * GIB)
+    assert replace(device, own_headroom_bytes=Absent.STALE).room_bytes is Absent.STALE
+    assert replace(device, headroom_bytes=Absent.STALE).room_bytes is Absent.STALE
+
+
+def test_in_a_container_the_cpu_has_what_its_limit_leaves() -> None:
+    """64 GiB of System RAM are of no use to whoever may take 16 and has taken 10."""
+    limit = Share(
+        "cgroup", ShareKind.CGROUP, "Container limit", "ram", 10 * GIB, "t", Quality.MEASURED, limit_bytes=16 * GIB
+    )
+    limited = replace(machine(), shares=(limit,))
+
+    (free,) = cpu.backend_of(EVIDENCE, machine()).devices
+    (bounded,) = cpu.backend_of(EVIDENCE, limited).devices
+    assert (free.size_bytes, free.headroom_bytes) == (64 * GIB, 56 * GIB)
+    assert (bounded.size_bytes, bounded.headroom_bytes) == (16 * GIB, 6 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "at", "available", "words"),
+    [
+        (READY, machine(APU), True, "ROCm 6.2.0, /opt/rocm"),
+        (replace(READY, rocm=Rocm("/usr/lib/libamdhip64.so.5", None)), machine(APU), True, "of unknown version"),
+        (EVIDENCE, machine(), False, "no AMD GPU is here"),
+        (replace(EVIDENCE, amd_on_pci=True), machine(), False, "its driver amdgpu is not loaded"),
+        (READY, machine(replace(APU, state="lost")), False, "gpu1 is lost"),
+        (replace(READY, kfd=False), machine(APU), False, "/dev/kfd is not there"),
+        (replace(READY, kfd_permitted=False), machine(APU), False, "user ada may not open /dev/kfd"),
+        (replace(READY, rocm=None), machine(APU), False, "no ROCm is installed"),
+    ],
+)
+def test_rocm_needs_a_gpu_its_device_file_and_a_runtime(
+    evidence: Evidence, at: Snapshot, available: bool, words: str
+) -> None:
+    """Each missing part has its own sentence."""
+    backend = rocm.backend_of(evidence, at)
+
+    assert backend.available is available
+    assert words in backend.reason
+
+
+def test_a_daemon_that_may_not_open_kfd_does_not_speak_for_others() -> None:
+    """Its user is in no group of people who compute; those who ask it are, or are told which one."""
+    daemons = replace(READY, kfd_permitted=False, kfd_group="render", for_others=True, user="memwatchd")
+    backend = rocm.backend_of(daemons, machine(APU))
+    nobodys = rocm.backend_of(replace(daemons, kfd_group=None), machine(APU))
+
+    assert (backend.available, backend.reason) == (
+        True,
+        "ROCm 6.2.0, /opt/rocm; for programs that may open /dev/kfd: group render",
+    )
+    assert found(daemons, machine(APU)).recommended == "rocm"
+    assert (nobodys.available, "user memwatchd may not open" in nobodys.reason) == (False, True)
+
+
+def test_rocm_names_everything_that_is_missing_at_once() -> None:
+    """Who mends one thing learns of the other beforehand."""
+    backend = rocm.backend_of(replace(READY, kfd=False, rocm=None), machine(APU))
+
+    assert "/dev/kfd is not there" in backend.reason
+    assert "no ROCm is installed" in backend.reason
+
+
+def test_an_apus_capacity_is_its_carve_out_and_its_limit_in_system_ram() -> None:
+    """Different pools add up, a limit bounds its pool, and System RAM is not counted on top."""
+    assert capacity_of(APU, machine(APU)) == GIB + 60 * GIB
+    assert capacity_of(replace(APU, allocates_from=()), machine(APU)) is Absent.NOT_AVAILABLE
+
+
+def test_of_mig_instances_the_largest_counts() -> None:
+    """Two ways into one pool are alternatives."""
+    gpu = replace(RTX, allocates_from=("gpu0.mig1", "gpu0.mig2"))
+    at = snapshot(
+        "box",
+        Machine("Box"),
+        pools=(pool("gpu0", 80 * GIB),),
+        shares=(share("gpu0.mig1", "gpu0", 10 * GIB), share("gpu0.mig2", "gpu0", 40 * GIB)),
+        devices=(gpu,),
+    )
+
+    assert capacity_of(gpu, at) == 40 * GIB
+
+
+def test_metal_is_apples() -> None:
+    """Never on Linux; on macOS only with a device that was read."""
+    mac = replace(EVIDENCE, platform="darwin")
+    m4 = Device("gpu0", "Apple", "Apple M4", Architecture.UNIFIED, allocates_from=("ram",), headroom_bytes=GIB)
+    at = snapshot("mac", Machine("MacBook"), pools=(ram(8 * GIB),), devices=(m4,))
+
+    assert metal.backend_of(EVIDENCE, machine()).available is False
+    assert metal.backend_of(mac, machine()).available is Absent.NOT_AVAILABLE
+    assert metal.backend_of(mac, at).available is True
+    assert metal.backend_of(mac, at).devices[0].unified is True
+
+
+@pytest.mark.parametrize(
+    ("drivers", "architecture", "available", "words"),
+    [
+        ((), "mixed", False, "no driver is installed"),
+        (("lvp_icd.x86_64.json",), "mixed", False, "computes on the CPU"),
+        (("radeon_icd.x86_64.json", "lvp_icd.x86_64.json"), "mixed", Absent.NOT_AVAILABLE, "not probed"),
+        (("radeon_icd.x86_64.json",), "cpu_only", False, "no GPU was found"),
+    ],
+)
+def test_vulkan_is_not_probed(
+    drivers: tuple[str, ...], architecture: str, available: bool | Absent, words: str
+) -> None:
+    """Installed drivers prove nothing, and asking them would wake GPUs."""
+    backend = vulkan.backend_of(replace(EVIDENCE, vulkan_drivers=drivers), machine(architecture=architecture))
+
+    assert backend.available is available
+    assert words in backend.reason
+
+
+def test_a_makers_own_backend_is_recommended_before_opencl() -> None:
+    """OpenCL is for a GPU that nothing else reaches."""
+    cards = with_opencl(OpenclPlatform("NVIDIA CUDA", "1", (gpu_device(),)))
+
+    own = found(replace(cards, libcuda="/lib/libcuda.so.1"), machine(RTX))
+    shared = found(cards, machine(RTX))
+
+    assert (own.recommended, shared.recommended) == ("cuda", "opencl")
+    assert own.recommended_reason == "the maker's own backend for NVIDIA GeForce RTX 4090"
+
+
+def test_every_backend_has_a_verdict_and_a_reason() -> None:
+    """Six, in one order, none without words."""
+    answer = found(EVIDENCE, machine())
+
+    names = [backend.name for backend in answer.backends]
+    assert names == ["cpu", "cuda", "rocm", "metal", "opencl", "vulkan"]
+    assert all(backend.reason for backend in answer.backends)
+    assert isinstance(answer.backends[0], Backend)
+    assert answer.backends[0].devices[0].size_bytes == 64 * GIB
+
+
+@pytest.mark.parametrize(
+    ("address", "numbers"),
+    [
+        ("00000000:01:00.0", (0, 1, 0, 0)),
+        ("0000:c4:00.0", (0, 0xC4, 0, 0)),
+        ("", None),
+        ("13e40000.gpu", None),
+        ("zz:00:00.0", None),
+        (Absent.NOT_SUPPORTED, None),
+    ],
+)
+def test_one_address_is_written_in_two_ways(address: object, numbers: tuple[int, ...] | None) -> None:
+    """NVML writes eight digits of the domain, sysfs four."""
+    assert pci_numbers(address) == numbers

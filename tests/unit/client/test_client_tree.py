@@ -1,0 +1,133 @@
+"""`memwatch status` as text: every sample machine, from the JSON a daemon sends."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.model import Absent
+from memwatch.render import words as wording
+from memwatch.render.json import snapshot_json, to_bytes
+from memwatch.snapshot import Snapshot
+from memwatchd.client.tables import columns, device_lines
+from memwatchd.client.tree import lines_of
+from support.sample_snapshots import SAMPLES, critical_gb10, mig_server, simulated, unknown_figures
+
+
+def sent(snapshot: Snapshot) -> Any:
+    return json.loads(to_bytes(snapshot_json(snapshot)))
+
+
+def text_of(snapshot: Snapshot, age_seconds: float | None = 0.2) -> str:
+    return "\n".join(lines_of(sent(snapshot), age_seconds))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_everything_of_a_machine_is_named(name: str) -> None:
+    """Each pool with its size, each share as a subset, each device, each level in words, each failing collector."""
+    snapshot = SAMPLES[name]()
+
+    text = text_of(snapshot)
+
+    for pool in snapshot.pools:
+        assert any(
+            line.startswith(pool.label) and wording.size(pool.size_bytes) in line for line in text.split("\n")
+        )
+    for share in snapshot.shares:
+        assert f"─ {share.label} (subset)" in text
+    for device in snapshot.devices:
+        assert f"{device.id}: {device.name}" in text
+    for pressure in snapshot.pressure:
+        assert wording.verdict(snapshot.labels[pressure.target], pressure) in text
+    for status in snapshot.collectors:
+        assert (f"collector {status.name} is {status.state}" in text) == (status.state in ("failing", "stalled"))
+
+
+def test_the_tree_of_a_unified_machine() -> None:
+    """The CUDA Pool lies inside System RAM, and the two halves of System RAM add up to it."""
+    lines = text_of(critical_gb10()).splitlines()
+
+    start = next(at for at, line in enumerate(lines) if line.startswith("System RAM "))
+    labels = [re.split(r" {2,}[0-9]", line)[0] for line in lines[start : start + 11]]
+    assert labels == [
+        "System RAM",
+        "├─ CUDA Pool (subset)",
+        "├─ used",
+        "│  ├─ processes",
+        "│  ├─ shared memory",
+        "│  ├─ huge pages",
+        "│  ├─ kernel",
+        "│  └─ unattributed",
+        "└─ available",
+        "   ├─ page cache",
+        "   └─ free",
+    ]
+
+
+def test_a_share_with_a_limit_says_so() -> None:
+    """A MIG instance: what it holds, of at most how much."""
+    text = text_of(mig_server())
+
+    assert "(subset)" in text
+    assert "of at most" in text
+
+
+def test_an_absent_figure_is_a_dash_with_its_reason() -> None:
+    """Never 0, and never the word None."""
+    text = text_of(unknown_figures())
+
+    assert "— " in text
+    assert "None" not in text
+    assert "null" not in text
+
+
+def test_a_forecast_is_told() -> None:
+    """When it will be full stands beside the level."""
+    snapshot = critical_gb10()
+    soon = replace(snapshot.pressure[0], reasons=(), seconds_to_full=42.0)
+
+    assert "; full in about 40 s at the current rate." in text_of(replace(snapshot, pressure=(soon,)))
+
+
+def test_simulated_figures_say_so() -> None:
+    """Nobody takes a demonstration for this machine."""
+    assert "SIMULATED" in text_of(simulated())
+    assert "simulated" not in text_of(critical_gb10())
+
+
+@pytest.mark.parametrize(("age", "old"), [(None, False), (0.9, False), (3.9, False), (4.5, True), (600.0, True)])
+def test_stale_figures_look_stale(age: float | None, old: bool) -> None:
+    """A daemon that does not tick serves its last snapshot; three intervals later that is said."""
+    assert ("the daemon does not tick" in text_of(critical_gb10(), age)) is old
+
+
+def test_notes_stand_below_their_device() -> None:
+    """What a device has to say to people is shown by status and by devices."""
+    snapshot = critical_gb10()
+    noted = replace(snapshot, devices=(replace(snapshot.devices[0], notes=("CUDA calls less free.", "Two.")),))
+
+    table = list(device_lines(sent(noted)))
+
+    assert [line.strip() for line in table[-2:]] == ["CUDA calls less free.", "Two."]
+    assert "\n  CUDA calls less free.\n  Two." in text_of(noted)
+
+
+def test_a_lost_device_says_so() -> None:
+    """Its state stands beside its name, and its headroom is a dash."""
+    snapshot = critical_gb10()
+    lost = replace(snapshot.devices[0], state="needs_reset", headroom_bytes=Absent.NOT_AVAILABLE)
+    noted = sent(replace(snapshot, devices=(lost,)))
+
+    assert ", needs reset): headroom — not available" in "\n".join(lines_of(noted, None))
+    assert list(device_lines(noted))[1].endswith("— not available  needs reset")
+
+
+def test_columns_stand_one_below_the_other() -> None:
+    """Left by default, right for figures, and no blanks at the end of a line."""
+    lines = columns([("a", "1", ""), ("bbb", "22", "")], right=frozenset({1}))
+
+    assert lines == ["a     1", "bbb  22"]

@@ -1,0 +1,62 @@
+"""What a look at eight AMD GPUs costs, and that nothing is left of those that come and go."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from memwatch.collectors.amdgpu import LOOK_SECONDS, Collector
+from memwatch.linux.pci import GpuPids
+from support.amd_machine import GIB, MIB, AmdMachine, discrete
+from support.amd_readings import Asked, Watch
+
+
+def eight_gpus(folder: Path) -> AmdMachine:
+    machine = AmdMachine(folder)
+    for at in range(8):
+        machine.gpu(discrete(used=at * GIB), pci=f"0000:{at + 3:02x}:00.0", card=at + 1)
+        machine.node(at + 1, 900 + at, (at + 3) << 8, 24 * GIB)
+        machine.held(100 + at, 900 + at, GIB)
+    return machine
+
+
+@pytest.mark.alone
+def test_a_tick_with_eight_gpus_is_cheap(tmp_path: Path) -> None:
+    """0.05 ms were measured when nothing changes, 0.15 ms when everything does; five times that is allowed."""
+    machine = eight_gpus(tmp_path)
+    collector = Collector(machine.roots, 4096, GpuPids(), Asked())
+    collector.collect()
+    spent = []
+    for at in range(200):
+        for gpu in range(8):
+            path = machine.device(f"0000:{gpu + 3:02x}:00.0") / "mem_info_vram_used"
+            path.write_text(f"{at * MIB + gpu}\n")
+        started = time.thread_time()
+        collector.collect()
+        spent.append(time.thread_time() - started)
+    collector.close()
+
+    assert sorted(spent)[100] < 0.0008
+
+
+def test_nothing_grows(tmp_path: Path) -> None:
+    """Cards that come and go a hundred times leave no descriptor behind."""
+    machine, watch = eight_gpus(tmp_path), Watch()
+    collector = Collector(machine.roots, 4096, GpuPids(), Asked(), watch)
+    collector.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(100):
+        machine.unplug(card=3)
+        watch.now += LOOK_SECONDS
+        collector.collect()
+        machine.plug("0000:05:00.0", card=3)
+        watch.now += LOOK_SECONDS
+        collector.collect()
+    after = len(os.listdir("/proc/self/fd"))
+    collector.close()
+
+    assert after == before
+    assert len(os.listdir("/proc/self/fd")) == before - 8 * 4

@@ -1,0 +1,71 @@
+"""Every machine folder is reported to the byte, by every collector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from memwatch.collectors import CollectorOptions, buddyinfo, enlist, memory, processes
+from memwatch.collectors.base import Collector, Enlisted
+from memwatch.linux.files import Unavailable
+from support.machine_folders import NAMES, MachineFolder, machine_folder, plain
+
+COLLECTORS = ["memory", "psi", "vmstat", "buddyinfo", "numa", "zram", "cgroup", "machine", "processes"]
+
+
+MORE = ["tegra", "nvmap"]
+
+
+def enlisted(machine: MachineFolder, name: str) -> Enlisted:
+    """The line of the list, with the page size of that machine in place of this one's."""
+    by_name = {entry.name: entry for entry in enlist(machine.roots, CollectorOptions(), "linux")}
+    page_size = machine.page_size
+    paged: dict[str, Callable[[], Collector]] = {
+        "memory": partial(memory.Collector, machine.roots, page_size),
+        "buddyinfo": partial(buddyinfo.Collector, machine.roots, page_size),
+        "processes": partial(processes.Collector, machine.roots, page_size=page_size, clock_ticks=100),
+    }
+    return Enlisted(name, paged.get(name, by_name[name].make), by_name[name].may_block)
+
+
+def test_the_twelve_machines_are_there() -> None:
+    """No machine is lost, and each says what every collector of the host finds."""
+    assert len(NAMES) >= 12
+
+    for name in NAMES:
+        assert set(COLLECTORS) <= machine_folder(name).expected.keys()
+
+
+@pytest.mark.parametrize(
+    ("machine_name", "collector"), [(name, one) for name in NAMES for one in machine_folder(name).expected]
+)
+def test_machine(machine_name: str, collector: str) -> None:
+    """What a collector finds on a machine is what is written down for that machine, figure by figure."""
+    machine = machine_folder(machine_name)
+    expected = machine.expected[collector]
+    make = enlisted(machine, collector).make
+
+    if "unavailable" in expected:
+        with pytest.raises(Unavailable, match=expected["unavailable"]):
+            make()
+        return
+    source = make()
+    found = plain(source.collect())
+    again = plain(source.collect())
+    source.close()
+
+    assert found == expected
+    assert again == expected
+
+
+@pytest.mark.parametrize("machine_name", NAMES)
+def test_nothing_is_written_twice(machine_name: str) -> None:
+    """A machine has one pool of System RAM, its parts add up, and every share lies within it."""
+    machine = machine_folder(machine_name)
+    pool = machine.expected["memory"]["pools"][0]
+
+    assert sum(pool["contents"].values()) == pool["size_bytes"]
+    assert pool["used_bytes"] + pool["available_bytes"] == pool["size_bytes"]
+    assert all(share["within"] == pool["id"] for share in machine.expected["cgroup"].get("shares", ()))

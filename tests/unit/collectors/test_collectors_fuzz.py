@@ -1,0 +1,148 @@
+"""No bytes, whatever they are, get more out of a parser than a true figure or a named refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from memwatch.collectors import buddyinfo, cgroup, drm, machine, memory, numa, psi, vmstat, zram
+from memwatch.drivers.drm import cards
+from memwatch.drivers.drm.fdinfo import parse_fdinfo
+from memwatch.linux import process_files as process_files
+from memwatch.linux.cgroup_mounts import home_of
+from memwatch.linux.cgroups import folders_of, parse_cgroup, parse_mountinfo, place_of
+from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.processes.pss import parse_rollup
+from support.machine_folders import NAMES, machine_folder
+
+Parser = Callable[[bytes], Any]
+
+# Each parser with the files whose bytes are bent, cut and mixed for it.
+PARSERS: dict[str, tuple[Parser, tuple[str, ...]]] = {
+    "meminfo": (lambda data: memory.pool_of(memory.Meminfo().parse(data)), ("proc/meminfo",)),
+    "swap": (lambda data: memory.swap_of(memory.Meminfo().parse(data)), ("proc/meminfo",)),
+    "arcstats": (memory.parse_arcstats, ("proc/spl/kstat/zfs/arcstats",)),
+    "watermark": (lambda data: memory.parse_low_watermark(data, 4096), ("proc/zoneinfo",)),
+    "protection": (buddyinfo.parse_protection, ("proc/zoneinfo",)),
+    "buddyinfo": (lambda data: buddyinfo.nodes_of(buddyinfo.parse_buddyinfo(data), {}, 4096), ("proc/buddyinfo",)),
+    "pressure": (psi.parse_pressure, ("proc/pressure/memory",)),
+    "vmstat": (vmstat.Vmstat().parse, ("proc/vmstat",)),
+    "node": (lambda data: numa.node_of(0, data, b"0-3\n"), ("sys/devices/system/node/node0/meminfo",)),
+    "mm_stat": (zram.parse_mm_stat, ("sys/block/zram0/mm_stat",)),
+    "cgroup": (lambda data: place_of(parse_cgroup(data)), ("proc/self/cgroup", "proc/1/cgroup")),
+    "mountinfo": (parse_mountinfo, ("proc/self/mountinfo",)),
+    "home v1": (lambda data: home_of(b"4:memory:/docker/x\n", data, Roots()), ("proc/self/mountinfo",)),
+    "home v2": (
+        lambda data: home_of(data, b"3 1 0:2 / /sys/fs/cgroup rw - cgroup2 x rw\n", Roots()),
+        ("proc/self/cgroup",),
+    ),
+    "limit": (cgroup.parse_limit, ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")),
+    "memory.stat": (cgroup.parse_stat, ("sys/fs/cgroup/memory.stat", "sys/fs/cgroup/memory/memory.stat")),
+    "stat": (process_files.parse_stat, ("proc/1/stat", "proc/2/stat")),
+    "boot time": (process_files.parse_boot_time, ("proc/stat",)),
+    "status": (process_files.parse_uid, ("proc/1/status",)),
+    "swap of a process": (process_files.parse_swap, ("proc/1/status",)),
+    "statm": (process_files.parse_statm, ("proc/1/stat",)),
+    "command": (lambda data: process_files.parse_command(data, 40), ("proc/1/stat", "proc/1/status")),
+    "owners": (lambda data: folders_of(place_of(parse_cgroup(data)), data.decode("latin-1")), ("proc/1/cgroup",)),
+    "smaps_rollup": (lambda data: parse_rollup(data, 1), ("proc/meminfo",)),
+    "passwd": (process_files.parse_passwd, ("root/etc/passwd",)),
+    "fdinfo": (parse_fdinfo, ("proc/4411/fdinfo/9", "proc/6120/fdinfo/5", "proc/1402/fdinfo/33")),
+    "dmem": (cards.parse_dmem, ("sys/fs/cgroup/dmem.capacity", "sys/fs/cgroup/dmem.current")),
+    "uevent": (
+        lambda data: cards.compatible_of(cards.parse_uevent(data)),
+        ("sys/devices/platform/fb000000.gpu/uevent",),
+    ),
+    "pci.ids": (
+        lambda data: cards.model_of(data, "8086", "56a0"),
+        ("root/usr/share/hwdata/pci.ids", "root/usr/share/misc/pci.ids"),
+    ),
+    "GPU lines": (drm.parse_gpu_lines, ("proc/meminfo",)),
+    "text": (machine.text_of, ("sys/class/dmi/id/product_name",)),
+}
+FOLDERS = [machine_folder(name).roots.procfs.parent for name in NAMES]
+
+
+def samples_of(paths: tuple[str, ...]) -> list[bytes]:
+    return [(folder / path).read_bytes() for folder in FOLDERS for path in paths if (folder / path).exists()]
+
+
+@st.composite
+def bent(draw: st.DrawFn, samples: list[bytes]) -> bytes:
+    """A real file with a piece cut out of it, another put in, and perhaps its end missing."""
+    data = draw(st.sampled_from(samples))
+    start = draw(st.integers(0, len(data)))
+    end = draw(st.integers(start, min(len(data), start + 40)))
+    piece = draw(
+        st.one_of(
+            st.binary(max_size=30),
+            st.sampled_from([b"-1", b"9" * 40, b"\n", b"\0", b" kB", b":", b"nan", b"0x10", b""]),
+        )
+    )
+    return data[:start] + piece + data[end : draw(st.integers(end, len(data)))]
+
+
+def numbers_in(value: Any) -> list[float]:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return [value]
+    if isinstance(value, Struct):
+        return numbers_in(astuple(value))
+    if isinstance(value, dict):
+        return numbers_in([*value.values()])
+    return [number for part in value for number in numbers_in(part)] if isinstance(value, (list, tuple)) else []
+
+
+def judge(parse: Parser, data: bytes) -> None:
+    try:
+        found = parse(data)
+    except (Unreadable, Unavailable):
+        return
+    assert all(number >= 0 for number in numbers_in(found))
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_bent_files(name: str) -> None:
+    """A damaged file gives a figure that is not negative, or is refused; nothing else ever happens."""
+    parse, paths = PARSERS[name]
+    samples = samples_of(paths)
+    assert samples
+
+    @given(bent(samples))
+    def attack(data: bytes) -> None:
+        judge(parse, data)
+
+    attack()
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_any_bytes(name: str) -> None:
+    """Bytes that never were such a file give nothing negative, or are refused."""
+    parse, _ = PARSERS[name]
+
+    @given(st.binary(max_size=300))
+    def attack(data: bytes) -> None:
+        judge(parse, data)
+
+    attack()
+
+
+@pytest.mark.parametrize(
+    "name", ["meminfo", "pressure", "buddyinfo", "vmstat", "node", "mm_stat", "stat", "arcstats"]
+)
+def test_cut_off_files(name: str) -> None:
+    """A file that is cut off inside a line says nothing that the whole file does not say."""
+    parse, paths = PARSERS[name]
+    for data in samples_of(paths):
+        whole = set(numbers_in(parse(data)))
+        for end in range(max(0, len(data) - 60), len(data)):
+            try:
+                found = parse(data[:end])
+            except Unreadable:
+                continue
+            assert data[:end].endswith(b"\n") or set(numbers_in(found)) <= whole

@@ -1,0 +1,298 @@
+"""System RAM and swap: the kernel's figures, their fallbacks, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import psutil
+import pytest
+
+from memwatch.collectors.memory import (
+    ARC_RETRY_TICKS,
+    Arc,
+    Collector,
+    Meminfo,
+    available_of,
+    parse_arcstats,
+    pool_of,
+    swap_of,
+)
+from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.model import Absent, Pool, Quality
+from support.machine_folders import machine_folder
+
+KIB = 1024
+
+
+def meminfo_of(name: str) -> bytes:
+    return (machine_folder(name).roots.procfs / "meminfo").read_bytes()
+
+
+def with_line(data: bytes, key: str, kib: int) -> bytes:
+    """The same meminfo with another figure in one line."""
+    lines = [
+        b"%s: %d kB" % (key.encode(), kib) if line.startswith(key.encode() + b":") else line
+        for line in data.split(b"\n")
+    ]
+    return b"\n".join(lines)
+
+
+def without(data: bytes, *keys: str) -> bytes:
+    return b"".join(line for line in data.splitlines(keepends=True) if line.split(b":")[0].decode() not in keys)
+
+
+def real_pool() -> Pool:
+    collector = Collector(Roots(), 4096)
+    (pool,) = collector.collect().pools
+    collector.close()
+    return pool
+
+
+def test_psutil_agrees_on_this_machine() -> None:
+    """psutil reads the same size, and the same available memory to 1 %."""
+    pool, witness = real_pool(), psutil.virtual_memory()
+
+    assert pool.size_bytes == witness.total
+    assert pool.available_bytes == pytest.approx(witness.available, rel=0.01)
+    assert pool.free_bytes == pytest.approx(witness.free, rel=0.01)
+
+
+def test_psutil_agrees_on_swap() -> None:
+    """psutil reads the same swap."""
+    collector = Collector(Roots(), 4096)
+    swap, witness = collector.collect().swap, psutil.swap_memory()
+    collector.close()
+
+    assert swap is not None
+    assert swap.size_bytes == witness.total
+    assert swap.used_bytes == pytest.approx(witness.used, rel=0.01, abs=1 << 20)
+
+
+def test_keys_are_matched_exactly() -> None:
+    """A line whose name merely contains or begins with a wanted one is another line."""
+    data = b"XMemTotal: 1 kB\nMemTotal: 2 kB\nMemTotalX: 3 kB\nNvMapMemFree: 4 kB\nMemFree: 5 kB\n"
+
+    assert Meminfo().parse(data) == {"MemTotal": 2, "MemFree": 5}
+
+
+def test_unknown_lines_are_ignored() -> None:
+    """Lines of kernels to come, and lines that are no lines at all, change nothing."""
+    plain = meminfo_of("workstation")
+    odd = plain.replace(b"Buffers:", b"Quantum: 7 qB\nno colon here\n\n: 5 kB\n\xff\xfe: 1 kB\nA:B: 3 kB\nBuffers:")
+
+    assert Meminfo().parse(odd) == Meminfo().parse(plain)
+
+
+def test_cut_off_file_is_never_half_parsed() -> None:
+    """A file that ends in the middle of a line is refused; one that ends between lines gives whole lines."""
+    data = meminfo_of("workstation")
+    whole = Meminfo().parse(data)
+
+    for end in range(1, len(data)):
+        if data[:end].endswith(b"\n"):
+            assert Meminfo().parse(data[:end]).items() <= whole.items()
+        else:
+            with pytest.raises(Unreadable, match="middle of a line"):
+                Meminfo().parse(data[:end])
+
+
+LINES = b"MemTotal:       24635552 kB\nDirty:               512 kB\nMemFree:         1234567 kB\n"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        meminfo_of("old-kernel"),
+        LINES.replace(b" 1234567", b"   34567"),
+        LINES.replace(b"    1234567 kB", b"123456789012 kB"),
+        LINES.replace(b"  24635552", b"2463555212").replace(b"     512", b"   512"),
+        LINES.replace(b"24635552 kB", b"246355529kB"),
+        LINES.replace(b"24635552", b"2463 552"),
+        LINES.replace(b"24635552", b"        "),
+        LINES.replace(b"24635552", b"2463_552"),
+        LINES.replace(b"24635552", b"-4635552"),
+        LINES.replace(b"MemFree: ", b"MemFree2:"),
+        LINES.replace(b"MemTotal:       24635552", b"MemTotal:12345678901234567890"),
+        LINES.replace(b"MemTotal: ", b"MemTotal: " + b" " * 20),
+        LINES + LINES,
+    ],
+    ids=[
+        "other kernel", "fewer digits", "full column", "wider, narrower", "no space", "two numbers", "no number",
+        "underscore", "sign", "another key", "too long", "wide column", "twice",
+    ],
+)  # fmt: skip
+def test_what_was_read_before_decides_nothing(other: bytes) -> None:
+    """Whatever the file looked like the last time, it is read as if it were the first."""
+    reader = Meminfo()
+    for data in (LINES, other, LINES, meminfo_of("workstation"), other, LINES):
+        assert reader.parse(data) == Meminfo().parse(data)
+    assert reader.parse(LINES) == {"MemTotal": 24635552, "MemFree": 1234567}
+
+
+@pytest.mark.parametrize("key", ["MemAvailable", "MemFree", "Hugetlb"])
+def test_more_than_there_is(key: str) -> None:
+    """A part that exceeds MemTotal is a contradiction: the whole answer is refused and says which part."""
+    kib = Meminfo().parse(with_line(meminfo_of("kvm-hugepages"), key, 65_536_001))
+
+    with pytest.raises(Unreadable, match="more than MemTotal 65536000 kB"):
+        pool_of(kib)
+
+
+@pytest.mark.parametrize("missing", ["MemTotal", "MemFree"])
+def test_no_total_or_no_free(missing: str) -> None:
+    """Without MemTotal or MemFree there is no pool, rather than one of size 0."""
+    kib = Meminfo().parse(without(meminfo_of("workstation"), missing))
+
+    with pytest.raises(Unreadable, match="MemTotal"):
+        pool_of(kib)
+
+
+def test_swap_more_free_than_there_is() -> None:
+    """Swap that is freer than large is refused."""
+    with pytest.raises(Unreadable, match="SwapFree 5 kB"):
+        swap_of({"SwapTotal": 4, "SwapFree": 5})
+
+
+def test_no_swap_lines() -> None:
+    """A kernel without swap support has no swap, rather than swap of size 0."""
+    assert swap_of({"MemTotal": 4, "MemFree": 2}) is None
+
+
+def test_zswap() -> None:
+    """Compressed swap in front of a disk: what is stored, and the RAM that it occupies."""
+    swap = swap_of({"SwapTotal": 100, "SwapFree": 40, "Zswap": 10, "Zswapped": 30})
+
+    assert swap is not None
+    assert (swap.used_bytes, swap.zswap_stored_bytes, swap.zswap_memory_bytes) == (60 * KIB, 30 * KIB, 10 * KIB)
+
+
+def test_page_cache_is_available() -> None:
+    """Filling the page cache lowers free memory and changes nothing else (the 60 GB file of the DGX Spark)."""
+    gib = KIB * KIB
+    kib = Meminfo().parse(meminfo_of("container-v2"))
+    moved = kib | {"MemFree": kib["MemFree"] - 30 * gib, "Inactive(file)": kib["Inactive(file)"] + 30 * gib}
+    before, after = pool_of(kib), pool_of(moved)
+
+    assert after.available_bytes == before.available_bytes
+    assert after.unattributed_bytes == before.unattributed_bytes
+    assert after.free_bytes == (kib["MemFree"] - 30 * gib) * KIB
+
+
+def test_driver_memory_is_unattributed() -> None:
+    """Memory that leaves MemFree and appears in no other line is held by nobody known, to the byte."""
+    kib = Meminfo().parse(meminfo_of("container-v2"))
+    taken = kib | {"MemFree": kib["MemFree"] - 4096, "MemAvailable": kib["MemAvailable"] - 4096}
+    before, after = pool_of(kib), pool_of(taken)
+
+    assert isinstance(before.unattributed_bytes, int)
+    assert after.unattributed_bytes == before.unattributed_bytes + 4096 * KIB
+
+
+def test_huge_pages_are_set_aside() -> None:
+    """The huge page pool is used memory that says nothing about pressure (84 % used reads as 31.7 %)."""
+    kib = Meminfo().parse(meminfo_of("kvm-hugepages"))
+    pool = pool_of(kib)
+
+    assert isinstance(pool.used_bytes, int)
+    assert pool.used_bytes / pool.size_bytes == pytest.approx(0.842, abs=0.001)
+    assert pool.judged_ratio == pytest.approx(0.317, abs=0.001)
+
+
+def test_free_huge_pages() -> None:
+    """What a GPU can still have where huge pages are configured: the free ones that are promised to nobody."""
+    kib = Meminfo().parse(meminfo_of("kvm-hugepages"))
+    kib |= {"HugePages_Total": 20480, "HugePages_Free": 8192, "HugePages_Rsvd": 0, "Hugetlb": 20480 * 2048}
+
+    assert pool_of(kib).set_aside_free_bytes == 16 << 30
+
+
+def test_huge_pages_before_they_had_a_sum() -> None:
+    """Kernels without the line Hugetlb count huge pages of the default size."""
+    kib = Meminfo().parse(without(meminfo_of("kvm-hugepages"), "Hugetlb"))
+
+    assert pool_of(kib).set_aside_bytes == 48 << 30
+
+
+def test_old_kernel_without_watermarks() -> None:
+    """Where neither MemAvailable nor zoneinfo is there, the sum is taken whole and called an estimate."""
+    kib = Meminfo().parse(meminfo_of("old-kernel"))
+    expected = kib["MemFree"] + kib["Active(file)"] + kib["Inactive(file)"] + kib["SReclaimable"]
+
+    assert available_of(kib, None).kib == expected
+    assert available_of(kib, None).quality is Quality.ESTIMATED
+
+
+def test_kernel_halving_rule() -> None:
+    """Of cache and slab no more than half is held back, and no more than the low watermark."""
+    kib = {"MemFree": 1000, "Active(file)": 50, "Inactive(file)": 50, "SReclaimable": 10_000}
+
+    assert available_of(kib, 300).kib == 1000 - 300 + 100 - 50 + 10_000 - 300
+    assert available_of(kib | {"MemFree": 0, "SReclaimable": 0}, 300).kib == 0
+
+
+def test_neither_available_nor_its_parts() -> None:
+    """A file from which available memory cannot be told is refused by the name of what is missing."""
+    with pytest.raises(Unreadable, match=r"MemAvailable nor Active\(file\)"):
+        available_of({"MemTotal": 10, "MemFree": 5}, None)
+
+
+def test_parts_that_exceed_the_whole() -> None:
+    """Parts that add up to more than is used are not shown trimmed: the contradiction is shown."""
+    kib = Meminfo().parse(meminfo_of("no-psi"))
+    pool = pool_of(kib | {"AnonPages": kib["MemTotal"]})
+
+    assert pool.overlap
+    assert pool.unattributed_bytes == 0
+    assert pool.contents == ()
+
+
+def test_parts_that_are_not_told() -> None:
+    """Without the line AnonPages nobody can say what is unattributed."""
+    pool = pool_of(Meminfo().parse(without(meminfo_of("no-psi"), "AnonPages")))
+
+    assert pool.unattributed_bytes is Absent.NOT_SUPPORTED
+    assert pool.contents == ()
+    assert not pool.overlap
+
+
+def test_arc_below_its_floor() -> None:
+    """An ARC that is smaller than its floor gives nothing back, and leaves the kernel's figure a measured one."""
+    kib = Meminfo().parse(meminfo_of("zfs-box"))
+
+    assert pool_of(kib, None, Arc(size_bytes=10, floor_bytes=20)) == pool_of(kib)
+
+
+def test_arc_larger_than_what_is_left() -> None:
+    """Two files read at different moments cannot make more available than there is."""
+    kib = Meminfo().parse(meminfo_of("zfs-box"))
+    pool = pool_of(kib, None, Arc(size_bytes=1 << 50, floor_bytes=0))
+
+    assert pool.available_bytes == pool.size_bytes
+
+
+def test_arcstats_without_floor() -> None:
+    """A cut-off arcstats is refused, and its last line is not believed."""
+    with pytest.raises(Unreadable, match="size and c_min"):
+        parse_arcstats(b"name type data\nc_min 4 5\nsize 4 123")
+
+
+def test_zfs_is_loaded_later(tmp_path: Path) -> None:
+    """A ZFS module that is loaded after the daemon started is found within a minute of ticks."""
+    machine = machine_folder("zfs-box")
+    shutil.copy(machine.roots.procfs / "meminfo", tmp_path)
+    collector = Collector(Roots(procfs=tmp_path), 4096)
+    before = collector.collect().pools[0].quality
+
+    shutil.copytree(machine.roots.procfs / "spl", tmp_path / "spl")
+    after = [collector.collect().pools[0].quality for _ in range(ARC_RETRY_TICKS)]
+    collector.close()
+
+    assert before is Quality.MEASURED
+    assert after[-1] is Quality.ESTIMATED
+
+
+def test_no_meminfo(tmp_path: Path) -> None:
+    """Where there is no /proc/meminfo the collector is unavailable and names the file."""
+    with pytest.raises(Unavailable, match="meminfo"):
+        Collector(Roots(procfs=tmp_path), 4096)

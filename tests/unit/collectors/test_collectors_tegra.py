@@ -1,0 +1,122 @@
+"""A Tegra is known by its device tree or by the settings; what it does not have is unavailable, never 0."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from memwatch.collectors import nvmap, tegra
+from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.linux.pci import GpuPids
+from memwatch.model import Absent
+from support.machine_folders import machine_folder
+
+CLIENTS = "sys/kernel/debug/nvmap/iovmm/clients"
+
+
+@pytest.fixture
+def nano(tmp_path: Path) -> Roots:
+    """A Nano of one's own, to break."""
+    source = machine_folder("jetson-nano-jp4").roots.procfs.parent
+    shutil.copytree(source, tmp_path, dirs_exist_ok=True)
+    return Roots(tmp_path / "proc", tmp_path / "sys", tmp_path / "root")
+
+
+def test_the_settings_name_the_chip_where_the_device_tree_is_hidden(nano: Roots) -> None:
+    """They win over it, too; without either there is no Tegra."""
+    named = tegra.Collector(nano, "tegra186").collect().tegra
+    shutil.rmtree(nano.procfs / "device-tree")
+    hidden = tegra.Collector(nano, "tegra210").collect().tegra
+
+    assert named is not None
+    assert hidden is not None
+    assert named.soc == "tegra186"
+    assert (hidden.soc, hidden.board, hidden.l4t) == ("tegra210", Absent.NOT_AVAILABLE, "32.7.1")
+    for collector in (tegra.Collector, lambda roots: nvmap.Collector(roots, GpuPids())):
+        with pytest.raises(Unavailable, match="no Tegra"):
+            collector(nano)
+
+
+def test_a_board_without_a_release_file_is_a_board(nano: Roots) -> None:
+    """As on automotive systems and in containers."""
+    (nano.rootfs / "etc/nv_tegra_release").unlink()
+
+    found = tegra.Collector(nano).collect().tegra
+
+    assert found is not None
+    assert (found.l4t, found.jetpack) == (Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
+
+
+def test_memory_is_read_anew_every_time(nano: Roots) -> None:
+    """And a contradiction is refused."""
+    collector = tegra.Collector(nano)
+    meminfo = nano.procfs / "meminfo"
+    text = meminfo.read_text()
+    before = collector.collect().tegra
+    meminfo.write_text(text.replace("NvMapMemUsed:     740388", "NvMapMemUsed:     740392"))
+    after = collector.collect().tegra
+    meminfo.write_text(text.replace("NvMapMemUsed:     740388", "NvMapMemUsed:   99740388"))
+    with pytest.raises(Unreadable, match="more than MemTotal"):
+        collector.collect()
+    collector.close()
+
+    assert before is not None
+    assert after is not None
+    assert (before.gpu_bytes, after.gpu_bytes) == (740388 << 10, 740392 << 10)
+
+
+@pytest.mark.alone
+def test_a_tick_pays_little_for_it(nano: Roots) -> None:
+    """It is read with every tick, so in less than a millisecond on a busy machine (20 µs on an idle one)."""
+    collector = tegra.Collector(nano)
+    costs = []
+    for _ in range(20):
+        started = time.process_time()
+        for _ in range(50):
+            collector.collect()
+        costs.append((time.process_time() - started) / 50)
+    collector.close()
+
+    assert min(costs) < 0.001
+
+
+def test_whoever_holds_gpu_memory_is_listed_however_small(nano: Roots) -> None:
+    """The kernel's own clients are no processes."""
+    pids = GpuPids()
+    with (nano.procfs.parent / CLIENTS).open("r+") as file:
+        rows = file.read().replace("total", "nvgpu   kernel   0   0K\ntotal")
+        file.seek(0)
+        file.write(rows)
+
+    found = nvmap.Collector(nano, pids).collect().nvmap
+
+    assert found is not None
+    assert isinstance(found.clients, tuple)
+    assert len(found.clients) == 4
+    assert pids() == {4401, 4630, 8421}
+
+
+@pytest.mark.parametrize("content", [b"", b"CLIENT PROCESS PID SIZE\n", b"\xff" * 100, b"x" * (2 << 20)])
+def test_a_table_that_makes_no_sense_is_refused(nano: Roots, content: bytes) -> None:
+    """Empty, cut, binary, or without an end."""
+    (nano.procfs.parent / CLIENTS).write_bytes(content)
+
+    with pytest.raises(Unreadable, match="nvmap clients"):
+        nvmap.Collector(nano, GpuPids()).collect()
+
+
+def test_debugfs_comes_and_goes(nano: Roots) -> None:
+    """Not mounted is unavailable; once it is there, so are its figures."""
+    path = nano.procfs.parent / CLIENTS
+    collector = nvmap.Collector(nano, GpuPids())
+    path.rename(path.with_name("away"))
+    with pytest.raises(Unavailable, match="is debugfs mounted"):
+        collector.collect()
+    path.with_name("away").rename(path)
+    found = collector.collect().nvmap
+
+    assert found is not None
+    assert found.total_bytes == 740388 << 10

@@ -1,0 +1,182 @@
+"""Graphics cards by their files: what they are, and how much memory of their own they have and use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memwatch.collectors.drm import Collector
+from memwatch.drivers.drm.records import DrmReading, DrmRegion
+from memwatch.linux.files import Unavailable
+from memwatch.linux.pci import GpuPids
+from memwatch.model import Absent
+from support.drm_machine import DrmMachine, fdinfo
+
+IGPU, DGPU = "0000:00:02.0", "0000:03:00.0"
+BOTH = ("card0", "renderD128")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> DrmMachine:
+    """A laptop with an integrated GPU of Intel's under xe."""
+    laptop = DrmMachine(tmp_path)
+    laptop.card("card0", "xe", IGPU, device="0x64a0")
+    laptop.process(1, "systemd")
+    return laptop
+
+
+def collector_of(machine: DrmMachine, pids: GpuPids | None = None) -> Collector:
+    return Collector(machine.roots, pids or GpuPids())
+
+
+def reading(collector: Collector) -> DrmReading:
+    found = collector.collect().drm
+    assert found is not None
+    return found
+
+
+def test_a_machine_without_cards_pays_nothing(tmp_path: Path) -> None:
+    """No card: no collector, and so no thread that looks at every process."""
+    machine = DrmMachine(tmp_path)
+    machine.process(1)
+
+    with pytest.raises(Unavailable, match="no graphics card"):
+        collector_of(machine)
+
+
+@pytest.mark.parametrize(("driver", "nodes"), [("ast", ("card0",)), ("nvidia", BOTH), ("vkms", BOTH)])
+def test_cards_that_tell_nothing_are_no_reason_to_look(tmp_path: Path, driver: str, nodes: tuple[str, ...]) -> None:
+    """A server's management display, NVIDIA's own driver (NVML tells) and a screen that does not exist."""
+    machine = DrmMachine(tmp_path)
+    machine.process(1)
+    machine.card("card0", driver, DGPU, nodes)
+
+    with pytest.raises(Unavailable, match="no graphics card"):
+        collector_of(machine)
+
+
+def test_nouveau_is_listed_and_nobody_is_looked_through_for_it(tmp_path: Path) -> None:
+    """Its descriptors say nothing of memory, so they are not even looked for."""
+    machine = DrmMachine(tmp_path)
+    machine.card("card0", "nouveau", DGPU, vendor="0x10de", device="0x1f82")
+    machine.opens(2100, 7, fdinfo("nouveau", 12, DGPU))
+
+    found = reading(collector_of(machine))
+
+    assert [card.driver for card in found.cards] == ["nouveau"]
+    assert (found.clients, found.seen) == ((), 0)
+
+
+def test_a_card_by_its_files(tmp_path: Path) -> None:
+    """Address, ids, driver and device files; connectors and render nodes of the class are no cards."""
+    machine = DrmMachine(tmp_path)
+    machine.process(1)
+    machine.card("card1", "xe", DGPU, ("card1", "renderD128"), device="0x56a0")
+    for name in ("card1-DP-1", "renderD128", "version"):
+        (machine.roots.sysfs / "class/drm" / name).mkdir()
+
+    (card,) = reading(collector_of(machine)).cards
+
+    assert (card.name, card.driver, card.place, card.pdev) == ("card1", "xe", DGPU, DGPU)
+    assert (card.vendor_id, card.device_id, card.nodes) == ("8086", "56a0", ("card1", "renderD128"))
+
+
+def test_the_gpu_of_a_system_on_a_chip(tmp_path: Path) -> None:
+    """A platform device has no PCI address; the device tree says what it is."""
+    machine = DrmMachine(tmp_path)
+    machine.process(1)
+    uevent = "DRIVER=panthor\nOF_COMPATIBLE_0=rockchip,rk3588-mali\nOF_COMPATIBLE_1=arm,mali-valhall-csf"
+    machine.card("card1", "panthor", "fb000000.gpu", ("card1", "renderD128"), uevent=uevent)
+
+    (card,) = reading(collector_of(machine)).cards
+
+    assert (card.driver, card.place, card.pdev) == ("panthor", "fb000000.gpu", None)
+    assert (card.vendor_id, card.compatible) == (Absent.NOT_SUPPORTED, "arm,mali-valhall-csf")
+
+
+def test_memory_of_a_cards_own_by_the_control_group(machine: DrmMachine) -> None:
+    """dmem.capacity and dmem.current of the root group stand for the whole device; "max" is no figure."""
+    machine.card("card1", "xe", DGPU)
+    group = machine.roots.sysfs / "fs/cgroup"
+    group.mkdir(parents=True)
+    (group / "dmem.capacity").write_text(f"drm/{DGPU}/vram0 8514437120\ndrm/{DGPU}/stolen 67108864\n")
+    (group / "dmem.current").write_text(f"drm/{DGPU}/vram0 12550144\ndrm/{DGPU}/stolen max\n")
+
+    cards = {card.name: card for card in reading(collector_of(machine)).cards}
+
+    assert cards["card0"].regions == ()
+    assert cards["card1"].regions == (
+        DrmRegion("stolen", 67108864, Absent.NOT_SUPPORTED, "cgroup:dmem.current"),
+        DrmRegion("vram0", 8514437120, 12550144, "cgroup:dmem.current"),
+    )
+
+
+def test_memory_of_a_cards_own_by_debugfs(machine: DrmMachine) -> None:
+    """Where root may read it: xe's memory manager tells size and usage; a sleeping card is not asked."""
+    machine.card("card1", "xe", DGPU, power__runtime_status="active")
+    manager = machine.roots.sysfs / "kernel/debug/dri" / DGPU / "tile0/vram_mm"
+    manager.parent.mkdir(parents=True)
+    text = "  use_type: 1\n  use_tt: 0\n  size: 25669140480\n  usage: {}\nvisible_size: 24480MiB\n"
+    manager.write_text(text.format(21970649088))
+    collector = collector_of(machine)
+    awake = reading(collector).cards[1]
+
+    (machine.roots.sysfs / "class/drm/card1/device/power/runtime_status").write_text("suspended\n")
+    manager.write_text(text.format(1))
+    asleep = reading(collector).cards[1]
+
+    assert awake.regions == (DrmRegion("vram0", 25669140480, 21970649088, "debugfs:vram_mm"),)
+    assert asleep == awake
+
+
+def test_memory_of_a_cards_own_without_its_use(tmp_path: Path) -> None:
+    """Intel's build of i915 tells the size to everybody and the use to nobody."""
+    machine = DrmMachine(tmp_path)
+    machine.process(1)
+    machine.card("card0", "i915", DGPU, drm__card0__lmem_total_bytes="17079205888")
+
+    (card,) = reading(collector_of(machine)).cards
+
+    assert card.regions == (DrmRegion("local0", 17079205888, Absent.NOT_PERMITTED, "sysfs:lmem_total_bytes"),)
+
+
+def test_more_used_than_there_is_contradicts_itself(machine: DrmMachine) -> None:
+    """Such a figure is not shown; the size stands."""
+    group = machine.roots.sysfs / "fs/cgroup"
+    group.mkdir(parents=True)
+    (group / "dmem.capacity").write_text(f"drm/{IGPU}/vram0 1000\n")
+    (group / "dmem.current").write_text(f"drm/{IGPU}/vram0 1001\n")
+
+    (card,) = reading(collector_of(machine)).cards
+
+    assert card.regions == (DrmRegion("vram0", 1000, Absent.INCONSISTENT, "cgroup:dmem.current"),)
+
+
+def test_a_card_that_is_unplugged_makes_it_unavailable(machine: DrmMachine) -> None:
+    """No error, and no coming and going: the card is gone, and its processes need not be listed any more."""
+    machine.opens(2100, 7, fdinfo("xe", 12, IGPU, gtt="1 MiB"))
+    pids = GpuPids()
+    collector = collector_of(machine, pids)
+    reading(collector)
+    (machine.roots.sysfs / "class/drm/card0").unlink()
+
+    for _ in range(15):
+        with pytest.raises(Unavailable):
+            collector.collect()
+    assert pids() == frozenset()
+
+
+def test_a_card_is_called_what_people_call_it(machine: DrmMachine) -> None:
+    """By the list of PCI ids where that is installed; a subsystem of another maker's card is not the card."""
+    ids = machine.roots.rootfs / "usr/share/misc/pci.ids"
+    ids.parent.mkdir(parents=True)
+    ids.write_text(
+        "8085  Other Maker\n\t64a0  Other Device\n"
+        "8086  Intel Corporation\n\t56a0  DG2 [Arc A770]\n\t\t1849 64a0  Phantom\n\t64a0  Lunar Lake [Arc 140V]\n"
+    )
+    machine.card("card1", "xe", DGPU, device="0xffff")
+
+    cards = reading(collector_of(machine)).cards
+
+    assert [card.model for card in cards] == ["Intel Arc 140V", Absent.NOT_AVAILABLE]

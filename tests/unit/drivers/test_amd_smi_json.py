@@ -1,0 +1,231 @@
+"""What rocm-smi and amd-smi print, in every shape that was seen: figures, or a reason, or a sentence."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memwatch.drivers.amd.records import Region
+from memwatch.drivers.amd.smi import (
+    SmiProcess,
+    bad_pages_of,
+    count_of,
+    errors_of,
+    pci_of,
+    process_of,
+    processes_of,
+    repaired,
+    vram_type_of,
+)
+from memwatch.drivers.amd.smi_json import (
+    NoAnswer,
+    amd_smi_addresses,
+    amd_smi_memory,
+    amd_smi_processes,
+    document_of,
+    rocm_smi_memory,
+)
+from memwatch.model import Absent
+from support.amd_smi_samples import AMD_SMI, PROCESS, ROCM_SMI, USAGE, WARNING
+
+MIB = 1 << 20
+
+
+def printed(document: Any, before: str = "") -> Any:
+    return document_of((before + json.dumps(document, indent=4)).encode(), "rocm-smi")
+
+
+@pytest.mark.parametrize("before", ["", WARNING, "\n\n", "======= ROCm =======\n"])
+def test_rocm_smi(before: str) -> None:
+    """Figures are text, sentences may stand before them, and the driver's version is no card."""
+    (memory,) = rocm_smi_memory(printed(ROCM_SMI, before))
+
+    assert (memory.index, memory.pci) == (0, "0000:04:00.0")
+    assert memory.vram == Region(17163091968, 17776640)
+    assert memory.visible_vram == Region(268435456, 13557760)
+    assert memory.gtt == Region(17163091968, 25608192)
+
+
+def test_very_old_releases_write_small_letters() -> None:
+    """The same keys in other cases are the same figures."""
+    small = {"card1": {key.lower(): value for key, value in ROCM_SMI["card0"].items()}}
+
+    (memory,) = rocm_smi_memory(printed(small))
+
+    assert memory.index == 1
+    assert memory.vram == Region(17163091968, 17776640)
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [("Card series", "Radeon"), ("Card Series", "Radeon"), ("Card model", "Radeon"), ("x", None)],
+)
+def test_names_under_any_key(key: str, name: str | None) -> None:
+    """The label of the product drifted from release to release."""
+    (memory,) = rocm_smi_memory({"card0": {key: "Radeon"}})
+
+    assert memory.name == (Absent.NOT_AVAILABLE if name is None else name)
+
+
+@pytest.mark.parametrize(
+    ("figure", "used"),
+    [
+        ("N/A", Absent.NOT_SUPPORTED),
+        (None, Absent.NOT_SUPPORTED),
+        ("12 MB", Absent.INCONSISTENT),
+        ("-3", Absent.INCONSISTENT),
+        ("99999999999999999", Absent.INCONSISTENT),
+        (17776640, 17776640),
+    ],
+)
+def test_figures_that_are_none(figure: Any, used: Any) -> None:
+    """ "N/A" is no figure, and neither is what makes no sense; both have a reason."""
+    card = {**ROCM_SMI["card0"], "VRAM Total Used Memory (B)": figure}
+
+    (memory,) = rocm_smi_memory({"card0": card})
+
+    assert memory.vram == Region(17163091968, used)
+
+
+@pytest.mark.parametrize("document", [AMD_SMI, {"gpu_data": AMD_SMI}])
+def test_amd_smi(document: Any) -> None:
+    """A list, or a list under gpu_data; and what it calls MB is a MiB."""
+    (memory,) = amd_smi_memory(printed(document), {0: "0000:03:00.0"})
+
+    assert memory.pci == "0000:03:00.0"
+    assert memory.vram == Region(8176 * MIB, 202 * MIB)
+    assert memory.gtt == Region(64357 * MIB, 65 * MIB)
+
+
+def test_amd_smi_fields_that_cannot_be_read() -> None:
+    """The text "N/A" stands where an object should."""
+    usage = {**USAGE, "used_vram": "N/A", "total_gtt": "N/A", "used_gtt": {"value": "N/A", "unit": "MB"}}
+
+    (memory,) = amd_smi_memory([{"gpu": 0, "mem_usage": usage}], {})
+
+    assert memory.vram == Region(8176 * MIB, Absent.NOT_SUPPORTED)
+    assert memory.gtt.total_bytes is Absent.NOT_SUPPORTED
+    assert memory.gtt.used_bytes is Absent.INCONSISTENT
+    assert memory.pci is None
+
+
+def test_amd_smi_without_gpus() -> None:
+    """An empty list under gpu_data is no GPU and no error."""
+    assert amd_smi_memory(printed({"gpu_data": []}), {}) == []
+
+
+def test_addresses() -> None:
+    """The tool's own numbers are not those of /sys/class/drm, so they are told by address."""
+    document = [{"gpu": 0, "bdf": "0000:C5:00.0"}, {"gpu": 1, "bdf": "N/A"}, "rubbish"]
+
+    assert amd_smi_addresses(printed(document)) == {0: "0000:c5:00.0"}
+
+
+def test_processes() -> None:
+    """A sentence in the place of a process is nobody, and a KiB that was taken for 1000 bytes is put right."""
+    document = [
+        {"gpu": 0, "process_list": [{"process_info": PROCESS}]},
+        {"gpu": 1, "process_list": [{"process_info": "No running processes detected"}]},
+        {"gpu": 2, "process_list": [{"process_info": {"pid": 7, "name": "x"}}, 5]},
+    ]
+
+    assert amd_smi_processes(printed(document)) == {
+        0: (SmiProcess(213534, 56 * 1024, 6180 * 1024),),
+        1: (),
+        2: (),
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"), [(6180000, 6180 << 10), (6328320, 6328320), (0, 0), (4096000, 4096000), (5000, 5000)]
+)
+def test_kibibytes_taken_for_thousands(said: int, meant: int) -> None:
+    """Memory comes in pages: a size that is no number of pages but of thousands was a number of KiB."""
+    assert repaired(said) == meant
+
+
+@pytest.mark.parametrize(
+    ("output", "sentence"),
+    [
+        (b"", "says nothing, as it does without a driver"),
+        (b"\n  \n", "says nothing, as it does without a driver"),
+        (b"ERROR: No AMD GPU\n", "no JSON"),
+        (b'{"card0": ', "no JSON"),
+        (b"[" * 100_000, "no JSON"),
+        (b"\xff\xfe", "no JSON"),
+    ],
+)
+def test_no_answer_is_a_sentence(output: bytes, sentence: str) -> None:
+    """Nothing at all with exit code 0 means that there is no driver, and no parser is surprised by it."""
+    with pytest.raises(NoAnswer, match=sentence):
+        document_of(output, "rocm-smi")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=12) | st.sampled_from(["N/A", "MB", "12"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["gpu", "gpu_data", "mem_usage", "total_vram", "value", "unit", "card0", "pid", "bdf"])
+            | st.sampled_from(["process_list", "process_info", "memory_usage", "vram_mem", "gtt_mem", "PCI Bus"]),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=30,
+)
+
+
+@given(JSON)
+def test_any_json(document: Any) -> None:
+    """JSON that no tool ever printed gives nothing, or what may be true."""
+    rocm_smi_memory(document)
+    for memory in amd_smi_memory(document, amd_smi_addresses(document)):
+        assert memory.vram.total_bytes == 0 or memory.vram.total_bytes
+    for processes in amd_smi_processes(document).values():
+        assert all(process.pid > 0 for process in processes)
+    assert all(count >= 0 for count in {**errors_of(document), **bad_pages_of(document)}.values())
+    processes_of(document)
+    process_of(document)
+    vram_type_of(document)
+    pci_of(document)
+    count_of(document)
+
+
+@given(st.binary(max_size=300))
+def test_any_output(output: bytes) -> None:
+    """Any bytes are a document or no answer."""
+    with suppress(NoAnswer):
+        rocm_smi_memory(document_of(output, "x"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ({"vram_type": 4}, "HBM3"),
+        ({"vram_type": 31}, "LPDDR5"),
+        ({"vram_type": "GDDR6"}, "GDDR6"),
+        ({"vram_type": "N/A"}, Absent.NOT_SUPPORTED),
+        ({"vram_type": 999}, Absent.NOT_SUPPORTED),
+        ({"vram_type": 0}, Absent.NOT_SUPPORTED),
+        ({}, Absent.NOT_SUPPORTED),
+        (None, Absent.NOT_SUPPORTED),
+    ],
+)
+def test_kinds_of_memory(answer: Any, kind: str | Absent) -> None:
+    """A number of the library's enumeration is a word; a number that is not in it is none."""
+    assert vram_type_of(answer) == kind
+
+
+def test_answers_of_the_library() -> None:
+    """Counts by kind, pages by number, and a sentence where there are none."""
+    assert errors_of({"correctable_count": 3, "uncorrectable_count": "N/A"}) == {"ecc_corrected": 3}
+    assert bad_pages_of([{"value": 0}, {"value": 1}]) == {"pages_retired": 2}
+    assert bad_pages_of("No bad pages found.") == {"pages_retired": 0}
+    listed = [{"pid": 5, "mem": 0, "memory_usage": {"vram_mem": 8192, "gtt_mem": 4096, "cpu_mem": 0}}, "x", {}]
+    assert processes_of(listed) == (SmiProcess(5, 8192, 4096),)

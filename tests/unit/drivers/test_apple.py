@@ -1,0 +1,336 @@
+"""What macOS's tools print on Apple's chips becomes one share of one memory. Captured text: no Mac was here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memwatch.accounting.compose import Composer
+from memwatch.collectors.apple import Collector
+from memwatch.drivers.apple.ioreg import NotAList, parse_ioreg
+from memwatch.drivers.apple.metal_child import parse_metal
+from memwatch.drivers.apple.records import Accelerator, AppleReading, Metal
+from memwatch.drivers.apple.text import parse_sysctl, parse_vm_stat, pressure_of, wired_limit_of
+from memwatch.findings import Findings
+from memwatch.linux.files import Unavailable, Unreadable
+from memwatch.model import Absent, Architecture, Device, Share
+from support.fakes import GIB, ram
+
+MIB = 1 << 20
+NO = Absent.NOT_SUPPORTED
+# PerformanceStatistics of three Macs, in the order in which they print them; the key that is meant stands last.
+M1_PRO = {
+    "In use system memory (driver)": 0,
+    "Alloc system memory": 14511046656,
+    "Tiler Utilization %": 34,
+    "recoveryCount": 0,
+    "Renderer Utilization %": 34,
+    "Device Utilization %": 34,
+    "In use system memory": 7688503296,
+}
+M4 = {
+    "In use system memory (driver)": 0,
+    "Alloc system memory": 7630618624,
+    "Tiler Utilization %": 3,
+    "recoveryCount": 21,
+    "lastRecoveryTime": 32881655804519,
+    "Renderer Utilization %": 3,
+    "TiledSceneBytes": 950272,
+    "Device Utilization %": 3,
+    "SplitSceneCount": 0,
+    "Allocated PB Size": 77201408,
+    "In use system memory": 550649856,
+}
+M5_MAX = {
+    "In use system memory (driver)": 0,
+    "Renderer Utilization %": 8,
+    "Device Utilization %": 87,
+    "In use system memory": 54969483264,
+}
+VM_STAT = b"""\
+Mach Virtual Memory Statistics: (page size of 16384 bytes)
+Pages free:                                4518.
+Pages active:                            194947.
+Pages inactive:                          191193.
+Pages speculative:                         3014.
+Pages throttled:                              0.
+Pages wired down:                        159117.
+Pages purgeable:                           1204.
+"Translation faults":                1893310021.
+Pages copy-on-write:                   70210023.
+Pages stored in compressor:             1022243.
+Pages occupied by compressor:            454496.
+"""
+SYSCTL = """\
+hw.memsize: {memory}
+hw.model: {model}
+machdep.cpu.brand_string: {chip}
+kern.memorystatus_vm_pressure_level: {level}
+iogpu.wired_limit_mb: {limit}
+"""
+
+
+def plist(*accelerators: Mapping[str, int]) -> bytes:
+    """What `ioreg -a` prints: the legend repeats the names of the statistics, and is not the statistics."""
+    one = (
+        "<dict><key>IOObjectClass</key><string>AGXAcceleratorG13X</string>"
+        "<key>model</key><string>Apple M1 Pro</string>"
+        "<key>IOReportLegend</key><array><dict><key>IOReportGroupName</key><string>In use system memory</string>"
+        "</dict></array><key>PerformanceStatistics</key><dict>{statistics}</dict></dict>"
+    )
+    listed = "".join(one.format(statistics=entries(accelerator)) for accelerator in accelerators)
+    head = '<?xml version="1.0" encoding="UTF-8"?><plist version="1.0"><array>'
+    return f"{head}{listed}</array></plist>\n".encode()
+
+
+def entries(statistics: Mapping[str, int]) -> str:
+    return "".join(f"<key>{key}</key><integer>{value}</integer>" for key, value in statistics.items())
+
+
+@pytest.mark.parametrize(
+    ("statistics", "in_use", "allocated"),
+    [
+        (M1_PRO, 7688503296, 14511046656),
+        (M4, 550649856, 7630618624),
+        (M5_MAX, 54969483264, NO),
+    ],
+    ids=["M1 Pro", "M4", "M5 Max"],
+)
+def test_the_key_is_matched_exactly(statistics: Mapping[str, int], in_use: int, allocated: int | Absent) -> None:
+    """ "In use system memory (driver)" is 0 and stands first; "Alloc" may be missing, and is not use."""
+    found = parse_ioreg(plist(statistics))
+
+    assert found == (Accelerator("AGXAcceleratorG13X", "Apple M1 Pro", in_use, allocated),)
+
+
+def test_no_accelerator_is_an_empty_answer() -> None:
+    """A virtual machine without a GPU: ioreg prints nothing."""
+    assert parse_ioreg(b"\n") == ()
+
+
+@pytest.mark.parametrize("answer", [b"no such class", b"<plist><dict/></plist>", b"<plist><array>", b"\xff\0"])
+def test_what_is_no_list_is_refused(answer: bytes) -> None:
+    """By name, with what was found in its place."""
+    with pytest.raises(NotAList, match="ioreg"):
+        parse_ioreg(answer)
+
+
+@given(st.binary(max_size=200), st.integers(0, 400), st.integers(0, 40))
+def test_bent_lists(piece: bytes, at: int, length: int) -> None:
+    """Whatever the bytes: accelerators with figures that are not negative, or a refusal."""
+    whole = plist(M1_PRO, M4)
+    try:
+        found = parse_ioreg(whole[:at] + piece + whole[at + length :])
+    except NotAList:
+        return
+    for one in found:
+        assert isinstance(one.in_use_bytes, Absent) or 0 <= one.in_use_bytes <= 1 << 50
+
+
+def test_figures_that_cannot_be_are_not_believed() -> None:
+    """Negative, or more than any machine has."""
+    found = parse_ioreg(plist({"In use system memory": -1}, {"In use system memory": 1 << 60}))
+
+    assert [one.in_use_bytes for one in found] == [Absent.INCONSISTENT, Absent.INCONSISTENT]
+
+
+def test_pages_have_the_size_that_the_first_line_says() -> None:
+    """16 KiB on Apple's chips: four times what a constant would make of it."""
+    vm = parse_vm_stat(VM_STAT)
+
+    assert vm is not None
+    assert vm.page_bytes == 16384
+    assert vm.free_bytes == 4518 * 16384
+    assert vm.compressor_bytes == 454496 * 16384
+    assert vm.compressed_bytes == 1022243 * 16384
+    assert vm.anonymous_bytes is NO
+    known = vm.free_bytes + vm.active_bytes + vm.inactive_bytes + vm.speculative_bytes + vm.wired_bytes
+    assert known + 454496 * 16384 == pytest.approx(16 * GIB, rel=0.05)
+
+
+@pytest.mark.parametrize("answer", [b"", VM_STAT[59:], VM_STAT.replace(b"Pages wired down", b"Pages wired")])
+def test_counts_without_a_page_size_are_no_figures(answer: bytes) -> None:
+    """Without it, or without one of the queues, there is nothing to multiply."""
+    assert parse_vm_stat(answer) is None
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes(data: bytes) -> None:
+    """Nothing raises, and no number is longer than it may be."""
+    parse_vm_stat(data)
+    settings = parse_sysctl(data)
+    assert pressure_of(settings) in (NO, Absent.INCONSISTENT, "normal", "warning", "critical")
+    limit = wired_limit_of(settings)
+    assert isinstance(limit, Absent) or limit > 0
+
+
+@pytest.mark.parametrize(
+    ("level", "word"), [("1", "normal"), ("2", "warning"), ("4", "critical"), ("3", Absent.INCONSISTENT)]
+)
+def test_the_system_s_own_verdict(level: str, word: str | Absent) -> None:
+    """1, 2 and 4: bits of the notification, not the kernel's own 0 to 3."""
+    text = SYSCTL.format(memory=1, model="x", chip="y", level=level, limit=0)
+
+    assert pressure_of(parse_sysctl(text.encode())) == word
+
+
+def test_the_limit_of_an_administrator() -> None:
+    """In MiB; 0 is the system's own rule, whose figure only Metal knows."""
+    assert wired_limit_of({"iogpu.wired_limit_mb": "26000"}) == 26000 * MIB
+    assert wired_limit_of({"iogpu.wired_limit_mb": "0"}) is Absent.NOT_AVAILABLE
+
+
+def reading(*accelerators: Accelerator, **fields: object) -> AppleReading:
+    plain = {"chip": "Apple M1 Pro", "model": "MacBookPro18,3", "memory_bytes": 16 * GIB, "pressure": "normal"}
+    rest = {"wired_limit_bytes": Absent.NOT_AVAILABLE, "vm": Absent.NOT_AVAILABLE, "metal": Absent.NOT_AVAILABLE}
+    return AppleReading(accelerators=accelerators, **{**plain, **rest, **fields})  # type: ignore[arg-type]
+
+
+def gpu(in_use: int) -> Accelerator:
+    return Accelerator("AGXAcceleratorG13X", NO, in_use, 14511046656)
+
+
+def accounted(found: AppleReading, stale: bool = False) -> tuple[Device, Share | None]:
+    silent = frozenset({"apple"} if stale else ())
+    whole = Composer().composed([Findings(pools=(ram(9 * GIB, 16 * GIB),)), Findings(apple=found, stale=silent)])
+    assert [pool.id for pool in whole.pools] == ["ram"]
+    (device,) = whole.devices
+    return device, next(iter(whole.shares), None)
+
+
+def test_the_working_set_lies_in_the_one_memory() -> None:
+    """11.84 GiB of 16 recommended, 7.16 in use: 4.68 can be had; "Alloc" is in no figure."""
+    limit = 12713115648
+    device, share = accounted(reading(gpu(7688503296), metal=Metal(True, limit)))
+
+    assert share is not None
+    assert (share.id, share.label, share.within) == ("gpu0.metal", "Metal working set", "ram")
+    assert (share.used_bytes, share.limit_bytes) == (7688503296, limit)
+    assert (device.name, device.architecture) == ("Apple M1 Pro GPU", Architecture.UNIFIED)
+    assert device.headroom_bytes == limit - 7688503296
+    assert device.evidence == ("Metal says that the device has unified memory",)
+
+
+def test_two_accelerators_are_one_working_set() -> None:
+    """Their memory is the same memory."""
+    _, share = accounted(reading(gpu(3 * GIB), gpu(GIB)))
+
+    assert share is not None
+    assert share.used_bytes == 4 * GIB
+
+
+def test_without_metal_there_is_no_limit_unless_one_was_set() -> None:
+    """The system's own rule is not guessed at; the administrator's setting is a limit."""
+    device, share = accounted(reading(gpu(GIB)))
+    _, limited = accounted(reading(gpu(GIB), wired_limit_bytes=26000 * MIB))
+
+    assert share is not None
+    assert limited is not None
+    assert share.limit_bytes is NO
+    assert device.headroom_bytes == 7 * GIB
+    assert any("Metal" in note for note in device.notes)
+    assert limited.limit_bytes == 16 * GIB
+    assert limited.note is not None
+    assert "exceeds its parent" in limited.note
+
+
+def test_more_in_use_than_recommended_leaves_nothing() -> None:
+    """The recommendation may be exceeded: what is left is 0, never less."""
+    device, _ = accounted(reading(gpu(7 * GIB), metal=Metal(True, 6 * GIB)))
+
+    assert device.headroom_bytes == 0
+
+
+def test_a_gpu_of_another_maker_is_not_guessed_at() -> None:
+    """A Mac with an Intel processor: which memory its GPU has is not known here."""
+    device, share = accounted(reading(gpu(GIB), chip="Intel(R) Core(TM) i9-9980HK CPU @ 2.40GHz"))
+
+    assert (device.architecture, share) == (Architecture.UNKNOWN, None)
+    assert device.headroom_bytes is NO
+
+
+def test_a_silent_collector_leaves_the_gpu_without_figures() -> None:
+    """It is still listed, and no figure of it is repeated."""
+    device, share = accounted(reading(gpu(GIB)), stale=True)
+
+    assert share is not None
+    assert (device.state, share.used_bytes) == ("stalled", Absent.STALE)
+
+
+def tools(folder: Path, ioreg: bytes, vm_stat: bytes = VM_STAT, **settings: object) -> str:
+    """A folder with the three tools, each a program that prints what is given; sysctl ends with 1, as it may."""
+    words = {"memory": 17179869184, "model": "MacBookPro18,3", "chip": "Apple M1 Pro", "level": 1, "limit": 0}
+    said = {"ioreg": ioreg, "vm_stat": vm_stat, "sysctl": SYSCTL.format(**{**words, **settings}).encode()}
+    for tool, text in said.items():
+        (folder / f"{tool}.txt").write_bytes(text)
+        program = folder / tool
+        program.write_text(f"#!/bin/sh\n/bin/cat {folder}/{tool}.txt\nexit {int(tool == 'sysctl')}\n")
+        program.chmod(0o755)
+    return str(folder)
+
+
+def metal(text: str) -> list[str]:
+    return [sys.executable, "-c", f"print({text!r})"]
+
+
+def test_the_collector_asks_the_tools(tmp_path: Path) -> None:
+    """Real children, a fake system: every figure arrives, and the machine is named after its chip."""
+    path = tools(tmp_path, plist(M1_PRO, M4), level=4)
+    collector = Collector(path, metal('{"has_unified_memory": true, "working_set_bytes": 12713115648}'))
+
+    found = collector.collect()
+
+    assert found.apple is not None
+    assert [one.in_use_bytes for one in found.apple.accelerators] == [7688503296, 550649856]
+    assert found.apple.pressure == "critical"
+    assert found.apple.memory_bytes == 16 * GIB
+    assert found.apple.metal == Metal(True, 12713115648)
+    assert found.machine is not None
+    assert found.machine.name == "Apple M1 Pro"
+    assert found.machine.details == {"model": "MacBookPro18,3", "memory_pressure": "critical"}
+
+
+def test_metal_may_be_missing(tmp_path: Path) -> None:
+    """Not installed, or no device: everything else is there. Here it is really not installed."""
+    collector = Collector(tools(tmp_path, plist(M5_MAX)))
+
+    found = collector.collect().apple
+
+    assert found is not None
+    assert found.metal is Absent.NOT_AVAILABLE
+    assert found.accelerators[0].in_use_bytes == 54969483264
+
+
+def test_nonsense_of_metal_is_no_figure() -> None:
+    """Only a whole answer counts."""
+    assert parse_metal(b"dyld: Library not loaded\n") is Absent.NOT_AVAILABLE
+    assert parse_metal(b'{"has_unified_memory": 1, "working_set_bytes": 5}\n') is Absent.NOT_AVAILABLE
+
+
+def test_a_tool_that_hangs_is_killed(tmp_path: Path) -> None:
+    """Within the deadline, and named."""
+    path = tools(tmp_path, plist(M1_PRO))
+    (tmp_path / "ioreg").write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    collector = Collector(path, deadline_seconds=0.3)
+
+    with pytest.raises(Unreadable, match=r"ioreg did not answer for 0.3 s and was killed"):
+        collector.collect()
+
+
+def test_nonsense_of_ioreg_is_named(tmp_path: Path) -> None:
+    """The collector fails with what it found, and the others' figures stand."""
+    collector = Collector(tools(tmp_path, b"kIOReturnNotPermitted\n"))
+
+    with pytest.raises(Unreadable, match="kIOReturnNotPermitted"):
+        collector.collect()
+
+
+def test_other_systems_have_no_such_tools(tmp_path: Path) -> None:
+    """Not being a Mac is not an error."""
+    with pytest.raises(Unavailable, match="ioreg and vm_stat and sysctl cannot be found"):
+        Collector(str(tmp_path))

@@ -1,0 +1,233 @@
+"""A helper process that hangs, dies or raves costs itself only, and is not started over and over."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from memwatch.helper.process import Child
+from memwatch.helper.supervisor import Helper, HelperFailed
+from support.waiting import PATIENCE_SECONDS, Stopwatch, wait_until
+
+ECHO = "import sys\nfor line in sys.stdin: print('you said ' + line.strip(), flush=True)"
+HANG = "import sys, time\nsys.stdin.readline()\ntime.sleep(60)"
+CRASH = "import os, signal, sys\nsys.stdin.readline()\nos.kill(os.getpid(), signal.SIGSEGV)"
+LEAVE = "import sys\nsys.stdin.readline()\nsys.exit(75)"
+FLOOD = "import sys\nsys.stdin.readline()\nwhile True: sys.stdout.write('x' * 65536)"
+DEAF = (
+    "import signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nsys.stdin.readline()\ntime.sleep(60)"
+)
+
+
+@contextmanager
+def helper(script: str, deadline: float = 0.5, pause: float = 60.0) -> Iterator[Helper]:
+    one = Helper([sys.executable, "-c", script], deadline, pause)
+    try:
+        yield one
+    finally:
+        one.stop()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_one_child_answers_many_questions() -> None:
+    """It is started when first asked and kept after that."""
+    with helper(ECHO, deadline=5.0) as one:
+        before = one.pid
+        answers = [one.ask(b"read") for _ in range(3)]
+        pid = one.pid
+
+        assert before is None
+        assert answers == [b"you said read"] * 3
+        assert pid is not None
+        assert is_alive(pid)
+    assert not is_alive(pid)
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        (HANG, "did not answer for 0.5 s and was killed"),
+        (DEAF, "did not answer for 0.5 s and was killed"),
+        (CRASH, "ended by signal 11"),
+        (LEAVE, "ended with code 75"),
+        (FLOOD, "sent more than it should and was killed"),
+        ("this is no Python", "ended with code 1"),
+    ],
+)
+def test_a_child_that_fails_is_gone_and_says_how(script: str, sentence: str) -> None:
+    """One sentence, within the deadline, and no process stays behind."""
+    with helper(script, deadline=0.5 if script in (HANG, DEAF) else 10.0) as one:
+        watch = Stopwatch()
+        with pytest.raises(HelperFailed, match=sentence):
+            one.ask(b"read")
+        took = watch.seconds
+
+        assert one.pid is None
+        assert took < 5
+
+
+def test_a_child_is_not_started_again_before_its_pause() -> None:
+    """A driver that crashes at every question costs one start a minute."""
+    with helper(CRASH, deadline=10.0) as one:
+        with pytest.raises(HelperFailed, match="signal 11"):
+            one.ask(b"read")
+        with pytest.raises(HelperFailed, match="ended by signal 11; between two starts lie 60 s"):
+            one.ask(b"read")
+
+
+def test_after_the_pause_there_is_a_new_child() -> None:
+    """What had crashed is replaced, and the new one is asked."""
+    with helper(CRASH, deadline=10.0, pause=0.2) as one:
+        for _ in range(2):
+            with pytest.raises(HelperFailed, match=r"ended by signal 11$"):
+                one.ask(b"read")
+            time.sleep(0.25)
+
+
+def test_one_that_was_told_to_end_is_no_failure() -> None:
+    """A driver that was released is taken up again when its time is over, not a minute after the last start."""
+    with helper(ECHO, deadline=5.0) as one:
+        one.ask(b"read")
+        before = one.pid
+        one.stop()
+
+        assert one.ask(b"again") == b"you said again"
+        assert one.pid != before
+
+
+def test_a_program_that_does_not_exist_is_a_failure_like_others() -> None:
+    """No exception of another kind leaves, and no descriptor stays open."""
+    before = len(os.listdir("/proc/self/fd"))
+    one = Helper(["/nonexistent/program"], 1.0, 0.0)
+    for _ in range(5):
+        with pytest.raises(HelperFailed, match="cannot be started"):
+            one.ask(b"read")
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_thousand_questions_leave_nothing_open() -> None:
+    """Descriptors stay as they are, over restarts too."""
+    with helper(ECHO, deadline=5.0, pause=0.0) as one:
+        one.ask(b"first")
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            for _ in range(100):
+                one.ask(b"read")
+            one.stop()
+            one.ask(b"read")
+
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_answer_that_is_there_is_waited_for_by_nobody() -> None:
+    """Who has no time puts the question, and asks later whether the answer is there, all of it."""
+    in_parts = (
+        "import sys\n"
+        "for line in sys.stdin:\n"
+        "    print('half of', end=' ', flush=True)\n"
+        "    sys.stdin.readline()\n"
+        "    print('an answer', flush=True)\n"
+    )
+    with helper(in_parts, deadline=5.0) as one:
+        one.put(b"read")
+        early = one.has_answer(0.1)
+        one.put(b"go on")
+        found = one.has_answer(PATIENCE_SECONDS), one.has_answer(0.0)
+        answer = one.answer()
+
+    assert not early
+    assert found == (True, True)
+    assert answer == b"half of an answer"
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"), [(CRASH, "ended by signal 11"), (LEAVE, "ended with code 75"), (HANG, "did not answer")]
+)
+def test_whether_there_is_an_answer_never_fails(script: str, sentence: str) -> None:
+    """How the child failed is told where the answer should be, also of one that was gone before it was asked."""
+    with helper(script) as one:
+        one.put(b"read")
+        watch = Stopwatch()
+        found = one.has_answer(0.3)
+        one.put(b"read")
+        again = one.has_answer(0.0)
+        seconds = watch.seconds
+        with pytest.raises(HelperFailed, match=sentence):
+            one.answer()
+        after = one.has_answer(0.0)
+
+    assert (found, again, after) == (False, False, False)
+    assert seconds < 5.0
+
+
+def test_an_answer_that_has_no_end_is_not_waited_for() -> None:
+    """A tick that finds more than any answer may be takes the child for mad at once, not after its deadline."""
+    much = "import sys, time\nsys.stdin.readline()\nprint('x' * (5 << 20), flush=True, end='')\ntime.sleep(60)"
+    with helper(much, deadline=30.0) as one:
+        one.put(b"read")
+        wait_until(lambda: one.has_answer(0.1))
+        watch = Stopwatch()
+        with pytest.raises(HelperFailed, match="sent more than it should"):
+            one.answer()
+
+        assert watch.seconds < 10.0
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """As many as a daemon has that keeps a file of each of a thousand processes open."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, before[1]))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        yield
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.usefixtures("many_descriptors")
+def test_a_child_is_heard_by_whoever_holds_many_files() -> None:
+    """Descriptors above 1,023 are no descriptors to `select`."""
+    with helper(ECHO, deadline=PATIENCE_SECONDS) as one:
+        one.put(b"read")
+        wait_until(lambda: one.has_answer(0.1))
+
+        assert one.answer() == b"you said read"
+
+
+def test_a_child_for_which_there_are_no_descriptors_leaves_none_open() -> None:
+    """Where one pipe can be had and the other cannot, each attempt would make the want worse."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    child = Child([sys.executable, "-c", "pass"], takes_input=True)
+    opened = len(os.listdir("/proc/self/fd"))
+    used = max(map(int, os.listdir("/proc/self/fd"))) + 1
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(used + 1)]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(held) + 1, before[1]))
+        for descriptor in held[-3:]:  # room for one pipe, and for half of another
+            os.close(descriptor)
+        for _ in range(3):
+            with pytest.raises(OSError, match="Too many open files"):
+                child.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for descriptor in held[:-3]:
+            os.close(descriptor)
+
+    assert len(os.listdir("/proc/self/fd")) == opened

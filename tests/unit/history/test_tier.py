@@ -1,0 +1,150 @@
+"""Rows that are packed come back as they were put in; what stands still costs next to nothing."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from math import isnan, nan
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from memwatch.history.column import BLOCK_ROWS, PLACES, Cell, Cells, Column, packed, unpacked
+from memwatch.history.tier import Length, Row, Strip, Tier
+from support.sample_history import jumping, memory_mb, noise, still
+
+NAMES = ("a", "b", "c")
+FIGURES = st.floats(width=32, allow_nan=False, allow_infinity=False)
+SPANS = st.sampled_from((0, 2))
+# Series for so many rows: figures that count up from one, read once or spread over so much, or a gap.
+RUNS = st.lists(
+    st.tuples(st.integers(1, 400), st.sets(st.sampled_from(NAMES)), st.integers(0, 1 << 20), SPANS), max_size=8
+)
+
+
+@settings(deadline=None, max_examples=30)
+@example(runs=[(400, {"a"}, 0, 0)], rows=900, begun=0, asked_every=500)
+@given(runs=RUNS, rows=st.integers(1, 900), begun=st.integers(0, 500), asked_every=st.integers(1, 500))
+def test_every_row_that_fits_is_there_and_no_other(
+    runs: list[tuple[int, set[str], int, int]], rows: int, begun: int, asked_every: int
+) -> None:
+    """Beside a plain list of everything: gaps, series that come and go, any place of a lap or a block, and
+    somebody who asks in between."""
+    tier = Tier(Length(1.0, float(rows)), len(NAMES), begun)
+    everything: list[dict[str, tuple[float, float]]] = []
+    for count, names, start, span in runs:
+        for value in range(start, start + count):
+            row: Row = {
+                name: Cell(value, value + span / 2, value + span) if span else float(value) for name in names
+            }
+            tier.add(float(begun + len(everything)), row)
+            everything.append(dict.fromkeys(names, (value, value + span)))
+            if len(everything) % asked_every == 0:
+                assert list(tier.stretch(NAMES[0], tier.added - 1, tier.added).times) == [tier.end]
+
+    kept = everything[-rows:]
+    first = begun + len(everything) - len(kept)
+    middle = first + len(kept) // 3
+    assert (tier.first, len(tier)) == (first, len(kept))
+    for name in NAMES:
+        for start, end in (
+            (first, tier.added),
+            (middle, tier.added),
+            (first, middle),
+            (middle, min(middle + 1, tier.added)),
+        ):
+            found = tier.stretch(name, start, end)
+            wanted = [row.get(name) for row in everything[start - begun : end - begun]]
+            pairs = list(zip(found.least, found.mean, found.most, strict=True))
+            assert [None if isnan(low) else (low, high) for low, _, high in pairs] == wanted
+            assert list(found.times) == [float(number) for number in range(start, end)]
+            assert all(isnan(low) or abs(mean - (low + high) / 2) <= 1e-3 for low, mean, high in pairs)
+
+
+@given(st.lists(st.tuples(FIGURES, FIGURES, st.integers(0, PLACES)), max_size=BLOCK_ROWS))
+def test_a_block_comes_back_bit_by_bit(rows: list[tuple[float, float, int]]) -> None:
+    gaps = BLOCK_ROWS - len(rows)
+    block = Cells(
+        array("f", [least for least, _, _ in rows] + [nan] * gaps),
+        array("f", [most for _, most, _ in rows] + [nan] * gaps),
+        array("H", [place for _, _, place in rows] + [0] * gaps),
+    )
+
+    kept = packed(block)
+
+    again = unpacked(kept)
+    assert [again.least.tobytes(), again.most.tobytes()] == [block.least.tobytes(), block.most.tobytes()]
+    means = [
+        [low + (high - low) * place / PLACES for low, high, place in zip(*one, strict=True)]
+        for one in (again, block)
+    ]
+    assert repr(means[0]) == repr(means[1])
+    assert len(kept) <= BLOCK_ROWS * (4 + 4 + 2) + 20
+
+
+@pytest.mark.parametrize("begun", [0, 100, BLOCK_ROWS, 1000])
+def test_what_was_written_down_is_loaded_as_it_was(begun: int) -> None:
+    """Also where a strip ends in the midst of a block, and the next one knows other series."""
+    source = Tier(Length(1.0, 2000.0), 10, begun)
+    for number in range(1500):
+        names = ("a", "b") if number < 700 else ("b", "c")
+        source.add(float(number), {name: Cell(number, number + 0.5, number + 1) for name in names})
+    other = Tier(Length(1.0, 2000.0), 10, begun)
+    for start in range(begun, begun + 1500, 333):
+        other.load(source.strip(start, min(begun + 1500, start + 333)))
+
+    assert other.added == source.added
+    for name in ("a", "b", "c"):
+        one, again = (tier.stretch(name, begun, begun + 1500) for tier in (source, other))
+        assert [repr(value) for value in one.least] == [repr(value) for value in again.least]
+        assert list(one.times) == list(again.times)
+
+
+def test_more_series_than_there_may_be_in_what_was_written_down() -> None:
+    """The first of them give way to the last; nothing ends."""
+    cells = still(5)
+    tier = Tier(Length(1.0, 60.0), 3)
+
+    tier.load(Strip(array("d", range(5)), {f"s{number}": cells for number in range(5)}))
+
+    assert len(tier.columns) == 3
+    assert len(tier) == 5
+
+
+def test_full_tiers_of_a_hundred_series() -> None:
+    """The figures of the README: next to nothing where nothing moves, and bounded where all is noise."""
+    assert memory_mb(still) <= 2
+    assert memory_mb(jumping) <= 17
+    assert memory_mb(noise) <= 24
+
+
+def test_a_column_does_not_grow_lap_after_lap() -> None:
+    column = Column(BLOCK_ROWS * 3, 0)
+    sizes = []
+    for number in range(BLOCK_ROWS * 12):
+        if number and number % BLOCK_ROWS == 0:
+            column.turn(number // BLOCK_ROWS)
+            sizes.append(sum(map(sys.getsizeof, column._packed)))
+        column.put(number, Cell(5e9, 5e9, 5e9))
+
+    assert len(set(sizes[3:])) == 1, sizes
+
+
+@pytest.mark.parametrize("asked_at", [None, 0, 3, 7])
+def test_rows_come_to_the_same_wherever_they_lie(asked_at: int | None) -> None:
+    """A row of a coarser tier is made of rows that wait to be laid into their columns, or already lie there."""
+    tier = Tier(Length(1.0, 60.0), len(NAMES))
+    rows: list[Row] = [{"a": 5.0 * at % 7, "b": 0.5} for at in range(10)]
+    for at, row in enumerate(rows):
+        if at == asked_at:
+            tier.stretch("a", 0, at)
+        tier.add(float(at), row)
+
+    found = [tier.gathered(first, 9) for first in (0, 2, 5)]
+    tier.stretch("a", 0, 10)
+    settled = [tier.gathered(first, 9) for first in (0, 2, 5)]
+
+    assert found == settled
+    assert found[2] == {"a": Cell(0.0, 2.75, 5.0), "b": Cell(0.5, 0.5, 0.5)}
+    assert tier.gathered(4, 4) == {}

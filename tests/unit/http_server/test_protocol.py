@@ -1,0 +1,299 @@
+"""A client gets what it asks for in time and within bounds; whoever asks too slowly or too much is let go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from memwatchd.http_server.protocol import Limits
+from support.raw_http import (
+    HOST,
+    QUICK,
+    WHOLE,
+    Application,
+    Closed,
+    Connect,
+    Talk,
+    served,
+    until_closed,
+    whole_at_once,
+)
+
+Serve = Callable[[Limits, Talk], Any]
+
+
+@pytest.fixture(params=["by the application", "at once"])
+def serve(request: pytest.FixtureRequest) -> Serve:
+    """A client is promised the same, whichever way the answer to /whole takes."""
+    return partial(served, at_once={b"/whole": whole_at_once} if request.param == "at once" else {})
+
+
+POST = b"POST /whole HTTP/1.1\r\n" + HOST + b"Content-Length: 100\r\n\r\n"
+DRIPS = ["one byte", "head", "empty lines", "no body", "body"]
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+@pytest.mark.parametrize("text", [b"G", WHOLE, b"\r\n" * 20, POST, POST + b"x" * 99], ids=DRIPS)
+def test_a_request_that_drips_in_is_given_up_in_time(serve: Serve, text: bytes, asked_before: bool) -> None:
+    """The clock runs from the connection, or from the first byte of a later request, to the last."""
+
+    async def talk(connect: Connect, _app: Application) -> Closed:
+        client = await connect()
+        if asked_before:
+            client.send(WHOLE)
+            await client.answer()
+        closed = asyncio.ensure_future(until_closed(client))
+        at = len(POST) if text.startswith(POST) else 1
+        client.send(text[:at])
+        while at < len(text) and not closed.done():
+            await asyncio.sleep(0.05)
+            client.send(text[at : at + 1])
+            at += 1
+        return await closed
+
+    closed = serve(QUICK, talk)
+
+    assert closed.seconds > 0.25
+    assert closed.watched < 1.0
+
+
+def test_what_has_begun_behind_a_whole_request_is_given_up_in_time(serve: Serve) -> None:
+    """A request and half of the next in one piece: one answer, then the clock of the second."""
+
+    async def talk(connect: Connect, _app: Application) -> Closed:
+        client = await connect()
+        client.send(WHOLE)
+        await client.answer()
+        client.send(WHOLE + WHOLE[:20])
+        await client.answer()
+        return await until_closed(client)
+
+    closed = serve(QUICK, talk)
+
+    assert closed.seconds > 0.1
+    assert closed.watched < 1.0
+
+
+def test_a_later_request_has_a_clock_of_its_own(serve: Serve) -> None:
+    """After an answer, the first byte of the next request starts the clock; half a request gets a 408."""
+
+    async def talk(connect: Connect, _app: Application) -> Closed:
+        client = await connect()
+        client.send(WHOLE)
+        await client.answer()
+        await asyncio.sleep(0.6)
+        return await until_closed(client, WHOLE[:10])
+
+    closed = serve(QUICK, talk)
+
+    assert closed.seconds > 0.25
+    assert closed.watched < 1.0
+    assert closed.rest.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+    assert b"application/problem+json" in closed.rest
+    assert b"the request was not whole after 0.3 s." in closed.rest
+
+
+def test_a_scraper_may_idle_between_requests(serve: Serve) -> None:
+    """Between requests only keep-alive's 75 s count."""
+
+    async def talk(connect: Connect, _app: Application) -> list[bytes]:
+        client = await connect()
+        answers = []
+        for _ in range(3):
+            client.send(WHOLE)
+            answers.append(await client.answer())
+            await asyncio.sleep(0.5)
+        return answers
+
+    assert all(answer.startswith(b"HTTP/1.1 200") for answer in serve(QUICK, talk))
+
+
+def test_slow_answers_and_streams_outlive_the_clock(serve: Serve) -> None:
+    """It stops with the last byte of the request, however long the answer takes and however the request came."""
+
+    async def talk(connect: Connect, _app: Application) -> list[bytes]:
+        async def ask(path: bytes, at: int) -> bytes:
+            client, request = await connect(), WHOLE.replace(b"/whole", path)
+            client.send(request[:at])
+            await asyncio.sleep(0.1)
+            client.send(request[at:])
+            return await client.answer()
+
+        asked = (ask(b"/slow", 0), ask(b"/slow", 20), ask(b"/stream", 0), ask(b"/stream", 9))
+        return list(await asyncio.gather(*asked))
+
+    answers = serve(QUICK, talk)
+
+    assert all(b"HTTP/1.1 200 OK" in answer for answer in answers)
+    assert [answer.count(b"tick") for answer in answers] == [0, 0, 10, 10]
+
+
+def test_an_answer_that_is_not_taken_is_given_up(serve: Serve) -> None:
+    """A client that never reads holds its connection and the work for it no longer than allowed."""
+
+    async def talk(connect: Connect, app: Application) -> tuple[int, int]:
+        client = await connect()
+        client.send(WHOLE.replace(b"/whole", b"/flood"))
+        await asyncio.sleep(0.2)
+        before = app.running
+        await asyncio.sleep(1.0)
+        return before, app.running
+
+    assert serve(QUICK, talk) == (1, 0)
+
+
+def test_even_a_small_answer_that_is_not_taken_is_given_up(serve: Serve) -> None:
+    """What the socket does not take counts from its first byte on, so that no connection lingers closing."""
+
+    async def talk(_connect: Connect, app: Application) -> int:
+        received = 0
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(app.address)
+            client.sendall(WHOLE.replace(b"/whole", b"/large").replace(HOST, HOST + b"Connection: close\r\n"))
+            await asyncio.sleep(1.0)
+            client.settimeout(5)
+            with contextlib.suppress(ConnectionError):
+                while part := client.recv(4096):
+                    received += len(part)
+                    await asyncio.sleep(0)
+        return received
+
+    assert 0 < serve(QUICK, talk) < 60_000
+
+
+def test_a_refusal_waits_for_the_answers_before_it(serve: Serve) -> None:
+    """Two requests and rubbish in one piece are two answers and a refusal, in that order."""
+
+    async def talk(connect: Connect, _app: Application) -> bytes:
+        client = await connect()
+        client.send(WHOLE.replace(b"/whole", b"/slow") + WHOLE + b"\x16\x03\x01 rubbish")
+        return await client.rest()
+
+    rest = serve(Limits(), talk)
+
+    places = [rest.index(part) for part in (b"/slow", b"/whole", b"HTTP/1.1 400 Bad Request")]
+    assert places == sorted(places)
+    assert rest.count(b"HTTP/1.1 200 OK") == 2
+
+
+def test_requests_sent_ahead_are_answered_up_to_a_bound() -> None:
+    """65 of 150 requests in one piece are answered, one by one, then a 429 ends the connection."""
+
+    async def talk(connect: Connect, _app: Application) -> bytes:
+        client = await connect()
+        client.send(WHOLE * 150)
+        return await client.rest()
+
+    rest = served(Limits(), talk, {})
+
+    assert rest.count(b"HTTP/1.1 200 OK") == 65
+    assert rest.count(b"HTTP/1.1 429 Too Many Requests") == 1
+    assert b"64 requests wait already: read their answers first." in rest
+
+
+def test_what_follows_a_refusal_is_read_and_thrown_away(serve: Serve) -> None:
+    """The refusal arrives whole though the client goes on sending, and once."""
+
+    async def talk(connect: Connect, _app: Application) -> bytes:
+        client = await connect()
+        reading = asyncio.ensure_future(client.rest())
+        for _ in range(20):
+            client.send(b"rubbish" * 10_000)
+            await asyncio.sleep(0.01)
+        return await reading
+
+    rest = serve(Limits(receive_seconds=0.3), talk)
+
+    assert rest.count(b"HTTP/1.1 400 Bad Request\r\n") == 1
+    assert rest.endswith(b"}")
+
+
+def test_requests_in_pieces_do_not_add_up(serve: Serve) -> None:
+    """Eighteen requests of a kilobyte on one connection, each in two pieces, are all answered."""
+
+    async def talk(connect: Connect, _app: Application) -> list[bytes]:
+        client = await connect()
+        answers = []
+        for _ in range(18):
+            client.send(b"GET /whole HTTP/1.1\r\n" + HOST + b"X: " + b"y" * 1000)
+            await asyncio.sleep(0.01)
+            client.send(b"\r\n\r\n")
+            answers.append(await client.answer())
+        return answers
+
+    assert all(answer.startswith(b"HTTP/1.1 200") for answer in serve(Limits(), talk))
+
+
+def statuses(serve: Serve, limits: Limits, *requests: bytes) -> list[int]:
+    async def talk(connect: Connect, _app: Application) -> list[int]:
+        clients = [await connect() for _ in requests]
+        for client, request in zip(clients, requests, strict=True):
+            client.send(request)
+        return [int((await client.rest())[9:12]) for client in clients]
+
+    found: list[int] = serve(limits, talk)
+    return found
+
+
+def test_sizes_are_allowed_to_the_byte_and_not_beyond(serve: Serve) -> None:
+    """The last allowed byte of a target or a body and the last allowed field are answered, one more is not."""
+    limits = Limits(url_bytes=100, head_bytes=1000, fields=10, body_bytes=10)
+    end = b" HTTP/1.1\r\nConnection: close\r\n" + HOST
+
+    targets = [b"GET /whole?" + b"a" * count + end + b"\r\n" for count in (93, 94)]
+    fields = [b"GET /whole" + end + b"X: y\r\n" * count + b"\r\n" for count in (8, 9)]
+    long_fields = [b"GET /whole" + end + b"X: " + b"y" * count + b"\r\n\r\n" for count in (900, 1000)]
+    bodies = [b"GET /whole" + end + b"Content-Length: %d\r\n\r\n" % size + b"x" * size for size in (10, 11)]
+
+    assert statuses(serve, limits, *targets, *fields) == [200, 414, 200, 431]
+    assert statuses(serve, limits, *long_fields, *bodies) == [200, 431, 200, 413]
+
+
+def test_a_head_that_never_ends_is_refused_before_it_does(serve: Serve) -> None:
+    """Neither one endless field, nor endless fields, nor an endless target is collected."""
+    start = b"GET /whole HTTP/1.1\r\n" + HOST
+
+    found = statuses(
+        serve, Limits(), start + b"X: " + b"y" * 20_000, start + b"X: y\r\n" * 150, b"GET /" + b"y" * 20_000
+    )
+
+    assert found == [431, 431, 414]
+
+
+def test_many_requests_in_one_piece_are_not_one_large_head(serve: Serve) -> None:
+    """Thirty requests of a kilobyte each are answered: bounds are for a request, not for a piece."""
+
+    async def talk(connect: Connect, _app: Application) -> bytes:
+        client = await connect()
+        request = b"GET /whole HTTP/1.1\r\n" + HOST + b"X: " + b"y" * 1000 + b"\r\n"
+        client.send((request + b"\r\n") * 29 + request + b"Connection: close\r\n\r\n")
+        return await client.rest()
+
+    assert serve(Limits(), talk).count(b"HTTP/1.1 200 OK") == 30
+
+
+def test_the_oldest_connection_that_has_not_asked_makes_room(serve: Serve) -> None:
+    """A crowd of silent connections keeps nobody out, and those that have asked are left alone."""
+
+    async def talk(connect: Connect, _app: Application) -> tuple[list[bytes], bytes]:
+        listener = await connect()
+        listener.send(WHOLE.replace(b"/whole", b"/slow"))
+        await asyncio.sleep(0.05)
+        silent = [await connect() for _ in range(4)]
+        pushed_out = [await one.rest(1.0) for one in silent[:1]]
+        late = await connect()
+        late.send(WHOLE)
+        return [*pushed_out, await late.answer()], await listener.answer()
+
+    (pushed_out, late), slow = serve(Limits(waiting=3), talk)
+
+    assert pushed_out == b""
+    assert late.startswith(b"HTTP/1.1 200 OK")
+    assert b"/slow" in slow

@@ -1,0 +1,112 @@
+"""What cannot be right cannot be built."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from memwatch.model import Absent, Content, Impossible, Pool, PoolKind, Process, Quality, Share, ShareKind
+from memwatch.snapshot import Machine, SelfUse, Snapshot
+from support.fakes import GIB, ram
+
+
+def share(share_id: str = "cuda0", within: str = "ram", used: int | Absent = GIB) -> Share:
+    return Share(share_id, ShareKind.CUDA_POOL, "CUDA Pool", within, used, "nvml:processes", Quality.MEASURED)
+
+
+def snapshot(pools: tuple[Pool, ...], shares: tuple[Share, ...] = ()) -> Snapshot:
+    own = SelfUse(Absent.NOT_SUPPORTED, 0.0, 0.0, 0.0, False)
+    return Snapshot(1, 0.0, 0.0, "boot", "host", 1.0, False, Machine(), own, pools, shares)
+
+
+def test_a_pool_whose_parts_do_not_add_up_is_refused() -> None:
+    """used + available = size, always."""
+    with pytest.raises(Impossible, match="used 1 \\+ available 2 is not size 4"):
+        Pool("ram", PoolKind.SYSTEM_RAM, "System RAM", 4, 1, 2, "test", Quality.MEASURED)
+
+
+@given(st.integers(max_value=-1))
+def test_a_negative_figure_is_refused_wherever_it_stands(figure: int) -> None:
+    """No pool, share, content or process holds less than nothing."""
+    with pytest.raises(Impossible, match="negative"):
+        replace(ram(GIB), free_bytes=figure)
+    with pytest.raises(Impossible, match="negative"):
+        share(used=figure)
+    with pytest.raises(Impossible, match="negative"):
+        Content("anonymous", figure)
+    with pytest.raises(Impossible, match="negative"):
+        Process(1, 0.0, "init", figure, 0, "rss")
+
+
+def test_contents_that_do_not_add_up_to_the_pool_are_refused() -> None:
+    """The parts of a bar are the whole bar."""
+    with pytest.raises(Impossible, match="contents do not add up"):
+        replace(ram(GIB), contents=(Content("anonymous", GIB),))
+
+
+def test_used_and_available_are_absent_together() -> None:
+    """One of the two alone would be an invitation to compute the other."""
+    stale = replace(ram(GIB), used_bytes=Absent.STALE, available_bytes=Absent.STALE)
+
+    with pytest.raises(Impossible, match="known or absent together"):
+        replace(stale, used_bytes=GIB)
+
+    assert stale.judged_ratio is Absent.STALE
+
+
+def test_a_share_without_its_pool_is_refused() -> None:
+    """A share is bytes inside something that exists."""
+    with pytest.raises(Impossible, match="share cuda0: is within vram0, which does not exist"):
+        snapshot((ram(GIB),), (share(within="vram0"),))
+
+
+def test_a_share_within_itself_by_a_detour_is_refused() -> None:
+    """Shares nest; they do not go round in a circle."""
+    circle = (share("a", within="b"), share("b", within="a"))
+
+    with pytest.raises(Impossible, match="within itself"):
+        snapshot((ram(GIB),), circle)
+
+
+def test_two_places_with_one_id_are_refused() -> None:
+    """An id names one thing."""
+    with pytest.raises(Impossible, match="same id"):
+        snapshot((ram(GIB), ram(2 * GIB)))
+
+
+def test_the_relation_is_written_as_promised() -> None:
+    """CUDA Pool ⊂ System RAM."""
+    shot = snapshot((ram(GIB),), (share(),))
+
+    assert shot.relation(shot.shares[0]) == "CUDA Pool ⊂ System RAM"
+
+
+def test_the_total_is_pools_only_and_unknown_when_one_of_them_is() -> None:
+    """Shares are added to nothing, and a sum with an unknown in it is unknown."""
+    vram = replace(ram(3 * GIB, 24 * GIB, "vram0"), kind=PoolKind.VRAM)
+    stale = replace(vram, used_bytes=Absent.STALE, available_bytes=Absent.STALE)
+
+    assert snapshot((ram(GIB), vram), (share(),)).total.used_bytes == 4 * GIB
+    assert snapshot((ram(GIB), stale)).total.used_bytes is Absent.STALE
+    assert snapshot((ram(GIB), stale)).total.size_bytes == 88 * GIB
+
+
+def test_memory_set_aside_is_left_out_of_the_judged_ratio() -> None:
+    """62.5 GiB with 48 GiB of huge pages and 9.9 GiB available is calm, not 84 % full."""
+    size, available = int(62.5 * GIB), int(9.9 * GIB)
+    pool = replace(ram(size - available, size), set_aside_bytes=48 * GIB)
+
+    ratio = pool.judged_ratio
+
+    assert isinstance(ratio, float)
+    assert ratio == pytest.approx(0.317, abs=0.002)
+
+
+def test_a_snapshot_cannot_be_changed() -> None:
+    """A face can look at a snapshot and not touch it."""
+    shot = snapshot((ram(GIB),))
+
+    with pytest.raises(AttributeError):
+        shot.seq = 2  # type: ignore[misc]

@@ -1,0 +1,317 @@
+"""Who holds memory by unit, container, pod, job and user: every process counted, devices included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from memwatch.accounting.device_memory import Holding
+from memwatch.accounting.relations import with_device_bytes
+from memwatch.collectors.processes import Collector
+from memwatch.linux.cgroup_mounts import CgroupUsage
+from memwatch.linux.cgroups import folders_of, parse_cgroup, place_of
+from memwatch.linux.files import Roots
+from memwatch.model import Absent, Architecture, Bytes, Device, Process, Quality, Share, ShareKind
+from memwatch.owners import BEYOND, PERHAPS_BEYOND, Owner, added_up, totals_of
+from support.process_folders import add_process, folder_of, stat_line, statm_line
+
+ID = "3fa9c1d07be24586" * 4
+POD = "8a1f3c52-9d0e-4b7a-8a55-0c1de2f3a4b5"
+SLICE = f"kubepods-burstable-pod{POD.replace('-', '_')}.slice"
+GIB = 1 << 30
+DEVICE = Device("gpu0", "NVIDIA", "GPU", Architecture.UNIFIED)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "name", "folder"),
+    [
+        (f"0::/kubepods.slice/{SLICE}/cri-containerd-{ID}.scope", "pod", POD, f"/kubepods.slice/{SLICE}"),
+        (f"4:memory:/kubepods/burstable/pod{POD}/{ID}", "pod", POD, f"/kubepods/burstable/pod{POD}"),
+        (f"0::/kubepods/besteffort/pod{'9d' * 16}/{ID}", "pod", "9d" * 16, f"/kubepods/besteffort/pod{'9d' * 16}"),
+        (f"0::/kubepods/podcast/{ID}", "pod", None, None),
+        ("4:memory:/slurm/uid_1000/job_81/step_0/task_0", "job", "81", "/slurm/uid_1000/job_81"),
+        (
+            "0::/system.slice/slurmstepd.scope/job_81/step_batch/user/task_0",
+            "job",
+            "81",
+            "/system.slice/slurmstepd.scope/job_81",
+        ),
+        ("0::/actions/job_7", "job", None, None),
+        ("0::/lxc.payload.web/system.slice/nginx.service", "container", "web", "/lxc.payload.web"),
+        ("0::/lxc.payload.web/system.slice/nginx.service", "unit", "nginx.service", None),
+        (f"0::/system.slice/docker-{ID}.scope/init", "container", ID[:12], f"/system.slice/docker-{ID}.scope"),
+        ("0::/system.slice/ssh.service/sub", "unit", "ssh.service", "/system.slice/ssh.service"),
+        ("1:name=systemd:/system.slice/a.service\n4:memory:/system.slice/a.service", "unit", "a.service", None),
+        ("1:name=systemd:/system.slice/a.service\n4:memory:/", "unit", "a.service", "nowhere"),
+    ],
+)
+def test_owner_and_its_cgroup(line: str, kind: str, name: str | None, folder: str | None) -> None:
+    """Each runtime's paths, of both versions, name the owner and the cgroup that is all of it."""
+    paths = parse_cgroup(line.encode() + b"\n")
+    place = place_of(paths)
+    folders = folders_of(place, paths.get("memory", paths.get("", "")))
+
+    assert getattr(place, kind) == name
+    if folder == "nowhere":
+        assert kind not in folders
+    elif folder:
+        assert folders[kind] == folder
+
+
+def process(pid: int, rss: int, **fields: object) -> Process:
+    return Process(pid, 0.0, f"p{pid}", rss, rss, "rss", unit=None, container=None, **fields)  # type: ignore[arg-type]
+
+
+def held(holder: Process, size: Bytes, kind: ShareKind) -> Process:
+    """A process that holds so much of a share of this kind."""
+    share = Share("share", kind, "Share", "ram", size, "test", Quality.MEASURED)
+    holding = Holding(DEVICE, "", shares=(share,), held={holder.pid: {"share": size}})
+    (found,) = with_device_bytes((holder,), holding)
+    return found
+
+
+def test_what_cuda_allocates_is_added() -> None:
+    """It is in no resident set, so the footprint is one number."""
+    found = held(process(1, GIB), 2 * GIB, ShareKind.CUDA_POOL)
+
+    assert (found.footprint_bytes, found.footprint_basis) == (3 * GIB, "rss + device")
+    assert found.footprint_low_bytes == found.footprint_high_bytes == 3 * GIB
+
+
+@given(rss=st.integers(0, 1 << 40), size=st.integers(1, 1 << 40))
+def test_what_may_overlap_is_a_range(rss: int, size: int) -> None:
+    """From the larger of the two to both: whatever the truth is, it lies within."""
+    found = held(process(1, rss), size, ShareKind.GTT)
+
+    assert found.footprint_bytes is Absent.NOT_SUPPORTED
+    assert (found.footprint_low_bytes, found.footprint_high_bytes) == (max(rss, size), rss + size)
+
+
+def test_what_is_not_known_is_not_zero() -> None:
+    """A process whose part of a GPU is not known has a least footprint, and no other."""
+    found = held(process(1, GIB), Absent.NOT_PERMITTED, ShareKind.CUDA_POOL)
+
+    assert found.footprint_bytes is Absent.NOT_PERMITTED
+    assert (found.footprint_low_bytes, found.footprint_high_bytes) == (GIB, Absent.NOT_PERMITTED)
+
+
+def test_totals_add_devices_to_all_processes() -> None:
+    """A unit's total is the resident memory of all its processes and what the listed ones hold of devices."""
+    owners = [Owner("user", "ada", 7, 5 * GIB), Owner("user", "bob", 2, 6 * GIB), Owner("unit", None, 9, 11 * GIB)]
+    holders = [
+        held(process(1, GIB, user="ada"), 2 * GIB, ShareKind.CUDA_POOL),
+        held(process(2, GIB, user="ada"), 3 * GIB, ShareKind.CUDA_POOL),
+    ]
+
+    ada, bob = totals_of(owners, holders, "user")
+
+    assert (ada.name, ada.processes, ada.rss_bytes, ada.footprint_bytes) == ("ada", 7, 5 * GIB, 10 * GIB)
+    assert ada.device_bytes == {"share": 5 * GIB}
+    assert (bob.name, bob.footprint_bytes, bob.device_bytes) == ("bob", 6 * GIB, {})
+
+
+def test_a_total_with_a_range_is_a_range() -> None:
+    """One process that may overlap gives its owner bounds; one that is not known takes away the upper one."""
+    owner = Owner("user", "ada", 2, 4 * GIB)
+    perhaps = held(process(1, GIB, user="ada"), 2 * GIB, ShareKind.GPU_BUFFERS)
+    unknown = held(process(2, GIB, user="ada"), Absent.STALE, ShareKind.CUDA_POOL)
+
+    (bounded,) = totals_of([owner], [perhaps], "user")
+    (open_ended,) = totals_of([owner], [perhaps, unknown], "user")
+
+    assert (bounded.footprint_low_bytes, bounded.footprint_high_bytes) == (5 * GIB, 6 * GIB)
+    assert bounded.footprint_bytes is Absent.NOT_SUPPORTED
+    assert (open_ended.footprint_low_bytes, open_ended.footprint_high_bytes) == (5 * GIB, Absent.STALE)
+    assert open_ended.footprint_bytes is Absent.STALE
+    assert open_ended.device_bytes == {"share": Absent.STALE}
+
+
+def test_a_cgroup_says_what_it_leaves_out() -> None:
+    """The sentence stands where an owner holds a device's memory, and nowhere else."""
+    ada = Owner("user", "ada", 1, GIB, cgroup_bytes=GIB)
+    exact = held(process(1, GIB, user="ada"), 2 * GIB, ShareKind.CUDA_POOL)
+    perhaps = held(process(1, GIB, user="ada"), 2 * GIB, ShareKind.GTT)
+
+    notes = [totals_of([ada], holders, "user")[0].cgroup_note for holders in ([exact], [perhaps], [])]
+
+    assert notes == [BEYOND, PERHAPS_BEYOND, None]
+    assert BEYOND == "does not include GPU memory"
+
+
+def test_processes_that_are_all_there_are_are_added_up() -> None:
+    """By each kind of owner that there is; who is only in a driver's list is in nobody's sum, as on a machine."""
+    processes = [
+        replace(process(1, 30, user="ada"), container="c1"),
+        process(2, 50, user="ada"),
+        replace(process(3, 10, user="root"), container="c1"),
+        Process(4, 0.0, "x", Absent.NOT_PERMITTED, Absent.NOT_PERMITTED, "none", "ada", None, "c1"),
+    ]
+
+    owners = added_up(processes)
+
+    assert [(one.kind, one.name, one.processes, one.rss_bytes) for one in owners] == [
+        ("container", None, 1, 50),
+        ("container", "c1", 2, 40),
+        ("user", "ada", 2, 80),
+        ("user", "root", 1, 10),
+    ]
+
+
+def test_those_of_no_owner_stand_last() -> None:
+    """What belongs to no container is a row as well, so that the rows are all processes."""
+    owners = [Owner("container", None, 5, 9 * GIB), Owner("container", "web", 1, GIB)]
+
+    assert [total.name for total in totals_of(owners, (), "container")] == ["web", None]
+
+
+def host(tmp_path: Path, mountinfo: bytes, own: bytes) -> Roots:
+    folder_of(tmp_path / "proc", stat_line(2, "kthreadd", rss=0, flags=0x208040))
+    (tmp_path / "proc/self").mkdir()
+    (tmp_path / "proc/self/mountinfo").write_bytes(mountinfo)
+    (tmp_path / "proc/self/cgroup").write_bytes(own)
+    return Roots(tmp_path / "proc", tmp_path / "sys", tmp_path)
+
+
+V2 = (b"30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", b"0::/system.slice/memwatchd.service\n")
+V1 = (b"33 1 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n", b"4:memory:/\n0::/\n")
+
+
+@pytest.mark.parametrize(
+    ("mounted", "line", "file"),
+    [
+        (
+            V2,
+            f"0::/system.slice/docker-{ID}.scope\n",
+            f"sys/fs/cgroup/system.slice/docker-{ID}.scope/memory.current",
+        ),
+        (V1, f"4:memory:/docker/{ID}\n0::/\n", f"sys/fs/cgroup/memory/docker/{ID}/memory.usage_in_bytes"),
+    ],
+    ids=["v2", "v1"],
+)
+def test_a_container_of_many_processes(tmp_path: Path, mounted: tuple[bytes, bytes], line: str, file: str) -> None:
+    """Thirty processes of one container are one owner with the cgroup's own figure, though only two are listed."""
+    roots = host(tmp_path, *mounted)
+    for pid in range(100, 130):
+        status = b"Uid:\t33\t33\t33\t33\nVmSwap:\t     12 kB\n"
+        add_process(roots.procfs, stat_line(pid, rss=10), cgroup=line.encode(), status=status)
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text("123456789\n")
+    collector = Collector(roots, top=2, page_size=4096)
+
+    findings = collector.collect()
+    collector.close()
+
+    owners = {(owner.kind, owner.name): owner for owner in findings.owners}
+    assert owners["container", ID[:12]] == Owner("container", ID[:12], 30, 30 * 10 * 4096, 123456789)
+    assert owners["user", "33"] == Owner("user", "33", 30, 30 * 10 * 4096)
+    assert len(findings.processes) == 2
+    assert findings.processes[0].swap_bytes == 12 << 10
+
+
+@pytest.mark.parametrize(
+    ("text", "figure"),
+    [("12\n", 12), ("nonsense\n", Absent.INCONSISTENT), ("", Absent.INCONSISTENT), ("9" * 30, Absent.INCONSISTENT)],
+)
+def test_a_cgroups_file_that_makes_no_sense(tmp_path: Path, text: str, figure: Bytes) -> None:
+    """Nonsense is no figure; a cgroup that is not there has none, and one above the mount is not looked for."""
+    roots = host(tmp_path, *V2)
+    (tmp_path / "sys/fs/cgroup/a").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/a/memory.current").write_text(text)
+    usage = CgroupUsage(roots)
+    usage.refresh()
+
+    assert usage.read("/a") == figure
+    assert usage.read("/b") is None
+    assert usage.read("/../a") is None
+
+
+def test_a_process_that_is_moved_is_found_again(tmp_path: Path) -> None:
+    """systemd puts a process into its unit a moment after it began: the next look finds it there."""
+    roots = host(tmp_path, *V2)
+    for pid in range(10, 14):
+        add_process(roots.procfs, stat_line(pid, rss=pid), cgroup=b"0::/init.scope\n")
+    collector = Collector(roots, top=1, page_size=4096)
+    before = {owner.name: owner.processes for owner in collector.collect().owners if owner.kind == "unit"}
+    (roots.procfs / "10/cgroup").write_bytes(b"0::/system.slice/late.service\n")
+
+    after = {owner.name: owner.processes for owner in collector.collect().owners if owner.kind == "unit"}
+    collector.close()
+
+    assert before == {"init.scope": 4}
+    assert after == {"init.scope": 3, "late.service": 1}
+
+
+def test_one_that_was_listed_as_it_moved_is_found_again(tmp_path: Path) -> None:
+    """Caught among the largest before it was put into its unit, then not among them any more: found after all."""
+    roots = host(tmp_path, *V2)
+    add_process(roots.procfs, stat_line(10, rss=500), cgroup=b"0::/init.scope\n")
+    add_process(roots.procfs, stat_line(11, rss=100), cgroup=b"0::/init.scope\n")
+    collector = Collector(roots, top=1, page_size=4096)
+    collector.collect()
+    add_process(roots.procfs, stat_line(10, rss=50), cgroup=b"0::/system.slice/late.service\n")
+
+    owners = collector.collect().owners
+    collector.close()
+
+    assert {owner.name: owner.rss_bytes >> 12 for owner in owners if owner.kind == "unit"} == {
+        "init.scope": 100,
+        "late.service": 50,
+    }
+
+
+def test_one_that_was_moved_and_sleeps_is_shown_where_it_is(tmp_path: Path) -> None:
+    """Listed, its pages never change, and it is shown with the owner that its memory is counted to."""
+    roots = host(tmp_path, *V2)
+    add_process(roots.procfs, stat_line(10), cgroup=b"0::/init.scope\n", statm=statm_line(5))
+    collector = Collector(roots)
+    collector.collect()
+    (roots.procfs / "10/cgroup").write_bytes(b"0::/system.slice/late.service\n")
+
+    looks = [collector.collect() for _ in range(3)]
+    collector.close()
+
+    assert [owner.name for owner in looks[0].owners if owner.kind == "unit"] == ["late.service"]
+    assert [look.processes[0].unit for look in looks[1:]] == ["late.service"] * 2
+
+
+@pytest.mark.parametrize("configured", [False, True])
+def test_command_lines_only_where_configured(tmp_path: Path, configured: bool) -> None:
+    """Off, they are not even opened; on, they are cut where they get long."""
+    roots = host(tmp_path, *V2)
+    add_process(roots.procfs, stat_line(9), cmdline=b"python3\0train.py\0--key=" + b"x" * 5000 + b"\0")
+    collector = Collector(roots, commands=configured)
+
+    (found,) = collector.collect().processes
+    collector.close()
+
+    assert found.command is None if not configured else str(found.command).startswith("python3 train.py --key=x")
+    assert len(str(found.command)) <= 256
+
+
+@pytest.mark.parametrize(
+    ("option", "sees_init", "partial"),
+    [
+        ("hidepid=invisible", False, True),
+        ("hidepid=2", False, True),
+        ("hidepid=2", True, False),
+        ("rw", False, False),
+    ],
+)
+def test_hidden_processes_make_the_list_partial(
+    tmp_path: Path, option: str, sees_init: bool, partial: bool
+) -> None:
+    """Behind hidepid the processes of others are not seen, and the list says so and how to see them."""
+    roots = host(tmp_path, V2[0] + b"22 1 0:21 / /proc rw - proc proc rw,%s\n" % option.encode(), V2[1])
+    if sees_init:
+        add_process(roots.procfs, stat_line(1, "systemd"))
+    collector = Collector(roots)
+
+    scan = collector.collect().process_scan
+    collector.close()
+
+    assert scan is not None
+    assert (scan.process_list == "partial", "hidepid" in (scan.note or "")) == (partial, partial)

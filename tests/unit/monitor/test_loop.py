@@ -1,0 +1,359 @@
+"""The loop remembers, tells and goes on, whatever clocks, sources and listeners do."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.alerts.rules import AlertRules
+from memwatch.alerts.state import Notice
+from memwatch.collectors.base import Enlisted
+from memwatch.findings import Findings
+from memwatch.history.notable_ticks import KeptTick, KeptTicks, unpacked
+from memwatch.kernel_log import DriverError, KernelLog, OomKill
+from memwatch.linux.files import Unreadable
+from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.sampler import Sampler
+from memwatch.snapshot import Kernel, Level, Snapshot
+from support.fakes import GIB, FakeClock, FakeCollector, ram
+
+QUICK = Rules(interval_seconds=0.01)
+
+
+def monitor_of(collector: FakeCollector, clock: FakeClock, rules: Rules | None = None) -> Monitor:
+    sampler = Sampler([Enlisted(collector.name, lambda: collector, False)], clock)
+    return Monitor(sampler, clock, rules or Rules(), Identity("spark-1", "boot-1"))
+
+
+def calm() -> FakeCollector:
+    return FakeCollector("memory", findings=Findings(pools=(ram(GIB),)))
+
+
+def kinds(monitor: Monitor) -> list[str]:
+    return [event.kind for event in monitor.events.since(0)]
+
+
+def test_a_tick_is_gathered_judged_remembered_and_published() -> None:
+    """One call, and everything a face needs is in `latest`."""
+    memory, clock = calm(), FakeClock()
+    memory.findings = Findings(pools=(ram(62 * GIB),))
+    heard: list[Snapshot] = []
+    monitor = monitor_of(memory, clock)
+    monitor.listeners.append(lambda snapshot, _: heard.append(snapshot))
+
+    snapshot = monitor.tick()
+
+    assert monitor.latest is snapshot is heard[0]
+    assert snapshot.pressure[0].level is Level.CRITICAL
+    assert snapshot.worst_level is Level.CRITICAL
+    assert monitor.history.since("pool.ram.used_bytes", 0.0) == [(clock.boottime(), 62.0 * GIB)]
+    assert kinds(monitor) == ["started", "level"]
+
+
+def test_suspend_is_a_gap_and_an_event() -> None:
+    """An hour asleep is told as that, and no line is drawn across it."""
+    clock = FakeClock()
+    monitor = monitor_of(calm(), clock)
+    monitor.tick()
+
+    clock.now += 1.0
+    clock.slept += 3600.0
+    monitor.tick()
+
+    assert kinds(monitor) == ["started", "suspend"]
+    assert monitor.events.since(0)[-1].text == "the machine was suspended for 3600 s"
+    buckets = monitor.history.query("pool.ram.used_bytes", 0.0, clock.boottime(), 2000)
+    assert [bucket.average is None for bucket in buckets] == [False, True, False]
+
+
+def test_a_set_clock_moves_no_history() -> None:
+    """Two days forward: the past is shown where it belongs by the clock of now, in the same order."""
+    clock = FakeClock()
+    monitor = monitor_of(calm(), clock)
+    monitor.tick()
+    clock.now += 1.0
+    clock.wall_offset += 172800.0
+
+    monitor.tick()
+
+    (first, _), (second, _) = monitor.history.since("pool.ram.used_bytes", 0.0)
+    assert monitor.events.since(0)[-1].text == "the wall clock was set forward by 172800.0 s"
+    assert monitor.to_wall(second) == clock.wall()
+    assert monitor.to_wall(first) == clock.wall() - 1.0
+    assert monitor.to_boottime(monitor.to_wall(first)) == pytest.approx(first)
+
+
+def test_an_oom_kill_is_told_once() -> None:
+    """The machine may look healthy a second later; the event stays."""
+    memory, clock = calm(), FakeClock()
+    monitor = monitor_of(memory, clock)
+    for kills in (3, 3, 5, 5):
+        memory.findings = Findings(pools=(ram(GIB),), kernel=Kernel(oom_kills_total=kills))
+        monitor.tick()
+        clock.now += 1.0
+
+    assert [event.text for event in monitor.events.since(0) if event.kind == "oom_kill"] == [
+        "the kernel killed 2 processes for want of memory"
+    ]
+
+
+def test_a_level_change_is_told_in_words() -> None:
+    """The event log reads like a diary."""
+    memory, clock = calm(), FakeClock()
+    monitor = monitor_of(memory, clock)
+    monitor.tick()
+    memory.findings = Findings(pools=(ram(56 * GIB),))
+    clock.now += 1.0
+
+    monitor.tick()
+
+    assert monitor.events.since(0)[-1].text == "System RAM: low → high (87.5 % used; 8.0 GiB of 64.0 GiB left)"
+
+
+def test_a_killed_process_is_told_by_name_once() -> None:
+    """Counted in one file and named in another, a second apart: one event, with the name."""
+    memory, clock = calm(), FakeClock()
+    monitor = monitor_of(memory, clock)
+    kill = OomKill(1, 4242, "train", 64 << 20, "machine")
+    for counted, kills in ((3, ()), (4, ()), (4, (kill,)), (4, (kill,)), (5, (kill,)), *[(5, (kill,))] * 3):
+        memory.findings = Findings(
+            pools=(ram(GIB),), kernel=Kernel(oom_kills_total=counted), kernel_log=KernelLog(kills=kills)
+        )
+        monitor.tick()
+        clock.now += 1.0
+
+    assert [event.text for event in monitor.events.since(0) if event.kind == "oom_kill"] == [
+        "the kernel killed train (pid 4242, 64.0 MiB) for want of memory",
+        "the kernel killed a process for want of memory",
+    ]
+
+
+def test_a_driver_that_repeats_itself_is_told_once_a_minute() -> None:
+    """The first complaint at once, the following thousands with their number."""
+    memory, clock = calm(), FakeClock()
+    monitor = monitor_of(memory, clock)
+    for second in range(70):
+        error = DriverError("nvidia", "", "nv_err_no_memory", 100 * second, 0.0, "NVRM: no memory")
+        memory.findings = Findings(
+            pools=(ram(GIB),), kernel_log=KernelLog(driver_errors=(error,) if second else ())
+        )
+        monitor.tick()
+        clock.now += 1.0
+
+    assert [event.text for event in monitor.events.since(0) if event.kind == "driver"] == [
+        "the driver of nvidia reported no memory to be had (NV_ERR_NO_MEMORY), 100 times: NVRM: no memory",
+        "the driver of nvidia reported no memory to be had (NV_ERR_NO_MEMORY), 6000 times: NVRM: no memory",
+    ]
+
+
+def test_a_target_without_a_figure_for_a_tick_changes_no_level() -> None:
+    """A source that misses one answer writes no history of ups and downs."""
+    memory, clock = calm(), FakeClock()
+    monitor = monitor_of(memory, clock)
+    for pools in ((ram(62 * GIB),), (), (ram(62 * GIB),)):
+        memory.findings = Findings(pools=pools)
+        monitor.tick()
+        clock.now += 1.0
+
+    assert [event.text for event in monitor.events.since(0) if event.kind == "level"] == [
+        "System RAM: low → critical (96.9 % used; 2.0 GiB of 64.0 GiB left)"
+    ]
+
+
+def test_a_source_that_fails_and_recovers_is_told_twice() -> None:
+    """Once when it stops, once when it is back; not on every tick between."""
+    memory, clock = calm(), FakeClock()
+    monitor = monitor_of(memory, clock)
+    for error in (None, Unreadable("meminfo is empty"), Unreadable("meminfo is empty"), None):
+        memory.error = error
+        monitor.tick()
+        clock.now += 1.0
+
+    assert [event.text for event in monitor.events.since(0) if event.kind == "collector"] == [
+        "collector memory is failing: meminfo is empty",
+        "collector memory works again",
+    ]
+
+
+def test_a_reload_changes_interval_and_thresholds_and_keeps_the_past() -> None:
+    """From the next tick on; the ring is made anew with what it held."""
+    memory, clock = calm(), FakeClock()
+    monitor = monitor_of(memory, clock)
+    monitor.tick()
+
+    rules = Rules(interval_seconds=0.5)
+    strict = replace(rules.pressure, thresholds=replace(rules.pressure.thresholds, medium=0.001, high=0.002))
+    monitor.reconfigure(replace(rules, pressure=strict))
+    clock.now += 1.0
+    snapshot = monitor.tick()
+
+    assert snapshot.interval_seconds == 0.5
+    assert snapshot.pressure[0].level is Level.HIGH
+    assert len(monitor.history) == 2
+
+
+def test_a_target_that_comes_and_goes_is_no_change_of_level() -> None:
+    """A GPU that falls off the bus and comes back as it was leaves the places for ticks that mattered to others."""
+    memory, clock = calm(), FakeClock()
+    monitor = monitor_of(memory, clock)
+    for vram in ([GIB], [], [GIB], [], [63.9 * GIB], [], [63.9 * GIB], [GIB]):
+        gpu = [ram(int(used), pool_id="vram0") for used in vram]
+        memory.findings = Findings(pools=(ram(GIB), *gpu))
+        monitor.tick()
+        clock.now += 1.0
+
+    kept = [unpacked(one.data) for one in monitor.ticks.between(0.0, clock.now, 100)]
+
+    assert [one.seq for one in kept] == [1, 5]
+    assert [one.worst.word for one in kept if one.worst] == ["low", "critical"]
+
+
+def test_a_listener_that_fails_stops_nothing_and_floods_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    """The loop goes on; the same complaint is logged once, and its end too."""
+    clock, stop = FakeClock(), threading.Event()
+    monitor = monitor_of(calm(), clock, QUICK)
+    ticks: list[int] = []
+
+    def broken(snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:
+        ticks.append(snapshot.seq)
+        clock.now += 0.0099
+        if len(ticks) == 30:
+            stop.set()
+        if len(ticks) < 20:
+            raise ValueError("no disk")
+
+    monitor.listeners.append(broken)
+    with caplog.at_level(logging.WARNING):
+        monitor.run(stop)
+
+    assert ticks == list(range(1, 31))
+    assert caplog.messages == ["a tick failed and was left out: ValueError: no disk", "ticks work again"]
+
+
+def test_running_out_of_memory_costs_one_tick(caplog: pytest.LogCaptureFixture) -> None:
+    """MemoryError is what this daemon is for: it carries on."""
+    clock, stop = FakeClock(), threading.Event()
+    monitor = monitor_of(calm(), clock, QUICK)
+    ticks: list[int] = []
+
+    def hungry(snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:
+        ticks.append(snapshot.seq)
+        clock.now += 0.0099
+        if len(ticks) == 3:
+            stop.set()
+        if len(ticks) == 1:
+            raise MemoryError
+
+    monitor.listeners.append(hungry)
+    monitor.run(stop)
+
+    assert ticks == [1, 2, 3]
+    assert "out of memory in a tick; it was left out" in caplog.messages
+
+
+def test_what_cannot_be_remembered_is_still_shown() -> None:
+    """Memory is too short to keep a tick: everybody who asks gets it, and listeners hear of it."""
+
+    class Full(KeptTicks):
+        def add(self, tick: KeptTick) -> None:
+            raise MemoryError(tick)
+
+    heard: list[int] = []
+    monitor = monitor_of(calm(), FakeClock())
+    monitor.ticks = Full()
+    monitor.listeners.append(lambda snapshot, _: heard.append(snapshot.seq))
+
+    with pytest.raises(MemoryError):
+        monitor.tick()
+
+    assert monitor.latest is not None
+    assert heard == [monitor.latest.seq] == [1]
+
+
+def test_a_pause_is_told_and_not_caught_up_with() -> None:
+    """A machine that stood still for ten seconds gets one event and no burst of ticks."""
+    clock, stop = FakeClock(), threading.Event()
+    monitor = monitor_of(calm(), clock, QUICK)
+    at: list[float] = []
+
+    def stand_still(_snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:
+        at.append(clock.now)
+        clock.now += 0.1049 if len(at) == 2 else 0.0099
+        if len(at) == 4:
+            stop.set()
+
+    monitor.listeners.append(stand_still)
+    monitor.run(stop)
+
+    assert told_late(monitor) == ["10 ticks were missed: the machine was too busy"]
+    assert len(at) == 4
+
+
+def told_late(monitor: Monitor) -> list[str]:
+    return [event.text for event in monitor.events.since(0) if event.kind == "late"]
+
+
+def test_pauses_that_go_on_are_told_once_a_minute() -> None:
+    """A machine that is too busy for every other tick fills neither the log nor the list of what happened."""
+    clock, stop = FakeClock(), threading.Event()
+    monitor = monitor_of(calm(), clock, Rules(interval_seconds=0.5))
+    began, told_at = clock.now, dict[int, float]()
+
+    def be_busy(_snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:
+        told_at.setdefault(len(told_late(monitor)), clock.now - began)
+        clock.now += 0.9999
+        if clock.now > began + 130:
+            stop.set()
+
+    monitor.listeners.append(be_busy)
+    monitor.run(stop)
+
+    first, second, third = told_late(monitor)
+    assert first == "1 tick was missed: the machine was too busy"
+    assert second == third == "61 ticks were missed on 61 occasions: the machine was too busy"
+    assert told_at == pytest.approx({0: 0, 1: 1, 2: 62, 3: 123}, abs=0.1)
+
+
+def test_what_could_not_be_told_is_told_by_the_next_tick() -> None:
+    """Memory runs out while an alert is told: the next tick tells it, under the same id, and that is all."""
+    memory, clock = calm(), FakeClock()
+    memory.findings = Findings(pools=(ram(62 * GIB),))
+    monitor = monitor_of(memory, clock, Rules(alerts=AlertRules(pending_seconds=0)))
+    tried: list[tuple[Notice, ...]] = []
+
+    def listen(_: Snapshot, notices: tuple[Notice, ...]) -> None:
+        tried.append(notices)
+        if len(tried) == 1:
+            raise MemoryError
+
+    monitor.listeners.append(listen)
+    with pytest.raises(MemoryError):
+        monitor.tick()
+    for _ in range(2):
+        clock.now += 1.0
+        monitor.tick()
+
+    assert [len(notices) for notices in tried] == [1, 1, 0]
+    assert tried[0] == tried[1]
+
+
+def test_a_listener_that_fails_has_no_alert_told_twice() -> None:
+    """Alerts have been told when somebody behind them fails: not again at the next tick."""
+    memory, clock = calm(), FakeClock()
+    memory.findings = Findings(pools=(ram(62 * GIB),))
+    monitor = monitor_of(memory, clock, Rules(alerts=AlertRules(pending_seconds=0)))
+    told: list[int] = []
+
+    def fail(_snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:
+        raise OSError("no room for the recording")
+
+    monitor.listeners += [lambda _, notices: told.append(len(notices)), fail]
+    for _ in range(3):
+        clock.now += 1.0
+        with pytest.raises(OSError, match="no room"):
+            monitor.tick()
+
+    assert told == [1, 0, 0]

@@ -1,0 +1,153 @@
+"""What the whole loop makes of pressure: few events, all of them in words, and no spike lost between two ticks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from memwatch.alerts.state import Notice
+from memwatch.collectors.base import Enlisted
+from memwatch.findings import Findings
+from memwatch.model import Absent
+from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.sampler import Sampler
+from memwatch.snapshot import Snapshot
+from support.fakes import GIB, FakeClock, FakeCollector, ram
+
+
+class Machine:
+    """System RAM that is used as a function of time says, and a loop that looks at it by a clock turned by hand."""
+
+    def __init__(self, used: Callable[[float], float], size: int = 64 * GIB) -> None:
+        self.clock = FakeClock()
+        self.memory = FakeCollector("memory")
+        sampler = Sampler([Enlisted("memory", lambda: self.memory, False)], self.clock)
+        self.monitor = Monitor(sampler, self.clock, Rules(), Identity("spark-1", "boot-1"))
+        self.snapshots: list[Snapshot] = []
+        self.notices: list[Notice] = []
+        self.told: list[float] = []
+        self.monitor.listeners.append(self._hear)
+        self._started = self.clock.now
+        self._used, self._size = used, size
+
+    def run(self, seconds: float, every: float) -> None:
+        until = self.clock.now + seconds
+        while self.clock.now < until - 1e-6:
+            self.memory.findings = Findings(pools=(ram(int(self._used(self.seconds) * self._size), self._size),))
+            self.snapshots.append(self.monitor.tick())
+            self.clock.now += every
+
+    @property
+    def seconds(self) -> float:
+        return self.clock.now - self._started
+
+    def events(self, kind: str) -> list[str]:
+        return [event.text for event in self.monitor.events.since(0) if event.kind == kind]
+
+    def _hear(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
+        self.told.append(snapshot.monotonic)
+        self.notices += notices
+
+
+def sawtooth(seconds: float) -> float:
+    phase = seconds % 4.0
+    return 0.78 + 0.02 * (phase if phase <= 2 else 4 - phase)
+
+
+def test_ten_minutes_of_sawtooth_are_one_change_of_level() -> None:
+    """78 to 82 % every four seconds: what it was at the start, one change, and nobody is called."""
+    machine = Machine(sawtooth)
+
+    machine.run(600, 0.1)
+
+    changes = machine.events("level")
+    assert len(changes) == 2
+    assert changes[0] == "System RAM: low → medium (78.0 % used; 14.1 GiB of 64.0 GiB left)"
+    assert changes[1].startswith("System RAM: medium → high (80.")
+    assert machine.notices == []
+
+
+def test_a_change_of_level_is_told_with_reasons_and_figures() -> None:
+    """What speaks for it, how much is left, and how soon it ends."""
+    machine = Machine(lambda seconds: min(0.99, 0.5 + max(0.0, seconds - 10) * 0.02))
+
+    machine.run(33, 0.1)
+
+    last = machine.events("level")[-1]
+    assert "high → critical (" in last
+    assert "% used; full in about " in last
+    assert last.endswith("of 64.0 GiB left)")
+
+
+def test_a_forecast_is_remembered_and_ends_with_the_fall() -> None:
+    """Seconds to full are in the history; none when the fall stops, and the reason says that it is past."""
+    machine = Machine(lambda seconds: min(0.7, 0.5 + max(0.0, seconds - 10) * 0.01))
+
+    machine.run(50, 1.0)
+
+    forecasts = machine.monitor.history.since("pressure.ram.seconds_to_full", 0.0)
+    last = machine.snapshots[-1].pressure[0]
+    assert 5 < len(forecasts) < 45
+    assert last.seconds_to_full is Absent.NOT_AVAILABLE
+    assert [
+        reason.text for reason in last.reasons if reason.signal == "ttf" and "s ago: full in about" in reason.text
+    ]
+
+
+def test_no_forecast_crosses_a_suspend() -> None:
+    """An hour asleep: neither the rate before nor the difference over it says when memory is full."""
+    machine = Machine(lambda seconds: 0.5 + seconds * 0.01)
+    machine.run(20, 1.0)
+    before = machine.snapshots[-1].pressure[0]
+    machine.clock.slept += 3600.0
+
+    machine.run(4, 1.0)
+
+    after = machine.snapshots[-1].pressure[0]
+    assert isinstance(before.seconds_to_full, float)
+    assert after.seconds_to_full is Absent.NOT_AVAILABLE
+    assert "ttf" not in {reason.signal for reason in after.reasons}
+
+
+def test_no_spike_is_lost_between_two_seconds() -> None:
+    """Of ten ticks the worst is kept in the history, which has one reading a second."""
+    machine = Machine(lambda seconds: 0.95 if 5.25 < seconds < 5.45 else 0.65)
+
+    machine.run(10, 0.1)
+
+    ratios = [value for _, value in machine.monitor.history.since("pressure.ram.ratio", 0.0)]
+    assert len(ratios) == pytest.approx(10, abs=2)
+    assert max(ratios) == pytest.approx(0.95)
+
+
+def test_listeners_are_told_once_a_second_and_of_each_change_at_once() -> None:
+    """Ten ticks a second are no reason to send ten pages a second."""
+    machine = Machine(lambda seconds: 0.65 if seconds < 5.55 else 0.85)
+
+    machine.run(10, 0.1)
+
+    early = [one for one, after in pairwise(machine.told) if after - one < 0.75]
+    assert len(machine.told) <= 13
+    assert len(early) == 1
+
+
+def test_the_loop_itself_changes_its_pace() -> None:
+    """From one tick a second to ten as soon as memory is 60 % full."""
+    machine, stop, slept = Machine(lambda _: 0.7), threading.Event(), []
+    machine.memory.findings = Findings(pools=(ram(45 * GIB),))
+
+    class Sleeper(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            slept.append(round(timeout or 0.0, 3))
+            machine.clock.now += timeout or 0.0
+            if len(slept) == 5:
+                stop.set()
+                self.set()
+            return False
+
+    machine.monitor.run(Sleeper())
+
+    assert slept == [0.1] * 5

@@ -1,0 +1,193 @@
+"""A source whose answer mostly comes at once is asked by ticks; one that keeps them waiting is its thread's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from memwatch.collectors.base import Collector, Enlisted
+from memwatch.findings import Findings
+from memwatch.linux.files import Unavailable
+from memwatch.monitor.sampler import Sampler, Source
+from support.fakes import GIB, FakeClock, FakeCollector, ram
+from support.waiting import PATIENCE_SECONDS, wait_until
+
+
+class Willing(FakeCollector):
+    """Is asked through somebody else. `answers`: at once, and if not `late` is waited for; `takes_questions`."""
+
+    def __init__(self) -> None:
+        super().__init__("willing", 1.0, may_block=True, findings=Findings(pools=(ram(GIB),)))
+        self.answers = self.takes_questions = True
+        self.late = threading.Event()
+        self.late.set()
+        self.puts = 0
+        self.by: list[str] = []
+
+    def put(self) -> bool:
+        self.puts += self.takes_questions
+        return self.takes_questions
+
+    def has_answer(self, _: float) -> bool:
+        return self.answers
+
+    def collect(self) -> Findings:
+        self.late.wait(PATIENCE_SECONDS)
+        self.by.append(threading.current_thread().name)
+        return super().collect()
+
+
+@contextmanager
+def sampling(collector: Willing, clock: FakeClock) -> Iterator[Sampler]:
+    """Until ticks ask the source."""
+
+    def make() -> Collector:
+        return collector
+
+    sampler = Sampler([Enlisted(collector.name, make, may_block=True)], clock)
+
+    def is_asked_by_ticks() -> bool:
+        clock.now += 1.0
+        sampler.gather()
+        return sampler.sources[0].on_tick
+
+    sampler.start()
+    try:
+        wait_until(is_asked_by_ticks)
+        collector.puts, collector.by = 0, []
+        yield sampler
+    finally:
+        sampler.stop()
+
+
+def ticks(sampler: Sampler, clock: FakeClock, count: int) -> list[float]:
+    """So many ticks, a second apart; how old the source's answer was at each."""
+    ages = []
+    for _ in range(count):
+        clock.now += 1.0
+        _, (status,) = sampler.gather()
+        assert isinstance(status.age_seconds, float)
+        ages.append(status.age_seconds)
+    return ages
+
+
+def test_ticks_ask_it_and_its_thread_sleeps() -> None:
+    """So the figures of a GPU and those of System RAM are of the same moment, and nobody wakes up for them."""
+    collector, clock, me = Willing(), FakeClock(), threading.current_thread().name
+    with sampling(collector, clock) as sampler:
+        ages = ticks(sampler, clock, 5)
+        sampler.hurry(True)  # wakes every thread
+        sampler.hurry(False)
+        ages += ticks(sampler, clock, 5)
+
+    assert ages == [0.0] * 10
+    assert collector.by == [me] * 10
+    assert collector.closed
+
+
+def left_for(source: Source, collector: Willing, clock: FakeClock) -> float:
+    """For how many seconds ticks leave the source to its thread when an answer has come late."""
+    clock.now += 1.0
+    late_at = clock.now
+    collector.answers = False
+    assert source.is_put(clock.now, 1.0)
+    source.run_if_answered()
+    collector.answers = True
+    while True:
+        source.run()
+        if source.is_prompt(1.0):
+            return clock.now - late_at
+        clock.now += 1.0
+
+
+def test_one_that_keeps_a_tick_waiting_is_left_to_its_thread() -> None:
+    """The tick goes on with what it has. The answer is taken when it comes, and ticks ask again seconds later."""
+    collector, clock = Willing(), FakeClock()
+    with sampling(collector, clock) as sampler:
+        collector.answers = False
+        collector.late.clear()
+        left = ticks(sampler, clock, 2)
+        puts = collector.puts
+        collector.late.set()
+        wait_until(lambda: collector.by)
+
+    assert left == [1.0, 2.0]
+    assert puts == 1
+    assert set(collector.by) == {"collect-willing"}
+
+
+def test_one_late_answer_is_a_matter_of_seconds_and_many_of_a_minute() -> None:
+    """A driver that was late once, as the machine was busy, does not cost a minute of wake-ups."""
+    collector, clock = Willing(), FakeClock()
+    source = Source(Enlisted("willing", lambda: collector, may_block=True), clock)
+    source.run()
+    often = [left_for(source, collector, clock) for _ in range(6)]
+    clock.now += 1.0
+    assert source.is_put(clock.now, 1.0)
+    source.run_if_answered()
+    again = left_for(source, collector, clock)
+
+    assert often == [4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    assert again == 4.0
+
+
+@pytest.mark.parametrize("error", [None, Unavailable("the driver is released on request")])
+def test_one_that_cannot_be_asked_at_once_is_its_threads(error: Exception | None) -> None:
+    """A helper process that has to be started first, or is to be ended, takes time that no tick has."""
+    collector, clock, me = Willing(), FakeClock(), threading.current_thread().name
+    with sampling(collector, clock) as sampler:
+        collector.takes_questions, collector.error = False, error
+        clock.now += 1.0
+        sampler.gather()
+        wait_until(lambda: collector.by)
+        _, (status,) = sampler.gather()
+
+    assert me not in collector.by
+    assert collector.puts == 0
+    assert status.state == ("ok" if error is None else "unavailable")
+
+
+def test_one_that_fails_on_a_tick_is_its_threads() -> None:
+    """What has to be done about it may take time."""
+    collector, clock, me = Willing(), FakeClock(), threading.current_thread().name
+    with sampling(collector, clock) as sampler:
+        collector.error = ValueError("nonsense")
+        clock.now += 1.0
+        _, (status,) = sampler.gather()
+        clock.now += 1.0
+        wait_until(lambda: len(collector.by) >= 2)
+
+    assert status.state == "failing"
+    assert collector.by[:2] == [me, "collect-willing"]
+
+
+def test_one_of_which_ticks_are_far_apart_is_its_threads() -> None:
+    """What it says is as fresh as ever, and a driver that is to be released is so within its period."""
+    collector, clock, me = Willing(), FakeClock(), threading.current_thread().name
+    with sampling(collector, clock) as sampler:
+        clock.now += 10.0
+        sampler.gather()
+        wait_until(lambda: collector.by)
+        clock.now += 1.0
+        wait_until(lambda: len(collector.by) >= 2)
+
+    assert me not in collector.by
+    assert collector.puts == 0
+
+
+def test_what_is_due_once_a_second_is_asked_on_every_tick_of_a_second() -> None:
+    """Ticks come some milliseconds early or late; a source is asked a little after its tick has begun."""
+    clock = FakeClock()
+    collector = FakeCollector("vmstat", 1.0)
+    sampler = Sampler([Enlisted("vmstat", lambda: collector, may_block=False)], clock)
+
+    for tick in range(10):
+        clock.now = 1000.0 + tick - (tick % 3) * 0.01
+        sampler.gather()
+    fast = [sampler.gather() for clock.now in (1009.1 + step / 10 for step in range(10))]
+
+    assert collector.asked == 11
+    assert len(fast) == 10

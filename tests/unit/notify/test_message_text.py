@@ -1,0 +1,96 @@
+"""What is told, to whom, and in which words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.alerts.rules import EVENTS
+from memwatch.clock import SystemClock
+from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.sampler import Sampler
+from memwatch.notify.manager import Alerting, notice_of_test
+from memwatch.notify.message_text import text_of, title_of
+from memwatch.notify.outbox.outbox import Outbox
+from memwatch.notify.receiver import Receiver, Subscription
+from memwatch.snapshot import Reason
+from support.sample_snapshots import critical_gb10, hostile_names, simulated
+from support.waiting import wait_until
+from support.webhook_receiver import receiving
+from support.webhook_samples import ids, notice, webhook_channel
+
+
+@contextmanager
+def alerting_to(**wanted: tuple[str, Subscription]) -> Iterator[Alerting]:
+    """Receivers by name, each with its URL and what it wants."""
+    outbox = Outbox(None)
+    receivers = [
+        Receiver(name, webhook_channel(url, timeout_seconds=2.0), outbox.box(name), subscription)
+        for name, (url, subscription) in wanted.items()
+    ]
+    monitor = Monitor(Sampler([], SystemClock()), SystemClock(), Rules(), Identity("host", "boot"))
+    made = Alerting(monitor, outbox, receivers, lambda: "https://spark/memory")
+    made.start()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_each_is_told_what_it_wants() -> None:
+    """By event and by target: one hears of the RAM, one of the cards, one of both."""
+    with receiving(200) as ram, receiving(200) as cards, receiving(200) as both:
+        wanted = {
+            "ram": (ram.url, Subscription(targets=frozenset({"ram"}))),
+            "cards": (cards.url, Subscription(frozenset({"pressure.high"}), frozenset({"vram0"}))),
+            "both": (both.url, Subscription(frozenset({"pressure.critical", "pressure.high"}))),
+        }
+        with alerting_to(**wanted) as made:
+            told = (notice(1), notice(2, target="vram0", rule="pressure.high"))
+            made.tell(critical_gb10(), told)
+            wait_until(lambda: len(both.deliveries) == 2 and bool(ram.deliveries) and bool(cards.deliveries))
+
+    assert (ids(ram), ids(cards), sorted(ids(both))) == (["msg_1"], ["msg_2"], ["msg_1", "msg_2"])
+
+
+def test_simulated_machine_tells_nobody() -> None:
+    """Figures that are made up wake nobody."""
+    with receiving(200) as site, alerting_to(ops=(site.url, Subscription())) as made:
+        made.tell(simulated(), (notice(1),))
+
+        assert made.receivers[0].pending() == 0
+
+    assert site.deliveries == []
+
+
+@pytest.mark.parametrize("rule", EVENTS)
+def test_every_rule_has_words(rule: str) -> None:
+    """A title says where, what and of what; an end says so."""
+    fires = title_of(notice(rule=rule), critical_gb10())
+    ends = title_of(notice(rule=rule, firing=False), critical_gb10())
+
+    assert fires.startswith("spark-1: ")
+    assert fires.endswith("(System RAM)")
+    assert ends == fires.replace("spark-1: ", "spark-1: resolved: ")
+
+
+def test_words_of_strangers_stay_on_their_line() -> None:
+    """Names that would end a line or turn it around are made visible, and cut."""
+    alert = replace(notice(), reasons=(Reason("util", "x" * 5000), Reason("util", "one\ntwo\u202e")))
+
+    text = text_of(alert, hostile_names(), "https://spark/memory")
+
+    lines = text.split("\n")
+    assert lines[1] == "one\\u000atwo\\u202e"
+    assert max(map(len, lines)) < 1000
+    assert "\u202e" not in text
+    assert lines[-1] == "https://spark/memory"
+
+
+def test_a_test_says_that_it_is_one() -> None:
+    """Nobody is to be frightened by a test."""
+    assert title_of(notice_of_test(), critical_gb10()) == "spark-1: a test message (test)"
+    assert "nothing is wrong" in text_of(notice_of_test(), critical_gb10(), None)

@@ -1,0 +1,266 @@
+"""What waits survives a restart, a full disk and a damaged file; and nothing that was not written is believed."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from memwatch.notify.outbox.open import FILE_NAME, open_outbox
+from memwatch.notify.outbox.outbox import Draft, Outbox
+from memwatch.notify.outbox.queue import Kind
+from memwatch.notify.receiver import Receiver, Subscription
+from support.waiting import wait_until
+from support.webhook_receiver import receiving
+from support.webhook_samples import Told, ids, made_receiver, notice, told, webhook_channel
+
+NOBODY = "http://127.0.0.1:1/"
+PATIENT = (0.0, 60.0, 60.0, 60.0)
+
+
+@contextmanager
+def outbox_in(folder: Path, url: str = NOBODY) -> Iterator[Told]:
+    """A receiver whose outbox is on disk, from one start to the next stop."""
+    opened = open_outbox(folder, 1_795_256_553.0)
+    schedule = PATIENT if url == NOBODY else (0.0, 0.05, 0.05)
+    made = made_receiver(webhook_channel(url), schedule, Outbox(opened.store, opened.kept))
+    made.start()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def put_facts(made: Told, count: int) -> list[str]:
+    names = [f"msg_{number}" for number in range(count)]
+    for name in names:
+        draft = Draft(name, f"fact {name}", Kind.FACT, name.encode() * 50)
+        made.outbox.put([(made.receiver.box, draft)], {"last": name.encode()})
+    assert made.outbox.flush(5.0)
+    return names
+
+
+def test_fifty_that_waited_arrive_after_a_restart_in_their_order(tmp_path: Path) -> None:
+    """Nobody was there to hear them; after the restart each arrives, once, with its id and its bytes."""
+    with outbox_in(tmp_path) as made:
+        names = put_facts(made, 50)
+    with receiving(200) as site, outbox_in(tmp_path, site.url) as again:
+        wait_until(lambda: again.pending() == 0)
+
+        assert again.outbox.values["last"] == b"msg_49"
+
+    assert ids(site) == names
+    assert [delivery.body for delivery in site.deliveries] == [name.encode() * 50 for name in names]
+    with outbox_in(tmp_path) as empty:
+        assert empty.pending() == 0
+
+
+def test_restarts_use_up_no_attempts(tmp_path: Path) -> None:
+    """Each start tries at once; a memwatchd that is started ten times in a row gives nothing up for that."""
+    for start in range(10):
+        with outbox_in(tmp_path) as made:
+            if start == 0:
+                put_facts(made, 1)
+            wait_until(lambda: made.counts()["retry"] == 1)
+
+    opened = open_outbox(tmp_path, 0.0)
+    assert opened.store is not None
+    opened.store.close()
+    assert [message.attempts for message in opened.kept.messages["ops"]] == [1]
+
+
+def test_what_a_receiver_has_heard_is_known_after_a_restart(tmp_path: Path) -> None:
+    """Told before the restart that it fires, it is told of the end after it; not told of that, nor of its end."""
+    with receiving(200) as site:
+        with outbox_in(tmp_path, site.url) as made:
+            told(made, notice(1))
+            wait_until(lambda: made.counts()["delivered"] == 1)
+        with outbox_in(tmp_path, site.url) as made:
+            told(made, notice(2, firing=False))
+            wait_until(lambda: made.counts()["delivered"] == 1)
+    with outbox_in(tmp_path) as made:
+        told(made, notice(3))
+        wait_until(lambda: made.counts()["retry"] == 1)
+    with outbox_in(tmp_path) as made:
+        told(made, notice(4, firing=False))
+        wait_until(lambda: made.pending() == 0)
+
+        assert made.counts()["superseded"] == 2
+
+    assert ids(site) == ["msg_1", "msg_2"]
+
+
+def written(folder: Path, count: int = 30) -> Path:
+    with outbox_in(folder) as made:
+        put_facts(made, count)
+    return folder / FILE_NAME
+
+
+def halve(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def empty(file: Path) -> None:
+    os.truncate(file, 0)
+
+
+def zero(file: Path) -> None:
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+def scribble(file: Path) -> None:
+    file.write_text("this is no database\n" * 1000)
+
+
+def make_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def link(file: Path) -> None:
+    target = file.with_name("precious")
+    target.write_text("precious")
+    file.unlink()
+    file.symlink_to(target)
+
+
+@pytest.mark.parametrize("damage", [halve, zero, scribble, make_folder, link])
+def test_damaged_file_is_set_aside(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    """Whatever has become of the file, there is an outbox, the old one is kept beside it, links lead nowhere."""
+    file = written(tmp_path)
+    damage(file)
+
+    opened = open_outbox(tmp_path, 1_795_256_553.0)
+
+    assert opened.store is not None
+    opened.store.close()
+    assert opened.recovered
+    assert "it is now outbox.sqlite.corrupt-1795256553, and alerts begin anew" in opened.complaints[0]
+    assert os.path.lexists(tmp_path / "outbox.sqlite.corrupt-1795256553")
+    assert file.is_file()
+    assert not file.is_symlink()
+    assert (tmp_path / "precious").exists() is (damage is link)
+    if damage is link:
+        assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_two_damaged_files_are_kept(tmp_path: Path) -> None:
+    """A disk that damages files again and again is not filled with them."""
+    for moment in range(5):
+        scribble(written(tmp_path))
+        opened = open_outbox(tmp_path, 100.0 + moment)
+        assert opened.store is not None
+        opened.store.close()
+
+    assert sorted(path.name for path in tmp_path.glob("*.corrupt-*")) == [
+        "outbox.sqlite.corrupt-103",
+        "outbox.sqlite.corrupt-104",
+    ]
+
+
+def test_an_empty_file_is_an_empty_outbox(tmp_path: Path) -> None:
+    """A file without a byte has lost nothing that could be missed now."""
+    file = written(tmp_path)
+    empty(file)
+
+    opened = open_outbox(tmp_path, 0.0)
+
+    assert opened.store is not None
+    opened.store.close()
+    assert opened.kept.messages == {}
+
+
+def test_file_of_a_newer_version_is_not_touched(tmp_path: Path) -> None:
+    """Who goes back to an older memwatchd finds the newer one's messages where they were, under another name."""
+    file = written(tmp_path)
+    with sqlite3.connect(file) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    before = file.read_bytes()
+
+    opened = open_outbox(tmp_path, 7.0)
+
+    assert opened.store is not None
+    opened.store.close()
+    assert "is of version 99, and this memwatchd knows version 1" in opened.complaints[0]
+    assert (tmp_path / "outbox.sqlite.newer-7").read_bytes() == before
+
+
+def test_no_flipped_bit_is_believed(tmp_path: Path) -> None:
+    """One bit flipped anywhere, three hundred times: every message that is read is one that was written."""
+    (tmp_path / "original").mkdir()
+    file = written(tmp_path / "original")
+    original = file.read_bytes()
+    expected = {f"msg_{number}": f"msg_{number}".encode() * 50 for number in range(30)}
+    chance = random.Random(8)
+
+    for number in range(300):
+        flipped = bytearray(original)
+        flipped[chance.randrange(len(flipped))] ^= 1 << chance.randrange(8)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / FILE_NAME).write_bytes(flipped)
+        opened = open_outbox(folder, 0.0)
+        if opened.store is not None:
+            opened.store.close()
+        found = [message for messages in opened.kept.messages.values() for message in messages]
+        for message in found:
+            assert expected[message.id] == message.body
+            assert (message.kind, message.alert) == (Kind.FACT, f"fact {message.id}")
+        assert len(found) == 30 or opened.recovered or not opened.store, "a loss was not said"
+
+
+def test_folder_that_cannot_be_written_costs_the_disk_only(tmp_path: Path) -> None:
+    """Where no file can be made, there is an outbox in memory and a sentence."""
+    opened = open_outbox(tmp_path / "missing", 0.0)
+
+    assert opened.store is None
+    assert "cannot be used" in opened.complaints[0]
+    assert opened.complaints[0].endswith("alerts are kept in memory only")
+
+
+def test_what_a_receiver_no_longer_subscribes_to_is_forgotten(tmp_path: Path) -> None:
+    """Settings changed before a restart: what waits, and what was said to fire, is only what is still wanted."""
+    with receiving(200) as site, outbox_in(tmp_path, site.url) as made:
+        told(made, notice(1), notice(2, target="vram0"))
+        wait_until(lambda: made.counts()["delivered"] == 2)
+    with outbox_in(tmp_path) as made:
+        told(made, notice(3, target="vram1"), notice(4, target="vram0", firing=False))
+        wait_until(lambda: made.counts()["retry"] == 2)
+
+    opened = open_outbox(tmp_path, 0.0)
+    outbox = Outbox(opened.store, opened.kept)
+    Receiver("ops", webhook_channel(NOBODY), outbox.box("ops"), Subscription(targets=frozenset({"ram"})))
+    outbox.start()
+    outbox.close()
+
+    again = open_outbox(tmp_path, 0.0)
+    assert again.store is not None
+    again.store.close()
+    assert again.kept.messages == {}
+    assert [alert for alert, _ in again.kept.heard["ops"]] == ["pressure.critical ram"]
+
+
+def test_messages_for_who_is_no_longer_a_receiver_are_dropped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A receiver taken out of the settings leaves nothing behind, and the log says so."""
+    written(tmp_path, 3)
+    opened = open_outbox(tmp_path, 0.0)
+    outbox = Outbox(opened.store, opened.kept)
+    outbox.start()
+    outbox.put((), {}, urgent=True)
+
+    assert outbox.flush(5.0)
+
+    outbox.close()
+    assert "no longer receivers: ops; messages dropped: 3" in caplog.text
+    again = open_outbox(tmp_path, 0.0)
+    assert again.store is not None
+    again.store.close()
+    assert again.kept.messages == {}

@@ -1,0 +1,337 @@
+"""Webhooks arrive, over real sockets: late, once, in order, and only where they may go."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+import socket
+import threading
+import time
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+from standardwebhooks.webhooks import Webhook
+
+from memwatch.notify.http_post import Answer
+from memwatch.notify.receiver import SCHEDULE, close_all
+from support.waiting import Stopwatch, wait_until
+from support.webhook_receiver import receiving, silent, talking
+from support.webhook_samples import SECRET, ids, made_receiver, notice, receiver, told, webhook_channel
+
+
+def test_notice_is_posted_once_to_path_and_query() -> None:
+    """A delivered notice is counted, nothing is pending, and nothing is sent twice."""
+    with receiving(204) as site, receiver(site.url) as made:
+        told(made, notice())
+        wait_until(lambda: made.counts()["delivered"] == 1)
+        time.sleep(0.1)
+
+        assert made.pending() == 0
+
+    assert [delivery.path for delivery in site.deliveries] == ["/hook/token?key=value"]
+    assert site.deliveries[0].headers["content-type"] == "application/json"
+    assert site.deliveries[0].headers["user-agent"].startswith("memwatchd/")
+
+
+def test_retries_keep_id_and_body_and_change_the_timestamp() -> None:
+    """Every attempt has the id and the bytes of the first, and a timestamp and signature of its own."""
+    seconds = itertools.count(int(time.time()))
+    with receiving(500, 502, 404, 200) as site, receiver(site.url, wall=lambda: next(seconds)) as made:
+        told(made, notice())
+        wait_until(lambda: made.counts()["delivered"] == 1)
+
+        assert made.counts()["retry"] == 3
+        assert made.pending() == 0
+
+    assert ids(site) == ["msg_1"] * 4
+    assert len({delivery.body for delivery in site.deliveries}) == 1
+    assert len({delivery.headers["webhook-timestamp"] for delivery in site.deliveries}) == 4
+    for delivery in site.deliveries:
+        Webhook(SECRET).verify(delivery.body, delivery.headers)
+
+
+def test_schedule_lasts_a_day() -> None:
+    """The pauses are the documented ones, and the last attempt is within 24 hours of the first."""
+    assert SCHEDULE[:8] == (0, 5, 30, 120, 300, 900, 1800, 3600)
+    assert set(SCHEDULE[7:]) == {3600.0}
+    assert 23 * 3600 < sum(SCHEDULE) <= 24 * 3600
+
+
+def test_last_failure_is_given_up_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    """When the schedule is at its end the notice is counted as given up, not forgotten."""
+    with receiving(500) as site, receiver(site.url, schedule=(0.0, 0.02, 0.02)) as made:
+        told(made, notice())
+        wait_until(lambda: made.counts()["gave_up"] == 1)
+
+        assert (len(site.deliveries), made.pending()) == (3, 0)
+
+    assert "answered 500; gave up after 3 attempts" in caplog.text
+
+
+@pytest.mark.parametrize(("status", "as_date"), [(429, False), (503, True), (502, False)])
+def test_retry_after_is_honoured(status: int, as_date: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """A receiver that asks for time gets it, in seconds or as a date, for all of its notices; the log says so."""
+    wanted = formatdate(time.time() + 3, usegmt=True) if as_date else "1"
+    with receiving((status, {"Retry-After": wanted}), 200) as site, receiver(site.url) as made:
+        told(made, notice(1))
+        wait_until(lambda: len(site.deliveries) == 1)
+        told(made, notice(2, target="vram0"))
+        wait_until(lambda: made.counts()["delivered"] == 2)
+
+    assert site.deliveries[1].at - site.deliveries[0].at >= 0.95
+    assert ids(site) == ["msg_1", "msg_1", "msg_2"]
+    assert re.search(rf"answered {status}; trying again in {'[123]' if as_date else '1'}[.][0-9] s", caplog.text)
+
+
+def test_gone_disables_the_receiver_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """After 410 nothing is sent any more; what waits and what comes is counted as disabled."""
+    with receiving(410) as site, receiver(site.url) as made:
+        told(made, notice(1), notice(2, target="vram0"))
+        wait_until(lambda: made.disabled)
+        told(made, notice(3))
+        time.sleep(0.1)
+
+        assert made.counts()["disabled"] == 3
+        assert made.pending() == 0
+
+    assert ids(site) == ["msg_1"]
+    assert "answered 410, gone; nothing more is sent to it" in caplog.text
+
+
+def test_silent_receiver_delays_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+    """While one endpoint never answers, another has its notice at once; the silent one times out."""
+    with (
+        talking(silent) as url,
+        receiving(200) as site,
+        receiver(url, timeout_seconds=1.0) as stuck,
+        receiver(site.url) as quick,
+    ):
+        told(stuck, notice())
+        told(quick, notice())
+        wait_until(lambda: quick.counts()["delivered"] == 1, seconds=2.0)
+        stuck_meanwhile = (stuck.pending(), stuck.counts()["retry"])
+        wait_until(lambda: stuck.counts()["retry"] == 1)
+
+    assert stuck_meanwhile == (1, 0)
+    assert "no answer within 1 s" in caplog.text
+
+
+def test_same_failure_is_logged_once_and_the_recovery_too(caplog: pytest.LogCaptureFixture) -> None:
+    """Four equal failures are one line; a different one is another; delivery again is said."""
+    caplog.set_level(logging.INFO)
+    with receiving(500, 500, 500, 502, 200) as site, receiver(site.url) as made:
+        told(made, notice())
+        wait_until(lambda: made.counts()["delivered"] == 1)
+
+    assert [message.split("): ")[1].split(";")[0] for message in caplog.messages] == [
+        "answered 500",
+        "answered 502",
+        "delivers again",
+    ]
+
+
+def test_log_never_shows_secret_path_or_query(caplog: pytest.LogCaptureFixture) -> None:
+    """All a reader of the log learns of a receiver is its name, scheme, host and port."""
+    caplog.set_level(logging.DEBUG)
+    with receiving(500, (302, {"Location": "/token"}), 410) as site, receiver(site.url) as made:
+        told(made, notice())
+        wait_until(lambda: made.disabled)
+
+    assert site.url.partition("/hook")[0] in caplog.text
+    for hidden in ("token", "key=value", SECRET, SECRET.removeprefix("whsec_")):
+        assert hidden not in caplog.text
+
+
+def test_resolve_follows_its_firing() -> None:
+    """A resolve that comes while its firing is being delivered waits for it, and is delivered after it."""
+    with receiving(200) as site, receiver(site.url) as made:
+        site.may_answer.clear()
+        told(made, notice(1))
+        wait_until(lambda: len(site.deliveries) == 1)
+        told(made, notice(2, firing=False))
+        time.sleep(0.1)
+        before = ids(site)
+        site.may_answer.set()
+        wait_until(lambda: made.counts()["delivered"] == 2)
+
+    assert before == ["msg_1"]
+    assert ids(site) == ["msg_1", "msg_2"]
+
+
+def test_firing_nobody_heard_of_goes_with_its_resolve() -> None:
+    """An alert that came and went while the receiver was unreachable is not told afterwards."""
+    with receiver("http://127.0.0.1:1/", schedule=(0.0, 60.0)) as made:
+        told(made, notice(1))
+        wait_until(lambda: made.counts()["retry"] == 1)
+        told(made, notice(2, firing=False))
+
+        assert made.counts()["superseded"] == 2
+        assert made.pending() == 0
+
+
+def broken_off(connection: socket.socket) -> None:
+    connection.close()
+
+
+@pytest.mark.parametrize("status", [404, 500, 503])
+def test_firing_that_was_refused_goes_with_its_resolve(status: int) -> None:
+    """A receiver that answered no has not heard of the alert, and is not told of its end either."""
+    with receiving(status) as site, receiver(site.url, schedule=(0.0, 60.0)) as made:
+        told(made, notice(1))
+        wait_until(lambda: made.counts()["retry"] == 1)
+        told(made, notice(2, firing=False))
+
+        assert (made.counts()["superseded"], made.pending()) == (2, 0)
+
+    assert ids(site) == ["msg_1"]
+
+
+def test_firing_that_fails_after_its_resolve_came_is_not_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    """An alert that ended while its first attempt was under way, and failing, is history."""
+    with receiving(500) as site, receiver(site.url, schedule=(0.0, 60.0)) as made:
+        site.may_answer.clear()
+        told(made, notice(1))
+        wait_until(lambda: len(site.deliveries) == 1)
+        told(made, notice(2, firing=False))
+        site.may_answer.set()
+        wait_until(lambda: made.counts()["superseded"] == 2)
+
+        assert made.pending() == 0
+
+    assert "answered 500; the notice was resolved meanwhile and is dropped" in caplog.text
+
+
+def test_firing_that_may_have_been_heard_gets_its_resolve() -> None:
+    """Where a gateway lost the request the end is told, and not the beginning again."""
+    with receiving(504, 200) as site, receiver(site.url, schedule=(0.0, 60.0)) as made:
+        told(made, notice(1))
+        wait_until(lambda: made.counts()["retry"] == 1)
+        told(made, notice(2, firing=False))
+        wait_until(lambda: made.counts()["delivered"] == 1)
+
+        assert made.counts()["superseded"] == 1
+
+    assert ids(site) == ["msg_1", "msg_2"]
+
+
+def test_request_that_was_taken_without_an_answer_may_have_been_heard(caplog: pytest.LogCaptureFixture) -> None:
+    """A connection that breaks off after the request leaves the resolve to be told."""
+    with talking(broken_off) as url, receiver(url, schedule=(0.0, 60.0)) as made:
+        told(made, notice(1))
+        wait_until(lambda: made.counts()["retry"] == 1)
+        told(made, notice(2, firing=False))
+        wait_until(lambda: made.counts()["retry"] == 2)
+
+        assert (made.counts()["superseded"], made.pending()) == (1, 1)
+
+    assert "hung up without an answer" in caplog.text
+
+
+def test_other_targets_do_not_wait() -> None:
+    """One target's notice in its pause does not hold up another's."""
+    with receiving(500, 200) as site, receiver(site.url, schedule=(0.0, 60.0)) as made:
+        told(made, notice(1))
+        wait_until(lambda: made.counts()["retry"] == 1)
+        told(made, notice(2, target="vram0"))
+        wait_until(lambda: made.counts()["delivered"] == 1)
+
+        assert made.pending() == 1
+
+    assert ids(site) == ["msg_1", "msg_2"]
+
+
+@pytest.mark.alone
+def test_close_ends_an_attempt_under_way() -> None:
+    """Stopping takes at most two seconds, also while an endpoint does not answer; the message stays."""
+    with talking(silent) as url:
+        made = made_receiver(webhook_channel(url, timeout_seconds=60.0))
+        made.start()
+        told(made, notice())
+        time.sleep(0.2)
+        watch = Stopwatch()
+
+        made.close(timeout=2.0)
+
+        assert watch.seconds < 2.0
+        assert "webhook-ops" not in {thread.name for thread in threading.enumerate()}
+    assert made.pending() == 1
+
+
+@pytest.mark.alone
+def test_many_silent_receivers_are_closed_in_the_time_of_one() -> None:
+    """Stopping takes two seconds in all, not for each endpoint that keeps still."""
+    with talking(silent) as url:
+        stuck = [made_receiver(webhook_channel(url, timeout_seconds=60.0)) for _ in range(6)]
+        for one in stuck:
+            one.start()
+            told(one, notice())
+        time.sleep(0.2)
+        watch = Stopwatch()
+
+        close_all([one.receiver for one in stuck], timeout=2.0)
+
+        assert watch.seconds < 2.5
+        assert not {thread.name for thread in threading.enumerate() if thread.name.startswith("webhook-ops")}
+        for one in stuck:
+            one.outbox.close()
+
+
+@pytest.mark.alone
+def test_close_between_attempts_is_immediate() -> None:
+    """A receiver that waits for its next attempt stops at once, and so does one that never started."""
+    made = made_receiver(webhook_channel("http://127.0.0.1:1/"), schedule=(0.0, 3600.0))
+    made.start()
+    told(made, notice())
+    wait_until(lambda: made.counts()["retry"] == 1)
+    watch = Stopwatch()
+
+    made.close()
+    made_receiver(webhook_channel("http://127.0.0.1:1/")).close()
+
+    assert watch.seconds < 0.8
+
+
+def test_attempt_under_way_may_finish_when_stopping() -> None:
+    """An alert that is being delivered when memwatchd is stopped still arrives."""
+
+    def thoughtful(connection: Any) -> None:
+        time.sleep(0.4)
+        connection.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+    with talking(thoughtful) as url, receiver(url) as made:
+        told(made, notice())
+        time.sleep(0.1)
+
+        made.close(timeout=2.0)
+
+        assert made.counts()["delivered"] == 1
+
+
+class Starved(Answer, frozen=True):
+    """An answer that there is no memory for, twice."""
+
+    left = 2
+
+    @property
+    def success(self) -> bool:
+        if Starved.left:
+            Starved.left -= 1
+            raise MemoryError
+        return True
+
+
+def test_without_memory_an_attempt_is_made_again() -> None:
+    """Where memory runs out on the way back from a receiver, its thread lives on and the message is sent again."""
+    with receiving(200) as site:
+        channel = webhook_channel(site.url)
+        post = channel.send
+        channel.send = lambda message_id, body: Starved(post(message_id, body).status)  # type: ignore[method-assign]
+        made = made_receiver(channel)
+        made.start()
+        told(made, notice())
+        wait_until(lambda: made.counts()["delivered"] == 1)
+        made.close()
+
+    assert ids(site) == ["msg_1"] * 3

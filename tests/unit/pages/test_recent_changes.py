@@ -1,0 +1,112 @@
+"""What changed most in the last minutes stands on the overview, from what is remembered anyway."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.history.series import figures_of
+from memwatch.history.tiers import History
+from memwatch.processes.growth import Grown
+from memwatch.snapshot import Snapshot, Swap
+from memwatch_web.pages.recent_changes import Change, changes_of
+from memwatch_web.pages.renderer import Pages
+from support.html_reader import Reader
+from support.sample_parts import GIB, MIB
+from support.sample_snapshots import calm_workstation, critical_gb10
+
+
+def past(before: Snapshot, now: Snapshot, seconds: int = 900) -> History:
+    """As it was until a minute ago, then as it is."""
+    history = History()
+    for at in range(seconds):
+        history.add(float(at), figures_of(now if at > seconds - 60 else before))
+    return history
+
+
+def with_ram(snapshot: Snapshot, used: int) -> Snapshot:
+    """With as much page cache, and the rest free."""
+    ram = snapshot.pools[0]
+    assert isinstance(ram.available_bytes, int)
+    assert isinstance(ram.free_bytes, int)
+    left = ram.size_bytes - used
+    free = left - (ram.available_bytes - ram.free_bytes)
+    other = replace(ram, used_bytes=used, available_bytes=left, free_bytes=free, contents=())
+    return replace(snapshot, pools=(other,))
+
+
+def test_the_largest_change_stands_first() -> None:
+    """Pools, shares, swap and processes, what came and what went."""
+    now = critical_gb10()
+    share = replace(now.shares[0], used_bytes=40 * GIB)
+    before = replace(with_ram(now, 60 * GIB), shares=(share,), swap=Swap(16 * GIB, 16 * GIB))
+    process = now.processes[0]
+    grown = [Grown(process, 0.0, 50 * GIB, 600.0, 20 * GIB, whole=True)]
+
+    found = changes_of(now, past(before, now), grown)
+
+    assert found is not None
+    assert found.seconds == 600
+    assert [(one.label, one.pid) for one in found.changes[:3]] == [
+        ("CUDA Pool ⊂ System RAM", None),
+        ("System RAM", None),
+        (process.name, process.pid),
+    ]
+    assert [one.grown_bytes > 0 for one in found.changes[:3]] == [True, True, False]
+    assert found.changes[1].before_bytes == pytest.approx(60 * GIB, rel=1e-6)
+    assert ("swap", 16 * GIB) in [(one.label, one.before_bytes) for one in found.changes]
+
+
+def test_page_cache_is_told_apart_from_use() -> None:
+    """A file that was read changes what is free and not what is used."""
+    now = calm_workstation()
+    ram = now.pools[0]
+    assert isinstance(ram.free_bytes, int)
+    before = replace(now, pools=(replace(ram, free_bytes=ram.free_bytes + 4 * GIB, contents=()),))
+
+    found = changes_of(now, past(before, now), ())
+
+    assert found is not None
+    (change,) = found.changes
+    assert change.label == "page cache in System RAM"
+    assert change.grown_bytes == pytest.approx(4 * GIB, rel=1e-5)
+
+
+def test_what_hardly_changed_is_not_told() -> None:
+    """Less than a mebibyte is no news."""
+    now = calm_workstation()
+    still = [Grown(now.processes[0], 0.0, GIB, 600.0, GIB + MIB - 1, whole=True)]
+
+    found = changes_of(now, past(now, now), still)
+
+    assert found is not None
+    assert found.changes == ()
+
+
+def test_a_short_past_says_how_short() -> None:
+    """Two minutes after the start it speaks of two minutes; at the start of nothing."""
+    now = calm_workstation()
+
+    found = changes_of(now, past(with_ram(now, GIB), now, seconds=121), ())
+
+    assert found is not None
+    assert found.seconds == 120
+    assert changes_of(now, History(), ()) is None
+    assert changes_of(now, None, ()) is None
+
+
+def test_the_overview_says_it() -> None:
+    """With what it was, what it is, and the sign of the change."""
+    now = critical_gb10()
+    history = past(with_ram(now, 60 * GIB), now)
+
+    text = Reader(Pages(history=lambda: history).page("overview", now)).text
+
+    assert "Changed most in the last 10 min" in text
+    assert "System RAM +55.4 GiB 60.0 GiB 115.4 GiB" in text
+    assert "There is no past to compare with yet." in Reader(Pages().page("overview", now)).text
+
+
+def test_a_change_has_a_size() -> None:
+    """What is less than it was has shrunk."""
+    assert Change("x", 5, 3).grown_bytes == -2

@@ -1,0 +1,216 @@
+"""Checkpoints are told by their heads alone, and what is not whole or hostile is refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from memwatch.planning.checkpoint import read_checkpoint
+from memwatch.planning.sizes import BadInput
+from scripts.published_models import MODELS
+from support.checkpoint_files import LLAMA_KEYS, gguf, safetensors
+
+TWO = {"a": ("BF16", [3, 5]), "b": ("F32", [7])}
+TWO_BYTES = 2 * 15 + 4 * 7
+
+
+def test_safetensors_are_added_up_from_the_head(tmp_path: Path) -> None:
+    """Dtype times shape of each tensor."""
+    found = read_checkpoint(safetensors(tmp_path / "model.safetensors", TWO))
+
+    assert (found.weights_bytes, found.source, found.transformer) == (TWO_BYTES, "safetensors", None)
+
+
+def test_a_folder_is_its_shards_and_its_config(tmp_path: Path) -> None:
+    """The index names the files; their heads say how large they are; config.json gives the shape."""
+    safetensors(tmp_path / "model-1.safetensors", TWO)
+    safetensors(tmp_path / "model-2.safetensors", {"c": ("I8", [11])})
+    index = {"metadata": {"total_size": 1}, "weight_map": {"a": "model-1.safetensors", "c": "model-2.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / "config.json").write_text(json.dumps(MODELS[0].config))
+
+    found = read_checkpoint(tmp_path)
+
+    assert found.weights_bytes == TWO_BYTES + 11
+    assert found.transformer is not None
+    assert found.transformer.parameters == MODELS[0].parameters
+
+
+def test_gguf_tells_its_bytes_and_its_shape(tmp_path: Path) -> None:
+    """Blocks of Q4_K hold 256 numbers in 144 bytes; the vocabulary is as long as the tokenizer's list."""
+    tensors = {"t": (12, [256, 4], 0), "u": (0, [10], 576 + 0)}
+
+    found = read_checkpoint(gguf(tmp_path / "model.gguf", LLAMA_KEYS, tensors, 576 + 40))
+
+    assert found.weights_bytes == 4 * 144 + 40
+    assert found.context == 4096
+    assert found.transformer is not None
+    assert (found.transformer.n_layers, found.transformer.n_kv_heads, found.transformer.vocab_size) == (2, 2, 3)
+
+
+def test_a_shape_that_differs_from_layer_to_layer_is_not_guessed(tmp_path: Path) -> None:
+    """An array where a number is expected: the weights are told, the shape is not."""
+    keys = {**LLAMA_KEYS, "llama.attention.head_count_kv": ["1", "2"]}
+    found = read_checkpoint(gguf(tmp_path / "model.gguf", keys, {"t": (12, [256, 4], 0)}, 576))
+
+    assert (found.weights_bytes, found.transformer) == (576, None)
+
+
+def test_parts_of_a_gguf_are_one_model(tmp_path: Path) -> None:
+    """All parts together; a folder with several models, or with a part missing, is refused by name."""
+    for part, keys in ((1, LLAMA_KEYS), (2, {})):
+        gguf(tmp_path / f"model-0000{part}-of-00002.gguf", keys, {"t": (12, [256, 4], 0)}, 576)
+    found = read_checkpoint(tmp_path)
+    (tmp_path / "model-00002-of-00002.gguf").rename(tmp_path / "other.gguf")
+
+    assert found.weights_bytes == 2 * 576
+    assert found.transformer is not None
+    with pytest.raises(BadInput, match="has 2 GGUF files; name one of them"):
+        read_checkpoint(tmp_path)
+
+
+BAD_SAFETENSORS: list[tuple[Any, str]] = [
+    (b"{", "is not readable JSON"),
+    (b"[" * 100_000, "is not readable JSON"),
+    (b"[]", "is JSON, and no object"),
+    (b'{"a": 1, "a": 2}', "a key is there twice"),
+    (b'{"a": ' + b"9" * 5000 + b"}", "is not readable JSON"),
+    ({"a": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}, "has no readable dtype"),
+    ({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}, "has no readable dtype"),
+    ({"a": {"dtype": "F32", "shape": [10**18] * 40, "data_offsets": [0, 4]}}, "has no readable dtype"),
+    ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 400]}}, "its shape says otherwise"),
+    ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}, "begins at 4"),
+    ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, "58 are there"),
+    ({"a": None}, "has no readable dtype"),
+]
+
+
+@pytest.mark.parametrize(("header", "words"), BAD_SAFETENSORS)
+def test_hostile_heads_are_refused(header: Any, words: str, tmp_path: Path) -> None:
+    """Bombs, overlaps, gaps, lies about sizes: one sentence that names the file."""
+    path = safetensors(tmp_path / "model.safetensors", TWO, header)
+
+    with pytest.raises(BadInput) as refused:
+        read_checkpoint(path)
+
+    assert str(refused.value).startswith(str(path))
+    assert words in str(refused.value)
+
+
+def test_truncated_and_overlong_heads_are_refused(tmp_path: Path) -> None:
+    """A length beyond the file, a length beyond what is read, a file that ends early, an empty one."""
+    path = tmp_path / "model.safetensors"
+    for content, words in (
+        (b"", "is it whole"),
+        (struct.pack("<Q", 1 << 63) + b"{}", "is it whole"),
+        (struct.pack("<Q", 2)[:5], "is it whole"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(BadInput, match=words):
+            read_checkpoint(path)
+    with path.open("wb") as file:  # sparse: it takes no room
+        file.write(struct.pack("<Q", 40 << 20))
+        file.truncate(50 << 20)
+    with pytest.raises(BadInput, match="at most 31457280 are read"):
+        read_checkpoint(path)
+    safetensors(path, TWO, cut=3)
+    with pytest.raises(BadInput, match="its tensors take 58 bytes, and 55 are there"):
+        read_checkpoint(path)
+
+
+def test_an_index_may_not_point_elsewhere(tmp_path: Path) -> None:
+    """Only files beside it are looked at."""
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(json.dumps({"weight_map": {"a": "../../secret.safetensors"}}))
+
+    with pytest.raises(BadInput, match="which is not beside it"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"GGML", "does not begin with GGUF"),
+        (b"GGUF" + struct.pack("<I", 1), "is GGUF version 1"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 0), "tensors; at most"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1 << 60), "keys; at most"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1 << 60), "ends in the middle"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<I", 99), "value of type 99"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<IIQ", 9, 9, 5), "array of type 9"),
+        (
+            b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<IIQ", 9, 8, 1 << 50),
+            "strings; at most",
+        ),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<IIQ", 9, 4, 1 << 50), "ends in the"),
+        (b"", "ends in the middle"),
+    ],
+)
+def test_hostile_gguf_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
+    """Counts, lengths and types that the file cannot hold."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+
+    with pytest.raises(BadInput, match=words):
+        read_checkpoint(path)
+
+
+def test_a_gguf_cut_short_is_refused(tmp_path: Path) -> None:
+    """Its tensors must lie within the file."""
+    path = gguf(tmp_path / "model.gguf", LLAMA_KEYS, {"t": (12, [256, 4], 0)}, 575)
+
+    with pytest.raises(BadInput, match="is it whole"):
+        read_checkpoint(path)
+
+
+def test_a_gguf_whose_tensors_share_bytes_is_refused(tmp_path: Path) -> None:
+    """They would be counted twice: a small file could seem to need any amount of memory."""
+    tensors = {name: (0, [64], offset) for name, offset in (("a", 0), ("b", 128))}
+    path = gguf(tmp_path / "model.gguf", LLAMA_KEYS, tensors, 384)
+
+    with pytest.raises(BadInput, match="a tensor begins at 128, inside the one before, which ends at 256"):
+        read_checkpoint(path)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(content=st.binary(max_size=300), suffix=st.sampled_from([".gguf", ".safetensors"]), magic=st.booleans())
+def test_no_file_crashes(content: bytes, suffix: str, magic: bool, tmp_path: Path) -> None:
+    """Any bytes at all: figures, or a refusal."""
+    path = tmp_path / f"model{suffix}"
+    path.write_bytes((b"GGUF\3\0\0\0" if magic and suffix == ".gguf" else b"") + content)
+    try:
+        found = read_checkpoint(path)
+    except BadInput:
+        return
+    assert found.weights_bytes is not None
+
+
+@pytest.mark.parametrize("name", ["model.gguf", "model.safetensors", "config.json", "model.safetensors.index.json"])
+def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    """Nobody writes to it, so to open it would never end."""
+    os.mkfifo(tmp_path / name)
+
+    with pytest.raises(BadInput, match="is no regular file"):
+        read_checkpoint(tmp_path / name)
+
+
+def test_what_is_not_there_or_not_a_model_is_said(tmp_path: Path) -> None:
+    """A missing path, an empty folder, a config that is larger than any, a text."""
+    (tmp_path / "config.json").write_bytes(b" " * (17 << 20))
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "empty").mkdir()
+
+    for path, words in (
+        (tmp_path / "none", "is no size and no file here; for example 20GiB"),
+        (tmp_path / "empty", "has neither safetensors nor GGUF files"),
+        (tmp_path / "config.json", "is larger than"),
+        (tmp_path / "notes.txt", "is no .safetensors"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            read_checkpoint(path)

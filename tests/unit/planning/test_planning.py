@@ -1,0 +1,190 @@
+"""What a model takes: as its published files say, and nothing for numbers that cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+import memwatch
+from memwatch.planning.huggingface import config_of
+from memwatch.planning.inference import estimate_inference_memory, estimate_kv_cache, inference_of, weights_of
+from memwatch.planning.sizes import BadInput, bits_of, bytes_of
+from memwatch.planning.training import TrainingPlan, estimate_training_memory, layer_bytes, lora_parameters
+from memwatch.planning.transformer import Transformer
+from scripts.published_models import MODELS, Published, rows
+from support import paths
+
+README = paths.README.read_text()
+MISTRAL = Transformer(4096, 14336, 32, 32000, 32, 8)
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_parameters_are_those_of_the_published_files(model: Published) -> None:
+    """Within 2 % was asked for; to the last parameter is what comes."""
+    shape = config_of(model.config, model.name).transformer
+
+    assert shape.parameters == model.parameters
+    assert weights_of(shape, 2) == 2 * model.parameters
+
+
+def test_the_table_in_the_readme_is_what_is_reckoned() -> None:
+    """`PYTHONPATH=tests python -m scripts.published_models` prints it."""
+    assert "\n".join(rows()) in README
+
+
+def test_mistral_7b_by_its_numbers() -> None:
+    """14.48 GB of weights and 128 KiB of cache a token, as its index and its shape say."""
+    found = estimate_inference_memory(4096, 14336, 32, 32000, 32, 8, max_seq_len=8192, dtype_bytes=2)
+
+    assert found.weights_bytes == 14_483_464_192
+    assert found.kv_cache_bytes == 8192 * 128 * 1024 == estimate_kv_cache(32, 8, 128, 8192)
+    assert found.total_bytes == found.weights_bytes + found.kv_cache_bytes + found.activations_bytes
+
+
+def test_a_sliding_window_bounds_the_cache() -> None:
+    """What attention does not look back to is not kept."""
+    windowed = replace(MISTRAL, sliding_window=4096)
+
+    assert inference_of(windowed, 32768).kv_cache_bytes == inference_of(MISTRAL, 4096).kv_cache_bytes
+
+
+def test_quantization_leaves_embeddings_alone() -> None:
+    """Four bits and a half for matrices, sixteen for the rest, as bitsandbytes does."""
+    weights = weights_of(MISTRAL, bits_of("nf4") / 8)
+
+    assert weights == MISTRAL.matrix_parameters * 9 // 16 + 2 * MISTRAL.other_parameters
+    assert 4.1e9 < weights < 4.5e9
+
+
+def test_training_all_of_it_is_sixteen_bytes_a_parameter() -> None:
+    """Mixed precision with AdamW: weights 2, gradients 2, copy 4, moments 8 (arXiv 1910.02054, 3.1)."""
+    found = estimate_training_memory(MISTRAL)
+
+    states = found.weights_bytes + found.gradients_bytes + found.optimizer_bytes
+    assert states == 16 * MISTRAL.parameters
+    assert found.total_bytes == states + found.activations_bytes == found.device_bytes
+
+
+def test_checkpointing_lora_offload_and_swapping_each_take_their_part_off_the_gpu() -> None:
+    """Each is smaller where it says so, and nothing is lost: the device and System RAM add up."""
+    plain = estimate_training_memory(MISTRAL)
+    again = estimate_training_memory(MISTRAL, TrainingPlan(checkpointing=True))
+    lora = estimate_training_memory(MISTRAL, TrainingPlan(lora_rank=16, dtype_bytes=0.5))
+    away = estimate_training_memory(MISTRAL, TrainingPlan(offload_optimizer=True))
+    swapped = estimate_training_memory(MISTRAL, TrainingPlan(swapped_blocks=16))
+    slow = estimate_training_memory(MISTRAL, TrainingPlan(flash_attention=False))
+
+    assert again.activations_bytes < plain.activations_bytes / 4
+    assert lora.trained_parameters == lora_parameters(MISTRAL, 16) == 41_943_040
+    assert away.ram_bytes == plain.optimizer_bytes
+    assert swapped.ram_bytes == MISTRAL.matrix_parameters  # half of it, two bytes each
+    assert slow.activations_bytes - plain.activations_bytes == 5 * 32 * 2048 * 2048 * 32
+    for found in (plain, again, lora, away, swapped):
+        assert found.device_bytes + found.ram_bytes == found.total_bytes
+
+
+@pytest.mark.parametrize(("wide", "kv_heads", "saved"), [(1792, 2, 25_128), (1376, 8, 23_336)])
+def test_activations_are_what_pytorch_saves(wide: int, kv_heads: int, saved: int) -> None:
+    """Within 1 % of what PyTorch 2.13 kept of a token in a layer, counted with its saved_tensors_hooks."""
+    layer = Transformer(512, wide, 1, 1, 8, kv_heads)
+
+    assert layer_bytes(layer, 2) == pytest.approx(saved, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"hidden_size": -1}, "hidden_size is -1, which is not a whole number from 1"),
+        ({"n_heads": 0}, "n_heads is 0"),
+        ({"n_kv_heads": 5}, "n_kv_heads is 5, which does not divide n_heads 32; for example 4"),
+        ({"n_heads": 33, "n_kv_heads": 33}, "n_heads is 33, which does not divide hidden_size 4096"),
+        ({"n_layers": 10**400}, "n_layers is a number of 1329 bits"),
+        ({"vocab_size": 1.5}, "vocab_size is 1.5"),
+        ({"max_seq_len": 0}, "max_seq_len is 0"),
+        ({"n_experts": 1 << 28}, "n_experts is 268435456, which is not a whole number from 1 to 16384"),
+        ({"dtype_bytes": 0}, "dtype_bytes is 0, which is not from 0.125 to 16 bytes; for example 2"),
+        ({"dtype_bytes": float("nan")}, "dtype_bytes is nan"),
+        ({"batch_size": True}, "batch_size is True"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused_by_name(changed: dict[str, Any], words: str) -> None:
+    """The thing, its value, and one that would work."""
+    good = {
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "n_layers": 32,
+        "vocab_size": 32000,
+        "n_heads": 32,
+        "n_kv_heads": 8,
+        "max_seq_len": 8192,
+    }
+
+    with pytest.raises(BadInput) as refused:
+        estimate_inference_memory(**{**good, **changed})
+
+    assert words in str(refused.value)
+    assert "for example" in str(refused.value) or "give head_dim" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["20 potatoes", "", "-5GiB", "0", "GiB", "1e9", "9" * 400 + "GiB", "9999999TiB", True]
+)
+def test_what_is_no_size_is_refused(text: object) -> None:
+    """One sentence with an example."""
+    with pytest.raises(BadInput, match='which is no size above zero; for example "20GiB"'):
+        bytes_of(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("20GiB", 20 * GIB), ("24GB", 24 * 10**9), ("512 MiB", GIB // 2), ("1.5G", 15 * 10**8), (7, 7)],
+)
+def test_sizes_are_read_as_people_write_them(text: object, count: int) -> None:
+    """Binary units with an i, thousands without."""
+    assert bytes_of(text) == count
+
+
+def test_an_unknown_number_format_is_refused() -> None:
+    """The known ones are listed."""
+    with pytest.raises(BadInput, match=r'dtype is "int3", which is none of .*; for example bfloat16'):
+        bits_of("int3")
+
+
+def test_what_this_cannot_reckon_is_not_guessed() -> None:
+    """Compressed attention has another cache and other matrices."""
+    with pytest.raises(BadInput, match="kv_lora_rank"):
+        config_of({**MODELS[0].config, "model_type": "deepseek_v3", "kv_lora_rank": 512}, "config.json")
+
+
+def test_training_quantized_weights_themselves_is_refused() -> None:
+    """They cannot be; adapters on them can."""
+    with pytest.raises(BadInput, match="give lora_rank as well"):
+        TrainingPlan(dtype_bytes=0.5)
+    with pytest.raises(BadInput, match="swapped_blocks is 33, and the model has 32"):
+        estimate_training_memory(MISTRAL, TrainingPlan(swapped_blocks=33))
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*MODELS[0].config, "head_dim", "sliding_window", "num_experts", "text_config", "dtype"]),
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.lists(st.integers()),
+    )
+)
+def test_no_config_crashes(changed: dict[str, Any]) -> None:
+    """Whatever stands in a config.json: a shape with at least one parameter, or a refusal."""
+    try:
+        found = config_of({**MODELS[0].config, **changed}, "config.json")
+    except BadInput:
+        return
+    assert found.transformer.parameters > 0
+
+
+def test_importing_memwatch_gives_the_estimates() -> None:
+    """They are the package's own names."""
+    assert memwatch.estimate_inference_memory is estimate_inference_memory
+    assert memwatch.estimate_kv_cache is estimate_kv_cache

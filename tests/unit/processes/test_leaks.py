@@ -1,0 +1,202 @@
+"""Who grew, since when, and who may be leaking: by what was seen, in bounded memory."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from memwatch.collectors.base import Enlisted
+from memwatch.findings import Findings
+from memwatch.model import Absent, Process
+from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.sampler import Sampler
+from memwatch.processes.growth import Growth
+from memwatch.processes.leaks import LeakRules, Suspect, suspect_of
+from support.fakes import GIB, FakeClock, FakeCollector, ram
+
+MIB = 1 << 20
+HOUR = 3600.0
+RULES = LeakRules()
+UNIX = 1_700_000_000.0
+
+
+def process(pid: int = 7, footprint: int = 0, start: float = UNIX - 1e6) -> Process:
+    return Process(pid, start, f"p{pid}", footprint, footprint, "rss", unit=None, container=None)
+
+
+def suspected(size_at: Callable[[float], float], seconds: float = HOUR, rules: LeakRules = RULES) -> Suspect | None:
+    """The verdict on a process whose size goes by this function of time, looked at every two minutes."""
+    readings = [(float(at), int(size_at(at))) for at in range(0, int(seconds) + 1, 120)]
+    return suspect_of(process(), readings, rules)
+
+
+def test_steady_growth_is_a_suspected_leak() -> None:
+    """A GiB that grows by a MiB every ten seconds is named, with what it was in each sixth of the hour."""
+    found = suspected(lambda at: GIB + at / 10 * MIB)
+
+    assert found is not None
+    assert found.grown_bytes == pytest.approx(300 * MIB, rel=0.02)
+    assert found.evidence.startswith("grew by 300.0 MiB in 1 h, in every part of it: 1.0 GiB → 1.1 GiB → ")
+
+
+@pytest.mark.parametrize(
+    ("what", "size_at"),
+    [
+        ("a heap that is collected every ten minutes", lambda at: GIB + at * MIB / 10 + (at % 600) * MIB),
+        ("a leak with noise", lambda at: GIB + at * MIB / 5 + 20 * MIB * math.sin(at)),
+        ("a leak that slows down, and goes on", lambda at: GIB + 600 * MIB * (at / HOUR) ** 0.7),
+    ],
+)
+def test_leaks_that_hide(what: str, size_at: Callable[[float], float]) -> None:
+    """What rises under a saw, or under noise, is found by what is left each time."""
+    assert suspected(size_at) is not None, what
+
+
+@pytest.mark.parametrize(
+    ("what", "size_at"),
+    [
+        ("it does not grow", lambda _: 5 * GIB),
+        ("a model is loaded", lambda at: GIB + (60 * GIB if at > 1800 else 0)),
+        ("a model is loaded slowly, then serves", lambda at: GIB + min(at, 900) * 60 * MIB),
+        ("a cache fills and is full", lambda at: 10 * GIB * (1 - math.exp(-at / 300))),
+        ("a saw without a rise", lambda at: GIB + (at % 600) * MIB),
+        ("it shrinks", lambda at: 10 * GIB - at * MIB),
+        ("it grows by too little", lambda at: GIB + at * MIB / 100),
+        ("it grows by a hundredth of itself", lambda at: 60 * GIB + at * MIB / 6),
+        ("it grew, and gave some back in the last minutes", lambda at: GIB + at * MIB - (at > 3000) * 2 * GIB),
+    ],
+)
+def test_what_is_no_leak(what: str, size_at: Callable[[float], float]) -> None:
+    """Loading, filling and breathing are what healthy programs do."""
+    assert suspected(size_at) is None, what
+
+
+def test_nothing_is_suspected_before_the_window_is_over() -> None:
+    """Half an hour of growth is no hour of growth; with a window of half an hour it is."""
+    assert suspected(lambda at: GIB + at * MIB, HOUR / 2) is None
+    assert suspected(lambda at: GIB + at * MIB, HOUR / 2, LeakRules(HOUR / 2)) is not None
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e6), st.integers(0, 1 << 50)), min_size=1, max_size=60))
+def test_a_verdict_on_anything(readings: list[tuple[float, int]]) -> None:
+    """Whatever is read, a verdict comes, and a suspect grew by no less than the rule asks for."""
+    found = suspect_of(process(), sorted(readings), RULES)
+
+    assert found is None or found.grown_bytes >= RULES.least_bytes
+
+
+def grown_over(seconds: int, size_at: Callable[[float], float], rules: LeakRules = RULES) -> Growth:
+    growth = Growth()
+    for at in range(0, seconds + 1, 10):
+        growth.add(float(at), [process(footprint=int(size_at(at)))], rules)
+    return growth
+
+
+def test_growth_over_each_window() -> None:
+    """A MiB a second is 60, 600 and 3600 MiB in a minute, ten minutes and an hour."""
+    growth = grown_over(2 * 3600, lambda at: at * MIB)
+
+    windows = growth.of(process())
+
+    assert windows == {"60": 60 * MIB, "600": 600 * MIB, "3600": 3600 * MIB}
+
+
+def test_a_window_that_is_not_over_has_no_growth() -> None:
+    """After five minutes there is a minute's growth and no ten minutes'; of a stranger there is none at all."""
+    growth = grown_over(300, lambda at: at * MIB)
+
+    assert growth.of(process()) == {"60": 60 * MIB, "600": Absent.NOT_AVAILABLE, "3600": Absent.NOT_AVAILABLE}
+    assert set(growth.of(process(99)).values()) == {Absent.NOT_AVAILABLE}
+
+
+def test_since_any_time_of_the_last_hour() -> None:
+    """Growth since a moment is what came since the reading before it; of one that began later, all it holds."""
+    growth = Growth()
+    for at in range(0, 1801, 10):
+        old, young = process(1, 5 * GIB + at * MIB), process(2, 9 * GIB, start=UNIX + 1200)
+        growth.add(float(at), [old, young] if at > 1200 else [old], RULES)
+
+    first, second = growth.since(900.0, UNIX + 900)
+
+    assert (first.process.pid, first.grown_bytes, first.whole) == (2, 9 * GIB, True)
+    assert (first.from_boottime, first.to_boottime) == (1200.0, 1800.0)
+    assert (second.process.pid, second.grown_bytes, second.whole) == (1, 900 * MIB, True)
+
+
+def test_one_that_was_not_watched_yet_says_so() -> None:
+    """A process that came into the list only later grew since then; it is not said to have begun with nothing."""
+    growth = Growth()
+    growth.add(500.0, [process(1, GIB)], RULES)
+    growth.add(600.0, [process(1, 3 * GIB)], RULES)
+
+    (grown,) = growth.since(100.0, UNIX)
+
+    assert (grown.grown_bytes, grown.from_boottime, grown.whole) == (2 * GIB, 500.0, False)
+
+
+def test_the_number_of_a_process_is_not_its_identity() -> None:
+    """A process that got the number of another has no growth from that other."""
+    growth = Growth()
+    growth.add(0.0, [process(1, GIB)], RULES)
+    growth.add(60.0, [process(1, 8 * GIB, start=UNIX + 55)], RULES)
+
+    (grown,) = growth.since(0.0, UNIX)
+
+    assert (grown.from_bytes, grown.to_bytes) == (0, 8 * GIB)
+
+
+def test_processes_that_come_and_go_cost_no_lasting_memory() -> None:
+    """Of 20,000 processes that were listed once, as many are remembered as matter."""
+    growth = Growth()
+    tracemalloc.start()
+    try:
+        for at in range(400):
+            growth.add(at * 10.0, [process(at * 50 + one + 1, GIB) for one in range(50)], RULES)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert held < 1 << 20
+    assert len(growth.since(0.0, UNIX)) == 50
+
+
+def test_a_suspect_is_told_once() -> None:
+    """The step from innocent to suspected is an event; a suspect that stays one is none again; no alert fires."""
+    clock = FakeClock()
+    source = FakeCollector("memory", findings=Findings(pools=(ram(GIB),)))
+    sampler = Sampler([Enlisted("memory", lambda: source, False)], clock)
+    monitor = Monitor(sampler, clock, Rules(leaks=LeakRules(600.0)), Identity("spark-1", "boot-1"))
+    for step in range(180):
+        leaking = process(41, GIB + step * 10 * MIB)
+        source.findings = replace(source.findings, processes=(leaking, process(42, 9 * GIB)))
+        monitor.tick()
+        clock.now += 10.0
+
+    told = [event for event in monitor.events.since(0) if event.kind == "leak"]
+    (suspect,) = monitor.growth.suspects()
+
+    assert len(told) == 1
+    assert told[0].text.startswith("suspected leak: p41 (process 41) grew by ")
+    assert suspect.process.pid == 41
+    assert not any(watch.firing for watch in monitor.watches.values())
+
+
+def test_one_that_wavers_is_told_once_a_window() -> None:
+    """A process that is suspected, then not, then again, is an event once, not at each turn."""
+    growth, told, size = Growth(), 0, GIB
+    rules = LeakRules(600.0)
+    verdicts = set()
+    for step in range(240):
+        size += 10 * MIB if step % 90 < 75 else 0
+        told += len(growth.add(step * 10.0, [process(5, size)], rules))
+        verdicts.add((step, bool(growth.suspects())))
+
+    changes = sum((step - 1, not suspected) in verdicts for step, suspected in verdicts if suspected)
+    assert changes >= 2
+    assert told < changes

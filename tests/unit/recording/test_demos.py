@@ -1,0 +1,143 @@
+"""The simulated machines that are shipped are what the code makes of the story, and tell it whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from memwatch.model import Absent
+from memwatch.render.json import snapshot_json
+from memwatch.snapshot import Node, Snapshot
+from memwatchd.recording import demos
+from memwatchd.recording.frames import frames_of, open_recording
+from memwatchd.settings.schema import DEMOS, Replay
+from memwatchd.settings.section import keys_of
+from scripts import demo_machines
+from support import demo_host
+
+NAMES = tuple(demos.DESCRIPTIONS)
+# What each machine must be, and the share that shows how its GPU's memory lies.
+KINDS = {
+    "dgx-spark": ("unified", "CUDA Pool ⊂ System RAM"),
+    "jetson-orin": ("unified", "CUDA Pool ⊂ System RAM"),
+    "strix-halo": ("unified", "GTT ⊂ System RAM"),
+    "gh200": ("coherent", "NVML used ⊂ HBM"),
+    "h100x8-mig": ("discrete", None),
+    "rtx4090": ("discrete", None),
+    "macbook": ("unified", "Metal working set ⊂ Unified memory"),
+}
+# A free page is in no node's sum where its part of the machine's is rounded.
+NEAR_BYTES = 1 << 20
+
+
+def levels_of(frames: list[Snapshot]) -> list[str]:
+    """The worst level of each moment."""
+    return [level.word for frame in frames if (level := frame.worst_level) is not None]
+
+
+def free_of(frame: Snapshot, node: Node) -> int:
+    """What lies free in a node; a machine without nodes has all of it in one."""
+    free = node.free_bytes if isinstance(node.free_bytes, int) else frame.pools[0].free_bytes
+    assert isinstance(free, int)
+    return free
+
+
+def check_nodes(frame: Snapshot) -> None:
+    """Free blocks are a part of what is free, that is a part of the node, and nodes add up to the pools."""
+    free_in: Counter[str] = Counter()
+    of_node = {pool.source: pool.id for pool in frame.pools if "node" in pool.source and pool.id != "ram"}
+    for node in (node for node in frame.nodes if node.size_bytes != 0):
+        free = free_of(frame, node)
+        size = node.size_bytes if isinstance(node.size_bytes, int) else frame.pools[0].size_bytes
+        free_in[of_node.get(f"sysfs:node{node.id}/meminfo", "ram")] += free
+        assert isinstance(node.largest_free_block_bytes, int)
+        assert isinstance(node.free_4mib_bytes, int)
+        assert node.largest_free_block_bytes <= free <= size
+        assert free // 2 < node.free_4mib_bytes <= free
+        assert isinstance(node.available_bytes, Absent) or free <= node.available_bytes <= size
+    for pool in frame.pools:
+        assert pool.id not in free_in or free_in[pool.id] == pytest.approx(pool.free_bytes, abs=NEAR_BYTES)
+    assert not frame.nodes or set(of_node.values()) | {"ram"} == set(free_in)
+
+
+def test_every_demo_has_a_recording_and_the_other_way_round() -> None:
+    """The list of names, the files, the setting and the stories that make them agree."""
+    folder = Path(demos.__file__).parent
+
+    assert {path.stem for path in folder.glob("*.memwatch")} == set(NAMES) == set(DEMOS) == set(KINDS)
+    assert set(get_args(keys_of(Replay)["demo"].kind)) == set(NAMES)
+    assert sum(path.stat().st_size for path in folder.glob("*.memwatch")) < 700_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_demo_tells_its_story(name: str) -> None:
+    """Calm, a model is loaded, the cache is flooded without alarm, a leak becomes critical, all is well again."""
+    architecture, relation = KINDS[name]
+    contents = open_recording(demos.path_of(name), salvage=False)
+    frames = list(frames_of(contents.path))
+    levels = levels_of(frames)
+    loaded, flooded = frames[120], frames[185]
+
+    assert contents.count == len(frames) == demo_machines.SECONDS
+    assert all(frame.simulated for frame in frames)
+    assert loaded.machine.architecture == architecture
+    assert relation is None or relation in [loaded.relation(share) for share in loaded.shares]
+    assert levels[0] == "low"
+    assert "critical" not in levels[:200]
+    assert "critical" in levels[260:315]
+    assert levels[-1] in ("low", "medium", "high")
+    ram = (loaded.pools[0], flooded.pools[0])
+    free = [pool.free_bytes for pool in ram if isinstance(pool.free_bytes, int)]
+    assert free[1] < free[0]
+    assert ram[1].used_bytes == ram[0].used_bytes
+    assert not [one.error for one in loaded.collectors if "/tmp" in (one.error or "")]
+    assert {status.state for frame in frames for status in frame.collectors} <= {"ok", "unavailable"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_figures_of_a_demo_do_not_contradict_each_other(name: str) -> None:
+    """Also when memory is tight, and in every second."""
+    frames = list(frames_of(demos.path_of(name)))
+
+    assert all(bool(frame.nodes) == (name != "macbook") for frame in frames)
+    for frame in frames:
+        check_nodes(frame)
+        assert {pool.overlap for pool in frame.pools} == {False}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_leaks_in_a_demo_is_in_nobody_elses_unit(name: str) -> None:
+    """A user logged in and began to train: no service and no desktop is to blame."""
+    frame = list(frames_of(demos.path_of(name)))[300]
+
+    units = {process.name: (process.user, process.unit) for process in frame.processes}
+
+    user, unit = units.pop("train.py")
+    assert user in ("ada", "lin")
+    assert unit == (None if name == "macbook" else "session-7.scope")
+    assert name == "macbook" or unit not in {other for _, other in units.values()}
+
+
+def test_pages_are_split_into_blocks_that_add_up() -> None:
+    """As many of each size by proportion, and not one page more or less."""
+    counts = [4, 2, 1, 0, 3]
+    for pages in (0, 1, 7, 60, 61, 1000):
+        blocks = demo_host.blocks_of(pages, counts)
+        assert sum(count << order for order, count in enumerate(blocks)) == pages
+    assert demo_host.blocks_of(60, counts) == counts
+    assert demo_host.split(10, [1, 1, 1]) == [3, 3, 4]
+    assert demo_host.split(10, []) == []
+
+
+@pytest.mark.parametrize("name", ["rtx4090", "macbook", "dgx-spark"])
+def test_what_is_shipped_is_what_the_code_makes(name: str) -> None:
+    """Nobody edited it, and no rule has changed since: `python -m scripts.demo_machines` makes them anew."""
+    made = demo_machines.story_of(name)
+
+    shipped = list(frames_of(demos.path_of(name)))
+
+    for second in (0, 100, 200, 300, 315, demo_machines.SECONDS - 1):
+        assert snapshot_json(shipped[second]) == snapshot_json(made[second]), second

@@ -1,0 +1,324 @@
+"""A recording holds what was served, survives what happens to files, and names nobody when asked not to."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from memwatch.allocators import Claim
+from memwatch.kernel_log import DriverError, KernelLog, OomKill
+from memwatch.model import Absent, Process
+from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.render.json import snapshot_json, to_bytes
+from memwatch.render.json_decode import NotASnapshot, snapshot_from
+from memwatch.snapshot import CollectorStatus, Machine, SelfUse, Snapshot
+from memwatchd.recording.file_format import BadRecording, Broken, RecordingFile, lines_of
+from memwatchd.recording.frames import frames_of, open_recording
+from memwatchd.recording.player import PlayedClock, PlayedSleep, Player, play_through
+from memwatchd.recording.redact import Redactor
+from support.fakes import GIB, ram
+from support.sample_snapshots import SAMPLES
+
+OWN = SelfUse(Absent.NOT_SUPPORTED, 0.0, 0.0, 0.0, False)
+
+
+def snapshot_at(second: int, used: int = GIB) -> Snapshot:
+    machine = Machine("NVIDIA DGX Spark")
+    return Snapshot(second, 1e9 + second, 0.0, "boot", "spark", 1.0, False, machine, OWN, (ram(used),))
+
+
+def recorded(path: Path, count: int = 50, first: int = 0) -> None:
+    file = RecordingFile(path, host="spark")
+    for second in range(first, first + count):
+        file.write(to_bytes(snapshot_json(snapshot_at(second, (second % 60) * GIB))))
+    file.close()
+
+
+def seconds_in(path: Path) -> list[int]:
+    return [frame.seq for frame in frames_of(path)]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_snapshot_comes_back_from_its_json(name: str) -> None:
+    """Every figure, every absence with its reason, every device: what was served is what is replayed."""
+    snapshot = SAMPLES[name]()
+
+    again = snapshot_from(to_bytes(snapshot_json(snapshot)))
+
+    assert snapshot_json(again) == snapshot_json(snapshot)
+    # Owners have a path of their own, and are added up from the processes where a recording has none.
+    assert replace(again, monotonic=snapshot.monotonic, owners=snapshot.owners) == snapshot
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("unix", 1e300), ("unix", -1.0), ("interval_seconds", 0.0), ("interval_seconds", -1.0)]
+)
+def test_times_that_no_calendar_has_are_refused(field: str, value: float) -> None:
+    """They cannot be shown, and what has no interval cannot be played."""
+    line = json.dumps(snapshot_json(snapshot_at(1)) | {field: value})
+
+    with pytest.raises(NotASnapshot, match=f"{field} is"):
+        snapshot_from(line.encode())
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=5))
+def test_json_that_is_no_snapshot_is_refused(value: object) -> None:
+    """Whatever stands in its place, also in the place of one of its parts."""
+    found = snapshot_json(snapshot_at(1))
+    wrongs = (value, {"schema": 1, "pools": value}, {**found, "pools": [value]}, {**found, "unix": [value]})
+    for wrong in wrongs:
+        with pytest.raises(NotASnapshot):
+            snapshot_from(json.dumps(wrong).encode())
+
+
+def test_what_is_recorded_is_played_in_order(tmp_path: Path) -> None:
+    """Fifty snapshots in a file that zcat reads, and a second part after the recorder was started again."""
+    path = tmp_path / "box.memwatch"
+    recorded(path, 50)
+    recorded(path, 10, first=100)
+
+    contents = open_recording(path, salvage=False)
+
+    assert seconds_in(path) == [*range(50), *range(100, 110)]
+    assert (contents.count, contents.seconds, contents.damage) == (60, 109.0, "")
+    assert path.stat().st_size < 8000
+
+
+def test_a_recorder_that_was_killed_loses_no_line(tmp_path: Path) -> None:
+    """Without its end it is refused, with the option that plays it; and then all of it is there."""
+    path = tmp_path / "box.memwatch"
+    recorded(path, 20)
+    path.write_bytes(path.read_bytes()[:-10])
+
+    with pytest.raises(
+        BadRecording, match=r"damaged after 20 snapshots: it ends in the middle; --salvage plays the 20"
+    ):
+        open_recording(path, salvage=False)
+
+    assert open_recording(path, salvage=True).count == 20
+    recorded(path, 5, first=200)
+    assert open_recording(path, salvage=True).count == 25
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 1 << 30))
+def test_damage_half_way_is_told_and_what_is_readable_is_played(tmp_path: Path, seed: int) -> None:
+    """Flipped, cut or overwritten anywhere: a sentence, no traceback, and no figure that was not recorded."""
+    chance = random.Random(seed)
+    path = tmp_path / "box.memwatch"
+    path.unlink(missing_ok=True)
+    recorded(path, 30)
+    recorded(path, 30, first=100)
+    data = bytearray(path.read_bytes())
+    at = chance.randrange(len(data))
+    if chance.random() < 0.3:
+        del data[at:]
+    else:
+        data[at : at + chance.randrange(1, 50)] = chance.randbytes(chance.randrange(1, 50))
+    path.write_bytes(data)
+
+    with suppress(BadRecording):
+        assert open_recording(path, salvage=True).count <= 60
+    original = {second: snapshot_at(second, (second % 60) * GIB) for second in (*range(30), *range(100, 130))}
+    assert all(frame.pools == original[frame.seq].pools for frame in frames_of(path))
+    assert set(seconds_in(path)) <= {*range(30), *range(100, 130)}
+    assert all(isinstance(line, bytes | Broken) for line in lines_of(path))
+
+
+def test_damage_in_one_part_leaves_the_next_one(tmp_path: Path) -> None:
+    """The recorder ran three times; what is wrong with the second costs the second."""
+    path = tmp_path / "box.memwatch"
+    recorded(path, 10)
+    start = path.stat().st_size
+    recorded(path, 10, first=100)
+    recorded(path, 10, first=200)
+    data = bytearray(path.read_bytes())
+    data[start + 400 : start + 420] = bytes(20)
+    path.write_bytes(data)
+
+    found = seconds_in(path)
+
+    assert found[:10] == list(range(10))
+    assert found[-10:] == list(range(200, 210))
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "does not begin like one"),
+        (b"\x00" * 100, "does not begin like one"),
+        (b"root:x:0:0:root:/root:/bin/bash\n", "make one with: memwatch record FILE"),
+    ],
+)
+def test_a_file_that_is_no_recording_is_refused_and_not_written_to(
+    tmp_path: Path, content: bytes, sentence: str
+) -> None:
+    """Neither played nor gone on with."""
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+
+    with pytest.raises(BadRecording, match=sentence):
+        open_recording(path, salvage=True)
+    if content:
+        with pytest.raises(BadRecording):
+            RecordingFile(path, host="spark")
+        assert path.read_bytes() == content
+
+
+def test_a_recording_of_another_format_names_who_can_play_it(tmp_path: Path) -> None:
+    """The sentence has both formats and the version that made it."""
+    import gzip
+
+    path = tmp_path / "new.memwatch"
+    path.write_bytes(gzip.compress(b'{"crc": 1, "memwatch_recording": 2, "version": "9.1.0"}\n'))
+
+    with pytest.raises(BadRecording, match=r"format 2, made by memwatchd 9\.1\.0; this reads format 1"):
+        open_recording(path, salvage=True)
+
+
+def monitor_of(player: Player) -> Monitor:
+    identity = Identity("spark", "boot", simulated=True)
+    return Monitor(player, player.clock, Rules(), identity, PlayedSleep(player.clock.speed), player.clock.speed)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_redacted_snapshot_can_be_replayed(name: str) -> None:
+    """Whatever is absent in it, and why: only names differ."""
+    snapshot = SAMPLES[name]()
+
+    again = snapshot_from(to_bytes(Redactor().redacted(snapshot_json(snapshot))))
+
+    assert again.host == "host-1"
+    assert (again.pools, again.nodes, again.swap) == (snapshot.pools, snapshot.nodes, snapshot.swap)
+    assert [device.uuid for device in again.devices if isinstance(device.uuid, Absent)] == [
+        device.uuid for device in snapshot.devices if isinstance(device.uuid, Absent)
+    ]
+    assert [process.rss_bytes for process in again.processes] == [one.rss_bytes for one in snapshot.processes]
+
+
+def test_a_player_shows_each_moment_and_begins_again(tmp_path: Path) -> None:
+    """Second by second through the loop and the rules; at the end from the beginning, with time going on."""
+    path = tmp_path / "box.memwatch"
+    recorded(path, 60)
+    clock = PlayedClock(1e9, 1.0)
+    player = Player(open_recording(path, salvage=False), clock)
+    monitor = monitor_of(player)
+    player.began_again = monitor.replayed_again
+
+    play_through(monitor, player)
+    levels = [bucket.maximum for bucket in monitor.history.query("pressure.ram.level", 0.0, 60.0, 6)]
+    again = monitor.tick()
+
+    values = [value for _, value in monitor.history.since("pool.ram.used_bytes", 0.0)]
+    assert values[:3] == [0.0, 1.0 * GIB, 2.0 * GIB]
+    assert max(values) == 59.0 * GIB
+    assert levels[0] == 0.0
+    assert levels[-1] == 3.0
+    assert again.simulated
+    assert again.unix == pytest.approx(1e9 + 60.0, abs=1.0)
+    assert again.pools[0].used_bytes == 0
+    assert "the recording begins again" in [event.text for event in monitor.events.since(0)]
+
+
+@pytest.mark.parametrize("later", [0.0, 5e6])
+def test_collectors_last_succeeded_by_the_clock_of_what_is_played(tmp_path: Path, later: float) -> None:
+    """A recording shows the times of then on its first round, and times that go on; a demo is of another time."""
+    path = tmp_path / "box.memwatch"
+    file = RecordingFile(path, host="spark")
+    for second in range(4):
+        statuses = (
+            CollectorStatus("memory", "ok", 0.5, 0.1, 1e9 + second - 0.5),
+            CollectorStatus("drm", "unavailable"),
+        )
+        file.write(to_bytes(snapshot_json(replace(snapshot_at(second), collectors=statuses))))
+    file.close()
+    clock = PlayedClock(1e9 + later, 1.0)
+    player = Player(open_recording(path, salvage=False), clock)
+
+    found = []
+    for _ in range(8):
+        found.append(player.gather()[1])
+        again = player.gather()[1]
+        clock.skip(1.0)
+
+    times = [statuses[0].last_success_unix for statuses in found]
+    assert times == [1e9 + later + second - 0.5 for second in range(8)]
+    assert {statuses[1].last_success_unix for statuses in found} == {Absent.NOT_AVAILABLE}
+    assert again is found[-1]
+
+
+def test_what_is_played_at_once_is_one_line_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log would give it the time of now: events have its own times. What comes later is told as usual."""
+    path = tmp_path / "box.memwatch"
+    recorded(path, 120)
+    clock = PlayedClock(1e9, 1.0)
+    player = Player(open_recording(path, salvage=False), clock)
+    monitor = monitor_of(player)
+    caplog.set_level(logging.DEBUG)
+
+    play_through(monitor, player)
+    at_once = [(record.levelname, record.message) for record in caplog.records]
+    caplog.clear()
+    monitor.reconfigure(Rules())
+
+    assert [message for level, message in at_once if level != "DEBUG"] == [
+        "played one round of 2 min: what happened in it is under /api/v1/events"
+    ]
+    assert any(message.startswith("System RAM: ") for _, message in at_once)
+    assert "level" in {event.kind for event in monitor.events.since(0)}
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("INFO", "settings were read again")
+    ]
+
+
+def test_time_passes_as_fast_as_is_wanted() -> None:
+    """Ten times as fast, or standing where it was moved to."""
+    clock = PlayedClock(1e9, 1000.0)
+
+    before = clock.monotonic()
+    clock.skip(3600.0)
+
+    assert clock.monotonic() - before >= 3600.0
+    assert clock.wall() - clock.boottime() == pytest.approx(1e9, abs=10.0)
+
+
+def test_a_redacted_recording_names_nobody() -> None:
+    """Hosts, users, programs, units, containers, ids: none is left anywhere, and each has one word all through."""
+    secret = Process(
+        4242, 1.0, "projekt-falke", 5, 5, "rss", user="ada", unit="falke.service", container="1f6bd2a9e2c7"
+    )
+    named = replace(
+        snapshot_at(1),
+        host="falcon-7.example.com",
+        machine=Machine("NVIDIA DGX Spark", explanation="projekt-falke on falcon-7.example.com holds it"),
+        processes=(secret, replace(secret, pid=7)),
+        claims=(Claim(4242, "falke-cache", "cuda:0", 1, 2),),
+        kernel_log=KernelLog(
+            (OomKill(1, 4242, "projekt-falke", 5, "cgroup", "/falke.slice"),),
+            (DriverError("NVRM", "0000:01:00", "xid_79", 1, 1e9, "Xid 79, pid=4242, name=falke-gone"),),
+        ),
+    )
+    redactor = Redactor()
+
+    first = redactor.redacted(snapshot_json(named))
+    second = redactor.redacted(snapshot_json(replace(named, seq=2)))
+
+    text = json.dumps(first)
+    for word in ("falke", "falcon", "ada", "1f6bd2a9e2c7", "4242"):
+        assert word not in text
+    assert first["machine"]["name"] == "NVIDIA DGX Spark"
+    assert first["machine"]["explanation"] == "process-1 on host-1 holds it"
+    assert [process["pid"] for process in first["processes"]] == [1, 2]
+    assert (first["claims"][0]["pid"], first["claims"][0]["name"]) == (1, "allocator-1")
+    assert first["processes"] == second["processes"]
+    assert first["kernel_log"]["kills"][0]["name"] == "process-1"
+    assert first["pools"] == snapshot_json(named)["pools"]
+    assert snapshot_from(to_bytes(first)).processes[0].user == "user-1"

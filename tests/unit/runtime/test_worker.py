@@ -1,0 +1,53 @@
+"""Threads for which there is no room at first."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import weakref
+
+import pytest
+
+from memwatch.runtime.worker import Worker
+from support.thread_limit import no_threads
+
+
+def test_a_thread_that_cannot_be_had_is_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
+    """The log says so once, and once that it runs; who has begun, and who has ended, is not started again."""
+    ran: list[int] = []
+    worker = Worker(lambda: ran.append(1), "outbox")
+
+    with no_threads(), caplog.at_level(logging.INFO):
+        assert [worker.begin() for _ in range(3)] == [False] * 3
+    assert not worker.is_alive()
+    assert worker.begin()
+    worker.join(60)
+
+    assert worker.begin()
+    assert ran == [1]
+    waits, runs = caplog.messages
+    assert waits.startswith("outbox waits for a thread to run in: can't start new thread")
+    assert runs == "outbox has a thread and runs"
+
+
+def test_what_has_worked_goes_at_once() -> None:
+    """A receiver that owns its thread, and with it a TLS context, does not wait for the garbage collector."""
+
+    class Owner:
+        def __init__(self) -> None:
+            self.worker = Worker(self.work, "owner")
+
+        def work(self) -> None:
+            """Done at once."""
+
+    owner = Owner()
+    gone = weakref.ref(owner)
+    gc.disable()
+    try:
+        assert owner.worker.begin()
+        owner.worker.join(60)
+        del owner
+
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,93 @@
+"""The configuration file that ships has every key with its default, and lines are found in any file."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+
+from memwatchd.settings.diff import describe_changes, flat
+from memwatchd.settings.schema import Sections
+from memwatchd.settings.toml import line_numbers
+from support.certificates import authority, signed_by
+from support.paths import SYSTEMD
+from support.settings_sample import SECRET, settings_from
+
+SHIPPED = SYSTEMD / "memwatchd.toml"
+
+
+def uncommented(text: str) -> str:
+    """The shipped file with every key switched on: a # directly before a key or a table, without a space."""
+    return re.sub(r"^#(?=[\[a-z])", "", text, flags=re.MULTILINE)
+
+
+def test_shipped_file_changes_nothing(tmp_path: Path) -> None:
+    """The configuration file as installed has only defaults."""
+    settings = settings_from(tmp_path, SHIPPED.read_text())
+
+    assert settings.origins == {}
+    assert describe_changes(Sections(), settings) == ()
+
+
+def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
+    """Every setting stands in the shipped file with its default value, and nothing stands there that is none."""
+    secret_file = tmp_path / "webhook-secret"
+    secret_file.write_text(SECRET)
+    secret_file.chmod(0o600)
+    url_file = tmp_path / "apprise-url"
+    url_file.write_text("json://localhost/")
+    url_file.chmod(0o600)
+    (tmp_path / "alertmanager-secret").write_text("a password of tests")
+    (tmp_path / "token").write_text("a token of tests".replace(" ", "-"))
+    ca = authority(tmp_path, "clients")
+    signed_by(ca, "tls")
+    text = uncommented(SHIPPED.read_text()).replace("/etc/memwatchd/", f"{tmp_path}/")
+
+    settings = settings_from(tmp_path, text)
+
+    keys = {".".join(path) for path, _ in flat(settings)}
+    assert keys == set(settings.origins)
+    values = dict(flat(settings))
+    assert {path for path, default in flat(Sections()) if values.get(path) != default} == {
+        ("web", "url"),
+        ("web", "auth", "bearer_token"),
+        ("web", "tls", "cert_file"),
+        ("web", "tls", "key_file"),
+        ("web", "tls", "client_ca_file"),
+        ("state", "dir"),
+        ("replay", "demo"),
+        ("replay", "file"),
+        ("recording", "file"),
+        ("alerts", "webhooks"),
+        ("alerts", "alertmanagers"),
+        ("alerts", "apprise"),
+        ("collectors", "containers", "socket"),
+    }
+    assert settings.alerts.webhooks[0].timeout == timedelta(seconds=15)
+    assert settings.pressure.percents_of("ram") == settings.pressure.percents_of("")
+
+
+def test_every_line_of_the_shipped_file_is_a_comment_a_key_or_a_table() -> None:
+    """No key hides in the shipped file behind a # with a space, where the other tests would not see it."""
+    for line in SHIPPED.read_text().splitlines():
+        assert re.fullmatch(r"|# .*|#|#?\[.*\]|#[a-z_]+ = .+", line), line
+
+
+def test_lines_are_found_for_every_way_to_write_a_key() -> None:
+    """Dotted keys, quoted keys, tables and lists of tables all have the line they stand on."""
+    text = 'a.b = 1\n[c] # x\n"d e" = 2\n\n[[f.g]]\nh = 3\n[[f.g]]\nh = 4\n[i."j.k"]\nl=[1,\n2]\n'
+
+    lines = line_numbers(text)
+
+    assert lines[("a", "b")] == 1
+    assert lines[("c", "d e")] == 3
+    assert lines[("f", "g", 0, "h")] == 6
+    assert lines[("f", "g", 1, "h")] == 8
+    assert lines[("i", "j.k", "l")] == 10
+
+
+def test_text_that_looks_like_a_key_does_no_harm() -> None:
+    """What stands in a text of several lines may shift nothing and break nothing."""
+    lines = line_numbers('a = """\nnot a key = 1\n[ = ]\n"""\nb = 2\n')
+
+    assert (lines[("a",)], lines[("b",)]) == (1, 5)

@@ -1,0 +1,169 @@
+"""Secrets of webhooks come from files, variables or the configuration, and are in no message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memwatchd.settings.diff import flat, setting_text
+from memwatchd.settings.load import load
+from support.settings_sample import ALERTMANAGER, SECRET, WEBHOOK, problems_from, settings_from
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_secret_from_file_warns_where_others_can_read_it(tmp_path: Path, public: bool) -> None:
+    """A secret file that every user can read works, with a warning that names it."""
+    secret_file = tmp_path / "secret"
+    secret_file.write_text(SECRET + "\n")
+    secret_file.chmod(0o644 if public else 0o600)
+
+    settings = settings_from(tmp_path, WEBHOOK.replace(SECRET, f"file:{secret_file}"))
+
+    assert settings.alerts.webhooks[0].secret.keys == (b"a secret of thirty-two bytes len",)
+    assert [str(secret_file) in warning for warning in settings.warnings] == ([True] if public else [])
+
+
+def test_literal_secret_in_a_public_file_warns(tmp_path: Path) -> None:
+    """The configuration file itself is a secret file once a secret stands in it."""
+    file = tmp_path / "public.toml"
+    file.write_text(WEBHOOK)
+    file.chmod(0o644)
+
+    warnings = load({"config": str(file)}, {}).warnings
+
+    assert warnings == (f"every user of this machine can read the secret in {file}; chmod o-r {file} ends that",)
+
+
+def test_secret_from_a_variable_may_begin_like_a_setting(tmp_path: Path) -> None:
+    """env:NAME works with any name, also one that would be refused as an unknown setting."""
+    text = WEBHOOK.replace(SECRET, "env:MEMWATCHD_WEBHOOK_SECRET")
+    settings = settings_from(tmp_path, text, environ={"MEMWATCHD_WEBHOOK_SECRET": f"{SECRET} {SECRET}"})
+
+    assert len(settings.alerts.webhooks[0].secret.keys) == 2
+
+
+def test_secret_from_a_systemd_credential(tmp_path: Path) -> None:
+    """What LoadCredential= put into the folder of the unit is found by its name, and nothing outside of it."""
+    (tmp_path / "hook").write_text(SECRET)
+    (tmp_path / "hook").chmod(0o400)
+    environ = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
+
+    settings = settings_from(tmp_path, WEBHOOK.replace(SECRET, "credential:hook"), environ=environ)
+    problems = problems_from(tmp_path, WEBHOOK.replace(SECRET, "credential:../hook"), environ=environ)
+
+    assert settings.alerts.webhooks[0].secret.keys == (b"a secret of thirty-two bytes len",)
+    assert "has no / in it" in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("secret", "words"),
+    [
+        ("hunter2", "secret is not file:/PATH, credential:NAME, env:NAME, or whsec_"),
+        ("credential:hook", "names the credential hook, and the unit loads none: add LoadCredential=hook:/PATH"),
+        ("whsec_hunter2", "secret is not whsec_ followed by the base64 of 24 to 64 bytes"),
+        ("env:NOT_THERE", "names the environment variable NOT_THERE, which is not set"),
+        ("env:EMPTY", "names the environment variable EMPTY, which is empty"),
+        ("env:SHORT", "names the environment variable SHORT, which is not whsec_ followed by"),
+        ("file:/no/such", "names the file '/no/such', which cannot be read (No such file or directory)"),
+        ("file:secret", "must name it from the root"),
+        ("file:/dev/zero", "names /dev/zero, which is not a regular file"),
+    ],
+)
+def test_bad_secret_is_refused_and_not_repeated(tmp_path: Path, secret: str, words: str) -> None:
+    """A secret that cannot be used is a problem whose sentence does not contain it; there is an example where it is
+    written wrong, and none where what it names is at fault."""
+    environ = {"EMPTY": " ", "SHORT": "whsec_hunter2"}
+
+    problems = problems_from(tmp_path, WEBHOOK.replace(SECRET, secret), environ=environ)
+
+    assert words in problems[0]
+    assert "hunter2" not in "".join(problems)
+    assert ("use for example" in problems[0]) == secret.endswith("hunter2")
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        ("", None),
+        ('user = "ada"\nsecret = "env:PASSWORD"', "Basic YWRhOmNvcnJlY3QgaG9yc2U="),
+        ('user = "Zoë"\nsecret = "file:{file}"', "Basic Wm/DqzpodW50ZXIy"),
+        ('secret = "file:{file}"', "Bearer hunter2"),
+    ],
+)
+def test_an_alertmanager_is_shown_a_password_or_a_token(tmp_path: Path, lines: str, shown: str | None) -> None:
+    """RFC 7617 and RFC 6750; the end of a file's line is no part of it, and neither is in any message."""
+    file = tmp_path / "password"
+    file.write_text("hunter2\n")
+
+    settings = settings_from(
+        tmp_path, ALERTMANAGER + lines.format(file=file), environ={"PASSWORD": "correct horse"}
+    )
+    (one,) = settings.alerts.alertmanagers
+
+    assert (one.secret.authorization(one.user) if one.secret else None) == shown
+    for words in (repr(settings), str(settings), repr([setting_text(value) for _, value in flat(settings)])):
+        assert "hunter2" not in words
+        assert "horse" not in words
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (
+            'user = "ada"',
+            'line 4: alerts.alertmanagers[0].user: "ada" has no password; add for example secret',
+        ),
+        ('user = "a:b"\nsecret = "env:GOOD"', "is not a user name, which has 1 to 255 characters and no colon"),
+        ('secret = "hunter2"', "secret is not file:/PATH, credential:NAME or env:NAME of a password or a token"),
+        (
+            'secret = "env:EMPTY"',
+            "names the environment variable EMPTY, which is not a password or a token of",
+        ),
+        (
+            'secret = "env:LINES"',
+            "names the environment variable LINES, which is not a password or a token of",
+        ),
+        ('secret = "file:/no/such"', "names the file '/no/such', which cannot be read"),
+    ],
+)
+def test_what_cannot_be_shown_to_an_alertmanager(tmp_path: Path, lines: str, words: str) -> None:
+    """A header takes one line of printable characters; what is refused is not repeated."""
+    environ = {"EMPTY": "\n", "LINES": "hunter2\nX-Other: 1", "GOOD": "hunter2"}
+
+    problems = problems_from(tmp_path, ALERTMANAGER + lines, environ=environ)
+
+    assert words in problems[0]
+    assert "hunter2" not in "".join(problems)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f'secrt = "{SECRET}"',
+        'url = "https://user:hunter2@example.com/"',
+        'url = "https://example.com:99999/hunter2"',
+        'url = "ftp://example.com/hunter2"',
+        'url = ["https://example.com/hunter2"]',
+        'secret = { hunter2 = "hunter2" }',
+        'secret = "hunter2',
+    ],
+)
+def test_no_problem_repeats_a_secret(tmp_path: Path, line: str) -> None:
+    """However a webhook is miswritten, neither secret nor URL path appears in the sentences."""
+    problems = problems_from(tmp_path, f'[[alerts.webhooks]]\nname = "ops"\n{line}\n')
+
+    told = " ".join(problems).replace("{ hunter2", "")
+    assert "hunter2" not in told
+    assert SECRET not in told
+
+
+def test_settings_do_not_show_their_secrets(tmp_path: Path) -> None:
+    """repr, str and what a reload says of settings with a webhook contain neither its secret nor its URL's path."""
+    settings = settings_from(tmp_path, WEBHOOK)
+
+    for shown in (repr(settings), str(settings), repr([setting_text(value) for _, value in flat(settings)])):
+        assert "example.com" in shown
+        assert "thirty-two" not in shown
+        assert SECRET not in shown
+        assert "hook/token" not in shown
