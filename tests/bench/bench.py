@@ -59,7 +59,7 @@ def bench_reading(times: int) -> None:
             bare: lambda: [os.pread(one, 8192, 0) for one in descriptors],
             "the same, read and parsed": lambda: [parse(file.read()) for file, parse in files],
             "the same, made into checked pools, nodes and counters": lambda: [one.collect() for one in collectors],
-            "a tick: every source asked or looked at, judged, remembered, published": monitor_of(quick).tick,
+            "a tick: every collector read, judged, stored, published": monitor_of(quick).tick,
         },
         max(1, times // 10),
     )
@@ -68,7 +68,7 @@ def bench_reading(times: int) -> None:
     for name, cost in rows.items():
         print(f"| {name} | {cost:.1f} | {cost / rows[bare]:.1f} |")
     print(f"| bare pread as often as each is read: buddyinfo every fifth second | {bare_second:.1f} | 1.0 |")
-    words = "the same, parsed; pressure only where it is not what it was"
+    words = "the same, parsed; pressure only where it changed"
     print(f"| {words} | {second:.1f} | {second / bare_second:.1f} |\n")
 
 

@@ -128,7 +128,7 @@ def row(what: str, cost: Cost) -> str:
 def bench_machines(seconds: float) -> None:
     """By GPUs and by processes, and how much one more of each costs."""
     print(
-        "| one tick a second, nobody asks | CPU % of a core | helper % | × a bare read a second | helper × "
+        "| one tick a second, no client | CPU % of a core | helper % | × a bare read a second | helper × "
         "| RSS MiB | PSS MiB | helper PSS MiB | threads | wake-ups/s |\n"
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
     )

@@ -17,7 +17,7 @@ CLIENTS = (1, 16, 128)
 ROUNDS = 5
 ROUND_SECONDS = 2
 COLUMNS = (
-    "nobody scrapes, then wrk",
+    "idle, then wrk",
     "RSS MiB",
     "PSS MiB",
     "RSS after load",
