@@ -14,7 +14,7 @@ from support.paths import ROOT
 
 PROMETHEUS = ROOT / "deploy/prometheus"
 RULES = sorted((PROMETHEUS / "rules").glob("*.yml"))
-RUNBOOKS = (ROOT / "docs/runbooks.md").read_text()
+RUNBOOKS = (ROOT / "docs/howto/runbooks.md").read_text()
 
 
 def rules() -> list[dict[str, Any]]:
@@ -56,7 +56,7 @@ def test_each_alert_says_how_bad_it_is_and_where_to_read_on(name: str) -> None:
 
     assert alert["labels"]["severity"] in {"critical", "warning", "info"}
     assert {"summary", "description", "runbook"} <= alert["annotations"].keys()
-    assert alert["annotations"]["runbook"] == f"docs/runbooks.md#{name.lower()}"
+    assert alert["annotations"]["runbook"] == f"docs/howto/runbooks.md#{name.lower()}"
     assert re.search(rf"^## {name}$", RUNBOOKS, re.MULTILINE)
 
 
