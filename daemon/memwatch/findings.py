@@ -17,7 +17,7 @@ from memwatch.drivers.tegra.records import NvMapReading, TegraReading, Tegrastat
 from memwatch.kernel_log import KernelLog
 from memwatch.model import STALLED, Absent, Device, Pool, Process, Share
 from memwatch.owners import Owner
-from memwatch.snapshot import Kernel, Machine, Node, ProcessScan, Squeezed, Stalls, Swap, Zram
+from memwatch.snapshot import CgroupPressure, Kernel, Machine, MemoryPsi, Node, ProcessScan, Swap, Zram
 
 
 class Findings(Struct, frozen=True):
@@ -38,8 +38,8 @@ class Findings(Struct, frozen=True):
     machine: Machine | None = None
     swap: Swap | None = None
     zram: Zram | None = None
-    stalls: Stalls | None = None
-    squeezed: Squeezed | None = None
+    psi: MemoryPsi | None = None
+    cgroup_pressure: CgroupPressure | None = None
     nodes: tuple[Node, ...] = ()
     kernel: Kernel | None = None
     kernel_log: KernelLog | None = None
@@ -114,6 +114,6 @@ def aged_node(node: Node) -> Node:
         available_bytes=stale,
         free_bytes=stale,
         largest_free_block_bytes=stale,
-        free_4mib_bytes=stale,
+        free_large_blocks_bytes=stale,
         contents=(),
     )

@@ -18,8 +18,8 @@ class Absent(Enum):
     NOT_SUPPORTED = "not_supported"  # this machine, kernel or driver has no such figure
     NOT_PERMITTED = "not_permitted"  # it has one, and this user may not read it
     NOT_AVAILABLE = "not_available"  # it should be there and is not (yet)
-    STALE = "stale"  # the source stopped answering; the last figure is too old to repeat
-    INCONSISTENT = "inconsistent"  # the source contradicts itself; its answer was rejected
+    STALE = "stale"  # the collector stopped answering; the last figure is too old to repeat
+    INCONSISTENT = "inconsistent"  # the driver or kernel contradicts itself; its answer was rejected
 
 
 Bytes = int | Absent
@@ -198,7 +198,7 @@ class Share(Struct, frozen=True):
         return self.used_bytes / self.limit_bytes if self.limit_bytes else Absent.INCONSISTENT
 
 
-# The state of a device of which its source says nothing now: it fails, or was told to let go of the driver.
+# The state of a device of which its collector says nothing now: it fails, or was told to let go of the driver.
 STALLED = "stalled"
 
 

@@ -120,8 +120,8 @@ class Zram(Struct, frozen=True):
         refuse_negative(self, ("stored_bytes", "memory_bytes"), "zram")
 
 
-class StallTime(Struct, frozen=True):
-    """Pressure stall information of one kind: the part of each window (0 to 1) that was lost to waiting."""
+class PsiLine(Struct, frozen=True):
+    """A line of pressure stall information (PSI): the ratio of each window (0 to 1) in which tasks waited."""
 
     ratio_10s: float
     ratio_60s: float
@@ -129,15 +129,15 @@ class StallTime(Struct, frozen=True):
     total_seconds: float
 
 
-class Stalls(Struct, frozen=True):
-    """`some`: at least one task waited for memory. `full`: all of them did, and nothing got done."""
+class MemoryPsi(Struct, frozen=True):
+    """PSI for memory. `some`: at least one task waited. `full`: all of them did, and nothing got done."""
 
-    some: StallTime
-    full: StallTime | Absent
+    some: PsiLine
+    full: PsiLine | Absent
 
 
-class Squeezed(Struct, frozen=True):
-    """The cgroup whose tasks wait for memory though the machine has plenty, and which part of the time (0 to 1)."""
+class CgroupPressure(Struct, frozen=True):
+    """The cgroup whose tasks wait for memory though the machine has plenty, and the ratio of that time (0 to 1)."""
 
     cgroup: str
     some_ratio: float
@@ -146,7 +146,8 @@ class Squeezed(Struct, frozen=True):
 class Node(Struct, frozen=True):
     """A NUMA node. `available_bytes` is free memory, file cache and reclaimable slab: nodes have no
     MemAvailable. `contents` is what the kernel says of its used part; the parts need not add up to it.
-    `largest_free_block_bytes` falls with fragmentation; `free_4mib_bytes` lies in blocks of at least 4 MiB."""
+    `largest_free_block_bytes` falls with fragmentation; `free_large_blocks_bytes` counts blocks of at least 4 MiB.
+    """
 
     id: int
     size_bytes: Bytes = Absent.NOT_AVAILABLE
@@ -154,12 +155,12 @@ class Node(Struct, frozen=True):
     free_bytes: Bytes = Absent.NOT_AVAILABLE
     has_cpus: bool | Absent = Absent.NOT_AVAILABLE
     largest_free_block_bytes: Bytes = Absent.NOT_AVAILABLE
-    free_4mib_bytes: Bytes = Absent.NOT_AVAILABLE
+    free_large_blocks_bytes: Bytes = Absent.NOT_AVAILABLE
     contents: tuple[Content, ...] = ()
 
 
 def merge_nodes(nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """One node per id: what one source does not know is taken from the next that does."""
+    """One node per id: what one collector does not know is taken from the next that does."""
     by_id: dict[int, Node] = {}
     for node in nodes:
         other = by_id.get(node.id)
@@ -210,7 +211,7 @@ class ProcessScan(Struct, frozen=True):
 
 
 class CollectorStatus(Struct, frozen=True):
-    """How one source of figures is doing. Ages and durations are seconds; `errors` counts by reason."""
+    """The state of one collector. Ages and durations are seconds; `errors` counts by reason."""
 
     name: str
     state: CollectorState
@@ -221,7 +222,7 @@ class CollectorStatus(Struct, frozen=True):
     errors: Mapping[str, int] = field(default_factory=dict)
 
 
-class SelfUse(Struct, frozen=True):
+class SelfUsage(Struct, frozen=True):
     """What watching costs: resident memory, processor time since start, lateness and length of the tick."""
 
     rss_bytes: Bytes
@@ -250,7 +251,7 @@ class Snapshot(Struct, frozen=True, dict=True):
     interval_seconds: float
     simulated: bool
     machine: Machine
-    own: SelfUse
+    self_usage: SelfUsage = field(name="self")
     pools: tuple[Pool, ...] = ()
     shares: tuple[Share, ...] = ()
     devices: tuple[Device, ...] = ()
@@ -260,8 +261,8 @@ class Snapshot(Struct, frozen=True, dict=True):
     container_names: Mapping[str, str] = field(default_factory=dict)
     swap: Swap | Absent = Absent.NOT_AVAILABLE
     zram: Zram | Absent = Absent.NOT_AVAILABLE
-    stalls: Stalls | Absent = Absent.NOT_AVAILABLE
-    squeezed: Squeezed | Absent = Absent.NOT_AVAILABLE
+    psi: MemoryPsi | Absent = Absent.NOT_AVAILABLE
+    cgroup_pressure: CgroupPressure | Absent = Absent.NOT_AVAILABLE
     nodes: tuple[Node, ...] = ()
     tegrastats: Tegrastats | Absent = Absent.NOT_AVAILABLE
     kernel: Kernel = Kernel()

@@ -11,7 +11,7 @@ from memwatch import __version__
 from memwatch.clock import SystemClock
 from memwatch.collectors import enlist
 from memwatch.linux.files import Roots
-from memwatch.linux.psi_trigger import StallTrigger
+from memwatch.linux.psi_trigger import PsiTrigger
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.sampler import Gatherer, Sampler
 from memwatch.notify.manager import Alerting
@@ -60,7 +60,7 @@ class Daemon:
     def _of_machine(self, roots: Roots) -> tuple[Monitor, Gatherer]:
         clock = SystemClock()
         sampler = Sampler(enlist(roots, wiring.collector_options_of(self.settings)), clock)
-        trigger = StallTrigger(roots.procfs / "pressure/memory")
+        trigger = PsiTrigger(roots.procfs / "pressure/memory")
         rules, identity = wiring.rules_of(self.settings), wiring.identity_of(roots)
         return Monitor(sampler, clock, rules, identity, trigger, reports=Reports(roots.procfs)), sampler
 
@@ -86,7 +86,7 @@ class Daemon:
         )
 
     def start(self) -> None:
-        """Begin to ask the sources, and what else needs a thread."""
+        """Begin to ask the collectors, and what else needs a thread."""
         for warning in filter(None, (*self.settings.warnings, wiring.exposure_of(self.settings))):
             log.warning("%s", warning)
         if self.state.complaint:
@@ -111,9 +111,9 @@ class Daemon:
 
     def start_ticking(self) -> None:
         """From here on only the API and the pages are built: return what building left over, lock what stays."""
-        self.monitor.own.settle()
+        self.monitor.self_usage.settle()
         if self.settings.sampling.lock_memory:
-            complaint = self.monitor.own.lock_memory()
+            complaint = self.monitor.self_usage.lock_memory()
             if complaint:
                 log.info("%s", complaint)
         self._ticking.start()

@@ -12,7 +12,7 @@ from memwatch.snapshot import Snapshot
 from memwatchd import wiring
 from memwatchd.settings.schema import Settings
 
-# How long the first tick waits for sources that may block. NVML opens in 0.1 to 1 s, or hangs.
+# How long the first tick waits for collectors that may block. NVML opens in 0.1 to 1 s, or hangs.
 FIRST_SECONDS = 2.0
 
 
@@ -27,7 +27,7 @@ def first_tick(sampler: Gatherer, monitor: Monitor) -> Snapshot:
 
 
 def read_machine(settings: Settings) -> Snapshot:
-    """Ask every source once, and let go of all of them. Raises BadRecording where a recording is to be read."""
+    """Ask every collector once, and let go of all of them. Raises BadRecording where a recording is to be read."""
     player = wiring.player_of(settings, time.time())
     if player is not None:
         identity = wiring.identity_played(player)

@@ -12,7 +12,7 @@ from memwatchd.settings.schema import Settings
 
 log = logging.getLogger(__name__)
 
-# By then every source has answered, a helper that had to be started again included.
+# By then every collector has answered, a helper that had to be started again included.
 SETTLED_SECONDS = 60.0
 
 # Where a target is set, as one says it, and which one; the events that it is about, none for a pool or a share.

@@ -72,7 +72,7 @@ def worst(built: dashboard.Dashboard) -> None:
         "level": LEVEL,
         "used": f"max by (job, instance) (memwatch_pressure_ratio{SHARED})",
         "available": f'sum by (job, instance) (memwatch_pool_available_bytes{J[:-1]},kind="system_ram"}})',
-        "full": f"min by (job, instance) (memwatch_seconds_to_full{SHARED})",
+        "full": f"min by (job, instance) (memwatch_time_to_full_seconds{SHARED})",
         "unattributed": f"sum by (job, instance) (memwatch_pool_unattributed_bytes{J})",
     }
     columns = {
@@ -162,7 +162,7 @@ def trouble(built: dashboard.Dashboard) -> None:
             missing="not told",
         )
     )
-    waits = {"{{instance}}": f'topk(10, memwatch_psi_share_ratio{J[:-1]},kind="full",window="60s"}})'}
+    waits = {"{{instance}}": f'topk(10, memwatch_psi_stall_ratio{J[:-1]},kind="full",window="60s"}})'}
     text = "Part of the last minute in which all tasks of a machine waited for memory."
     built.with_panel(lines("Time lost waiting, the ten worst", text, waits, "percentunit", missing="not told"))
     lost = {"": f"memwatch_device_up{J} == 0"}
@@ -175,7 +175,7 @@ def trouble(built: dashboard.Dashboard) -> None:
     built.with_panel(
         rows(
             "Collectors that fail",
-            "Sources of figures that these machines have and that give none.",
+            "Collectors that fail on machines that have what they read.",
             failing,
             names,
             6,

@@ -41,7 +41,7 @@ def now(built: dashboard.Dashboard) -> None:
     headroom = {"{{device}}": f"memwatch_device_headroom_bytes{M}"}
     text = "The least of what is left along everything the device allocates from. Not to be added up."
     built.with_panel(figure("A GPU can allocate", text, headroom, missing="no GPU"))
-    full = {"{{target}}": f"memwatch_seconds_to_full{M}"}
+    full = {"{{target}}": f"memwatch_time_to_full_seconds{M}"}
     steps = ((None, RED), (900, ORANGE), (3600, "green"))
     built.with_panel(figure("Full in", "Forecast at the present rate.", full, "s", "no trend", steps))
     kills = {"OOM kills": f"increase(memwatch_kernel_oom_kills_total{M}[$__range])"}
@@ -91,13 +91,13 @@ def pressure(built: dashboard.Dashboard) -> None:
     text = "What levels begin with; other signals raise them."
     built.with_panel(lines("Used part that is judged", text, ratio, "percentunit").max(1))
     queries = {
-        "{{kind}}": f"memwatch_psi_share_ratio{LATELY}",
+        "{{kind}}": f"memwatch_psi_stall_ratio{LATELY}",
         "{{kind}}, by the counter": f"rate(memwatch_psi_stalled_seconds_total{M}[$__rate_interval])",
     }
     text = "Pressure stall information: some tasks waited for memory, or all of them did (full)."
     built.with_panel(lines("Time lost waiting", text, queries, "percentunit", missing="the kernel does not tell"))
     queries = {
-        "node {{node}}: in blocks of at least 4 MiB": f"memwatch_free_4mib_bytes{M}",
+        "node {{node}}: in blocks of at least 4 MiB": f"memwatch_free_large_blocks_bytes{M}",
         "node {{node}}: largest block": f"memwatch_largest_free_block_bytes{M}",
     }
     text = "Drivers need large blocks; without them allocations fail while gigabytes are available."
@@ -107,7 +107,7 @@ def pressure(built: dashboard.Dashboard) -> None:
     built.with_panel(
         rows("Why", text, reasons, {"target": "target", "signal": "signal"}, missing="nothing speaks for a level")
     )
-    full = {"{{target}}": f"memwatch_seconds_to_full{M}"}
+    full = {"{{target}}": f"memwatch_time_to_full_seconds{M}"}
     built.with_panel(lines("Full in", "The forecast over time.", full, "s", missing="no trend"))
 
 
@@ -144,7 +144,7 @@ def devices(built: dashboard.Dashboard) -> None:
 def itself(built: dashboard.Dashboard) -> None:
     built.with_row(Row("memwatchd itself"))
     up = {"{{collector}}": f"memwatch_collector_up{M}"}
-    built.with_panel(states("Collectors", "Sources this machine has, and whether they answer.", up, UP))
+    built.with_panel(states("Collectors", "Collectors this machine can use, and whether they answer.", up, UP))
     took = {"{{collector}}": f"memwatch_collector_duration_seconds{M}"}
     built.with_panel(lines("Time per reading", "How long each collector's last answer took.", took, "s"))
     queries = {"late by": f"memwatch_tick_lag_seconds{M}", "took": f"memwatch_tick_duration_seconds{M}"}

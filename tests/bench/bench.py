@@ -19,7 +19,7 @@ from bench_peers import bench_peers
 from bench_store import bench_store
 
 from memwatch.clock import SystemClock
-from memwatch.collectors import CollectorOptions, buddyinfo, enlist, memory, processes, psi, vmstat
+from memwatch.collectors import CollectorOptions, buddyinfo, enlist, meminfo, processes, psi, vmstat
 from memwatch.collectors.base import Enlisted
 from memwatch.linux.files import KeptFile, Roots
 from memwatch.linux.process_files import STAT_BYTES, read_in
@@ -51,7 +51,7 @@ def bench_reading(times: int) -> None:
     files = [(KeptFile(Path(name)), parse) for name, parse in parsers.items() if Path(name).exists()]
     descriptors = [os.open(file.path, os.O_RDONLY) for file, _ in files]
     quick = quick_sources()
-    collectors = [entry.make() for entry in quick if entry.name in ("memory", "psi", "vmstat", "buddyinfo")]
+    collectors = [entry.make() for entry in quick if entry.name in ("meminfo", "psi", "vmstat", "buddyinfo")]
 
     bare = "bare pread of meminfo, pressure/memory, vmstat, buddyinfo"
     rows = costs_of(
@@ -75,7 +75,7 @@ def bench_reading(times: int) -> None:
 def parsers_of_host() -> dict[str, Callable[[bytes], object]]:
     """The files that every machine has, and what reads each of them."""
     return {
-        "/proc/meminfo": memory.Meminfo().parse,
+        "/proc/meminfo": meminfo.Meminfo().parse,
         "/proc/pressure/memory": psi.parse_pressure,
         "/proc/vmstat": vmstat.Vmstat().parse,
         "/proc/buddyinfo": buddyinfo.parse_buddyinfo,

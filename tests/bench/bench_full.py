@@ -25,7 +25,7 @@ DISK_BYTES = 64 << 20
 STRIP_ROWS = 360
 DAYS = 29
 # What never stands still on a machine that does nothing: a hundredth of it to and fro.
-MOVING = ("pool.ram.", "own.", "psi.", "node.")
+MOVING = ("pool.ram.", "self.", "psi.", "node.")
 
 
 def fill(folder: Path) -> list[str]:

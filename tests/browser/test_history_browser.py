@@ -262,11 +262,11 @@ def test_without_a_script_everything_is_there_but_the_zoom_by_hand(browser: Brow
         expect(page.locator("#past-levels-ram")).to_contain_text("critical for")
         page.get_by_label("some tasks waited").check()
         page.get_by_role("button", name="Show these").click()
-        expect(page.locator("[data-chart=stalls] polyline")).to_have_count(2)
+        expect(page.locator("[data-chart=psi] polyline")).to_have_count(2)
         page.get_by_role("link", name="24 h").click()
 
         assert asked(page)["range"] == "24h"
-        assert "stalls.some.ratio_10s" in asked(page)["series"]
+        assert "psi.some.ratio_10s" in asked(page)["series"]
 
 
 @pytest.mark.parametrize("width", [360, 390])

@@ -117,7 +117,7 @@ def watching(instances: dict[str, str]) -> str:
 def fill(server: Engine, spark: LivingMachine) -> None:
     """Slowly, until there is a forecast, then until memory is critical and the kernel kills."""
     used = 0.5
-    while not server.query("memwatch_seconds_to_full"):
+    while not server.query("memwatch_time_to_full_seconds"):
         used += 0.004
         assert used < 0.94, "no forecast came"
         spark.use(used)

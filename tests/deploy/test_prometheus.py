@@ -120,7 +120,7 @@ def test_a_driver_that_is_gone_takes_its_figures_along_and_its_collector_says_wh
         server.wait_for('absent(memwatch_pool_used_bytes{kind="vram"})')
 
         assert server.query('memwatch_collector_errors_total{collector="nvml"} > 0')
-        assert server.query('memwatch_collector_up{collector="memory"} == 1')
+        assert server.query('memwatch_collector_up{collector="meminfo"} == 1')
 
 
 def test_counters_survive_a_restart_of_the_daemon(tmp_path: Path) -> None:

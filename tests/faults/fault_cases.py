@@ -291,7 +291,7 @@ CASES = (
         36,
         "a cgroup throttled at its limit on an idle machine",
         "high, named, never critical",
-        "unit/pressure/test_pressure_traces::a_squeezed_cgroup_is_named_as_one",
+        "unit/pressure/test_pressure_traces::a_cgroup_under_pressure_is_named_as_one",
         "unit/collectors/test_collectors_cgroup_pressure::the_innermost_group_that_waits_is_named",
     ),
     case(

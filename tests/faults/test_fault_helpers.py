@@ -77,4 +77,4 @@ def test_a_driver_that_hangs_at_every_start_is_not_tried_more_than_once_a_minute
 
     assert len(helpers) == 1
     assert 'memwatch_collector_up{collector="nvml"} 0.0' in up
-    assert 'memwatch_collector_up{collector="memory"} 1.0' in up
+    assert 'memwatch_collector_up{collector="meminfo"} 1.0' in up

@@ -6,7 +6,7 @@ import re
 from contextlib import suppress
 
 from fuzz.oracle import are_figures, are_said, at_most_said
-from memwatch.collectors import cgroup, drm, memory, numa, squeezed
+from memwatch.collectors import cgroup, cgroup_pressure, drm, meminfo, numa
 from memwatch.drivers.tegra import nvmap
 from memwatch.helper.codec import Garbled
 from memwatch.library import host
@@ -20,21 +20,21 @@ def check(data: bytes) -> None:
     whole(front)
     parts(front)
     with suppress(Unreadable):
-        reader = memory.Meminfo()
+        reader = meminfo.Meminfo()
         with suppress(Unreadable):
             reader.parse(front)
-        assert reader.parse(back) == memory.Meminfo().parse(back)
+        assert reader.parse(back) == meminfo.Meminfo().parse(back)
 
 
 def whole(data: bytes) -> None:
     with suppress(Unreadable):
-        kib = memory.Meminfo().parse(data)
+        kib = meminfo.Meminfo().parse(data)
         of_its_line(kib, data)
         with suppress(Unreadable):
-            swap = memory.swap_of(kib)
+            swap = meminfo.swap_of(kib)
             are_figures(swap)
             are_said(swap.size_bytes if swap else 0, data + b" 0")
-        adds_up(memory.pool_of(kib, memory.parse_low_watermark(data, 4096)), data)
+        adds_up(meminfo.pool_of(kib, meminfo.parse_low_watermark(data, 4096)), data)
 
 
 def of_its_line(kib: dict[str, int], data: bytes) -> None:
@@ -69,4 +69,4 @@ def parts(data: bytes) -> None:
     ram = host.parse_meminfo(data)
     are_said(ram, data)
     assert isinstance(ram, Absent) or ram.available_bytes <= ram.total_bytes
-    assert 0 <= squeezed.parse_used(data) <= 1
+    assert 0 <= cgroup_pressure.parse_used(data) <= 1

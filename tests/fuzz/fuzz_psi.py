@@ -1,4 +1,4 @@
-"""/proc/pressure/memory: shares of time are from 0 to 1, and totals stand in the file."""
+"""/proc/pressure/memory: ratios are from 0 to 1, and totals stand in the file."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def check(data: bytes) -> None:
     waited = parse_waiting(data)
     assert waited is None or waited in micros
     with suppress(Unreadable):
-        stalls = parse_pressure(data)
-        are_figures(stalls)
-        for time in (stalls.some, stalls.full):
+        psi = parse_pressure(data)
+        are_figures(psi)
+        for time in (psi.some, psi.full):
             if not isinstance(time, Absent):
                 assert time.total_seconds in micros
                 assert max(time.ratio_10s, time.ratio_60s, time.ratio_300s) <= 1

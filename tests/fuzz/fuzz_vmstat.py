@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fuzz.oracle import are_figures, are_said, said
-from memwatch.collectors import buddyinfo, memory, vmstat, zram
+from memwatch.collectors import buddyinfo, meminfo, vmstat, zram
 from memwatch.linux.files import Unreadable
 
 
@@ -16,10 +16,10 @@ def check(data: bytes) -> None:
     are_said(reader.parse(front), front)
     are_said(reader.parse(back), back)
     with suppress(Unreadable):
-        are_said(memory.parse_arcstats(data), data)
+        are_said(meminfo.parse_arcstats(data), data)
     with suppress(Unreadable):
         are_said(zram.parse_mm_stat(data), data)
-    watermark = memory.parse_low_watermark(data, 4096)
+    watermark = meminfo.parse_low_watermark(data, 4096)
     assert 0 <= watermark <= sum(said(data)) * 4096 * data.count(b"low")
     protection = buddyinfo.parse_protection(data)
     are_said(protection, data)
@@ -31,6 +31,6 @@ def check(data: bytes) -> None:
         assert {node.id for node in nodes} == {zone.zone[0] for zone in zones}
         free = sum(zone.pages for zone in zones) * 4096
         for node in nodes:
-            assert isinstance(node.free_4mib_bytes, int)
+            assert isinstance(node.free_large_blocks_bytes, int)
             assert isinstance(node.largest_free_block_bytes, int)
-            assert max(node.free_4mib_bytes, node.largest_free_block_bytes) <= free
+            assert max(node.free_large_blocks_bytes, node.largest_free_block_bytes) <= free

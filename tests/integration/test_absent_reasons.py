@@ -47,7 +47,7 @@ def test_every_such_collector_and_field_exists() -> None:
 
 def test_where_there_is_no_linux_there_are_no_such_figures() -> None:
     """A collector that is switched off is another matter: its figure might be had."""
-    others, memory = CollectorStatus("psutil_host", "ok"), CollectorStatus("memory", "ok")
+    others, memory = CollectorStatus("psutil_host", "ok"), CollectorStatus("meminfo", "ok")
 
     assert set(absences(COLLECTOR_OF, [others]).values()) == {Absent.NOT_SUPPORTED}
     assert set(absences(COLLECTOR_OF, [memory]).values()) == {Absent.NOT_AVAILABLE}
@@ -59,17 +59,17 @@ def test_a_machine_says_what_it_cannot_have(tmp_path: Path) -> None:
     with running_daemon(tmp_path, *roots_arguments("gh200-numa"), config=config) as daemon:
         snapshot = daemon.snapshot()
 
-    assert {name: snapshot["absent"].get(name) for name in ("tegrastats", "zram", "stalls")} == {
+    assert {name: snapshot["absent"].get(name) for name in ("tegrastats", "zram", "psi")} == {
         "tegrastats": "not_supported",
         "zram": "not_supported",
-        "stalls": "not_available",
+        "psi": "not_available",
     }
 
 
 def test_a_mac_says_that_only_linux_has_some_figures() -> None:
-    """Stalls, compressed swap and counters of kills are Linux's: they will not come."""
+    """PSI, compressed swap and counters of kills are Linux's: they will not come."""
     for frame in frames_of(path_of("macbook")):
-        assert {frame.stalls, frame.zram, frame.squeezed, frame.tegrastats, frame.kernel_log} == {
+        assert {frame.psi, frame.zram, frame.cgroup_pressure, frame.tegrastats, frame.kernel_log} == {
             Absent.NOT_SUPPORTED
         }
         assert frame.kernel.oom_kills_total is Absent.NOT_SUPPORTED

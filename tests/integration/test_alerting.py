@@ -204,7 +204,7 @@ def test_dead_receiver_delays_no_other(tmp_path: Path) -> None:
             took = watch.seconds
             receivers = daemon.wait_for("/api/v1/receivers", lambda found: found[0]["outcomes"]["delivered"] == 1)
             page = daemon.get("/alerts").text
-            lag = daemon.snapshot()["own"]["tick_lag_seconds"]
+            lag = daemon.snapshot()["self"]["tick_lag_seconds"]
 
     assert took < 2.0
     for found in receivers:

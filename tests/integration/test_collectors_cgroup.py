@@ -140,7 +140,7 @@ def test_host_scope_in_a_container() -> None:
 def test_limit_does_not_bound_gpu_memory() -> None:
     """A container that uses 0.4 of its 12 GiB, on a machine where 33 GB are held by nobody: both are told."""
     expected = machine_folder("container-v2").expected
-    (share,), (pool,) = expected["cgroup"]["shares"], expected["memory"]["pools"]
+    (share,), (pool,) = expected["cgroup"]["shares"], expected["meminfo"]["pools"]
 
     assert share["used_bytes"] < 0.04 * share["limit_bytes"]
     assert pool["unattributed_bytes"] > 27_000_000_000

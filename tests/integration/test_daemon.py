@@ -78,7 +78,7 @@ def test_nobody_watching_costs_next_to_nothing(tmp_path: Path) -> None:
         time.sleep(2)
         cpu, woken = calm_stretch(daemon)
         scraped = own_rss_of(daemon.get("/metrics").body)
-        asked = daemon.snapshot()["own"]["rss_bytes"]
+        asked = daemon.snapshot()["self"]["rss_bytes"]
 
     assert woken <= 3.5
     assert cpu <= 0.005

@@ -170,7 +170,7 @@ def test_processes_that_cannot_be_looked_into_are_a_hint() -> None:
             CollectorStatus("nvml", "unavailable", error="…: no NVIDIA driver is installed (NVML error 12)"),
             "install NVIDIA's driver, and its library in a container",
         ),
-        (CollectorStatus("memory", "failing", error="[Errno 5] Input/output error"), None),
+        (CollectorStatus("meminfo", "failing", error="[Errno 5] Input/output error"), None),
     ],
 )
 def test_remedies(status: CollectorStatus, remedy: str | None) -> None:

@@ -58,7 +58,7 @@ def test_a_fork_storm_loses_no_tick_and_hits_no_limit(tmp_path: Path, limit: int
         after = daemon.snapshot()
         events = daemon.get("/api/v1/events").json
 
-        lags = sorted(snapshot["own"]["tick_lag_seconds"] for snapshot, _ in found)
+        lags = sorted(snapshot["self"]["tick_lag_seconds"] for snapshot, _ in found)
         assert found[-1][0]["seq"] - found[0][0]["seq"] >= 3 * min(seconds, 6)
         assert lags[len(lags) // 2] < 0.05
         assert lags[-1] < 0.5

@@ -43,7 +43,7 @@ def test_a_single_reading_has_the_machines_memory(name: str) -> None:
     snapshot = json.loads(done.stdout)
     found = machine_folder(name).expected
     (ram,) = (pool for pool in snapshot["pools"] if pool["kind"] == "system_ram")
-    wanted = with_zram(found["memory"]["pools"][0], found.get("zram", {}).get("zram"))
+    wanted = with_zram(found["meminfo"]["pools"][0], found.get("zram", {}).get("zram"))
     for field in ("id", "label", "size_bytes", "used_bytes", "available_bytes", "free_bytes"):
         assert ram[field] == wanted[field] or ram["absent"][field] == wanted[field]
     assert unattributed(ram) == wanted["unattributed_bytes"]

@@ -245,18 +245,16 @@ def test_names_chosen_by_others_stay_text() -> None:
 
 def test_a_chosen_series_is_the_only_one_and_stays_chosen() -> None:
     """What the form sends is shown, and every link of the page keeps it."""
-    answer, body = shown(critical_gb10(), "range=1h&series=swap.used_bytes&series=stalls.some.ratio_10s")
+    answer, body = shown(critical_gb10(), "range=1h&series=swap.used_bytes&series=psi.some.ratio_10s")
     page = Reader(body)
     boxes = [attrs for tag, attrs in page.tags if tag == "input" and attrs.get("type") == "checkbox"]
     ways = [href for href in page.values("href") if href.startswith("history?")]
 
     assert isinstance(answer, View)
     assert [one.chart.label for one in answer.drawn] == ["Waiting for memory", "Swap"]
-    assert {box["value"] for box in boxes if "checked" in box} == {"swap.used_bytes", "stalls.some.ratio_10s"}
+    assert {box["value"] for box in boxes if "checked" in box} == {"swap.used_bytes", "psi.some.ratio_10s"}
     # The one way without them leads to the usual ones.
-    assert [way for way in ways if "series=swap.used_bytes,stalls.some.ratio_10s" not in way] == [
-        "history?range=1h"
-    ]
+    assert [way for way in ways if "series=swap.used_bytes,psi.some.ratio_10s" not in way] == ["history?range=1h"]
 
 
 def test_every_link_leads_to_a_page() -> None:
@@ -278,7 +276,7 @@ def test_what_is_not_known_is_not_called_low_and_not_the_latest() -> None:
     past = past_of(snapshot)
     past.history.add(END + 1, {"pool.gone.used_bytes": 5.0})
     for second in range(2, 200, 2):
-        past.history.add(END + second, {"own.cpu_seconds": 5.0})
+        past.history.add(END + second, {"self.cpu_seconds": 5.0})
     later = replace(snapshot, unix=snapshot.unix + 200)
 
     before = answer_of(past, QueryParams(f"from={snapshot.unix - 9000}&to={snapshot.unix - 8000}"), later)

@@ -15,7 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from memwatch.model import Absent, PoolKind, Process, Quality, Share, ShareKind
-from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Reason, SelfUse, Snapshot
+from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Reason, SelfUsage, Snapshot
 from memwatch_web.metrics.families import Exporter
 from support.daemon_process import RunningDaemon, running_daemon
 from support.fakes import GIB, ram
@@ -39,7 +39,7 @@ def rendered(snapshot: Snapshot, most_processes: int = 0) -> str:
 
 
 def snapshot_of(**parts: object) -> Snapshot:
-    own = SelfUse(50_000_000, 1.5, 0.001, 0.0002, True)
+    own = SelfUsage(50_000_000, 1.5, 0.001, 0.0002, True)
     base = Snapshot(7, 1_700_000_000.0, 0.0, "boot", "host", 1.0, False, Machine(), own, (ram(GIB),))
     return replace(base, **parts)
 
@@ -160,14 +160,14 @@ def test_what_is_not_known_has_no_sample() -> None:
 def test_a_source_this_machine_does_not_have_is_not_down() -> None:
     """collector_up is 0 for what fails and missing for what is not there, so `== 0` can be alerted on."""
     statuses = (
-        CollectorStatus("memory", "ok", 0.1, 0.001, 1_700_000_000.0),
+        CollectorStatus("meminfo", "ok", 0.1, 0.001, 1_700_000_000.0),
         CollectorStatus("psi", "failing", error="x", errors={"io": 3}),
         CollectorStatus("cgroup", "unavailable", error="not in a container"),
     )
 
     text = rendered(snapshot_of(collectors=statuses))
 
-    assert 'memwatch_collector_up{collector="memory"} 1.0' in text
+    assert 'memwatch_collector_up{collector="meminfo"} 1.0' in text
     assert 'memwatch_collector_up{collector="psi"} 0.0' in text
     assert 'memwatch_collector_errors_total{collector="psi",reason="io"} 3.0' in text
     assert 'collector="cgroup"' not in text
@@ -183,7 +183,7 @@ def test_pressure_is_a_number_a_state_and_reasons() -> None:
     assert 'memwatch_pressure{level="high",target="ram"} 1.0' in text
     assert 'memwatch_pressure{level="critical",target="ram"} 0.0' in text
     assert 'memwatch_pressure_reason{signal="util",target="ram"} 1.0' in text
-    assert "memwatch_seconds_to_full{" not in text
+    assert "memwatch_time_to_full_seconds{" not in text
 
 
 def test_processes_are_exported_only_when_asked_for() -> None:

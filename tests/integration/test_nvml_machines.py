@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memwatch.collectors.memory import Collector as MemoryCollector
+from memwatch.collectors.meminfo import Collector as MemoryCollector
 from memwatch.collectors.numa import Collector as NumaCollector
 from memwatch.linux.files import Roots
 from support.nvml_machine import Simulator

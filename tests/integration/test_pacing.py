@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from memwatch.collectors import memory
+from memwatch.collectors import meminfo
 from memwatch.collectors.base import Collector, Enlisted
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots
@@ -40,10 +40,10 @@ class Machine:
         self.meminfo = folder / "meminfo"
         self.set_available(AVAILABLE_KIB)
         self.clock, self.ticks = FakeClock(), [0.0]
-        sources = [Enlisted("memory", lambda: memory.Collector(Roots(procfs=folder), 4096), False)]
+        entries = [Enlisted("meminfo", lambda: meminfo.Collector(Roots(procfs=folder), 4096), False)]
         if limit is not None:
-            sources.append(Enlisted("cgroup", lambda: limit, True))
-        self.sampler = Sampler(sources, self.clock)
+            entries.append(Enlisted("cgroup", lambda: limit, True))
+        self.sampler = Sampler(entries, self.clock)
         self.monitor = Monitor(self.sampler, self.clock, rules or Rules(), Identity("spark-1", "boot-1"))
         self.monitor.tick()
         self.ticks = [self.clock.now]
@@ -135,7 +135,7 @@ def test_a_kernel_without_mem_available_is_looked_at_as_well(tmp_path: Path) -> 
     text = (MACHINES / "old-kernel/proc/meminfo").read_text()
     (tmp_path / "meminfo").write_text(text)
     shutil.copy(MACHINES / "old-kernel/proc/zoneinfo", tmp_path)
-    collector = memory.Collector(Roots(procfs=tmp_path), 4096)
+    collector = meminfo.Collector(Roots(procfs=tmp_path), 4096)
     collector.collect()
     still = collector.moved_bytes()
     free = int(re.findall(r"MemFree: +(\d+)", text)[0])
@@ -174,13 +174,13 @@ def test_a_limit_that_another_thread_looks_at_is_not_waited_for(tmp_path: Path) 
     """It moves while what the machine has does not, as where page cache makes room for it."""
     limit = FakeCollector("cgroup", may_block=True, findings=Findings(shares=(share(700 << 20),)))
     machine = Machine(tmp_path, limit=limit)
-    (source,) = [one for one in machine.sampler.sources if one.enlisted.name == "cgroup"]
-    source.run()
+    (runner,) = [one for one in machine.sampler.runners if one.enlisted.name == "cgroup"]
+    runner.run()
 
     def grow(look: int) -> None:
         if look == 15:
             limit.findings = Findings(shares=(share(710 << 20),))
-            source.run()
+            runner.run()
 
     gaps = machine.run(18, grow)
 

@@ -12,7 +12,7 @@ import pytest
 
 from memwatch.collectors import psi
 from memwatch.linux.files import Roots, Unavailable
-from memwatch.linux.psi_trigger import StallTrigger
+from memwatch.linux.psi_trigger import PsiTrigger
 from memwatch.pressure.inputs import Evidence, Target
 from memwatch.pressure.judge import Memory, judge
 from memwatch.pressure.rules import PressureRules
@@ -67,14 +67,14 @@ def test_without_pressure_stall_information_that_is_said(tmp_path: Path) -> None
     (tmp_path / "pressure/memory").mkdir(parents=True)
     with pytest.raises(Unavailable, match="pressure/memory"):
         psi.Collector(Roots(procfs=tmp_path))
-    trigger = StallTrigger(tmp_path / "pressure/memory")
+    trigger = PsiTrigger(tmp_path / "pressure/memory")
     trigger.close()
 
     snapshot = once(roots_arguments("no-psi"))
 
     assert trigger.window_seconds == 0
-    assert snapshot["stalls"] is None
-    assert snapshot["absent"]["stalls"] == "not_supported"
+    assert snapshot["psi"] is None
+    assert snapshot["absent"]["psi"] == "not_supported"
     assert snapshot["pressure"][0]["target"] == "ram"
     states = {one["name"]: one for one in snapshot["collectors"]}
     assert "pressure/memory" in states["psi"]["error"]

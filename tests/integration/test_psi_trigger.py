@@ -15,7 +15,7 @@ import pytest
 
 from memwatch.collectors.base import Enlisted
 from memwatch.findings import Findings
-from memwatch.linux.psi_trigger import LADDER, STALLED_PART, WINDOW_OF_ANYBODY_SECONDS, StallTrigger, is_new
+from memwatch.linux.psi_trigger import LADDER, STALLED_RATIO, WINDOW_OF_ANYBODY_SECONDS, PsiTrigger, is_new
 from memwatch.monitor.loop import Identity, Monitor, Rules
 from memwatch.monitor.sampler import Sampler
 from memwatch.monitor.schedule import FAST_SECONDS
@@ -29,9 +29,9 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def quiet(tmp_path: Path) -> Iterator[StallTrigger]:
+def quiet(tmp_path: Path) -> Iterator[PsiTrigger]:
     """A trigger without an alarm: as on a kernel without PSI."""
-    trigger = StallTrigger(tmp_path / "missing")
+    trigger = PsiTrigger(tmp_path / "missing")
     yield trigger
     trigger.close()
 
@@ -51,7 +51,7 @@ def may_arm(request: bytes) -> bool:
 
 def test_it_is_armed_as_well_as_this_user_may() -> None:
     """1 s with CAP_SYS_RESOURCE, 2 s without, none on an old kernel or without PSI."""
-    trigger = StallTrigger(PRESSURE)
+    trigger = PsiTrigger(PRESSURE)
     window = trigger.window_seconds
     trigger.close()
 
@@ -64,14 +64,14 @@ def test_a_file_that_is_not_the_kernels_is_not_written_to(tmp_path: Path, conten
     path = tmp_path / "memory"
     path.write_text(content)
 
-    trigger = StallTrigger(path)
+    trigger = PsiTrigger(path)
     trigger.close()
 
     assert trigger.window_seconds == 0
     assert path.read_text() == content
 
 
-def test_without_an_alarm_it_only_sleeps(quiet: StallTrigger) -> None:
+def test_without_an_alarm_it_only_sleeps(quiet: PsiTrigger) -> None:
     """For so long, and says that nothing happened."""
     started = time.monotonic()
 
@@ -79,7 +79,7 @@ def test_without_an_alarm_it_only_sleeps(quiet: StallTrigger) -> None:
     assert time.monotonic() - started >= 0.045
 
 
-def test_wake_ends_the_wait_from_another_thread(quiet: StallTrigger) -> None:
+def test_wake_ends_the_wait_from_another_thread(quiet: PsiTrigger) -> None:
     """So that a loop which was told to stop does not sleep on."""
     threading.Timer(0.05, quiet.wake).start()
     started = time.monotonic()
@@ -91,9 +91,9 @@ def test_wake_ends_the_wait_from_another_thread(quiet: StallTrigger) -> None:
 def test_a_loop_that_is_told_of_waiting_looks_at_once(caplog: pytest.LogCaptureFixture) -> None:
     """Not at the next second: the tick comes now, and the next ones ten times a second. The log says why."""
     clock, stop = FakeClock(), threading.Event()
-    memory = FakeCollector("memory", findings=Findings(pools=(ram(GIB),)))
+    memory = FakeCollector("meminfo", findings=Findings(pools=(ram(GIB),)))
     alarm = Alarm(clock, fires_after=3)
-    sampler = Sampler([Enlisted("memory", lambda: memory, False)], clock)
+    sampler = Sampler([Enlisted("meminfo", lambda: memory, False)], clock)
     monitor = Monitor(sampler, clock, Rules(), Identity("spark-1", "boot-1"), alarm)
 
     with caplog.at_level(logging.DEBUG):
@@ -105,7 +105,7 @@ def test_a_loop_that_is_told_of_waiting_looks_at_once(caplog: pytest.LogCaptureF
     assert alarm.asked[3:] == [pytest.approx(FAST_SECONDS)] * 17
 
 
-class Alarm(StallTrigger):
+class Alarm(PsiTrigger):
     """Sleeps by a clock that is turned by hand, and fires once."""
 
     def __init__(self, clock: FakeClock, fires_after: int) -> None:
@@ -143,15 +143,15 @@ def test_a_wait_of_some_milliseconds_wakes_nobody(tmp_path: Path) -> None:
     """On a machine that has waited for more than the trigger rings for, before it was armed. That took half a
     minute of ten ticks a second at each start of the daemon."""
     with thrashing(tmp_path) as cgroup:
-        if cgroup is None or waited() <= STALLED_PART * WINDOW_OF_ANYBODY_SECONDS:
+        if cgroup is None or waited() <= STALLED_RATIO * WINDOW_OF_ANYBODY_SECONDS:
             return
     for _ in range(5):
         time.sleep(4)  # until the kernel has added up what was
-        trigger, before = StallTrigger(PRESSURE), waited()
+        trigger, before = PsiTrigger(PRESSURE), waited()
         wait_a_moment(tmp_path / "pages", before)
         rung = trigger.wait(6.0, threading.Event())
         trigger.close()
-        if 0 < waited() - before < STALLED_PART:  # nobody else waited meanwhile
+        if 0 < waited() - before < STALLED_RATIO:  # nobody else waited meanwhile
             break
     else:
         return
@@ -201,13 +201,13 @@ def waited() -> float:
     return int(PRESSURE.read_text().split("total=")[1].split()[0]) / 1e6 if PRESSURE.exists() else 0.0
 
 
-def test_a_squeezed_cgroup_is_named_and_wakes_nobody_up(tmp_path: Path) -> None:
+def test_a_cgroup_under_pressure_is_named_and_wakes_nobody_up(tmp_path: Path) -> None:
     """A real limit, real waiting, a calm machine: high, the group named, the alarm rung, and nothing critical."""
     with thrashing(tmp_path) as cgroup:
         if cgroup is None:
             name_by_files(tmp_path)
             return
-        trigger = StallTrigger(PRESSURE)
+        trigger = PsiTrigger(PRESSURE)
         rung = trigger.wait(10.0, threading.Event())
         armed = trigger.window_seconds
         trigger.close()
@@ -222,7 +222,7 @@ def test_a_squeezed_cgroup_is_named_and_wakes_nobody_up(tmp_path: Path) -> None:
 
 
 def test_the_same_by_files(tmp_path: Path) -> None:
-    """Where nobody can be squeezed for real: a machine of files, in a hybrid layout."""
+    """The same on a machine of files in a hybrid layout, where no real cgroup can be limited."""
     name_by_files(tmp_path)
 
 
@@ -251,4 +251,4 @@ def name_by_files(folder: Path) -> None:
 
 def named(pressure: Any, group: str) -> bool:
     texts = [reason["text"] for reason in pressure[0]["reasons"]]
-    return any(text.endswith(f"a limit is squeezing /{group}") for text in texts)
+    return any(text.endswith(f"cgroup /{group} is slowed by its memory limit") for text in texts)

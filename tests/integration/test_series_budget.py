@@ -17,7 +17,7 @@ HOST, PER_GPU = 60, 40
 # Series about the daemon itself and process_*, one each whatever the machine: VOLATILE less the two per collector.
 OWN = 4 + 6
 PER_COLLECTOR = 2
-CHANGING = ("#", "memwatch_pressure_reason", "memwatch_seconds_to_full")
+CHANGING = ("#", "memwatch_pressure_reason", "memwatch_time_to_full_seconds")
 
 
 def series_of(metrics: str) -> int:

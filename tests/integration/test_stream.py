@@ -148,7 +148,7 @@ def test_a_listener_that_never_reads_delays_nobody(tmp_path: Path) -> None:
         for connection in deaf:
             connection.close()
 
-    assert after["own"]["rss_bytes"] - before["own"]["rss_bytes"] < 2 << 20
+    assert after["self"]["rss_bytes"] - before["self"]["rss_bytes"] < 2 << 20
 
 
 def test_the_live_page_is_a_stream_of_its_own_fragment(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A target of the settings that is not on the machine is told once, when all sources have had their time."""
+"""A target of the settings that is not on the machine is told once, when all collectors have had their time."""
 
 from __future__ import annotations
 

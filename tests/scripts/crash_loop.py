@@ -46,8 +46,8 @@ class Round(Struct, frozen=True):
 def record(folder: Path, pipe: int) -> None:
     """Tick until killed; the number of each tick goes to the pipe when the tick is published."""
     clock = SystemClock()
-    collector = FakeCollector("memory", findings=Findings(pools=(ram(int(63.9 * GIB)),)))
-    sampler = Sampler([Enlisted("memory", lambda: collector, False)], clock)
+    collector = FakeCollector("meminfo", findings=Findings(pools=(ram(int(63.9 * GIB)),)))
+    sampler = Sampler([Enlisted("meminfo", lambda: collector, False)], clock)
     monitor = Monitor(sampler, clock, Rules(), Identity("crash", BOOT))
     monitor.keep_on_disk(Keeper(folder, SIZE, clock, BOOT))
     while True:

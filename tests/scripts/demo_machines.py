@@ -31,7 +31,7 @@ from memwatch.model import Absent, Process
 from memwatch.monitor.loop import Identity, Monitor, Rules
 from memwatch.monitor.sampler import Sampler
 from memwatch.render.json import snapshot_json, to_bytes
-from memwatch.snapshot import Machine, ProcessScan, SelfUse, Snapshot, Swap
+from memwatch.snapshot import Machine, ProcessScan, SelfUsage, Snapshot, Swap
 from memwatchd.recording import demos
 from memwatchd.recording.file_format import RecordingFile
 from memwatchd.wiring import identity_of
@@ -42,9 +42,9 @@ from support.paths import MACHINES
 GIB = 1 << 30
 SECONDS = 420
 BEGAN = 1_793_534_400.0  # 2026-11-01 12:00 UTC
-OWN = SelfUse(58 * MIB, 1.0, 0.0, 0.0002, True)
+OWN = SelfUsage(58 * MIB, 1.0, 0.0, 0.0002, True)
 NOT_READ = frozenset(
-    {"nvml", "tegrastats", "cgroup", "squeezed", "containers", "kmsg", "amdsmi", "amd_cli", "amdgpu_sensors"}
+    {"nvml", "tegrastats", "cgroup", "cgroup_pressure", "containers", "kmsg", "amdsmi", "amd_cli", "amdgpu_sensors"}
 )
 STRIX_IDLE_BYTES = 512 * MIB
 HBM_BYTES = 99614720 * KIB
@@ -279,10 +279,10 @@ def told(
     snapshots = []
     for second in range(SECONDS):
         show(scene_of(second, of_host))
-        snapshots.append(replace(monitor.tick(), own=replace(OWN, cpu_seconds=1.0 + second * 0.002)))
+        snapshots.append(replace(monitor.tick(), self_usage=replace(OWN, cpu_seconds=1.0 + second * 0.002)))
         clock.now += 1.0
-    for source in sampler.sources:
-        source.close()
+    for runner in sampler.runners:
+        runner.close()
     return snapshots
 
 

@@ -9,19 +9,19 @@ from msgspec.structs import replace
 from memwatch.history.disk.files import FilesStatus
 from memwatch.model import Absent, Process
 from memwatch.notify.outbox.outbox import OutboxFigures
-from memwatch.snapshot import Kernel, Machine, SelfUse, Snapshot, Stalls, StallTime, Swap, Tegrastats
+from memwatch.snapshot import Kernel, Machine, MemoryPsi, PsiLine, SelfUsage, Snapshot, Swap, Tegrastats
 from memwatch_web.metrics.families import PREFIX, Exporter
 from support.fakes import GIB, ram
 
 
 def exported_names() -> set[str]:
-    stall = StallTime(0.0, 0.0, 0.0, 0.0)
-    own = SelfUse(Absent.NOT_SUPPORTED, 0.0, 0.0, 0.0, False)
+    stall = PsiLine(0.0, 0.0, 0.0, 0.0)
+    own = SelfUsage(Absent.NOT_SUPPORTED, 0.0, 0.0, 0.0, False)
     snapshot = Snapshot(1, 0.0, 0.0, "boot", "host", 1.0, False, Machine(), own, (ram(GIB),))
     process = Process(1, 0.0, "init", 1, 1, "rss", unit=None, container=None)
     full = replace(
         snapshot,
-        stalls=Stalls(stall, stall),
+        psi=MemoryPsi(stall, stall),
         swap=Swap(1, 0),
         tegrastats=Tegrastats(1, 1),
         kernel=Kernel(0, 0),

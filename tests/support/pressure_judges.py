@@ -17,7 +17,7 @@ from memwatch.pressure.hysteresis import base_level
 from memwatch.pressure.inputs import Evidence, Target
 from memwatch.pressure.judge import Memory, judge
 from memwatch.pressure.rules import PressureRules, Thresholds
-from memwatch.snapshot import Level, Pressure, Stalls, StallTime, Swap
+from memwatch.snapshot import Level, MemoryPsi, Pressure, PsiLine, Swap
 from support.pressure_traces import LEAD_IN_SECONDS, TRACES, Sample, Trace
 
 Said = list[tuple[float, Level]]
@@ -47,13 +47,13 @@ def evidence_of(sample: Sample, at: float, resumed: bool = False) -> Evidence:
     """A sample as the collectors hand it on: huge pages are set aside, ZFS's cache is available."""
     size = sample.total - sample.huge
     available = min(size, sample.available + sample.arc)
-    stalls = Stalls(
-        StallTime(0.0, 0.0, 0.0, sample.some_seconds),
-        StallTime(0.0, 0.0, 0.0, sample.full_seconds),
+    psi = MemoryPsi(
+        PsiLine(0.0, 0.0, 0.0, sample.some_seconds),
+        PsiLine(0.0, 0.0, 0.0, sample.full_seconds),
     )
     swap = Swap(sample.swap_total, sample.swap_total - sample.swap_free)
     target = Target("ram", "system_ram", size, available, is_host=True)
-    return Evidence(at, (target,), stalls, swap, resumed=resumed)
+    return Evidence(at, (target,), psi, swap, resumed=resumed)
 
 
 def verdicts(trace: Trace, fixed: bool = False) -> Iterator[tuple[float, Pressure]]:

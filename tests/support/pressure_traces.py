@@ -1,7 +1,7 @@
 """Machines filling up, thrashing or only looking full, as functions of time; and what must be said of each.
 
 Figures of the traces are those measured or reported in practice: a 1 GiB machine thrashing (kernel 6.1: some 25 %,
-full 24 % stalled at 8.7 of 735 MiB available), one cgroup squeezed by memory.high on a calm host (some and full 25
+full 24 % stalled at 8.7 of 735 MiB available), one cgroup held back by memory.high on a calm host (some and full 25
 to 36 %), KVM hosts with huge page pools, ZFS caches, a model loaded at 200 MiB/s.
 """
 
@@ -90,7 +90,7 @@ def thrash(seconds: float) -> Sample:
 
 
 def localised(seconds: float) -> Sample:
-    """memory.high squeezes one cgroup on a host that is 20 % full."""
+    """memory.high holds one cgroup back on a host that is 20 % full."""
     stalled = max(0.0, seconds) * 0.30
     return Sample(GIB, int(0.8 * GIB), GIB // 2, some_seconds=stalled, full_seconds=stalled)
 
@@ -134,7 +134,7 @@ TRACES = (
     Trace("thrash with swap left", 60.0, thrash, "must", 60.0),
     Trace("page cache flood", 120.0, cache_flood, "never"),
     Trace("sawtooth for 10 minutes", 600.0, sawtooth, "never"),
-    Trace("one cgroup squeezed", 120.0, localised, "never"),
+    Trace("one cgroup under pressure", 120.0, localised, "never"),
     Trace("huge page pool", 120.0, huge_pages, "never"),
     Trace("ZFS cache", 120.0, zfs, "never"),
     Trace("suspend", 120.0, suspended, "never", gap=(60.0, 3660.0)),

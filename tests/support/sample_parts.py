@@ -8,13 +8,13 @@ from memwatch.snapshot import (
     Kernel,
     Level,
     Machine,
+    MemoryPsi,
     Pressure,
     ProcessScan,
+    PsiLine,
     Reason,
-    SelfUse,
+    SelfUsage,
     Snapshot,
-    Stalls,
-    StallTime,
 )
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -101,9 +101,9 @@ def pressure(target: str, level: Level, ratio: float) -> Pressure:
 def snapshot(host: str, machine: Machine, **known: object) -> Snapshot:
     """A snapshot with everything a healthy machine has, and `known` in its place."""
     usual: dict[str, object] = {
-        "own": SelfUse(51_380_224, 18.4, 0.00021, 0.00043, True),
+        "self_usage": SelfUsage(51_380_224, 18.4, 0.00021, 0.00043, True),
         "process_scan": ProcessScan(312, 0),
-        "stalls": Stalls(StallTime(0.003, 0.001, 0.0, 41.7), StallTime(0.0, 0.0, 0.0, 6.1)),
+        "psi": MemoryPsi(PsiLine(0.003, 0.001, 0.0, 41.7), PsiLine(0.0, 0.0, 0.0, 6.1)),
         "kernel": Kernel(0, 12),
         "collectors": COLLECTORS,
     }

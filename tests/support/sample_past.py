@@ -30,7 +30,7 @@ def past_of(snapshot: Snapshot) -> Past:
 
 def _then(name: str, value: float, second: int) -> float:
     """What a figure was when so many seconds of the hour were over: at the end it is what it is."""
-    if name == "own.cpu_seconds":
+    if name == "self.cpu_seconds":
         return second * 0.0012 if second > GAP.stop else 900 + second * 0.0012
     rise = 0.55 + 0.45 * second / SECONDS + 0.02 * math.sin(second / 47 + len(name)) * (1 - second / SECONDS)
     if second in SPIKE:

@@ -101,7 +101,7 @@ class Site:
             unix=time.time() + (self._speed - 1) * (moment - self._began),
             monotonic=moment,
             interval_seconds=self._interval_seconds,
-            own=replace(self.snapshot.own, cpu_seconds=moment * 0.0012),
+            self_usage=replace(self.snapshot.self_usage, cpu_seconds=moment * 0.0012),
         )
 
     def app(self) -> Starlette:

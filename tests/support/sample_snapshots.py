@@ -13,13 +13,13 @@ from memwatch.snapshot import (
     Kernel,
     Level,
     Machine,
+    MemoryPsi,
     Node,
     Pressure,
     ProcessScan,
+    PsiLine,
     Reason,
     Snapshot,
-    Stalls,
-    StallTime,
     Swap,
     Zram,
 )
@@ -114,7 +114,7 @@ def critical_gb10() -> Snapshot:
         processes=GPU_PROCESSES,
         swap=Swap(16 * GIB, 15_032_385_536),
         zram=Zram(6_871_947_674, 2_254_857_830),
-        stalls=Stalls(StallTime(0.121, 0.064, 0.018, 812.4), StallTime(0.031, 0.012, 0.003, 190.2)),
+        psi=MemoryPsi(PsiLine(0.121, 0.064, 0.018, 812.4), PsiLine(0.031, 0.012, 0.003, 190.2)),
         nodes=(Node(0, ram.size_bytes, ram.available_bytes, ram.free_bytes, True, 512 * KIB, 0),),
         kernel=Kernel(1, 48_211),
     )
@@ -244,7 +244,7 @@ def hugepages_host() -> Snapshot:
 
 
 def stale_collector() -> Snapshot:
-    """The source of System RAM stopped answering: its size is known, its use is not."""
+    """The collector of System RAM stopped answering: its size is known, its use is not."""
     base = calm_workstation()
     pool = base.pools[0]
     lost = replace(
@@ -262,13 +262,13 @@ def stale_collector() -> Snapshot:
         base,
         pools=(lost,),
         pressure=(),
-        stalls=Absent.STALE,
+        psi=Absent.STALE,
         collectors=(stalled, *base.collectors[1:]),
     )
 
 
 def failing_collector() -> Snapshot:
-    """One source breaks: it costs its own figures only, and says what it found."""
+    """One collector breaks: it costs its own figures only, and says what it found."""
     base = calm_workstation()
     error = "/proc/buddyinfo line 2: found 'Node 0, zone', expected a zone name and numbers"
     failing = CollectorStatus("buddyinfo", "failing", 340.0, 0.00011, UNIX - 340.0, error, {"unreadable": 340})
@@ -297,22 +297,22 @@ def unknown_figures() -> Snapshot:
     return replace(
         base,
         machine=Machine(),
-        own=replace(base.own, rss_bytes=Absent.NOT_SUPPORTED),
+        self_usage=replace(base.self_usage, rss_bytes=Absent.NOT_SUPPORTED),
         pools=(replace(base.pools[0], free_bytes=Absent.NOT_AVAILABLE), card),
         shares=(share,),
         devices=(device,),
         processes=(process,),
         process_scan=Absent.NOT_AVAILABLE,
         swap=Absent.NOT_AVAILABLE,
-        stalls=Absent.NOT_PERMITTED,
+        psi=Absent.NOT_PERMITTED,
         kernel=Kernel(),
         nodes=(Node(0), Node(1, has_cpus=False)),
     )
 
 
 def no_psi() -> Snapshot:
-    """A kernel that does not report stalls."""
-    return replace(calm_workstation(), stalls=Absent.NOT_SUPPORTED)
+    """A kernel that does not report PSI."""
+    return replace(calm_workstation(), psi=Absent.NOT_SUPPORTED)
 
 
 def hostile_names() -> Snapshot:

@@ -39,8 +39,8 @@ class Machine(Struct):
 
     def start(self) -> Running:
         self.folder.mkdir(exist_ok=True)
-        memory = FakeCollector("memory", findings=Findings(pools=(ram(GIB),), processes=(HOG,)))
-        sampler = Sampler([Enlisted("memory", lambda: memory, False)], self.clock)
+        memory = FakeCollector("meminfo", findings=Findings(pools=(ram(GIB),), processes=(HOG,)))
+        sampler = Sampler([Enlisted("meminfo", lambda: memory, False)], self.clock)
         monitor = Monitor(sampler, self.clock, Rules(), Identity("spark-1", self.boot))
         keeper = Keeper(self.folder, self.size, self.clock, self.boot, self.flush_seconds)
         monitor.keep_on_disk(keeper)

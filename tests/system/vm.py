@@ -99,7 +99,7 @@ after = faults()
 said = [(one["level"], why["signal"]) for one in ask("pressure") for why in one["reasons"]]
 critical = any(level == "critical" and signal in ("util", "floor", "swap") for level, signal in said)
 del held
-(series,) = ask(f"history?series=own.tick_lag_seconds&from={began}&points=2000")["series"]
+(series,) = ask(f"history?series=self.tick_lag_seconds&from={began}&points=2000")["series"]
 lag = max(most or 0 for most in series["max"])
 well = lag < 1 and after - before < 100 and critical
 print(f"VM thrash={'yes' if well else 'no'}, lag {lag:.2f} s, {after - before} major faults, {said}")

@@ -1,4 +1,4 @@
-"""Everybody's findings as one picture: what only several sources together can say is said here. Pure rules."""
+"""Everybody's findings as one picture: what only several collectors together can say is said here. Pure rules."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def said_by(found: Findings) -> Mapping[str, Any]:
 
 
 def related(whole: Findings) -> Findings:
-    """What one source says, in the light of what others say."""
+    """What one collector says, in the light of what others say."""
     whole = with_both_scopes(whole)
     whole = with_holdings(whole, holdings_of(whole), npu.found_in(whole))
     devices = with_logged(whole.devices, whole.kernel_log) if whole.kernel_log else whole.devices

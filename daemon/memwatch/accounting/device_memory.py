@@ -31,7 +31,7 @@ class Holding(Struct, frozen=True):
     beyond_meminfo: Bytes | None = None
 
     def aged(self) -> Holding:
-        """The same device after its source fell silent. What a NUMA node says of itself is still true."""
+        """The same device after its collector fell silent. What a NUMA node says of itself is still true."""
         return replace(
             self,
             device=aged_device(self.device),
@@ -49,7 +49,7 @@ class Npu(Struct, frozen=True):
     held: Mapping[int, Mapping[str, Bytes]] = field(default_factory=dict)
 
     def aged(self) -> Npu:
-        """The same after its source fell silent."""
+        """The same after its collector fell silent."""
         return Npu(tuple(aged_share(share) for share in self.shares))
 
 

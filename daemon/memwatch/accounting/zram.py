@@ -1,4 +1,4 @@
-"""Who holds what is used, where that takes more than one source to say. Pure rules."""
+"""Who holds what is used, where that takes more than one collector to say. Pure rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from memwatch.snapshot import Zram
 def with_zram(pool: Pool, zram: Zram | None) -> Pool:
     """System RAM with zram's compressed pages counted to the kernel; /proc/meminfo has them in no line.
 
-    Never more than nobody else holds: the two sources are not read at the same moment.
+    Never more than nobody else holds: the two are not read at the same moment.
     """
     unattributed = pool.unattributed_bytes
     if zram is None or pool.kind is not PoolKind.SYSTEM_RAM or isinstance(unattributed, Absent):

@@ -119,7 +119,7 @@ def ask_collectors(name: str, snapshot: Snapshot, _: Sequence[Event], rules: Ale
 
 
 def ask_devices(name: str, snapshot: Snapshot, _: Sequence[Event], rules: AlertRules) -> Iterator[Condition]:
-    """Of a GPU whose driver was released, or whose source fails, nothing is known: it neither fires nor ends."""
+    """Of a GPU whose driver was released, or whose collector fails, nothing is known: it neither fires nor ends."""
     for device in snapshot.devices:
         if device.state == STALLED:
             continue
@@ -142,7 +142,7 @@ RULES = (
     Rule("pressure.high", "warning", "memory is high or critical", ask_level(Level.HIGH)),
     Rule("pressure.medium", "info", "memory is medium or worse", ask_level(Level.MEDIUM)),
     Rule("pressure.forecast", "warning", "memory will be full soon", ask_forecast),
-    Rule("collector.failing", "warning", "a source of figures has failed", ask_collectors),
+    Rule("collector.failing", "warning", "a collector has failed", ask_collectors),
     Rule("device.lost", "critical", "a GPU is lost, or needs a reset", ask_devices),
     Rule("kernel.oom_kill", "critical", "the kernel killed for want of memory", ask_events("oom_kill", "kernel")),
     Rule("driver.error", "warning", "a GPU's driver reported an error", ask_events("driver", "driver")),

@@ -10,7 +10,7 @@ from memwatch.model import Device
 from memwatch.snapshot import Snapshot
 
 NVIDIA = "NVIDIA"
-SOURCES = ("nvml", "tegra")
+COLLECTORS = ("nvml", "tegra")
 FOREIGN = "nouveau"
 NO_LIBRARY = (
     "libcuda.so.1 is not installed: install the part of the driver that has it (on Debian libcuda1), "
@@ -34,7 +34,7 @@ def verdict(devices: list[Device], evidence: Evidence, snapshot: Snapshot) -> Ve
     if not devices:
         return not_found("nvml", NVIDIA, snapshot)
     if not working(devices):
-        return out_of_order(devices, SOURCES, snapshot)
+        return out_of_order(devices, COLLECTORS, snapshot)
     if evidence.libcuda is None:
         return False, NO_LIBRARY
     return True, ", ".join([*drivers_of(working(devices)), evidence.libcuda])

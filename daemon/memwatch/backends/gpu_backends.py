@@ -16,10 +16,10 @@ def working(devices: Sequence[Device]) -> list[Device]:
     return [device for device in devices if device.state == "ok"]
 
 
-def out_of_order(devices: Sequence[Device], sources: Sequence[str], snapshot: Snapshot) -> Verdict:
-    """Devices are known, and none of them works: a silent source says nothing, a lost device says no."""
+def out_of_order(devices: Sequence[Device], collectors: Sequence[str], snapshot: Snapshot) -> Verdict:
+    """Devices are known, and none of them works: a silent collector says nothing, a lost device says no."""
     states = ", ".join(f"{device.id} {condition_of(device)}" for device in devices)
-    troubled = [one for one in snapshot.collectors if one.name in sources and one.error]
+    troubled = [one for one in snapshot.collectors if one.name in collectors and one.error]
     # What fails now explains more than what is not there: it may never have been.
     troubled.sort(key=lambda one: one.state == "unavailable")
     why = f": {troubled[0].error}" if troubled else ""
@@ -27,11 +27,11 @@ def out_of_order(devices: Sequence[Device], sources: Sequence[str], snapshot: Sn
     return (Absent.STALE if silent else False), states + why
 
 
-def not_found(source: str, maker: str, snapshot: Snapshot) -> Verdict:
+def not_found(collector: str, maker: str, snapshot: Snapshot) -> Verdict:
     """No device of a maker is listed: what its collector says of that."""
-    status = next((one for one in snapshot.collectors if one.name == source), None)
+    status = next((one for one in snapshot.collectors if one.name == collector), None)
     if status is None:
-        return Absent.NOT_AVAILABLE, f"{maker} GPUs are not looked for: there is no collector {source} at work"
+        return Absent.NOT_AVAILABLE, f"{maker} GPUs are not looked for: there is no collector {collector} at work"
     if status.state == "unavailable":
         return False, status.error or f"no {maker} GPU is here"
     if status.state == "ok":

@@ -10,7 +10,7 @@ from memwatch.model import Device
 from memwatch.snapshot import Snapshot
 
 AMD = "AMD"
-SOURCES = ("amdgpu", "drm")
+COLLECTORS = ("amdgpu", "drm")
 FOREIGN = "radeon"
 # Of an APU's memory it is given one kind only, by the version of the kernel.
 OWN_RULE = "rocm"
@@ -41,7 +41,7 @@ def verdict(devices: list[Device], evidence: Evidence, snapshot: Snapshot) -> Ve
     if not devices and not evidence.amdgpu_loaded:
         return False, NO_DRIVER
     if devices and not working(devices):
-        return out_of_order(devices, SOURCES, snapshot)
+        return out_of_order(devices, COLLECTORS, snapshot)
     missing = missing_parts(evidence)
     if missing or evidence.rocm is None:
         return False, "; ".join(missing)

@@ -1,4 +1,4 @@
-"""One file per source of figures, and one line here to enlist it."""
+"""One file per collector, and one line here to enlist it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from memwatch.collectors import (
     apple,
     buddyinfo,
     cgroup,
+    cgroup_pressure,
     containers,
     drm,
     kmsg,
     machine,
-    memory,
+    meminfo,
     numa,
     nvmap,
     nvml,
@@ -29,7 +30,6 @@ from memwatch.collectors import (
     psi,
     psutil_host,
     psutil_processes,
-    squeezed,
     tegra,
     tegrastats,
     vmstat,
@@ -72,7 +72,7 @@ def _of_linux(roots: Roots, options: CollectorOptions) -> list[Enlisted]:
         tegrastats.Collector, roots, options.tegrastats_path, options.tegrastats_interval_seconds, board
     )
     return [
-        Enlisted("memory", partial(memory.Collector, roots, page), memory.Collector.may_block),
+        Enlisted("meminfo", partial(meminfo.Collector, roots, page), meminfo.Collector.may_block),
         Enlisted("psi", partial(psi.Collector, roots), psi.Collector.may_block),
         Enlisted("vmstat", partial(vmstat.Collector, roots), vmstat.Collector.may_block),
         Enlisted("kmsg", partial(kmsg.Collector, roots), kmsg.Collector.may_block),
@@ -81,7 +81,7 @@ def _of_linux(roots: Roots, options: CollectorOptions) -> list[Enlisted]:
         Enlisted("zram", partial(zram.Collector, roots), zram.Collector.may_block),
         Enlisted("cgroup", partial(cgroup.Collector, roots, scope), cgroup.Collector.may_block),
         Enlisted("containers", partial(containers.Collector, options.container_socket), True),
-        Enlisted("squeezed", partial(squeezed.Collector, roots), squeezed.Collector.may_block),
+        Enlisted("cgroup_pressure", partial(cgroup_pressure.Collector, roots), cgroup_pressure.Collector.may_block),
         Enlisted("machine", partial(machine.Collector, roots), machine.Collector.may_block),
         Enlisted("tegra", partial(tegra.Collector, roots, board), tegra.Collector.may_block),
         Enlisted("nvmap", partial(nvmap.Collector, roots, gpu_pids, board), nvmap.Collector.may_block),

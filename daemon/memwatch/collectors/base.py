@@ -1,4 +1,4 @@
-"""The shape of a source of figures: what it is given, what it returns, how it fails."""
+"""The interface of a collector: what it is given, what it returns, how it fails."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from memwatch.findings import Findings
 
 
 class Collector(Protocol):
-    """One source. Its constructor takes what it needs and raises `Unavailable` if that is not here.
+    """Reads one part of the machine. Its constructor takes what it needs, or raises `Unavailable`.
 
     `name` is the word in metrics and on the page. `period_seconds` is how often to ask; 0 means every tick.
-    `may_block` is true for a source whose reads can wait for somebody (a process, a driver): such a
+    `may_block` is true for one whose reads can wait for somebody (a process, a driver): such a
     collector gets a thread of its own and never delays a tick. `collect` raises `Unreadable` or `OSError`
-    when the source fails; any other exception is a defect and is counted as one. A collector that holds a
+    when reading fails; any other exception is a defect and is counted as one. A collector that holds a
     device also has `release(seconds)`: let go of it, so that an administrator can reset it. One that may be
     asked more often when memory is nearly full has `hurried_seconds`, the least time between two answers then. One
     that may block, and hardly ever does, can be `Prompt` as well, and one that tells System RAM a `Watcher`.
@@ -55,7 +55,7 @@ class Watcher(Protocol):
 
 
 class Enlisted(Struct, frozen=True):
-    """A line of the list of collectors: `make` builds it where its source exists, else raises `Unavailable`."""
+    """An entry of the list of collectors: `make` builds it, or raises `Unavailable` on a machine without it."""
 
     name: str
     make: Callable[[], Collector]

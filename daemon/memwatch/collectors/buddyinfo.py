@@ -93,7 +93,8 @@ def nodes_of(zones: Iterable[FreeBlocks], protection: Mapping[Zone, int], page_s
         largest[node] = max(largest[node], blocks.largest_pages * page_size)
         large[node] += blocks.pages_from(large_order) * page_size
     return tuple(
-        Node(node, largest_free_block_bytes=size, free_4mib_bytes=large[node]) for node, size in largest.items()
+        Node(node, largest_free_block_bytes=size, free_large_blocks_bytes=large[node])
+        for node, size in largest.items()
     )
 
 

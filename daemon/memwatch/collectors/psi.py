@@ -7,24 +7,24 @@ import re
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots, Unreadable, kept_file
 from memwatch.model import Absent
-from memwatch.snapshot import Stalls, StallTime
+from memwatch.snapshot import MemoryPsi, PsiLine
 
-_SHARE = rb"(100\.00|\d{1,2}\.\d\d)"
-_NUMBERS = b" avg10=" + _SHARE + b" avg60=" + _SHARE + b" avg300=" + _SHARE + rb" total=(\d{1,19})\n"
+_RATIO = rb"(100\.00|\d{1,2}\.\d\d)"
+_NUMBERS = b" avg10=" + _RATIO + b" avg60=" + _RATIO + b" avg300=" + _RATIO + rb" total=(\d{1,19})\n"
 _PRESSURE = re.compile(b"some" + _NUMBERS + b"(?:full" + _NUMBERS + b")?")
 
 
-def parse_pressure(data: bytes) -> Stalls:
+def parse_pressure(data: bytes) -> MemoryPsi:
     found = _PRESSURE.fullmatch(data)
     if found is None:
         raise Unreadable(f"pressure/memory: {data[:120]!r} is not a line `some avg10=…` and a line `full avg10=…`")
     some, full = found.group(1, 2, 3, 4), found.group(5, 6, 7, 8)
-    return Stalls(_stall_time(*some), Absent.NOT_SUPPORTED if full[0] is None else _stall_time(*full))
+    return MemoryPsi(_line(*some), Absent.NOT_SUPPORTED if full[0] is None else _line(*full))
 
 
-def _stall_time(ten: bytes, sixty: bytes, three_hundred: bytes, total: bytes) -> StallTime:
-    """The kernel prints shares of time in percent and the total in microseconds."""
-    return StallTime(float(ten) / 100, float(sixty) / 100, float(three_hundred) / 100, int(total) / 1e6)
+def _line(ten: bytes, sixty: bytes, three_hundred: bytes, total: bytes) -> PsiLine:
+    """The kernel prints ratios in percent and the total in microseconds."""
+    return PsiLine(float(ten) / 100, float(sixty) / 100, float(three_hundred) / 100, int(total) / 1e6)
 
 
 class Collector:
@@ -41,7 +41,7 @@ class Collector:
     def collect(self) -> Findings:
         data = self._file.read()
         if data != self._read:
-            self._findings = Findings(stalls=parse_pressure(data))
+            self._findings = Findings(psi=parse_pressure(data))
             self._read = data
         return self._findings
 

@@ -10,8 +10,8 @@ from memwatch.snapshot import CollectorStatus, Snapshot
 from memwatch.units import size
 
 # Without these something is wrong, and said elsewhere.
-_EVERYWHERE = frozenset({"memory", "psi", "vmstat", "processes", "machine"})
-# What to do where a source has no figures, by the source and a part of what it says.
+_EVERYWHERE = frozenset({"meminfo", "psi", "vmstat", "processes", "machine"})
+# What to do where a collector has no figures, by its name and a part of its error.
 _REMEDIES = (
     ("nvml", "no NVIDIA driver is installed", "install NVIDIA's driver, and its library in a container"),
     ("nvml", "modprobe nvidia", "modprobe nvidia"),
@@ -27,18 +27,18 @@ _REMEDIES = (
 
 
 def seen(snapshot: Snapshot) -> Iterator[Check]:
-    """Pools, devices, processes and sources, in this order."""
+    """Pools, devices, processes and collectors, in this order."""
     yield from _pools(snapshot)
     yield from _gpus(snapshot)
     for device in snapshot.devices:
         yield from _device(device)
     yield from _processes(snapshot)
-    yield from _sources(snapshot)
+    yield from _collectors(snapshot)
 
 
 def _pools(snapshot: Snapshot) -> Iterator[Check]:
     if not snapshot.pools:
-        yield Check("pools", Verdict.PROBLEM, "not even System RAM can be read", "look at the sources below")
+        yield Check("pools", Verdict.PROBLEM, "not even System RAM can be read", "look at the collectors below")
     for pool in snapshot.pools:
         text = f"{pool.label}: {size(pool.size_bytes)}, says {pool.source}"
         if isinstance(pool.used_bytes, Absent):
@@ -88,8 +88,8 @@ def _processes(snapshot: Snapshot) -> Iterator[Check]:
         )
 
 
-def _sources(snapshot: Snapshot) -> Iterator[Check]:
-    """Sources that fail are problems; those that are not needed here are one line together."""
+def _collectors(snapshot: Snapshot) -> Iterator[Check]:
+    """Collectors that fail are problems; those that are not needed here are one line together."""
     well = [one.name for one in snapshot.collectors if one.state == "ok"]
     for status in snapshot.collectors:
         if status.state in ("failing", "stalled") or remedy_of(status):
@@ -97,11 +97,11 @@ def _sources(snapshot: Snapshot) -> Iterator[Check]:
             verdict = Verdict.PROBLEM if failing else Verdict.HINT
             text = f"{status.name} is {status.state}: {status.error or 'no answer'}"
             yield Check(f"collectors.{status.name}", verdict, text, remedy_of(status))
-    yield Check("collectors", Verdict.OK, f"sources that answer: {', '.join(well) or 'none'}")
+    yield Check("collectors", Verdict.OK, f"collectors that answer: {', '.join(well) or 'none'}")
     absent = [one.name for one in snapshot.collectors if one.state == "unavailable" and _is_not_missed(one)]
     if absent:
         yield Check(
-            "collectors.absent", Verdict.OK, f"sources that this machine has no use for: {', '.join(absent)}"
+            "collectors.absent", Verdict.OK, f"collectors that this machine has no use for: {', '.join(absent)}"
         )
 
 
@@ -110,7 +110,7 @@ def _is_not_missed(status: CollectorStatus) -> bool:
 
 
 def remedy_of(status: CollectorStatus) -> str | None:
-    """What somebody can do about a source without figures; None where nothing is wrong, or nothing is known."""
+    """What somebody can do about a collector without figures; None where nothing is wrong, or nothing is known."""
     if status.state == "ok" or not status.error:
         return None
     return next(

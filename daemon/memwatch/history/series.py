@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from memwatch.model import Absent, Pool
-from memwatch.snapshot import Snapshot, Stalls
+from memwatch.snapshot import MemoryPsi, Snapshot
 
 OOM_KILLS = "kernel.oom_kills_total"
 UNITS = {"bytes": "bytes", "ratio": "ratio", "seconds": "seconds", "level": "level"}
@@ -34,12 +34,12 @@ def figures_of(snapshot: Snapshot) -> Mapping[str, float]:
         _add(figures, f"node.{node.id}.largest_free_block_bytes", node.largest_free_block_bytes)
     if not isinstance(snapshot.swap, Absent):
         figures["swap.used_bytes"] = snapshot.swap.used_bytes
-    if not isinstance(snapshot.stalls, Absent):
-        _add_stalls(figures, snapshot.stalls)
+    if not isinstance(snapshot.psi, Absent):
+        _add_psi(figures, snapshot.psi)
     _add(figures, OOM_KILLS, snapshot.kernel.oom_kills_total)
-    _add(figures, "own.rss_bytes", snapshot.own.rss_bytes)
-    figures["own.cpu_seconds"] = snapshot.own.cpu_seconds
-    figures["own.tick_lag_seconds"] = snapshot.own.tick_lag_seconds
+    _add(figures, "self.rss_bytes", snapshot.self_usage.rss_bytes)
+    figures["self.cpu_seconds"] = snapshot.self_usage.cpu_seconds
+    figures["self.tick_lag_seconds"] = snapshot.self_usage.tick_lag_seconds
     return figures
 
 
@@ -56,7 +56,7 @@ def _add_pool(figures: dict[str, float], pool: Pool) -> None:
     _add(figures, prefix + "unattributed_bytes", pool.unattributed_bytes)
 
 
-def _add_stalls(figures: dict[str, float], stalls: Stalls) -> None:
-    figures["stalls.some.ratio_10s"] = stalls.some.ratio_10s
-    if not isinstance(stalls.full, Absent):
-        figures["stalls.full.ratio_10s"] = stalls.full.ratio_10s
+def _add_psi(figures: dict[str, float], psi: MemoryPsi) -> None:
+    figures["psi.some.ratio_10s"] = psi.some.ratio_10s
+    if not isinstance(psi.full, Absent):
+        figures["psi.full.ratio_10s"] = psi.full.ratio_10s

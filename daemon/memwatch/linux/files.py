@@ -1,4 +1,4 @@
-"""Reading files of the kernel: where they are, files kept open, and how a source fails."""
+"""Reading files of the kernel: where they are, files kept open, and how reading fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Unavailable(Exception):
 
 
 class Unreadable(Exception):
-    """The source is there and its answer makes no sense; says where, what was found, what was expected."""
+    """The file or driver is there and its answer makes no sense; says where, what was found, what was expected."""
 
 
 class Roots(Struct, frozen=True):

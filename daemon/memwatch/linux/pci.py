@@ -13,14 +13,14 @@ class GpuPids:
     """Which processes hold memory of a GPU: told by some collectors, asked by another."""
 
     def __init__(self) -> None:
-        self._by_source: dict[str, frozenset[int]] = {}
+        self._by_collector: dict[str, frozenset[int]] = {}
 
-    def tell(self, source: str, pids: frozenset[int]) -> None:
+    def tell(self, collector: str, pids: frozenset[int]) -> None:
         """What one collector knows now, instead of what it said before."""
-        self._by_source[source] = pids
+        self._by_collector[collector] = pids
 
     def __call__(self) -> frozenset[int]:
-        return frozenset().union(*self._by_source.values())
+        return frozenset().union(*self._by_collector.values())
 
 
 def pci_vendors(roots: Roots) -> frozenset[str]:

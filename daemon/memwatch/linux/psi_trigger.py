@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 # Some task stalled for 7 % of the window. Without CAP_SYS_RESOURCE the window has to be a multiple of 2 s (Linux
 # commit d82caa27, 2023); before that commit, and with PSI switched off, there is no trigger for anybody else.
 LADDER = (b"some 70000 1000000\0", b"some 140000 2000000\0")
-STALLED_PART = 0.07
+STALLED_RATIO = 0.07
 WINDOW_OF_ANYBODY_SECONDS = 2
 _SOME = re.compile(rb"some .*total=(\d{1,19})\n")
 
@@ -36,7 +36,7 @@ def is_new(before: float, now: float | None, window_seconds: int) -> bool:
     """
     if now is None or window_seconds != WINDOW_OF_ANYBODY_SECONDS:
         return True
-    return now - before >= STALLED_PART * window_seconds
+    return now - before >= STALLED_RATIO * window_seconds
 
 
 class Sleep(Protocol):
@@ -47,7 +47,7 @@ class Sleep(Protocol):
     def wake(self) -> None: ...
 
 
-class StallTrigger:
+class PsiTrigger:
     """The kernel's own alarm (psi.rst, "Monitoring for pressure thresholds"), armed where that is permitted.
 
     `window_seconds` is 0 where it is not: then `wait` only sleeps. `wait` is for one thread, `wake` for any.
@@ -94,7 +94,7 @@ class StallTrigger:
             try:
                 file = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
             except OSError as error:
-                log.debug("no stall trigger at %s: %s", path, error.strerror)
+                log.debug("no PSI trigger at %s: %s", path, error.strerror)
                 return -1
             try:
                 self._waited_before = parse_waiting(os.pread(file, 256, 0))
@@ -102,7 +102,7 @@ class StallTrigger:
                     raise OSError(f"{path} is not the kernel's")
                 os.write(file, request)
             except OSError as error:
-                log.debug("no stall trigger of %d s: %s", seconds, error)
+                log.debug("no PSI trigger of %d s: %s", seconds, error)
                 os.close(file)
                 continue
             self.window_seconds = seconds
@@ -120,7 +120,7 @@ class StallTrigger:
             return True
         if is_new(before, waited, self.window_seconds):
             return True
-        log.debug("the stall trigger rang for what was before it was armed, %s s until then", before)
+        log.debug("the PSI trigger rang for what was before it was armed, %s s until then", before)
         return False
 
     def _disarm(self) -> None:

@@ -10,8 +10,8 @@ from memwatch.snapshot import CollectorStatus
 
 COLLECTOR_OF: Mapping[str, str] = {
     "zram": "zram",
-    "stalls": "psi",
-    "squeezed": "squeezed",
+    "psi": "psi",
+    "cgroup_pressure": "cgroup_pressure",
     "tegrastats": "tegrastats",
     "kernel_log": "kmsg",
 }

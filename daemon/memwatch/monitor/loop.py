@@ -32,7 +32,7 @@ from memwatch.monitor.absent_reasons import COLLECTOR_OF, absences
 from memwatch.monitor.pacing import Pacing
 from memwatch.monitor.sampler import Gatherer
 from memwatch.monitor.schedule import next_due, suspended_seconds, wall_jump_seconds
-from memwatch.monitor.self_usage import OwnCost
+from memwatch.monitor.self_usage import SelfUsageReader
 from memwatch.monitor.transitions import Story
 from memwatch.pressure.inputs import evidence_of
 from memwatch.pressure.judge import Memory, judge
@@ -46,7 +46,7 @@ from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Snapsho
 log = logging.getLogger(__name__)
 
 # What a snapshot takes from its findings as it is.
-DIRECT = ("process_scan", "container_names", "swap", "zram", "stalls", "squeezed", "kernel", "kernel_log")
+DIRECT = ("process_scan", "container_names", "swap", "zram", "psi", "cgroup_pressure", "kernel", "kernel_log")
 # Ticks come some milliseconds early or late: so much of an interval counts as one.
 SAME_INTERVAL = 0.9
 
@@ -107,7 +107,7 @@ class Monitor:
         self.ticks = KeptTicks()
         self.keeper: Keeper | None = None
         self.growth = Growth()
-        self.own = OwnCost()
+        self.self_usage = SelfUsageReader()
         self.reports = reports or Reports()
         self.watches: Mapping[Key, Watch] = {}
         self.silences: tuple[Silence, ...] = ()
@@ -182,7 +182,7 @@ class Monitor:
             self._remember(now, snapshot)
         finally:
             # Memory may be too short to remember a tick; whoever asks gets it all the same.
-            self.own.tick_duration_seconds = self._clock.monotonic() - now.monotonic
+            self.self_usage.tick_duration_seconds = self._clock.monotonic() - now.monotonic
             self.latest = snapshot
             self._tell(snapshot)
         self._pacing.ticked_at = now.monotonic
@@ -267,7 +267,7 @@ class Monitor:
         try:
             self.tick(lag_seconds)
         except MemoryError:
-            self.own.give_up_spare()
+            self.self_usage.give_up_spare()
             self._complain("out of memory in a tick; it was left out")
         except Exception as error:
             log.debug("the defect in full", exc_info=True)
@@ -324,7 +324,7 @@ class Monitor:
             interval_seconds=rules.interval_seconds,
             simulated=self.identity.simulated,
             machine=findings.machine or Machine(),
-            own=self.own.read(lag_seconds),
+            self_usage=self.self_usage.read(lag_seconds),
             pools=findings.pools,
             shares=findings.shares,
             devices=findings.devices,

@@ -27,26 +27,26 @@ log = logging.getLogger(__name__)
 
 RETRY_FIRST_SECONDS = 10.0
 RETRY_MOST_SECONDS = 300.0
-# Near the edge a source that can be asked sooner is, but for 0.3 % of a core at most.
+# Near the edge a collector that can be asked sooner is, but for 0.3 % of a core at most.
 HURRIED_PAUSE_RATIO = 1 / 0.003
-# A source is overdue after three of its periods, and never sooner than this.
+# A collector is overdue after three of its periods, and never sooner than this.
 OVERDUE_LEAST_SECONDS = 3.0
 # Ticks come some milliseconds early or late: what is due within so many seconds is due. Fast ones are 0.1 s apart.
 EARLY_SECONDS = 0.05
-# A tick waits so long at most for an answer that somebody else works on. One that took longer is waited for in the
-# source's own thread, and so are those of the next seconds: of a minute, in the end, where it does not get better.
+# The longest that a tick waits for an answer that another process works on. After a slower one, the collector's own
+# thread waits for the answers of the next seconds: of a minute, in the end, where it does not get better.
 PROMPT_SECONDS = 0.005
 NOT_PROMPT_FIRST_SECONDS = 4.0
 NOT_PROMPT_LONGEST_SECONDS = 60.0
-# Where memory was too short to note what a source said, it is asked again after so long.
+# Where memory was too short to note a collector's findings, it is asked again after so long.
 PUT_OFF_SECONDS = 1.0
 
-# What a source says: its findings, and how it does.
+# What a collector reports: its findings, and its status.
 FINDINGS, STATUS = itemgetter(0), itemgetter(1)
 
 
 class Slot(Struct, frozen=True):
-    """What a source last published. Replaced whole, so a reader in another thread never sees half of one.
+    """What a collector last published. Replaced whole, so a reader in another thread never sees half of one.
 
     `succeeded_at` and `overdue_at`, when an answer will be missing, are monotonic seconds.
     """
@@ -61,7 +61,7 @@ class Slot(Struct, frozen=True):
     overdue_at: float = math.inf
 
 
-class Source:
+class CollectorRunner:
     """One collector with its slot: made when it is first asked, made again later where it is not available."""
 
     def __init__(self, enlisted: Enlisted, clock: Clock) -> None:
@@ -72,7 +72,7 @@ class Source:
         self._collector: Collector | None = None
         self.due = self._hurried_due = 0.0
         self.hurried = False
-        # Whose turn it is: if ticks ask a source that has a thread, that sleeps.
+        # Whose turn it is: if ticks ask a collector that has a thread, that sleeps.
         self.on_tick = False
         self._prompt: Prompt | None = None
         self.watcher: Watcher | None = None
@@ -111,8 +111,8 @@ class Source:
             self._publish(findings, started)
 
     def is_put(self, now: float, spacing: float) -> bool:
-        """On a tick: put the question, if it is due. A source that cannot be asked at once is its thread's, and so
-        is one of which ticks are too far apart."""
+        """On a tick: put the question, if it is due. A collector that cannot be asked at once is its thread's, and
+        so is one of which ticks are too far apart."""
         if self._prompt is None or self.due > now:
             return False
         self.on_tick = self._comes_often(spacing) and self._prompt.put()
@@ -120,7 +120,7 @@ class Source:
         return self.on_tick
 
     def run_if_answered(self) -> None:
-        """On the tick that put the question: publish the answer, or leave it to the source's thread."""
+        """On the tick that put the question: publish the answer, or leave it to the collector's thread."""
         self.on_tick = self._prompt is not None and self._prompt.has_answer(PROMPT_SECONDS)
         if self.on_tick:
             self._prompt_patience.helped()
@@ -147,7 +147,7 @@ class Source:
     def said(self, now: float) -> tuple[Findings, CollectorStatus]:
         """What counts of its findings now, and how it does.
 
-        Of a source that has never said anything the same every time, as long as it fails as it did.
+        The result is the same object while a collector that never succeeded keeps failing the same way.
         """
         slot = self.heard = self.slot
         if slot.succeeded_at is None:
@@ -288,23 +288,23 @@ class Gatherer(Protocol):
 
 
 class Sampler:
-    """All sources. Quick files are read on the tick itself; what may block has a thread and a slot."""
+    """All collectors. Quick files are read on the tick itself; what may block has a thread and a slot."""
 
     def __init__(self, enlisted: Sequence[Enlisted], clock: Clock) -> None:
-        self.sources = [Source(entry, clock) for entry in enlisted]
+        self.runners = [CollectorRunner(entry, clock) for entry in enlisted]
         self._composer = Composer()
         self._clock = clock
-        self._quick = [source for source in self.sources if not source.enlisted.may_block]
-        self._slow = [source for source in self.sources if source.enlisted.may_block]
+        self._quick = [runner for runner in self.runners if not runner.enlisted.may_block]
+        self._slow = [runner for runner in self.runners if runner.enlisted.may_block]
         self._stop = threading.Event()
         self._spacing, self._gathered_at = math.inf, -math.inf  # seconds between the last two ticks
         self._hurried = False
         self._changed = threading.Condition()
         self._threads = [
             threading.Thread(
-                target=self._serve, args=(source,), name=f"collect-{source.enlisted.name}", daemon=True
+                target=self._serve, args=(runner,), name=f"collect-{runner.enlisted.name}", daemon=True
             )
-            for source in self._slow
+            for runner in self._slow
         ]
 
     def start(self) -> None:
@@ -313,24 +313,26 @@ class Sampler:
             thread.start()
 
     def gather(self) -> tuple[Findings, tuple[CollectorStatus, ...]]:
-        """What every source has to say now. Reads the quick ones, while somebody works on what is asked besides;
-        takes the others' slots as they are."""
+        """Return the findings and status of every collector.
+
+        Reads the quick ones while other processes work on their answers; takes the others' slots as they are.
+        """
         now = self._clock.monotonic()
         soon, self._spacing, self._gathered_at = now + EARLY_SECONDS, now - self._gathered_at, now
-        on_tick = [source for source in self._slow if source.on_tick]
+        on_tick = [runner for runner in self._slow if runner.on_tick]
         try:
-            asked = [source for source in on_tick if source.is_put(soon, self._spacing)]
-            for source in self._quick:
-                if source.due <= soon:
-                    source.run()
-            for source in asked:
-                source.run_if_answered()
+            asked = [runner for runner in on_tick if runner.is_put(soon, self._spacing)]
+            for runner in self._quick:
+                if runner.due <= soon:
+                    runner.run()
+            for runner in asked:
+                runner.run_if_answered()
         finally:  # a tick may fail for want of memory: who is left to a thread has one all the same
-            if not all(source.on_tick for source in on_tick):
+            if not all(runner.on_tick for runner in on_tick):
                 with self._changed:
                     self._changed.notify_all()
         now = self._clock.monotonic()
-        said = [source.said(now) for source in self.sources]
+        said = [runner.said(now) for runner in self.runners]
         return self._composer.composed(tuple(map(FINDINGS, said))), tuple(map(STATUS, said))
 
     def moved_bytes(self) -> float:
@@ -339,12 +341,12 @@ class Sampler:
         GPUs that take System RAM, and containers, move what is available of it as all else does; a limit that has
         a thread of its own counts as soon as that has looked.
         """
-        watchers = [source.watcher for source in self._quick if source.watcher is not None]
+        watchers = [runner.watcher for runner in self._quick if runner.watcher is not None]
         if not watchers:
             return math.inf
         try:
             moved: list[float] = [watcher.moved_bytes() for watcher in watchers]
-            return max(moved + [source.moved_bytes() for source in self._slow if source.slot is not source.heard])
+            return max(moved + [runner.moved_bytes() for runner in self._slow if runner.slot is not runner.heard])
         except (OSError, Unreadable, MemoryError):  # a tick says what it is
             return math.inf
 
@@ -353,20 +355,20 @@ class Sampler:
         if hurried == self._hurried:
             return
         self._hurried = hurried
-        for source in self.sources:
-            source.hurried = hurried
+        for runner in self.runners:
+            runner.hurried = hurried
         with self._changed:
             self._changed.notify_all()
 
     def wait_for_first(self, seconds: float) -> None:
-        """Give sources that may block the chance to answer once."""
+        """Give collectors that may block the chance to answer once."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until and any(source.slot.state == "starting" for source in self._slow):
+        while time.monotonic() < until and any(runner.slot.state == "starting" for runner in self._slow):
             time.sleep(0.005)
 
     def release(self, seconds: float) -> list[str]:
         """Have everybody let go of devices for so long; the names of those who will, within one period."""
-        return [source.enlisted.name for source in self.sources if source.release(seconds)]
+        return [runner.enlisted.name for runner in self.runners if runner.release(seconds)]
 
     def stop(self) -> None:
         self._stop.set()
@@ -376,24 +378,24 @@ class Sampler:
             if thread.is_alive():
                 thread.join(timeout=0.5)
 
-    def _serve(self, source: Source) -> None:
+    def _serve(self, runner: CollectorRunner) -> None:
         while not self._stop.is_set():
             try:
-                source.run()
+                runner.run()
             except MemoryError:  # what came of it could not even be noted
-                source.put_off()
-            self._wait(source)
-        source.close()
+                runner.put_off()
+            self._wait(runner)
+        runner.close()
 
-    def _wait(self, source: Source) -> None:
+    def _wait(self, runner: CollectorRunner) -> None:
         """Until it is due, never less than a moment; or, if ticks ask it, until one leaves it to its thread."""
         least = 0.01
         with self._changed:
-            source.on_tick = source.is_prompt(self._spacing)
+            runner.on_tick = runner.is_prompt(self._spacing)
             while not self._stop.is_set():
-                if source.on_tick:
+                if runner.on_tick:
                     self._changed.wait()
-                elif (left := max(source.seconds_until_due(), least)) > 0:
+                elif (left := max(runner.seconds_until_due(), least)) > 0:
                     self._changed.wait(left)
                     least = 0.0
                 else:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from memwatch.linux.files import KeptFile
 from memwatch.model import Absent, Bytes
-from memwatch.snapshot import SelfUse
+from memwatch.snapshot import SelfUsage
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT = 1, 2, 4
 SPARE_BYTES = 1 << 20
 
 
-class OwnCost:
+class SelfUsageReader:
     """Reads this process's own figures; keeps a spare MiB to give up when memory runs out in a tick."""
 
     def __init__(self) -> None:
@@ -31,9 +31,9 @@ class OwnCost:
         self._statm = _own_statm()
         self._spare: bytearray | None = bytearray(SPARE_BYTES)
 
-    def read(self, lag_seconds: float) -> SelfUse:
+    def read(self, lag_seconds: float) -> SelfUsage:
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        return SelfUse(
+        return SelfUsage(
             rss_bytes=self._rss_bytes(),
             cpu_seconds=usage.ru_utime + usage.ru_stime,
             tick_lag_seconds=max(0.0, lag_seconds),

@@ -106,7 +106,7 @@ class Alerting:
         try:
             self._tell(snapshot, notices)
         except MemoryError:
-            self._monitor.own.give_up_spare()
+            self._monitor.self_usage.give_up_spare()
             self._tell(snapshot, notices)
 
     def test(self) -> list[str]:

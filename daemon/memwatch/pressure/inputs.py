@@ -12,7 +12,7 @@ from memwatch.kernel_log import ABOUT_MEMORY
 from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Share, ShareKind
 from memwatch.pressure.oom_kills import NONE, NewKills
 from memwatch.pressure.rules import PressureRules
-from memwatch.snapshot import Kernel, Node, Squeezed, Stalls, Swap
+from memwatch.snapshot import CgroupPressure, Kernel, MemoryPsi, Node, Swap
 
 _OWN_MEMORY = (PoolKind.VRAM, PoolKind.HBM, PoolKind.CARVEOUT)
 
@@ -54,14 +54,14 @@ class Evidence(Struct, frozen=True):
 
     at: float
     targets: tuple[Target, ...]
-    stalls: Stalls | Absent = Absent.NOT_AVAILABLE
+    psi: MemoryPsi | Absent = Absent.NOT_AVAILABLE
     swap: Swap | Absent = Absent.NOT_AVAILABLE
     kernel: Kernel = Kernel()
     fragmented_nodes: tuple[int, ...] = ()
     driver_errors: tuple[DriverErrors, ...] | None = None
     kills: NewKills = NONE
     cgroup_oom_kills_total: int | None = None
-    squeezed: Squeezed | None = None
+    cgroup_pressure: CgroupPressure | None = None
     resumed: bool = False
 
 
@@ -72,8 +72,8 @@ def evidence_of(
     return Evidence(
         at=at,
         targets=targets_of(findings.pools, findings.shares, findings.devices, rules),
-        stalls=Absent.NOT_AVAILABLE if findings.stalls is None else findings.stalls,
-        squeezed=findings.squeezed,
+        psi=Absent.NOT_AVAILABLE if findings.psi is None else findings.psi,
+        cgroup_pressure=findings.cgroup_pressure,
         swap=Absent.NOT_AVAILABLE if findings.swap is None else findings.swap,
         kernel=findings.kernel or Kernel(),
         fragmented_nodes=fragmented_nodes(findings.nodes, findings.devices),
@@ -147,7 +147,7 @@ def fragmented_nodes(nodes: Sequence[Node], devices: Sequence[Device]) -> tuple[
     """Nodes without a free block of 4 MiB, where a GPU has to find its memory there."""
     if not any(device.architecture is Architecture.UNIFIED for device in devices):
         return ()
-    return tuple(node.id for node in nodes if node.free_4mib_bytes == 0 and node.has_cpus is not False)
+    return tuple(node.id for node in nodes if node.free_large_blocks_bytes == 0 and node.has_cpus is not False)
 
 
 def driver_errors(findings: Findings) -> tuple[DriverErrors, ...]:

@@ -13,8 +13,8 @@ from memwatch.pressure.hysteresis import Standing, base_level, settle, use_reaso
 from memwatch.pressure.inputs import Evidence, Target
 from memwatch.pressure.resident import Resident, judged_ratio
 from memwatch.pressure.rules import FILLED_ON_PURPOSE, PressureRules
-from memwatch.pressure.signals import STALL_WINDOW_SECONDS, News, Signal, Stalled, full_in, signals_of
-from memwatch.snapshot import Kernel, Level, Pressure, Reason, Stalls
+from memwatch.pressure.signals import PSI_WINDOW_SECONDS, News, Signal, StallRatios, full_in, signals_of
+from memwatch.snapshot import Kernel, Level, MemoryPsi, Pressure, Reason
 
 # A forecast is critical on the second tick in a row that makes it: a minute before the end, and two where a fall
 # has been steady for minutes and less than a tenth is left.
@@ -40,7 +40,7 @@ class Past(Struct, frozen=True):
     resident: Resident = Resident()
 
 
-class StallPoint(NamedTuple):
+class PsiPoint(NamedTuple):
     """Seconds lost since boot, at a monotonic time."""
 
     at: float
@@ -52,7 +52,7 @@ class Memory(Struct, frozen=True):
     """What has to be remembered between two ticks."""
 
     targets: Mapping[str, Past] = field(default_factory=dict)
-    stall_points: tuple[StallPoint, ...] = ()
+    psi_points: tuple[PsiPoint, ...] = ()
     kernel: Kernel = Kernel()
     driver_errors: Mapping[tuple[str, str], int] | None = None
     cgroup_oom_kills_total: int | None = None
@@ -63,8 +63,8 @@ NOTHING_PAST = Past()
 
 def judge(evidence: Evidence, memory: Memory, rules: PressureRules) -> tuple[tuple[Pressure, ...], Memory]:
     """The pressure of every target and what to remember. A target without a figure is remembered as it was."""
-    points = with_stalls(() if evidence.resumed else memory.stall_points, evidence.at, evidence.stalls)
-    news = news_of(evidence, memory, stalled_of(points, evidence.stalls))
+    points = with_psi_point(() if evidence.resumed else memory.psi_points, evidence.at, evidence.psi)
+    news = news_of(evidence, memory, stall_ratios_of(points, evidence.psi))
     after, verdicts = dict(memory.targets), []
     for target in evidence.targets:
         past = remembered(memory.targets.get(target.id, NOTHING_PAST), evidence, target)
@@ -146,31 +146,31 @@ def dated(text: str, seconds: float) -> str:
     return text if seconds <= 0 else f"{max(1, round(seconds))} s ago: {text}"
 
 
-def with_stalls(points: tuple[StallPoint, ...], at: float, stalls: Stalls | Absent) -> tuple[StallPoint, ...]:
-    """The points of the last `STALL_WINDOW_SECONDS`, and the last one before them."""
-    if isinstance(stalls, Absent):
+def with_psi_point(points: tuple[PsiPoint, ...], at: float, psi: MemoryPsi | Absent) -> tuple[PsiPoint, ...]:
+    """The points of the last `PSI_WINDOW_SECONDS`, and the last one before them."""
+    if isinstance(psi, Absent):
         return ()
-    full = 0.0 if isinstance(stalls.full, Absent) else stalls.full.total_seconds
+    full = 0.0 if isinstance(psi.full, Absent) else psi.full.total_seconds
     first = 0
-    while first + 1 < len(points) and at - points[first + 1].at >= STALL_WINDOW_SECONDS:
+    while first + 1 < len(points) and at - points[first + 1].at >= PSI_WINDOW_SECONDS:
         first += 1
-    return (*points[first:], StallPoint(at, stalls.some.total_seconds, full))
+    return (*points[first:], PsiPoint(at, psi.some.total_seconds, full))
 
 
-def stalled_of(points: tuple[StallPoint, ...], stalls: Stalls | Absent) -> Stalled | None:
+def stall_ratios_of(points: tuple[PsiPoint, ...], psi: MemoryPsi | Absent) -> StallRatios | None:
     """By the kernel's totals, which show a spike that its averages smooth away; by these in the first seconds."""
-    if isinstance(stalls, Absent) or not points:
+    if isinstance(psi, Absent) or not points:
         return None
     first, last = points[0], points[-1]
-    some = (last.some - first.some) / max(STALL_WINDOW_SECONDS, last.at - first.at)
-    full = (last.full - first.full) / max(STALL_WINDOW_SECONDS, last.at - first.at)
-    if last.at - first.at < STALL_WINDOW_SECONDS - 0.5:
-        some = max(some, stalls.some.ratio_10s)
-        full = max(full, 0.0 if isinstance(stalls.full, Absent) else stalls.full.ratio_10s)
-    return Stalled(min(1.0, max(0.0, some)), min(1.0, max(0.0, full)))
+    some = (last.some - first.some) / max(PSI_WINDOW_SECONDS, last.at - first.at)
+    full = (last.full - first.full) / max(PSI_WINDOW_SECONDS, last.at - first.at)
+    if last.at - first.at < PSI_WINDOW_SECONDS - 0.5:
+        some = max(some, psi.some.ratio_10s)
+        full = max(full, 0.0 if isinstance(psi.full, Absent) else psi.full.ratio_10s)
+    return StallRatios(min(1.0, max(0.0, some)), min(1.0, max(0.0, full)))
 
 
-def news_of(evidence: Evidence, memory: Memory, stalled: Stalled | None) -> News:
+def news_of(evidence: Evidence, memory: Memory, stalled: StallRatios | None) -> News:
     """What is new since the tick before. Counters that went back (a driver reloaded) tell nothing."""
     before, errors = memory.driver_errors, evidence.driver_errors or ()
     return News(

@@ -10,12 +10,12 @@ from memwatch import units
 from memwatch.kernel_log import words_of
 from memwatch.model import Absent
 from memwatch.pressure.inputs import DriverErrors, Evidence, Target
-from memwatch.snapshot import Level, Squeezed
+from memwatch.snapshot import CgroupPressure, Level
 
 MIB = 1 << 20
 # What an event holds its level for; other signals hold theirs as long as a level takes to clear.
 EVENT_HOLD_SECONDS = 60.0
-STALL_WINDOW_SECONDS = 10.0
+PSI_WINDOW_SECONDS = 10.0
 
 
 class Signal(Struct, frozen=True):
@@ -30,8 +30,8 @@ class Signal(Struct, frozen=True):
     hold_seconds: float | None = None
 
 
-class Stalled(Struct, frozen=True):
-    """Parts of the last `STALL_WINDOW_SECONDS` (0 to 1) in which some task, and every task, waited for memory."""
+class StallRatios(Struct, frozen=True):
+    """Parts of the last `PSI_WINDOW_SECONDS` (0 to 1) in which some task, and every task, waited for memory."""
 
     some: float
     full: float
@@ -40,7 +40,7 @@ class Stalled(Struct, frozen=True):
 class News(Struct, frozen=True):
     """What has happened since the tick before. Counts of what is new; `stalled` is None where PSI is not."""
 
-    stalled: Stalled | None = None
+    stalled: StallRatios | None = None
     compact_fails: int = 0
     cgroup_oom_kills: int = 0
     driver_errors: tuple[DriverErrors, ...] = ()
@@ -53,7 +53,7 @@ def signals_of(target: Target, seconds_to_full: float | None, evidence: Evidence
         yield from _floor(target)
         yield from _swap(target, evidence)
     if target.is_ram:
-        yield from _stalls(target, news.stalled, evidence.squeezed)
+        yield from _psi_signals(target, news.stalled, evidence.cgroup_pressure)
         yield from _kills(evidence)
         yield from _fragmentation(evidence, news)
     if target.kind == "cgroup" and news.cgroup_oom_kills > 0:
@@ -70,17 +70,18 @@ def _floor(target: Target) -> Iterator[Signal]:
             return
 
 
-def _stalls(target: Target, stalled: Stalled | None, squeezed: Squeezed | None) -> Iterator[Signal]:
+def _psi_signals(target: Target, stalled: StallRatios | None, throttled: CgroupPressure | None) -> Iterator[Signal]:
     if stalled is None:
         return
     some, full = stalled.some, stalled.full
-    waited = f"some tasks waited for memory {some * 100:.0f} % of the last {STALL_WINDOW_SECONDS:.0f} s"
+    waited = f"some tasks waited for memory {some * 100:.0f} % of the last {PSI_WINDOW_SECONDS:.0f} s"
     if full >= 0.20 and target.used_ratio >= 0.60:
-        text = f"all tasks waited for memory {full * 100:.0f} % of the last {STALL_WINDOW_SECONDS:.0f} s"
+        text = f"all tasks waited for memory {full * 100:.0f} % of the last {PSI_WINDOW_SECONDS:.0f} s"
         yield Signal("psi_full", Level.CRITICAL, text)
     if some >= 0.20 or full >= 0.05:
-        whom = squeezed.cgroup if squeezed else "somebody"
-        localised = f", though much is available: a limit is squeezing {whom}" if target.used_ratio < 0.60 else ""
+        slowed = f"cgroup {throttled.cgroup}" if throttled else "a cgroup"
+        text = f", though much is available: {slowed} is slowed by its memory limit"
+        localised = text if target.used_ratio < 0.60 else ""
         yield Signal("psi", Level.HIGH, waited + localised)
     elif some >= 0.05:
         yield Signal("psi", Level.MEDIUM, waited)
@@ -110,7 +111,7 @@ def _swap(target: Target, evidence: Evidence) -> Iterator[Signal]:
 
 
 def _kills(evidence: Evidence) -> Iterator[Signal]:
-    """A kill at some cgroup's limit is that cgroup's end and not the machine's: high, as when one is squeezed."""
+    """A kill at a cgroup's limit concerns that cgroup and not the machine: high, as when one waits at its limit."""
     kills = evidence.kills
     if kills.unnamed > 0:
         text = "the kernel killed a process for want of memory"

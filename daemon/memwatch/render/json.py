@@ -83,8 +83,8 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
 
 
 def snapshot_json(snapshot: Snapshot) -> Json:
-    parts = (snapshot.machine, snapshot.total, snapshot.kernel, snapshot.own)
-    machine, total, kernel, own = map(record_json, parts)
+    parts = (snapshot.machine, snapshot.total, snapshot.kernel, snapshot.self_usage)
+    machine, total, kernel, self_usage = map(record_json, parts)
     return known(
         schema=SCHEMA,
         seq=snapshot.seq,
@@ -103,8 +103,8 @@ def snapshot_json(snapshot: Snapshot) -> Json:
         process_scan=_plain(snapshot.process_scan),
         swap=_plain(snapshot.swap),
         zram=_plain(snapshot.zram),
-        stalls=_plain(snapshot.stalls),
-        squeezed=_plain(snapshot.squeezed),
+        psi=_plain(snapshot.psi),
+        cgroup_pressure=_plain(snapshot.cgroup_pressure),
         nodes=[_with_contents(node) for node in snapshot.nodes],
         tegrastats=_plain(snapshot.tegrastats),
         kernel=kernel,
@@ -112,7 +112,7 @@ def snapshot_json(snapshot: Snapshot) -> Json:
         pressure=pressure_json(snapshot),
         collectors=collectors_json(snapshot),
         claims=[record_json(claim) for claim in snapshot.claims],
-        own=own,
+        self=self_usage,
     )
 
 

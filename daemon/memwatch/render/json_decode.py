@@ -131,19 +131,20 @@ def _of_mapping(kind: Any) -> Build:  # noqa: ANN401
 
 def _of_record(kind: Any) -> Build:  # noqa: ANN401
     hints = get_type_hints(kind)
-    parts = [(one.name, _builder(hints[one.name]), not one.required) for one in fields(kind)]
+    parts = [(one, _builder(hints[one.name])) for one in fields(kind)]
 
     def build(value: Any) -> Any:  # noqa: ANN401
         if type(value) is not dict:
             _refuse(value, kind)
         absent = _absent_in(value)
         found = {}
-        for name, one, optional in parts:
+        for part, build_part in parts:
+            name = part.encode_name
             if name in absent:
-                found[name] = absent[name]
+                found[part.name] = absent[name]
             elif name in value:
-                found[name] = one(value[name])
-            elif not optional:
+                found[part.name] = build_part(value[name])
+            elif part.required:
                 raise KeyError(f"{kind.__name__} without {name}")
         return kind(**found)
 

@@ -94,7 +94,7 @@ def title_of(snapshot: Snapshot, worst: Pressure | None) -> str:
 
 
 def has_figures(pool: Pool) -> bool:
-    """False where its source is silent. With figures and without a verdict it is a carve-out that is not judged,
+    """False where its collector is silent. With figures and without a verdict it is a carve-out that is not judged,
     since its device has more memory elsewhere."""
     return not isinstance(pool.used_bytes, Absent) and not isinstance(pool.available_bytes, Absent)
 

@@ -73,8 +73,8 @@ def _host(snapshot: Snapshot) -> Iterator[str]:
     swap = snapshot.swap
     if not isinstance(swap, Absent) and swap.size_bytes:
         yield f"Swap: {wording.size(swap.used_bytes)} of {wording.size(swap.size_bytes)} used (never capacity)"
-    if not isinstance(snapshot.stalls, Absent):
-        waited = wording.waited(snapshot.stalls.some.ratio_10s, "10 s")
+    if not isinstance(snapshot.psi, Absent):
+        waited = wording.waited(snapshot.psi.some.ratio_10s, "10 s")
         yield f"Waiting: {waited}"
     for node in snapshot.nodes:
         if not isinstance(node.largest_free_block_bytes, Absent):

@@ -29,8 +29,8 @@ ABSENT_SENTENCES = {
     Absent.NOT_SUPPORTED: "This machine, its kernel or its driver has no such figure.",
     Absent.NOT_PERMITTED: "There is such a figure, and this user may not read it.",
     Absent.NOT_AVAILABLE: "There should be such a figure, and it has not come yet.",
-    Absent.STALE: "The source stopped answering, and its last figure is too old to repeat.",
-    Absent.INCONSISTENT: "The source contradicts itself, so its answer was rejected.",
+    Absent.STALE: "The collector stopped answering, and its last figure is too old to repeat.",
+    Absent.INCONSISTENT: "The driver or the kernel contradicts itself, so its answer was rejected.",
 }
 
 CONTENT_WORDS = {

@@ -37,7 +37,7 @@ def snapshot() -> Json:
 
 
 def snapshots(interval_seconds: float) -> Iterator[Json]:
-    """One reading after the other, of sources that stay open."""
+    """One reading after the other, of collectors that stay open."""
     settings = settings_here()
     roots, clock = wiring.roots_of(settings), SystemClock()
     sampler = Sampler(enlist(roots, wiring.collector_options_of(settings)), clock)

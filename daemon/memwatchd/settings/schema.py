@@ -1,4 +1,4 @@
-"""What may be set, with defaults and bounds. Where it is set is the business of `sources`."""
+"""What may be set, with defaults and bounds. Where it is set is the business of `load`."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ class TegrastatsCollector(Collector, frozen=True, kw_only=True):
 class Collectors(Section, frozen=True, kw_only=True):
     """One line for each line of the list in `memwatch.collectors`."""
 
-    memory: Collector = Collector()
+    meminfo: Collector = Collector()
     psi: Collector = Collector()
     vmstat: Collector = Collector()
     kmsg: Collector = Collector()
@@ -189,7 +189,7 @@ class Collectors(Section, frozen=True, kw_only=True):
     zram: Collector = Collector()
     cgroup: CgroupCollector = CgroupCollector()
     containers: ContainersCollector = ContainersCollector()
-    squeezed: Collector = Collector()
+    cgroup_pressure: Collector = Collector()
     machine: Collector = Collector()
     tegra: TegraCollector = TegraCollector()
     nvmap: Collector = Collector()

@@ -28,7 +28,7 @@ class Pools(tuple[Pool, ...]):
 
 
 def test_what_could_not_be_added_up_is_added_up_the_next_time() -> None:
-    """Sources that say the same again are not looked through again, but for those of a tick that failed."""
+    """Collectors that say the same again are not looked through again, but for those of a tick that failed."""
     composer, machine = Composer(), Machine("workbench")
     findings = [Findings(pools=Pools([ram(GIB)])), Findings(machine=machine, cgroup_oom_kills_total=3)]
 

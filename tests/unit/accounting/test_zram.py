@@ -1,4 +1,4 @@
-"""What one source cannot explain, another may; nothing is explained twice."""
+"""What one collector cannot explain, another may; nothing is explained twice."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_cuda_works_with_a_driver_and_its_library() -> None:
 def test_cuda_says_why_it_does_not_work(
     evidence: Evidence, at: Snapshot, available: bool | Absent, words: str
 ) -> None:
-    """No is said where no is known; a source that is silent leaves it open."""
+    """No is said where no is known; a collector that is silent leaves it open."""
     backend = cuda.backend_of(evidence, at)
 
     assert backend.available is available

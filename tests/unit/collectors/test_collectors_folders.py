@@ -7,12 +7,12 @@ from functools import partial
 
 import pytest
 
-from memwatch.collectors import CollectorOptions, buddyinfo, enlist, memory, processes
+from memwatch.collectors import CollectorOptions, buddyinfo, enlist, meminfo, processes
 from memwatch.collectors.base import Collector, Enlisted
 from memwatch.linux.files import Unavailable
 from support.machine_folders import NAMES, MachineFolder, machine_folder, plain
 
-COLLECTORS = ["memory", "psi", "vmstat", "buddyinfo", "numa", "zram", "cgroup", "machine", "processes"]
+COLLECTORS = ["meminfo", "psi", "vmstat", "buddyinfo", "numa", "zram", "cgroup", "machine", "processes"]
 
 
 MORE = ["tegra", "nvmap"]
@@ -23,7 +23,7 @@ def enlisted(machine: MachineFolder, name: str) -> Enlisted:
     by_name = {entry.name: entry for entry in enlist(machine.roots, CollectorOptions(), "linux")}
     page_size = machine.page_size
     paged: dict[str, Callable[[], Collector]] = {
-        "memory": partial(memory.Collector, machine.roots, page_size),
+        "meminfo": partial(meminfo.Collector, machine.roots, page_size),
         "buddyinfo": partial(buddyinfo.Collector, machine.roots, page_size),
         "processes": partial(processes.Collector, machine.roots, page_size=page_size, clock_ticks=100),
     }
@@ -51,10 +51,10 @@ def test_machine(machine_name: str, collector: str) -> None:
         with pytest.raises(Unavailable, match=expected["unavailable"]):
             make()
         return
-    source = make()
-    found = plain(source.collect())
-    again = plain(source.collect())
-    source.close()
+    collector = make()
+    found = plain(collector.collect())
+    again = plain(collector.collect())
+    collector.close()
 
     assert found == expected
     assert again == expected
@@ -64,7 +64,7 @@ def test_machine(machine_name: str, collector: str) -> None:
 def test_nothing_is_written_twice(machine_name: str) -> None:
     """A machine has one pool of System RAM, its parts add up, and every share lies within it."""
     machine = machine_folder(machine_name)
-    pool = machine.expected["memory"]["pools"][0]
+    pool = machine.expected["meminfo"]["pools"][0]
 
     assert sum(pool["contents"].values()) == pool["size_bytes"]
     assert pool["used_bytes"] + pool["available_bytes"] == pool["size_bytes"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from memwatch.collectors import buddyinfo, cgroup, drm, machine, memory, numa, psi, vmstat, zram
+from memwatch.collectors import buddyinfo, cgroup, drm, machine, meminfo, numa, psi, vmstat, zram
 from memwatch.drivers.drm import cards
 from memwatch.drivers.drm.fdinfo import parse_fdinfo
 from memwatch.linux import process_files as process_files
@@ -25,10 +25,10 @@ Parser = Callable[[bytes], Any]
 
 # Each parser with the files whose bytes are bent, cut and mixed for it.
 PARSERS: dict[str, tuple[Parser, tuple[str, ...]]] = {
-    "meminfo": (lambda data: memory.pool_of(memory.Meminfo().parse(data)), ("proc/meminfo",)),
-    "swap": (lambda data: memory.swap_of(memory.Meminfo().parse(data)), ("proc/meminfo",)),
-    "arcstats": (memory.parse_arcstats, ("proc/spl/kstat/zfs/arcstats",)),
-    "watermark": (lambda data: memory.parse_low_watermark(data, 4096), ("proc/zoneinfo",)),
+    "meminfo": (lambda data: meminfo.pool_of(meminfo.Meminfo().parse(data)), ("proc/meminfo",)),
+    "swap": (lambda data: meminfo.swap_of(meminfo.Meminfo().parse(data)), ("proc/meminfo",)),
+    "arcstats": (meminfo.parse_arcstats, ("proc/spl/kstat/zfs/arcstats",)),
+    "watermark": (lambda data: meminfo.parse_low_watermark(data, 4096), ("proc/zoneinfo",)),
     "protection": (buddyinfo.parse_protection, ("proc/zoneinfo",)),
     "buddyinfo": (lambda data: buddyinfo.nodes_of(buddyinfo.parse_buddyinfo(data), {}, 4096), ("proc/buddyinfo",)),
     "pressure": (psi.parse_pressure, ("proc/pressure/memory",)),

@@ -1,4 +1,4 @@
-"""The kernel's smaller files: pressure stalls, counters, free blocks, NUMA nodes, zram."""
+"""The kernel's smaller files: pressure stall information, counters, free blocks, NUMA nodes, zram."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors import buddyinfo, memory, numa, psi, vmstat, zram
+from memwatch.collectors import buddyinfo, meminfo, numa, psi, vmstat, zram
 from memwatch.linux.files import Roots, Unavailable, Unreadable
 from memwatch.model import Absent
 from memwatch.snapshot import Node, merge_nodes
@@ -18,12 +18,12 @@ MIB = 1 << 20
 SOME = b"some avg10=1.50 avg60=0.25 avg300=100.00 total=2500000\n"
 
 
-def test_stalls_without_full() -> None:
+def test_psi_without_full() -> None:
     """A kernel that prints no line `full` has no such figure, rather than one of 0."""
-    stalls = psi.parse_pressure(SOME)
+    found = psi.parse_pressure(SOME)
 
-    assert (stalls.some.ratio_10s, stalls.some.ratio_300s, stalls.some.total_seconds) == (0.015, 1.0, 2.5)
-    assert stalls.full is Absent.NOT_SUPPORTED
+    assert (found.some.ratio_10s, found.some.ratio_300s, found.some.total_seconds) == (0.015, 1.0, 2.5)
+    assert found.full is Absent.NOT_SUPPORTED
 
 
 @pytest.mark.parametrize(
@@ -37,13 +37,13 @@ def test_stalls_without_full() -> None:
         SOME + b"full avg10",
     ],
 )
-def test_nonsense_about_stalls(data: bytes) -> None:
+def test_nonsense_in_psi(data: bytes) -> None:
     """A line that is cut off, negative, doubled or above 100 % is refused."""
     with pytest.raises(Unreadable, match="pressure/memory"):
         psi.parse_pressure(data)
 
 
-def test_stalls_change(tmp_path: Path) -> None:
+def test_psi_changes(tmp_path: Path) -> None:
     """New figures are seen at the next look, and the same bytes are not parsed twice."""
     file = tmp_path / "pressure/memory"
     file.parent.mkdir()
@@ -56,12 +56,12 @@ def test_stalls_change(tmp_path: Path) -> None:
     collector.close()
 
     assert first is second
-    assert third.stalls is not None
-    assert third.stalls.some.ratio_10s == 0.025
+    assert third.psi is not None
+    assert third.psi.some.ratio_10s == 0.025
 
 
 def test_pressure_file_that_refuses_to_be_read(tmp_path: Path) -> None:
-    """A file that opens and cannot be read (psi=0 on the kernel's command line) is no source, and no error."""
+    """A file that opens and cannot be read (psi=0 on the kernel's command line) is unavailable, and no error."""
     (tmp_path / "pressure/memory").mkdir(parents=True)
 
     with pytest.raises(Unavailable, match="pressure/memory: Is a directory"):
@@ -99,8 +99,8 @@ def test_largest_free_block_of_64_kib_pages() -> None:
     (small,) = buddyinfo.nodes_of(zones, {}, 4096)
     (large,) = buddyinfo.nodes_of(zones, {}, 65536)
 
-    assert (small.largest_free_block_bytes, small.free_4mib_bytes) == (256 << 10, 0)
-    assert (large.largest_free_block_bytes, large.free_4mib_bytes) == (4 * MIB, 8 * MIB)
+    assert (small.largest_free_block_bytes, small.free_large_blocks_bytes) == (256 << 10, 0)
+    assert (large.largest_free_block_bytes, large.free_large_blocks_bytes) == (4 * MIB, 8 * MIB)
 
 
 def test_node_without_a_free_block() -> None:
@@ -123,7 +123,7 @@ def test_closed_zone_hides_nothing() -> None:
     (node,) = buddyinfo.nodes_of(zones, protection, 4096)
     (unprotected,) = buddyinfo.nodes_of(zones, {}, 4096)
 
-    assert (node.largest_free_block_bytes, node.free_4mib_bytes) == (4 * 4096, 0)
+    assert (node.largest_free_block_bytes, node.free_large_blocks_bytes) == (4 * 4096, 0)
     assert unprotected.largest_free_block_bytes == 4 * MIB
 
 
@@ -194,13 +194,13 @@ def test_cpuless_node_stays_in_system_ram(tmp_path: Path) -> None:
     shutil.copytree(machine.roots.sysfs / "devices", tmp_path / "devices")
     (tmp_path / "devices/system/node/node7/cpulist").write_text("\n")
     roots = Roots(machine.roots.procfs, tmp_path, machine.roots.rootfs)
-    ram = memory.Collector(roots, 4096)
+    ram = meminfo.Collector(roots, 4096)
 
     nodes, (pool,) = numa.Collector(roots).collect().nodes, ram.collect().pools
     ram.close()
 
     assert [node.has_cpus for node in nodes] == [True] * 7 + [False]
-    assert pool.size_bytes == machine.expected["memory"]["pools"][0]["size_bytes"]
+    assert pool.size_bytes == machine.expected["meminfo"]["pools"][0]["size_bytes"]
 
 
 def test_a_node_that_is_unplugged_is_gone_from_the_next_look_on(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_nonsense_about_zram(data: bytes) -> None:
 def test_zram_is_not_capacity() -> None:
     """Swap on zram leaves System RAM as it is, and the RAM that it occupies is told apart."""
     expected = machine_folder("zram-laptop").expected
-    pool, swap, held = expected["memory"]["pools"][0], expected["memory"]["swap"], expected["zram"]["zram"]
+    pool, swap, held = expected["meminfo"]["pools"][0], expected["meminfo"]["swap"], expected["zram"]["zram"]
 
     assert pool["size_bytes"] == 16_107_616 << 10
     assert held["memory_bytes"] < held["stored_bytes"] <= swap["used_bytes"]

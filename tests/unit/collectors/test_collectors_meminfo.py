@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from memwatch.collectors.memory import (
+from memwatch.collectors.meminfo import (
     ARC_RETRY_TICKS,
     Arc,
     Collector,

@@ -57,14 +57,14 @@ def test_forms_of_the_gpus_load() -> None:
 def test_machines_agree_with_their_tegrastats(name: str) -> None:
     """A simulated Jetson's line has the memory, the swap and the free blocks of its /proc."""
     machine = machine_folder(name)
-    pool, swap = machine.expected["memory"]["pools"][0], machine.expected["memory"]["swap"]
+    pool, swap = machine.expected["meminfo"]["pools"][0], machine.expected["meminfo"]["swap"]
     reading = parse_line((machine.roots.procfs.parent / "tegrastats").read_bytes())
 
     node = machine.expected["buddyinfo"]["nodes"][0]
     assert reading.ram_total_bytes == pool["size_bytes"] // MIB * MIB
     assert reading.largest_free_block_bytes == node["largest_free_block_bytes"]
     if reading.largest_free_block_bytes == 4 * MIB:
-        assert reading.largest_free_blocks * 4 * MIB == node["free_4mib_bytes"]
+        assert reading.largest_free_blocks * 4 * MIB == node["free_large_blocks_bytes"]
     if isinstance(reading.swap, Area):
         assert reading.swap.total_bytes == swap["size_bytes"] // MIB * MIB
         assert reading.swap.total_bytes == pytest.approx(pool["size_bytes"] / 2, rel=0.001)

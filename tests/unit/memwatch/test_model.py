@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from memwatch.model import Absent, Content, Impossible, Pool, PoolKind, Process, Quality, Share, ShareKind
-from memwatch.snapshot import Machine, SelfUse, Snapshot
+from memwatch.snapshot import Machine, SelfUsage, Snapshot
 from support.fakes import GIB, ram
 
 
@@ -17,7 +17,7 @@ def share(share_id: str = "cuda0", within: str = "ram", used: int | Absent = GIB
 
 
 def snapshot(pools: tuple[Pool, ...], shares: tuple[Share, ...] = ()) -> Snapshot:
-    own = SelfUse(Absent.NOT_SUPPORTED, 0.0, 0.0, 0.0, False)
+    own = SelfUsage(Absent.NOT_SUPPORTED, 0.0, 0.0, 0.0, False)
     return Snapshot(1, 0.0, 0.0, "boot", "host", 1.0, False, Machine(), own, pools, shares)
 
 

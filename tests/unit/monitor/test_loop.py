@@ -1,4 +1,4 @@
-"""The loop remembers, tells and goes on, whatever clocks, sources and listeners do."""
+"""The loop remembers, tells and goes on, whatever clocks, collectors and listeners do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def monitor_of(collector: FakeCollector, clock: FakeClock, rules: Rules | None =
 
 
 def calm() -> FakeCollector:
-    return FakeCollector("memory", findings=Findings(pools=(ram(GIB),)))
+    return FakeCollector("meminfo", findings=Findings(pools=(ram(GIB),)))
 
 
 def kinds(monitor: Monitor) -> list[str]:
@@ -150,7 +150,7 @@ def test_a_driver_that_repeats_itself_is_told_once_a_minute() -> None:
 
 
 def test_a_target_without_a_figure_for_a_tick_changes_no_level() -> None:
-    """A source that misses one answer writes no history of ups and downs."""
+    """A collector that misses one answer writes no history of ups and downs."""
     memory, clock = calm(), FakeClock()
     monitor = monitor_of(memory, clock)
     for pools in ((ram(62 * GIB),), (), (ram(62 * GIB),)):

@@ -23,8 +23,8 @@ class Machine:
 
     def __init__(self, used: Callable[[float], float], size: int = 64 * GIB) -> None:
         self.clock = FakeClock()
-        self.memory = FakeCollector("memory")
-        sampler = Sampler([Enlisted("memory", lambda: self.memory, False)], self.clock)
+        self.memory = FakeCollector("meminfo")
+        sampler = Sampler([Enlisted("meminfo", lambda: self.memory, False)], self.clock)
         self.monitor = Monitor(sampler, self.clock, Rules(), Identity("spark-1", "boot-1"))
         self.snapshots: list[Snapshot] = []
         self.notices: list[Notice] = []

@@ -28,7 +28,7 @@ def status_of(statuses: tuple[CollectorStatus, ...], name: str) -> CollectorStat
 
 def test_a_failing_collector_keeps_its_pools_size_and_loses_its_figures() -> None:
     """The page can say what is missing: the pool is there, its use is stale, the error has words and a count."""
-    memory = FakeCollector("memory", findings=Findings(pools=(ram(GIB),)))
+    memory = FakeCollector("meminfo", findings=Findings(pools=(ram(GIB),)))
     sampler = Sampler(enlist(memory), FakeClock())
     sampler.gather()
     memory.error = Unreadable("/proc/meminfo: MemTotal is 'x', expected kB")
@@ -37,15 +37,15 @@ def test_a_failing_collector_keeps_its_pools_size_and_loses_its_figures() -> Non
 
     assert findings.pools[0].size_bytes == 64 * GIB
     assert findings.pools[0].used_bytes is Absent.STALE
-    assert status_of(statuses, "memory").state == "failing"
-    assert status_of(statuses, "memory").error == "/proc/meminfo: MemTotal is 'x', expected kB"
-    assert status_of(statuses, "memory").errors == {"unreadable": 1}
+    assert status_of(statuses, "meminfo").state == "failing"
+    assert status_of(statuses, "meminfo").error == "/proc/meminfo: MemTotal is 'x', expected kB"
+    assert status_of(statuses, "meminfo").errors == {"unreadable": 1}
 
 
 def test_a_defect_is_counted_and_the_others_go_on() -> None:
     """An exception nobody thought of costs one collector."""
     broken = FakeCollector("broken", error=ZeroDivisionError("division by zero"))
-    memory = FakeCollector("memory", findings=Findings(pools=(ram(GIB),)))
+    memory = FakeCollector("meminfo", findings=Findings(pools=(ram(GIB),)))
 
     findings, statuses = Sampler(enlist(broken, memory), FakeClock()).gather()
 
@@ -54,7 +54,7 @@ def test_a_defect_is_counted_and_the_others_go_on() -> None:
 
 
 def test_what_is_not_here_is_asked_for_less_and_less_often() -> None:
-    """A machine without the source is normal: no error is counted, and it is found when it comes."""
+    """A machine without what a collector reads is normal: no error is counted, and it is found when it comes."""
     clock, made = FakeClock(), []
 
     def make() -> Collector:
@@ -86,7 +86,7 @@ def test_a_share_whose_pool_nobody_found_is_left_out() -> None:
 
 
 def test_a_collector_that_hangs_is_stalled_and_the_tick_goes_on() -> None:
-    """A source stuck in the kernel has its figures withdrawn after its time; nobody waits for it."""
+    """A collector stuck in the kernel has its figures withdrawn after its time; nobody waits for it."""
     release, entered = threading.Event(), threading.Event()
 
     class Hanging(FakeCollector):
@@ -176,7 +176,7 @@ def test_a_slow_source_is_not_hurried_beyond_its_budget() -> None:
 
     sampler.hurry(True)
     came = slow.again.wait(0.3)
-    left = sampler.sources[0].seconds_until_due()
+    left = sampler.runners[0].seconds_until_due()
     sampler.stop()
 
     assert not came
@@ -199,12 +199,12 @@ class Unequal(dict[str, str]):
 
 
 def test_a_source_outlives_what_could_not_be_noted() -> None:
-    """Memory may be too short to publish what a source said; its thread asks again a second later."""
+    """Memory may be too short to publish what a collector found; its thread asks again a second later."""
     collector = FakeCollector("driver", 0.01, may_block=True, findings=Findings(container_names=Unequal()))
     sampler = Sampler(enlist(collector), SystemClock())
     sampler.start()
     try:
-        wait_until(lambda: sampler.sources[0].slot.state == "ok")
+        wait_until(lambda: sampler.runners[0].slot.state == "ok")
         asked = collector.asked
         wait_until(lambda: collector.asked > asked)
     finally:

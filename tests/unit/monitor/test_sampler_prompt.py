@@ -1,4 +1,4 @@
-"""A source whose answer mostly comes at once is asked by ticks; one that keeps them waiting is its thread's."""
+"""A collector whose answer mostly comes at once is asked by ticks; one that keeps them waiting is its thread's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from memwatch.collectors.base import Collector, Enlisted
 from memwatch.findings import Findings
 from memwatch.linux.files import Unavailable
-from memwatch.monitor.sampler import Sampler, Source
+from memwatch.monitor.sampler import CollectorRunner, Sampler
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.waiting import PATIENCE_SECONDS, wait_until
 
@@ -42,7 +42,7 @@ class Willing(FakeCollector):
 
 @contextmanager
 def sampling(collector: Willing, clock: FakeClock) -> Iterator[Sampler]:
-    """Until ticks ask the source."""
+    """Until ticks ask the collector."""
 
     def make() -> Collector:
         return collector
@@ -52,7 +52,7 @@ def sampling(collector: Willing, clock: FakeClock) -> Iterator[Sampler]:
     def is_asked_by_ticks() -> bool:
         clock.now += 1.0
         sampler.gather()
-        return sampler.sources[0].on_tick
+        return sampler.runners[0].on_tick
 
     sampler.start()
     try:
@@ -64,7 +64,7 @@ def sampling(collector: Willing, clock: FakeClock) -> Iterator[Sampler]:
 
 
 def ticks(sampler: Sampler, clock: FakeClock, count: int) -> list[float]:
-    """So many ticks, a second apart; how old the source's answer was at each."""
+    """So many ticks, a second apart; how old the collector's answer was at each."""
     ages = []
     for _ in range(count):
         clock.now += 1.0
@@ -88,17 +88,17 @@ def test_ticks_ask_it_and_its_thread_sleeps() -> None:
     assert collector.closed
 
 
-def left_for(source: Source, collector: Willing, clock: FakeClock) -> float:
-    """For how many seconds ticks leave the source to its thread when an answer has come late."""
+def left_for(runner: CollectorRunner, collector: Willing, clock: FakeClock) -> float:
+    """For how many seconds ticks leave the collector to its thread when an answer has come late."""
     clock.now += 1.0
     late_at = clock.now
     collector.answers = False
-    assert source.is_put(clock.now, 1.0)
-    source.run_if_answered()
+    assert runner.is_put(clock.now, 1.0)
+    runner.run_if_answered()
     collector.answers = True
     while True:
-        source.run()
-        if source.is_prompt(1.0):
+        runner.run()
+        if runner.is_prompt(1.0):
             return clock.now - late_at
         clock.now += 1.0
 
@@ -122,13 +122,13 @@ def test_one_that_keeps_a_tick_waiting_is_left_to_its_thread() -> None:
 def test_one_late_answer_is_a_matter_of_seconds_and_many_of_a_minute() -> None:
     """A driver that was late once, as the machine was busy, does not cost a minute of wake-ups."""
     collector, clock = Willing(), FakeClock()
-    source = Source(Enlisted("willing", lambda: collector, may_block=True), clock)
-    source.run()
-    often = [left_for(source, collector, clock) for _ in range(6)]
+    runner = CollectorRunner(Enlisted("willing", lambda: collector, may_block=True), clock)
+    runner.run()
+    often = [left_for(runner, collector, clock) for _ in range(6)]
     clock.now += 1.0
-    assert source.is_put(clock.now, 1.0)
-    source.run_if_answered()
-    again = left_for(source, collector, clock)
+    assert runner.is_put(clock.now, 1.0)
+    runner.run_if_answered()
+    again = left_for(runner, collector, clock)
 
     assert often == [4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
     assert again == 4.0
@@ -179,7 +179,7 @@ def test_one_of_which_ticks_are_far_apart_is_its_threads() -> None:
 
 
 def test_what_is_due_once_a_second_is_asked_on_every_tick_of_a_second() -> None:
-    """Ticks come some milliseconds early or late; a source is asked a little after its tick has begun."""
+    """Ticks come some milliseconds early or late; a collector is asked a little after its tick has begun."""
     clock = FakeClock()
     collector = FakeCollector("vmstat", 1.0)
     sampler = Sampler([Enlisted("vmstat", lambda: collector, may_block=False)], clock)

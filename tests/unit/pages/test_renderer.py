@@ -165,7 +165,7 @@ def test_vendored_files_are_the_published_ones() -> None:
         (hugepages_host(), "48.0 GiB are set aside for huge pages (12.0 GiB of them promised to nobody yet)."),
         (hugepages_host(), "of what is not set aside"),
         (stale_collector(), "used — stale of 62.6 GiB"),
-        (stale_collector(), "— stale The source stopped answering, and its last figure is too old to repeat."),
+        (stale_collector(), "— stale The collector stopped answering, and its last figure is too old to repeat."),
         (stale_collector(), "No pool has a figure to judge"),
         (stale_collector(), "meminfo stalled 12 s ago"),
         (failing_collector(), "buddyinfo failing 5 min 40 s ago"),
@@ -203,7 +203,7 @@ def test_sources_with_nothing_to_read_are_on_the_about_page_only() -> None:
     """The overview says how many there are; what each lacks stands beside its name."""
     overview, about = read(calm_workstation()).text, read(calm_workstation(), "about").text
 
-    assert "1 more source has nothing to read on this machine." in overview
+    assert "1 more collector has nothing to read on this machine." in overview
     assert "this kernel has no ZFS" not in overview
     assert "zfs unavailable — — no /proc/spl/kstat/zfs/arcstats: this kernel has no ZFS" in about
 
@@ -305,8 +305,8 @@ def test_own_processor_time_is_a_rate_over_the_last_minute() -> None:
     """0.12 s in 60 s is 0.2 % of a core; of one reading, or of two within 10 s, nothing can be said."""
     pages = Pages()
     first = calm_workstation()
-    soon = replace(first, monotonic=first.monotonic + 2, own=replace(first.own, cpu_seconds=18.46))
-    later = replace(first, monotonic=first.monotonic + 60, own=replace(first.own, cpu_seconds=18.52))
+    soon = replace(first, monotonic=first.monotonic + 2, self_usage=replace(first.self_usage, cpu_seconds=18.46))
+    later = replace(first, monotonic=first.monotonic + 60, self_usage=replace(first.self_usage, cpu_seconds=18.52))
 
     one, two, three = (Reader(pages.page("about", snapshot)).text for snapshot in (first, soon, later))
 
@@ -321,7 +321,8 @@ def test_a_clock_that_starts_anew_gives_no_rate() -> None:
     first = calm_workstation()
     pages.page("about", first)
 
-    again = Reader(pages.page("about", replace(first, monotonic=1.0, own=replace(first.own, cpu_seconds=0.1)))).text
+    restarted = replace(first, monotonic=1.0, self_usage=replace(first.self_usage, cpu_seconds=0.1))
+    again = Reader(pages.page("about", restarted)).text
 
     assert "Processor — not available" in again
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 from memwatch.pressure.inputs import Evidence, Target
 from memwatch.pressure.judge import Memory, judge
 from memwatch.pressure.rules import PressureRules
-from memwatch.snapshot import Level, Pressure, Stalls, StallTime
+from memwatch.snapshot import Level, MemoryPsi, Pressure, PsiLine
 from support.pressure_judges import plain_thresholds, score_of, verdicts
 from support.pressure_traces import GIB, TRACES
 
@@ -51,7 +51,7 @@ EXAMPLES = (
         frozenset({"util", "ttf", "floor"}),
     ),
     Example("64 GB machine, hog at 2 GiB/s", ((0, LOW), (7.0, HIGH), (18.9, CRITICAL)), frozenset({"util", "ttf"})),
-    Example("one cgroup squeezed", ((0, LOW), (2.0, HIGH)), frozenset({"psi"})),
+    Example("one cgroup under pressure", ((0, LOW), (2.0, HIGH)), frozenset({"psi"})),
     Example("leak of 1 GiB an hour, first 20 minutes", ((0, MEDIUM),), frozenset({"util"})),
     Example("sawtooth for 10 minutes", ((0, HIGH),), frozenset({"util"})),
     Example("huge page pool", ((0, LOW),), frozenset()),
@@ -96,10 +96,10 @@ def test_a_sawtooth_flips_what_use_alone_says_300_times() -> None:
 
 def test_a_large_machine_at_its_line_is_critical_and_says_that_nothing_else_is() -> None:
     """2 TiB at 96.5 % with 72 GiB left and nobody waiting: critical as given, not corroborated."""
-    calm = StallTime(0.0, 0.0, 0.0, 0.0)
+    calm = PsiLine(0.0, 0.0, 0.0, 0.0)
     target = Target("ram", "system_ram", 2048 * GIB, int(0.035 * 2048 * GIB), is_host=True)
 
-    (verdict,), _ = judge(Evidence(0.0, (target,), Stalls(calm, calm)), Memory(), PressureRules())
+    (verdict,), _ = judge(Evidence(0.0, (target,), MemoryPsi(calm, calm)), Memory(), PressureRules())
 
     assert (verdict.level, verdict.base_level, verdict.corroborated) == (CRITICAL, CRITICAL, False)
     assert signals_of(verdict) == {"util"}

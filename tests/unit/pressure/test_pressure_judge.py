@@ -17,7 +17,7 @@ from memwatch.pressure.inputs import Evidence, Target, driver_errors, fragmented
 from memwatch.pressure.judge import Memory, judge
 from memwatch.pressure.oom_kills import NewKills
 from memwatch.pressure.rules import PressureRules, TargetRules
-from memwatch.snapshot import Kernel, Level, Node, Pressure, Stalls, StallTime, Swap
+from memwatch.snapshot import Kernel, Level, MemoryPsi, Node, Pressure, PsiLine, Swap
 
 MIB, GIB = 1 << 20, 1 << 30
 RULES = PressureRules()
@@ -38,9 +38,9 @@ def run(
     return verdicts
 
 
-def stalls(some: float, full: float) -> Stalls:
+def psi(some: float, full: float) -> MemoryPsi:
     """Totals in seconds; the kernel's averages say nothing."""
-    return Stalls(StallTime(0.0, 0.0, 0.0, some), StallTime(0.0, 0.0, 0.0, full))
+    return MemoryPsi(PsiLine(0.0, 0.0, 0.0, some), PsiLine(0.0, 0.0, 0.0, full))
 
 
 def signals(verdict: Pressure) -> set[str]:
@@ -49,7 +49,7 @@ def signals(verdict: Pressure) -> set[str]:
 
 def test_a_calm_machine_has_nothing_to_say() -> None:
     """45 % used and all the rest page cache: low, no reason, no forecast."""
-    verdict = run(lambda at: Evidence(at, (ram(35 * GIB),), stalls(0, 0), Swap(GIB, 0)), 60)[-1]
+    verdict = run(lambda at: Evidence(at, (ram(35 * GIB),), psi(0, 0), Swap(GIB, 0)), 60)[-1]
 
     assert (verdict.level, verdict.base_level, verdict.reasons) == (Level.LOW, Level.LOW, ())
     assert verdict.seconds_to_full is Absent.NOT_AVAILABLE
@@ -82,17 +82,17 @@ def test_waiting_for_memory_raises_the_level(some: float, full: float, used: flo
     """By parts of the last ten seconds; below 60 % use it is somebody's limit and never critical."""
     target = ram(int((1 - used) * 64 * GIB))
 
-    verdict = run(lambda at: Evidence(at, (target,), stalls(at * some, at * full)), 15)[-1]
+    verdict = run(lambda at: Evidence(at, (target,), psi(at * some, at * full)), 15)[-1]
 
     assert verdict.level is level
     assert verdict.corroborated == (level > Level.LOW)
     if level is Level.HIGH and used < 0.6:
-        assert "a limit is squeezing somebody" in verdict.reasons[0].text
+        assert "a cgroup is slowed by its memory limit" in verdict.reasons[0].text
 
 
 def test_a_spike_of_waiting_is_seen_though_the_average_smooths_it() -> None:
     """Three seconds of standing still in ten: the kernel's avg10 has not said so yet, its total has."""
-    verdicts = run(lambda at: Evidence(at, (ram(20 * GIB),), stalls(*[min(3.0, max(0.0, at - 20))] * 2)), 25)
+    verdicts = run(lambda at: Evidence(at, (ram(20 * GIB),), psi(*[min(3.0, max(0.0, at - 20))] * 2)), 25)
 
     assert verdicts[19].level is Level.MEDIUM
     assert verdicts[-1].level is Level.CRITICAL
@@ -141,7 +141,7 @@ def test_a_kill_at_somebodys_limit_is_no_end_of_the_machine() -> None:
 
 def test_crumbs_are_high_where_a_gpu_needs_large_blocks() -> None:
     """No free block of 4 MiB while compaction fails, on a machine whose GPU allocates from System RAM."""
-    nodes = (Node(0, free_4mib_bytes=0),)
+    nodes = (Node(0, free_large_blocks_bytes=0),)
     gpu = Device("gpu0", "NVIDIA", "NVIDIA GB10", Architecture.UNIFIED, allocates_from=("ram",))
     crumbs = fragmented_nodes(nodes, (gpu,))
 
@@ -316,7 +316,7 @@ def test_no_signal_ever_lowers_a_level(trace: list[tuple[float, float]]) -> None
     memory, stalled = Memory(), 0.0
     for at, (used, stall) in enumerate(trace):
         stalled += stall
-        evidence = Evidence(float(at), (ram(int((1 - used) * 64 * GIB)),), stalls(stalled, stalled))
+        evidence = Evidence(float(at), (ram(int((1 - used) * 64 * GIB)),), psi(stalled, stalled))
         (verdict,), memory = judge(evidence, memory, RULES)
 
         assert verdict.level >= verdict.base_level

@@ -87,13 +87,13 @@ def test_one_large_allocation_is_no_trend() -> None:
     assert [at for at, verdict in said if not isinstance(verdict.seconds_to_full, Absent) and at > 7.0] == []
 
 
-def test_a_squeezed_cgroup_is_named_as_one() -> None:
+def test_a_cgroup_under_pressure_is_named_as_one() -> None:
     """System-wide waiting with 80 % available: high, and the words say that it is a limit."""
-    *_, (_, last) = verdicts(BY_NAME["one cgroup squeezed"])
+    *_, (_, last) = verdicts(BY_NAME["one cgroup under pressure"])
 
     assert last.level is Level.HIGH
     assert last.base_level is Level.LOW
-    assert "a limit is squeezing somebody" in last.reasons[0].text
+    assert "a cgroup is slowed by its memory limit" in last.reasons[0].text
 
 
 def test_a_sawtooth_does_not_flip() -> None:

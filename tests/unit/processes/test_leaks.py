@@ -169,12 +169,12 @@ def test_processes_that_come_and_go_cost_no_lasting_memory() -> None:
 def test_a_suspect_is_told_once() -> None:
     """The step from innocent to suspected is an event; a suspect that stays one is none again; no alert fires."""
     clock = FakeClock()
-    source = FakeCollector("memory", findings=Findings(pools=(ram(GIB),)))
-    sampler = Sampler([Enlisted("memory", lambda: source, False)], clock)
+    collector = FakeCollector("meminfo", findings=Findings(pools=(ram(GIB),)))
+    sampler = Sampler([Enlisted("meminfo", lambda: collector, False)], clock)
     monitor = Monitor(sampler, clock, Rules(leaks=LeakRules(600.0)), Identity("spark-1", "boot-1"))
     for step in range(180):
         leaking = process(41, GIB + step * 10 * MIB)
-        source.findings = replace(source.findings, processes=(leaking, process(42, 9 * GIB)))
+        collector.findings = replace(collector.findings, processes=(leaking, process(42, 9 * GIB)))
         monitor.tick()
         clock.now += 10.0
 

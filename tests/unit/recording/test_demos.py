@@ -54,9 +54,9 @@ def check_nodes(frame: Snapshot) -> None:
         size = node.size_bytes if isinstance(node.size_bytes, int) else frame.pools[0].size_bytes
         free_in[of_node.get(f"sysfs:node{node.id}/meminfo", "ram")] += free
         assert isinstance(node.largest_free_block_bytes, int)
-        assert isinstance(node.free_4mib_bytes, int)
+        assert isinstance(node.free_large_blocks_bytes, int)
         assert node.largest_free_block_bytes <= free <= size
-        assert free // 2 < node.free_4mib_bytes <= free
+        assert free // 2 < node.free_large_blocks_bytes <= free
         assert isinstance(node.available_bytes, Absent) or free <= node.available_bytes <= size
     for pool in frame.pools:
         assert pool.id not in free_in or free_in[pool.id] == pytest.approx(pool.free_bytes, abs=NEAR_BYTES)

@@ -19,7 +19,7 @@ from memwatch.model import Absent, Process
 from memwatch.monitor.loop import Identity, Monitor, Rules
 from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.render.json_decode import NotASnapshot, snapshot_from
-from memwatch.snapshot import CollectorStatus, Machine, SelfUse, Snapshot
+from memwatch.snapshot import CollectorStatus, Machine, SelfUsage, Snapshot
 from memwatchd.recording.file_format import BadRecording, Broken, RecordingFile, lines_of
 from memwatchd.recording.frames import frames_of, open_recording
 from memwatchd.recording.player import PlayedClock, PlayedSleep, Player, play_through
@@ -27,7 +27,7 @@ from memwatchd.recording.redact import Redactor
 from support.fakes import GIB, ram
 from support.sample_snapshots import SAMPLES
 
-OWN = SelfUse(Absent.NOT_SUPPORTED, 0.0, 0.0, 0.0, False)
+OWN = SelfUsage(Absent.NOT_SUPPORTED, 0.0, 0.0, 0.0, False)
 
 
 def snapshot_at(second: int, used: int = GIB) -> Snapshot:
@@ -235,7 +235,7 @@ def test_collectors_last_succeeded_by_the_clock_of_what_is_played(tmp_path: Path
     file = RecordingFile(path, host="spark")
     for second in range(4):
         statuses = (
-            CollectorStatus("memory", "ok", 0.5, 0.1, 1e9 + second - 0.5),
+            CollectorStatus("meminfo", "ok", 0.5, 0.1, 1e9 + second - 0.5),
             CollectorStatus("drm", "unavailable"),
         )
         file.write(to_bytes(snapshot_json(replace(snapshot_at(second), collectors=statuses))))

@@ -58,7 +58,7 @@ def test_footprints_with_bounds_stay_in_their_column() -> None:
 
 
 def test_a_carve_out_with_figures_is_not_said_to_have_none() -> None:
-    """It is not judged, as its GPU has more memory elsewhere; one whose source is silent has nothing to judge."""
+    """Not judged: its GPU has more memory elsewhere. One whose collector is silent has nothing to judge."""
     (silent,) = (one.snapshot for one in pools() if one.state == "not judged by itself")
     (pool,) = (pool for pool in silent.pools if pool.kind is PoolKind.CARVEOUT)
     unknown = replace(pool, used_bytes=Absent.STALE, available_bytes=Absent.STALE)

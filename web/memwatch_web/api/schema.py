@@ -154,19 +154,19 @@ class Zram(Figures):
     memory_bytes: int
 
 
-class StallTime(Answer):
+class PsiLine(Answer):
     ratio_10s: float
     ratio_60s: float
     ratio_300s: float
     total_seconds: float
 
 
-class Stalls(Figures):
-    some: StallTime
-    full: StallTime | None
+class MemoryPsi(Figures):
+    some: PsiLine
+    full: PsiLine | None
 
 
-class Squeezed(Answer):
+class CgroupPressure(Answer):
     """A cgroup whose limit makes it wait for memory though the machine has plenty."""
 
     cgroup: str
@@ -180,7 +180,7 @@ class Node(Figures):
     free_bytes: int | None
     has_cpus: bool | None
     largest_free_block_bytes: int | None
-    free_4mib_bytes: int | None
+    free_large_blocks_bytes: int | None
     contents: dict[str, int] = Field(description="The used part by use, for a node without processors.")
 
 
@@ -269,7 +269,9 @@ class Claim(Figures):
     ooms: int | None
 
 
-class Own(Figures):
+class SelfUsage(Figures):
+    """Memory and processor time that memwatchd itself uses."""
+
     rss_bytes: int | None
     cpu_seconds: float
     tick_lag_seconds: float
@@ -299,8 +301,8 @@ class Snapshot(Figures):
     process_scan: ProcessScan | None
     swap: Swap | None
     zram: Zram | None
-    stalls: Stalls | None
-    squeezed: Squeezed | None
+    psi: MemoryPsi | None
+    cgroup_pressure: CgroupPressure | None
     nodes: list[Node]
     tegrastats: Tegrastats | None
     kernel: Kernel
@@ -308,7 +310,7 @@ class Snapshot(Figures):
     pressure: list[Pressure]
     collectors: list[Collector]
     claims: list[Claim]
-    own: Own
+    self_: SelfUsage = Field(alias="self")
 
 
 class Alert(Answer):

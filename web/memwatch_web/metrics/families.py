@@ -19,7 +19,7 @@ from memwatch.alerts.state import Key, Watch
 from memwatch.history.disk.files import FilesStatus
 from memwatch.model import STALLED, Absent, Process
 from memwatch.notify.outbox.outbox import OutboxFigures
-from memwatch.snapshot import CollectorStatus, Level, Snapshot, StallTime
+from memwatch.snapshot import CollectorStatus, Level, PsiLine, Snapshot
 
 PREFIX = "memwatch_"
 
@@ -82,17 +82,18 @@ class Exporter(Collector):
         if most := self._most_processes():
             yield from process_families(snapshot, most)
         yield from collector_families(snapshot)
-        yield from self._own_families(snapshot)
+        yield from self._self_families(snapshot)
         yield from self._alert_families()
         yield from history_families(self._files())
 
-    def _own_families(self, snapshot: Snapshot) -> Iterator[Metric]:
+    def _self_families(self, snapshot: Snapshot) -> Iterator[Metric]:
         yield gauge(
             "snapshot_timestamp_seconds", "When the latest snapshot was taken, Unix time.", [((), snapshot.unix)]
         )
-        yield gauge("tick_lag_seconds", "How late the latest tick began.", [((), snapshot.own.tick_lag_seconds)])
-        yield gauge("tick_duration_seconds", "How long a tick took.", [((), snapshot.own.tick_duration_seconds)])
-        locked = int(snapshot.own.memory_locked)
+        usage = snapshot.self_usage
+        yield gauge("tick_lag_seconds", "How late the latest tick began.", [((), usage.tick_lag_seconds)])
+        yield gauge("tick_duration_seconds", "How long a tick took.", [((), usage.tick_duration_seconds)])
+        locked = int(usage.memory_locked)
         yield gauge("memory_locked", "1 if the daemon's own pages cannot be swapped out.", [((), locked)])
         labels = {"version": self._version, "simulated": "true" if snapshot.simulated else "false"}
         yield InfoMetricFamily(PREFIX + "build", "Version of memwatchd; whether the figures are simulated.", labels)
@@ -175,7 +176,7 @@ def device_families(snapshot: Snapshot) -> Iterator[Metric]:
         info.add_metric(words, {})
     yield info
     up = [((one.id,), int(one.state == "ok")) for one in snapshot.devices if one.state != STALLED]
-    text = "1 if a device answers, 0 if it is lost, missing or needs a reset; absent while its source says nothing."
+    text = "1 if a device answers, 0 if it is lost, missing or needs a reset; absent if its collector is stalled."
     yield gauge("device_up", text, up, ("device",))
     rows = [((device.id,), device.headroom_bytes) for device in snapshot.devices]
     yield gauge("device_headroom_bytes", "What a device could allocate right now.", rows, ("device",))
@@ -237,16 +238,18 @@ def pressure_families(snapshot: Snapshot) -> Iterator[Metric]:
         ("target", "signal"),
     )
     rows = [((pressure.target,), pressure.seconds_to_full) for pressure in judged]
-    yield gauge("seconds_to_full", "Forecast of when a target is full.", rows, ("target",))
+    text = "Forecast of the time until a target is full, in seconds."
+    yield gauge("time_to_full_seconds", text, rows, ("target",))
 
 
 def kernel_families(snapshot: Snapshot) -> Iterator[Metric]:
-    yield from stall_families(snapshot)
+    yield from psi_families(snapshot)
     nodes = [((str(node.id),), node.largest_free_block_bytes) for node in snapshot.nodes]
     text = "Largest free block of physical memory on a NUMA node; falls with fragmentation."
     yield gauge("largest_free_block_bytes", text, nodes, ("node",))
-    large = [((str(node.id),), node.free_4mib_bytes) for node in snapshot.nodes]
-    yield gauge("free_4mib_bytes", "Free memory of a NUMA node in blocks of at least 4 MiB.", large, ("node",))
+    large = [((str(node.id),), node.free_large_blocks_bytes) for node in snapshot.nodes]
+    text = "Free memory of a NUMA node in blocks of at least 4 MiB, in bytes."
+    yield gauge("free_large_blocks_bytes", text, large, ("node",))
     yield from tegrastats_families(snapshot)
     swap = snapshot.swap
     if not isinstance(swap, Absent):
@@ -266,26 +269,23 @@ def tegrastats_families(snapshot: Snapshot) -> Iterator[Metric]:
     yield gauge("tegrastats_largest_free_blocks", text, [((), found.largest_free_blocks)])
 
 
-def stall_families(snapshot: Snapshot) -> Iterator[Metric]:
-    stalls = snapshot.stalls
-    if isinstance(stalls, Absent):
+def psi_families(snapshot: Snapshot) -> Iterator[Metric]:
+    psi = snapshot.psi
+    if isinstance(psi, Absent):
         return
-    kinds: dict[str, StallTime] = {"some": stalls.some}
-    if not isinstance(stalls.full, Absent):
-        kinds["full"] = stalls.full
+    kinds: dict[str, PsiLine] = {"some": psi.some}
+    if not isinstance(psi.full, Absent):
+        kinds["full"] = psi.full
     windows = {"10s": "ratio_10s", "60s": "ratio_60s", "300s": "ratio_300s"}
     yield gauge(
-        "psi_share_ratio",
-        "Part of a window lost to waiting for memory (pressure stall information).",
-        [
-            ((kind, window), getattr(stall, name))
-            for kind, stall in kinds.items()
-            for window, name in windows.items()
-        ],
+        "psi_stall_ratio",
+        "Fraction of a window in which tasks waited for memory (PSI), 0 to 1.",
+        [((kind, window), getattr(line, name)) for kind, line in kinds.items() for window, name in windows.items()],
         ("kind", "window"),
     )
-    totals = [((kind,), stall.total_seconds) for kind, stall in kinds.items()]
-    yield counter("psi_stalled_seconds", "Time lost to waiting for memory since boot.", totals, ("kind",))
+    totals = [((kind,), line.total_seconds) for kind, line in kinds.items()]
+    text = "Total seconds in which tasks waited for memory since boot (PSI)."
+    yield counter("psi_stalled_seconds", text, totals, ("kind",))
 
 
 def process_families(snapshot: Snapshot, most: int) -> Iterator[Metric]:

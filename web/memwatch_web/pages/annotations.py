@@ -22,7 +22,7 @@ WORDS = {
     "driver": "driver",
     "suspend": "suspended",
     "clock": "clock set",
-    "collector": "source",
+    "collector": "collector",
     "release": "released",
     "unclean": "unclean end",
     "replay": "replay",

@@ -22,15 +22,15 @@ POOL_WORDS = {
 LEFT = (".available_bytes", ".free_bytes", ".headroom_bytes")
 SAID = {
     "swap.used_bytes": "used",
-    "stalls.some.ratio_10s": "some tasks waited",
-    "stalls.full.ratio_10s": "all tasks waited",
-    "own.rss_bytes": "memory of memwatchd",
-    "own.cpu_seconds": "processor time of memwatchd",
-    "own.tick_lag_seconds": "lateness of ticks",
+    "psi.some.ratio_10s": "some tasks waited",
+    "psi.full.ratio_10s": "all tasks waited",
+    "self.rss_bytes": "memory of memwatchd",
+    "self.cpu_seconds": "processor time of memwatchd",
+    "self.tick_lag_seconds": "lateness of ticks",
 }
 TITLES = {
     "pressure": "Pressure",
-    "stalls": "Waiting for memory",
+    "psi": "Waiting for memory",
     "swap": "Swap",
     "bytes": "Other sizes",
     "ratio": "Other parts of a whole",
@@ -94,7 +94,7 @@ def place_of(name: str, snapshot: Snapshot) -> str:
         return _largest_pool_of(thing, snapshot) or "bytes"
     if kind == "pressure" and name.endswith(".ratio"):
         return "pressure"
-    return kind if kind in ("swap", "stalls") else unit_of(name)
+    return kind if kind in ("swap", "psi") else unit_of(name)
 
 
 def _largest_pool_of(device: str, snapshot: Snapshot) -> str | None:

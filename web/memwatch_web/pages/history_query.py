@@ -16,7 +16,7 @@ from memwatch_web.pages.charts import Chart, charts_of
 from memwatch_web.pages.time_range import Window
 
 # A series that is there whenever memwatchd runs, and that only grows until it ends.
-ALWAYS_THERE = "own.cpu_seconds"
+ALWAYS_THERE = "self.cpu_seconds"
 
 
 class Past(Struct, frozen=True):

@@ -32,14 +32,14 @@ from memwatch.snapshot import (
     Kernel,
     Level,
     Machine,
+    MemoryPsi,
     Node,
     Pressure,
     ProcessScan,
+    PsiLine,
     Reason,
-    SelfUse,
+    SelfUsage,
     Snapshot,
-    Stalls,
-    StallTime,
     Swap,
 )
 
@@ -131,7 +131,7 @@ def nested() -> Snapshot:
 
 def machine(pool: Pool, pressure: tuple[Pressure, ...] = (), shares: tuple[Share, ...] = ()) -> Snapshot:
     """A snapshot of one pool, with a process list and some of everything else."""
-    some, full = StallTime(0.121, 0.064, 0.018, 812.4), Absent.NOT_SUPPORTED
+    some, full = PsiLine(0.121, 0.064, 0.018, 812.4), Absent.NOT_SUPPORTED
     return Snapshot(
         seq=1,
         unix=UNIX,
@@ -141,7 +141,7 @@ def machine(pool: Pool, pressure: tuple[Pressure, ...] = (), shares: tuple[Share
         interval_seconds=1.0,
         simulated=True,
         machine=Machine(),
-        own=SelfUse(48 << 20, 18.4, 0.0002, 0.0004, True),
+        self_usage=SelfUsage(48 << 20, 18.4, 0.0002, 0.0004, True),
         pools=(pool,),
         shares=shares,
         devices=devices(pool),
@@ -149,7 +149,7 @@ def machine(pool: Pool, pressure: tuple[Pressure, ...] = (), shares: tuple[Share
         process_scan=ProcessScan(312, 3),
         owners=OWNERS,
         swap=Swap(8 * GIB, 3 * GIB),
-        stalls=Stalls(some, full),
+        psi=MemoryPsi(some, full),
         nodes=(Node(0, 64 * GIB, 9 * GIB, 2 * GIB, True, 4 << 20, 4 << 20), Node(1)),
         pressure=pressure,
         collectors=collectors(),
@@ -164,7 +164,7 @@ def bare(snapshot: Snapshot) -> Snapshot:
         machine=Machine(architecture="cpu_only"),
         devices=(),
         swap=Absent.NOT_AVAILABLE,
-        stalls=Absent.NOT_SUPPORTED,
+        psi=Absent.NOT_SUPPORTED,
         kernel=Kernel(),
     )
 

@@ -232,7 +232,7 @@ class CpuShare:
         self._seen: deque[tuple[float, float]] = deque()
 
     def of(self, snapshot: Snapshot) -> float | Absent:
-        now = (snapshot.monotonic, snapshot.own.cpu_seconds)
+        now = (snapshot.monotonic, snapshot.self_usage.cpu_seconds)
         if self._seen and self._seen[-1] > now:
             self._seen.clear()
         if not self._seen or self._seen[-1] != now:

@@ -1,4 +1,4 @@
-"""Which cgroup it is that waits for memory while the machine has plenty: its limit is squeezing it."""
+"""The cgroup that waits for memory at its own limit while the machine has plenty."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memwatch.findings import Findings
 from memwatch.linux.cgroups import parse_mountinfo, under
 from memwatch.linux.files import Roots, Unavailable, kept_file, read_once
 from memwatch.linux.psi_trigger import parse_waiting
-from memwatch.snapshot import Squeezed
+from memwatch.snapshot import CgroupPressure
 
 # A machine that waits less than this, or that is fuller than this, is not searched: 500 cgroups take 15 ms.
 LEAST_WAITING = 0.03
@@ -34,7 +34,7 @@ def parse_used(meminfo: bytes) -> float:
     return 1.0 - available / size if size and available <= size else 1.0
 
 
-def worst_of(before: Mapping[str, float], now: Mapping[str, float], seconds: float) -> Squeezed | None:
+def worst_of(before: Mapping[str, float], now: Mapping[str, float], seconds: float) -> CgroupPressure | None:
     """The innermost group to which most of the waiting between two looks belongs; `/` is the whole machine."""
     risen = {path: waited - before[path] for path, waited in now.items() if path in before}
     whole, path = risen.get("/", 0.0), "/"
@@ -46,7 +46,7 @@ def worst_of(before: Mapping[str, float], now: Mapping[str, float], seconds: flo
         if worst is None or inside[worst] < LEAST_PART * whole:
             break
         path = worst
-    return None if path == "/" else Squeezed(path, min(1.0, risen[path] / seconds))
+    return None if path == "/" else CgroupPressure(path, min(1.0, risen[path] / seconds))
 
 
 def parent_of(path: str) -> str:
@@ -56,7 +56,7 @@ def parent_of(path: str) -> str:
 class Collector:
     """Searches only while the machine waits for memory and has plenty of it."""
 
-    name = "squeezed"
+    name = "cgroup_pressure"
     may_block = True
 
     def __init__(self, roots: Roots, clock: Callable[[], float] = time.monotonic) -> None:
@@ -67,7 +67,7 @@ class Collector:
         self._clock = clock
         self._waited: tuple[float, float] | None = None
         self._before: tuple[float, Mapping[str, float]] | None = None
-        self._named: tuple[float, Squeezed] | None = None
+        self._named: tuple[float, CgroupPressure] | None = None
 
     def collect(self) -> Findings:
         now, waited = self._clock(), parse_waiting(self._waiting.read())
@@ -77,7 +77,7 @@ class Collector:
         else:
             self._before, self.period_seconds = None, CALM_SECONDS
         fresh = self._named is not None and now - self._named[0] < NAMED_SECONDS
-        return Findings(squeezed=self._named[1] if fresh and self._named else None)
+        return Findings(cgroup_pressure=self._named[1] if fresh and self._named else None)
 
     def close(self) -> None:
         self._waiting.close()

@@ -242,7 +242,7 @@ def _kept_back(kib: Mapping[str, int], available: int) -> int:
 
 
 class Collector:
-    name = "memory"
+    name = "meminfo"
     period_seconds = 0.0
     may_block = False
 
