@@ -1,0 +1,105 @@
+"""The names and labels of all metrics: dashboards and alerts of users rely on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec.structs import replace
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from memwatch.history.disk.files import FilesStatus
+from memwatch.notify.outbox.outbox import OutboxFigures
+from memwatch.snapshot import CollectorStatus, Snapshot, Tegrastats
+from memwatch_web.metrics.families import PREFIX, Exporter
+from sample_snapshots import critical_gb10
+
+# A name or a label that changes here breaks somebody's queries: add to the list, and take nothing from it.
+NAMES = {
+    "alerts_firing": {"rule", "severity"},
+    "build_info": {"version", "simulated"},
+    "collector_duration_seconds": {"collector"},
+    "collector_errors_total": {"collector", "reason"},
+    "collector_last_success_timestamp_seconds": {"collector"},
+    "collector_up": {"collector"},
+    "device_api_free_bytes": {"device", "api"},
+    "device_busy_ratio": {"device"},
+    "device_headroom_bytes": {"device"},
+    "device_info": {"device", "vendor", "name", "uuid", "pci", "driver", "architecture"},
+    "device_memory_busy_ratio": {"device"},
+    "device_process_list_complete": {"device"},
+    "device_up": {"device"},
+    "driver_memory_error_last_seen_timestamp_seconds": {"device", "kind"},
+    "driver_memory_errors_total": {"device", "kind"},
+    "free_large_blocks_bytes": {"node"},
+    "history_damaged_records": set(),
+    "history_dropped_records_total": set(),
+    "history_errors_total": set(),
+    "history_size_bytes": set(),
+    "history_sync_duration_seconds": set(),
+    "history_writes_total": set(),
+    "history_written_bytes_total": set(),
+    "kernel_oom_kills_total": set(),
+    "largest_free_block_bytes": {"node"},
+    "memory_locked": set(),
+    "notifications_pending": {"receiver"},
+    "notifications_total": {"receiver", "outcome"},
+    "outbox_durable": set(),
+    "outbox_errors_total": set(),
+    "outbox_recovered_total": set(),
+    "pool_available_bytes": {"pool", "kind"},
+    "pool_free_bytes": {"pool", "kind"},
+    "pool_size_bytes": {"pool", "kind"},
+    "pool_unattributed_bytes": {"pool", "kind"},
+    "pool_used_bytes": {"pool", "kind"},
+    "pressure": {"target", "level"},
+    "pressure_level": {"target"},
+    "pressure_ratio": {"target"},
+    "pressure_reason": {"target", "signal"},
+    "process_memory_bytes": {"pid", "name", "unit", "container", "where"},
+    "psi_stall_ratio": {"kind", "window"},
+    "psi_stalled_seconds_total": {"kind"},
+    "share_limit_bytes": {"share", "kind", "within", "device"},
+    "share_used_bytes": {"share", "kind", "within", "device"},
+    "snapshot_timestamp_seconds": set(),
+    "swap_size_bytes": set(),
+    "swap_used_bytes": set(),
+    "tegrastats_largest_free_block_bytes": set(),
+    "tegrastats_largest_free_blocks": set(),
+    "tick_duration_seconds": set(),
+    "tick_lag_seconds": set(),
+    "time_to_full_seconds": {"target"},
+}
+
+
+class Receiver:
+    name = "ops"
+
+    def counts(self) -> Mapping[str, int]:
+        return {"delivered": 1}
+
+    def pending(self) -> int:
+        return 0
+
+
+def with_every_figure() -> Snapshot:
+    base = critical_gb10()
+    gpu = replace(
+        base.devices[0], busy_ratio=0.5, memory_busy_ratio=0.5, errors={"xid": 1}, errors_seen_unix={"xid": 1.0}
+    )
+    limited = replace(base.shares[0], limit_bytes=base.pools[0].size_bytes)
+    nvml = CollectorStatus("nvml", "ok", 0.1, 0.001, base.unix, errors={"deadline": 1})
+    return replace(base, devices=(gpu,), shares=(limited,), collectors=(nvml,), tegrastats=Tegrastats(3, 4 << 20))
+
+
+def test_metrics_keep_their_names_and_labels() -> None:
+    """A machine that has every figure exports exactly these."""
+    files, outbox = FilesStatus(Path("/"), 0, 0, 0, 0, 0.0, 0, 0, 0, (), ""), OutboxFigures(True, 0, 0)
+    exporter = Exporter("1", dict, lambda: [Receiver()], lambda: 5, lambda: outbox, lambda: files)
+
+    text = exporter.render(with_every_figure(), generate_latest).decode()
+
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    found = {s.name.removeprefix(PREFIX): set(s.labels) for s in samples if s.name.startswith(PREFIX)}
+    assert found == NAMES
