@@ -120,7 +120,7 @@ def test_an_empty_root_is_no_error(tmp_path: Path) -> None:
     assert found == Installed(has_psi=False)
 
 
-def test_a_failing_source_is_a_problem_with_its_words() -> None:
+def test_a_failing_collector_is_a_problem_with_its_words() -> None:
     """What failed says so itself; those that answer are one line."""
     checks = by_id(list(seen(failing_collector())))
     (failed,) = [one for one in failing_collector().collectors if one.state == "failing"]
@@ -130,7 +130,7 @@ def test_a_failing_source_is_a_problem_with_its_words() -> None:
     assert checks["collectors"].verdict is Verdict.OK
 
 
-def test_a_stalled_source_is_a_problem() -> None:
+def test_a_stalled_collector_is_a_problem() -> None:
     """Figures that grow old are no figures."""
     stalled = [one.name for one in stale_collector().collectors if one.state == "stalled"]
     checks = by_id(list(seen(stale_collector())))

@@ -157,7 +157,7 @@ def test_what_is_not_known_has_no_sample() -> None:
         assert gone not in text
 
 
-def test_a_source_this_machine_does_not_have_is_not_down() -> None:
+def test_a_collector_this_machine_does_not_need_is_not_down() -> None:
     """collector_up is 0 for what fails and missing for what is not there, so `== 0` can be alerted on."""
     statuses = (
         CollectorStatus("meminfo", "ok", 0.1, 0.001, 1_700_000_000.0),

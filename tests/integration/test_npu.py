@@ -114,7 +114,7 @@ def test_two_of_them_are_told_apart() -> None:
     ]
 
 
-def test_it_stays_without_a_figure_while_its_source_is_silent() -> None:
+def test_it_stays_without_a_figure_while_its_collector_is_silent() -> None:
     found = composed_with(reading_of(client(GIB)), stale=frozenset({"drm"}))
 
     assert only(found).used_bytes is Absent.STALE

@@ -228,7 +228,7 @@ def test_forecast_is_an_alert_to_those_who_ask() -> None:
     assert said_at(notices_from(trace, rules)) == [(5, "pressure.forecast"), (70, "pressure.resolved")]
 
 
-def test_failed_source_and_lost_gpu_are_alerts() -> None:
+def test_failed_collector_and_lost_gpu_are_alerts() -> None:
     """A collector that fails for a minute and a GPU that is lost are told, each with its reason, and their ends."""
     rules = replace(RULES, events=frozenset({"collector.failing", "device.lost"}))
     gpu = Device("gpu0", "NVIDIA", "NVIDIA H100", Architecture.DISCRETE)

@@ -163,7 +163,7 @@ def test_a_target_without_a_figure_for_a_tick_changes_no_level() -> None:
     ]
 
 
-def test_a_source_that_fails_and_recovers_is_told_twice() -> None:
+def test_a_collector_that_fails_and_recovers_is_told_twice() -> None:
     """Once when it stops, once when it is back; not on every tick between."""
     memory, clock = calm(), FakeClock()
     monitor = monitor_of(memory, clock)
@@ -173,8 +173,8 @@ def test_a_source_that_fails_and_recovers_is_told_twice() -> None:
         clock.now += 1.0
 
     assert [event.text for event in monitor.events.since(0) if event.kind == "collector"] == [
-        "collector memory is failing: meminfo is empty",
-        "collector memory works again",
+        "collector meminfo is failing: meminfo is empty",
+        "collector meminfo works again",
     ]
 
 

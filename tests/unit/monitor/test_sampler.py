@@ -115,7 +115,7 @@ def test_a_collector_that_hangs_is_stalled_and_the_tick_goes_on() -> None:
     assert status_of(statuses, "slow").errors == {"deadline": 1}
 
 
-def test_a_slow_source_is_asked_in_its_own_period() -> None:
+def test_a_slow_collector_is_asked_in_its_own_period() -> None:
     """What changes slowly is read rarely; its last answer stands meanwhile."""
     clock = FakeClock()
     slow = FakeCollector("slow", period_seconds=5.0, findings=Findings(pools=(ram(GIB),)))
@@ -146,7 +146,7 @@ class Hurried(FakeCollector):
         return super().collect()
 
 
-def test_near_the_edge_a_source_is_asked_sooner_at_once() -> None:
+def test_near_the_edge_a_collector_is_asked_sooner_at_once() -> None:
     """One in the middle of its pause of ten minutes is asked again right away, and again; calm gives it rest."""
     eager, patient = Hurried(), FakeCollector("patient", period_seconds=600.0, may_block=True)
     sampler = Sampler(enlist(eager, patient), SystemClock())
@@ -167,7 +167,7 @@ def test_near_the_edge_a_source_is_asked_sooner_at_once() -> None:
     assert patient.asked == 1
 
 
-def test_a_slow_source_is_not_hurried_beyond_its_budget() -> None:
+def test_a_slow_collector_is_not_hurried_beyond_its_budget() -> None:
     """What takes 50 ms is asked every 15 s at most, however near the edge: 0.3 % of a core."""
     slow = Hurried(took=0.05)
     sampler = Sampler(enlist(slow), SystemClock())
@@ -198,7 +198,7 @@ class Unequal(dict[str, str]):
     __hash__ = None
 
 
-def test_a_source_outlives_what_could_not_be_noted() -> None:
+def test_a_collector_outlives_what_could_not_be_noted() -> None:
     """Memory may be too short to publish what a collector found; its thread asks again a second later."""
     collector = FakeCollector("driver", 0.01, may_block=True, findings=Findings(container_names=Unequal()))
     sampler = Sampler(enlist(collector), SystemClock())

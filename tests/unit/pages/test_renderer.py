@@ -199,7 +199,7 @@ def test_a_carve_out_that_is_not_judged_is_not_called_unknown() -> None:
     assert "Nothing is known of" not in text
 
 
-def test_sources_with_nothing_to_read_are_on_the_about_page_only() -> None:
+def test_collectors_with_nothing_to_read_are_on_the_about_page_only() -> None:
     """The overview says how many there are; what each lacks stands beside its name."""
     overview, about = read(calm_workstation()).text, read(calm_workstation(), "about").text
 
