@@ -86,8 +86,8 @@ def quick_sources() -> list[Enlisted]:
     return [entry for entry in enlist(Roots(), CollectorOptions()) if not entry.may_block]
 
 
-def monitor_of(sources: Sequence[Enlisted]) -> Monitor:
-    return Monitor(Sampler(sources, SystemClock()), SystemClock(), Rules(), Identity("bench", "bench"))
+def monitor_of(entries: Sequence[Enlisted]) -> Monitor:
+    return Monitor(Sampler(entries, SystemClock()), SystemClock(), Rules(), Identity("bench", "bench"))
 
 
 def bench_pauses() -> None:

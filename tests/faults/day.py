@@ -69,7 +69,7 @@ secret = "{secret}"
 
 
 class Day(Daemon):
-    """The daemon, but for its clock, its threads of sources and its web server."""
+    """The daemon, but for its clock, the threads of its collectors and its web server."""
 
     clock: FakeClock
 

@@ -15,13 +15,13 @@ from support.fakes import GIB, ram
 
 
 def exported_names() -> set[str]:
-    stall = PsiLine(0.0, 0.0, 0.0, 0.0)
+    line = PsiLine(0.0, 0.0, 0.0, 0.0)
     own = SelfUsage(Absent.NOT_SUPPORTED, 0.0, 0.0, 0.0, False)
     snapshot = Snapshot(1, 0.0, 0.0, "boot", "host", 1.0, False, Machine(), own, (ram(GIB),))
     process = Process(1, 0.0, "init", 1, 1, "rss", unit=None, container=None)
     full = replace(
         snapshot,
-        psi=MemoryPsi(stall, stall),
+        psi=MemoryPsi(line, line),
         swap=Swap(1, 0),
         tegrastats=Tegrastats(1, 1),
         kernel=Kernel(0, 0),

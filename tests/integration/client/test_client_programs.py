@@ -73,7 +73,7 @@ def test_watch_as_csv_and_as_json(spark: RunningDaemon) -> None:
 
 
 def test_watch_without_a_daemon_reads_this_machine() -> None:
-    """It says so once, and the sources stay open between lines."""
+    """It says so once, and the collectors stay open between lines."""
     done = memwatch("watch", "--count", "2", "--interval", "0.2", "--url", f"http://127.0.0.1:{free_port()}")
 
     assert (done.returncode, done.stdout.count("System RAM"), done.stderr.count("\n")) == (0, 2, 1)

@@ -13,7 +13,7 @@ from memwatch.history.disk.files import FilesStatus
 from memwatch.notify.outbox.outbox import OutboxFigures
 from memwatch.snapshot import CollectorStatus, Snapshot, Tegrastats
 from memwatch_web.metrics.families import PREFIX, Exporter
-from sample_snapshots import critical_gb10
+from support.sample_snapshots import critical_gb10
 
 # A name or a label that changes here breaks somebody's queries: add to the list, and take nothing from it.
 NAMES = {
