@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from scripts.golden import RUN_HERE, exported, host_of, roots_arguments
+from scripts.golden import ALWAYS, HELP, RUN_HERE, by_family, exported, host_of, roots_arguments, with_help
 from support.daemon_process import MEMWATCHD, clean_environment, running_daemon
 from support.machine_folders import NAMES, machine_folder
+from support.paths import MACHINES
 from support.waiting import PATIENCE_SECONDS
 
 
@@ -22,7 +23,14 @@ def test_metrics_are_as_written_down(name: str, tmp_path: Path) -> None:
     with running_daemon(tmp_path, "--interval", "200ms", *host.roots, environ=host.environ) as daemon:
         found = exported(daemon, host.waits_for)
 
-    assert found == host.golden.read_text()
+    assert found == with_help(host.golden.read_text())
+
+
+def test_each_help_line_belongs_to_a_machine() -> None:
+    """A family that is no longer exported leaves no HELP line behind."""
+    samples = [by_family(file.read_text()) for file in MACHINES.glob("*/metrics*.txt")]
+
+    assert set(by_family(HELP.read_text())) == ALWAYS.union(*samples)
 
 
 def without_gpus() -> list[str]:

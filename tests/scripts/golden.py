@@ -1,13 +1,16 @@
 """What /metrics of a machine folder says, without the figures that differ from run to run.
 
-`PYTHONPATH=tests python -m scripts.golden` writes tests/machines/*/metrics.txt anew: read the difference before you
-keep it.
+`PYTHONPATH=tests python -m scripts.golden` rewrites the samples in tests/machines/*/metrics.txt, and the HELP and
+TYPE lines of all machines in tests/machines/metrics_help.txt. Read the difference before you keep it.
 """
 
 from __future__ import annotations
 
+import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from graphlib import TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 
 from msgspec import Struct
@@ -30,6 +33,9 @@ VOLATILE = (
     "memwatch_tick_lag_seconds ",
     "process_",
 )
+# Every daemon exports these families; no golden file has their samples.
+ALWAYS = {name.rstrip("{ ") for name in VOLATILE if name.startswith("memwatch_")}
+HELP = MACHINES / "metrics_help.txt"
 
 
 class Host(Struct, frozen=True):
@@ -71,10 +77,49 @@ def exported(daemon: RunningDaemon, waits_for: Sequence[str] = ()) -> str:
     return "".join(line for line in lines if not line.startswith(VOLATILE) and " process_" not in line)
 
 
+def family_of(line: str) -> str:
+    """The metric name in a sample, or in a HELP or TYPE line."""
+    return line.split()[2] if line.startswith("#") else re.split("[{ ]", line, maxsplit=1)[0]
+
+
+def by_family(text: str) -> dict[str, str]:
+    """The lines of each family, in the order of the text."""
+    found: dict[str, str] = {}
+    for line in text.splitlines(keepends=True):
+        found[family_of(line)] = found.get(family_of(line), "") + line
+    return found
+
+
+def samples_of(exposition: str) -> str:
+    return "".join(line for line in exposition.splitlines(keepends=True) if not line.startswith("#"))
+
+
+def with_help(samples: str) -> str:
+    """The exposition as the daemon sends it: HELP and TYPE lines before the samples of each family."""
+    known, found = by_family(HELP.read_text()), by_family(samples)
+    return "".join(head + found.get(name, "") for name, head in known.items() if name in found or name in ALWAYS)
+
+
+def help_of(expositions: Iterable[str]) -> str:
+    """HELP and TYPE lines of all families, once each, in an order that agrees with each exposition."""
+    heads: dict[str, str] = {}
+    order: TopologicalSorter[str] = TopologicalSorter()
+    for exposition in expositions:
+        found = by_family("".join(line for line in exposition.splitlines(keepends=True) if line.startswith("#")))
+        heads |= found
+        for before, after in pairwise(found):
+            order.add(after, before)
+    return "".join(heads[name] for name in order.static_order())
+
+
 if __name__ == "__main__":
+    expositions = []
     for machine in RUN_HERE:
         with tempfile.TemporaryDirectory() as scratch:
             host = host_of(machine, Path(scratch))
             with running_daemon(Path(scratch), "--interval", "200ms", *host.roots, environ=host.environ) as running:
-                host.golden.write_text(exported(running, host.waits_for))
+                expositions.append(exported(running, host.waits_for))
+            host.golden.write_text(samples_of(expositions[-1]))
             print(host.golden)
+    HELP.write_text(help_of(expositions))
+    print(HELP)
