@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 CONSTRAINTS := tests/constraints.txt
 INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check install \
 	--constraint $(CONSTRAINTS) --build-constraint $(CONSTRAINTS)
-TESTS := $(BIN)/python -m pytest -n 4 --reruns 2 --reruns-delay 2
+TESTS := $(BIN)/python -m pytest -n 4
 RUN_ARGS ?=
 # For each target of `make fuzz`; all of them where none is named.
 SECONDS ?= 600
