@@ -23,7 +23,7 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long coverage lint format bench bench-alerts screenshots test-lowest test-pins test-pythons test-torch soak faults crash scale \
 	test-image build deb test-system test-arm64 audit fuzz clean \
-	tools bench-tools
+	tools bench-tools shipped-config
 
 help:
 	@echo "make run          set everything up and watch this machine at http://127.0.0.1:6360 (RUN_ARGS='--interval 2s')"
@@ -36,6 +36,7 @@ help:
 	@echo "make screenshots  every page of every demo, light and dark, wide and narrow, under out/screenshots"
 	@echo "make soak         accelerated run: memory and descriptors must stay flat (15 minutes, or HOURS=…)"
 	@echo "make scale        500 machines for one Prometheus: scrapes, memory, rules (7 minutes)"
+	@echo "make shipped-config  the section of each collector in systemd/memwatchd.toml, from the collectors"
 	@echo "make test-image   the steps of deploy/Dockerfile for real, without a container engine (root, Debian; 3 minutes)"
 	@echo "make faults       every fault that must be survived, injected; writes docs/faults.md (10 minutes)"
 	@echo "make crash        SIGKILL under critical pressure, two hundred times: one tick may be lost"
@@ -69,6 +70,9 @@ lint: $(VENV)/.test
 	MYPYPATH=tests:tests/bench:tests/faults $(BIN)/mypy --exclude '^tests/(machines|system)/' tests
 	MYPYPATH=tests:tests/system $(BIN)/mypy tests/system/*.py
 	$(BIN)/lint-imports
+
+shipped-config: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python -m scripts.shipped_configuration
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix .

@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from memwatch import __version__
 from memwatch.clock import SystemClock
-from memwatch.collectors import enlist
 from memwatch.linux.files import Roots
 from memwatch.linux.psi_trigger import PsiTrigger
 from memwatch.monitor.loop import Monitor
@@ -59,7 +58,7 @@ class Daemon:
 
     def _of_machine(self, roots: Roots) -> tuple[Monitor, Gatherer]:
         clock = SystemClock()
-        sampler = Sampler(enlist(roots, wiring.collector_options_of(self.settings)), clock)
+        sampler = Sampler(wiring.enlisted_of(self.settings), clock)
         trigger = PsiTrigger(roots.procfs / "pressure/memory")
         rules, identity = wiring.rules_of(self.settings), wiring.identity_of(roots)
         return Monitor(sampler, clock, rules, identity, trigger, reports=Reports(roots.procfs)), sampler

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 from memwatch.clock import SystemClock
-from memwatch.collectors import enlist
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.sampler import Gatherer, Sampler
 from memwatch.snapshot import Snapshot
@@ -33,7 +32,7 @@ def read_machine(settings: Settings) -> Snapshot:
         identity = wiring.identity_played(player)
         return Monitor(player, player.clock, wiring.rules_of(settings, player), identity).tick()
     roots, clock = wiring.roots_of(settings), SystemClock()
-    sampler = Sampler(enlist(roots, wiring.collector_options_of(settings)), clock)
+    sampler = Sampler(wiring.enlisted_of(settings), clock)
     monitor = Monitor(sampler, clock, wiring.rules_of(settings), wiring.identity_of(roots))
     sampler.start()
     try:

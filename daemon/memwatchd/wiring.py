@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from memwatch.clock import Clock
-from memwatch.collectors import CollectorOptions
+from memwatch.collectors import enlist
+from memwatch.collectors.base import Enlisted, Host, ScanOptions
 from memwatch.history.disk.writer import Keeper
 from memwatch.linux.files import Roots, read_once
 from memwatch.monitor.loop import Identity, Rules
@@ -31,7 +32,6 @@ from memwatchd.recording.recorder import Recorder
 from memwatchd.settings.alerts import Alertmanager, AnyRecipient, Recipient, Webhook
 from memwatchd.settings.certificates import load_certificate, tls_context
 from memwatchd.settings.schema import Settings
-from memwatchd.settings.section import keys_of
 from memwatchd.state_dir import State
 
 if TYPE_CHECKING:
@@ -45,25 +45,18 @@ def roots_of(settings: Settings) -> Roots:
     return Roots(sampling.procfs, sampling.sysfs, sampling.rootfs)
 
 
-def collector_options_of(settings: Settings) -> CollectorOptions:
-    return CollectorOptions(
-        top=settings.processes.top,
-        processes_period_seconds=settings.processes.interval.total_seconds(),
-        command_lines=settings.processes.command_lines and not settings.web.is_open,  # they hold passwords
-        cgroup_scope=settings.collectors.cgroup.scope,
-        helper_pause_seconds=settings.collectors.nvml.restart_after.total_seconds(),
-        container_socket=settings.collectors.containers.socket,
-        tegra_board=settings.collectors.tegra.board,
-        tegrastats_path=settings.collectors.tegrastats.path,
-        tegrastats_interval_seconds=settings.collectors.tegrastats.interval.total_seconds(),
-        amdsmi_pause_seconds=settings.collectors.amdsmi.restart_after.total_seconds(),
-        disabled=disabled_of(settings),
+def enlisted_of(settings: Settings) -> list[Enlisted]:
+    """Return the collectors that are not switched off."""
+    return enlist(host_of(settings), settings.collectors.disabled)
+
+
+def host_of(settings: Settings) -> Host:
+    scan = ScanOptions(
+        settings.processes.top,
+        settings.processes.interval.total_seconds(),
+        settings.processes.command_lines and not settings.web.is_open,  # they hold passwords
     )
-
-
-def disabled_of(settings: Settings) -> frozenset[str]:
-    collectors = settings.collectors
-    return frozenset(name for name in keys_of(type(collectors)) if not getattr(collectors, name).enabled)
+    return Host(roots_of(settings), (scan, *settings.collectors.options))
 
 
 def rules_of(settings: Settings, player: Player | None = None) -> Rules:

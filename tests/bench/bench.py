@@ -19,8 +19,8 @@ from bench_peers import bench_peers
 from bench_store import bench_store
 
 from memwatch.clock import SystemClock
-from memwatch.collectors import CollectorOptions, buddyinfo, enlist, meminfo, processes, psi, vmstat
-from memwatch.collectors.base import Enlisted
+from memwatch.collectors import buddyinfo, enlist, meminfo, processes, psi, vmstat
+from memwatch.collectors.base import Enlisted, Host
 from memwatch.linux.files import KeptFile, Roots
 from memwatch.linux.process_files import STAT_BYTES, read_in
 from memwatch.monitor.loop import Identity, Monitor, Rules
@@ -83,7 +83,7 @@ def parsers_of_host() -> dict[str, Callable[[bytes], object]]:
 
 
 def quick_sources() -> list[Enlisted]:
-    return [entry for entry in enlist(Roots(), CollectorOptions()) if not entry.may_block]
+    return [entry for entry in enlist(Host()) if not entry.may_block]
 
 
 def monitor_of(entries: Sequence[Enlisted]) -> Monitor:

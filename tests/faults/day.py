@@ -19,7 +19,6 @@ from pathlib import Path
 
 from msgspec.structs import asdict, replace
 
-from memwatch.collectors import enlist
 from memwatch.history.disk.writer import Keeper
 from memwatch.linux.files import Roots
 from memwatch.monitor.loop import Monitor
@@ -75,7 +74,7 @@ class Day(Daemon):
 
     def _of_machine(self, roots: Roots) -> tuple[Monitor, Gatherer]:
         self.clock = FakeClock()
-        listed = enlist(roots, wiring.collector_options_of(self.settings))
+        listed = wiring.enlisted_of(self.settings)
         sampler = Sampler([replace(entry, may_block=False) for entry in listed], self.clock)
         rules, identity = wiring.rules_of(self.settings), wiring.identity_of(roots)
         return Monitor(sampler, self.clock, rules, identity, reports=Reports(roots.procfs)), sampler

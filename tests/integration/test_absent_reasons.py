@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors import CollectorOptions, enlist
-from memwatch.linux.files import Roots
+from memwatch.collectors import enlist
+from memwatch.collectors.base import Host
 from memwatch.model import Absent
 from memwatch.monitor.absent_reasons import COLLECTOR_OF, absences
 from memwatch.snapshot import CollectorState, CollectorStatus, Snapshot
@@ -36,9 +36,7 @@ def test_a_figure_is_absent_as_its_collector_is(state: CollectorState, error: st
 
 def test_every_such_collector_and_field_exists() -> None:
     """On Linux; elsewhere none of them is."""
-    linux, mac = (
-        {one.name for one in enlist(Roots(), CollectorOptions(), platform)} for platform in ("linux", "darwin")
-    )
+    linux, mac = ({one.name for one in enlist(Host(platform=platform))} for platform in ("linux", "darwin"))
 
     assert linux.issuperset(COLLECTOR_OF.values())
     assert mac.isdisjoint(COLLECTOR_OF.values())

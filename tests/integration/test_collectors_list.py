@@ -10,15 +10,17 @@ import sys
 import psutil
 import pytest
 
-from memwatch.collectors import CollectorOptions, enlist, psutil_host, psutil_processes
-from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.collectors import enlist, psutil_host, psutil_processes
+from memwatch.collectors.base import Host
+from memwatch.linux.files import Unavailable, Unreadable
 from memwatch.model import Absent
 
 RUN_ALL = """
 import sys
-from memwatch.linux.files import Roots, Unavailable
-from memwatch.collectors import CollectorOptions, enlist
-for entry in enlist(Roots(), CollectorOptions()):
+from memwatch.linux.files import Unavailable
+from memwatch.collectors import enlist
+from memwatch.collectors.base import Host
+for entry in enlist(Host()):
     try:
         collector = entry.make()
         collector.collect()
@@ -32,7 +34,7 @@ assert "psutil" not in sys.modules
 @pytest.mark.parametrize(("platform", "at_least"), [("linux", 5), ("darwin", 2)])
 def test_names_are_file_names(platform: str, at_least: int) -> None:
     """A collector has the name of its file, in the list as in itself, and says the same about blocking."""
-    entries = enlist(Roots(), CollectorOptions(), platform)
+    entries = enlist(Host(platform=platform))
     made = []
     for entry in entries:
         with contextlib.suppress(Unavailable):
@@ -49,9 +51,7 @@ def test_names_are_file_names(platform: str, at_least: int) -> None:
 
 def test_disabled_collectors_are_not_listed() -> None:
     """A collector that the user switched off is not there at all."""
-    names = [
-        entry.name for entry in enlist(Roots(), CollectorOptions(disabled=frozenset({"psi", "numa"})), "linux")
-    ]
+    names = [entry.name for entry in enlist(Host(platform="linux"), disabled={"psi", "numa"})]
 
     assert "meminfo" in names
     assert not {"psi", "numa"} & set(names)

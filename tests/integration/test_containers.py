@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.containers import ANSWER_MOST_BYTES, Collector, parse_containers
+from memwatch.collectors.containers import ANSWER_MOST_BYTES, Collector, Options, parse_containers
 from memwatch.linux.files import Unavailable, Unreadable
 from memwatchd.settings.schema import Settings
+from memwatchd.wiring import host_of
 from support.container_host import OFTEN, simulated
 from support.daemon_process import running_daemon
 from support.settings_sample import problems_from, settings_from
@@ -101,7 +102,7 @@ def test_long_names_are_cut() -> None:
 
 def test_nobody_is_asked_unless_it_is_configured(tmp_path: Path) -> None:
     """Without a setting no socket is opened, whatever sockets there are."""
-    assert Settings().collectors.containers.socket is None
+    assert host_of(Settings()).given(Options).socket is None
     with pytest.raises(Unavailable, match="no socket of a container runtime is configured"):
         Collector(None)
     assert settings_from(tmp_path, '[collectors.containers]\nsocket = "unix:/run/x.sock"\n')

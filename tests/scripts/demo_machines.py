@@ -20,8 +20,9 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.collectors import CollectorOptions, enlist
-from memwatch.collectors.base import Enlisted
+from memwatch.collectors import enlist
+from memwatch.collectors.base import Enlisted, ScanOptions
+from memwatch.collectors.base import Host as ReadHost
 from memwatch.collectors.psutil_host import NO_COUNTERS, pool_of
 from memwatch.drivers.apple.records import Accelerator, AppleReading, Metal, PressureLevel
 from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlReading
@@ -170,9 +171,9 @@ def linux_story(name: str, folder: Path) -> list[Snapshot]:
     shutil.copytree(MACHINES / story.folder, folder, symlinks=True)
     host = Host(folder, story.held_bytes)
     roots = Roots(folder / "proc", folder / "sys", folder / "root")
-    options = CollectorOptions(processes_period_seconds=2.0, disabled=NOT_READ)
+    read = ReadHost(roots, (ScanOptions(period_seconds=2.0),), "linux")
     driver = FakeCollector("nvml")
-    enlisted = [at_each_tick(replace(one, may_block=False)) for one in enlist(roots, options, "linux")]
+    enlisted = [at_each_tick(replace(one, may_block=False)) for one in enlist(read, NOT_READ)]
     if name not in ("jetson-orin", "strix-halo"):
         enlisted.append(Enlisted("nvml", lambda: driver, False))
 

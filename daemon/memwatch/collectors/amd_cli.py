@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from memwatch.collectors.base import BaseCollector
 from memwatch.drivers.amd import amdgpu_cards as cards
 from memwatch.drivers.amd.records import AmdCard, AmdGpu, AmdReading
 from memwatch.drivers.amd.smi import SmiGpu, SmiReading
@@ -99,7 +100,7 @@ def reading_of(found: list[SmiMemory], source: str) -> AmdReading:
     return AmdReading(tuple(gpus), Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE, source=source)
 
 
-class Collector:
+class Collector(BaseCollector):
     """Asks amd-smi, or rocm-smi where that is not there or says nothing."""
 
     name = "amd_cli"

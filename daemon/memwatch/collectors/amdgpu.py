@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from memwatch.collectors.base import BaseCollector, Host
 from memwatch.drivers.amd import amdgpu_cards as cards
 from memwatch.drivers.amd import kfd
 from memwatch.drivers.amd.apu import is_fused
@@ -116,7 +117,7 @@ def _pread(file: int) -> bytes | Absent:
         return reason_of(error)
 
 
-class Collector:
+class Collector(BaseCollector):
     """Reads a few figures of each card on every tick, and the rest when it starts and when cards change."""
 
     name = "amdgpu"
@@ -144,6 +145,10 @@ class Collector:
         if not cards.find(self._drm).gpus:
             raise Unavailable(f"{self._drm}: no card of the driver {cards.DRIVER}")
         self._take_up(ask_fused)
+
+    @classmethod
+    def create(cls, host: Host) -> Collector:
+        return cls(host.roots, host.page_size, host.gpu_pids)
 
     def collect(self) -> Findings:
         if self._monotonic() >= self._look_at:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from memwatch.collectors.base import BaseCollector
 from memwatch.drivers.amd import amdgpu_cards as cards
 from memwatch.drivers.amd.records import AmdSensors
 from memwatch.drivers.amd.sysfs import parse_bad_pages, parse_errors, parse_ratio, parse_text
@@ -19,7 +20,7 @@ _MOST_PAGES_BYTES = 1 << 18
 _AWAKE = ("active", "unsupported")
 
 
-class Collector:
+class Collector(BaseCollector):
     """Asks only GPUs that never sleep: to ask one that may would keep it from falling asleep (Linux 6.12, 7.2)."""
 
     name = "amdgpu_sensors"

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Annotated
 
+from memwatch.collectors.base import BaseCollector, Host
 from memwatch.drivers.amd import amdgpu_cards as cards
 from memwatch.drivers.amd.smi import SmiFailure, SmiReading
 from memwatch.findings import Findings
@@ -16,6 +18,7 @@ from memwatch.helper.codec import Garbled, from_line
 from memwatch.helper.supervisor import Helper, HelperFailed
 from memwatch.linux.files import Roots, Unavailable, Unreadable
 from memwatch.linux.pci import AMD, pci_vendors
+from memwatch.options import Bounds, Doc, Duration, Switched, seconds
 
 CHILD = (sys.executable, "-m", "memwatch.drivers.amd.smi_child")
 DEADLINE_SECONDS = 10.0
@@ -45,7 +48,18 @@ def outcome_of(failure: SmiFailure) -> Exception:
     return Unavailable(failure.text) if failure.reason in NOT_HERE else Unreadable(failure.text)
 
 
-class Collector:
+class Options(Switched, frozen=True, kw_only=True):
+    restart_after: Annotated[
+        Duration,
+        Bounds(seconds(1), seconds(3600)),
+        Doc(
+            "A helper process calls AMD's library, where it is installed. After a failure it is started again once "
+            "this long has passed, and then after twice as long each time, 1s to 1h."
+        ),
+    ] = seconds(PAUSE_SECONDS)
+
+
+class Collector(BaseCollector):
     """Asks every 30 s, and only where no GPU may fall asleep: the library opens them, which wakes them.
 
     What is not here is asked for again after a pause that doubles each time.
@@ -53,6 +67,7 @@ class Collector:
 
     name = "amdsmi"
     may_block = True
+    options = Options
 
     def __init__(
         self,
@@ -72,6 +87,10 @@ class Collector:
         self._helper = Helper(CHILD, deadline_seconds, pause_seconds, dict(environ))
         self._absent: SmiFailure | None = None
         self._ask_again_at = self._released_until = 0.0
+
+    @classmethod
+    def create(cls, host: Host) -> Collector:
+        return cls(host.roots, host.given(Options).restart_after.total_seconds())
 
     def collect(self) -> Findings:
         self._refuse_to_wake()

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from memwatch.collectors.base import BaseCollector, Host
 from memwatch.drivers.apple.ioreg import NotAList, parse_ioreg
 from memwatch.drivers.apple.metal_child import parse_metal
 from memwatch.drivers.apple.records import AppleReading, Metal
@@ -32,7 +33,7 @@ IOREG = ("ioreg", "-a", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
 METAL = (sys.executable, "-m", "memwatch.drivers.apple.metal_child")
 
 
-class Collector:
+class Collector(BaseCollector):
     """Runs three short-lived children every 5 s (ioreg takes about 24 ms), in a thread that may wait for them."""
 
     name = "apple"
@@ -52,6 +53,14 @@ class Collector:
         self._deadline = deadline_seconds
         self._metal: Metal | Absent = Absent.NOT_AVAILABLE
         self._metal_asked_at: float | None = None
+
+    @classmethod
+    def supports(cls, platform: str) -> bool:
+        return platform == "darwin"
+
+    @classmethod
+    def create(cls, _host: Host) -> Collector:
+        return cls()
 
     def collect(self) -> Findings:
         settings = parse_sysctl(self._said("sysctl", *SETTINGS))

@@ -1,26 +1,46 @@
-"""The interface of a collector: what it is given, what it returns, how it fails."""
+"""Base class of collectors, and what they are made from."""
 
 from __future__ import annotations
 
+import mmap
+import sys
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from memwatch.findings import Findings
+from memwatch.linux.files import Roots
+from memwatch.linux.pci import GpuPids
+from memwatch.options import Switched
+
+AnyOptions = TypeVar("AnyOptions", bound=Struct)
+
+
+class ScanOptions(Struct, frozen=True):
+    """Options of the collectors that list processes."""
+
+    top: int = 50
+    period_seconds: float = 10.0
+    command_lines: bool = False
+
+
+class Host(Struct, frozen=True):
+    """The machine that collectors read, and what they share. `options` has records that users set, one a type."""
+
+    roots: Roots = Roots()
+    options: tuple[Struct, ...] = ()
+    platform: str = sys.platform
+    page_size: int = mmap.PAGESIZE
+    gpu_pids: GpuPids = field(default_factory=GpuPids)
+
+    def given(self, kind: type[AnyOptions]) -> AnyOptions:
+        """Return the options of this type; the defaults where none were set."""
+        return next((one for one in self.options if type(one) is kind), None) or kind()
 
 
 class Collector(Protocol):
-    """Reads one part of the machine. Its constructor takes what it needs, or raises `Unavailable`.
-
-    `name` is the word in metrics and on the page. `period_seconds` is how often to ask; 0 means every tick.
-    `may_block` is true for one whose reads can wait for somebody (a process, a driver): such a
-    collector gets a thread of its own and never delays a tick. `collect` raises `Unreadable` or `OSError`
-    when reading fails; any other exception is a defect and is counted as one. A collector that holds a
-    device also has `release(seconds)`: let go of it, so that an administrator can reset it. One that may be
-    asked more often when memory is nearly full has `hurried_seconds`, the least time between two answers then. One
-    that may block, and hardly ever does, can be `Prompt` as well, and one that tells System RAM a `Watcher`.
-    """
+    """A running collector. `BaseCollector` says what each member means."""
 
     name: str
     period_seconds: float
@@ -29,6 +49,50 @@ class Collector(Protocol):
     def collect(self) -> Findings: ...
 
     def close(self) -> None: ...
+
+
+class BaseCollector:
+    """Reads figures from one place. Subclasses set `name`, implement `collect`, and keep the other defaults or not.
+
+    `name` is the word in metrics, on the page and in the configuration. `period_seconds` is the time between two
+    calls of `collect`; 0 means every tick. `may_block` is true for a collector whose reads can wait for a process
+    or a driver: it gets its own thread and never delays a tick. `options` is the type of its section in the
+    configuration, and `about` the comment above that. `sole_fields` are the fields of a snapshot that no other
+    collector fills.
+
+    A collector that holds a device also has `release(seconds)`, so that an administrator can reset the device.
+    One that may run more often when memory is nearly full has `hurried_seconds`, the least time between two calls
+    then. One that may block but rarely does can be `Prompt` as well, and one that reads System RAM a `Watcher`.
+    """
+
+    name: str = ""
+    period_seconds: float = 0.0
+    may_block: bool = False
+    options: ClassVar[type[Switched]] = Switched
+    about: ClassVar[str] = ""
+    sole_fields: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, roots: Roots) -> None:
+        self._roots = roots
+
+    @classmethod
+    def supports(cls, platform: str) -> bool:
+        return platform == "linux"
+
+    @classmethod
+    def create(cls, host: Host) -> Collector:
+        """Build the collector for a host. Raises `Unavailable` where the host does not have what it reads.
+
+        A subclass overrides this where its constructor takes more than the roots.
+        """
+        return cls(host.roots)
+
+    def collect(self) -> Findings:
+        """Read once. Raises `Unreadable` or `OSError` on failure; any other exception is counted as a defect."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close files and end processes."""
 
 
 @runtime_checkable

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from memwatch.collectors.base import BaseCollector, Host
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots, Unreadable, kept_file, read_once
 from memwatch.snapshot import Node
@@ -102,7 +103,7 @@ def _word(text: bytes) -> str:
     return text.decode("ascii", "replace")
 
 
-class Collector:
+class Collector(BaseCollector):
     name = "buddyinfo"
     period_seconds = 5.0
     may_block = False
@@ -112,6 +113,10 @@ class Collector:
         self._page_size = page_size
         # Read once: it is a large file on a large machine, and protection changes with hot-plugged memory only.
         self._protection = parse_protection(read_once(roots.procfs / "zoneinfo") or b"")
+
+    @classmethod
+    def create(cls, host: Host) -> Collector:
+        return cls(host.roots, host.page_size)
 
     def collect(self) -> Findings:
         zones = parse_buddyinfo(self._file.read())

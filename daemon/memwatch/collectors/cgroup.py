@@ -8,15 +8,17 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct
 
+from memwatch.collectors.base import BaseCollector, Host
 from memwatch.findings import Findings
 from memwatch.linux.cgroup_mounts import V1, V2, Version, home_of, parse_figure
 from memwatch.linux.cgroups import in_container
 from memwatch.linux.files import KeptFile, Roots, Unavailable, Unreadable, is_shortage, kept_file
 from memwatch.model import Absent, Share, ShareKind
+from memwatch.options import Doc, Switched
 
 Scope = Literal["auto", "host", "cgroup"]
 
@@ -132,9 +134,20 @@ def opened(version: Version, folder: Path) -> GroupFiles | None:
         return None
 
 
-class Collector:
+class Options(Switched, frozen=True, kw_only=True):
+    scope: Annotated[
+        Scope,
+        Doc(
+            'Whose limits count: "cgroup" those around memwatchd itself, "host" none, "auto" cgroup in a container '
+            "and host outside."
+        ),
+    ] = "auto"
+
+
+class Collector(BaseCollector):
     name = "cgroup"
     may_block = True
+    options = Options
 
     def __init__(self, roots: Roots, scope: Scope = "auto", clock: Callable[[], float] = time.monotonic) -> None:
         self.period_seconds = CALM_SECONDS
@@ -158,6 +171,10 @@ class Collector:
     @property
     def _here(self) -> str:
         return "a container" if self._contained else "no container"
+
+    @classmethod
+    def create(cls, host: Host) -> Collector:
+        return cls(host.roots, host.given(Options).scope)
 
     def collect(self) -> Findings:
         started = time.thread_time()

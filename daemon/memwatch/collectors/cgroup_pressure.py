@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from memwatch.collectors.base import BaseCollector
 from memwatch.findings import Findings
 from memwatch.linux.cgroups import parse_mountinfo, under
 from memwatch.linux.files import Roots, Unavailable, kept_file, read_once
@@ -53,11 +54,13 @@ def parent_of(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 
-class Collector:
+class Collector(BaseCollector):
     """Searches only while the machine waits for memory and has plenty of it."""
 
     name = "cgroup_pressure"
     may_block = True
+    about = "Which cgroup waits for memory while the machine has plenty; searched for only then."
+    sole_fields = ("cgroup_pressure",)
 
     def __init__(self, roots: Roots, clock: Callable[[], float] = time.monotonic) -> None:
         self.period_seconds = CALM_SECONDS

@@ -6,9 +6,12 @@ import http.client
 import json
 import re
 from collections.abc import Mapping
+from typing import Annotated
 
+from memwatch.collectors.base import BaseCollector, Host
 from memwatch.findings import Findings
 from memwatch.linux.files import Unavailable, Unreadable
+from memwatch.options import Accepts, Doc, Read, Switched, socket_of
 from memwatch.runtime.unix_http import UnixConnection
 
 TIMEOUT_SECONDS = 5.0
@@ -31,16 +34,34 @@ def parse_containers(data: bytes) -> Mapping[str, str]:
         raise Unreadable(f"containers/json: {data[:80]!r} is not a list of containers") from None
 
 
-class Collector:
+class Options(Switched, frozen=True, kw_only=True):
+    socket: Annotated[
+        str | None,
+        Read(socket_of),
+        Accepts("unix:/PATH", '"unix:/run/docker.sock"'),
+        Doc(
+            "Socket of Docker or Podman (unix:/run/podman/podman.sock), asked for the names of containers. Access "
+            "to that socket is as good as root, so set it only for a daemon that runs as root anyway. "
+            "Not set by default."
+        ),
+    ] = None
+
+
+class Collector(BaseCollector):
     name = "containers"
     period_seconds = 30.0
     may_block = True
+    options = Options
 
     def __init__(self, path: str | None) -> None:
         """`path`: as it is configured, `unix:/PATH`."""
         if path is None:
             raise Unavailable("no socket of a container runtime is configured: containers have ids and no names")
         self._path = path.removeprefix("unix:")
+
+    @classmethod
+    def create(cls, host: Host) -> Collector:
+        return cls(host.given(Options).socket)
 
     def collect(self) -> Findings:
         connection = UnixConnection(self._path, TIMEOUT_SECONDS)

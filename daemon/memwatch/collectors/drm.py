@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from memwatch.collectors.base import BaseCollector, Host
 from memwatch.drivers.drm.clients import Clients, Scan
 from memwatch.drivers.drm.fdinfo import clients_of
 from memwatch.drivers.drm.records import DrmCard, DrmReading, DrmRegion
@@ -72,7 +73,7 @@ def pids_of(reading: DrmReading) -> frozenset[int]:
     return frozenset(pid for client in reading.clients if any(client.resident.values()) for pid in client.pids)
 
 
-class Collector:
+class Collector(BaseCollector):
     """Asks every 5 s; every 10 s while no process has a GPU open. The GPUs' own files are never opened."""
 
     name = "drm"
@@ -89,6 +90,10 @@ class Collector:
         self._rounds = 0
         self._look_at_cards()
         self._clients = Clients(roots.procfs)
+
+    @classmethod
+    def create(cls, host: Host) -> Collector:
+        return cls(host.roots, host.gpu_pids)
 
     def collect(self) -> Findings:
         self._rounds += 1

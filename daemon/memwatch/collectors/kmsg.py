@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from memwatch.collectors.base import BaseCollector
 from memwatch.findings import Findings
 from memwatch.linux.files import NOT_PERMITTED, Roots, Unavailable, Unreadable
 from memwatch.linux.kmsg_parser import Notebook, parse_record, worth_a_look
@@ -22,12 +23,17 @@ KERNEL = 0
 LOG_DEVICE = os.makedev(1, 11)
 
 
-class Collector:
+class Collector(BaseCollector):
     """Listens from its start on. What programs write into the log is passed over: only the kernel is believed."""
 
     name = "kmsg"
     period_seconds = 1.0
     may_block = False
+    about = (
+        "The kernel log: OOM kills and errors of GPU drivers. "
+        "Needs root or CAP_SYSLOG where kernel.dmesg_restrict is 1."
+    )
+    sole_fields = ("kernel_log",)
 
     def __init__(self, roots: Roots, wall_clock: Callable[[], float] = time.time) -> None:
         self._path = roots.rootfs / "dev/kmsg"

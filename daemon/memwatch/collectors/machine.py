@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memwatch.collectors.base import BaseCollector
 from memwatch.findings import Findings
 from memwatch.linux.cgroups import in_container, sees_all_processes
 from memwatch.linux.device_tree import device_tree
@@ -114,7 +115,7 @@ def is_wsl2(kernel_release: bytes | None) -> bool:
     return b"microsoft" in (kernel_release or b"").lower()
 
 
-class Collector:
+class Collector(BaseCollector):
     name = "machine"
     period_seconds = 60.0
     may_block = False

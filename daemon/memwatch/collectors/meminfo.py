@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from memwatch.collectors.base import BaseCollector, Host
 from memwatch.findings import Findings
 from memwatch.linux.files import KeptFile, Roots, Unreadable, kept_file, read_once
 from memwatch.linux.lxcfs import LXCFS, is_of_container
@@ -241,7 +242,7 @@ def _kept_back(kib: Mapping[str, int], available: int) -> int:
     return max(0, (kib["MemFree"] + cache + reclaimable << 10) - available)
 
 
-class Collector:
+class Collector(BaseCollector):
     name = "meminfo"
     period_seconds = 0.0
     may_block = False
@@ -259,6 +260,10 @@ class Collector:
         self._arcstats: KeptFile | None = None
         self._ticks = 0
         self._last: Mapping[str, int] = {}
+
+    @classmethod
+    def create(cls, host: Host) -> Collector:
+        return cls(host.roots, host.page_size)
 
     def collect(self) -> Findings:
         kib = self._last = self._meminfo.parse(self._file.read())

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from memwatch.collectors.base import BaseCollector
 from memwatch.findings import Findings
 from memwatch.linux.files import KeptFile, Roots, Unavailable, Unreadable, read_once
 from memwatch.linux.lxcfs import is_of_container
@@ -79,7 +80,7 @@ class NodeFiles:
         self._meminfo.close()
 
 
-class Collector:
+class Collector(BaseCollector):
     """Memory without processors may be a GPU's and is then taken out of System RAM: it is read as often as that
     is, the other nodes now and then; in an LXC container all of them, for there they are System RAM. Ids have gaps
     on GH200 and GB200 (GPUs at nodes 2, 10, 18, 26), and nodes can be plugged in."""

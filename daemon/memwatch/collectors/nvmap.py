@@ -5,7 +5,8 @@ A thread of its own and not the tick: the kernel walks every buffer of every cli
 
 from __future__ import annotations
 
-from memwatch.drivers.tegra.detect import AUTO, soc_of
+from memwatch.collectors.base import BaseCollector, Host
+from memwatch.drivers.tegra.detect import AUTO, TegraOptions, soc_of
 from memwatch.drivers.tegra.nvmap import KERNEL_PID, parse_clients
 from memwatch.drivers.tegra.records import NvMapReading
 from memwatch.findings import Findings
@@ -24,10 +25,11 @@ REFUSED = NvMapReading(
 )
 
 
-class Collector:
+class Collector(BaseCollector):
     name = "nvmap"
     period_seconds = 5.0
     may_block = True
+    about = "What each process holds of a Jetson's GPU memory, which only root may read."
 
     def __init__(self, roots: Roots, pids: GpuPids, board: str = AUTO) -> None:
         soc = soc_of(roots, board)
@@ -37,6 +39,10 @@ class Collector:
             raise Unavailable(f"{soc} does not allocate GPU memory through NvMap; NVML lists its processes")
         self._path = roots.sysfs / CLIENTS
         self._pids = pids
+
+    @classmethod
+    def create(cls, host: Host) -> Collector:
+        return cls(host.roots, host.gpu_pids, host.given(TegraOptions).board)
 
     def collect(self) -> Findings:
         try:

@@ -7,7 +7,9 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from typing import Annotated
 
+from memwatch.collectors.base import BaseCollector, Host
 from memwatch.drivers.nvml.records import NvmlFailure, NvmlReading
 from memwatch.findings import Findings
 from memwatch.helper.codec import Garbled, from_line
@@ -16,6 +18,7 @@ from memwatch.linux.device_tree import device_tree
 from memwatch.linux.files import Roots, Unavailable, Unreadable, read_once
 from memwatch.linux.pci import NVIDIA, GpuPids, pci_vendors
 from memwatch.model import Absent
+from memwatch.options import Bounds, Doc, Duration, Switched, seconds
 
 CHILD = (sys.executable, "-m", "memwatch.drivers.nvml.child")
 READ = b"read"
@@ -58,12 +61,24 @@ def _host_of(roots: Roots) -> list[str]:
     return [*options, "--system-memory", str(int(total[1]) << 10)] if total else options
 
 
-class Collector:
+class Options(Switched, frozen=True, kw_only=True):
+    restart_after: Annotated[
+        Duration,
+        Bounds(seconds(1), seconds(3600)),
+        Doc(
+            "A helper process calls the NVIDIA driver. When it hangs or crashes it is killed, and started again "
+            "once this long has passed since the last start, 1s to 1h."
+        ),
+    ] = seconds(PAUSE_SECONDS)
+
+
+class Collector(BaseCollector):
     """Asks the helper once a period. `release` ends it for a while, so that an admin can reset a GPU."""
 
     name = "nvml"
     period_seconds = 1.0
     may_block = True
+    options = Options
 
     def __init__(
         self, roots: Roots, pids: GpuPids, pause_seconds: float = PAUSE_SECONDS, argv: Sequence[str] = CHILD
@@ -75,6 +90,10 @@ class Collector:
         self._released_until = 0.0
         self._asked = False
         self._last: tuple[bytes, NvmlReading] | None = None
+
+    @classmethod
+    def create(cls, host: Host) -> Collector:
+        return cls(host.roots, host.gpu_pids, host.given(Options).restart_after.total_seconds())
 
     def put(self) -> bool:
         """Put the question where that takes no time: to a helper that is there."""

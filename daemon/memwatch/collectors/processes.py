@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Collection
 from operator import attrgetter
 
+from memwatch.collectors.base import BaseCollector, Host, ScanOptions
 from memwatch.findings import Findings
 from memwatch.linux.cgroup_mounts import CgroupUsage
 from memwatch.linux.cgroups import in_container
@@ -35,7 +36,7 @@ AROUND_TURNS = 6
 _SIZE = attrgetter("pages", "pid")
 
 
-class Collector:
+class Collector(BaseCollector):
     name = "processes"
     may_block = True
     hurried_seconds = 1.0
@@ -70,6 +71,12 @@ class Collector:
             raise Unavailable(f"{roots.procfs}: {error.strerror}") from error
         self._table = ProcessTable(self._folder)
         self._attribution = Attribution(self._folder)
+
+    @classmethod
+    def create(cls, host: Host) -> Collector:
+        scan, ticks = host.given(ScanOptions), os.sysconf("SC_CLK_TCK")
+        wanted, commands = host.gpu_pids, scan.command_lines
+        return cls(host.roots, scan.top, scan.period_seconds, host.page_size, ticks, wanted, commands)
 
     def collect(self) -> Findings:
         self._turn += 1

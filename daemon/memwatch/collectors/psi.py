@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from memwatch.collectors.base import BaseCollector
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots, Unreadable, kept_file
 from memwatch.model import Absent
@@ -27,10 +28,11 @@ def _line(ten: bytes, sixty: bytes, three_hundred: bytes, total: bytes) -> PsiLi
     return PsiLine(float(ten) / 100, float(sixty) / 100, float(three_hundred) / 100, int(total) / 1e6)
 
 
-class Collector:
+class Collector(BaseCollector):
     name = "psi"
     period_seconds = 0.0
     may_block = False
+    sole_fields = ("psi",)
 
     def __init__(self, roots: Roots) -> None:
         # A kernel booted with psi=0 has the file and refuses to have it read (EOPNOTSUPP).

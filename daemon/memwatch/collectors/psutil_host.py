@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from platform import machine
+
+from memwatch.collectors.base import BaseCollector, Host
 from memwatch.findings import Findings
 from memwatch.linux.files import Unavailable, Unreadable
 from memwatch.model import Absent, Pool, PoolKind, Quality
@@ -27,7 +30,7 @@ def pool_of(size: int, available: int, free: int, label: str = "System RAM") -> 
     )
 
 
-class Collector:
+class Collector(BaseCollector):
     name = "psutil_host"
     period_seconds = 0.0
     may_block = False
@@ -39,6 +42,16 @@ class Collector:
             raise Unavailable(f"psutil cannot be imported: {error}") from error
         self._psutil = psutil
         self._label = label
+
+    @classmethod
+    def supports(cls, platform: str) -> bool:
+        return platform != "linux"
+
+    @classmethod
+    def create(cls, host: Host) -> Collector:
+        # Apple's chips have one memory for all their parts, and that is what Apple calls it.
+        unified = (host.platform, machine()) == ("darwin", "arm64")
+        return cls("Unified memory" if unified else "System RAM")
 
     def collect(self) -> Findings:
         ram, swap = self._psutil.virtual_memory(), self._psutil.swap_memory()

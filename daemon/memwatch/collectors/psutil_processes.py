@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from heapq import nlargest
 from typing import Any
 
+from memwatch.collectors.base import BaseCollector, Host, ScanOptions
 from memwatch.findings import Findings
 from memwatch.linux.files import Unavailable
 from memwatch.model import Absent, Process, Words
@@ -40,7 +41,7 @@ def owners_of(infos: Iterable[Mapping[str, Any]]) -> tuple[Owner, ...]:
     return tuple(sorted(owners, key=lambda owner: -owner.rss_bytes))
 
 
-class Collector:
+class Collector(BaseCollector):
     name = "psutil_processes"
     may_block = True
 
@@ -52,6 +53,15 @@ class Collector:
         self._psutil = psutil
         self._top = top
         self.period_seconds = period_seconds
+
+    @classmethod
+    def supports(cls, platform: str) -> bool:
+        return platform != "linux"
+
+    @classmethod
+    def create(cls, host: Host) -> Collector:
+        scan = host.given(ScanOptions)
+        return cls(scan.top, scan.period_seconds)
 
     def collect(self) -> Findings:
         wanted = ["pid", "name", "memory_info", "create_time", "username"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from memwatch.collectors.base import BaseCollector, Host
 from memwatch.drivers.tegra.board import parse_release
-from memwatch.drivers.tegra.detect import AUTO, soc_of
+from memwatch.drivers.tegra.detect import AUTO, TegraOptions, soc_of
 from memwatch.drivers.tegra.nvmap import parse_meminfo
 from memwatch.drivers.tegra.records import TegraReading
 from memwatch.findings import Findings
@@ -13,12 +14,13 @@ from memwatch.linux.files import Roots, Unavailable, Unreadable, kept_file, read
 from memwatch.model import Absent
 
 
-class Collector:
+class Collector(BaseCollector):
     """What the board is called does not change while it runs, so only its memory is read again."""
 
     name = "tegra"
     period_seconds = 0.0
     may_block = False
+    options = TegraOptions
 
     def __init__(self, roots: Roots, board: str = AUTO) -> None:
         """`board` names the chip where the device tree cannot be seen, as in most containers."""
@@ -29,6 +31,10 @@ class Collector:
         l4t, jetpack = parse_release(read_once(roots.rootfs / "etc/nv_tegra_release"))
         self._board = TegraReading(soc, model.strip() or Absent.NOT_AVAILABLE, l4t, jetpack)
         self._meminfo = kept_file(roots.procfs / "meminfo")
+
+    @classmethod
+    def create(cls, host: Host) -> Collector:
+        return cls(host.roots, host.given(TegraOptions).board)
 
     def collect(self) -> Findings:
         try:

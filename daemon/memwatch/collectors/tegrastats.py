@@ -10,9 +10,10 @@ import logging
 import os
 import shutil
 import time
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
-from memwatch.drivers.tegra.detect import AUTO, soc_of
+from memwatch.collectors.base import BaseCollector, Host
+from memwatch.drivers.tegra.detect import AUTO, TegraOptions, soc_of
 from memwatch.drivers.tegra.records import TegrastatsReading
 from memwatch.drivers.tegra.tegrastats_line import MOST_LINE_BYTES, parse_line
 from memwatch.findings import Findings
@@ -20,6 +21,7 @@ from memwatch.helper.codec import Garbled
 from memwatch.helper.process import Child, tied
 from memwatch.linux.files import Roots, Unavailable, Unreadable
 from memwatch.linux.line_buffer import Lines
+from memwatch.options import Accepts, Bounds, Doc, Duration, Read, Switched, program_path, seconds
 from memwatch.runtime.backoff import Patience
 
 log = logging.getLogger(__name__)
@@ -45,11 +47,25 @@ def why_none(roots: Roots, path: str, board: str) -> str:
     return "no tegrastats on PATH: how busy GPU and memory are is not known"
 
 
-class Collector:
+class Options(Switched, frozen=True, kw_only=True):
+    path: Annotated[
+        str,
+        Read(program_path),
+        Accepts('"auto" or the path of a program', '"/usr/bin/tegrastats"'),
+        Doc('The program to run: its path, or "auto" for the one on PATH.'),
+    ] = AUTO
+    interval: Annotated[
+        Duration, Bounds(seconds(0.1), seconds(60)), Doc("Time between two of its lines, 100ms to 60s.")
+    ] = seconds(1)
+
+
+class Collector(BaseCollector):
     """Each `collect` waits for a line that can be read. Lines that cannot are counted, and nothing of them used."""
 
     name = "tegrastats"
     may_block = True
+    options = Options
+    sole_fields = ("tegrastats",)
 
     def __init__(
         self,
@@ -70,6 +86,11 @@ class Collector:
         self._patience = Patience(PAUSE_FIRST_SECONDS, PAUSE_MOST_SECONDS)
         self._trouble = ""
         self._rejected = 0
+
+    @classmethod
+    def create(cls, host: Host) -> Collector:
+        given, board = host.given(Options), host.given(TegraOptions).board
+        return cls(host.roots, given.path, given.interval.total_seconds(), board)
 
     def collect(self) -> Findings:
         self._start()

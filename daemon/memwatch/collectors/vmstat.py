@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memwatch.collectors.base import BaseCollector
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots, kept_file
 from memwatch.model import Absent
@@ -39,7 +40,7 @@ class Vmstat:
         return Kernel(oom_kills_total=self._oom_kill.of(data), compact_fail_total=self._compact_fail.of(data))
 
 
-class Collector:
+class Collector(BaseCollector):
     name = "vmstat"
     # Summing the per-processor counters makes this the dearest file of all: 19 of the 26 µs that the kernel
     # takes for meminfo, pressure and vmstat together. So it is not read on every fast tick.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+from memwatch.collectors.base import BaseCollector
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots, Unavailable, Unreadable
 from memwatch.snapshot import Zram
@@ -24,10 +25,11 @@ def _figure(column: bytes) -> int:
     return int(column)
 
 
-class Collector:
+class Collector(BaseCollector):
     name = "zram"
     period_seconds = 10.0
     may_block = False
+    sole_fields = ("zram",)
 
     def __init__(self, roots: Roots) -> None:
         self._folder = roots.sysfs / "block"

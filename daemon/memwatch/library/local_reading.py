@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from memwatch.clock import SystemClock
-from memwatch.collectors import CollectorOptions, enlist
+from memwatch.collectors import enlist
+from memwatch.collectors.base import Host
 from memwatch.library.daemon_client import roots_of
 from memwatch.linux.files import Roots
 from memwatch.monitor.loop import Identity, Monitor, Rules
@@ -41,7 +42,7 @@ def quiet() -> Iterator[None]:
 def _read() -> Snapshot:
     clock = SystemClock()
     roots = Roots(*roots_of(os.environ))
-    sampler = Sampler(enlist(roots, CollectorOptions(disabled=frozenset({"processes"}))), clock)
+    sampler = Sampler(enlist(Host(roots), disabled={"processes"}), clock)
     monitor = Monitor(sampler, clock, Rules(), Identity(socket.gethostname(), "unknown"))
     sampler.start()
     try:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from memwatch.collectors import COLLECTORS
 from memwatch.linux.files import NOT_PERMITTED
 from memwatch.model import Absent
 from memwatch.snapshot import CollectorStatus
 
-COLLECTOR_OF: Mapping[str, str] = {
-    "zram": "zram",
-    "psi": "psi",
-    "cgroup_pressure": "cgroup_pressure",
-    "tegrastats": "tegrastats",
-    "kernel_log": "kmsg",
-}
+COLLECTOR_OF: Mapping[str, str] = {field: kind.name for kind in COLLECTORS for field in kind.sole_fields}
 # The collector of systems that are not Linux, where none of those above is.
 NOT_LINUX = "psutil_host"
 

@@ -45,8 +45,8 @@ from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Snapsho
 
 log = logging.getLogger(__name__)
 
-# What a snapshot takes from its findings as it is.
-DIRECT = ("process_scan", "container_names", "swap", "zram", "psi", "cgroup_pressure", "kernel", "kernel_log")
+# The fields that a snapshot takes from the findings as they are.
+COMMON = tuple(name for name in Snapshot.__struct_fields__ if name in Findings.__struct_fields__)
 # Ticks come some milliseconds early or late: so much of an interval counts as one.
 SAME_INTERVAL = 0.9
 
@@ -312,8 +312,9 @@ class Monitor:
         lag_seconds: float,
     ) -> Snapshot:
         self._seq += 1
-        said = {name: getattr(findings, name) for name in DIRECT} | {"tegrastats": tegrastats_of(findings)}
+        said = {name: getattr(findings, name) for name in COMMON} | {"tegrastats": tegrastats_of(findings)}
         found: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+        found.setdefault("machine", Machine())
         found |= absences(COLLECTOR_OF.keys() - found.keys(), statuses)
         return Snapshot(
             seq=self._seq,
@@ -323,14 +324,7 @@ class Monitor:
             host=self.identity.host,
             interval_seconds=rules.interval_seconds,
             simulated=self.identity.simulated,
-            machine=findings.machine or Machine(),
             self_usage=self.self_usage.read(lag_seconds),
-            pools=findings.pools,
-            shares=findings.shares,
-            devices=findings.devices,
-            processes=findings.processes,
-            owners=findings.owners,
-            nodes=findings.nodes,
             pressure=pressure,
             collectors=statuses,
             claims=self.reports.current(now.monotonic),

@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from memwatchd.settings.values import Refused, host_of, unix_address_of
+from memwatch.options import Refused, socket_of
+from memwatchd.settings.values import host_of
 
 DEFAULT_PORT = 6360
 PORTS = {"http": 80, "https": 443}
@@ -55,7 +56,7 @@ DEFAULT = Address("http", "127.0.0.1", DEFAULT_PORT)
 def parse_url(url: str) -> Address:
     """Raises Refused for anything else."""
     if url.startswith("unix:"):
-        return Address("unix", unix_address_of(url.removeprefix("unix:").removeprefix("//")).path)
+        return Address("unix", socket_of("unix:" + url.removeprefix("unix:").removeprefix("//")))
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

@@ -13,10 +13,10 @@ import click
 from msgspec import Struct
 
 from memwatch import __version__
+from memwatch.options import Refused, duration_of
 from memwatchd.client.address import DEFAULT, Address, parse_url
 from memwatchd.client.errors import EXIT_FAILURE, Failure
 from memwatchd.client.http import SECONDS, Answer, NoAnswer, ask
-from memwatchd.settings.values import Refused, duration_of
 
 EXIT_OK, EXIT_USAGE = 0, 2
 # Drivers are asked for ten seconds at most; a minute later they are asked again.

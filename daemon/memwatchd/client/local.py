@@ -9,7 +9,6 @@ from typing import Any
 
 from memwatch.backends.finder import Finder
 from memwatch.clock import SystemClock
-from memwatch.collectors import enlist
 from memwatch.doctor.examiner import Examiner
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.sampler import Sampler
@@ -40,7 +39,7 @@ def snapshots(interval_seconds: float) -> Iterator[Json]:
     """One reading after the other, of collectors that stay open."""
     settings = settings_here()
     roots, clock = wiring.roots_of(settings), SystemClock()
-    sampler = Sampler(enlist(roots, wiring.collector_options_of(settings)), clock)
+    sampler = Sampler(wiring.enlisted_of(settings), clock)
     monitor = Monitor(sampler, clock, wiring.rules_of(settings), wiring.identity_of(roots))
     sampler.start()
     try:

@@ -14,7 +14,7 @@ from memwatch import units
 from memwatch.drivers.tegra.records import TegrastatsReading
 from memwatch.findings import Findings
 from memwatch.model import Absent
-from memwatch.monitor.loop import DIRECT, Monitor
+from memwatch.monitor.loop import COMMON, Monitor
 from memwatch.owners import Owner, added_up
 from memwatch.snapshot import CollectorStatus, Snapshot
 from memwatchd.recording.frames import Contents, frames_of
@@ -155,18 +155,9 @@ def owners_of(snapshot: Snapshot) -> tuple[Owner, ...]:
 
 def findings_of(snapshot: Snapshot) -> Findings:
     """A snapshot as if all collectors together had just found it."""
-    direct = {name: getattr(snapshot, name) for name in DIRECT}
+    found = {name: getattr(snapshot, name) for name in COMMON} | {"owners": owners_of(snapshot)}
     tegrastats = snapshot.tegrastats
-    return Findings(
-        pools=snapshot.pools,
-        shares=snapshot.shares,
-        devices=snapshot.devices,
-        processes=snapshot.processes,
-        owners=owners_of(snapshot),
-        machine=snapshot.machine,
-        nodes=snapshot.nodes,
-        tegrastats=None
-        if isinstance(tegrastats, Absent)
-        else TegrastatsReading(0, 0, tegrastats.largest_free_blocks, tegrastats.largest_free_block_bytes),
-        **{name: value for name, value in direct.items() if not isinstance(value, Absent)},
-    )
+    if not isinstance(tegrastats, Absent):
+        blocks, size = tegrastats.largest_free_blocks, tegrastats.largest_free_block_bytes
+        found["tegrastats"] = TegrastatsReading(0, 0, blocks, size)
+    return Findings(**{name: value for name, value in found.items() if not isinstance(value, Absent)})

@@ -7,9 +7,10 @@ from typing import Annotated
 
 from memwatch.alerts.rules import CRITICAL, EVENTS, AlertRules
 from memwatch.notify.webhook_payload import Endpoint, Password, Secret
+from memwatch.options import Accepts, Bounds, Duration, Read, Refused, Section, seconds
 from memwatchd.settings.secrets_source import Service, password_from, secret_from, service_from
-from memwatchd.settings.section import Bounds, Duration, Read, ReadAround, Section, checked_endpoint, seconds
-from memwatchd.settings.values import Accepts, Refused, some_of, tuple_of, user_of
+from memwatchd.settings.section import ReadAround, checked_endpoint
+from memwatchd.settings.values import some_of, tuple_of, user_of
 
 FROM_FILE = '"file:/etc/memwatchd/alertmanager-secret"'
 RECEIVER_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")

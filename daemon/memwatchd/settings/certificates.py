@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memwatchd.settings.values import Refused
+from memwatch.options import Refused
 
 if TYPE_CHECKING:
     import ssl

@@ -8,10 +8,10 @@ from datetime import timedelta
 
 from msgspec import Struct
 
+from memwatch.options import Section, Size, duration_text
 from memwatchd.settings.alerts import Recipient
 from memwatchd.settings.schema import Sections
-from memwatchd.settings.section import Section, keys_of
-from memwatchd.settings.values import Size, duration_text
+from memwatchd.settings.section import keys_of
 
 Path = tuple[str, ...]
 

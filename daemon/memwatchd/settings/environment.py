@@ -8,9 +8,10 @@ from typing import get_args, get_origin
 
 from msgspec import Struct
 
+from memwatch.options import Section
 from memwatchd.settings.messages import Problem, closest, name_text
 from memwatchd.settings.schema import Sections
-from memwatchd.settings.section import Key, Section, is_section, keys_of, unwrapped
+from memwatchd.settings.section import Key, is_section, keys_of, unwrapped
 from memwatchd.settings.values import from_text
 
 PREFIX = "MEMWATCHD_"

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from memwatch.options import KeyPath
 from memwatchd.settings.alerts import RECIPIENTS
 from memwatchd.settings.diff import flat
 from memwatchd.settings.environment import CONFIG, FLAGS, SYSTEMD_STATE, read_environment
@@ -17,7 +18,6 @@ from memwatchd.settings.secrets_source import Surroundings
 from memwatchd.settings.section import keys_of
 from memwatchd.settings.toml import BadFile, TomlFile, line_of, read_toml
 from memwatchd.settings.validation import Checker
-from memwatchd.settings.values import KeyPath
 
 DEFAULT_FILE = Path("/etc/memwatchd/memwatchd.toml")
 PROBLEMS_MOST = 25

@@ -9,11 +9,11 @@ from typing import Any, Literal, get_args, get_origin
 
 from msgspec import Struct
 
+from memwatch.options import Accepts, Bounds, KeyPath, Read, Refused, Section, Size, duration_text
 from memwatchd.settings.diff import setting_text
 from memwatchd.settings.schema import Sections
-from memwatchd.settings.section import Bounds, Key, Read, Section, is_section, keys_of, unwrapped
+from memwatchd.settings.section import Key, is_section, keys_of, unwrapped
 from memwatchd.settings.validation import Mistake, plain
-from memwatchd.settings.values import Accepts, KeyPath, Refused, Size, duration_text
 
 VALUE_MOST_CHARACTERS = 60
 NAME_MOST_CHARACTERS = 120

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
-from msgspec import field
+from msgspec import defstruct, field
 
+from memwatch.collectors import COLLECTORS
+from memwatch.collectors.base import BaseCollector
+from memwatch.options import (
+    Accepts,
+    Bounds,
+    Duration,
+    KeyPath,
+    Read,
+    Refused,
+    Section,
+    Size,
+    Switched,
+    bytes_of,
+    seconds,
+)
 from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
 from memwatch.processes.leaks import LeakRules
 from memwatchd.settings.alerts import Alerts
-from memwatchd.settings.section import Bounds, Duration, Read, Section, seconds
-from memwatchd.settings.values import (
-    Accepts,
-    KeyPath,
-    Refused,
-    Size,
-    bytes_of,
-    folder_of,
-    new_folder_of,
-    program_of,
-    resident_of,
-    socket_of,
-)
+from memwatchd.settings.values import folder_of, new_folder_of, resident_of
 from memwatchd.settings.web import Web
 
 DEMOS = ("dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", "rtx4090", "macbook")
@@ -150,60 +153,23 @@ class Processes(Section, frozen=True, kw_only=True):
         return LeakRules(self.leak_window.total_seconds(), self.leak_least)
 
 
-class Collector(Section, frozen=True, kw_only=True):
-    enabled: bool = True
-
-
-class CgroupCollector(Collector, frozen=True, kw_only=True):
-    scope: Literal["auto", "host", "cgroup"] = "auto"
-
-
-class ContainersCollector(Collector, frozen=True, kw_only=True):
-    socket: Annotated[str | None, Read(socket_of), Accepts("unix:/PATH", '"unix:/run/docker.sock"')] = None
-
-
-class HelperCollector(Collector, frozen=True, kw_only=True):
-    restart_after: Annotated[Duration, Bounds(seconds(1), seconds(3600))] = seconds(60)
-
-
-class TegraCollector(Collector, frozen=True, kw_only=True):
-    board: Literal["auto", "tegra210", "tegra186", "tegra194", "tegra234", "tegra264"] = "auto"
-
-
-class TegrastatsCollector(Collector, frozen=True, kw_only=True):
-    path: Annotated[str, Read(program_of), Accepts('"auto" or the path of a program', '"/usr/bin/tegrastats"')] = (
-        "auto"
-    )
-    interval: Annotated[Duration, Bounds(seconds(0.1), seconds(60))] = seconds(1)
-
-
 class Collectors(Section, frozen=True, kw_only=True):
-    """One line for each line of the list in `memwatch.collectors`."""
+    """Base of the derived section that has one table for each collector, named like it."""
 
-    meminfo: Collector = Collector()
-    psi: Collector = Collector()
-    vmstat: Collector = Collector()
-    kmsg: Collector = Collector()
-    buddyinfo: Collector = Collector()
-    numa: Collector = Collector()
-    zram: Collector = Collector()
-    cgroup: CgroupCollector = CgroupCollector()
-    containers: ContainersCollector = ContainersCollector()
-    cgroup_pressure: Collector = Collector()
-    machine: Collector = Collector()
-    tegra: TegraCollector = TegraCollector()
-    nvmap: Collector = Collector()
-    tegrastats: TegrastatsCollector = TegrastatsCollector()
-    nvml: HelperCollector = HelperCollector()
-    amdgpu: Collector = Collector()
-    amdgpu_sensors: Collector = Collector()
-    amdsmi: HelperCollector = HelperCollector()
-    amd_cli: Collector = Collector()
-    drm: Collector = Collector()
-    processes: Collector = Collector()
-    psutil_host: Collector = Collector()
-    psutil_processes: Collector = Collector()
-    apple: Collector = Collector()
+    @property
+    def options(self) -> tuple[Switched, ...]:
+        return tuple(getattr(self, name) for name in self.__struct_fields__)
+
+    @property
+    def disabled(self) -> frozenset[str]:
+        return frozenset(name for name in self.__struct_fields__ if not getattr(self, name).enabled)
+
+
+def collectors_section(kinds: Iterable[type[BaseCollector]]) -> Collectors:
+    """Build the section of these collectors, with all defaults."""
+    keys = [(kind.name, kind.options, kind.options()) for kind in kinds]
+    section = defstruct("Collectors", keys, bases=(Collectors,), module=__name__, frozen=True, kw_only=True)
+    return cast("Collectors", section())
 
 
 class Log(Section, frozen=True, kw_only=True):
@@ -222,7 +188,7 @@ class Sections(Section, frozen=True, kw_only=True):
     pressure: Pressure = Pressure()
     processes: Processes = Processes()
     alerts: Alerts = Alerts()
-    collectors: Collectors = Collectors()
+    collectors: Collectors = collectors_section(COLLECTORS)
     log: Log = Log()
 
 

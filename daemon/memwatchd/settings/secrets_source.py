@@ -10,7 +10,7 @@ from typing import Any
 
 from memwatch.notify.apprise import INSTALL, NotInstalled, service_of
 from memwatch.notify.webhook_payload import SECRET_PREFIX, Password, Secret, password_of, secret_of
-from memwatchd.settings.values import Refused
+from memwatch.options import Refused
 
 SECRET_FILE_MOST_BYTES = 4096
 CREDENTIALS = "CREDENTIALS_DIRECTORY"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -11,46 +10,13 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, fields
 
 from memwatch.notify.webhook_payload import Endpoint, endpoint_of
-from memwatchd.settings.values import Refused, Size, duration_of, duration_text
-
-
-class Section(Struct, frozen=True):
-    """A table of the configuration file: only what is declared, and not to be changed.
-
-    Its `__post_init__` raises Refused where values do not go together.
-    """
-
-
-class Read(Struct, frozen=True):
-    """How to make a value of what was given; the function raises Refused where that is not possible."""
-
-    function: Callable[[Any], object]
+from memwatch.options import Refused, Section
 
 
 class ReadAround(Struct, frozen=True):
     """The same for what may be kept elsewhere; the function's second argument says where to look."""
 
     function: Callable[[Any, Any], object]
-
-
-class Bounds(Struct, frozen=True):
-    """The least and the greatest value; `above`: the least itself is too little."""
-
-    least: float | timedelta
-    most: float | timedelta
-    above: bool = False
-
-    def hold(self, value: Any) -> bool:  # noqa: ANN401  a number or a timedelta, as the bounds are
-        return bool(self.least <= value <= self.most) and not (self.above and value == self.least)
-
-    def __str__(self) -> str:
-        return f"from {bound_text(self.least)} to {bound_text(self.most)}"
-
-
-def bound_text(bound: float | timedelta) -> str:
-    if isinstance(bound, timedelta):
-        return duration_text(bound)
-    return bound.text if isinstance(bound, Size) else f"{bound:g}"
 
 
 class Key(Struct, frozen=True):
@@ -70,10 +36,17 @@ def keys_of(section: type[Section]) -> dict[str, Key]:
     """The keys of a section, in order."""
     if section not in KNOWN:
         hints = get_type_hints(section, include_extras=True)
-        KNOWN[section] = {
-            one.name: Key(one.name, *unwrapped(hints[one.name]), default_of(one)) for one in fields(section)
-        }
+        KNOWN[section] = {one.name: key_of(one, hints[one.name]) for one in fields(section)}
     return KNOWN[section]
+
+
+def key_of(field: FieldInfo, hint: object) -> Key:
+    """Describe a field. A section whose keys are derived is declared as its base and known by its default."""
+    kind, extras = unwrapped(hint)
+    default = default_of(field)
+    if is_section(kind) and isinstance(default, kind):
+        kind = type(default)
+    return Key(field.name, kind, extras, default)
 
 
 def default_of(key: FieldInfo) -> object:
@@ -96,13 +69,6 @@ def unwrapped(hint: Any) -> tuple[Any, tuple[object, ...]]:  # noqa: ANN401  wha
 
 def is_section(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, Section)
-
-
-def seconds(number: float) -> timedelta:
-    return timedelta(seconds=number)
-
-
-Duration = Annotated[timedelta, Read(duration_of)]
 
 
 def checked_endpoint(value: object) -> Endpoint:

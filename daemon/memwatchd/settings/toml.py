@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from memwatchd.settings.values import KeyPath
+from memwatch.options import KeyPath
 
 if sys.version_info >= (3, 11):
     import tomllib

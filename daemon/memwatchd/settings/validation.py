@@ -6,9 +6,9 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from msgspec import NODEFAULT, Struct, field
 
+from memwatch.options import Bounds, KeyPath, Read, Refused, Section
 from memwatchd.settings.secrets_source import Surroundings
-from memwatchd.settings.section import Bounds, Read, ReadAround, Section, is_section, keys_of, unwrapped
-from memwatchd.settings.values import KeyPath, Refused
+from memwatchd.settings.section import ReadAround, is_section, keys_of, unwrapped
 
 AnySection = TypeVar("AnySection", bound=Section)
 

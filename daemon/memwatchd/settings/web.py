@@ -8,13 +8,12 @@ from typing import Annotated
 
 from msgspec import field
 
+from memwatch.options import Accepts, Bounds, Read, Refused, Section
 from memwatch_web.asgi.auth import Login, PasswordHash, Token, token_of
 from memwatchd.settings.certificates import refuse_bad_tls
 from memwatchd.settings.secrets_source import Surroundings, kept_elsewhere
-from memwatchd.settings.section import Bounds, Read, ReadAround, Section, checked_url
+from memwatchd.settings.section import ReadAround, checked_url
 from memwatchd.settings.values import (
-    Accepts,
-    Refused,
     TcpAddress,
     UnixAddress,
     address_of,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memwatch.options import Refused
 from memwatchd.client.address import DEFAULT, Address, parse_url
-from memwatchd.settings.values import Refused
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import pytest
 
-from memwatch.collectors import CollectorOptions, buddyinfo, enlist, meminfo, processes
-from memwatch.collectors.base import Collector, Enlisted
+from memwatch.collectors import enlist
+from memwatch.collectors.base import Enlisted, Host
 from memwatch.linux.files import Unavailable
 from support.machine_folders import NAMES, MachineFolder, machine_folder, plain
 
@@ -20,14 +17,8 @@ MORE = ["tegra", "nvmap"]
 
 def enlisted(machine: MachineFolder, name: str) -> Enlisted:
     """The line of the list, with the page size of that machine in place of this one's."""
-    by_name = {entry.name: entry for entry in enlist(machine.roots, CollectorOptions(), "linux")}
-    page_size = machine.page_size
-    paged: dict[str, Callable[[], Collector]] = {
-        "meminfo": partial(meminfo.Collector, machine.roots, page_size),
-        "buddyinfo": partial(buddyinfo.Collector, machine.roots, page_size),
-        "processes": partial(processes.Collector, machine.roots, page_size=page_size, clock_ticks=100),
-    }
-    return Enlisted(name, paged.get(name, by_name[name].make), by_name[name].may_block)
+    host = Host(machine.roots, platform="linux", page_size=machine.page_size)
+    return next(entry for entry in enlist(host) if entry.name == name)
 
 
 def test_the_twelve_machines_are_there() -> None:

@@ -9,11 +9,9 @@ from pathlib import Path
 from memwatchd.settings.diff import describe_changes, flat
 from memwatchd.settings.schema import Sections
 from memwatchd.settings.toml import line_numbers
+from scripts.shipped_configuration import SHIPPED, with_collectors
 from support.certificates import authority, signed_by
-from support.paths import SYSTEMD
 from support.settings_sample import SECRET, settings_from
-
-SHIPPED = SYSTEMD / "memwatchd.toml"
 
 
 def uncommented(text: str) -> str:
@@ -65,6 +63,11 @@ def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
     }
     assert settings.alerts.webhooks[0].timeout == timedelta(seconds=15)
     assert settings.pressure.percents_of("ram") == settings.pressure.percents_of("")
+
+
+def test_shipped_file_has_the_section_of_every_collector() -> None:
+    """Sections, defaults and comments are those of `COLLECTORS`; `make shipped-config` writes them."""
+    assert SHIPPED.read_text() == with_collectors(SHIPPED.read_text())
 
 
 def test_every_line_of_the_shipped_file_is_a_comment_a_key_or_a_table() -> None:

@@ -8,16 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from memwatchd.settings.values import (
-    Refused,
-    Size,
-    TcpAddress,
-    UnixAddress,
-    address_of,
-    bytes_of,
-    duration_of,
-    duration_text,
-)
+from memwatch.options import Refused, Size, bytes_of, duration_of, duration_text
+from memwatchd.settings.values import TcpAddress, UnixAddress, address_of
 
 
 @pytest.mark.parametrize(

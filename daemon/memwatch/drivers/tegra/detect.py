@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 from memwatch.drivers.tegra.board import parse_compatible
 from memwatch.linux.device_tree import device_tree
 from memwatch.linux.files import Roots
+from memwatch.options import Doc, Switched
 
 AUTO = "auto"
+
+
+class TegraOptions(Switched, frozen=True, kw_only=True):
+    """Options of every collector that reads a Tegra."""
+
+    board: Annotated[
+        Literal["auto", "tegra210", "tegra186", "tegra194", "tegra234", "tegra264"],
+        Doc(
+            'The chip: "tegra210" (Nano, TX1), "tegra186" (TX2), "tegra194" (Xavier), "tegra234" (Orin) or '
+            '"tegra264" (Thor), for containers that do not see the device tree; "auto" reads it there.'
+        ),
+    ] = "auto"
 
 
 def soc_of(roots: Roots, board: str) -> str | None:

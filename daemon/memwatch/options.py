@@ -1,0 +1,166 @@
+"""Options that users set: typed keys with defaults, bounds, accepted values and documentation."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Annotated, Any
+
+from msgspec import Struct
+
+KeyPath = tuple[str | int, ...]
+
+DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ms|s|m|min|h|d)?", re.ASCII)
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(?:([KMGT])(i?)B|B)?", re.ASCII)
+# sun_path in Linux's sockaddr_un holds 108 bytes with its NUL; macOS has 104.
+SOCKET_PATH_MOST_BYTES = 103
+
+
+class Refused(ValueError):
+    """A value that cannot be used.
+
+    The message, if any, gives the reason in words that can follow the setting's name ("names a file that …").
+    `keys` are the settings at fault, relative to the section, where that is not the value itself. `has_example` is
+    false where the value is written correctly and the thing that it names is at fault: an example would not help.
+    """
+
+    def __init__(self, why: str = "", keys: tuple[KeyPath, ...] = (), has_example: bool = True) -> None:
+        super().__init__(why)
+        self.keys = keys
+        self.has_example = has_example
+
+
+class Section(Struct, frozen=True):
+    """A table of the configuration file: declared keys only, immutable.
+
+    `__post_init__` of a subclass raises Refused for values that do not go together.
+    """
+
+
+class Switched(Section, frozen=True, kw_only=True):
+    """Options of a part that can be switched off."""
+
+    enabled: bool = True
+
+
+class Accepts(Struct, frozen=True):
+    """Accepted values, in words that follow "which is not", and an example.
+
+    Without an example the default is one. `shown` is false for a setting whose value must not be repeated
+    in a message.
+    """
+
+    words: str
+    example: str = ""
+    shown: bool = True
+
+
+class Doc(Struct, frozen=True):
+    """The comment above a key in the configuration file."""
+
+    text: str
+
+
+class Read(Struct, frozen=True):
+    """Parses the given value; the function raises Refused for a value that it cannot use."""
+
+    function: Callable[[Any], object]
+
+
+class Bounds(Struct, frozen=True):
+    """The least and the greatest value; `above`: the least itself is too little."""
+
+    least: float | timedelta
+    most: float | timedelta
+    above: bool = False
+
+    def hold(self, value: Any) -> bool:  # noqa: ANN401  a number or a timedelta, as the bounds are
+        return bool(self.least <= value <= self.most) and not (self.above and value == self.least)
+
+    def __str__(self) -> str:
+        return f"from {bound_text(self.least)} to {bound_text(self.most)}"
+
+
+def bound_text(bound: float | timedelta) -> str:
+    if isinstance(bound, timedelta):
+        return duration_text(bound)
+    return bound.text if isinstance(bound, Size) else f"{bound:g}"
+
+
+def seconds(number: float) -> timedelta:
+    return timedelta(seconds=number)
+
+
+def duration_of(value: object) -> timedelta:
+    """A duration from "500ms", "1s", "5m" or "5 min", "1h", "30d", or a number of seconds."""
+    if isinstance(value, str):
+        match = DURATION.fullmatch(value.strip())
+        if match is None:
+            raise Refused
+        value = float(match[1]) * UNITS[match[2] or "s"]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Refused
+    try:
+        return timedelta(seconds=value)
+    except (OverflowError, ValueError):
+        raise Refused from None
+
+
+def duration_text(duration: timedelta) -> str:
+    """A duration in the largest unit that leaves it a whole number; one day is 24 hours."""
+    microseconds = duration // timedelta(microseconds=1)
+    if duration.days > 1 and not duration % timedelta(days=1):
+        return f"{duration.days}d"
+    for unit in ("h", "m", "s"):
+        size = int(UNITS[unit] * 1_000_000)
+        if microseconds % size == 0 and microseconds:
+            return f"{microseconds // size}{unit}"
+    whole, rest = divmod(microseconds, 1000)
+    return f"{whole}{f'.{rest:03}'.rstrip('0') if rest else ''}ms" if microseconds else "0s"
+
+
+Duration = Annotated[timedelta, Read(duration_of)]
+
+
+class Size(int):
+    """A number of bytes, and how people write it."""
+
+    @property
+    def text(self) -> str:
+        """In the largest binary unit that leaves it a whole number."""
+        for power, letter in ((4, "T"), (3, "G"), (2, "M"), (1, "K")):
+            if self and self % 1024**power == 0:
+                return f"{self // 1024**power}{letter}iB"
+        return f"{int(self)}B"
+
+
+def bytes_of(value: object) -> Size:
+    """A size from "20GiB", "512 MiB", "24GB" (thousands), or a number of bytes; at least one byte."""
+    if isinstance(value, str) and (match := SIZE.fullmatch(value.strip())):
+        power = "KMGT".index(match[2]) + 1 if match[2] else 0
+        value = int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 60:
+        raise Refused
+    return Size(value)
+
+
+def socket_of(value: object) -> str:
+    """Return the path of a socket file from unix:/PATH."""
+    if not isinstance(value, str) or not value.startswith("unix:"):
+        raise Refused
+    path = value.removeprefix("unix:")
+    if not path.startswith("/") or path.endswith("/") or "\0" in path:
+        raise Refused
+    if len(os.fsencode(path)) > SOCKET_PATH_MOST_BYTES:
+        raise Refused(f"has a path longer than the {SOCKET_PATH_MOST_BYTES} bytes that a socket's name may have")
+    return path
+
+
+def program_path(value: object) -> str:
+    """A program's absolute path, or "auto" for the one that is found on PATH. It may be installed later."""
+    if isinstance(value, str) and (value == "auto" or os.path.isabs(value)) and "\0" not in value:
+        return value
+    raise Refused
