@@ -9,7 +9,6 @@ from collections.abc import Callable
 from memwatch.notify.manager import notice_of_test
 from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.render.text import text_of
-from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.first_tick import read_machine
 from memwatchd.http_server import server
@@ -46,7 +45,7 @@ def test_alert(settings: Settings) -> int:
     if settings.replay.demo or settings.replay.file:
         print("memwatchd: a simulated machine tells nobody: leave out --demo and --replay", file=sys.stderr)
         return EXIT_CONFIGURATION
-    channels = [wiring.channel_of(one) for one in settings.alerts.recipients]
+    channels = [one.create_channel() for one in settings.alerts.recipients]
     if not channels:
         print(
             "memwatchd: no receiver is configured; add [[alerts.webhooks]] to the configuration file",

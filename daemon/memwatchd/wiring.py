@@ -15,22 +15,18 @@ from memwatch.collectors.base import Enlisted, Host, ScanOptions
 from memwatch.history.disk.writer import Keeper
 from memwatch.linux.files import Roots, read_once
 from memwatch.monitor.loop import Identity, Rules
-from memwatch.notify.alertmanager import AlertmanagerChannel, alerts_endpoint
-from memwatch.notify.apprise import AppriseChannel
-from memwatch.notify.channel import Channel, WebhookChannel, context_for
-from memwatch.notify.http_post import Poster
+from memwatch.notify.channel import Channel
 from memwatch.notify.manager import Alerting
 from memwatch.notify.outbox.outbox import Outbox
 from memwatch.notify.receiver import Receiver, Subscription
-from memwatch.notify.webhook_payload import Endpoint
 from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.options import FaceOptions
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording
 from memwatchd.recording.player import PlayedClock, Player
 from memwatchd.recording.recorder import Recorder
-from memwatchd.settings.alerts import Alertmanager, AnyRecipient, Recipient, Webhook
 from memwatchd.settings.certificates import load_certificate, tls_context
+from memwatchd.settings.channels import Recipient
 from memwatchd.settings.schema import Settings
 from memwatchd.state_dir import State
 
@@ -130,7 +126,7 @@ def open_outbox_of(state: State) -> Opened | None:
 
 def receivers_of(settings: Settings, outbox: Outbox) -> list[Receiver]:
     """Everybody who is told. What they need to be reached (TLS, threads) exists from here on."""
-    return [receiver_of(one, outbox, channel_of(one)) for one in settings.alerts.recipients]
+    return [receiver_of(one, outbox, one.create_channel()) for one in settings.alerts.recipients]
 
 
 def receivers_after(settings: Settings, before: Settings, alerting: Alerting) -> list[Receiver]:
@@ -142,7 +138,7 @@ def receivers_after(settings: Settings, before: Settings, alerting: Alerting) ->
     receivers = {one.name: one for one in alerting.receivers}
     known = {one.name: one for one in before.alerts.recipients}
     changed = [one for one in settings.alerts.recipients if one != known.get(one.name)]
-    channels = {one.name: channel_of(one) for one in changed}
+    channels = {one.name: one.create_channel() for one in changed}
     for one in changed:
         was = known.get(one.name)
         if was is not None and type(was) is not type(one):
@@ -151,28 +147,8 @@ def receivers_after(settings: Settings, before: Settings, alerting: Alerting) ->
     return [receivers[one.name] for one in settings.alerts.recipients]
 
 
-def receiver_of(recipient: AnyRecipient, outbox: Outbox, channel: Channel) -> Receiver:
+def receiver_of(recipient: Recipient, outbox: Outbox, channel: Channel) -> Receiver:
     return Receiver(recipient.name, channel, outbox.box(recipient.name), subscription_of(recipient))
-
-
-def channel_of(recipient: AnyRecipient) -> Channel:
-    """How somebody is reached."""
-    if isinstance(recipient, Webhook):
-        return WebhookChannel(recipient.name, recipient.url, recipient.secret, poster_of(recipient.url, recipient))
-    if isinstance(recipient, Alertmanager):
-        endpoint, secret = alerts_endpoint(recipient.url), recipient.secret
-        return AlertmanagerChannel(
-            recipient.name,
-            endpoint,
-            poster_of(endpoint, recipient),
-            recipient.resend.total_seconds(),
-            authorization=secret.authorization(recipient.user) if secret else None,
-        )
-    return AppriseChannel(recipient.name, recipient.url.target)
-
-
-def poster_of(endpoint: Endpoint, how: Webhook | Alertmanager) -> Poster:
-    return Poster(endpoint, how.timeout.total_seconds(), how.allow_link_local, context_for(endpoint), time.time)
 
 
 def subscription_of(recipient: Recipient) -> Subscription:

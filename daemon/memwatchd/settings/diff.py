@@ -9,7 +9,7 @@ from datetime import timedelta
 from msgspec import Struct
 
 from memwatch.options import Section, Size, duration_text
-from memwatchd.settings.alerts import Recipient
+from memwatchd.settings.channels import Recipient
 from memwatchd.settings.schema import Sections
 from memwatchd.settings.section import keys_of
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from msgspec import Struct, field
 
 from memwatch.options import KeyPath
-from memwatchd.settings.alerts import RECIPIENTS
 from memwatchd.settings.diff import flat
 from memwatchd.settings.environment import CONFIG, FLAGS, SYSTEMD_STATE, read_environment
 from memwatchd.settings.messages import Place, Problem, dotted, problem_of
 from memwatchd.settings.schema import Sections, Settings
 from memwatchd.settings.secrets_source import Surroundings
-from memwatchd.settings.section import keys_of
+from memwatchd.settings.section import ReadAround, is_section, keys_of, unwrapped
 from memwatchd.settings.toml import BadFile, TomlFile, line_of, read_toml
 from memwatchd.settings.validation import Checker
 
@@ -119,25 +118,31 @@ def checked(given: Given, around: Surroundings, problems: list[Problem]) -> Sect
 def origins(sections: Sections, given: Given) -> dict[str, str]:
     """For each setting that was given, where."""
     found = {}
-    indexes = {one.name: index for kind in RECIPIENTS for index, one in enumerate(getattr(sections.alerts, kind))}
+    lists = sections.alerts.channels
+    indexes = {one.name: index for name in lists for index, one in enumerate(getattr(sections.alerts, name))}
     for path, _ in flat(sections):
-        in_list = path[0] == "alerts" and path[1] in RECIPIENTS and len(path) > 2
+        in_list = path[0] == "alerts" and path[1] in lists and len(path) > 2
         place = given.find((*path[:2], indexes[path[2]], *path[3:]) if in_list else path)
         if place is not None:
             found[".".join(path)] = place.origin
     return found
 
 
-def secret_variables(values: Mapping[str, Any]) -> frozenset[str]:
-    """The variables that receivers and the login name for secrets; they may begin like settings and are none."""
-    alerts = values.get("alerts")
-    lists = [alerts.get(kind) for kind in RECIPIENTS] if isinstance(alerts, dict) else []
-    tables = [table for tables in lists if isinstance(tables, list) for table in tables if isinstance(table, dict)]
-    web = values.get("web")
-    login = web.get("auth") if isinstance(web, dict) else None
-    token = login.get("bearer_token", "") if isinstance(login, dict) else ""
-    secrets = [str(token)] + [str(table.get(key, "")) for table in tables for key in ("secret", "url")]
-    return frozenset(secret.removeprefix("env:") for secret in secrets if secret.startswith("env:"))
+def secret_variables(values: object, kind: Any = Sections) -> frozenset[str]:  # noqa: ANN401  as a key is declared
+    """The variables that secrets are read from; they may begin like settings and are none."""
+    if isinstance(values, list) and get_origin(kind) is tuple:
+        inside = unwrapped(get_args(kind)[0])[0]
+        return frozenset().union(*(secret_variables(item, inside) for item in values))
+    if not isinstance(values, dict) or not is_section(kind):
+        return frozenset()
+    found: set[str] = set()
+    for name, key in keys_of(kind).items():
+        value = values.get(name)
+        is_secret = any(isinstance(extra, ReadAround) for extra in key.extras)
+        if is_secret and isinstance(value, str) and value.startswith("env:"):
+            found.add(value.removeprefix("env:"))
+        found |= secret_variables(value, key.kind)
+    return frozenset(found)
 
 
 def is_in(values: object, path: KeyPath) -> bool:

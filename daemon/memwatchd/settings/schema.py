@@ -25,7 +25,8 @@ from memwatch.options import (
 )
 from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
 from memwatch.processes.leaks import LeakRules
-from memwatchd.settings.alerts import Alerts
+from memwatchd.settings.alerts import Alerts, alerts_section
+from memwatchd.settings.channels import CHANNELS
 from memwatchd.settings.values import folder_of, new_folder_of, resident_of
 from memwatchd.settings.web import Web
 
@@ -187,7 +188,7 @@ class Sections(Section, frozen=True, kw_only=True):
     history: History = History()
     pressure: Pressure = Pressure()
     processes: Processes = Processes()
-    alerts: Alerts = Alerts()
+    alerts: Alerts = alerts_section(CHANNELS)
     collectors: Collectors = collectors_section(COLLECTORS)
     log: Log = Log()
 

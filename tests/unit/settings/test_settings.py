@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memwatch.render.json import to_bytes
-from memwatchd.settings.alerts import RECIPIENTS
+from memwatchd.settings.channels import CHANNELS
 from memwatchd.settings.diff import describe_changes, flat
 from memwatchd.settings.environment import variables
 from memwatchd.settings.load import BadSettings, load
@@ -305,8 +305,8 @@ def test_every_setting_has_a_variable_and_no_two_share_one() -> None:
     }
     keys = {path for path, _ in flat(Sections())}
 
-    assert {setting.path for setting in variables().values()} == keys - {("alerts", kind) for kind in RECIPIENTS}
-    assert len(long_names) == len(keys) - len(RECIPIENTS)
+    assert {setting.path for setting in variables().values()} == keys - {("alerts", kind) for kind in CHANNELS}
+    assert len(long_names) == len(keys) - len(CHANNELS)
 
 
 @given(st.text() | st.text("[]=.#\"'\n{}, abcdefghijklmnopqrstuvwxyz_0123456789", max_size=400))

@@ -6,6 +6,7 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
+from memwatchd.settings.channels import Webhook
 from memwatchd.settings.diff import describe_changes, flat
 from memwatchd.settings.schema import Sections
 from memwatchd.settings.toml import line_numbers
@@ -61,7 +62,7 @@ def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
         ("alerts", "apprise"),
         ("collectors", "containers", "socket"),
     }
-    assert settings.alerts.webhooks[0].timeout == timedelta(seconds=15)
+    assert settings.alerts.given(Webhook)[0].timeout == timedelta(seconds=15)
     assert settings.pressure.percents_of("ram") == settings.pressure.percents_of("")
 
 

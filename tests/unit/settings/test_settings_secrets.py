@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from memwatchd.settings.channels import Alertmanager, Webhook
 from memwatchd.settings.diff import flat, setting_text
 from memwatchd.settings.load import load
 from support.settings_sample import ALERTMANAGER, SECRET, WEBHOOK, problems_from, settings_from
@@ -20,7 +21,7 @@ def test_secret_from_file_warns_where_others_can_read_it(tmp_path: Path, public:
 
     settings = settings_from(tmp_path, WEBHOOK.replace(SECRET, f"file:{secret_file}"))
 
-    assert settings.alerts.webhooks[0].secret.keys == (b"a secret of thirty-two bytes len",)
+    assert settings.alerts.given(Webhook)[0].secret.keys == (b"a secret of thirty-two bytes len",)
     assert [str(secret_file) in warning for warning in settings.warnings] == ([True] if public else [])
 
 
@@ -40,7 +41,7 @@ def test_secret_from_a_variable_may_begin_like_a_setting(tmp_path: Path) -> None
     text = WEBHOOK.replace(SECRET, "env:MEMWATCHD_WEBHOOK_SECRET")
     settings = settings_from(tmp_path, text, environ={"MEMWATCHD_WEBHOOK_SECRET": f"{SECRET} {SECRET}"})
 
-    assert len(settings.alerts.webhooks[0].secret.keys) == 2
+    assert len(settings.alerts.given(Webhook)[0].secret.keys) == 2
 
 
 def test_secret_from_a_systemd_credential(tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ def test_secret_from_a_systemd_credential(tmp_path: Path) -> None:
     settings = settings_from(tmp_path, WEBHOOK.replace(SECRET, "credential:hook"), environ=environ)
     problems = problems_from(tmp_path, WEBHOOK.replace(SECRET, "credential:../hook"), environ=environ)
 
-    assert settings.alerts.webhooks[0].secret.keys == (b"a secret of thirty-two bytes len",)
+    assert settings.alerts.given(Webhook)[0].secret.keys == (b"a secret of thirty-two bytes len",)
     assert "has no / in it" in problems[0]
 
 
@@ -99,7 +100,7 @@ def test_an_alertmanager_is_shown_a_password_or_a_token(tmp_path: Path, lines: s
     settings = settings_from(
         tmp_path, ALERTMANAGER + lines.format(file=file), environ={"PASSWORD": "correct horse"}
     )
-    (one,) = settings.alerts.alertmanagers
+    (one,) = settings.alerts.given(Alertmanager)
 
     assert (one.secret.authorization(one.user) if one.secret else None) == shown
     for words in (repr(settings), str(settings), repr([setting_text(value) for _, value in flat(settings)])):

@@ -342,7 +342,7 @@ class Receiver(Answer):
     """Somebody who is told of alerts, and how that goes."""
 
     name: str
-    kind: Literal["webhook", "alertmanager", "apprise"]
+    kind: str = Field(examples=["webhook", "alertmanager", "apprise"])
     events: list[str]
     targets: list[str] = Field(description="None means any.")
     disabled: bool = Field(description="It answered 410; nothing more is sent until a restart.")

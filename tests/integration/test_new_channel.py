@@ -1,0 +1,102 @@
+"""An alert channel needs its settings and one line in `CHANNELS`; parsing, secrets and delivery follow."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from support.daemon_process import RunningDaemon, clean_environment, get, running_daemon
+from support.waiting import wait_until
+
+# memwatchd as if these lines stood in `memwatchd.settings.channels`. The arguments begin with the command.
+WITH_FILES = """
+import sys
+from typing import Annotated
+from memwatch.notify.http_post import Answer
+from memwatch.notify.webhook_payload import Password
+from memwatch.options import Accepts
+from memwatchd.settings import channels
+from memwatchd.settings.secrets_source import password_from
+from memwatchd.settings.section import ReadAround
+class FileChannel:
+    kind, reminder = "file", None
+    def __init__(self, name, path, secret):
+        self.title, self.path, self.secret = f"file {name}", path, secret
+    def prepare(self): pass
+    def abort(self): pass
+    def body(self, notice, snapshot, dashboard_url):
+        return f"{notice.rule} {notice.target}".encode()
+    def send(self, message_id, body):
+        with open(self.path, "ab") as file:
+            file.write(body + f" {self.secret}\\n".encode())
+        return Answer(200)
+class FileReceiver(channels.Recipient, frozen=True, kw_only=True):
+    path: str
+    secret: Annotated[Password, ReadAround(password_from), Accepts("a password", '"env:WORD"', shown=False)]
+    def create_channel(self):
+        return FileChannel(self.name, self.path, self.secret)
+channels.CHANNELS["files"] = FileReceiver
+from memwatchd.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+THROUGH = (sys.executable, "-c", WITH_FILES)
+SECRET = "sixteen-letters-"
+# Begins like a setting, and is none because a secret is read from it.
+VARIABLE = "MEMWATCHD_FILE_SECRET"
+
+
+def config_of(folder: Path, variable: str = VARIABLE) -> str:
+    return f'[[alerts.files]]\nname = "local"\npath = "{folder / "alerts"}"\nsecret = "env:{variable}"\n'
+
+
+def test_new_channel_receives_the_test_message(tmp_path: Path) -> None:
+    config = tmp_path / "memwatchd.toml"
+    config.write_text(config_of(tmp_path))
+    done = subprocess.run(
+        [*THROUGH, "memwatchd", "--config", str(config), "--test-alert"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=clean_environment(**{VARIABLE: SECRET}),
+    )
+
+    assert (done.returncode, done.stdout) == (0, "file local: delivered\n"), done.stderr
+    assert (tmp_path / "alerts").read_text().startswith("test ")
+
+
+def test_new_channel_is_used_by_a_daemon_after_a_reload(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, through=THROUGH, environ={"WORD": SECRET}) as daemon:
+        reload(daemon, tmp_path / "memwatchd.toml", config_of(tmp_path, "WORD"))
+        told = get(daemon.port, "/api/v1/alerts/test", method="POST").json["receivers"]
+        wait_until(lambda: (tmp_path / "alerts").exists())
+        (receiver,) = daemon.get("/api/v1/receivers").json
+        log = daemon.log.read_text()
+
+    assert told == ["local"]
+    assert (receiver["name"], receiver["kind"]) == ("local", "file")
+    assert f"alerts.files.local.path: not set → {json.dumps(str(tmp_path / 'alerts'))}" in log
+    assert SECRET not in log
+
+
+def test_missing_key_of_a_new_channel_is_named(tmp_path: Path) -> None:
+    config = tmp_path / "memwatchd.toml"
+    config.write_text('[[alerts.files]]\nname = "local"\npath = "/x"\n')
+    done = subprocess.run(
+        [*THROUGH, "memwatchd", "--config", str(config), "--check-config"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=clean_environment(),
+    )
+
+    assert done.returncode == 78
+    assert 'alerts.files[0].secret is missing; add for example secret = "env:WORD"' in done.stderr
+
+
+def reload(daemon: RunningDaemon, file: Path, config: str) -> None:
+    file.write_text(config)
+    daemon.process.send_signal(signal.SIGHUP)
+    daemon.wait_for_log("alerts.files.local.name")
