@@ -23,6 +23,7 @@ from memwatchd import wiring
 from memwatchd.first_tick import first_tick
 from memwatchd.recording.player import PlayedSleep, Player, play_through
 from memwatchd.sd_notify import Notifier
+from memwatchd.settings.certificates import load_certificate
 from memwatchd.settings.diff import describe_changes
 from memwatchd.settings.load import BadSettings
 from memwatchd.settings.schema import Settings
@@ -36,17 +37,17 @@ class Daemon:
     """All parts of a running memwatchd but its web server, each knowing only what it is given here."""
 
     def __init__(self, settings: Settings, load: Callable[[], Settings]) -> None:
-        roots = wiring.roots_of(settings)
-        self.settings = settings
-        self._options = wiring.face_options_of(settings)
+        self.settings = self._started = settings
+        self.roots = wiring.roots_of(settings)
         self.player = wiring.player_of(settings, time.time())
+        self.live = wiring.live_of(settings, settings, self.player)
         self.monitor, self.sampler = (
-            self._of_machine(roots) if self.player is None else self._of_player(self.player)
+            self._of_machine(self.roots) if self.player is None else self._of_player(self.player)
         )
         self.recorder = wiring.recorder_of(settings, self.monitor.identity)
         self.state = open_state(settings.state.dir) if self.player is None else State(None)
         self.alerting = self._alerting()
-        self.broker = Broker(lambda: self.monitor.latest, settings.web.max_streams)
+        self.broker = Broker(lambda: self.monitor.latest, self.live.max_streams)
         self.service = Notifier()
         self.unmet = Unmet(settings)
         self.tls = wiring.tls_of(settings)
@@ -60,19 +61,19 @@ class Daemon:
         clock = SystemClock()
         sampler = Sampler(wiring.enlisted_of(self.settings), clock)
         trigger = PsiTrigger(roots.procfs / "pressure/memory")
-        rules, identity = wiring.rules_of(self.settings), wiring.identity_of(roots)
-        return Monitor(sampler, clock, rules, identity, trigger, reports=Reports(roots.procfs)), sampler
+        identity, reports = wiring.identity_of(roots), Reports(roots.procfs)
+        return Monitor(sampler, clock, self.live.rules, identity, trigger, reports=reports), sampler
 
     def _of_player(self, player: Player) -> tuple[Monitor, Gatherer]:
         speed = player.clock.speed
-        rules, identity = wiring.rules_of(self.settings, player), wiring.identity_played(player)
-        monitor = Monitor(player, player.clock, rules, identity, PlayedSleep(speed), speed)
+        identity, sleep = wiring.identity_played(player), PlayedSleep(speed)
+        monitor = Monitor(player, player.clock, self.live.rules, identity, sleep, speed)
         player.began_again = monitor.replayed_again
         return monitor, player
 
     def face_options(self) -> FaceOptions:
         """Asked for on every request."""
-        return self._options
+        return self.live.faces
 
     def exporter(self) -> Exporter:
         return Exporter(
@@ -156,26 +157,24 @@ class Daemon:
         for complaint in opened.complaints if opened else ():
             log.warning("%s", complaint)
         outbox = Outbox(opened.store, opened.kept) if opened else Outbox(None)
-        receivers = wiring.receivers_of(self.settings, outbox) if self.player is None else []
+        receivers = wiring.receivers_of(self.live.recipients, outbox)
         recovered = int(opened.recovered) if opened else 0
-        return Alerting(self.monitor, outbox, receivers, lambda: self.settings.web.url, recovered)
+        return Alerting(self.monitor, outbox, receivers, lambda: self.live.dashboard_url, recovered)
 
     def _use(self, settings: Settings) -> None:
         """Raises where something cannot be had now, and then nothing has changed."""
-        if self.tls is not None:
-            wiring.renew_certificate(self.tls, settings)
-        receivers = []
-        if self.player is None:
-            receivers = wiring.receivers_after(settings, self.settings, self.alerting)
-        changes = describe_changes(self.settings, settings)
+        live = wiring.live_of(settings, self._started, self.player)
+        if self.tls is not None and live.certificate is not None:
+            load_certificate(self.tls, *live.certificate)
+        receivers = wiring.receivers_after(live.recipients, self.live.recipients, self.alerting)
+        changes = describe_changes(self.settings, settings, simulated=self.player is not None)
+        self.settings, self.live = settings, live
+        self.broker.most = live.max_streams
+        self.monitor.reconfigure(live.rules)
+        self.unmet.use(settings)
+        self.alerting.use(receivers)
         for change in changes:
             log.info("%s", change)
         if not changes:
             log.info("settings read again, nothing changed")
-        self.settings = settings
-        self._options = wiring.face_options_of(settings)
-        self.broker.most = settings.web.max_streams
-        logging.getLogger().setLevel(settings.log.level.upper())
-        self.monitor.reconfigure(wiring.rules_of(settings, self.player))
-        self.unmet.use(settings)
-        self.alerting.use(receivers)
+        logging.getLogger().setLevel(live.log_level.upper())

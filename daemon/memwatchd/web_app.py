@@ -15,7 +15,6 @@ from memwatch_web.app import create_app
 from memwatch_web.asgi.single_flight import Shared
 from memwatch_web.metrics.endpoint import Scrapes
 from memwatch_web.pages.renderer import Pages
-from memwatchd import wiring
 from memwatchd.daemon import Daemon
 
 # Longer than a driver of OpenCL may take to answer: what takes longer is a file system that hangs.
@@ -42,7 +41,7 @@ def faces_of(daemon: Daemon, scrapes: Scrapes) -> FastAPI:
 
 def inquiries_of(daemon: Daemon) -> Inquiries:
     """What is looked into on demand, in threads that end with the daemon."""
-    roots = wiring.roots_of(daemon.settings)
+    roots = daemon.roots
     inquiries = Inquiries(
         Shared(Finder(roots, for_others=True).find, "backends", INQUIRY_DEADLINE_SECONDS),
         Shared(Examiner(roots).examine, "the machine", INQUIRY_DEADLINE_SECONDS),

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.clock import Clock
@@ -25,7 +26,7 @@ from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording
 from memwatchd.recording.player import PlayedClock, Player
 from memwatchd.recording.recorder import Recorder
-from memwatchd.settings.certificates import load_certificate, tls_context
+from memwatchd.settings.certificates import tls_context
 from memwatchd.settings.channels import Recipient
 from memwatchd.settings.schema import Settings
 from memwatchd.state_dir import State
@@ -96,23 +97,41 @@ def keeper_of(settings: Settings, state: State, clock: Clock, identity: Identity
     return Keeper(folder, settings.history.disk_size, clock, identity.boot_id)
 
 
-def face_options_of(settings: Settings) -> FaceOptions:
-    web = settings.web
-    most = settings.processes.top if settings.processes.metrics else 0
-    return FaceOptions(hosts=web.hosts, process_metrics=most, login=web.login, patterns=web.patterns)
+class Live(Struct, frozen=True):
+    """Everything that a reload applies: a key that takes effect then changes something here, any other key nothing.
+
+    `certificate` has the files of the certificate and its key; None for a daemon that was started without TLS.
+    """
+
+    rules: Rules
+    faces: FaceOptions
+    recipients: tuple[Recipient, ...]
+    dashboard_url: str | None
+    max_streams: int
+    log_level: str
+    certificate: tuple[str, str | None] | None
+
+
+def live_of(settings: Settings, started: Settings, player: Player | None = None) -> Live:
+    """Return what holds from now on in a daemon that was started with other settings."""
+    web, cert_file = settings.web, settings.web.tls.cert_file
+    named = started.processes.top if settings.processes.metrics else 0
+    speaks_tls = started.web.tls.cert_file is not None
+    return Live(
+        rules=rules_of(settings, player),
+        faces=FaceOptions(hosts=web.hosts, process_metrics=named, login=web.login, patterns=web.patterns),
+        recipients=settings.alerts.recipients if player is None else (),
+        dashboard_url=web.url,
+        max_streams=web.max_streams,
+        log_level=settings.log.level,
+        certificate=(cert_file, web.tls.key_file) if speaks_tls and cert_file is not None else None,
+    )
 
 
 def tls_of(settings: Settings) -> ssl.SSLContext | None:
     """What listeners speak; None for plain HTTP."""
     tls = settings.web.tls
     return None if tls.cert_file is None else tls_context(tls.cert_file, tls.key_file, tls.client_ca_file)
-
-
-def renew_certificate(context: ssl.SSLContext, settings: Settings) -> None:
-    """Show new clients what the files hold now."""
-    tls = settings.web.tls
-    if tls.cert_file is not None:
-        load_certificate(context, tls.cert_file, tls.key_file)
 
 
 def open_outbox_of(state: State) -> Opened | None:
@@ -124,27 +143,27 @@ def open_outbox_of(state: State) -> Opened | None:
     return open_outbox(state.folder, time.time())
 
 
-def receivers_of(settings: Settings, outbox: Outbox) -> list[Receiver]:
+def receivers_of(recipients: Sequence[Recipient], outbox: Outbox) -> list[Receiver]:
     """Everybody who is told. What they need to be reached (TLS, threads) exists from here on."""
-    return [receiver_of(one, outbox, one.create_channel()) for one in settings.alerts.recipients]
+    return [receiver_of(one, outbox, one.create_channel()) for one in recipients]
 
 
-def receivers_after(settings: Settings, before: Settings, alerting: Alerting) -> list[Receiver]:
+def receivers_after(now: Sequence[Recipient], before: Sequence[Recipient], alerting: Alerting) -> list[Receiver]:
     """Everybody who is told from now on: those whose settings are what they were `before` stay as they are.
 
     A receiver takes over what waits for an earlier one of its name, unless that was of another sort. What may fail
     (TLS reads files) comes before anything is dropped.
     """
     receivers = {one.name: one for one in alerting.receivers}
-    known = {one.name: one for one in before.alerts.recipients}
-    changed = [one for one in settings.alerts.recipients if one != known.get(one.name)]
+    known = {one.name: one for one in before}
+    changed = [one for one in now if one != known.get(one.name)]
     channels = {one.name: one.create_channel() for one in changed}
     for one in changed:
         was = known.get(one.name)
         if was is not None and type(was) is not type(one):
             alerting.drop(one.name)
         receivers[one.name] = receiver_of(one, alerting.outbox, channels[one.name])
-    return [receivers[one.name] for one in settings.alerts.recipients]
+    return [receivers[one.name] for one in now]
 
 
 def receiver_of(recipient: Recipient, outbox: Outbox, channel: Channel) -> Receiver:

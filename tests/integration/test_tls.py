@@ -128,6 +128,20 @@ def test_a_renewed_certificate_is_shown_after_a_reload(tmp_path: Path) -> None:
     assert shown == renewed.cert.read_text()
 
 
+def test_certificate_in_another_file_is_shown_after_a_reload(tmp_path: Path) -> None:
+    ca = authority(tmp_path)
+    with running_daemon(tmp_path, config=tls_config(signed_by(ca)), tls=ca.context_of_client()) as daemon:
+        renewed = signed_by(ca, "renewed")
+        (tmp_path / "memwatchd.toml").write_text(tls_config(renewed))
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.wait_for_log("web.tls.key_file")
+
+        shown = ssl.get_server_certificate(("127.0.0.1", daemon.port))
+        log = daemon.log.read_text()
+    assert shown == renewed.cert.read_text()
+    assert "at the next start" not in log
+
+
 def test_a_key_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     """Before it starts, with exit code 78."""
     ca = authority(tmp_path)

@@ -51,7 +51,7 @@ class Alerting:
         self.outbox = outbox
         self.recovered = recovered
         self._monitor = monitor
-        self._dashboard_url = dashboard_url
+        self.dashboard_url = dashboard_url
         self._new = deque(self.receivers)
         self._unstarted: list[Receiver] = []
         self._written: tuple[Mapping[Key, Watch], float, bytes] | None = None
@@ -202,7 +202,7 @@ class Alerting:
         for receiver in wanting:
             channel = receiver.channel
             if channel.kind not in bodies:
-                bodies[channel.kind] = channel.body(notice, snapshot, self._dashboard_url())
+                bodies[channel.kind] = channel.body(notice, snapshot, self.dashboard_url())
             drafts.append((receiver.box, Draft(notice.id, alert_of(notice), kind_of(notice), bodies[channel.kind])))
         return drafts
 

@@ -10,6 +10,7 @@ from msgspec import defstruct
 from memwatch.alerts.rules import CRITICAL, AlertRules
 from memwatch.options import Accepts, Bounds, Duration, Read, Refused, Section, seconds
 from memwatchd.settings.channels import Recipient
+from memwatchd.settings.section import ON_RELOAD_OF_MACHINE
 from memwatchd.settings.values import tuple_of
 
 AnyRecipient = TypeVar("AnyRecipient", bound=Recipient)
@@ -74,4 +75,4 @@ def list_of(name: str, kind: type[Recipient]) -> object:
     """The type of a key that holds tables."""
     header = f"[[alerts.{name}]]"
     accepts = Accepts(f"a list of tables, each beginning with {header}", header, shown=False)
-    return Annotated[tuple[kind, ...], Read(tuple_of), accepts]  # type: ignore[valid-type]
+    return Annotated[tuple[kind, ...], Read(tuple_of), accepts, ON_RELOAD_OF_MACHINE]  # type: ignore[valid-type]

@@ -15,7 +15,7 @@ from memwatch.notify.http_post import Poster
 from memwatch.notify.webhook_payload import Endpoint, Password, Secret
 from memwatch.options import Accepts, Bounds, Duration, Read, Refused, Section, seconds
 from memwatchd.settings.secrets_source import Service, password_from, secret_from, service_from
-from memwatchd.settings.section import ReadAround, checked_endpoint
+from memwatchd.settings.section import ON_RELOAD, ReadAround, checked_endpoint
 from memwatchd.settings.values import some_of, tuple_of, user_of
 
 FROM_FILE = '"file:/etc/memwatchd/alertmanager-secret"'
@@ -45,6 +45,7 @@ class Recipient(Section, frozen=True, kw_only=True):
         tuple[EventName, ...],
         Read(some_of),
         Accepts(f"a list of some of {', '.join(EVENTS)}", '["pressure.critical"]'),
+        ON_RELOAD,
     ] = (CRITICAL,)
     targets: Annotated[
         tuple[str, ...], Read(tuple_of), Accepts("made of ids as in /api/v1/snapshot", '["ram"]')

@@ -5,66 +5,80 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from typing import Any, get_args
 
 from msgspec import Struct
 
 from memwatch.options import Section, Size, duration_text
 from memwatchd.settings.channels import Recipient
 from memwatchd.settings.schema import Sections
-from memwatchd.settings.section import keys_of
+from memwatchd.settings.section import TakesEffect, is_section, keys_of, unwrapped
 
 Path = tuple[str, ...]
-
-# Taken up when the daemon starts, and not when it reloads: sockets, open files, threads, locked pages.
-NEED_RESTART = (
-    "web.listen",
-    "web.tls",
-    "state",
-    "replay",
-    "recording",
-    "sampling.procfs",
-    "sampling.sysfs",
-    "sampling.rootfs",
-    "sampling.lock_memory",
-    "history.disk_size",
-    "processes.top",
-    "processes.interval",
-    "processes.command_lines",
-    "collectors",
-)
 
 SAYS_NOTHING = frozenset({"not set", "[]"})
 
 
+NOT_YET = " (takes effect at the next start)"
+NOT_USED = " (not used while a recording is shown)"
+
+
 class Change(Struct, frozen=True):
-    """A setting that is not what it was; a secret says only that."""
+    """A setting with another value than before; of a secret only that. `note` is set where it is not in force."""
 
     key: str
     before: str
     after: str
-    needs_restart: bool
+    note: str = ""
 
     def __str__(self) -> str:
-        late = " (takes effect at the next start)" if self.needs_restart else ""
-        return f"{self.key}: {self.before} → {self.after}{late}"
+        return f"{self.key}: {self.before} → {self.after}{self.note}"
 
 
-def describe_changes(old: Sections, new: Sections) -> tuple[Change, ...]:
-    """What differs, key by key, in the order of the sections; of a receiver that came or went what it says."""
+def describe_changes(old: Sections, new: Sections, simulated: bool = False) -> tuple[Change, ...]:
+    """Return the differences key by key, and of receivers that came or went the keys that they set.
+
+    `simulated`: a recording is shown in place of the machine.
+    """
     before, after = dict(flat(old)), dict(flat(new))
-    return tuple(
-        Change(".".join(path), text_at(before, path), text_at(after, path), needs_restart(path))
+    changed = [
+        path
         for path in {**before, **after}
         if (
             before[path] != after[path]
             if path in before and path in after
             else {text_at(before, path), text_at(after, path)}.difference(SAYS_NOTHING)
         )
+    ]
+    return tuple(
+        Change(".".join(path), text_at(before, path), text_at(after, path), note_on(path, before, after, simulated))
+        for path in changed
     )
 
 
-def needs_restart(path: Path) -> bool:
-    return any(".".join(path[:end]) in NEED_RESTART for end in range(1, len(path) + 1))
+def note_on(path: Path, before: Mapping[Path, object], after: Mapping[Path, object], simulated: bool) -> str:
+    """Return the reason why a changed setting is not in force after a reload; nothing where it is."""
+    effect = effect_of(path)
+    needed = (*path[:-1], effect.while_set)
+    if effect.at == "start" or (effect.while_set and None in (before.get(needed), after.get(needed))):
+        return NOT_YET
+    return NOT_USED if simulated and not effect.simulated else ""
+
+
+def effect_of(path: Path, root: type[Section] = Sections) -> TakesEffect:
+    """Return what a key declares, or the nearest section or list around it. Raises LookupError where none does."""
+    kind: Any = root
+    declared: TakesEffect | None = None
+    for name in path:
+        if is_section(kind):
+            key = keys_of(kind)[name]
+            kind = key.kind
+            declared = next((extra for extra in key.extras if isinstance(extra, TakesEffect)), declared)
+        else:  # the name of a receiver, a target or a user
+            kind = next(unwrapped(one)[0] for one in reversed(get_args(kind)) if one is not Ellipsis)
+    if declared is None:
+        raise LookupError(f"{'.'.join(path)} declares neither AT_START nor ON_RELOAD; add one to its type")
+    return declared
 
 
 def text_at(values: Mapping[Path, object], path: Path) -> str:

@@ -27,6 +27,7 @@ from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
 from memwatch.processes.leaks import LeakRules
 from memwatchd.settings.alerts import Alerts, alerts_section
 from memwatchd.settings.channels import CHANNELS
+from memwatchd.settings.section import AT_START, ON_RELOAD, ON_RELOAD_OF_MACHINE
 from memwatchd.settings.values import folder_of, new_folder_of, resident_of
 from memwatchd.settings.web import Web
 
@@ -60,18 +61,20 @@ class Recording(Section, frozen=True, kw_only=True):
 
 
 class Sampling(Section, frozen=True, kw_only=True):
-    interval: Annotated[Duration, Bounds(seconds(0.1), seconds(60))] = seconds(1)
-    procfs: Folder = Path("/proc")
-    sysfs: Folder = Path("/sys")
-    rootfs: Folder = Path("/")
-    lock_memory: bool = True
+    interval: Annotated[Duration, Bounds(seconds(0.1), seconds(60)), ON_RELOAD_OF_MACHINE] = seconds(1)
+    procfs: Annotated[Folder, AT_START] = Path("/proc")
+    sysfs: Annotated[Folder, AT_START] = Path("/sys")
+    rootfs: Annotated[Folder, AT_START] = Path("/")
+    lock_memory: Annotated[bool, AT_START] = True
 
 
 class History(Section, frozen=True, kw_only=True):
-    length: Annotated[Duration, Bounds(seconds(60), seconds(86_400))] = seconds(3600)
-    medium_length: Annotated[Duration, Bounds(seconds(600), seconds(30 * 86_400))] = seconds(86_400)
-    coarse_length: Annotated[Duration, Bounds(seconds(3600), seconds(366 * 86_400))] = seconds(30 * 86_400)
-    disk_size: Annotated[Size, Read(bytes_of), Bounds(Size(4 << 20), Size(4 << 30))] = Size(64 << 20)
+    length: Annotated[Duration, Bounds(seconds(60), seconds(86_400)), ON_RELOAD] = seconds(3600)
+    medium_length: Annotated[Duration, Bounds(seconds(600), seconds(30 * 86_400)), ON_RELOAD] = seconds(86_400)
+    coarse_length: Annotated[Duration, Bounds(seconds(3600), seconds(366 * 86_400)), ON_RELOAD] = seconds(
+        30 * 86_400
+    )
+    disk_size: Annotated[Size, Read(bytes_of), Bounds(Size(4 << 20), Size(4 << 30)), AT_START] = Size(64 << 20)
 
 
 class Target(Section, frozen=True, kw_only=True):
@@ -142,12 +145,12 @@ def refuse_disorder(percents: tuple[float, ...], whose: str, keys: tuple[KeyPath
 
 
 class Processes(Section, frozen=True, kw_only=True):
-    top: Annotated[int, Bounds(1, 1000)] = 50
-    interval: Annotated[Duration, Bounds(seconds(1), seconds(300))] = seconds(10)
-    metrics: bool = False
-    command_lines: bool = False
-    leak_window: Annotated[Duration, Bounds(seconds(60), seconds(604_800))] = seconds(3600)
-    leak_least: Annotated[Size, Read(bytes_of)] = Size(64 << 20)
+    top: Annotated[int, Bounds(1, 1000), AT_START] = 50
+    interval: Annotated[Duration, Bounds(seconds(1), seconds(300)), AT_START] = seconds(10)
+    metrics: Annotated[bool, ON_RELOAD] = False
+    command_lines: Annotated[bool, AT_START] = False
+    leak_window: Annotated[Duration, Bounds(seconds(60), seconds(604_800)), ON_RELOAD] = seconds(3600)
+    leak_least: Annotated[Size, Read(bytes_of), ON_RELOAD] = Size(64 << 20)
 
     @property
     def leak_rules(self) -> LeakRules:
@@ -181,16 +184,16 @@ class Sections(Section, frozen=True, kw_only=True):
     """Everything that a configuration file may hold."""
 
     web: Web = Web()
-    state: State = State()
-    replay: Replay = Replay()
-    recording: Recording = Recording()
+    state: Annotated[State, AT_START] = State()
+    replay: Annotated[Replay, AT_START] = Replay()
+    recording: Annotated[Recording, AT_START] = Recording()
     sampling: Sampling = Sampling()
     history: History = History()
-    pressure: Pressure = Pressure()
+    pressure: Annotated[Pressure, ON_RELOAD] = Pressure()
     processes: Processes = Processes()
-    alerts: Alerts = alerts_section(CHANNELS)
-    collectors: Collectors = collectors_section(COLLECTORS)
-    log: Log = Log()
+    alerts: Annotated[Alerts, ON_RELOAD] = alerts_section(CHANNELS)
+    collectors: Annotated[Collectors, AT_START] = collectors_section(COLLECTORS)
+    log: Annotated[Log, ON_RELOAD] = Log()
 
 
 class Settings(Sections, frozen=True, kw_only=True):

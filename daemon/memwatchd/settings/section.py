@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import NoneType
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, fields
@@ -17,6 +17,25 @@ class ReadAround(Struct, frozen=True):
     """The same for what may be kept elsewhere; the function's second argument says where to look."""
 
     function: Callable[[Any, Any], object]
+
+
+class TakesEffect(Struct, frozen=True):
+    """When a changed value is in force. Every key declares one, itself or through the section that it is in.
+
+    `at`: the next start, a reload, or the reading of the settings for a key that only permits others. `while_set`
+    names a key of the same section that must be set before and after, else a reload is not enough. `simulated` is
+    false for what is not used while a recording is shown.
+    """
+
+    at: Literal["start", "reload", "reading"]
+    while_set: str = ""
+    simulated: bool = True
+
+
+AT_START = TakesEffect("start")
+ON_RELOAD = TakesEffect("reload")
+ON_RELOAD_OF_MACHINE = TakesEffect("reload", simulated=False)
+ON_READING = TakesEffect("reading")
 
 
 class Key(Struct, frozen=True):

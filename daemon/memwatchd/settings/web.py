@@ -12,7 +12,7 @@ from memwatch.options import Accepts, Bounds, Read, Refused, Section
 from memwatch_web.asgi.auth import Login, PasswordHash, Token, token_of
 from memwatchd.settings.certificates import refuse_bad_tls
 from memwatchd.settings.secrets_source import Surroundings, kept_elsewhere
-from memwatchd.settings.section import ReadAround, checked_url
+from memwatchd.settings.section import AT_START, ON_READING, ON_RELOAD, ReadAround, TakesEffect, checked_url
 from memwatchd.settings.values import (
     TcpAddress,
     UnixAddress,
@@ -62,6 +62,8 @@ def is_local(address: TcpAddress | UnixAddress) -> bool:
 Address = Annotated[TcpAddress | UnixAddress, Read(address_of)]
 HostName = Annotated[str, Read(allowed_host_of)]
 CertificateFile = Annotated[str | None, Read(file_of), Accepts("the path of a file", '"/etc/memwatchd/tls.pem"')]
+# A listener that speaks TLS takes another certificate; one that does not cannot begin to.
+WHILE_TLS = TakesEffect("reload", while_set="cert_file")
 HASH_EXAMPLE = '"$2y$10$" and 53 more characters, as htpasswd -nB writes them'
 
 
@@ -82,9 +84,9 @@ class Auth(Section, frozen=True, kw_only=True):
 
 
 class Tls(Section, frozen=True, kw_only=True):
-    cert_file: CertificateFile = None
-    key_file: CertificateFile = None
-    client_ca_file: CertificateFile = None
+    cert_file: Annotated[CertificateFile, WHILE_TLS] = None
+    key_file: Annotated[CertificateFile, WHILE_TLS] = None
+    client_ca_file: Annotated[CertificateFile, AT_START] = None
 
     def __post_init__(self) -> None:
         refuse_bad_tls(self.cert_file, self.key_file, self.client_ca_file)
@@ -95,21 +97,24 @@ class Web(Section, frozen=True, kw_only=True):
         tuple[Address, ...],
         Read(some_of),
         Accepts("HOST:PORT (port 0 to 65535), [IPv6]:PORT or unix:/PATH", '["127.0.0.1:6360"]'),
+        AT_START,
     ] = (TcpAddress("127.0.0.1", 6360),)
     hosts: Annotated[
         tuple[HostName, ...],
         Read(tuple_of),
         Accepts("a host name or an IP address without a port", '["gpu1.example.com"]'),
+        ON_RELOAD,
     ] = ()
     url: Annotated[
         str | None,
         Read(checked_url),
         Accepts("a URL", '"https://gpu1.example.com/memory"', shown=False),
+        ON_RELOAD,
     ] = None
-    max_streams: Annotated[int, Bounds(1, 10_000)] = 64
-    insecure: bool = False
-    patterns: bool = False
-    auth: Auth = Auth()
+    max_streams: Annotated[int, Bounds(1, 10_000), ON_RELOAD] = 64
+    insecure: Annotated[bool, ON_READING] = False
+    patterns: Annotated[bool, ON_RELOAD] = False
+    auth: Annotated[Auth, ON_RELOAD] = Auth()
     tls: Tls = Tls()
 
     @property

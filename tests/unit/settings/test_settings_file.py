@@ -7,17 +7,12 @@ from datetime import timedelta
 from pathlib import Path
 
 from memwatchd.settings.channels import Webhook
-from memwatchd.settings.diff import describe_changes, flat
+from memwatchd.settings.diff import describe_changes, effect_of, flat
 from memwatchd.settings.schema import Sections
 from memwatchd.settings.toml import line_numbers
 from scripts.shipped_configuration import SHIPPED, with_collectors
-from support.certificates import authority, signed_by
-from support.settings_sample import SECRET, settings_from
-
-
-def uncommented(text: str) -> str:
-    """The shipped file with every key switched on: a # directly before a key or a table, without a space."""
-    return re.sub(r"^#(?=[\[a-z])", "", text, flags=re.MULTILINE)
+from support.full_settings import full_text, uncommented
+from support.settings_sample import settings_from
 
 
 def test_shipped_file_changes_nothing(tmp_path: Path) -> None:
@@ -30,19 +25,7 @@ def test_shipped_file_changes_nothing(tmp_path: Path) -> None:
 
 def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
     """Every setting stands in the shipped file with its default value, and nothing stands there that is none."""
-    secret_file = tmp_path / "webhook-secret"
-    secret_file.write_text(SECRET)
-    secret_file.chmod(0o600)
-    url_file = tmp_path / "apprise-url"
-    url_file.write_text("json://localhost/")
-    url_file.chmod(0o600)
-    (tmp_path / "alertmanager-secret").write_text("a password of tests")
-    (tmp_path / "token").write_text("a token of tests".replace(" ", "-"))
-    ca = authority(tmp_path, "clients")
-    signed_by(ca, "tls")
-    text = uncommented(SHIPPED.read_text()).replace("/etc/memwatchd/", f"{tmp_path}/")
-
-    settings = settings_from(tmp_path, text)
+    settings = settings_from(tmp_path, full_text(tmp_path))
 
     keys = {".".join(path) for path, _ in flat(settings)}
     assert keys == set(settings.origins)
@@ -69,6 +52,32 @@ def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
 def test_shipped_file_has_the_section_of_every_collector() -> None:
     """Sections, defaults and comments are those of `COLLECTORS`; `make shipped-config` writes them."""
     assert SHIPPED.read_text() == with_collectors(SHIPPED.read_text())
+
+
+def test_shipped_file_marks_the_keys_that_need_a_restart() -> None:
+    """The comment above a key or its section has "Restart." where a reload does not apply the key."""
+    section: tuple[str, ...] = ()
+    remarks: dict[tuple[str, ...], str] = {}
+    comment = introduction = remark = ""
+    for line in uncommented(SHIPPED.read_text()).splitlines():
+        if header := re.fullmatch(r"\[+(.*?)\]+", line):
+            section = tuple(header[1].split("."))
+            remarks.setdefault(section[:1], introduction)
+            remarks[section] = remarks.get(section, "") + comment
+        elif key := re.match(r"(\w+) = ", line):
+            remark, introduction = comment or remark, ""
+            path = (*section, key[1])
+            around = "".join(remarks.get(path[:end], "") for end in range(1, len(path)))
+            assert ("Restart." in around + remark) == needs_start(path), path
+        elif not line:
+            introduction = comment or introduction
+        comment = comment + line if line.startswith("#") else ""
+
+
+def needs_start(path: tuple[str, ...]) -> bool:
+    in_list = path[0] == "alerts" and len(path) == 3
+    effect = effect_of((*path[:2], "operators", path[2]) if in_list else path)
+    return effect.at == "start" or bool(effect.while_set)
 
 
 def test_every_line_of_the_shipped_file_is_a_comment_a_key_or_a_table() -> None:

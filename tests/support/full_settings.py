@@ -1,0 +1,107 @@
+"""The shipped configuration file with every key switched on, and other values for each of them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from memwatch.options import Bounds, KeyPath, Size, duration_text
+from memwatchd.settings.messages import key_at
+from memwatchd.settings.toml import line_numbers, line_of
+from scripts.shipped_configuration import SHIPPED
+from support.certificates import authority, signed_by
+from support.settings_sample import SECRET
+
+# Other values than those of the shipped file, of keys whose type does not suggest one.
+OTHERS: dict[tuple[str, ...], str] = {
+    ("web", "listen"): '["127.0.0.1:1"]',
+    ("web", "hosts"): '["gpu2.example.com"]',
+    ("web", "url"): '"https://gpu2.example.com/"',
+    ("web", "auth", "bearer_token"): '"file:/etc/memwatchd/other-token"',
+    ("web", "auth", "users", "prometheus"): '"$2y$10$bbcdefghijklmnopqrstuuj7m4XYqbm74SxoBcXyw8to0CQ061DVG"',
+    ("web", "tls", "cert_file"): '"/etc/memwatchd/other.pem"',
+    ("web", "tls", "key_file"): '"/etc/memwatchd/other.key"',
+    ("web", "tls", "client_ca_file"): '"/etc/memwatchd/tls.pem"',
+    ("state", "dir"): '"/etc/memwatchd/other"',
+    ("replay", "file"): '"other.memwatch"',
+    ("recording", "file"): '"other.memwatch"',
+    ("sampling", "procfs"): '"/etc/memwatchd"',
+    ("sampling", "sysfs"): '"/etc/memwatchd"',
+    ("sampling", "rootfs"): '"/etc/memwatchd"',
+    ("pressure", "targets", "ram", "limit"): '"21GiB"',
+    ("pressure", "targets", "ram", "resident"): '"auto"',
+    ("pressure", "targets", "ram", "min_available"): '"65GiB"',
+    ("processes", "leak_least"): '"65MiB"',
+    ("alerts", "webhooks", "operators", "url"): '"https://example.com/other"',
+    ("alerts", "webhooks", "operators", "secret"): '"whsec_' + "QUJD" * 11 + '"',
+    ("alerts", "alertmanagers", "alertmanager", "url"): '"http://127.0.0.1:9094"',
+    ("alerts", "alertmanagers", "alertmanager", "user"): '"other"',
+    ("alerts", "alertmanagers", "alertmanager", "secret"): '"file:/etc/memwatchd/other-token"',
+    ("alerts", "apprise", "chat", "url"): '"json://other/"',
+    ("collectors", "containers", "socket"): '"unix:/run/podman/podman.sock"',
+    ("collectors", "tegrastats", "path"): '"/usr/bin/tegrastats"',
+}
+
+
+def uncommented(text: str) -> str:
+    """Switch every key on: a # directly before a key or a table, without a space."""
+    return re.sub(r"^#(?=[\[a-z])", "", text, flags=re.MULTILINE)
+
+
+def full_text(folder: Path) -> str:
+    """Return the text of a file that sets every key; what it names is written into the folder."""
+    for name, content in (
+        ("webhook-secret", SECRET),
+        ("apprise-url", "json://localhost/"),
+        ("alertmanager-secret", "a password of tests"),
+        ("token", "a-token-of-tests"),
+        ("other-token", "another-token-of-tests"),
+    ):
+        (folder / name).write_text(content)
+        (folder / name).chmod(0o600)
+    signed_by(authority(folder, "clients"), "tls")
+    for suffix in ("pem", "key"):
+        shutil.copy(folder / f"tls.{suffix}", folder / f"other.{suffix}")
+    return in_folder(uncommented(SHIPPED.read_text()), folder)
+
+
+def in_folder(text: str, folder: Path) -> str:
+    return text.replace("/etc/memwatchd", str(folder))
+
+
+def with_other_value(text: str, path: tuple[str, ...], value: object, folder: Path) -> str:
+    """Return the text with another value of one key. In a path, receivers go by their names."""
+    place: KeyPath = path
+    if path[0] == "alerts" and len(path) == 4:
+        place = (*path[:2], 0, path[3])
+    number = line_of(line_numbers(text), place)
+    assert number is not None, path
+    all_lines = text.split("\n")
+    name = all_lines[number - 1].partition(" = ")[0]
+    assert name == path[-1], path
+    all_lines[number - 1] = f"{name} = {in_folder(other_value(path, value), folder)}"
+    return "\n".join(all_lines)
+
+
+def other_value(path: tuple[str, ...], value: Any) -> str:
+    """Return another value than this one for a key, as the file writes it."""
+    if path in OTHERS:
+        return OTHERS[path]
+    if path[0] == "alerts" and len(path) == 4 and path[3] in ("name", "events", "targets"):
+        return {"name": '"other"', "events": '["pressure.high"]', "targets": '["ram"]'}[path[3]]
+    key, _ = key_at(path)
+    assert key is not None, path
+    if isinstance(value, bool):
+        return str(not value).lower()
+    if get_origin(key.kind) is Literal:
+        return next(f'"{word}"' for word in get_args(key.kind) if word != value)
+    if path[-1].endswith("_percent"):
+        return f"{value + 1:g}"
+    bounds = next(extra for extra in key.extras if isinstance(extra, Bounds))
+    other = bounds.most if value == bounds.least else bounds.least
+    if isinstance(other, timedelta):
+        return f'"{duration_text(other)}"'
+    return f'"{other.text}"' if isinstance(other, Size) else f"{other:g}"

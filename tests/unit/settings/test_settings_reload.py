@@ -1,0 +1,151 @@
+"""What a reload says of a changed setting is what happens to it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import pytest
+from msgspec.structs import replace
+
+from memwatch.options import Section
+from memwatchd import wiring
+from memwatchd.daemon import Daemon
+from memwatchd.recording.demos import path_of
+from memwatchd.recording.frames import open_recording
+from memwatchd.recording.player import PlayedClock, Player
+from memwatchd.settings.diff import NOT_YET, describe_changes, effect_of, flat
+from memwatchd.settings.schema import Settings
+from memwatchd.settings.section import AT_START, ON_RELOAD
+from memwatchd.settings.web import Tls
+from support.full_settings import full_text, with_other_value
+from support.settings_sample import settings_from
+
+
+class Other:
+    """Settings that differ in one key from those of a file that sets every key."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.text = full_text(folder)
+        self.base = settings_from(folder, self.text)
+        self.values = dict(flat(self.base))
+
+    def than(self, path: tuple[str, ...]) -> Settings:
+        text = with_other_value(self.text, path, self.values[path], self.folder)
+        return settings_from(self.folder, text)
+
+
+class Inner(Section, frozen=True, kw_only=True):
+    early: Annotated[int, AT_START] = 1
+    inherits: int = 1
+
+
+class Outer(Section, frozen=True, kw_only=True):
+    declared: Annotated[Inner, ON_RELOAD] = Inner()
+    undeclared: Inner = Inner()
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Other:
+    return Other(tmp_path_factory.mktemp("settings"))
+
+
+@pytest.fixture
+def root_level() -> Iterator[None]:
+    before = logging.getLogger().level
+    yield
+    logging.getLogger().setLevel(before)
+
+
+def test_every_setting_declares_when_it_takes_effect(other: Other) -> None:
+    assert len(other.values) > 100
+    assert {effect_of(path).at for path in other.values} == {"start", "reload", "reading"}
+
+
+def test_setting_without_a_declaration_is_refused() -> None:
+    assert effect_of(("declared", "inherits"), Outer) is ON_RELOAD
+    assert effect_of(("undeclared", "early"), Outer) is AT_START
+    with pytest.raises(LookupError, match=r"undeclared\.inherits declares neither AT_START nor ON_RELOAD"):
+        effect_of(("undeclared", "inherits"), Outer)
+
+
+def test_reload_applies_the_settings_that_declare_it_and_no_others(other: Other) -> None:
+    """Every key is changed alone. `Live` is what a reload applies."""
+    found = {path: outcome(other, path, None) for path in other.values}
+
+    effects = {path: effect_of(path).at for path in other.values}
+    assert found == {path: Outcome(at == "reload", at != "start") for path, at in effects.items()}
+
+
+def test_reload_of_a_recording_applies_the_settings_that_declare_it_and_no_others(other: Other) -> None:
+    player = Player(open_recording(path_of("macbook"), salvage=False), PlayedClock(0.0, 1.0))
+    # A receiver with another name is another one: its events count in a recording, the rest of it does not.
+    paths = [path for path in other.values if path[-1] != "name"]
+    found = {path: outcome(other, path, player) for path in paths}
+
+    effects = {path: effect_of(path) for path in paths}
+    assert found == {
+        path: Outcome(one.at == "reload" and one.simulated, one.at != "start" and one.simulated)
+        for path, one in effects.items()
+    }
+
+
+def test_certificate_of_a_daemon_without_tls_needs_a_restart(other: Other) -> None:
+    without = replace(other.base, web=replace(other.base.web, tls=Tls()))
+
+    for one, another in ((without, other.base), (other.base, without)):
+        changes = {change.key: change.note for change in describe_changes(one, another)}
+        names = ["cert_file", "key_file", "client_ca_file"]
+        assert changes == dict.fromkeys([f"web.tls.{name}" for name in names], NOT_YET)
+        assert wiring.live_of(another, one).certificate is None
+
+
+class Outcome(NamedTuple):
+    """Whether a reload changes anything, and whether its log says so."""
+
+    applied: bool
+    said: bool
+
+
+def outcome(other: Other, path: tuple[str, ...], player: Player | None) -> Outcome:
+    settings = other.than(path)
+    before, after = (wiring.live_of(one, other.base, player) for one in (other.base, settings))
+    changes = describe_changes(other.base, settings, simulated=player is not None)
+    return Outcome(before != after, any(not change.note for change in changes))
+
+
+def test_daemon_uses_all_that_a_reload_applies(tmp_path: Path, root_level: None) -> None:  # noqa: ARG001
+    """Each field of `Live` has arrived where it is used."""
+    first = settings_from(tmp_path, "[log]\nlevel = 'info'\n")
+    config = (
+        "[web]\nhosts = ['b']\nurl = 'https://b/'\nmax_streams = 7\n[log]\nlevel = 'error'\n"
+        "[sampling]\ninterval = '3s'\n[pressure.targets.ram]\nlimit = '1GiB'\n"
+        "[[alerts.alertmanagers]]\nname = 'am'\nurl = 'http://127.0.0.1:9'\n"
+    )
+    second = settings_from(tmp_path, config)
+    daemon = Daemon(first, lambda: second)
+    before = in_use(daemon)
+    daemon.reload()
+    after, live = in_use(daemon), wiring.live_of(second, first)
+    daemon.stop()
+
+    expected = {name: getattr(live, name) for name in live.__struct_fields__}
+    expected["recipients"] = ["am"]
+    assert after == expected
+    assert {name for name in after if after[name] == before[name]} == {"certificate"}
+
+
+def in_use(daemon: Daemon) -> Mapping[str, Any]:
+    """The fields of `Live`, from the parts of the daemon that use them. test_tls looks at certificates."""
+    return {
+        "rules": daemon.monitor.rules,
+        "faces": daemon.face_options(),
+        "recipients": [one.name for one in daemon.alerting.receivers],
+        "dashboard_url": daemon.alerting.dashboard_url(),
+        "max_streams": daemon.broker.most,
+        "log_level": logging.getLevelName(logging.getLogger().level).lower(),
+        "certificate": None,
+    }
