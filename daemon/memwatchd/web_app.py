@@ -15,6 +15,7 @@ from memwatch_web.app import create_app
 from memwatch_web.asgi.single_flight import Shared
 from memwatch_web.metrics.endpoint import Scrapes
 from memwatch_web.pages.renderer import Pages
+from memwatch_web.pages.services import PageServices
 from memwatchd.daemon import Daemon
 
 # Longer than a driver of OpenCL may take to answer: what takes longer is a file system that hangs.
@@ -26,15 +27,16 @@ SHOWN_EVENTS = 8
 
 
 def faces_of(daemon: Daemon, scrapes: Scrapes) -> FastAPI:
-    app = create_app(
+    services = PageServices(
         daemon.monitor,
-        pages_of(daemon),
-        daemon.face_options,
         daemon.broker,
         daemon.alerting,
-        scrapes,
         inquiries_of(daemon),
+        pages=pages_of(daemon),
+        options=daemon.face_options,
+        scrapes=scrapes,
     )
+    app = create_app(services)
     gc.freeze()  # what is made now stays: the collector need not walk it
     return app
 

@@ -15,7 +15,7 @@ from memwatch.linux.files import Roots, Unreadable
 from memwatch.model import Absent, Process
 from memwatch.processes.pss import NoPss, PssReader, parse_rollup
 from memwatch_web.api import schema_owners as contract_who
-from memwatch_web.api.owners import Turnstile
+from memwatch_web.api.services import Turnstile
 from support.daemon_process import RunningDaemon, running_daemon
 from support.memory_holder import holder
 from support.process_folders import add_process, folder_of, stat_line

@@ -4,31 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response
 
-from memwatch.monitor.loop import Monitor
 from memwatch.planning.sizes import BadInput
 from memwatch.render.json import Json, record_json
 from memwatch_web.api.fit_request import Answered, FitQuestion
-from memwatch_web.api.snapshot import json_response
-from memwatch_web.asgi.health import current
+from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import Problem
 
 
-def create_router(monitor: Monitor) -> APIRouter:
-    router = APIRouter(prefix="/api/v1", tags=["memory"])
-
-    @router.get("/fit")
-    async def fit(question: Annotated[FitQuestion, Query()]) -> Response:
-        """Whether it would fit now, on which device, with how much to spare, and why."""
-        try:
-            found = question.answer(current(monitor))
-        except BadInput as error:
-            raise Problem(422, f"{error}.") from None
-        return json_response(fit_json(found), monitor)
-
-    return router
+async def fit(services: Services, question: Annotated[FitQuestion, Query()]) -> Response:
+    """Whether it would fit now, on which device, with how much to spare, and why."""
+    try:
+        found = question.answer(services.current())
+    except BadInput as error:
+        raise Problem(422, f"{error}.") from None
+    return services.json(fit_json(found))
 
 
 def fit_json(found: Answered) -> Json:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response
 
 from memwatch.history.notable_ticks import KeptTick, unpacked
@@ -15,8 +15,8 @@ from memwatch.history.series import unit_of
 from memwatch.history.tiers import Bucket
 from memwatch.monitor.loop import Monitor
 from memwatch.render import json as as_json
-from memwatch.render.json import JSON_TYPE, answer_bytes
 from memwatch_web.api.history_csv import csv_of, file_name_of
+from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import Problem
 
 MOST_SERIES = 20
@@ -26,32 +26,25 @@ NO_LAST_WORDS = "The run before this one ended cleanly, or there was none: there
 NOTHING_KEPT = "Nothing survives a restart here: start memwatchd with --state-dir DIR to have last words."
 
 
-def add_routes(router: APIRouter, monitor: Monitor) -> None:
-    _add_history(router, monitor)
-    _add_ticks(router, monitor)
-    _add_last_words(router, monitor)
+async def history(
+    services: Services,
+    series: Annotated[list[str] | None, Query(description="Names, repeated or separated by commas.")] = None,
+    from_: Annotated[str | None, Query(alias="from", description="Unix seconds or RFC 3339.")] = None,
+    to: Annotated[str | None, Query(description="Unix seconds or RFC 3339; now by default.")] = None,
+    points: Annotated[int, Query(ge=1, le=MOST_POINTS)] = 300,
+    format_: Annotated[Literal["json", "csv"], Query(alias="format")] = "json",
+) -> Response:
+    """The past, gathered into at most `points` buckets with least, mean and greatest value.
 
-
-def _add_history(router: APIRouter, monitor: Monitor) -> None:
-    @router.get("/history")
-    async def history(
-        series: Annotated[list[str] | None, Query(description="Names, repeated or separated by commas.")] = None,
-        from_: Annotated[str | None, Query(alias="from", description="Unix seconds or RFC 3339.")] = None,
-        to: Annotated[str | None, Query(description="Unix seconds or RFC 3339; now by default.")] = None,
-        points: Annotated[int, Query(ge=1, le=MOST_POINTS)] = 300,
-        format_: Annotated[Literal["json", "csv"], Query(alias="format")] = "json",
-    ) -> Response:
-        """The past, gathered into at most `points` buckets with least, mean and greatest value.
-
-        As CSV it is a file with a row a bucket, three columns a series, and empty cells in gaps.
-        """
-        names = names_of(series, monitor.history.names())
-        start, end = span(monitor, from_, to, monitor.rules.history_seconds)
-        found = [series_json(monitor, name, start, end, points) for name in names]
-        if format_ == "csv":
-            return _csv_file(found, file_name_of(monitor.identity.host, start, end))
-        answer = {"from": start, "to": end, "points": points, "series": found}
-        return Response(answer_bytes(answer, monitor.simulated), media_type=JSON_TYPE)
+    As CSV it is a file with a row a bucket, three columns a series, and empty cells in gaps.
+    """
+    monitor = services.monitor
+    names = names_of(series, monitor.history.names())
+    start, end = span(monitor, from_, to, monitor.rules.history_seconds)
+    found = [series_json(monitor, name, start, end, points) for name in names]
+    if format_ == "csv":
+        return _csv_file(found, file_name_of(monitor.identity.host, start, end))
+    return services.json({"from": start, "to": end, "points": points, "series": found})
 
 
 def _csv_file(series: list[dict[str, Any]], name: str) -> Response:
@@ -59,35 +52,32 @@ def _csv_file(series: list[dict[str, Any]], name: str) -> Response:
     return Response(csv_of(series), media_type="text/csv; charset=utf-8; header=present", headers=headers)
 
 
-def _add_ticks(router: APIRouter, monitor: Monitor) -> None:
-    @router.get("/ticks")
-    async def ticks(
-        from_: Annotated[str | None, Query(alias="from", description="Unix seconds or RFC 3339.")] = None,
-        to: Annotated[str | None, Query(description="Unix seconds or RFC 3339; now by default.")] = None,
-        limit: Annotated[int, Query(ge=1, le=MOST_TICKS)] = 100,
-    ) -> Response:
-        """Ticks that mattered, newest first: a level changed, a process was killed, or the hour had no worse one.
+async def ticks(
+    services: Services,
+    from_: Annotated[str | None, Query(alias="from", description="Unix seconds or RFC 3339.")] = None,
+    to: Annotated[str | None, Query(description="Unix seconds or RFC 3339; now by default.")] = None,
+    limit: Annotated[int, Query(ge=1, le=MOST_TICKS)] = 100,
+) -> Response:
+    """Ticks that mattered, newest first: a level changed, a process was killed, or the hour had no worse one.
 
-        Each has the processes that held the most memory then.
-        """
-        start, end = span(monitor, from_, to, monitor.rules.coarse_seconds)
-        kept = monitor.ticks.between(monitor.to_boottime(start), monitor.to_boottime(end) + 0.001, limit)
-        answer = [_tick_json(monitor, one) for one in reversed(kept)]
-        return Response(answer_bytes(answer, monitor.simulated), media_type=JSON_TYPE)
+    Each has the processes that held the most memory then.
+    """
+    monitor = services.monitor
+    start, end = span(monitor, from_, to, monitor.rules.coarse_seconds)
+    kept = monitor.ticks.between(monitor.to_boottime(start), monitor.to_boottime(end) + 0.001, limit)
+    return services.json([_tick_json(monitor, one) for one in reversed(kept)])
 
 
 def _tick_json(monitor: Monitor, kept: KeptTick) -> dict[str, Any]:
     return as_json.tick_json(unpacked(kept.data), monitor.to_wall(kept.boottime))
 
 
-def _add_last_words(router: APIRouter, monitor: Monitor) -> None:
-    @router.get("/last-words")
-    async def last_words() -> Response:
-        """The last two minutes of the run before this one, where that did not end cleanly."""
-        words = monitor.last_words
-        if words is None:
-            raise Problem(404, NO_LAST_WORDS if monitor.keeper else NOTHING_KEPT)
-        return Response(answer_bytes(as_json.last_words_json(words), monitor.simulated), media_type=JSON_TYPE)
+async def last_words(services: Services) -> Response:
+    """The last two minutes of the run before this one, where that did not end cleanly."""
+    words = services.monitor.last_words
+    if words is None:
+        raise Problem(404, NO_LAST_WORDS if services.monitor.keeper else NOTHING_KEPT)
+    return services.json(as_json.last_words_json(words))
 
 
 def span(monitor: Monitor, from_: str | None, to: str | None, seconds: float) -> tuple[float, float]:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from memwatch.allocators import Claim
 from memwatch.model import Absent
-from memwatch.monitor.loop import Monitor
 from memwatch.processes.allocator_reports import MOST_CLAIMS, Refused
 from memwatch.render.words import printable
-from memwatch_web.api.snapshot import json_response
+from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import Problem
 
 MOST_BYTES = 1 << 60
@@ -69,25 +67,18 @@ class ReportSaid(Said):
     claims: list[ClaimSaid] = Field(max_length=MOST_CLAIMS)
 
 
-def create_router(monitor: Monitor) -> APIRouter:
-    router = APIRouter(prefix="/api/v1", tags=["programs"])
+async def marks(services: Services, said: MarkSaid) -> Response:
+    """A mark among the events, of kind `mark`. The newest 500 are kept, and they displace no other event."""
+    who = "" if said.pid is None else f" (process {said.pid})"
+    event = services.monitor.events.mark(services.monitor.moment().wall, printable(said.text) + who)
+    return services.json({"seq": event.seq})
 
-    @router.post("/marks")
-    async def marks(said: MarkSaid) -> Response:
-        """A mark among the events, of kind `mark`. The newest 500 are kept, and they displace no other event."""
-        who = "" if said.pid is None else f" (process {said.pid})"
-        event = monitor.events.mark(monitor.moment().wall, printable(said.text) + who)
-        return json_response({"seq": event.seq}, monitor)
 
-    @router.post("/reports")
-    async def reports(said: ReportSaid) -> Response:
-        """What the allocators inside a process hold. It is shown inside the process and added to nothing."""
-        try:
-            monitor.reports.put(
-                said.pid, said.start_ticks, [one.claim(said.pid) for one in said.claims], time.monotonic()
-            )
-        except Refused as error:
-            raise Problem(422, f"{error}.") from None
-        return json_response({"claims": len(said.claims)}, monitor)
-
-    return router
+async def reports(services: Services, said: ReportSaid) -> Response:
+    """What the allocators inside a process hold. It is shown inside the process and added to nothing."""
+    claims = [one.claim(said.pid) for one in said.claims]
+    try:
+        services.monitor.reports.put(said.pid, said.start_ticks, claims, time.monotonic())
+    except Refused as error:
+        raise Problem(422, f"{error}.") from None
+    return services.json({"claims": len(said.claims)})

@@ -3,85 +3,51 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query
+from fastapi import Header, Query
 from starlette.responses import Response
 
 from memwatch.monitor.loop import Monitor
 from memwatch.render import json as as_json
-from memwatch.render.json import JSON_TYPE, answer_bytes, to_bytes
+from memwatch.render.json import answer_bytes, to_bytes
 from memwatch.snapshot import Snapshot
-from memwatch_web.api import history as past
-from memwatch_web.api.inquiries import Inquiries
-from memwatch_web.asgi.health import current
+from memwatch_web.api.services import Services
 from memwatch_web.asgi.problems import Problem
 from memwatch_web.asgi.render_cache import OncePerTick
 from memwatch_web.asgi.single_flight import A, NotDone, Shared, T
-from memwatch_web.asgi.sse import Broker, EventStream, sse
+from memwatch_web.asgi.sse import EventStream, sse
 
 STREAM_EVENTS = ("snapshot", "pressure", "event")
 
-# Path, and how its answer is read off a snapshot. What the answers look like is in `contract`.
-PARTS: tuple[tuple[str, Callable[[Snapshot], Any]], ...] = (
-    ("snapshot", as_json.snapshot_json),
-    ("pools", as_json.pools_json),
-    ("shares", as_json.shares_json),
-    ("devices", as_json.devices_json),
-    ("processes", as_json.processes_json),
-    ("pressure", as_json.pressure_json),
-    ("collectors", as_json.collectors_json),
-)
+
+def part(render: Callable[[Snapshot], Any]) -> Callable[[Services], Awaitable[Response]]:
+    """Build the handler that answers with a part of the latest snapshot."""
+
+    async def show(services: Services) -> Response:
+        return services.rendered(render)
+
+    show.__name__ = render.__name__.removesuffix("_json")
+    return show
 
 
-def json_response(value: Any, monitor: Monitor) -> Response:  # noqa: ANN401  JSON is anything
-    return Response(answer_bytes(value, monitor.simulated), media_type=JSON_TYPE)
+async def events(services: Services, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
+    """What happened, newest first."""
+    return services.json(as_json.events_json(services.monitor.events.latest(limit)))
 
 
-def create_router(monitor: Monitor, broker: Broker, inquiries: Inquiries) -> APIRouter:
-    router = APIRouter(prefix="/api/v1", tags=["memory"])
-    for name, render in PARTS:
-        _add_part(router, monitor, name, render)
-    _add_lists(router, monitor)
-    _add_inquiries(router, monitor, inquiries)
-    past.add_routes(router, monitor)
-    _add_release(router, monitor)
-    _add_stream(router, monitor, broker)
-    return router
+async def backends(services: Services) -> Response:
+    """What can be computed with here (CPU, CUDA, ROCm, Metal, OpenCL, Vulkan), or why not; looks at most once a
+    minute."""
+    refuse_simulated(services.monitor)
+    return services.json(as_json.backends_json(await _answer_of(services.inquiries.backends, services.current())))
 
 
-def _add_part(router: APIRouter, monitor: Monitor, name: str, render: Callable[[Snapshot], Any]) -> None:
-    face = OncePerTick(lambda snapshot: answer_bytes(render(snapshot), snapshot.simulated))
-
-    async def part() -> Response:
-        return Response(face.plain(current(monitor)), media_type=JSON_TYPE)
-
-    router.add_api_route(f"/{name}", part, name=name, summary=name.title())
-
-
-def _add_lists(router: APIRouter, monitor: Monitor) -> None:
-    @router.get("/events")
-    async def events(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
-        """What happened, newest first."""
-        return json_response(as_json.events_json(monitor.events.latest(limit)), monitor)
-
-
-def _add_inquiries(router: APIRouter, monitor: Monitor, inquiries: Inquiries) -> None:
-    @router.get("/backends")
-    async def backends() -> Response:
-        """What can be computed with here (CPU, CUDA, ROCm, Metal, OpenCL, Vulkan), or why not; looks at most once a
-        minute."""
-        refuse_simulated(monitor)
-        found = await _answer_of(inquiries.backends, current(monitor))
-        return json_response(as_json.backends_json(found), monitor)
-
-    @router.get("/doctor")
-    async def doctor() -> Response:
-        """What is seen of this machine, what is not, why, and what would change that."""
-        refuse_simulated(monitor)
-        found = await _answer_of(inquiries.doctor, current(monitor))
-        return json_response(as_json.examination_json(found), monitor)
+async def doctor(services: Services) -> Response:
+    """What is seen of this machine, what is not, why, and what would change that."""
+    refuse_simulated(services.monitor)
+    return services.json(as_json.examination_json(await _answer_of(services.inquiries.doctor, services.current())))
 
 
 def refuse_simulated(monitor: Monitor) -> None:
@@ -96,11 +62,11 @@ async def _answer_of(inquiry: Shared[A, T], about: A) -> T:
         raise Problem(503, f"{error}.", headers={"Retry-After": "60"}) from None
 
 
-def _add_release(router: APIRouter, monitor: Monitor) -> None:
-    @router.post("/release")
-    async def release(seconds: Annotated[float, Query(ge=1, le=3600, allow_inf_nan=False)] = 60.0) -> Response:
-        """Let go of every GPU driver for so long, so that a GPU can be reset or cut into MIG instances."""
-        return json_response({"released": monitor.release(seconds), "seconds": seconds}, monitor)
+async def release(
+    services: Services, seconds: Annotated[float, Query(ge=1, le=3600, allow_inf_nan=False)] = 60.0
+) -> Response:
+    """Let go of every GPU driver for so long, so that a GPU can be reset or cut into MIG instances."""
+    return services.json({"released": services.monitor.release(seconds), "seconds": seconds})
 
 
 class JsonStream:
@@ -142,33 +108,23 @@ class JsonStream:
         return int(seq) if run == self.run and seq.isdecimal() and len(seq) < 16 else self._monitor.events.last_seq
 
 
-def _add_stream(router: APIRouter, monitor: Monitor, broker: Broker) -> None:
-    snapshot_event = OncePerTick(lambda snapshot: sse("snapshot", to_bytes(as_json.snapshot_json(snapshot))))
-    no_snapshot = OncePerTick(lambda snapshot: sse("tick", answer_bytes(tick_json(snapshot), snapshot.simulated)))
-
-    @router.get("/stream")
-    async def stream(
-        events: Annotated[str, Query(description="Which of snapshot, pressure, event.")] = ",".join(STREAM_EVENTS),
-        last_event_id: Annotated[str | None, Header()] = None,
-    ) -> Response:
-        """Server-sent events, one tick at a time; missed events are sent again after a Last-Event-ID."""
-        wanted = frozenset(events.split(","))
-        for event in wanted - set(STREAM_EVENTS):
-            raise Problem(422, f"events is {event[:80]!r}: use some of {', '.join(STREAM_EVENTS)}.")
-        refuse_when_full(broker)
-        face = snapshot_event if "snapshot" in wanted else no_snapshot
-        return EventStream(broker, JsonStream(monitor, face, wanted, last_event_id).chunk)
+async def stream(
+    services: Services,
+    events: Annotated[str, Query(description="Which of snapshot, pressure, event.")] = ",".join(STREAM_EVENTS),
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Server-sent events, one tick at a time: `snapshot` on each, `pressure` when a level changes, `event` when one
+    happens. Missed events are sent again after a Last-Event-ID."""
+    wanted = frozenset(events.split(","))
+    for event in wanted - set(STREAM_EVENTS):
+        raise Problem(422, f"events is {event[:80]!r}: use some of {', '.join(STREAM_EVENTS)}.")
+    services.refuse_when_full()
+    face = services.caches.of("snapshot" if "snapshot" in wanted else "tick", stream_event)
+    return EventStream(services.broker, JsonStream(services.monitor, face, wanted, last_event_id).chunk)
 
 
-def tick_json(snapshot: Snapshot) -> as_json.Json:
-    """What a listener who wants no snapshots is told of one."""
-    return {"seq": snapshot.seq, "unix": snapshot.unix}
-
-
-def refuse_when_full(broker: Broker) -> None:
-    if broker.full:
-        raise Problem(
-            503,
-            f"all {broker.most} streams are taken; try later or raise max_streams.",
-            headers={"Retry-After": "30"},
-        )
+def stream_event(name: str, snapshot: Snapshot) -> bytes:
+    """One event for all listeners of a tick; a bare tick for those who want no snapshots."""
+    if name == "snapshot":
+        return sse(name, to_bytes(as_json.snapshot_json(snapshot)))
+    return sse(name, answer_bytes({"seq": snapshot.seq, "unix": snapshot.unix}, snapshot.simulated))

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import TypeVar
 
 from memwatch.snapshot import Snapshot
+
+Key = TypeVar("Key", bound=Hashable)
 
 # RFC 9110, 12.5.3: a coding and its weight; what has the weight 0 is not wanted.
 GZIP = re.compile(r"(?:^|,)\s*(?:x-)?gzip\s*(?:;\s*q\s*=\s*([0-9.]+)\s*)?(?=,|$)", re.IGNORECASE)
@@ -39,3 +43,17 @@ class OncePerTick:
         if self._gzipped is None:
             self._gzipped = gzip.compress(plain, compresslevel=1, mtime=0)
         return self._gzipped
+
+
+class RenderCaches:
+    """One cache for each way to render a snapshot. For one thread."""
+
+    def __init__(self) -> None:
+        self._caches: dict[Hashable, OncePerTick] = {}
+
+    def of(self, key: Key, render: Callable[[Key, Snapshot], bytes]) -> OncePerTick:
+        """Return the cache of this key; `render` is given the key, and is the same for it every time."""
+        cache = self._caches.get(key)
+        if cache is None:
+            cache = self._caches[key] = OncePerTick(partial(render, key))
+        return cache

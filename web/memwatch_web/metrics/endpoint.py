@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from memwatch.monitor.loop import Monitor
@@ -52,6 +53,11 @@ class Scrapes:
         fields, body = self._answer(wanted_by(scope["headers"]), current(self._monitor))
         await send({"type": "http.response.start", "status": 200, "headers": fields})
         await send({"type": "http.response.body", "body": body})
+
+    def response(self, headers: Iterable[Field]) -> Response:
+        """The same for the application, where a client asks it and not what is in front of it."""
+        fields, body = self._answer(wanted_by(headers), current(self._monitor))
+        return Response(body, headers={name.decode(): value.decode() for name, value in fields})
 
     def on_wire(self, headers: Iterable[Field], common: Fields) -> bytes | None:
         """The whole answer as it goes over the wire, with the `common` fields in front; None before the first tick.

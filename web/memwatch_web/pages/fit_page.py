@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from urllib.parse import parse_qsl, urlencode
 
-from fastapi import APIRouter, Request
 from msgspec import Struct
 from pydantic import ValidationError
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from memwatch.model import Absent
@@ -21,7 +21,7 @@ from memwatch.planning.transformer import Transformer
 from memwatch.snapshot import Snapshot
 from memwatch_web.api.fit_request import DETAILS, Answered, FitQuestion, changed_fields, fields_of
 from memwatch_web.asgi.problems import sentence_of
-from memwatch_web.pages.renderer import Pages
+from memwatch_web.pages.services import PageServices
 
 MOST_FIELDS = 40
 # The shapes of the published checkpoints, as their config.json gives them.
@@ -89,37 +89,34 @@ def places_of(fit: Fit) -> Iterator[Place]:
             yield Place(verdict, size / scale, taken / scale, fit.bytes / scale)
 
 
-def create_fit_page(pages: Pages, current: Callable[[], Snapshot]) -> APIRouter:
-    router = APIRouter(include_in_schema=False)
+async def fit(services: PageServices, request: Request) -> Response:
+    """The form, and the answer where something is asked. A form leaves its empty fields in the address: they are
+    taken out of it, so that it can be passed on."""
+    given = request.query_params.multi_items()
+    fields = {name: value for name, value in given if value}
+    if len(fields) != len(given):
+        return RedirectResponse("fit?" + urlencode(fields) if fields else "fit", status_code=303)
+    return _show(services, asked(fields, services.current()))
 
-    def show(form: Form) -> Response:
-        return HTMLResponse(pages.fit(current(), form), status_code=422 if form.problem else 200)
 
-    @router.get("/fit", name="fit")
-    async def fit(request: Request) -> Response:
-        """The form, and the answer where something is asked. A form leaves its empty fields in the address: they
-        are taken out of it, so that it can be passed on."""
-        given = request.query_params.multi_items()
-        fields = {name: value for name, value in given if value}
-        if len(fields) != len(given):
-            return RedirectResponse("fit?" + urlencode(fields) if fields else "fit", status_code=303)
-        return show(asked(fields, current()))
+async def fit_config(services: PageServices, request: Request) -> Response:
+    """A config.json becomes the fields of its shape."""
+    text = (await request.body()).decode("utf-8", "replace")
+    try:
+        fields = dict(parse_qsl(text, max_num_fields=MOST_FIELDS))
+    except ValueError:
+        problem = f"the form has more than {MOST_FIELDS} fields: send config alone."
+        return _show(services, Form({}, problem=problem))
+    try:
+        shape = fields_of_config(fields.get("config", ""))
+    except BadInput as error:
+        return _show(services, Form({}, problem=f"{error}."))
+    return RedirectResponse("fit?" + urlencode(shape), status_code=303)
 
-    @router.post("/fit")
-    async def fit_config(request: Request) -> Response:
-        """A config.json becomes the fields of its shape."""
-        text = (await request.body()).decode("utf-8", "replace")
-        try:
-            fields = dict(parse_qsl(text, max_num_fields=MOST_FIELDS))
-        except ValueError:
-            return show(Form({}, problem=f"the form has more than {MOST_FIELDS} fields: send config alone."))
-        try:
-            shape = fields_of_config(fields.get("config", ""))
-        except BadInput as error:
-            return show(Form({}, problem=f"{error}."))
-        return RedirectResponse("fit?" + urlencode(shape), status_code=303)
 
-    return router
+def _show(services: PageServices, form: Form) -> Response:
+    page = services.pages.fit(services.current(), form)
+    return HTMLResponse(page, status_code=422 if form.problem else 200)
 
 
 def asked(fields: Mapping[str, str], snapshot: Snapshot) -> Form:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import gzip
 
-from fastapi import APIRouter, Request
 from starlette.datastructures import QueryParams
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from memwatch.monitor.loop import Monitor
 from memwatch.snapshot import Snapshot
 from memwatch_web.api.history import instant, names_of
-from memwatch_web.asgi.health import current, stalled_seconds
+from memwatch_web.asgi.health import stalled_seconds
 from memwatch_web.asgi.problems import Problem
 from memwatch_web.asgi.static_files import accepts_gzip
 from memwatch_web.pages.charts import usual_series
 from memwatch_web.pages.history_query import Past
 from memwatch_web.pages.history_view import Asked, Refused, View, view_of
-from memwatch_web.pages.renderer import Pages
+from memwatch_web.pages.services import PageServices
 from memwatch_web.pages.time_range import range_of, ranges_of, window_of
 
 # All that are kept (`events.KEPT_EVENTS` and `events.KEPT_MARKS`).
@@ -26,20 +26,14 @@ MOST_EVENTS = 1500
 GZIP_LEVEL = 5
 
 
-def create_history_page(monitor: Monitor, pages: Pages) -> APIRouter:
-    router = APIRouter()
-
-    @router.get("/history", include_in_schema=False)
-    async def history(request: Request) -> Response:
-        snapshot = current(monitor)
-        shown = answer_of(past_of(monitor), request.query_params, snapshot)
-        body = pages.history(snapshot, shown, stalled_seconds(monitor))
-        headers = {"vary": "accept-encoding"}
-        if accepts_gzip(request):
-            body, headers["content-encoding"] = gzip.compress(body, GZIP_LEVEL, mtime=0), "gzip"
-        return HTMLResponse(body, 422 if isinstance(shown, Refused) else 200, headers)
-
-    return router
+async def history(services: PageServices, request: Request) -> Response:
+    snapshot, monitor = services.current(), services.monitor
+    shown = answer_of(past_of(monitor), request.query_params, snapshot)
+    body = services.pages.history(snapshot, shown, stalled_seconds(monitor))
+    headers = {"vary": "accept-encoding"}
+    if accepts_gzip(request):
+        body, headers["content-encoding"] = gzip.compress(body, GZIP_LEVEL, mtime=0), "gzip"
+    return HTMLResponse(body, 422 if isinstance(shown, Refused) else 200, headers)
 
 
 def past_of(monitor: Monitor) -> Past:

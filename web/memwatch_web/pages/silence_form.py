@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
-from fastapi import APIRouter
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from memwatch.alerts.rules import EVENTS
 from memwatch.alerts.silences import MOST_SECONDS, SILENCES_MOST
-from memwatch.notify.manager import Alerting, TooMany
+from memwatch.notify.manager import TooMany
+from memwatch_web.api.services import Services
 from memwatch_web.asgi.access import who_asks
 from memwatch_web.asgi.problems import Problem
 
@@ -63,19 +63,13 @@ def _hours(fields: Mapping[str, str]) -> float:
     return hours
 
 
-def create_router(alerting: Alerting) -> APIRouter:
-    router = APIRouter()
-
-    @router.post("/alerts", include_in_schema=False)
-    async def silence(request: Request) -> Response:
-        """Makes the silence and shows the page again."""
-        try:
-            wish = wish_of(await request.body())
-            alerting.silence(wish.seconds, wish.event, wish.target, wish.reason, who_asks(request.scope))
-        except BadForm as error:
-            raise Problem(422, str(error)) from None
-        except TooMany:
-            raise Problem(409, f"there are {SILENCES_MOST} silences already; end one first.") from None
-        return RedirectResponse("alerts#silences", status_code=303)
-
-    return router
+async def silence(services: Services, request: Request) -> Response:
+    """Makes the silence and shows the page again."""
+    try:
+        wish = wish_of(await request.body())
+        services.alerting.silence(wish.seconds, wish.event, wish.target, wish.reason, who_asks(request.scope))
+    except BadForm as error:
+        raise Problem(422, str(error)) from None
+    except TooMany:
+        raise Problem(409, f"there are {SILENCES_MOST} silences already; end one first.") from None
+    return RedirectResponse("alerts#silences", status_code=303)

@@ -1,0 +1,65 @@
+"""The application serves what the tables of routes have, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from fastapi import FastAPI
+from starlette.routing import Route as ServedRoute
+
+from memwatch_web.asgi.static_files import STATIC
+from memwatch_web.metrics.endpoint import Scrapes
+from memwatch_web.pages.renderer import LINKS, PATHS
+from memwatch_web.routes import API, PAGES, api_routes
+from memwatchd.daemon import Daemon
+from memwatchd.settings.schema import Settings
+from memwatchd.web_app import faces_of
+
+
+@pytest.fixture
+def app() -> Iterator[FastAPI]:
+    daemon = Daemon(Settings(), Settings)
+    yield faces_of(daemon, Scrapes(daemon.monitor, daemon.exporter()))
+    daemon.stop()
+
+
+def test_application_serves_the_tables_and_static_files(app: FastAPI) -> None:
+    served = {
+        (method, route.path)
+        for route in app.routes
+        if isinstance(route, ServedRoute) and not route.path.startswith("/static/")
+        for method in route.methods or ()
+        if method != "HEAD"
+    }
+
+    assert served == {(route.method, route.path) for route in (*api_routes(), *PAGES)} | {("GET", "/openapi.json")}
+    assert len([path for path in STATIC.rglob("*") if path.is_file()]) + len(served) == len(app.routes)
+
+
+def test_description_has_the_api_and_no_page(app: FastAPI) -> None:
+    described = {
+        (method.upper(), path, *operation["tags"])
+        for path, operations in app.openapi()["paths"].items()
+        for method, operation in operations.items()
+    }
+
+    assert described == {(route.method, route.path, tag) for tag, routes in API.items() for route in routes}
+
+
+def test_every_operation_is_described_in_words(app: FastAPI) -> None:
+    """By the docstring of its handler; a part of the snapshot is described by its name."""
+    undescribed = {
+        path
+        for path, operations in app.openapi()["paths"].items()
+        for one in operations.values()
+        if not one.get("description")
+    }
+
+    assert undescribed == {route.path for route in api_routes() if route.handler.__doc__ is None}
+
+
+def test_pages_link_to_routes() -> None:
+    paths = {route.path for route in PAGES if route.method == "GET"}
+
+    assert {*PATHS.values(), *LINKS.values()} <= paths

@@ -1,0 +1,77 @@
+"""The tables of routes say who may call what, and the access control does the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import MutableMapping
+from typing import Any
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from memwatch_web.api.openapi import MODELS, names_in
+from memwatch_web.api.route import Route
+from memwatch_web.asgi.access import Gate
+from memwatch_web.asgi.auth import Login, token_of
+from memwatch_web.asgi.options import FaceOptions
+from memwatch_web.routes import PAGES, api_routes
+
+ROUTES = (*api_routes(), *PAGES)
+HERE, ELSEWHERE = "127.0.0.1", "192.0.2.7"
+WITH_LOGIN = FaceOptions(login=Login(token_of("sixteen-letters-")))
+
+
+async def let_in(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+    """Stands for the application."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def status_of(
+    route: Route, options: FaceOptions, client: str, headers: tuple[tuple[bytes, bytes], ...] = ()
+) -> int:
+    """What a client is answered by the access control."""
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    scope = {
+        "type": "http",
+        "method": route.method,
+        "path": route.path,
+        "headers": [(b"host", b"127.0.0.1"), *headers],
+        "client": (client, 1),
+    }
+    asyncio.run(Gate(let_in, lambda: options, [(b"date", b"")])(scope, receive, send))
+    return int(sent[0]["status"])
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_access_control_is_what_the_table_says(route: Route) -> None:
+    bearer = ((b"authorization", b"Bearer sixteen-letters-"),)
+
+    assert status_of(route, FaceOptions(), HERE) == 200
+    assert status_of(route, FaceOptions(), ELSEWHERE) == (403 if route.who == "operator" else 200)
+    assert status_of(route, WITH_LOGIN, HERE) == (200 if route.who == "anyone" else 401)
+    assert status_of(route, WITH_LOGIN, ELSEWHERE, bearer) == 200
+
+
+def test_operators_alone_change_something() -> None:
+    assert [route.path for route in ROUTES if (route.who == "operator") != bool(route.changes)] == []
+
+
+def test_no_two_routes_have_the_same_method_and_path() -> None:
+    places = [(route.method, route.path) for route in ROUTES]
+
+    assert len(places) == len(set(places))
+
+
+def test_every_answer_is_a_model_of_the_schema() -> None:
+    names = {name for route in api_routes() for name in names_in(route.answer)}
+
+    assert names <= MODELS.keys()
+    assert all(route.answer for route in ROUTES)

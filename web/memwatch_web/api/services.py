@@ -1,0 +1,75 @@
+"""What the handlers of the API work with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct, field
+from starlette.responses import Response
+
+from memwatch.monitor.loop import Monitor
+from memwatch.notify.manager import Alerting
+from memwatch.render.json import JSON_TYPE, answer_bytes
+from memwatch.snapshot import Snapshot
+from memwatch_web.api.inquiries import Inquiries
+from memwatch_web.asgi.health import current
+from memwatch_web.asgi.problems import Problem
+from memwatch_web.asgi.render_cache import RenderCaches
+from memwatch_web.asgi.sse import Broker
+
+PSS_PAUSE_SECONDS = 1.0
+
+
+class Turnstile:
+    """Lets one through, then nobody for a while: the kernel takes long over a large process."""
+
+    def __init__(self, pause_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pause = pause_seconds
+        self._clock = clock
+        self._next = 0.0
+        self._taken = False
+
+    def enter(self) -> bool:
+        if self._taken or self._clock() < self._next:
+            return False
+        self._taken = True
+        return True
+
+    def leave(self) -> None:
+        self._taken, self._next = False, self._clock() + self._pause
+
+
+class Services(Struct):
+    """The parts of a daemon that answer, and what they share between requests."""
+
+    monitor: Monitor
+    broker: Broker
+    alerting: Alerting
+    inquiries: Inquiries
+    caches: RenderCaches = field(default_factory=RenderCaches)
+    pss_turnstile: Turnstile = field(default_factory=lambda: Turnstile(PSS_PAUSE_SECONDS))
+
+    def current(self) -> Snapshot:
+        """Return the latest snapshot. Raises Problem before the first."""
+        return current(self.monitor)
+
+    def json(self, value: Any) -> Response:  # noqa: ANN401  JSON is anything
+        return Response(answer_bytes(value, self.monitor.simulated), media_type=JSON_TYPE)
+
+    def rendered(self, render: Callable[[Snapshot], Any]) -> Response:
+        """Answer with a JSON view of the latest snapshot, made once a tick for all clients."""
+        return Response(self.caches.of(render, as_bytes).plain(self.current()), media_type=JSON_TYPE)
+
+    def refuse_when_full(self) -> None:
+        if self.broker.full:
+            raise Problem(
+                503,
+                f"all {self.broker.most} streams are taken; try later or raise max_streams.",
+                headers={"Retry-After": "30"},
+            )
+
+
+def as_bytes(render: Callable[[Snapshot], Any], snapshot: Snapshot) -> bytes:
+    return answer_bytes(render(snapshot), snapshot.simulated)

@@ -1,0 +1,90 @@
+"""The pages that need no module of their own, and the stream that keeps them current."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from memwatch.snapshot import Snapshot
+from memwatch_web.asgi.health import stalled_seconds
+from memwatch_web.asgi.problems import Problem
+from memwatch_web.asgi.render_cache import OncePerTick
+from memwatch_web.asgi.sse import EventStream, sse
+from memwatch_web.asgi.static_files import accepts_gzip
+from memwatch_web.pages.process_list import BadView, View, view_of
+from memwatch_web.pages.services import PageServices
+
+
+def page(name: str) -> Callable[[PageServices, Request], Awaitable[Response]]:
+    """Build the handler of a page that depends on the latest snapshot alone."""
+
+    async def show(services: PageServices, request: Request) -> Response:
+        pages = services.pages
+        shared = services.caches.of(("page", name), lambda _, snapshot: pages.page(name, snapshot))
+        return answer(services, request, shared, lambda *now: pages.page(name, *now))
+
+    show.__name__ = name
+    return show
+
+
+async def processes(
+    services: PageServices, request: Request, by: str = "process", sort: str = "-footprint", q: str = ""
+) -> Response:
+    """The list as somebody wants to see it; without a wish of one's own, the same bytes for everybody."""
+    pages = services.pages
+    try:
+        view = view_of(by, sort, q, services.current())
+    except BadView as error:
+        raise Problem(422, str(error)) from None
+    plain = View(view.by)
+    shared = services.caches.of(
+        ("processes", view.by), lambda _, snapshot: pages.page("processes", snapshot, None, plain)
+    )
+    return answer(
+        services,
+        request,
+        shared if view.is_shared else None,
+        lambda snapshot, stalled: pages.page("processes", snapshot, stalled, view),
+    )
+
+
+async def live(services: PageServices, page: str = "overview") -> Response:
+    """The part of a page that changes, on every tick."""
+    pages = services.pages
+    if page not in pages.streams:
+        raise Problem(422, f"page is {page[:80]!r}: use one of {', '.join(pages.streams)}.")
+    services.refuse_when_full()
+    shared = services.caches.of(("live", page), lambda _, snapshot: sse(page, pages.fragment(page, snapshot)))
+    return EventStream(services.broker, shared.plain)
+
+
+async def docs(services: PageServices) -> Response:
+    return HTMLResponse(services.pages.docs(services.monitor.simulated))
+
+
+async def last_words(services: PageServices) -> Response:
+    monitor = services.monitor
+    return HTMLResponse(services.pages.last_words(monitor.last_words, monitor.simulated))
+
+
+async def patterns(services: PageServices) -> Response:
+    if not services.options().patterns:
+        raise Problem(404, "this page is for whoever changes the pages: set patterns = true under [web].")
+    return HTMLResponse(services.pages.patterns())
+
+
+def answer(
+    services: PageServices,
+    request: Request,
+    shared: OncePerTick | None,
+    render: Callable[[Snapshot, float | None], bytes],
+) -> Response:
+    snapshot, stalled = services.current(), stalled_seconds(services.monitor)
+    headers = {"vary": "accept-encoding"}
+    if shared is None or stalled is not None:
+        return HTMLResponse(render(snapshot, stalled), headers=headers)
+    if accepts_gzip(request):
+        return HTMLResponse(shared.gzipped(snapshot), headers=headers | {"content-encoding": "gzip"})
+    return HTMLResponse(shared.plain(snapshot), headers=headers)

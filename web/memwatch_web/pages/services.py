@@ -1,0 +1,18 @@
+"""What the handlers of the pages work with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from memwatch_web.api.services import Services
+from memwatch_web.asgi.options import FaceOptions
+from memwatch_web.metrics.endpoint import Scrapes
+from memwatch_web.pages.renderer import Pages
+
+
+class PageServices(Services, kw_only=True):
+    """The services of the API, what renders the pages, and what is answered in front of the application."""
+
+    pages: Pages
+    options: Callable[[], FaceOptions]
+    scrapes: Scrapes

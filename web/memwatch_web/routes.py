@@ -1,0 +1,127 @@
+"""Everything that the application serves: the table of the API, and the table of the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MethodType
+from typing import Any
+
+from fastapi import Depends, FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from memwatch.render import json as views
+from memwatch_web.api import alerts, fit, health, history, ingest, owners, snapshot
+from memwatch_web.api.route import Route
+from memwatch_web.api.snapshot import part
+from memwatch_web.asgi import static_files
+from memwatch_web.asgi.strict_query import refuse_unknown
+from memwatch_web.pages import fit_page, handlers, history_page, silence_form
+from memwatch_web.pages.handlers import page
+from memwatch_web.pages.services import PageServices
+
+
+async def metrics(services: PageServices, request: Request) -> Response:
+    """Prometheus text format, or OpenMetrics where the Accept header asks for it."""
+    return services.scrapes.response(request.headers.raw)
+
+
+SIMULATED = {404: "The machine is simulated."}
+NO_LAST_WORDS = {404: "There are none."}
+NO_PSS = {
+    403: "This user may not read it; the sentence says who may.",
+    404: "The process is not listed, or has ended, or the kernel has no such figure.",
+    429: "Another was read within the last second.",
+}
+NO_RECEIVER = {409: "Nobody is told of alerts."}
+NO_SILENCE = {404: "There is no such silence."}
+TOO_MANY = {409: "There are as many as there may be."}
+
+# fmt: off
+MEMORY = (
+    #      method   path                            handler                       answer
+    Route("GET",    "/api/v1/snapshot",             part(views.snapshot_json),    "Snapshot"),
+    Route("GET",    "/api/v1/pools",                part(views.pools_json),       "Pool[]"),
+    Route("GET",    "/api/v1/shares",               part(views.shares_json),      "Share[]"),
+    Route("GET",    "/api/v1/devices",              part(views.devices_json),     "Device[]"),
+    Route("GET",    "/api/v1/processes",            part(views.processes_json),   "Process[]"),
+    Route("GET",    "/api/v1/processes/{pid}/pss",  owners.pss,                   "Pss",
+          refusals=NO_PSS),
+    Route("GET",    "/api/v1/owners",               owners.owners,                "Owners"),
+    Route("GET",    "/api/v1/growth",               owners.growth,                "Growth"),
+    Route("GET",    "/api/v1/pressure",             part(views.pressure_json),    "Pressure[]"),
+    Route("GET",    "/api/v1/collectors",           part(views.collectors_json),  "Collector[]"),
+    Route("GET",    "/api/v1/events",               snapshot.events,              "Event[]"),
+    Route("GET",    "/api/v1/history",              history.history,              "History or text/csv"),
+    Route("GET",    "/api/v1/ticks",                history.ticks,                "Tick[]"),
+    Route("GET",    "/api/v1/last-words",           history.last_words,           "LastWords",
+          refusals=NO_LAST_WORDS),
+    Route("GET",    "/api/v1/stream",               snapshot.stream,              "text/event-stream"),
+    Route("GET",    "/api/v1/fit",                  fit.fit,                      "Fit"),
+    Route("GET",    "/api/v1/backends",             snapshot.backends,            "Backends",
+          refusals=SIMULATED),
+    Route("GET",    "/api/v1/doctor",               snapshot.doctor,              "Examination",
+          refusals=SIMULATED),
+    Route("POST",   "/api/v1/release",              snapshot.release,             "Release",
+          "operator", "collectors close the GPU drivers for a while"),
+    Route("GET",    "/metrics",                     metrics,                      "text/plain"),
+)
+PROGRAMS = (
+    Route("POST",   "/api/v1/marks",                ingest.marks,                 "MarkTaken",
+          "operator", "adds an event"),
+    Route("POST",   "/api/v1/reports",              ingest.reports,               "ReportTaken",
+          "operator", "replaces the reports of a process"),
+)
+ALERTS = (
+    Route("GET",    "/api/v1/alerts",               alerts.alerts,                "Alert[]"),
+    Route("GET",    "/api/v1/receivers",            alerts.receivers,             "Receiver[]"),
+    Route("POST",   "/api/v1/alerts/test",          alerts.test,                  "Tested",
+          "operator", "sends a test message to every receiver", NO_RECEIVER),
+    Route("GET",    "/api/v1/silences",             alerts.silences,              "Silence[]"),
+    Route("POST",   "/api/v1/silences",             alerts.silence,               "Silence[]",
+          "operator", "adds a silence", TOO_MANY),
+    Route("DELETE", "/api/v1/silences/{silence_id}", alerts.end,                  "Silence[]",
+          "operator", "ends a silence", NO_SILENCE),
+)
+HEALTH = (
+    Route("GET",    "/healthz",                     health.healthz,               "Health", "anyone"),
+    Route("GET",    "/readyz",                      health.readyz,                "Health", "anyone"),
+)
+PAGES = (
+    Route("GET",    "/",                            page("overview"),             "text/html"),
+    Route("GET",    "/history",                     history_page.history,         "text/html"),
+    Route("GET",    "/processes",                   handlers.processes,           "text/html"),
+    Route("GET",    "/devices",                     page("devices"),              "text/html"),
+    Route("GET",    "/alerts",                      page("alerts"),               "text/html"),
+    Route("POST",   "/alerts",                      silence_form.silence,         "text/html",
+          "operator", "adds a silence"),
+    Route("GET",    "/about",                       page("about"),                "text/html"),
+    Route("GET",    "/fit",                         fit_page.fit,                 "text/html"),
+    Route("POST",   "/fit",                         fit_page.fit_config,          "text/html"),
+    Route("GET",    "/last-words",                  handlers.last_words,          "text/html"),
+    Route("GET",    "/docs",                        handlers.docs,                "text/html"),
+    Route("GET",    "/patterns",                    handlers.patterns,            "text/html"),
+    Route("GET",    "/live",                        handlers.live,                "text/event-stream"),
+)
+# fmt: on
+
+# The groups of the description.
+API: Mapping[str, tuple[Route, ...]] = {"memory": MEMORY, "programs": PROGRAMS, "alerts": ALERTS, "health": HEALTH}
+
+
+def api_routes() -> Iterable[Route]:
+    return (route for group in API.values() for route in group)
+
+
+def install(app: FastAPI, services: PageServices) -> None:
+    for tag, routes in API.items():
+        for route in routes:
+            _add(app, route, services, tags=[tag], dependencies=[Depends(refuse_unknown)])
+    for route in PAGES:
+        _add(app, route, services, include_in_schema=False)
+    app.router.routes.extend(static_files.routes())
+
+
+def _add(app: FastAPI, route: Route, services: PageServices, **described: Any) -> None:  # noqa: ANN401  FastAPI's own
+    """FastAPI reads the parameters of a bound method without the first one, which is the services."""
+    app.add_api_route(route.path, MethodType(route.handler, services), methods=[route.method], **described)
