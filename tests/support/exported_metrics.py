@@ -1,10 +1,11 @@
-"""Names of all exported metrics."""
+"""All exported metrics, from a machine that has everything."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from msgspec.structs import replace
+from prometheus_client.core import Metric
 
 from memwatch.history.disk.files import FilesStatus
 from memwatch.model import Absent, Process
@@ -13,8 +14,11 @@ from memwatch.snapshot import Kernel, Machine, MemoryPsi, PsiLine, SelfUsage, Sn
 from memwatch_web.metrics.families import PREFIX, Exporter
 from support.fakes import GIB, ram
 
+SUFFIXES = {"counter": "_total", "info": "_info"}
 
-def exported_names() -> set[str]:
+
+def exported_families() -> list[Metric]:
+    """Return every metric family that the exporter has."""
     line = PsiLine(0.0, 0.0, 0.0, 0.0)
     own = SelfUsage(Absent.NOT_SUPPORTED, 0.0, 0.0, 0.0, False)
     snapshot = Snapshot(1, 0.0, 0.0, "boot", "host", 1.0, False, Machine(), own, (ram(GIB),))
@@ -30,5 +34,14 @@ def exported_names() -> set[str]:
     files = FilesStatus(Path("/"), 0, 0, 0, 0, 0.0, 0, 0, 0, (), "")
     outbox = OutboxFigures(True, 0, 0)
     exporter = Exporter("1", dict, tuple, lambda: 1, lambda: outbox, lambda: files)
-    suffix = {"counter": "_total", "info": "_info"}
-    return {family.name.removeprefix(PREFIX) + suffix.get(family.type, "") for family in exporter.families(full)}
+    return list(exporter.families(full))
+
+
+def name_of(family: Metric) -> str:
+    """Return the name of a family's samples."""
+    return family.name + SUFFIXES.get(family.type, "")
+
+
+def exported_names() -> set[str]:
+    """Return the names of all samples, without the prefix."""
+    return {name_of(family).removeprefix(PREFIX) for family in exported_families()}

@@ -16,6 +16,13 @@ MIB = 1 << 20
 # What an event holds its level for; other signals hold theirs as long as a level takes to clear.
 EVENT_HOLD_SECONDS = 60.0
 PSI_WINDOW_SECONDS = 10.0
+# Less than this is left, in bytes and as a part of the size.
+FLOORS = ((Level.CRITICAL, 256 * MIB, 0.10), (Level.HIGH, 512 * MIB, 0.20))
+# Parts of the window in which some task, or all tasks, waited; and what must be in use for `psi_full`.
+SOME_MEDIUM, SOME_HIGH = 0.05, 0.20
+FULL_HIGH, FULL_CRITICAL, FULL_USED = 0.05, 0.20, 0.60
+TTF_MEDIUM_SECONDS, TTF_HIGH_SECONDS = 1800.0, 300.0
+SWAP_LEFT, SWAP_USED = 0.10, 0.90
 
 
 class Signal(Struct, frozen=True):
@@ -64,7 +71,7 @@ def signals_of(target: Target, seconds_to_full: float | None, evidence: Evidence
 
 def _floor(target: Target) -> Iterator[Signal]:
     """Small machines end before their percentages do."""
-    for level, least, part in ((Level.CRITICAL, 256 * MIB, 0.10), (Level.HIGH, 512 * MIB, 0.20)):
+    for level, least, part in FLOORS:
         if target.available_bytes < min(least, part * target.size_bytes):
             yield Signal("floor", level, f"only {units.size(max(0, target.available_bytes))} available")
             return
@@ -75,23 +82,23 @@ def _psi_signals(target: Target, stalled: StallRatios | None, throttled: CgroupP
         return
     some, full = stalled.some, stalled.full
     waited = f"some tasks waited for memory {some * 100:.0f} % of the last {PSI_WINDOW_SECONDS:.0f} s"
-    if full >= 0.20 and target.used_ratio >= 0.60:
+    if full >= FULL_CRITICAL and target.used_ratio >= FULL_USED:
         text = f"all tasks waited for memory {full * 100:.0f} % of the last {PSI_WINDOW_SECONDS:.0f} s"
         yield Signal("psi_full", Level.CRITICAL, text)
-    if some >= 0.20 or full >= 0.05:
+    if some >= SOME_HIGH or full >= FULL_HIGH:
         slowed = f"cgroup {throttled.cgroup}" if throttled else "a cgroup"
         text = f", though much is available: {slowed} is slowed by its memory limit"
-        localised = text if target.used_ratio < 0.60 else ""
+        localised = text if target.used_ratio < FULL_USED else ""
         yield Signal("psi", Level.HIGH, waited + localised)
-    elif some >= 0.05:
+    elif some >= SOME_MEDIUM:
         yield Signal("psi", Level.MEDIUM, waited)
 
 
 def _trend(seconds: float | None) -> Iterator[Signal]:
     """`critical` at 60 s is the judge's: it takes two ticks in a row."""
-    if seconds is None or seconds >= 1800:
+    if seconds is None or seconds >= TTF_MEDIUM_SECONDS:
         return
-    level = Level.HIGH if seconds < 300 else Level.MEDIUM
+    level = Level.HIGH if seconds < TTF_HIGH_SECONDS else Level.MEDIUM
     yield Signal("ttf", level, full_in(seconds))
 
 
@@ -106,7 +113,7 @@ def _swap(target: Target, evidence: Evidence) -> Iterator[Signal]:
     swap = evidence.swap
     if isinstance(swap, Absent) or not swap.size_bytes or not target.is_ram:
         return
-    if swap.size_bytes - swap.used_bytes < 0.10 * swap.size_bytes and target.used_ratio > 0.90:
+    if swap.size_bytes - swap.used_bytes < SWAP_LEFT * swap.size_bytes and target.used_ratio > SWAP_USED:
         yield Signal("swap", Level.CRITICAL, "less than a tenth of swap and of memory is left")
 
 

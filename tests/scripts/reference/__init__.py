@@ -1,0 +1,1 @@
+"""Pages of docs/reference, generated from the code."""

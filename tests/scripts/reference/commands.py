@@ -1,0 +1,79 @@
+"""docs/reference/memwatchd.md and memwatch.md: both command lines, from the help that they print."""
+
+from __future__ import annotations
+
+import io
+import re
+from contextlib import redirect_stdout
+
+import click
+
+from memwatchd import cli as daemon
+from memwatchd.client import cli as client
+from memwatchd.install import install_service
+from memwatchd.settings.environment import CONFIG, FLAGS, PREFIX, SYSTEMD_STATE
+from scripts.reference.markdown import block, code, page, table
+
+WIDTH = 100
+
+DAEMON_INTRO = """
+`memwatchd` is the daemon: it reads the machine, and serves pages, metrics and JSON. Settings can also be given
+in a file or in the environment; [Configuration](configuration.md) has all of them.
+"""
+CLIENT_INTRO = """
+`memwatch` shows what a daemon knows, on this machine or another. Without a daemon on this machine most commands
+read the machine themselves and say so on stderr.
+"""
+SIGNALS = (
+    ("SIGHUP", "read the settings again; [Configuration](configuration.md) says which keys need a restart"),
+    ("SIGTERM, SIGINT", "stop within five seconds"),
+)
+CLIENT_VARIABLES = (
+    ("MEMWATCH_URL", "the daemon's address, if `--url` does not name one: `http://HOST:PORT` or `unix:/PATH`"),
+    ("MEMWATCH_TOKEN", "the token to log in with"),
+)
+
+
+def help_of(command: click.Command, name: str, group: click.Command | None = None) -> str:
+    """Return the help that a command prints in a terminal of this width, within its group if it has one."""
+    # click's own limit is 80 columns, of which it leaves two free.
+    most: int = (group or command).context_settings.get("max_content_width", 80)
+    context = click.Context(command, info_name=name, terminal_width=min(WIDTH, most) - 2)
+    context.help_option_names = ["--help"]
+    with redirect_stdout(io.StringIO()):
+        return re.sub(r"[ \t]+$", "", command.get_help(context), flags=re.MULTILINE)
+
+
+def daemon_page() -> str:
+    """Return the page of the daemon."""
+    rows = [(code(f"{PREFIX}{flag.upper()}"), code(f"--{flag.replace('_', '-')}")) for flag in FLAGS]
+    rows = [(code(CONFIG), code("--config")), *rows]
+    variables = (
+        "Each option of the first three groups has a variable. A key of the file is `MEMWATCHD_<SECTION>_<KEY>`. "
+        f"memwatchd uses `{SYSTEMD_STATE}`, which systemd sets, if no state folder is set."
+    )
+    return page(
+        "memwatchd",
+        DAEMON_INTRO,
+        block(help_of(daemon.command_line(), "memwatchd")),
+        "## Environment variables\n\n" + variables + "\n\n" + table(("variable", "option"), rows),
+        "## Signals\n\n" + table(("signal", "effect"), SIGNALS),
+        "## memwatchd install-service\n\n" + block(help_of(install_service, "memwatchd install-service")),
+    )
+
+
+def client_page() -> str:
+    """Return the page of the client: the command, then each of its commands."""
+    group = client.memwatch
+    rows = [(code(name), text) for name, text in CLIENT_VARIABLES]
+    commands = [
+        f"## memwatch {name}\n\n" + block(help_of(command, f"memwatch {name}", group))
+        for name, command in sorted(group.commands.items())
+    ]
+    return page(
+        "memwatch",
+        CLIENT_INTRO,
+        block(help_of(group, "memwatch")),
+        "## Environment variables\n\n" + table(("variable", "meaning"), rows),
+        *commands,
+    )

@@ -1,0 +1,140 @@
+"""docs/reference/library.md: the public names of `import memwatch`, from signatures and docstrings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any
+
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import fields
+
+import memwatch
+from scripts.reference.markdown import block, code, first_paragraph, page, prose, table
+
+INTRO = """
+`import memwatch` is for training and inference code. Importing takes 5 ms and loads each name on first use. The
+library works without a daemon; with one it reads the daemon's figures, and sends it marks and allocator
+reports. It looks for the daemon at `MEMWATCH_URL`, else at `http://127.0.0.1:6360`. [Training
+code](../howto/training.md) has examples.
+"""
+
+# Public names by subject, by the module that they come from.
+SUBJECTS: dict[str, tuple[str, ...]] = {
+    "The machine": ("machine", "host"),
+    "Measuring": ("stage_log", "track", "profiler", "allocation_tracker"),
+    "Allocators": ("frameworks", "memory_pool"),
+    "Limits and pressure": ("guard", "pressure_watch", "oom_retry", "wait"),
+    "Advice and backends": ("advice", "backend_selection"),
+    "Planning": ("inference", "training", "transformer", "checkpoint", "sizes"),
+}
+Found = Callable[..., Any]
+
+
+def subject_of(found: object) -> str:
+    """Return the heading under which a name stands. One that has none raises KeyError."""
+    module = (inspect.getmodule(found) or memwatch).__name__.rpartition(".")[2]
+    for subject, modules in SUBJECTS.items():
+        if module in modules:
+            return subject
+    raise KeyError(
+        f"memwatch.{found!r} comes from {module}, which has no subject in {__name__}.SUBJECTS; add it to one"
+    )
+
+
+def annotation(hint: object) -> str:
+    """Return an annotation as it is written."""
+    text = hint if isinstance(hint, str) else getattr(hint, "__name__", str(hint))
+    return text.replace("collections.abc.", "").replace("typing.", "")
+
+
+def default_text(value: object) -> str:
+    """Return a default as a reader would write it."""
+    if isinstance(value, Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if isinstance(value, Struct):
+        return f"{type(value).__name__}()"
+    return getattr(value, "__name__", repr(value)) if callable(value) else repr(value)
+
+
+def parameter_text(one: inspect.Parameter) -> str:
+    """Return one parameter as a signature has it."""
+    stars = "*" if one.kind is one.VAR_POSITIONAL else "**" if one.kind is one.VAR_KEYWORD else ""
+    hint = "" if one.annotation is one.empty else f": {annotation(one.annotation)}"
+    equals = " = " if hint else "="
+    return f"{stars}{one.name}{hint}" + ("" if one.default is one.empty else f"{equals}{default_text(one.default)}")
+
+
+def signature_text(name: str, function: Found) -> str:
+    """Return a signature, one parameter a line where one line is too long. A class has no return type."""
+    signature = inspect.signature(function)
+    if inspect.isclass(function):
+        signature = signature.replace(return_annotation=inspect.Signature.empty)
+    parts: list[str] = []
+    kinds = [one.kind for one in signature.parameters.values()]
+    for one in signature.parameters.values():
+        if one.name == "self":
+            continue
+        if one.kind is one.KEYWORD_ONLY and "*" not in parts and one.VAR_POSITIONAL not in kinds:
+            parts.append("*")
+        parts.append(parameter_text(one))
+    returned = (
+        "" if signature.return_annotation is signature.empty else f" -> {annotation(signature.return_annotation)}"
+    )
+    line = f"{name}({', '.join(parts)}){returned}"
+    if len(line) <= 88:
+        return line
+    return f"{name}(\n" + "".join(f"    {part},\n" for part in parts) + f"){returned}"
+
+
+def struct_fields(kind: type[Struct]) -> str:
+    """Return the table of a record's fields."""
+    hints = kind.__annotations__ if "__annotations__" in vars(kind) else {}
+    rows = []
+    for one in fields(kind):
+        hint = hints.get(one.name, one.type)
+        default = "" if one.default is NODEFAULT else code(default_text(one.default))
+        rows.append((code(one.name), code(annotation(hint)), default))
+    return table(("field", "type", "default"), rows)
+
+
+def members(kind: type) -> Iterator[tuple[str, str, str]]:
+    """Yield name, signature and first paragraph of public methods and properties."""
+    for name, member in vars(kind).items():
+        if name.startswith("_"):
+            continue
+        if isinstance(member, property) and member.fget:
+            returned = annotation(inspect.signature(member.fget).return_annotation)
+            yield name, f"{name}: {returned}", first_paragraph(member.__doc__)
+        elif inspect.isfunction(member):
+            yield name, signature_text(name, member), first_paragraph(member.__doc__)
+
+
+def class_part(name: str, kind: type) -> str:
+    """Return the part of the page about a class."""
+    parts = [f"### {name}", prose(first_paragraph(kind.__doc__))]
+    if issubclass(kind, Struct):
+        parts.append(struct_fields(kind))
+    elif not issubclass(kind, BaseException) and not getattr(kind, "_is_protocol", False):
+        parts.append(block(signature_text(name, kind)))
+    rows = [(code(" ".join(text.split())), prose(meaning)) for _, text, meaning in members(kind)]
+    parts.append(table(("member", "meaning"), rows))
+    return "\n\n".join(part for part in parts if part)
+
+
+def name_part(name: str) -> str:
+    """Return the part of the page about one public name."""
+    found = getattr(memwatch, name)
+    if inspect.isclass(found):
+        return class_part(name, found)
+    return "\n\n".join([f"### {name}", block(signature_text(name, found)), prose(first_paragraph(found.__doc__))])
+
+
+def render() -> str:
+    """Return the page."""
+    names = [name for name in memwatch.__all__ if not name.startswith("__")]
+    by_subject: dict[str, list[str]] = {subject: [f"## {subject}"] for subject in SUBJECTS}
+    for name in sorted(names, key=lambda name: (name[0].isupper(), name)):
+        by_subject[subject_of(getattr(memwatch, name))].append(name_part(name))
+    return page("Python library", INTRO, *("\n\n".join(parts) for parts in by_subject.values()))

@@ -1,0 +1,183 @@
+"""docs/reference/rules.md: pressure signals and alert rules with their default thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from memwatch import units
+from memwatch.alerts.rules import RULES, URGENT, URGENT_SECONDS, AlertRules
+from memwatch.pressure import signals
+from memwatch.pressure.judge import CRITICAL_SECONDS, CRITICAL_USED, SLOW_CRITICAL_SECONDS, SLOW_CRITICAL_USED
+from memwatch.pressure.resident import AUTO_RESIDENT_SECONDS
+from memwatch.pressure.rules import PressureRules, Thresholds
+from memwatch.snapshot import Level
+from scripts.reference.markdown import code, codes, page, table
+
+PROMETHEUS = Path(__file__).parents[3] / "deploy" / "prometheus" / "rules" / "alerts.yml"
+
+INTRO = """
+memwatchd judges every pool, and every share that has a limit. Each signal names a level, and the highest level
+counts. [Pressure](../explanation/pressure.md) explains why. `reasons` of `/api/v1/pressure`, the metric
+`memwatch_pressure_reason`, pages, events and notifications name the signals by these words.
+"""
+
+ALERTS_INTRO = """
+memwatchd evaluates these rules itself and notifies the receivers that subscribe to them; see
+[Alerts](../howto/alerts.md). The key `events` of a receiver lists rules by name. The times are keys of
+[`[alerts]`](configuration.md#alerts).
+"""
+
+PROMETHEUS_INTRO = """
+For Prometheus, [`alerts.yml`](../../deploy/prometheus/rules/alerts.yml) has these rules; each has a
+[runbook](../howto/runbooks.md).
+"""
+
+
+def percent(part: float) -> str:
+    """Return a part of a whole, 0 to 1, as a percentage."""
+    return f"{part * 100:g} %"
+
+
+def span(seconds: float) -> str:
+    """Return a time, in whole seconds if it is short."""
+    return f"{seconds:g} s" if seconds < 60 else units.duration(seconds)
+
+
+def size(count: int) -> str:
+    """Return a size without a decimal that is zero."""
+    return units.size(count).replace(".0 ", " ")
+
+
+def signal_rows() -> Iterator[tuple[str, str, str]]:
+    """Yield name, condition and level of each signal, in the words of its thresholds."""
+    use = Thresholds()
+    (_, critical_bytes, critical_part), (_, high_bytes, high_part) = signals.FLOORS
+    window = span(signals.PSI_WINDOW_SECONDS)
+    yield (
+        "util",
+        f"use of {percent(use.medium)}; {percent(use.high)}; above {percent(use.critical)}. Page cache, ZFS's "
+        "cache and unused huge pages are not use",
+        "medium; high; critical",
+    )
+    yield (
+        "floor",
+        f"System RAM or a cgroup's limit has less than {size(high_bytes)} and {percent(high_part)} left; less than "
+        f"{size(critical_bytes)} and {percent(critical_part)}",
+        "high; critical",
+    )
+    yield (
+        "psi",
+        f"some task waited for memory {percent(signals.SOME_MEDIUM)} of the last {window}; "
+        f"{percent(signals.SOME_HIGH)}, or all tasks {percent(signals.FULL_HIGH)}",
+        "medium; high",
+    )
+    yield (
+        "psi_full",
+        f"all tasks waited {percent(signals.FULL_CRITICAL)} of the last {window}, and "
+        f"{percent(signals.FULL_USED)} is used",
+        "critical",
+    )
+    yield (
+        "ttf",
+        f"the forecast says full within {span(signals.TTF_MEDIUM_SECONDS)}; within "
+        f"{span(signals.TTF_HIGH_SECONDS)}; within {span(CRITICAL_SECONDS)} with "
+        f"{percent(CRITICAL_USED)} used, or {span(SLOW_CRITICAL_SECONDS)} with {percent(SLOW_CRITICAL_USED)} "
+        "used after a fall of minutes. Never critical for a GPU's own memory",
+        "medium; high; critical",
+    )
+    yield (
+        "swap",
+        f"less than {percent(signals.SWAP_LEFT)} of swap is left, and more than {percent(signals.SWAP_USED)} of "
+        "System RAM is used",
+        "critical",
+    )
+    yield (
+        "oom_kill",
+        "the kernel killed a process: at the limit of another cgroup; of the machine, or at the limit that "
+        "memwatchd is in",
+        "high; critical",
+    )
+    yield (
+        "fragmentation",
+        "a NUMA node that a GPU allocates from has no free block of 4 MiB, and the kernel fails to make one",
+        "high",
+    )
+    yield ("driver", "a GPU's driver reported an error about memory, for the memory that GPU uses", "high")
+
+
+def signals_part() -> str:
+    """Return the table of signals, and when levels fall."""
+    rules = PressureRules()
+    falls = (
+        "A level rises at once. It falls after use has been "
+        f"{rules.clear_margin * 100:g} points below its threshold, and no signal has named it, for "
+        f"{span(rules.clear_after_seconds)}. A kill or a driver's error counts for "
+        f"{span(signals.EVENT_HOLD_SECONDS)}. Thresholds of use, and these times, are keys of "
+        '[`[pressure]`](configuration.md#pressure). `resident = "auto"` takes the lowest use of the last '
+        f"{span(AUTO_RESIDENT_SECONDS)} as resident."
+    )
+    rows = [(code(name), condition, level) for name, condition, level in signal_rows()]
+    return "## Signals\n\n" + table(("signal", "condition", "level"), rows) + "\n\n" + falls
+
+
+def alert_conditions() -> dict[str, tuple[str, str]]:
+    """Return what each alert rule is about, and when it fires."""
+    times = AlertRules()
+    pending = span(times.pending_seconds)
+    levels = f"after {pending} (`pending_for`); GPU memory after {span(times.gpu_pending_seconds)}"
+    forecast = f"full within {span(times.forecast_seconds)} (`forecast_within`), for {pending}"
+    collector = f"after {span(times.collector_pending_seconds)} (`collector_pending_for`)"
+    target = "pool or share with a limit"
+    return {
+        "pressure.critical": (target, f"level {Level.CRITICAL.word}, {levels}"),
+        "pressure.high": (target, f"level {Level.HIGH.word} or worse, {levels}"),
+        "pressure.medium": (target, f"level {Level.MEDIUM.word} or worse, {levels}"),
+        "pressure.forecast": (target, forecast),
+        "collector.failing": ("collector", f"it fails or is stalled, {collector}"),
+        "device.lost": ("device", f"it is lost, missing or needs a reset, after {pending}"),
+        "kernel.oom_kill": ("`kernel`", "at once, as a one-off event"),
+        "driver.error": ("`driver`", "at once, as a one-off event"),
+        "daemon.unclean_restart": ("`memwatchd`", "at the next start, as a one-off event"),
+    }
+
+
+def alerts_part() -> str:
+    """Return the table of memwatchd's own alert rules, and what all of them have in common."""
+    times = AlertRules()
+    conditions = alert_conditions()
+    rows = [(code(rule.name), rule.severity, *conditions[rule.name]) for rule in RULES]
+    urgent = (
+        f"An alert is sent without delay if {codes(sorted(URGENT), ' or ')} is among its reasons, or if memory is "
+        f"full within {span(URGENT_SECONDS)}. It resolves {span(times.resolve_seconds)} after the "
+        f"condition ended (`resolve_after`), and fires for {span(times.keep_firing_seconds)} at least "
+        f"(`keep_firing_for`). While it fires, it is sent again every {span(times.repeat_seconds)} "
+        f"(`repeat_every`); one that returns is sent at most every {span(times.again_seconds)} (`again_after`)."
+    )
+    body = table(("rule", "severity", "target", "fires"), rows)
+    return "## Alert rules\n\n" + ALERTS_INTRO.strip() + "\n\n" + body + "\n\n" + urgent
+
+
+def prometheus_part() -> str:
+    """Return the table of the alert rules for Prometheus."""
+    groups = yaml.safe_load(PROMETHEUS.read_text())["groups"]
+    alerts: list[dict[str, Any]] = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+    rows = [
+        (
+            f"[{one['alert']}](../howto/runbooks.md#{one['alert'].lower()})",
+            one["labels"]["severity"],
+            str(one.get("for", "at once")),
+            code(" ".join(one["expr"].split())),
+        )
+        for one in alerts
+    ]
+    body = table(("alert", "severity", "for", "expression"), rows)
+    return "## Alert rules for Prometheus\n\n" + PROMETHEUS_INTRO.strip() + "\n\n" + body
+
+
+def render() -> str:
+    """Return the page."""
+    return page("Signals and alert rules", INTRO, signals_part(), alerts_part(), prometheus_part())
