@@ -1,4 +1,4 @@
-"""Run the tests of every fault, with the common oracle at the end of each, and write docs/faults.md.
+"""Run the tests of every fault, with the common oracle at the end of each, and write docs/quality/faults.md.
 
 python tests/faults/fault_table.py [CASE...]: as `make faults`. With numbers of cases, the other rows stay as they
 are. What `make test-system` found last is taken from out/system, or else from the table as it stands.
@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from support.paths import ROOT
 
-PAGE = ROOT / "docs" / "faults.md"
+PAGE = ROOT / "docs" / "quality" / "faults.md"
 OUT = ROOT / "out" / "faults"
 CHECKS, MACHINE = ROOT / "out/system/checks.xml", ROOT / "out/system/vm.txt"
 NOT_RUN = "not run"

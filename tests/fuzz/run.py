@@ -1,6 +1,6 @@
-"""Fuzzes targets one after the other, prints what came of each, and keeps the table in docs/fuzz.md.
+"""Fuzzes targets one after the other, prints what came of each, and keeps the table in docs/quality/fuzz.md.
 
-    PYTHONPATH=tests python -m fuzz.run --seconds 600 [--docs docs/fuzz.md] [TARGET...]
+    PYTHONPATH=tests python -m fuzz.run --seconds 600 [--docs docs/quality/fuzz.md] [TARGET...]
 
 Exits with 1 where something was found, and says where the input lies.
 """

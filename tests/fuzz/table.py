@@ -1,4 +1,4 @@
-"""Read the table of docs/fuzz.md, and write it again with the rows of this run."""
+"""Read the table of docs/quality/fuzz.md, and write it again with the rows of this run."""
 
 from __future__ import annotations
 
