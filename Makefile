@@ -22,8 +22,8 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long coverage lint format bench bench-alerts screenshots test-lowest test-pins test-pythons test-torch soak faults crash scale \
-	test-image build deb test-system test-arm64 audit fuzz clean \
-	tools bench-tools shipped-config
+	reference docs shipped-config test-image build deb test-system test-arm64 audit fuzz clean \
+	tools bench-tools
 
 help:
 	@echo "make run          set everything up and watch this machine at http://127.0.0.1:6360 (RUN_ARGS='--interval 2s')"
@@ -33,12 +33,14 @@ help:
 	@echo "make lint         formatting, types (of the tests as well), layers"
 	@echo "make bench        what watching costs, beside a bare read of the same files and beside peers"
 	@echo "make bench-alerts how long after the tick an alert arrives, and what a hundred kills cost"
+	@echo "make docs         the site under out/site; a broken link or a page without its place in the navigation fails"
+	@echo "make reference    the pages of docs/reference, from the code"
 	@echo "make screenshots  every page of every demo, light and dark, wide and narrow, under out/screenshots"
 	@echo "make soak         accelerated run: memory and descriptors must stay flat (15 minutes, or HOURS=…)"
 	@echo "make scale        500 machines for one Prometheus: scrapes, memory, rules (7 minutes)"
 	@echo "make shipped-config  the section of each collector in systemd/memwatchd.toml, from the collectors"
 	@echo "make test-image   the steps of deploy/Dockerfile for real, without a container engine (root, Debian; 3 minutes)"
-	@echo "make faults       every fault that must be survived, injected; writes docs/faults.md (10 minutes)"
+	@echo "make faults       every fault that must be survived, injected; writes docs/quality/faults.md (10 minutes)"
 	@echo "make crash        SIGKILL under critical pressure, two hundred times: one tick may be lost"
 	@echo "make test-pythons the tests on every Python 3.10 to 3.14 found here"
 	@echo "make test-pins    whether what is pinned for the tests can be had for each of these Pythons"
@@ -83,6 +85,13 @@ bench: $(VENV)/.test bench-tools
 
 bench-alerts: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python tests/bench/alerts.py $(BENCH_ARGS)
+
+reference: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python -m scripts.reference
+
+docs: $(VENV)/.docs
+	PYTHONPATH=tests $(BIN)/python -m scripts.build_site
+	$(BIN)/python -m pytest -q -o python_files='check_*.py' -p no:cacheprovider tests/deploy/check_site.py
 
 screenshots: $(VENV)/.test tools
 	PYTHONPATH=tests $(BIN)/python -m scripts.screenshots
@@ -131,7 +140,7 @@ test-system: deb
 	$(BIN)/python tests/system/vm.py || [ $$? -eq 77 ]
 
 fuzz: $(VENV)-fuzz/.made
-	PYTHONPATH=tests $(VENV)-fuzz/bin/python -m fuzz.run --seconds $(SECONDS) --docs docs/fuzz.md $(TARGETS)
+	PYTHONPATH=tests $(VENV)-fuzz/bin/python -m fuzz.run --seconds $(SECONDS) --docs docs/quality/fuzz.md $(TARGETS)
 
 $(VENV)-fuzz/.made: pyproject.toml $(CONSTRAINTS)
 	@sh tests/tools/make_venv.sh $(PYTHON) $(VENV)-fuzz
@@ -172,4 +181,8 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml $(CONSTRAINTS)
 
 $(VENV)/.test: $(VENV)/.run
 	$(INSTALL) --group test --group lint
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.test
+	$(INSTALL) --group docs
 	@touch $@
