@@ -1,6 +1,6 @@
 """Published checkpoints: their config.json, as far as it is read, and the parameters that their files hold.
 
-`PYTHONPATH=tests python -m scripts.published_models` prints the README's table.
+`PYTHONPATH=tests python -m scripts.published_models` prints the table of docs/howto/training.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent.parent
 ROOT = TESTS.parent
-README = ROOT / "README.md"
 DEPLOY = ROOT / "deploy"
 SYSTEMD = ROOT / "systemd"
 STATIC = ROOT / "web" / "memwatch_web" / "static"

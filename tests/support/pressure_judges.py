@@ -146,7 +146,7 @@ def cell_of(score: Score, trace: Trace) -> str:
 
 
 def table() -> str:
-    """Everybody's scores on every trace, as the README has them."""
+    """Everybody's scores on every trace, as docs/explanation/pressure.md has them."""
     judges = {"memwatchd": ours, **RIVALS}
     lines = [f"| trace | {' | '.join(judges)} |", f"|---|{'---|' * len(judges)}"]
     for trace in TRACES:

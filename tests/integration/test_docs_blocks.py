@@ -1,0 +1,174 @@
+"""Every block of every page runs, or is checked as far as it can be."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support.page_blocks import RUN_LANGUAGES, BlockError, check_shell, console_commands, page_run
+from support.page_settings import check_settings
+from support.pages import Fence, fences, pages
+from support.paths import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+TEXTS = {page: (ROOT / page).read_text() for page in pages()}
+BLOCKS = [(page, fence) for page, text in TEXTS.items() for fence in fences(text)]
+SAMPLES = frozenset({"console", "text", "promql", "ini", ""})
+DATA = frozenset({"toml", "yaml", "json"})
+
+
+def each_block(*languages: str) -> pytest.MarkDecorator:
+    """Parametrize a test with the blocks in these languages; its id names page and line."""
+    chosen = [(page, fence) for page, fence in BLOCKS if fence.language in languages]
+    return pytest.mark.parametrize(
+        "fence", [fence for _, fence in chosen], ids=[f"{page}:{fence.line}" for page, fence in chosen]
+    )
+
+
+def verb_of(fence: Fence) -> str:
+    """Return `run`, `live`, `background`, `system` or `check`."""
+    verb, argument = fence.directive or ("", "")
+    if verb == "checked":
+        return "check"
+    return {"": "run", "live": "live", "in background": "background", "system": "system"}[argument]
+
+
+def runs(fence: Fence) -> bool:
+    return fence.language in RUN_LANGUAGES and verb_of(fence) in ("run", "live", "background")
+
+
+RUNNING = [page for page, text in TEXTS.items() if any(runs(fence) for fence in fences(text))]
+
+
+def test_language_of_every_block_is_known() -> None:
+    """Others would be neither run nor checked."""
+    known = RUN_LANGUAGES | DATA | SAMPLES
+
+    assert [f"{page}:{fence.line}" for page, fence in BLOCKS if fence.language not in known] == []
+
+
+def test_pages_are_found() -> None:
+    assert {"README.md", "docs/index.md", "docs/reference/metrics.md"} <= {str(page) for page in TEXTS}
+    assert len(RUNNING) >= 5
+
+
+@each_block(*RUN_LANGUAGES, *DATA, *SAMPLES)
+def test_directive_is_known(fence: Fence) -> None:
+    assert fence.directive is None or fence.language in RUN_LANGUAGES | DATA
+    assert verb_of(fence) in ("run", "live", "background", "system", "check")
+
+
+@pytest.mark.parametrize("page", RUNNING, ids=str)
+def test_blocks_run_in_order(page: Path, tmp_path: Path) -> None:
+    chosen = [fence for fence in fences(TEXTS[page]) if runs(fence)]
+    with page_run(tmp_path, is_live=any(verb_of(fence) == "live" for fence in chosen)) as run:
+        for fence in chosen:
+            if verb_of(fence) == "background":
+                run.start(fence)
+            else:
+                run.run(fence)
+
+
+@each_block("sh")
+def test_shell_block_names_only_what_exists(fence: Fence) -> None:
+    check_shell(fence.code)
+
+
+@each_block("console")
+def test_sample_of_a_terminal_has_commands_and_options_that_exist(fence: Fence) -> None:
+    assert console_commands(fence.code), "no line begins with “$ ”; use text"
+    check_shell(console_commands(fence.code))
+
+
+@each_block("python")
+def test_python_block_compiles(fence: Fence) -> None:
+    compile(fence.code, f"line {fence.line}", "exec")
+
+
+@each_block("toml")
+def test_settings_are_accepted(fence: Fence, tmp_path: Path) -> None:
+    tomllib.loads(fence.code)
+    if verb_of(fence) == "check":
+        return
+
+    done = check_settings(fence.code, tmp_path)
+
+    assert done.returncode == 0, done.stderr
+
+
+@each_block("yaml", "json")
+def test_data_parses(fence: Fence) -> None:
+    if fence.language == "yaml":
+        assert list(yaml.safe_load_all(fence.code))
+    else:
+        json.loads(fence.code)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "memwatch status --nonsense",
+        "memwatch nonsense",
+        "sudo memwatchd --nonsense",
+        "memwatchd install-service --nonsense",
+        "FOO=1 memwatchd --once | memwatch --url http://a:1 nonsense",
+        "make nonsense",
+        "cp systemd/drop-ins/nonsense.conf /tmp",
+        "cp /usr/share/doc/memwatchd/drop-ins/nonsense.conf /etc",
+        "if true; then",
+    ],
+)
+def test_shell_block_that_names_something_that_does_not_exist_is_refused(code: str) -> None:
+    with pytest.raises(BlockError):
+        check_shell(code)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "memwatch --url http://gpu7:6360 --json devices",
+        "sudo memwatchd install-service --uninstall",
+        "memwatch run -- python train.py --epochs 3",
+        "make deb DEB_ARGS='--arch arm64' && sudo apt install ./dist/memwatchd_*_amd64.deb",
+        "cat > a.toml <<'EOF'\nmemwatch nonsense\nEOF\nmemwatchd --config a.toml --check-config",
+        "cp /usr/share/doc/memwatchd/drop-ins/network.conf /etc/systemd/system/memwatchd.service.d/",
+    ],
+)
+def test_shell_block_that_is_right_is_accepted(code: str) -> None:
+    check_shell(code)
+
+
+def test_failing_block_fails_with_its_output(tmp_path: Path) -> None:
+    with page_run(tmp_path, is_live=False) as run:
+        run.run(Fence("sh", "memwatch status && test -e train.py && touch made\n", 1, None))
+        run.run(Fence("python", "import memwatch, pathlib\nassert pathlib.Path('made').exists()\n", 5, None))
+        with pytest.raises(BlockError, match="line 9: exit code 22"):
+            run.run(Fence("sh", "curl -s http://127.0.0.1:6360/nothing\ntrue\n", 9, None))
+        with pytest.raises(BlockError, match=r"line 13: exit code 1(.|\n)*DeprecationWarning"):
+            run.run(Fence("python", "import warnings\nwarnings.warn('x', DeprecationWarning)\n", 13, None))
+
+
+def test_daemon_in_background_answers_the_blocks_after_it(tmp_path: Path) -> None:
+    with page_run(tmp_path, is_live=False) as run:
+        run.start(Fence("sh", "memwatchd --demo rtx4090\n", 1, None))
+        run.run(
+            Fence(
+                "sh",
+                "curl -s http://127.0.0.1:6360/api/v1/devices | grep -q 4090\nmemwatch devices | grep 4090",
+                5,
+                None,
+            )
+        )
+
+
+def test_background_block_that_ends_is_a_failure(tmp_path: Path) -> None:
+    with pytest.raises(BlockError, match="ended with 3"), page_run(tmp_path, is_live=False) as run:
+        run.start(Fence("python", "raise SystemExit(3)\n", 1, None))

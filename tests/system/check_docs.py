@@ -1,0 +1,47 @@
+"""Blocks of pages that need root and systemd run in a machine with the package installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from machine import Machine, base_of, booted
+from support.pages import ROOT, Fence, fences, pages
+
+BLOCKS = [
+    (page, fence)
+    for page in pages()
+    for fence in fences((ROOT / page).read_text())
+    if fence.directive == ("runs", "system")
+]
+# The commands run as root already.
+HEAD = 'set -euo pipefail\nsudo() { "$@"; }\n'
+
+
+@pytest.fixture(scope="module")
+def installed() -> Iterator[Machine]:
+    """A machine of its kind, apart from the one that other checks upgrade and purge."""
+    work = ROOT / "out" / "system"
+    work.mkdir(parents=True, exist_ok=True)
+    (package,) = (ROOT / "dist").glob("memwatchd_*_amd64.deb")
+    with booted(base_of(work), work / "pages") as running:
+        (running.root / "root" / "memwatchd.deb").write_bytes(package.read_bytes())
+        running.run("cd /root && apt-get install --yes ./memwatchd.deb")
+        yield running
+
+
+def test_some_blocks_need_systemd() -> None:
+    assert BLOCKS
+
+
+@pytest.mark.parametrize(("page", "fence"), BLOCKS, ids=[f"{page}:{fence.line}" for page, fence in BLOCKS])
+def test_block_runs_and_the_service_answers(installed: Machine, page: Path, fence: Fence) -> None:
+    script = installed.root / "root" / f"{page.stem}-{fence.line}.sh"
+    script.write_text(HEAD + fence.code)
+
+    installed.run(f"cd /root && bash {script.name}")
+
+    installed.wait_until(installed.answers)
+    assert installed.property_of("ActiveState") == "active"
