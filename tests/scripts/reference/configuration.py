@@ -11,11 +11,11 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from msgspec import NODEFAULT
 
-from memwatchd.settings.diff import needs_restart, setting_text
+from memwatch.options import Accepts, Bounds, Section, Size
+from memwatchd.settings.diff import effect_of, setting_text
 from memwatchd.settings.environment import FLAGS, PREFIX, variables
 from memwatchd.settings.schema import Sections
-from memwatchd.settings.section import Bounds, Key, Section, is_section, keys_of, unwrapped
-from memwatchd.settings.values import Accepts, Size
+from memwatchd.settings.section import Key, is_section, keys_of, unwrapped
 from scripts.reference.markdown import code, codes, first_sentence, page, prose, table
 
 SHIPPED = FilePath(__file__).parents[3] / "systemd" / "memwatchd.toml"
@@ -112,6 +112,11 @@ def type_text(kind: Any, extras: tuple[object, ...]) -> str:
     return f"{words}, {'above ' if bounds.above else ''}{limits}"
 
 
+def reload_text(path: tuple[str, ...]) -> str:
+    """Return what a change of the key needs to take effect."""
+    return "restart" if effect_of(path).at == "start" else "yes"
+
+
 def default_text(key: Key) -> str:
     """Return the default as the file writes it."""
     if key.default is NODEFAULT:
@@ -131,7 +136,7 @@ def key_rows(section: type[Section], path: str, shipped: Shipped) -> Iterator[tu
         meaning = comment.text if comment.key == name else f"See `{comment.key}`."
         if flag := flags.get(full):
             meaning += f" Option: `--{flag.replace('_', '-')}`."
-        reload = "restart" if needs_restart(tuple(full.split("."))) else "yes"
+        reload = reload_text(tuple(full.split(".")))
         yield code(name), default_text(key), type_text(key.kind, key.extras), reload, prose(meaning)
 
 
@@ -162,7 +167,7 @@ def section_part(heading: str, path: str, section: type[Section] | None, key: Ke
     if section:
         body = table(("key", "default", "value", "reload", "meaning"), key_rows(section, where, shipped))
     elif key:
-        reload = "restart" if needs_restart(tuple(path.split("."))) else "yes"
+        reload = reload_text(tuple(path.split(".")))
         body = table(("key", "value", "reload"), [("a name", type_text(*unwrapped(get_args(key.kind)[1])), reload)])
     return f"## {heading}\n\n" + "\n\n".join(part for part in (intro, body) if part)
 
