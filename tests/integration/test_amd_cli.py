@@ -95,7 +95,8 @@ def test_no_driver_through_the_daemon(tmp_path: Path) -> None:
 
     error = next(one["error"] for one in found if one["name"] == "amd_cli")
     assert error == (
-        "amd-smi says nothing, as it does without a driver; rocm-smi says nothing, as it does without a driver"
+        "amd-smi printed nothing, as it does without a driver; "
+        "rocm-smi printed nothing, as it does without a driver"
     )
     assert [pool["id"] for pool in pools] == ["ram"]
 

@@ -1,1 +1,1 @@
-"""What drivers and vendor tools report, as plain records. No judgement."""
+"""Readers of drivers and vendor tools. They return plain records and draw no conclusions."""

@@ -20,25 +20,25 @@ UNIFIED, DISCRETE, UNKNOWN = Architecture.UNIFIED, Architecture.DISCRETE, Archit
 @pytest.mark.parametrize(
     ("card", "architecture", "sentence"),
     [
-        (replace(BARE, is_fused=True), UNIFIED, "FUSION is set"),
-        (replace(BARE, is_fused=False), DISCRETE, "FUSION is not set"),
+        (replace(BARE, is_fused=True), UNIFIED, "FUSION flag is set"),
+        (replace(BARE, is_fused=False), DISCRETE, "FUSION flag is not set"),
         (replace(BARE, has_uma=True), UNIFIED, "folder uma"),
-        (replace(BARE, has_board_info=True), DISCRETE, "board_info is there"),
+        (replace(BARE, has_board_info=True), DISCRETE, "board_info exists"),
         (replace(BARE, release=(6, 12)), UNIFIED, "board_info is missing"),
-        (replace(BARE, release=(6, 11)), UNKNOWN, "nothing that was observed"),
-        (replace(BARE, release=(6, 12), gtt_bytes=Absent.NOT_SUPPORTED), UNKNOWN, "nothing that was observed"),
-        (replace(BARE, metrics_format=2), UNIFIED, "format 2, a layout of APUs"),
-        (replace(BARE, metrics_format=3), UNIFIED, "format 3, a layout of APUs"),
-        (replace(BARE, metrics_format=1), DISCRETE, "format 1, a layout of cards"),
-        (replace(BARE, metrics_format=1, vram_bytes=0, nodes=(MI300A,)), UNIFIED, "there is no VRAM"),
-        (replace(BARE, metrics_format=9), UNKNOWN, "format 9, which is not known"),
-        (replace(BARE, vram_bytes=Absent.NOT_SUPPORTED, nodes=(MI300A,)), UNIFIED, "node 4 for it"),
-        (replace(BARE, vram_bytes=Absent.NOT_SUPPORTED), UNKNOWN, "nothing that was observed"),
+        (replace(BARE, release=(6, 11)), UNKNOWN, "no observation distinguishes"),
+        (replace(BARE, release=(6, 12), gtt_bytes=Absent.NOT_SUPPORTED), UNKNOWN, "no observation distinguishes"),
+        (replace(BARE, metrics_format=2), UNIFIED, "format 2, which APUs use"),
+        (replace(BARE, metrics_format=3), UNIFIED, "format 3, which APUs use"),
+        (replace(BARE, metrics_format=1), DISCRETE, "format 1, which discrete GPUs"),
+        (replace(BARE, metrics_format=1, vram_bytes=0, nodes=(MI300A,)), UNIFIED, "it has no VRAM"),
+        (replace(BARE, metrics_format=9), UNKNOWN, "format 9, which is unknown"),
+        (replace(BARE, vram_bytes=Absent.NOT_SUPPORTED, nodes=(MI300A,)), UNIFIED, "as node 4"),
+        (replace(BARE, vram_bytes=Absent.NOT_SUPPORTED), UNKNOWN, "no observation distinguishes"),
         (replace(BARE, vram_bytes=GIB, nodes=(NODE,)), UNIFIED, "more than its VRAM"),
-        (replace(BARE, nodes=(NODE,)), UNKNOWN, "nothing that was observed"),
+        (replace(BARE, nodes=(NODE,)), UNKNOWN, "no observation distinguishes"),
         (replace(BARE, device_id="163f"), UNIFIED, "1002:163f, an APU's"),
-        (replace(BARE, vram_bytes=GIB), UNKNOWN, "as is common on APUs"),
-        (BARE, UNKNOWN, "nothing that was observed"),
+        (replace(BARE, vram_bytes=GIB), UNKNOWN, "as is common for APUs"),
+        (BARE, UNKNOWN, "no observation distinguishes"),
     ],
 )
 def test_ladder(card: AmdCard, architecture: Architecture, sentence: str) -> None:
@@ -56,7 +56,7 @@ def test_the_strongest_decides() -> None:
     verdict = architecture_of(card)
 
     assert verdict.architecture is DISCRETE
-    assert verdict.evidence == ("the driver's flag FUSION is not set: it is a card",)
+    assert verdict.evidence == ("the driver's FUSION flag is not set: a discrete GPU",)
 
 
 def test_a_large_carve_out_is_no_card() -> None:
@@ -66,7 +66,7 @@ def test_a_large_carve_out_is_no_card() -> None:
     verdict = architecture_of(card)
 
     assert verdict.is_apu
-    assert "firmware set 96.0 GiB aside" in verdict.evidence[-1]
+    assert "firmware reserves 96.0 GiB" in verdict.evidence[-1]
 
 
 def test_a_card_in_a_host_with_much_memory_is_not_guessed_to_be_an_apu() -> None:

@@ -152,12 +152,12 @@ def test_kibibytes_taken_for_thousands(said: int, meant: int) -> None:
 @pytest.mark.parametrize(
     ("output", "sentence"),
     [
-        (b"", "says nothing, as it does without a driver"),
-        (b"\n  \n", "says nothing, as it does without a driver"),
-        (b"ERROR: No AMD GPU\n", "no JSON"),
-        (b'{"card0": ', "no JSON"),
-        (b"[" * 100_000, "no JSON"),
-        (b"\xff\xfe", "no JSON"),
+        (b"", "printed nothing, as it does without a driver"),
+        (b"\n  \n", "printed nothing, as it does without a driver"),
+        (b"ERROR: No AMD GPU\n", "no valid JSON"),
+        (b'{"card0": ', "no valid JSON"),
+        (b"[" * 100_000, "no valid JSON"),
+        (b"\xff\xfe", "no valid JSON"),
     ],
 )
 def test_no_answer_is_a_sentence(output: bytes, sentence: str) -> None:

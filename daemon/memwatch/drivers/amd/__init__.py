@@ -1,1 +1,1 @@
-"""AMD GPUs: what the amdgpu driver says in sysfs, and what follows from it."""
+"""AMD GPUs: the amdgpu driver's files in sysfs, AMD's tools, and rules about both."""

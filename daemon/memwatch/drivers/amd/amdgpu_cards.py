@@ -1,4 +1,4 @@
-"""Which cards the amdgpu driver has, and what about them does not change while it is loaded. Not a collector."""
+"""GPUs of the amdgpu driver and their properties that do not change while it is loaded. Not a collector."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from memwatch.linux.files import Roots
 from memwatch.model import Absent, Bytes, Words
 
 DRIVER = "amdgpu"
-# What AMD's own driver package calls the modules that the kernel calls ttm and amdgpu.
+# AMD's driver package (amdgpu-dkms) ships amdttm in place of the kernel's ttm.
 _TTM_MODULES = ("amdttm", "ttm")
 _MOST_FILE_BYTES = 8192
 _CARD = re.compile(r"card\d{1,5}")
@@ -34,7 +34,7 @@ _PARTITION = "amdgpu_xcp"
 
 
 class Found(Struct, frozen=True):
-    """Entries of /sys/class/drm: the driver's cards by PCI address, those of partitions by render minor."""
+    """Entries of /sys/class/drm: names of cards by PCI address, and of partitions' cards by render minor."""
 
     gpus: Mapping[str, tuple[str, ...]]
     partitions: Mapping[int, str]
@@ -42,7 +42,7 @@ class Found(Struct, frozen=True):
 
 
 class Driver(Struct, frozen=True):
-    """What is said of the driver as a whole. `release`: the version whose ways it has."""
+    """The driver as a whole. `release`: the kernel version whose behaviour it has."""
 
     release: tuple[int, ...]
     version: Words
@@ -50,7 +50,7 @@ class Driver(Struct, frozen=True):
 
 
 def read(path: Path, size: int = _MOST_FILE_BYTES) -> bytes | Absent:
-    """The beginning of a file of sysfs, or why there is none."""
+    """Return the first `size` bytes of a sysfs file, or why it cannot be read."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -72,7 +72,10 @@ def names_in(folder: Path) -> list[str]:
 
 
 def find(drm: Path) -> Found:
-    """Cards only: `card1-DP-1` is a socket. A partition of an MI300 is a platform device, with no memory files."""
+    """List the driver's cards and their partitions.
+
+    `card1-DP-1` is a connector. A partition of an MI300 is a platform device without memory files.
+    """
     gpus: dict[str, tuple[str, ...]] = {}
     partitions: dict[int, str] = {}
     count = 0
@@ -102,7 +105,7 @@ def _render_minor(device: Path) -> int | None:
 
 
 def driver_of(roots: Roots, page_size: int) -> Driver:
-    """A driver from AMD's package has a version of its own, numbered like the kernel that it was made from."""
+    """Read the driver's properties. AMD's package has its own version, numbered like the kernel it is based on."""
     modules = roots.sysfs / "module"
     version = parse_text(read(modules / DRIVER / "version"))
     release = parse_release(version.encode() if isinstance(version, str) else version)
@@ -113,7 +116,10 @@ def driver_of(roots: Roots, page_size: int) -> Driver:
 
 
 def nodes_of(topology: Path, known: Sequence[str]) -> tuple[KfdNode, ...]:
-    """The nodes of the compute driver that are these GPUs. In a container it refuses those of other people."""
+    """Return the compute driver's (KFD) nodes of the GPUs in `known`.
+
+    In a container the files of GPUs that are not assigned to it cannot be read.
+    """
     nodes = []
     for name in names_in(topology / "nodes"):
         folder = topology / "nodes" / name
@@ -143,7 +149,7 @@ def card_of(
     names: Names,
     release: tuple[int, ...],
 ) -> AmdCard:
-    """Everything about one GPU that is read once. `device` is its folder under /sys/bus/pci."""
+    """Read the constant properties of one GPU. `device` is its folder under /sys/bus/pci."""
     mine = tuple(node for node in nodes if node.pci == device.name)
     minors = [node.render_minor for node in mine if isinstance(node.render_minor, int)]
     device_id, revision = parse_id(read(device / "device")), parse_id(read(device / "revision"))
@@ -172,10 +178,13 @@ def card_of(
 
 
 def may_sleep(control: bytes | Absent) -> bool:
-    """`on` keeps a device awake. Whatever else is said there, it might be asleep or about to be."""
+    """Return False only for `on`, which keeps a device awake. With any other value it may be suspended."""
     return not isinstance(control, bytes) or control.strip() != b"on"
 
 
 def metrics_format_of(device: Path) -> int | Absent:
-    """Asks the GPU's firmware, and up to Linux 6.12 wakes a GPU that sleeps: to be read of one that is awake."""
+    """Read the format of gpu_metrics. Call it only for a GPU that is awake.
+
+    Reading it queries the GPU's firmware, and up to Linux 6.12 wakes a suspended GPU.
+    """
     return parse_metrics_format(read(device / "gpu_metrics", 16))

@@ -1,7 +1,7 @@
-"""The driver's own word on whether a GPU is part of a processor: one ioctl, asked once, of a GPU that is awake.
+"""The driver's FUSION flag, which marks an APU: one ioctl, called once, on a GPU that is awake.
 
-Opening a render node wakes a GPU that sleeps (Linux 6.12 and 7.2: pm_runtime_get_sync in amdgpu_driver_open_kms),
-so this is asked at the start only, when the files in sysfs have not decided, and never while polling.
+Opening a render node wakes a suspended GPU (Linux 6.12 and 7.2: pm_runtime_get_sync in amdgpu_driver_open_kms).
+The flag is therefore read only at startup, if the files in sysfs are inconclusive, and never while polling.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 from memwatch.drivers.amd.sysfs import reason_of
 from memwatch.model import Absent
 
-# include/uapi/drm/amdgpu_drm.h of Linux 7.2: DRM_IOCTL_AMDGPU_INFO, and its query for the device.
+# include/uapi/drm/amdgpu_drm.h of Linux 7.2: DRM_IOCTL_AMDGPU_INFO and AMDGPU_INFO_DEV_INFO.
 INFO_IOCTL = 0x40206445
 DEVICE_QUERY = 0x16
-# Where struct drm_amdgpu_info_device has its flags, and the one that says "part of a processor".
+# Offset of ids_flags in struct drm_amdgpu_info_device, and AMDGPU_IDS_FLAGS_FUSION.
 FLAGS_OFFSET, FUSION_FLAG = 136, 1
 _REPLY_BYTES = 512
 
@@ -39,7 +39,7 @@ def call(file: int, request: int, argument: bytes) -> object:
 def is_fused(
     render_node: Path, runtime_status: str | Absent, opener: Open = open_node, ioctl: Ioctl = call
 ) -> bool | Absent:
-    """Ask a GPU that is certainly awake; anything else is not asked."""
+    """Return the FUSION flag of a GPU that is certainly awake. Any other GPU is not opened."""
     if runtime_status not in ("active", "unsupported"):
         return Absent.NOT_AVAILABLE
     try:
@@ -62,7 +62,7 @@ def parse_device(reply: bytes) -> bool | Absent:
 
 
 def _device_info(file: int, ioctl: Ioctl) -> bytes:
-    """The kernel writes its reply where the argument points to, and no more than the argument says."""
+    """Return the ioctl's reply. The argument holds the address of the buffer and its size."""
     reply = array.array("B", bytes(_REPLY_BYTES))
     address, _ = reply.buffer_info()
     ioctl(file, INFO_IOCTL, struct.pack("=QII16x", address, _REPLY_BYTES, DEVICE_QUERY))

@@ -1,4 +1,4 @@
-"""Whether an AMD GPU has memory of its own: an evidence ladder, strongest first, each step a sentence."""
+"""Classify an AMD GPU as APU or discrete: a list of checks, strongest evidence first, each with a sentence."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ APU_IDS = frozenset(
         *("163f", "1435", "74a0"),  # Steam Decks, MI300A
     }
 )
-# Since Linux 6.12 at the latest every GPU that is no APU has a file board_info.
+# Since Linux 6.12 at the latest every discrete GPU has a file board_info.
 BOARD_INFO_SINCE = (6, 12)
-# Layouts of gpu_metrics: 1 is that of cards and of MI300A, 2 and 3 are those of other APUs.
+# Formats of gpu_metrics: 1 is used by discrete GPUs and MI300A, 2 and 3 by other APUs.
 _CARD_METRICS, _APU_METRICS = 1, (2, 3)
 _MI300A_GFX = "gfx942"
 
 
 class Finding(Struct, frozen=True):
-    """One step of the ladder: an observation and what it says. `is_apu` None: it decides nothing."""
+    """Result of one check: an observation and its conclusion. `is_apu` None: inconclusive."""
 
     is_apu: bool | None
     text: str
 
 
 class Verdict(Struct, frozen=True):
-    """The architecture of one GPU and the observations that decided it; `is_apu` None where they do not."""
+    """Architecture of one GPU and the observations behind it. `is_apu` None: inconclusive."""
 
     architecture: Architecture
     evidence: tuple[str, ...]
@@ -41,7 +41,7 @@ class Verdict(Struct, frozen=True):
 
 
 def architecture_of(card: AmdCard) -> Verdict:
-    """Go down the ladder to the first step that decides. What decides nothing is evidence all the same."""
+    """Run the checks until one is conclusive. Inconclusive observations are part of the evidence as well."""
     seen: list[str] = []
     for step in LADDER:
         finding = step(card)
@@ -52,31 +52,31 @@ def architecture_of(card: AmdCard) -> Verdict:
             seen += _memory_of(card) if finding.is_apu else []
             architecture = Architecture.UNIFIED if finding.is_apu else Architecture.DISCRETE
             return Verdict(architecture, tuple(seen), finding.is_apu)
-    return Verdict(Architecture.UNKNOWN, (*seen, "nothing that was observed tells an APU from a card"), None)
+    return Verdict(Architecture.UNKNOWN, (*seen, "no observation distinguishes an APU from a discrete GPU"), None)
 
 
 def _memory_of(card: AmdCard) -> list[str]:
     if isinstance(card.vram_bytes, int) and card.vram_bytes:
-        return [f"firmware set {size(card.vram_bytes)} aside for it, which MemTotal does not contain"]
-    return ["it has no VRAM: all it uses is System RAM"]
+        return [f"firmware reserves {size(card.vram_bytes)} for it, which MemTotal does not include"]
+    return ["it has no VRAM and uses only System RAM"]
 
 
 def _by_flag(card: AmdCard) -> Finding | None:
     if card.is_fused is True:
-        return Finding(True, "the driver's flag FUSION is set: it is part of a processor")
-    return Finding(False, "the driver's flag FUSION is not set: it is a card") if card.is_fused is False else None
+        return Finding(True, "the driver's FUSION flag is set: an APU")
+    return Finding(False, "the driver's FUSION flag is not set: a discrete GPU") if card.is_fused is False else None
 
 
 def _by_uma(card: AmdCard) -> Finding | None:
-    return Finding(True, "the folder uma is there, which only APUs have") if card.has_uma else None
+    return Finding(True, "the folder uma exists, which only APUs have") if card.has_uma else None
 
 
 def _by_board_info(card: AmdCard) -> Finding | None:
     if card.has_board_info:
-        return Finding(False, "the file board_info is there, which no APU has")
+        return Finding(False, "the file board_info exists, which no APU has")
     if card.release >= BOARD_INFO_SINCE and isinstance(card.gtt_bytes, int):
         since = ".".join(map(str, BOARD_INFO_SINCE))
-        return Finding(True, f"the file board_info is missing, which Linux {since} has for every card")
+        return Finding(True, f"the file board_info is missing, which Linux {since} creates for every discrete GPU")
     return None
 
 
@@ -86,26 +86,26 @@ def _by_metrics(card: AmdCard) -> Finding | None:
         return None
     text = f"gpu_metrics has format {revision}"
     if revision in _APU_METRICS:
-        return Finding(True, f"{text}, a layout of APUs")
+        return Finding(True, f"{text}, which APUs use")
     if revision != _CARD_METRICS:
-        return Finding(None, f"{text}, which is not known")
+        return Finding(None, f"{text}, which is unknown")
     maybe_mi300a = any(node.gfx == _MI300A_GFX for node in card.nodes)
-    return Finding(None if maybe_mi300a else False, f"{text}, a layout of cards and of MI300A")
+    return Finding(None if maybe_mi300a else False, f"{text}, which discrete GPUs and MI300A use")
 
 
 def _by_missing_vram(card: AmdCard) -> Finding | None:
     if card.nodes and (card.vram_bytes == 0 or card.vram_bytes is Absent.NOT_SUPPORTED):
-        return Finding(True, f"the compute driver has node {card.nodes[0].number} for it and there is no VRAM")
+        return Finding(True, f"the compute driver lists it as node {card.nodes[0].number}, and it has no VRAM")
     return None
 
 
 def _by_bank(card: AmdCard) -> Finding | None:
-    """A partition of a card is never larger than the card."""
+    # A partition of a discrete GPU is never larger than its VRAM.
     if not isinstance(card.vram_bytes, int) or not card.nodes:
         return None
     bank = card.nodes[0].bank_bytes
     if isinstance(bank, int) and bank > card.vram_bytes:
-        return Finding(True, f"the compute driver gives it {bank} bytes, which is more than its VRAM")
+        return Finding(True, f"the compute driver reports {bank} bytes for it, which is more than its VRAM")
     return None
 
 
@@ -114,13 +114,13 @@ def _by_id(card: AmdCard) -> Finding | None:
 
 
 def _by_size(card: AmdCard) -> Finding | None:
-    """A guess, and said as one: cards in hosts with much RAM look the same, large carve-outs do not."""
+    # Inconclusive: discrete GPUs in hosts with much RAM match as well, and APUs with a large carve-out do not.
     if (
         isinstance(card.vram_bytes, int)
         and isinstance(card.gtt_bytes, int)
         and card.gtt_bytes >= 8 * card.vram_bytes
     ):
-        return Finding(None, "its limit on System RAM is 8 times its VRAM or more, as is common on APUs")
+        return Finding(None, "its limit on System RAM is at least 8 times its VRAM, as is common for APUs")
     return None
 
 

@@ -1,4 +1,4 @@
-"""The compute driver's files under /sys/class/kfd: which nodes are GPUs, and what processes hold of them."""
+"""The compute driver's (KFD) files under /sys/class/kfd: its GPU nodes and the GPU memory of each process."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from memwatch.model import Absent, Bytes, Words
 
 _PROPERTY = re.compile(rb"^([a-z0-9_]{1,40}) (\d{1,20})$", re.MULTILINE)
 _HELD = re.compile(r"vram_(\d{1,10})")
-# Heap types of a memory bank: 0 is System RAM, 1 and 2 are the frame buffer, visible to the processors or not.
+# Heap types of a memory bank: 0 is System RAM, 1 and 2 are the frame buffer, CPU-visible or not.
 _FRAME_BUFFER = (1, 2)
 
 
 def parse_properties(data: bytes) -> dict[str, int]:
-    """Lines such as `simd_count 80`; whatever is not such a line is nobody's property."""
+    """Parse lines such as `simd_count 80`. Other lines are ignored."""
     return {key.decode(): int(value) for key, value in _PROPERTY.findall(data)}
 
 
 def gfx_of(version: int) -> Words:
-    """110501 is gfx1151 and 90010 is gfx90a: the last two places are a step in hexadecimal."""
+    """Return the name of a version: 110501 is gfx1151, 90010 is gfx90a (the last two digits are the stepping)."""
     major, minor, step = version // 10000, version // 100 % 100, version % 100
     return f"gfx{major}{minor}{step:x}" if major else Absent.NOT_SUPPORTED
 
 
 def pci_of(domain: int, location: int, known: Collection[str]) -> str | None:
-    """The GPU among `known` that a node belongs to.
+    """Return the PCI address in `known` that a node belongs to.
 
-    A partition's number is in the lowest bits of its location (Linux 6.4) or in the highest four (6.10), so what
-    names no GPU by its function is a part of function 0.
+    A partition's number is in the lowest bits of its location (Linux 6.4) or in the highest four (6.10). If no GPU
+    has the node's PCI function, the node is a partition of function 0.
     """
     if domain >> 32 or location >> 32:
         return None
@@ -40,7 +40,7 @@ def pci_of(domain: int, location: int, known: Collection[str]) -> str | None:
 
 
 def bank_bytes_of(banks: Iterable[Mapping[str, int]]) -> Bytes:
-    """Frame buffer as the compute driver sizes it: of an APU the limit on System RAM, or the carve-out."""
+    """Return the frame buffer size in bytes. Of an APU it is the limit on System RAM or the carve-out."""
     sizes = [bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _FRAME_BUFFER]
     if not sizes:
         return Absent.NOT_SUPPORTED
@@ -54,7 +54,7 @@ def node_of(
     banks: Iterable[Mapping[str, int]],
     known: Collection[str],
 ) -> KfdNode | None:
-    """None for a node of processors, and for a GPU that is not among `known`."""
+    """Build a node. None for a CPU node, and for a GPU that is not in `known`."""
     pci = pci_of(properties.get("domain", 0), properties.get("location_id", 0), known) if gpu_id else None
     if pci is None:
         return None
@@ -70,7 +70,7 @@ def node_of(
 
 
 def gpu_id_of(file_name: str) -> int | None:
-    """The GPU a file such as `vram_12345` of a process is about."""
+    """Return the GPU id in a process's file name such as `vram_12345`."""
     found = _HELD.fullmatch(file_name)
     return int(found[1]) if found else None
 
@@ -78,9 +78,9 @@ def gpu_id_of(file_name: str) -> int | None:
 def held_by_gpu(
     figures: Iterable[tuple[int, int, Bytes]], nodes: Iterable[KfdNode]
 ) -> tuple[dict[str, dict[int, int]], int]:
-    """Bytes by PCI address and process id from (process, node, bytes), and how many figures made no sense.
+    """Sum (process id, GPU id, bytes) by PCI address and process id, and count the implausible values.
 
-    A process with several contexts or several partitions of a GPU has several figures, which are added up.
+    A process with several contexts or several partitions of a GPU has several values, which are added.
     """
     pci_of_node = {node.gpu_id: node.pci for node in nodes}
     held: dict[str, dict[int, int]] = {}

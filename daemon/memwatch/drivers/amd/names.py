@@ -1,11 +1,11 @@
-"""What a GPU is called: by its board, by the system's own list, or by a short list of our own."""
+"""GPU names: from the board, from libdrm's amdgpu.ids, or from a short built-in list."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-# Names by device id. The system's list, which also knows revisions, goes first.
+# Names by device id. amdgpu.ids, which also distinguishes revisions, takes precedence.
 KNOWN = {
     "1114": "AMD Radeon 860M (Krackan Point)",
     "1435": "AMD Custom GPU (Steam Deck OLED)",
@@ -20,7 +20,7 @@ KNOWN = {
     "74a1": "AMD Instinct MI300X",
 }
 
-# The list is 40 KiB; a file that is far larger is not that list.
+# amdgpu.ids has 40 KiB. A much larger file is something else.
 MOST_LIST_BYTES = 1 << 20
 _LINE = re.compile(rb"^([0-9A-Fa-f]{4}),[ \t]*([0-9A-Fa-f]{1,2}),[ \t]*(\S[^\r\n]{0,120})$", re.MULTILINE)
 
@@ -28,7 +28,7 @@ Names = Mapping[tuple[str, int], str]
 
 
 def parse_ids(data: bytes) -> dict[tuple[str, int], str]:
-    """Names by device and revision from libdrm's amdgpu.ids: lines such as `744C, C8, AMD Radeon RX 7900 XTX`."""
+    """Parse libdrm's amdgpu.ids: lines such as `744C, C8, AMD Radeon RX 7900 XTX`."""
     return {
         (device.decode().lower(), int(revision, 16)): name.strip().decode("utf-8", "backslashreplace")
         for device, revision, name in _LINE.findall(data[:MOST_LIST_BYTES])
@@ -36,7 +36,7 @@ def parse_ids(data: bytes) -> dict[tuple[str, int], str]:
 
 
 def name_of(product: str | None, device_id: str, revision: str, listed: Names) -> str:
-    """`product` is what the board itself says, which only boards with a chip for that do."""
+    """Return the best name. `product` is read from the board's FRU chip, which few boards have."""
     number = int(revision, 16) if revision else -1
     name = product or listed.get((device_id, number)) or KNOWN.get(device_id)
     return name or f"AMD GPU 1002:{device_id or '????'}"

@@ -1,4 +1,4 @@
-"""What the amdgpu driver said at one moment, as records. No judgement: that is made elsewhere."""
+"""One reading of the amdgpu driver, as records. They are interpreted in `accounting`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GpuState = Literal["ok", "missing"]
 
 
 class Region(Struct, frozen=True):
-    """A kind of memory as the driver counts it. The total of GTT is a limit, and no memory of its own."""
+    """Size and use of one kind of memory. The total of GTT is a limit on System RAM, not separate memory."""
 
     total_bytes: Bytes = Absent.NOT_SUPPORTED
     used_bytes: Bytes = Absent.NOT_SUPPORTED
@@ -22,7 +22,7 @@ class Region(Struct, frozen=True):
 class KfdNode(Struct, frozen=True):
     """A node of the compute driver's topology that is a GPU, or a partition of one.
 
-    `gpu_id` names it in /sys/class/kfd/kfd/proc. `bank_bytes` is what ROCm takes for the size of its memory.
+    `gpu_id` is its id in /sys/class/kfd/kfd/proc. `bank_bytes` is the memory size that ROCm reports.
     """
 
     number: int
@@ -34,13 +34,13 @@ class KfdNode(Struct, frozen=True):
 
 
 class AmdCard(Struct, frozen=True):
-    """What does not change while a driver is loaded. `render_node` is a name such as `renderD128`.
+    """Properties that do not change while a driver is loaded. `render_node` is a name such as `renderD128`.
 
-    `pci` is a number without a colon where a tool says no address. `cards` names its entries in /sys/class/drm,
-    those of its partitions included. `may_sleep`: the kernel may suspend it when idle, so whatever keeps it awake
-    is not asked. `has_uma`, `has_board_info`, `metrics_format` (of the file gpu_metrics) and `is_fused` (the
-    driver's own flag, asked once) are what tells an APU. `release` is the version of the kernel whose ways the
-    driver has.
+    `pci` is an index without a colon if a tool reports no address. `cards` are its entries in /sys/class/drm,
+    including those of its partitions. `may_sleep`: the kernel may suspend it when idle, so files whose reading
+    would keep it awake are not read. `has_uma`, `has_board_info`, `metrics_format` (of the file gpu_metrics) and
+    `is_fused` (the driver's FUSION flag, read once) identify an APU. `release` is the kernel version whose
+    behaviour the driver has.
     """
 
     pci: str
@@ -66,10 +66,10 @@ class AmdCard(Struct, frozen=True):
 
 
 class AmdGpu(Struct, frozen=True):
-    """One GPU at one moment. A GPU that was here and is gone stays as `missing`, so that no other takes its place.
+    """One GPU in one reading. A GPU that disappeared stays as `missing`, so that the others keep their places.
 
-    `held` is what processes asked the compute driver for, by process id: memory of the GPU, and on an APU
-    that prefers GTT System RAM. `visible_vram` is a part of `vram`.
+    `held` is the memory that processes allocated from the compute driver, by process id: VRAM, or System RAM on an
+    APU that prefers GTT. `visible_vram` is a part of `vram`.
     """
 
     card: AmdCard
@@ -82,11 +82,11 @@ class AmdGpu(Struct, frozen=True):
 
 
 class AmdReading(Struct, frozen=True):
-    """Everything of one round, GPUs in the order of their PCI addresses.
+    """One reading, with the GPUs in the order of their PCI addresses.
 
-    `driver` is the version of a driver that did not come with the kernel. `source` is who says all this.
-    `pages_limit_bytes` bounds what all GPUs together may take of System RAM. `partition_cards` counts the cards
-    of MI300 partitions, which are slices of GPUs and no GPUs.
+    `driver` is the version of a driver that did not come with the kernel. `source` is the origin of the values.
+    `pages_limit_bytes` limits the System RAM that all GPUs together may use. `partition_cards` counts the cards
+    of MI300 partitions, which are parts of GPUs and not GPUs.
     """
 
     gpus: tuple[AmdGpu, ...]
@@ -98,7 +98,7 @@ class AmdReading(Struct, frozen=True):
 
 
 class AmdSensors(Struct, frozen=True):
-    """What a GPU's own firmware has to be asked for; ratios are 0 to 1, `errors` counts by kind."""
+    """Values that require a query to the GPU's firmware. Ratios are 0 to 1, `errors` counts by kind."""
 
     busy_ratio: float | Absent = Absent.NOT_SUPPORTED
     memory_busy_ratio: float | Absent = Absent.NOT_SUPPORTED

@@ -1,4 +1,4 @@
-"""Where ROCm's allocations land, and what it calls free: on APUs that is the kernel's choice. Pure rules."""
+"""Placement of ROCm's allocations (VRAM or GTT) and the memory ROCm reports as free. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import Iterable
 from memwatch.drivers.amd.records import AmdGpu, AmdReading
 from memwatch.model import Absent, Bytes, total_of
 
-# Linux 6.10 put all of an APU's allocations into System RAM (GTT); 6.15 (commit 759e764f7d58) only where that
-# may be larger than the carve-out. Before 6.10 they could go into the carve-out alone.
+# Linux 6.10 puts all of an APU's allocations into System RAM (GTT). Linux 6.15 (commit 759e764f7d58) does so only
+# if the GTT limit is larger than the carve-out. Before 6.10 they could only go into the carve-out.
 GTT_ALWAYS_SINCE = (6, 10)
 GTT_IF_LARGER_SINCE = (6, 15)
 
 
 def takes_gtt(gpu: AmdGpu, is_apu: bool | None, pages_limit_bytes: Bytes) -> bool:
-    """Whether what ROCm asks for as VRAM is System RAM: told by the compute driver's size, else by version."""
+    """Return True if ROCm's VRAM allocations use System RAM: by the compute driver's size, else by version."""
     vram, gtt = gpu.card.vram_bytes, gpu.card.gtt_bytes
     if not is_apu:
         return False
     if not isinstance(vram, int) or not vram:
         return True
-    told = _by_bank(gpu.card.nodes[0].bank_bytes if gpu.card.nodes else None, vram, pages_limit_bytes)
-    if told is not None:
-        return told
+    by_bank = _by_bank(gpu.card.nodes[0].bank_bytes if gpu.card.nodes else None, vram, pages_limit_bytes)
+    if by_bank is not None:
+        return by_bank
     if gpu.card.release < GTT_IF_LARGER_SINCE:
         return gpu.card.release >= GTT_ALWAYS_SINCE
     return isinstance(gtt, int) and vram < gtt
 
 
 def _by_bank(bank: Bytes | None, vram: int, pages_limit: Bytes) -> bool | None:
-    """The compute driver gives the limit on System RAM as the size where it uses that, else the carve-out."""
+    # The compute driver reports the limit on System RAM as its memory size if it uses GTT, else the carve-out.
     if not isinstance(bank, int) or bank == vram == pages_limit:
         return None
     if bank > vram or bank == pages_limit:
@@ -38,7 +38,7 @@ def _by_bank(bank: Bytes | None, vram: int, pages_limit: Bytes) -> bool | None:
 
 
 def free_bytes(gpu: AmdGpu, in_gtt: bool, reading: AmdReading, ram_bytes: int, available_bytes: Bytes) -> Bytes:
-    """What ROCm can be given now: of one kind of memory only, whatever is left of the other."""
+    """Return the bytes that ROCm can allocate now. It uses either VRAM or GTT, never both."""
     if not in_gtt:
         return _left(gpu.vram.total_bytes, gpu.vram.used_bytes)
     limit = reading.pages_limit_bytes
@@ -49,7 +49,7 @@ def free_bytes(gpu: AmdGpu, in_gtt: bool, reading: AmdReading, ram_bytes: int, a
 
 
 def least(bounds: Iterable[Bytes]) -> Bytes:
-    """The smallest of them; if one is not known, why."""
+    """Return the smallest bound, or the reason if one is unknown."""
     known = []
     for bound in bounds:
         if isinstance(bound, Absent):
@@ -65,6 +65,6 @@ def _left(total: Bytes, used: Bytes) -> Bytes:
 
 
 def _kfd_left(reading: AmdReading, ram_bytes: int) -> int:
-    """The compute driver keeps 1/64 of System RAM and 1.5 GiB out of its own hands (kfd_mem_limit, Linux 7.2)."""
+    # The compute driver never uses the last 1/64 of System RAM plus 1.5 GiB (kfd_mem_limit, Linux 7.2).
     most = ram_bytes - (ram_bytes >> 6) - (3 << 29)
     return max(0, most - sum(sum(gpu.held.values()) for gpu in reading.gpus))

@@ -1,4 +1,4 @@
-"""What AMD's own tools (library amdsmi, amd-smi, rocm-smi) say of GPUs, and what is known to be wrong with it."""
+"""Parsers of values that AMD's tools report (library amdsmi, amd-smi, rocm-smi), with fixes for known errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from memwatch.model import Absent, Words
 
-# amdsmi_vram_type_t of ROCm 7; the names that came with ROCm 7.13 at the end.
+# amdsmi_vram_type_t of ROCm 7. The last three were added in ROCm 7.13.
 _VRAM_TYPES = {
     1: "HBM",
     2: "HBM2",
@@ -37,7 +37,7 @@ _MOST_PIDS = 1024
 
 
 class SmiProcess(Struct, frozen=True):
-    """A process that holds memory of a GPU: VRAM, and System RAM by way of GTT."""
+    """A process that holds GPU memory: VRAM, and System RAM through GTT."""
 
     pid: int
     vram_bytes: int
@@ -45,7 +45,7 @@ class SmiProcess(Struct, frozen=True):
 
 
 class SmiGpu(Struct, frozen=True):
-    """One GPU. `errors` counts by kind; `codes` holds, by question, the library's codes for what it refused."""
+    """One GPU. `errors` counts by kind. `codes` holds the library's return code of each query that failed."""
 
     pci: str
     vram_type: Words = Absent.NOT_SUPPORTED
@@ -59,20 +59,20 @@ class SmiReading(Struct, frozen=True):
 
 
 class SmiFailure(Struct, frozen=True):
-    """No reading. `reason`: no_library, no_driver or failed."""
+    """A failed reading. `reason`: no_library, no_driver or failed."""
 
     reason: str
     text: str
 
 
-def pci_of(text: Any) -> str | None:  # noqa: ANN401  whatever a tool answers
-    """A PCI address as sysfs writes it."""
+def pci_of(text: Any) -> str | None:  # noqa: ANN401  a tool's value of any type
+    """Return a PCI address in the format of sysfs."""
     found = _BDF.fullmatch(text.strip().lower()) if isinstance(text, str) else None
     return found[1] if found else None
 
 
 def count_of(answer: Any) -> int | None:  # noqa: ANN401
-    """A count or a size; None for what is none, such as "N/A"."""
+    """Return a count or a size, or None for anything else, such as "N/A"."""
     if isinstance(answer, str) and answer.isdecimal() and len(answer) <= 20:
         answer = int(answer)
     if not isinstance(answer, int) or isinstance(answer, bool) or not 0 <= answer <= _MOST_BYTES:
@@ -81,7 +81,7 @@ def count_of(answer: Any) -> int | None:  # noqa: ANN401
 
 
 def errors_of(answer: Any) -> dict[str, int]:  # noqa: ANN401
-    """amdsmi_get_gpu_total_ecc_count."""
+    """Parse the result of amdsmi_get_gpu_total_ecc_count."""
     keys = {"correctable_count": "ecc_corrected", "uncorrectable_count": "ecc_uncorrected"}
     keys["deferred_count"] = "ecc_deferred"
     counts = {name: count_of(answer.get(key)) for key, name in keys.items()} if isinstance(answer, dict) else {}
@@ -89,14 +89,14 @@ def errors_of(answer: Any) -> dict[str, int]:  # noqa: ANN401
 
 
 def bad_pages_of(answer: Any) -> dict[str, int]:  # noqa: ANN401
-    """amdsmi_get_gpu_bad_page_info: a list of pages, or a sentence that there are none."""
+    """Parse the result of amdsmi_get_gpu_bad_page_info: a list of pages, or a text that there are none."""
     if isinstance(answer, str):
         return {"pages_retired": 0} if "no bad pages" in answer.lower() else {}
     return {"pages_retired": len(answer)} if isinstance(answer, list) else {}
 
 
 def vram_type_of(answer: Any) -> Words:  # noqa: ANN401
-    """amdsmi_get_gpu_vram_info: a number of the library's enumeration, or a word already."""
+    """Parse the result of amdsmi_get_gpu_vram_info: a number of the library's enumeration, or its name."""
     kind = answer.get("vram_type") if isinstance(answer, dict) else None
     if isinstance(kind, str):
         return kind[:32] if kind not in ("N/A", "UNKNOWN", "") else Absent.NOT_SUPPORTED
@@ -105,7 +105,7 @@ def vram_type_of(answer: Any) -> Words:  # noqa: ANN401
 
 
 def processes_of(answer: Any) -> tuple[SmiProcess, ...]:  # noqa: ANN401
-    """amdsmi_get_gpu_process_list; `mem` is no sum of its parts there, and so is not read."""
+    """Parse the result of amdsmi_get_gpu_process_list. Its `mem` is not the sum of its parts and is not used."""
     found = (process_of(one) for one in (answer[:_MOST_PIDS] if isinstance(answer, list) else ()))
     return tuple(one for one in found if one is not None)
 
@@ -121,7 +121,10 @@ def process_of(answer: Any) -> SmiProcess | None:  # noqa: ANN401
 
 
 def repaired(size: int) -> int:
-    """Up to ROCm 6.4.1 a KiB was taken for 1000 bytes. Memory comes in pages, so such a figure shows."""
+    """Correct a size that was computed with 1 KiB = 1000 bytes, as up to ROCm 6.4.1.
+
+    Memory is allocated in pages of 4096 bytes, so such a size is recognized: it is a multiple of 4000 instead.
+    """
     if size % _PAGE_BYTES and not size % _PAGE_AS_THOUSANDS:
         return size // 1000 * 1024
     return size

@@ -1,7 +1,7 @@
-"""The process that talks to AMD's library, because its import may fail in any way and its calls may hang.
+"""Helper process that calls AMD's library amdsmi: its import may fail in any way, and its calls may hang.
 
-`python -m memwatch.drivers.amd.smi_child` reads commands from stdin and answers each with one line on stdout:
-`reading {...}` or `failure {...}`. The only command is `read`.
+`python -m memwatch.drivers.amd.smi_child` reads commands from stdin and writes one response line per command to
+stdout: `reading {...}` or `failure {...}`. The only command is `read`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from memwatch.helper.codec import Speaker
 
 PACKAGE = "amdsmi"
 NOT_SUPPORTED, NOT_YET_IMPLEMENTED, NO_DATA, NO_DRIVER = 2, 3, 40, 34
-# What a GPU says it cannot do is not asked again: some of these calls write to the kernel's log.
+# A query that a GPU does not support is not repeated: some of these calls write to the kernel log.
 _NEVER_AGAIN = frozenset({NOT_SUPPORTED, NOT_YET_IMPLEMENTED, NO_DATA})
-# What is asked of each GPU. Nothing about sizes: on an MI300A that would open /dev/kfd (fixed in ROCm 7.12).
+# Queries for each GPU. None is about memory sizes: on an MI300A that would open /dev/kfd (fixed in ROCm 7.12).
 QUESTIONS = {
     "ecc": "amdsmi_get_gpu_total_ecc_count",
     "bad_pages": "amdsmi_get_gpu_bad_page_info",
@@ -39,7 +39,7 @@ QUESTIONS = {
 
 
 class Refused(Exception):
-    """The library failed, with its code if it has one."""
+    """A call of the library failed, with its return code if there is one."""
 
     def __init__(self, code: int | None, text: str) -> None:
         super().__init__(text)
@@ -47,7 +47,7 @@ class Refused(Exception):
 
 
 class Library:
-    """amdsmi once it could be imported. Whatever it raises becomes a code or a sentence."""
+    """The imported package amdsmi. Everything that it raises is converted to `Refused`."""
 
     def __init__(self, module: Any) -> None:  # noqa: ANN401  a package that may be of any version
         self._module = module
@@ -59,7 +59,7 @@ class Library:
         return SmiReading(tuple(self._gpu(pci, handle) for pci, handle in gpus if pci is not None))
 
     def call(self, name: str, *arguments: Any) -> Any:  # noqa: ANN401
-        """Raises Refused for everything, a missing function included."""
+        """Call a function. Every failure, including a missing function, raises `Refused`."""
         try:
             return getattr(self._module, name)(*arguments)
         except Exception as error:  # noqa: BLE001  KeyError, AttributeError and OSError all occur
@@ -68,16 +68,16 @@ class Library:
 
     def _gpu(self, pci: str, handle: Any) -> SmiGpu:  # noqa: ANN401
         codes: dict[str, int] = {}
-        said = {question: self._asked(pci, question, handle, codes) for question in QUESTIONS}
+        results = {question: self._query(pci, question, handle, codes) for question in QUESTIONS}
         return SmiGpu(
             pci,
-            vram_type_of(said["vram"]),
-            errors_of(said["ecc"]) | bad_pages_of(said["bad_pages"]),
-            processes_of(said["processes"]),
+            vram_type_of(results["vram"]),
+            errors_of(results["ecc"]) | bad_pages_of(results["bad_pages"]),
+            processes_of(results["processes"]),
             codes,
         )
 
-    def _asked(self, pci: str, question: str, handle: Any, codes: dict[str, int]) -> Any:  # noqa: ANN401
+    def _query(self, pci: str, question: str, handle: Any, codes: dict[str, int]) -> Any:  # noqa: ANN401
         if (pci, question) in self._given_up:
             codes[question] = self._given_up[pci, question]
             return None
@@ -95,7 +95,7 @@ def sentence_of(error: BaseException) -> str:
 
 
 def opened() -> Library | SmiFailure:
-    """The library, imported and started. ROCm keeps its package where no Python looks for it."""
+    """Import and initialize the library. ROCm installs its package outside Python's search path."""
     sys.path.append(os.path.join(os.environ.get("ROCM_PATH", "/opt/rocm"), "share/amd_smi"))
     try:
         library = Library(importlib.import_module(PACKAGE))
@@ -105,13 +105,13 @@ def opened() -> Library | SmiFailure:
         library.call("amdsmi_init")
     except Refused as refused:
         if refused.code == NO_DRIVER:
-            return SmiFailure("no_driver", f"{PACKAGE} says that the amdgpu driver is not loaded")
-        return SmiFailure("failed", f"{PACKAGE} cannot be started ({refused})")
+            return SmiFailure("no_driver", f"{PACKAGE} reports that the amdgpu driver is not loaded")
+        return SmiFailure("failed", f"{PACKAGE} cannot be initialized ({refused})")
     return library
 
 
 class Session:
-    """Opens the library with the first command."""
+    """The library, opened with the first command."""
 
     def __init__(self) -> None:
         self._library: Library | None = None
@@ -125,7 +125,7 @@ class Session:
         try:
             return self._library.read()
         except Refused as refused:
-            return SmiFailure("failed", f"{PACKAGE} lists no GPU ({refused})")
+            return SmiFailure("failed", f"{PACKAGE} cannot list GPUs ({refused})")
 
 
 def serve(commands: BinaryIO, answer: Callable[[bytes], None], read: Callable[[], SmiReading | SmiFailure]) -> None:
@@ -146,7 +146,7 @@ def main() -> int:
 
 
 def quiet() -> None:
-    """The library prints on stdout and stderr what it also raises, some of it on every call."""
+    """Discard stdout and stderr: the library prints errors that it also raises, some of them on every call."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)

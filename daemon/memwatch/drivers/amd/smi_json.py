@@ -1,4 +1,4 @@
-"""What `rocm-smi --json` and `amd-smi --json` print: shapes that changed with every release. Pure functions."""
+"""Parsers of `rocm-smi --json` and `amd-smi --json`, whose format changed with every release. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from memwatch.drivers.amd.sysfs import region_of
 from memwatch.model import Absent, Bytes, Words
 
 _CARD = re.compile(r"card\d{1,5}")
-# What these tools call MB is a number of bytes divided by 1048576 and cut off.
+# These tools print MiB as MB: bytes divided by 1048576, rounded down.
 _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 _PARTS = ("total", "used")
 
 
 class NoAnswer(Exception):
-    """The tool ran and said nothing that could be read: no driver, most often. In a sentence."""
+    """The tool ran and printed no usable output, usually because the driver is not loaded."""
 
 
 class SmiMemory(Struct, frozen=True):
-    """One GPU's memory as a tool tells it. `index` is the tool's own number, and nobody else's."""
+    """One GPU's memory as reported by a tool. `index` is the tool's own number of the GPU."""
 
     index: int
     pci: str | None
@@ -36,46 +36,49 @@ class SmiMemory(Struct, frozen=True):
 
 
 def document_of(output: bytes, tool: str) -> Any:  # noqa: ANN401  any JSON
-    """The JSON in what a tool printed. Sentences may stand before it, and without a driver nothing stands there."""
+    """Parse the JSON in a tool's output. Text may precede it. Without a driver the output is empty."""
     text = output.decode("utf-8", "replace")
     if not text.strip():
-        raise NoAnswer(f"{tool} says nothing, as it does without a driver")
+        raise NoAnswer(f"{tool} printed nothing, as it does without a driver")
     start = re.search(r"^\s*[\[{]", text, re.MULTILINE)
     try:
         if start is None:
             raise ValueError
         return json.JSONDecoder().raw_decode(text[start.end() - 1 :])[0]
     except (ValueError, RecursionError):
-        raise NoAnswer(f"{tool} says something that is no JSON") from None
+        raise NoAnswer(f"{tool} printed no valid JSON") from None
 
 
 def rocm_smi_memory(document: Any) -> list[SmiMemory]:  # noqa: ANN401
-    """`--showmeminfo all --showbus --showproductname --json`: cards by name, figures as text, cases at will."""
+    """Parse `--showmeminfo all --showbus --showproductname --json`: an object of cards by name.
+
+    Numbers are strings, and the case of keys varies.
+    """
     found = []
     for name, value in _items(document):
         if _CARD.fullmatch(name) and isinstance(value, Mapping):
-            said = {str(key).lower(): one for key, one in value.items()}
-            series = said.get("card series") or said.get("card model")
+            card = {str(key).lower(): one for key, one in value.items()}
+            series = card.get("card series") or card.get("card model")
             found.append(
                 SmiMemory(
                     int(name[4:]),
-                    pci_of(said.get("pci bus")),
+                    pci_of(card.get("pci bus")),
                     series[:80] if isinstance(series, str) and series != "N/A" else Absent.NOT_AVAILABLE,
-                    _rocm_region(said, "vram"),
-                    _rocm_region(said, "vis_vram"),
-                    _rocm_region(said, "gtt"),
+                    _rocm_region(card, "vram"),
+                    _rocm_region(card, "vis_vram"),
+                    _rocm_region(card, "gtt"),
                 )
             )
     return found
 
 
-def _rocm_region(said: Mapping[str, Any], kind: str) -> Region:
-    total, used = said.get(f"{kind} total memory (b)"), said.get(f"{kind} total used memory (b)")
+def _rocm_region(card: Mapping[str, Any], kind: str) -> Region:
+    total, used = card.get(f"{kind} total memory (b)"), card.get(f"{kind} total used memory (b)")
     return region_of(_bytes_of(total), _bytes_of(used))
 
 
 def amd_smi_memory(document: Any, addresses: Mapping[int, str]) -> list[SmiMemory]:  # noqa: ANN401
-    """`metric --mem-usage --json`: a list, or since ROCm 7.2 a list under `gpu_data`."""
+    """Parse `metric --mem-usage --json`: a list, or since ROCm 7.2 a list under `gpu_data`."""
     found = []
     for gpu in _gpus(document):
         index, usage = count_of(gpu.get("gpu")), gpu.get("mem_usage")
@@ -91,13 +94,13 @@ def _amd_region(usage: Mapping[str, Any], kind: str) -> Region:
 
 
 def amd_smi_addresses(document: Any) -> dict[int, str]:  # noqa: ANN401
-    """`list --json`: PCI addresses by the tool's own numbers."""
+    """Parse `list --json`: PCI addresses by the tool's own GPU numbers."""
     found = {count_of(gpu.get("gpu")): pci_of(gpu.get("bdf")) for gpu in _gpus(document)}
     return {index: pci for index, pci in found.items() if index is not None and pci is not None}
 
 
 def amd_smi_processes(document: Any) -> dict[int, tuple[SmiProcess, ...]]:  # noqa: ANN401
-    """`process --json`. Where nobody uses a GPU, a sentence stands in the place of a process."""
+    """Parse `process --json`. For a GPU without processes the list contains a text instead of a process."""
     found: dict[int, tuple[SmiProcess, ...]] = {}
     for gpu in _gpus(document):
         index, listed = count_of(gpu.get("gpu")), gpu.get("process_list")
@@ -125,16 +128,16 @@ def _items(document: Any) -> list[tuple[str, Any]]:  # noqa: ANN401
     return [(str(name), value) for name, value in document.items()] if isinstance(document, Mapping) else []
 
 
-def _size_of(said: Any) -> Bytes:  # noqa: ANN401
-    """`{"value": 8176, "unit": "MB"}`; a field that cannot be read is the text "N/A" instead."""
-    if not isinstance(said, Mapping):
-        return Absent.NOT_SUPPORTED if said in (None, "N/A") else Absent.INCONSISTENT
-    count, unit = _bytes_of(said.get("value")), _UNITS.get(str(said.get("unit")).upper())
+def _size_of(field: Any) -> Bytes:  # noqa: ANN401
+    """Parse `{"value": 8176, "unit": "MB"}`. An unavailable field is the text "N/A" instead."""
+    if not isinstance(field, Mapping):
+        return Absent.NOT_SUPPORTED if field in (None, "N/A") else Absent.INCONSISTENT
+    count, unit = _bytes_of(field.get("value")), _UNITS.get(str(field.get("unit")).upper())
     return count * unit if isinstance(count, int) and unit else Absent.INCONSISTENT
 
 
-def _bytes_of(said: Any) -> Bytes:  # noqa: ANN401
-    if said in (None, "N/A"):
+def _bytes_of(value: Any) -> Bytes:  # noqa: ANN401
+    if value in (None, "N/A"):
         return Absent.NOT_SUPPORTED
-    count = count_of(said)
+    count = count_of(value)
     return Absent.INCONSISTENT if count is None else count

@@ -1,4 +1,4 @@
-"""The formats of amdgpu's files in sysfs. Pure functions: a figure, or why there is none."""
+"""Parsers of amdgpu's files in sysfs. Pure functions that return a value or why it is absent."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from memwatch.drivers.amd.records import Region
 from memwatch.linux.files import is_shortage
 from memwatch.model import Absent, Bytes, Words
 
-# No machine has an exbibyte of memory; drivers answer with -1 as an unsigned number when something is wrong.
+# No machine has an exbibyte of memory. On errors drivers report -1 as an unsigned number.
 MOST_BYTES = 1 << 60
-# A line of text from the firmware: longer ones are something else.
+# Maximum length of a line of text from the firmware.
 _MOST_TEXT = 128
 
 _FIGURE = re.compile(rb"\d{1,20}")
@@ -31,7 +31,7 @@ _KINDS = {b"ue": "ecc_uncorrected", b"ce": "ecc_corrected", b"de": "ecc_deferred
 
 
 def reason_of(error: OSError) -> Absent:
-    """Why a file of a driver that is loaded gives no figure. A shortage, which passes, is raised again."""
+    """Return why a file of a loaded driver cannot be read. A temporary shortage of resources is raised again."""
     if is_shortage(error):
         raise error
     return _REASONS.get(error.errno or 0, Absent.NOT_AVAILABLE)
@@ -49,7 +49,7 @@ def parse_figure(data: bytes | Absent) -> Bytes:
 
 
 def parse_ratio(data: bytes | Absent) -> float | Absent:
-    """A percentage as a ratio of 0 to 1."""
+    """Parse a percentage as a ratio, 0 to 1."""
     if isinstance(data, Absent):
         return data
     text = data.strip()
@@ -61,7 +61,7 @@ def parse_ratio(data: bytes | Absent) -> float | Absent:
 
 
 def parse_text(data: bytes | Absent) -> Words:
-    """A word or a name; what cannot be printed is shown escaped."""
+    """Parse a word or a name. Invalid UTF-8 is escaped."""
     if isinstance(data, Absent):
         return data
     text = data.split(b"\0")[0].strip()
@@ -71,38 +71,38 @@ def parse_text(data: bytes | Absent) -> Words:
 
 
 def parse_id(data: bytes | Absent) -> str:
-    """Hexadecimal digits as in `0x744c`, lower case; empty where there are none."""
+    """Parse hexadecimal digits as in `0x744c`, in lower case. Empty if there are none."""
     found = _HEX.fullmatch(data.strip()) if isinstance(data, bytes) else None
     return found[1].decode().lower() if found else ""
 
 
 def parse_release(data: bytes | Absent) -> tuple[int, ...]:
-    """The first two numbers of a version, so that versions can be compared; empty where there are none."""
+    """Parse the first two numbers of a version, for comparisons. Empty if there are none."""
     found = _RELEASE.match(data) if isinstance(data, bytes) else None
     return (int(found[1]), int(found[2])) if found else ()
 
 
 def parse_metrics_format(data: bytes | Absent) -> int | Absent:
-    """The format revision of gpu_metrics: 2 and 3 are layouts of APUs. Its first two bytes are the size."""
+    """Parse the format revision of gpu_metrics, its third byte. 2 and 3 are formats of APUs."""
     if isinstance(data, Absent):
         return data
     return data[2] if len(data) >= 4 else Absent.INCONSISTENT
 
 
 def parse_errors(data: bytes) -> dict[str, int]:
-    """Memory errors by kind. A GPU in reset says "Query currently inaccessible", which is no error count."""
+    """Parse memory error counts by kind. A GPU in reset reports "Query currently inaccessible", without counts."""
     return {_KINDS[kind]: int(count) for kind, count in _ERRORS.findall(data)}
 
 
 def parse_bad_pages(data: bytes) -> dict[str, int]:
-    """Pages of memory that are retired (R), will be (P), or could not be (F)."""
+    """Count memory pages that are retired (R), pending retirement (P) or could not be retired (F)."""
     found = _BAD_PAGE.findall(data)
     kinds = {b"R": "pages_retired", b"P": "pages_pending", b"F": "pages_unretirable"}
     return {name: found.count(flag) for flag, name in kinds.items()}
 
 
 def region_of(total: Bytes, used: Bytes) -> Region:
-    """More used than there is contradicts itself: that figure is left out."""
+    """Build a region. A use that exceeds the total is inconsistent and left out."""
     if isinstance(total, int) and isinstance(used, int) and used > total:
         return Region(total, Absent.INCONSISTENT)
     return Region(total, used)

@@ -1,1 +1,1 @@
-"""What macOS's own tools say of memory on an Apple machine: ioreg, vm_stat, sysctl, and Metal if it is there."""
+"""Memory on macOS as reported by its tools: ioreg, vm_stat, sysctl, and Metal if installed."""

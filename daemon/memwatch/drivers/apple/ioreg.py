@@ -1,4 +1,4 @@
-"""`ioreg -a -r -d 1 -c IOAccelerator`: a property list of every GPU. Pure."""
+"""Parser of `ioreg -a -r -d 1 -c IOAccelerator`, a property list of every GPU. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any
 from memwatch.drivers.apple.records import Accelerator
 from memwatch.model import Absent, Bytes, Words
 
-# Exactly this key: "In use system memory (driver)" stands beside it and is another figure.
+# Match this key exactly: "In use system memory (driver)" is a different value.
 IN_USE = "In use system memory"
 ALLOCATED = "Alloc system memory"
 MOST_BYTES = 1 << 50
 
 
 class NotAList(ValueError):
-    """No property list of the expected shape; what was found."""
+    """The output is not a property list of the expected form."""
 
 
 def parse_ioreg(data: bytes) -> tuple[Accelerator, ...]:
-    """The accelerators with statistics, in the order of the registry. An empty answer means that there is none."""
+    """Parse the accelerators, in the order of the registry. Empty output means that there is none."""
     if not data.strip():
         return ()
-    # Only macOS has use for a parser of XML, and pays for it.
+    # Only macOS needs an XML parser, so only macOS pays for its import.
     import plistlib
     from xml.parsers.expat import ExpatError
 
     try:
         found = plistlib.loads(data, fmt=plistlib.FMT_XML)
     except (ExpatError, ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
-        raise NotAList(f"ioreg: {data[:60]!r} is no property list ({error})") from None
+        raise NotAList(f"ioreg: {data[:60]!r} is not a property list ({error})") from None
     if not isinstance(found, list):
-        raise NotAList(f"ioreg: a {type(found).__name__} where a list of accelerators was expected")
+        raise NotAList(f"ioreg: expected a list of accelerators, got a {type(found).__name__}")
     return tuple(_accelerator_of(one) for one in found if isinstance(one, dict))
 
 
@@ -47,8 +47,8 @@ def _accelerator_of(found: Mapping[str, Any]) -> Accelerator:
     )
 
 
-def _words(value: Any) -> Words:  # noqa: ANN401  whatever a property list holds
-    """A text; on Intel it is data that ends with a NUL."""
+def _words(value: Any) -> Words:  # noqa: ANN401  any type that a property list contains
+    # On Intel Macs the text is data that ends with a NUL.
     if isinstance(value, bytes):
         value = value.split(b"\0")[0].decode("utf-8", "replace")
     return value if isinstance(value, str) and value else Absent.NOT_SUPPORTED

@@ -1,5 +1,8 @@
-"""Prints what Metal says of the default device, as one line of JSON, and ends: run by the collector as a process of
-its own, so that the daemon itself is no client of the GPU. Needs pyobjc-framework-Metal, which only macOS has."""
+"""Print Metal's properties of the default device as one line of JSON, and exit.
+
+The collector runs it as a separate process, so that the daemon itself is not a client of the GPU. It needs
+pyobjc-framework-Metal, which only exists for macOS.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from memwatch.model import Absent
 
 
 def parse_metal(line: bytes) -> Metal | Absent:
-    """What this program printed. Absent where Metal is not installed or has no device."""
+    """Parse the output of this program. Absent if Metal is not installed or has no device."""
     try:
         return from_line(Metal, line)
     except Garbled:
@@ -23,7 +26,7 @@ def main() -> int:
     try:
         library = importlib.import_module("Metal")
         device = library.MTLCreateSystemDefaultDevice()
-    except Exception:  # noqa: BLE001  a foreign library may fail in any way; then there is no figure
+    except Exception:  # noqa: BLE001  a third-party library may fail in any way; then there is no value
         return 1
     if device is None:
         return 1

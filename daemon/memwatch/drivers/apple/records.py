@@ -1,4 +1,4 @@
-"""What macOS said at one moment. No judgement: that is `accounting`'s."""
+"""One reading of macOS's tools, as records. They are interpreted in `accounting`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ PressureLevel = Literal["normal", "warning", "critical"]
 class Accelerator(Struct, frozen=True):
     """A GPU of the I/O registry.
 
-    `in_use_bytes` of system memory are resident for it. `allocated_bytes` were asked for, may exceed the memory
-    there is, and are nobody's use.
+    `in_use_bytes` is system memory that is resident for it. `allocated_bytes` was requested, may exceed the
+    machine's memory, and does not measure use.
     """
 
     driver: str
@@ -25,7 +25,7 @@ class Accelerator(Struct, frozen=True):
 
 
 class VmStat(Struct, frozen=True):
-    """vm_stat in bytes. `compressor_bytes` of memory hold `compressed_bytes` of pages."""
+    """vm_stat in bytes. The compressor uses `compressor_bytes` to store `compressed_bytes` of pages."""
 
     page_bytes: int
     free_bytes: int
@@ -40,14 +40,17 @@ class VmStat(Struct, frozen=True):
 
 
 class Metal(Struct, frozen=True):
-    """What Metal says of the default device. What a process of ours has allocated there says nothing of others."""
+    """Metal's properties of the default device.
+
+    Its allocated size is left out: it covers only the process that reads it.
+    """
 
     has_unified_memory: bool
     working_set_bytes: Bytes
 
 
 class AppleReading(Struct, frozen=True):
-    """Everything of one round. `wired_limit_bytes` is absent while the system's own rule is in force."""
+    """One reading. `wired_limit_bytes` is absent while the system's default limit applies."""
 
     chip: Words
     model: Words

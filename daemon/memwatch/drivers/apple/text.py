@@ -1,4 +1,4 @@
-"""What vm_stat and sysctl print. Pure."""
+"""Parsers of the output of vm_stat and sysctl. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from memwatch.model import Absent, Bytes
 _PAGE = re.compile(rb"page size of (\d{4,7}) bytes")
 _LINE = re.compile(rb'^"?([^":\n]{1,60})"?: +(\d{1,15})\.?$', re.MULTILINE)
 _SETTING = re.compile(rb"^([a-z][\w.]{1,60}): ([^\n]{0,200})$", re.MULTILINE)
-# The bits of the dispatch source, not the kernel's own 0 to 3.
+# The flags of the dispatch source (DISPATCH_MEMORYPRESSURE_*), not the kernel's own levels 0 to 3.
 _LEVELS: Mapping[str, PressureLevel] = {"1": "normal", "2": "warning", "4": "critical"}
-# What sysctl is asked for; one that this system does not know is missing from the answer.
+# The names that are passed to sysctl. A name that the system does not have is missing from its output.
 SETTINGS = (
     "hw.memsize",
     "hw.model",
@@ -24,7 +24,7 @@ SETTINGS = (
 
 
 def parse_vm_stat(data: bytes) -> VmStat | None:
-    """None where the page size or a queue is missing: counts of pages of an unknown size say nothing."""
+    """Parse vm_stat. None if a queue or the page size is missing: without it, page counts are useless."""
     page = _PAGE.search(data)
     pages = {key.decode("ascii", "replace"): int(count) for key, count in _LINE.findall(data)}
     queues = ("Pages free", "Pages active", "Pages inactive", "Pages speculative", "Pages wired down")
@@ -60,7 +60,7 @@ def pressure_of(settings: Mapping[str, str]) -> PressureLevel | Absent:
 
 
 def wired_limit_of(settings: Mapping[str, str]) -> Bytes:
-    """An administrator's limit in bytes; 0 stands for the system's own rule, which only Metal can tell."""
+    """Return the limit set by an administrator, in bytes. 0 means the default, which only Metal reports."""
     number = _number(settings.get("iogpu.wired_limit_mb"))
     return number << 20 if isinstance(number, int) and number else Absent.NOT_AVAILABLE
 

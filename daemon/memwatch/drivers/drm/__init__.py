@@ -1,1 +1,1 @@
-"""What Linux's graphics drivers say of memory in files: cards in sysfs, clients in /proc/<pid>/fdinfo. Pure."""
+"""Memory as reported by Linux graphics drivers (DRM): cards in sysfs, clients in /proc/<pid>/fdinfo."""

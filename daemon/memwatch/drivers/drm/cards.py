@@ -1,4 +1,4 @@
-"""Graphics cards as sysfs, debugfs and the dmem control group describe them. Pure."""
+"""Parsers of graphics cards' files in sysfs, debugfs and the dmem cgroup controller. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _UEVENT = re.compile(r"^([A-Z_0-9]{1,40})=([^\n]{0,200})\n", re.MULTILINE)
 _SIZE = re.compile(rb"^ *size: (\d{1,19})\n", re.MULTILINE)
 _USAGE = re.compile(rb"^ *usage: (\d{1,19})\n", re.MULTILINE)
 
-# NVIDIA's own driver (NVML tells), Tegra's, and displays without a GPU.
+# NVIDIA's driver (covered by NVML), Tegra's drivers, and displays without a GPU.
 NOT_HERE = frozenset({"nvidia", "nvidia-drm", "simple-framebuffer", "tegra-drm", "tegra-udrm", "vkms"})
-# A driver whose descriptors have nothing to say about memory, so nobody's are looked for on its account.
+# Drivers whose fdinfo has no memory statistics. No descriptors are searched for their clients.
 SILENT = frozenset({"nouveau"})
 
 
@@ -33,23 +33,23 @@ def is_npu(name: str) -> bool:
 
 
 def nodes_of(names: list[str]) -> tuple[str, ...]:
-    """The device files among what lies in a device's folder `drm` or `accel`."""
+    """Return the device files among the entries of a device's folder `drm` or `accel`."""
     return tuple(sorted(name for name in names if _NODE.fullmatch(name)))
 
 
 def can_render(nodes: tuple[str, ...]) -> bool:
-    """A card without a render node is a display: a server's management controller, a boot screen."""
+    """Return True if there is a render node. Without one a card is only a display, such as a server's BMC."""
     return any(node.startswith("renderD") for node in nodes)
 
 
 def id_of(data: bytes | None) -> Words:
-    """A PCI vendor's or device's number, four hexadecimal digits."""
+    """Parse a PCI vendor or device id, four hexadecimal digits."""
     found = _ID.fullmatch((data or b"").strip().decode("ascii", "replace").lower())
     return found[1] if found else Absent.NOT_SUPPORTED
 
 
 def model_of(pci_ids: bytes, vendor: Words, device: Words) -> Words:
-    """What the list of PCI ids calls a device: "Intel Arc A770" of "56a0  DG2 [Arc A770]"."""
+    """Return a device's name from the list of PCI ids: "Intel Arc A770" for "56a0  DG2 [Arc A770]"."""
     if isinstance(vendor, Absent) or isinstance(device, Absent):
         return Absent.NOT_SUPPORTED
     maker = re.search(rf"^{vendor}  (\S+).*\n((?:\t.*\n|#.*\n)*)".encode(), pci_ids, re.MULTILINE)
@@ -66,27 +66,27 @@ def parse_uevent(data: bytes | None) -> Mapping[str, str]:
 
 
 def compatible_of(uevent: Mapping[str, str]) -> Words:
-    """The device tree's word for the GPU: the most general of its list, `arm,mali-valhall-csf`."""
+    """Return the GPU's most general compatible string in the device tree, such as `arm,mali-valhall-csf`."""
     words = [word for key, word in sorted(uevent.items()) if re.fullmatch(r"OF_COMPATIBLE_\d", key)]
     return words[-1] if words else Absent.NOT_SUPPORTED
 
 
 def parse_dmem(data: bytes | None) -> Mapping[tuple[str, str], int]:
-    """Bytes by device and region. A region without a figure ("max") is left out."""
+    """Parse bytes by device and region. A region without a number ("max") is left out."""
     return {(_text(device), _text(region)): int(size) for device, region, size in _DMEM.findall(data or b"")}
 
 
 def regions_of(
     device: str, capacity: Mapping[tuple[str, str], int], current: Mapping[tuple[str, str], int]
 ) -> Iterator[DrmRegion]:
-    """A card's own memory by the dmem control group: the root group's counter stands for the whole device."""
+    """Return a card's own memory from the dmem controller. The root cgroup's counter covers the whole device."""
     for (owner, name), size in sorted(capacity.items()):
         if owner == device and size:
             yield region_of(name, size, current.get((owner, name), Absent.NOT_SUPPORTED), "cgroup:dmem.current")
 
 
 def parse_vram_mm(name: str, data: bytes | None) -> DrmRegion | None:
-    """A memory manager of xe in debugfs: its `size` and `usage`, both in bytes."""
+    """Parse `size` and `usage` of a memory manager of xe in debugfs, both in bytes."""
     size, usage = _SIZE.search(data or b""), _USAGE.search(data or b"")
     if not size or not usage or not int(size[1]):
         return None
@@ -94,7 +94,7 @@ def parse_vram_mm(name: str, data: bytes | None) -> DrmRegion | None:
 
 
 def parse_lmem(data: bytes | None) -> DrmRegion | None:
-    """The size of a discrete card under Intel's own build of i915; the driver tells nobody how much is used."""
+    """Parse the memory size of a discrete card with Intel's out-of-tree i915, which does not report its use."""
     text = (data or b"").strip()
     if not re.fullmatch(rb"\d{1,19}", text) or not int(text):
         return None

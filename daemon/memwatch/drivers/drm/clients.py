@@ -1,4 +1,4 @@
-"""Which processes have a graphics device open, and what the kernel says of each descriptor. Not a collector."""
+"""Scan of all processes for open graphics devices, and their fdinfo. Not a collector."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ from memwatch.drivers.drm.fdinfo import Fdinfo, Held, parse_fdinfo
 from memwatch.linux.files import Unavailable
 from memwatch.linux.process_files import KERNEL_THREAD, STAT_BYTES, folder_in, living_thread, read_in
 
-# Links of descriptors as the kernel writes them, after a folder for a process in a root of its own. Only the link
-# is looked at: /dev itself is never touched.
+# Targets of descriptors' links; for a process with another root, a path precedes /dev. Only the link is read, never
+# /dev itself.
 _DEVICES = re.compile(r"/dev/(?:dri|accel)/([^/ ]+)(?: \(deleted\))?$")
-# States in /proc/<pid>/stat of what runs no more: zombie, and dead.
+# States in /proc/<pid>/stat of tasks that have ended: zombie and dead.
 _ENDED = ([b"Z"], [b"X"])
 _FDINFO_BYTES = 16384
-# After how many rounds, at most, a process is looked through although nothing about it seems to have changed.
+# Maximum number of scans between two reads of a process's descriptors when it appears unchanged.
 QUIET_ROUNDS = 60
 QUIET_ROUNDS_UNCOUNTED = 2
 HOLDER_ROUNDS = 6
-# A process with thousands of descriptors costs 3 µs for each: it waits a round more for every so many of them.
+# Reading a descriptor's link takes 3 µs. A process with many descriptors is read one scan later for each of these.
 DESCRIPTORS_A_ROUND = 512
 
 
 class Scan(Struct, frozen=True):
-    """One round. `seen` are processes, `unreadable` those of them that may not be looked into; `mute` are device
-    files whose driver says nothing of clients, with the processes that have them open."""
+    """Result of one scan. `seen` counts processes, `unreadable` those whose descriptors could not be read.
+
+    `mute`: device files whose driver has no client statistics, with the processes that have them open.
+    """
 
     held: tuple[Held, ...]
     seen: int
@@ -45,9 +47,9 @@ class _Descriptor(Struct):
 
 
 class _Known(Struct):
-    """What was learned about one process; forgotten with it.
+    """Cached state of one process.
 
-    `place` is the folder that tells of its files: its own, or another thread's where the first one has ended.
+    `place` is the folder with its descriptors: its own, or another thread's if the main thread has ended.
     """
 
     mark: tuple[int, int, int]
@@ -59,17 +61,17 @@ class _Known(Struct):
     descriptors: list[_Descriptor] = field(default_factory=list)
 
 
-# By device file, who has it open.
+# Process ids by device file.
 _Mute = dict[str, set[int]]
 
 
 class Clients:
-    """All processes' descriptors of graphics devices, without reading all links of all processes each time.
+    """All processes' descriptors of graphics devices, without reading all links of all processes in every scan.
 
-    One `stat` of /proc/<pid>/fd tells two things: the inode is this process's alone (a reused process id has
-    another), and its size is the number of open descriptors since Linux 6.2. A process is looked through when it
-    is new, when that number changed, and otherwise every `QUIET_ROUNDS` rounds, for the rare one that closed as
-    many descriptors as it opened. Before 6.2 the number is 0, and everybody is looked through every second round.
+    One `stat` of /proc/<pid>/fd returns two facts. The inode identifies the process (a reused process id has
+    another one), and since Linux 6.2 the size is the number of open descriptors. A process's links are read when it
+    is new, when that number changed, and otherwise every `QUIET_ROUNDS` scans, in case it closed as many
+    descriptors as it opened. Before 6.2 the number is 0, and every process is read in every second scan.
     """
 
     def __init__(self, procfs: Path) -> None:
@@ -81,7 +83,7 @@ class Clients:
         self._round = 0
 
     def scan(self, asleep: Collection[str] = ()) -> Scan:
-        """`asleep`: nodes whose clients are not read now, because that would wake the device."""
+        """Scan all processes. `asleep`: nodes whose clients are not read, because that would wake the device."""
         self._round += 1
         before, self._known = self._known, {}
         held: list[Held] = []
@@ -105,7 +107,7 @@ class Clients:
         os.close(self._folder)
 
     def _followed(self, pid: str, known: _Known | None) -> _Known | None:
-        """The process as it is now; None if it has ended meanwhile, which is no lack of anything."""
+        """Return the process's current state, or None if it has ended, which does not count as unreadable."""
         place = known.place if known else pid
         try:
             mark = self._mark(place)
@@ -126,7 +128,7 @@ class Clients:
     def _looked_through(
         self, pid: str, place: str, mark: tuple[int, int, int], before: list[_Descriptor]
     ) -> _Known | None:
-        """`before`: what the same process had, for those whose device sleeps now."""
+        """Read a process's links. `before`: its previous descriptors, kept for devices that are asleep now."""
         known = _Known(mark, place)
         try:
             count, known.descriptors = self._descriptors(place)
@@ -135,14 +137,14 @@ class Clients:
         except OSError:
             count, known.is_readable = 0, False
         if not count and place == pid and (thread := self._other_thread(pid)):
-            with suppress(OSError):  # it may have ended since; the next round finds what is there then
+            with suppress(OSError):  # the thread may have ended since; the next scan tries again
                 return self._looked_through(pid, thread, self._mark(thread), before)
         infos = {(one.fd, one.node): one.info for one in before}
         for one in known.descriptors:
             one.info = infos.get((one.fd, one.node))
         known.opens_nothing = not known.descriptors and self._opens_nothing(pid)
         known.earliest = self._round + count // DESCRIPTORS_A_ROUND
-        # Spread over the rounds, so that none of them pays for everybody.
+        # Spread the reads over the scans.
         rounds = self._rounds(known)
         known.due = known.earliest + 1 + rounds // 3 + int(pid) % max(1, rounds - rounds // 3)
         return known
@@ -153,7 +155,7 @@ class Clients:
         return QUIET_ROUNDS if known.mark[2] or not known.is_readable else QUIET_ROUNDS_UNCOUNTED
 
     def _descriptors(self, place: str) -> tuple[int, list[_Descriptor]]:
-        """How many there are, and those of devices. PermissionError where the process is somebody else's."""
+        """Return (number of descriptors, those of devices). PermissionError if another user owns the process."""
         found = []
         with folder_in(self._folder, place + "/fd") as folder:
             every = os.listdir(folder)
@@ -165,8 +167,10 @@ class Clients:
         return len(every), found
 
     def _read(self, pid: str, known: _Known, asleep: Collection[str], held: list[Held], mute: _Mute) -> bool:
-        """Adds what this process holds, and what it holds that nobody tells of. False where a part of it could not
-        be read."""
+        """Add this process's clients to `held`, and its nodes without statistics to `mute`.
+
+        False if a part could not be read.
+        """
         complete = True
         for one in known.descriptors:
             if one.node not in asleep:
@@ -175,7 +179,7 @@ class Clients:
                 if data is not None and one.info is None:
                     if self._leads_to(known.place, one):
                         mute.setdefault(one.node, set()).add(int(pid))
-                    else:  # the number is a file's or a socket's by now: look the process through in the next round
+                    else:  # the descriptor is now a file or a socket: read the process again in the next scan
                         known.due = 0
                 complete = complete and data is not None
             elif one.info is None:
@@ -192,19 +196,19 @@ class Clients:
         return node is not None and node[1] == one.node
 
     def _other_thread(self, pid: str) -> str | None:
-        """Where the first of its threads has ended and others go on, with all that is open: the folder of one."""
+        """Return the folder of a living thread if the main thread has ended. It shares the open descriptors."""
         if self._columns(pid)[:1] not in _ENDED:
             return None
         thread = living_thread(self._folder, pid + "/task")
         return thread[0] if thread else None
 
     def _opens_nothing(self, pid: str) -> bool:
-        """A kernel thread, or a process that has ended and nobody has asked how (a zombie)."""
+        """Return True for a kernel thread or a zombie."""
         columns = self._columns(pid)
         if columns[:1] in _ENDED:
             return columns[17:18] in ([b"0"], [b"1"])  # num_threads
         return len(columns) > 6 and columns[6].isdigit() and bool(int(columns[6]) & KERNEL_THREAD)
 
     def _columns(self, pid: str) -> list[bytes]:
-        """Of /proc/<pid>/stat, from the state on."""
+        """Return the columns of /proc/<pid>/stat, beginning with the state."""
         return (read_in(self._folder, pid + "/stat", STAT_BYTES) or b"").rpartition(b")")[2].split()

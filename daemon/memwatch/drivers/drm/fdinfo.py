@@ -1,4 +1,4 @@
-"""What /proc/<pid>/fdinfo/<fd> of a graphics device says (Documentation/gpu/drm-usage-stats.rst). Pure."""
+"""Parser of a graphics device's /proc/<pid>/fdinfo/<fd> (Documentation/gpu/drm-usage-stats.rst). Pure functions."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from msgspec import Struct, field
 
 from memwatch.drivers.drm.records import Basis, DrmClient
 
-# Two looks by the regular expressions' own machine find the few lines that matter among the forty of a client:
-# 25 µs in all, where going through them line by line took 60 µs (Python 3.11, a client of xe).
+# Two regular expressions find the relevant lines among the 40 of a client in 25 µs. A loop over the lines took
+# 60 µs (Python 3.11, a client of xe).
 _WORDS = re.compile(rb"^(drm-driver|drm-pdev|drm-client-id|pdev|pasid):[ \t]*([^\n]*)\n", re.MULTILINE)
-# No unit means bytes. The kernel's own printer knows no larger unit than MiB, so what claims one is not its.
+# No unit means bytes. The kernel prints no larger unit than MiB; a line with one is rejected.
 _SIZES = re.compile(
     rb"^((?:drm-(?:resident|memory|shared|total(?!-cycles))|amd-(?:evicted|requested|memory)"
     rb"|panthor-(?:resident|active)|amdxdna[a-z_]{0,20}-(?:internal|external))-[^:\n]{1,40}|(?:vram|gtt|cpu) mem)"
@@ -29,7 +29,7 @@ _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 class Fdinfo(Struct, frozen=True):
-    """One descriptor's client. `rejected` counts, by key, lines that hold no figure; they are left out."""
+    """One descriptor's client. `rejected` counts, by key, lines without a valid size; they are left out."""
 
     driver: str
     pdev: str | None
@@ -42,7 +42,7 @@ class Fdinfo(Struct, frozen=True):
 
 
 class Held(NamedTuple):
-    """A descriptor: `pid` has opened `node` (`renderD128`)."""
+    """An open descriptor of a device: `pid` has opened `node` (`renderD128`)."""
 
     pid: int
     node: str
@@ -54,9 +54,9 @@ def is_pci_address(text: str) -> bool:
 
 
 def parse_fdinfo(data: bytes) -> Fdinfo | None:
-    """None where it is no client of a graphics driver, or one that cannot be told from others."""
+    """Parse fdinfo. None if it is not a client of a graphics driver, or has no client id."""
     words: dict[bytes, bytes] = dict(_WORDS.findall(data))
-    # amdgpu before Linux 5.19: no driver's name, and the address space's id is what tells clients apart.
+    # amdgpu before Linux 5.19 prints no driver name, and the address space id (pasid) identifies the client.
     driver = words.get(b"drm-driver") or (b"amdgpu" if b"pasid" in words else b"")
     client_id = words.get(b"drm-client-id") or words.get(b"pasid", b"")
     if not driver or not _ID.fullmatch(client_id):
@@ -77,7 +77,7 @@ def parse_fdinfo(data: bytes) -> Fdinfo | None:
 
 
 def _sizes_of(data: bytes) -> tuple[dict[str, dict[str, int]], Mapping[str, int]]:
-    """Sizes in bytes by kind and region; and by key what was no size: a sign, a word, a larger unit."""
+    """Return sizes in bytes by kind and region, and counts by key of lines without a valid size."""
     sizes: dict[str, dict[str, int]] = {
         kind: {} for kind in ("resident", "memory", "total", "alloc", "shared", "other")
     }
@@ -94,7 +94,7 @@ def _sizes_of(data: bytes) -> tuple[dict[str, dict[str, int]], Mapping[str, int]
 
 @lru_cache(maxsize=256)
 def _place_of(key: bytes) -> tuple[str, str]:
-    """Under which kind and which region a line's size goes."""
+    """Return the kind and the region of a line."""
     if key.startswith(b"drm-"):
         _, kind, region = _text(key).split("-", 2)
         return kind, region
@@ -104,9 +104,9 @@ def _place_of(key: bytes) -> tuple[str, str]:
 
 
 def _resident_of(sizes: Mapping[str, Mapping[str, int]]) -> tuple[Basis | None, Mapping[str, int]]:
-    """One figure a region. drm-memory-* is amdgpu's older word for drm-resident-*: never both.
+    """Return one size per region. drm-memory-* is amdgpu's older name of drm-resident-*: never add both.
 
-    amdxdna's internal and external buffers together are all that it has, in System RAM, each once.
+    The sum of amdxdna's internal and external buffers counts each buffer once. They are in System RAM.
     """
     if sizes["alloc"]:
         return "alloc", {"memory": sum(sizes["alloc"].values())}
@@ -122,7 +122,7 @@ def _text(raw: bytes) -> str:
 
 
 def clients_of(held: Iterable[Held]) -> tuple[DrmClient, ...]:
-    """Each client once, with everybody who holds it. Ids are a driver's own: the same id on two cards is two."""
+    """Return each client once, with all processes that hold it. Client ids are unique per driver and card only."""
     first: dict[tuple[str, str, int], Held] = {}
     owners: dict[tuple[str, str, int], set[int]] = {}
     for one in held:

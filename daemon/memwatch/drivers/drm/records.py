@@ -1,4 +1,4 @@
-"""What the kernel's graphics drivers said at one moment. No judgement: that is `accounting`'s."""
+"""One reading of the kernel's graphics drivers, as records. They are interpreted in `accounting`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from msgspec import Struct, field
 
 from memwatch.model import Absent, Bytes, Words
 
-# Which keys the figures of a client come from: drm-resident-*, drm-memory-* (the older word for the same), or
-# drm-total-*, which also counts buffers without memory behind them and so is an upper bound; or amdxdna's own keys
-# *-alloc, because its drm-total-memory has some of its buffers in it twice (amdxdna_pci_drv.c).
+# Keys from which a client's sizes were read: drm-resident-*, or drm-memory-* (its older name), or drm-total-*, an
+# upper bound because it includes buffers without backing memory. For amdxdna its own keys *-alloc, because its
+# drm-total-memory counts some buffers twice (amdxdna_pci_drv.c).
 Basis = Literal["resident", "memory", "total", "alloc"]
 
 
 class DrmRegion(Struct, frozen=True):
-    """Memory of a card's own, as a counter of the whole device tells it; clients never add up to it."""
+    """A card's own memory, from a counter of the whole device. The sum of its clients differs from it."""
 
     name: str
     size_bytes: int
@@ -25,13 +25,12 @@ class DrmRegion(Struct, frozen=True):
 
 
 class DrmCard(Struct, frozen=True):
-    """A card of /sys/class/drm, or an NPU of /sys/class/accel. `place` is stable: its PCI address, or its platform
-    device's name.
+    """A card of /sys/class/drm, or an NPU of /sys/class/accel.
 
-    `pdev` is None for the GPU of a system on a chip. `nodes` are the names of its device files (`card0`,
-    `renderD128`), which tell whose client is whose where there is no PCI address. The ids are four hexadecimal
-    digits. `compatible` is the chip's own word for the GPU, from the device tree; `model` what people call it,
-    from the list of PCI ids that most systems have.
+    `place` is stable: its PCI address, or its platform device's name. `pdev` is None for the GPU of a system on a
+    chip. `nodes` are its device files (`card0`, `renderD128`), which identify a client's card if there is no PCI
+    address. The ids are four hexadecimal digits. `compatible` is the GPU's compatible string in the device tree.
+    `model` is its product name from the list of PCI ids that most systems have.
     """
 
     name: str
@@ -47,12 +46,12 @@ class DrmCard(Struct, frozen=True):
 
 
 class DrmClient(Struct, frozen=True):
-    """One client of a driver, once, however many descriptors and processes hold it: `pids` are all of them.
+    """One client of a driver, listed once for all its descriptors and processes (`pids`).
 
-    `client_id` is the address space's id (pasid) before Linux 5.19. `node` is the device file that was opened.
-    `resident` is by region (`vram`, `gtt`, `system0`, `memory`, …) and in bytes, from the keys `basis` names;
-    no `basis` means that the driver prints no memory at all, which is not the same as 0. `shared` is the part
-    that others may hold too. `other` has further figures in bytes by their own key: `amd-evicted-vram`,
+    `client_id` is the address space id (pasid) before Linux 5.19. `node` is the device file that was opened.
+    `resident` is in bytes by region (`vram`, `gtt`, `system0`, `memory`, …), from the keys named by `basis`.
+    Without a `basis` the driver prints no memory sizes, which is not the same as 0. `shared` is the part that other
+    clients may hold too. `other` has further sizes in bytes by their own key: `amd-evicted-vram`,
     `panthor-resident-memory`, …
     """
 
@@ -68,14 +67,14 @@ class DrmClient(Struct, frozen=True):
 
 
 class DrmReading(Struct, frozen=True, eq=False):
-    """Everything of one round; each is only itself, so what is made of it can be kept.
+    """One reading. Readings are compared by identity, so that derived values can be cached.
 
-    `seen`: processes there were, kernel threads not counted. `unreadable`: those of them that could not be
-    looked into, so clients may be missing and what is summed up is a lower bound. `rejected` counts lines by
-    key that were no figure and were left out. `gpu_active_bytes` and `gpu_reclaim_bytes` are the lines of
-    /proc/meminfo that the newest kernels have; a second witness, and part of no sum. `npus`: neural processing
-    units. `mute` are device files whose driver says nothing of clients (i915 before Linux 5.19, ivpu before it told
-    of memory), with the processes that have them open: what these hold is not known.
+    `seen`: number of processes, without kernel threads. `unreadable`: those whose descriptors could not be read, so
+    clients may be missing and sums are lower bounds. `rejected` counts, by key, lines without a valid size that
+    were left out. `gpu_active_bytes` and `gpu_reclaim_bytes` are lines of /proc/meminfo on the newest kernels. They
+    only serve for comparison and are part of no sum. `npus`: neural processing units. `mute`: device files whose
+    driver has no client statistics (i915 before Linux 5.19, ivpu before it reported memory), with the processes
+    that have them open. The memory of these is unknown.
     """
 
     cards: tuple[DrmCard, ...]
@@ -90,5 +89,5 @@ class DrmReading(Struct, frozen=True, eq=False):
 
     @property
     def is_complete(self) -> bool:
-        """Whether every process was looked into."""
+        """Return True if the descriptors of every process could be read."""
         return self.unreadable == 0

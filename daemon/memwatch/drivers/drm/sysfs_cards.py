@@ -1,4 +1,4 @@
-"""Graphics cards by their files in sysfs. Nothing here opens a device, so a sleeping card goes on sleeping."""
+"""Graphics cards in sysfs. No device is opened, so a suspended card stays suspended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from memwatch.drivers.drm.records import DrmCard, DrmRegion
 from memwatch.linux.files import Roots, read_once
 from memwatch.model import Absent, Words
 
-# Where Debian and Fedora keep the list of what PCI numbers mean.
+# The list of PCI ids on Debian and on Fedora.
 PCI_IDS = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids")
 
 
@@ -37,7 +37,7 @@ def card_names(sysfs: Path) -> list[str]:
 
 
 def cards_of(roots: Roots) -> tuple[DrmCard, ...]:
-    """Every card in the order of its place, without figures."""
+    """Return every card in the order of its place, without memory regions."""
     found = [_card_at(roots, name) for name in card_names(roots.sysfs)]
     return tuple(sorted(found, key=lambda card: (card.pdev is None, card.place, card.name)))
 
@@ -47,25 +47,25 @@ def npu_names(sysfs: Path) -> list[str]:
 
 
 def npus_of(roots: Roots) -> tuple[DrmCard, ...]:
-    """Every neural processing unit in the order of its place."""
+    """Return every neural processing unit in the order of its place."""
     found = [_card_at(roots, name, "accel") for name in npu_names(roots.sysfs)]
     return tuple(sorted(found, key=lambda npu: (npu.pdev is None, npu.place, npu.name)))
 
 
 def is_wanted(card: DrmCard) -> bool:
-    """Whether this is a GPU that nobody else tells of."""
+    """Return True for a GPU that no other collector covers."""
     return can_render(card.nodes) and card.driver not in NOT_HERE
 
 
 def speaks(card: DrmCard) -> bool:
-    """Whether its driver may say what its clients hold."""
+    """Return True if the card's driver may have client statistics."""
     return is_wanted(card) and card.driver not in SILENT
 
 
 def regions_by_name(
     roots: Roots, cards: tuple[DrmCard, ...], asleep: Collection[str]
 ) -> Mapping[str, tuple[DrmRegion, ...]]:
-    """Memory of the cards' own, by card. The control group has it for xe and amdgpu since Linux 6.14."""
+    """Return the cards' own memory by card. The dmem controller has it for xe and amdgpu since Linux 6.14."""
     group = roots.sysfs / "fs/cgroup"
     capacity = parse_dmem(read_once(group / "dmem.capacity"))
     current = parse_dmem(read_once(group / "dmem.current")) if capacity else {}
@@ -114,7 +114,7 @@ def _card_at(roots: Roots, name: str, kind: str = "drm") -> DrmCard:
 
 @lru_cache(maxsize=64)
 def _model(rootfs: Path, vendor: Words, device: Words) -> Words:
-    """The list has a megabyte and a half, so each device is looked up in it once."""
+    # The list has 1.5 MB, so each device is looked up once.
     lists = (read_once(rootfs / place) for place in PCI_IDS)
     found = (model_of(data, vendor, device) for data in lists if data is not None)
     return next(found, Absent.NOT_AVAILABLE)

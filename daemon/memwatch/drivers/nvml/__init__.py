@@ -1,1 +1,1 @@
-"""NVIDIA's driver as it answers: read in a process of its own, told as plain records."""
+"""NVML: read in a separate process, returned as plain records."""

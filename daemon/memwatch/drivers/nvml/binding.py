@@ -1,6 +1,6 @@
-"""NVML's calls as plain values: whatever goes wrong is `Refused` with NVML's code, and nothing else.
+"""NVML calls that return plain values. Every failure is raised as `Refused` with NVML's return code.
 
-The vendor's Python binding loads the library and knows its structures. Its wrappers are not used: they decode
+The vendor's Python binding loads the library and defines its structures. Its wrappers are not used: they decode
 names strictly, call every process list twice, and raise errors of three families, one of them unhashable.
 """
 
@@ -19,7 +19,7 @@ from memwatch.drivers.nvml.validation import NO_INSTANCE, Row
 from memwatch.model import Absent, Words
 
 W = TypeVar("W")
-Handle = Any  # a pointer that means something to the library only
+Handle = Any  # an opaque pointer
 
 XID = pynvml.nvmlEventTypeXidCriticalError
 MIG_CHANGE = pynvml.nvmlEventMigConfigChange
@@ -42,7 +42,7 @@ _SINCE_DRIVER_LOAD = 0  # nvmlEccCounterType_t: volatile
 
 
 def call(name: str, *arguments: object) -> None:
-    """Make one call of the library."""
+    """Call one function of the library."""
     try:
         function = getattr(pynvml.nvmlLib, name)
     except AttributeError:
@@ -53,7 +53,7 @@ def call(name: str, *arguments: object) -> None:
 
 
 def initialize() -> None:
-    """Load the library, if it is not loaded, and open the driver. It touches no GPU yet."""
+    """Load the library unless it is loaded, and open the driver. No GPU is accessed yet."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
@@ -61,7 +61,7 @@ def initialize() -> None:
 
 
 def shut_down() -> None:
-    """Close everything of the driver that is open. The library stays in the process until it ends."""
+    """Close the driver. The library stays loaded until the process ends."""
     try:
         pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
@@ -69,14 +69,14 @@ def shut_down() -> None:
 
 
 def number(name: str, *arguments: object, kind: Any = c_uint) -> int:  # noqa: ANN401  a ctypes type
-    """The integer that a call writes to its last argument."""
+    """Return the integer that a call writes to its last argument."""
     answer = kind()
     call(name, *arguments, byref(answer))
     return int(answer.value)
 
 
 def text(name: str, *arguments: object) -> str:
-    """The words that a call writes. Any bytes will do: a name is for people."""
+    """Return the text that a call writes. Invalid UTF-8 is replaced: the text is only displayed."""
     buffer = create_string_buffer(96)
     call(name, *arguments, buffer, c_uint(len(buffer)))
     return buffer.value.decode(errors="replace")
@@ -100,7 +100,7 @@ def mig_handle_at(parent: Handle, index: int) -> Handle:
 
 
 def address_of(handle: Handle) -> int:
-    """What tells one handle from another."""
+    """Return the handle's address, which identifies it."""
     return cast(handle, c_void_p).value or 0
 
 
@@ -130,7 +130,7 @@ def bar1_size(handle: Handle) -> int:
 
 
 def numa_node(handle: Handle) -> int:
-    """The NUMA node a GPU's memory is. "No node" is written as -1 by drivers that do not refuse the call."""
+    """Return the NUMA node that a GPU's memory forms. Drivers without one fail the call or return -1."""
     node = number("nvmlDeviceGetNumaNodeId", handle, kind=c_int)
     if node < 0:
         raise Refused(Code.NOT_SUPPORTED)
@@ -148,7 +148,7 @@ def virtualization_mode(handle: Handle) -> VirtualizationMode:
 
 
 def _known(words: Mapping[int, W], value: int) -> W:
-    """The word for a number; a driver newer than this list has one that is not on it."""
+    """Return the word for a number. A newer driver may use numbers that are not listed here."""
     if value not in words:
         raise Refused(Code.UNKNOWN)
     return words[value]
@@ -166,7 +166,7 @@ def ecc_errors(handle: Handle, uncorrected: bool) -> int:
 
 
 def remapped_rows(handle: Handle) -> tuple[int, int, bool, bool]:
-    """Correctable, uncorrectable, whether a remapping waits for a reset, whether one failed."""
+    """Return (correctable rows, uncorrectable rows, remapping pending until a reset, remapping failed)."""
     rows = [c_uint() for _ in range(4)]
     call("nvmlDeviceGetRemappedRows", handle, *[byref(row) for row in rows])
     return rows[0].value, rows[1].value, bool(rows[2].value), bool(rows[3].value)
@@ -182,9 +182,9 @@ def recovery_action(handle: Handle) -> Words:
 
 
 class Roster:
-    """Room for a process list, kept from call to call: one call a list, where the vendor's binding makes two."""
+    """Buffer for process lists, kept between calls: one call per list, where the vendor's binding makes two."""
 
-    # Drivers 535.54 to 535.98 write 32 bytes into each 24 byte place: more room than records keeps that harmless.
+    # Drivers 535.54 to 535.98 write 32 bytes per 24-byte record; the larger buffer prevents an overflow.
     _WIDEST = 32
 
     def __init__(self) -> None:
@@ -195,11 +195,11 @@ class Roster:
         self._buffer = create_string_buffer(room * self._WIDEST)
 
     def v3(self, name: str, handle: Handle) -> list[Row]:
-        """A list of version 2 or 3. The compute instance, which is last, says nothing about memory."""
+        """Read a list of version 2 or 3. The compute instance, the last field, is skipped: it owns no memory."""
         return self._read(name, handle, "IQI4x")
 
     def v1(self, name: str, handle: Handle) -> list[Row]:
-        """A list of the calls without a version, which know no MIG."""
+        """Read a list from a call without a version suffix, which does not support MIG."""
         return [(pid, used, NO_INSTANCE) for pid, used in self._read(name, handle, "IQ")]
 
     def _read(self, name: str, handle: Handle, layout: str) -> list[Any]:

@@ -1,8 +1,8 @@
-"""The process that talks to NVIDIA's driver, so that a call that hangs or crashes costs nobody else.
+"""Helper process that calls NVML, so that a call that hangs or crashes does not affect the daemon.
 
-`python -m memwatch.drivers.nvml.child` reads commands from stdin, one a line, and answers each with one line on
-stdout: `reading {...}` or `failure {...}`. The only command is `read`. It ends with 0 when stdin ends or on
-SIGTERM, and with 75 after a failure that only a new process can mend.
+`python -m memwatch.drivers.nvml.child` reads commands from stdin, one per line, and writes one response line per
+command to stdout: `reading {...}` or `failure {...}`. The only command is `read`. It exits with 0 when stdin ends
+or on SIGTERM, and with 75 after a failure that needs a new process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from memwatch.helper.bootstrap import settle_in, write_all
 from memwatch.helper.codec import Speaker
 
 EXIT_NEEDS_NEW_PROCESS = 75
-MOST_PID_MAX = 4_194_304  # PID_MAX_LIMIT of 64 bit Linux
+MOST_PID_MAX = 4_194_304  # PID_MAX_LIMIT of 64-bit Linux
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def serve(
     commands: BinaryIO, answer: Callable[[bytes], None], read: Callable[[], NvmlReading | NvmlFailure]
 ) -> int:
-    """Answer commands until there are no more, and return the exit code."""
+    """Answer commands until stdin ends, and return the exit code."""
     speaker = Speaker()
     for command in iter(commands.readline, b""):
         found = read() if command == b"read\n" else _unknown(command)
@@ -58,14 +58,16 @@ def _unknown(command: bytes) -> NvmlFailure:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        "memwatch.drivers.nvml.child", description="Read NVML on command. See the module."
+        "memwatch.drivers.nvml.child", description="Read NVML on request. See the module's docstring."
     )
     parser.add_argument("--procfs", type=Path, default=Path("/proc"), metavar="DIR")
-    parser.add_argument("--system-memory", type=int, metavar="BYTES", help="MemTotal, to judge answers by")
     parser.add_argument(
-        "--retry-seconds", type=float, default=10.0, help="the least time between two openings of NVML"
+        "--system-memory", type=int, metavar="BYTES", help="MemTotal, to validate NVML's numbers against"
     )
-    parser.add_argument("--slow-seconds", type=float, default=30.0, help="how old what changes rarely may be")
+    parser.add_argument(
+        "--retry-seconds", type=float, default=10.0, help="minimum time between two attempts to open NVML"
+    )
+    parser.add_argument("--slow-seconds", type=float, default=30.0, help="maximum age of values that rarely change")
     return parser.parse_args(arguments)
 
 

@@ -1,4 +1,4 @@
-"""The driver over months: opened once, asked every round, opened anew when it or a GPU went away."""
+"""Long-lived NVML connection: opened once, read on request, reopened after the driver or a GPU went away."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from memwatch.drivers.nvml.validation import Limits, Sieve
 from memwatch.model import Absent, Words
 from memwatch.runtime.backoff import Patience
 
-# A wait for events that is longer than it may be is stuck in the driver, and NVML cannot be closed under it.
+# A wait for events that exceeds its timeout is stuck in the driver. NVML cannot be closed while it lasts.
 STUCK_SECONDS = 2 * WAIT_SECONDS
 
 
 class Driver:
-    """NVML, as far as it can be had right now. Used by one thread.
+    """NVML and all its GPUs, to the extent available. Not thread-safe.
 
-    `retry_seconds` is the least time between two openings, `slow_seconds` the age of what changes rarely.
+    `retry_seconds`: minimum time between two attempts to open NVML. `slow_seconds`: maximum age of values that
+    rarely change.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Driver:
         self._missing: tuple[MissingGpu, ...] = ()
 
     def read(self) -> NvmlReading | NvmlFailure:
-        """One round. A failure is repeated, and not tried again, until its time has come."""
+        """Read all GPUs. After a failure, return the same failure until the next retry is due."""
         now = self._clock()
         try:
             if self._wants_reopening(now) and self._events_are_quiet(now):
@@ -63,12 +64,13 @@ class Driver:
         return self._failure
 
     def close(self) -> None:
-        """Close NVML, unless a wait for events is stuck in it: then the end of the process does it."""
+        """Close NVML, unless a wait for events is stuck in it: then only the end of the process closes it."""
         if self._events.stop(WAIT_SECONDS + 0.5):
             self._shut_down()
 
     def _wants_reopening(self, now: float) -> bool:
-        """What has begun, with the end of listening, is finished; what keeps a GPU from its reset cannot wait."""
+        # A reopening that has begun, by stopping the event thread, is completed. A GPU that only waits for NVML to
+        # be closed before it can be reset is reopened without backoff.
         if self._asked_at is not None:
             return True
         if self._failure is None and any(isinstance(gpu, OutOfReach) and gpu.blocks_reset for gpu in self._gpus):
@@ -77,7 +79,7 @@ class Driver:
         return ailing and self._patience.is_over(now)
 
     def _has_trouble(self) -> bool:
-        """A GPU cannot be asked, or does not answer, or there are more or fewer than there were."""
+        """Return True if a GPU is out of reach or does not respond, or if the number of GPUs has changed."""
         count = len(self._gpus)
         return any(
             isinstance(gpu, OutOfReach) or gpu.is_mute or gpu.slow.device_count not in (count, Absent.NOT_AVAILABLE)
@@ -104,7 +106,7 @@ class Driver:
         if not gpus:
             self._shut_down()
             uuids = tuple(gpu.uuid for gpu in self._missing)
-            text = f"NVML sees no GPU any more; missing: {', '.join(uuids)}" if uuids else "NVML sees no GPU"
+            text = f"NVML lists no GPU anymore; missing: {', '.join(uuids)}" if uuids else "NVML lists no GPU"
             self._failure = NvmlFailure("no_device", text, missing_uuids=uuids)
             return
         self._gpus = gpus
@@ -129,7 +131,7 @@ class Driver:
         ]
 
     def _gpu_at(self, index: int, before: Gpu | OutOfReach | None) -> Gpu | OutOfReach:
-        """The GPU at an index. One that needs a reset is not touched in the first go, so that it can be reset."""
+        """Open the GPU at an index. One that needs a reset is skipped the first time, so that it can be reset."""
         if isinstance(before, OutOfReach) and before.blocks_reset:
             return replace(before, held=False)
         try:
@@ -137,11 +139,11 @@ class Driver:
         except Refused as refused:
             if refused.code in LIBRARY_WIDE:
                 raise
-            nobody = reason_of(refused.code)
-            return OutOfReach(index, Static(nobody, nobody, nobody), refused.code)
+            absent = reason_of(refused.code)
+            return OutOfReach(index, Static(absent, absent, absent), refused.code)
 
     def _note_missing(self, gpus: list[Gpu | OutOfReach]) -> None:
-        """Who was here and is not now. A card that was taken out and replaced is not missed."""
+        """Update the list of missing GPUs. A GPU whose PCI address is in use again was replaced: not missing."""
         statics = [gpu.static for gpu in gpus]
         present = {static.uuid for static in statics} | {static.pci for static in statics}
         self._known |= {
@@ -187,6 +189,6 @@ class Driver:
 
 
 def _versions() -> tuple[Words, Words]:
-    """Of the driver, and of the newest CUDA it can run."""
+    """Return the driver's version and the newest CUDA version it supports."""
     driver = Question({}, ("driver", partial(binding.text, "nvmlSystemGetDriverVersion")))
     return driver.ask(), Question({}, ("cuda", binding.cuda_version)).ask()

@@ -1,4 +1,4 @@
-"""NVML's return codes, and what each means for a figure that was asked for."""
+"""NVML return codes, and the reason each gives for a missing value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from memwatch.model import Absent
 
 
 class Code(IntEnum):
-    """The codes that are answered with more than "not available"."""
+    """Return codes that are handled individually. All others mean "not available"."""
 
     UNINITIALIZED = 1
     INVALID_ARGUMENT = 2
@@ -31,13 +31,13 @@ class Code(IntEnum):
     UNKNOWN = 999
 
 
-# The library, not one GPU, is unusable.
+# The whole library is unusable.
 LIBRARY_WIDE = frozenset((Code.UNINITIALIZED, Code.LIB_RM_VERSION_MISMATCH))
-# One GPU is unusable, whatever it was asked.
+# One GPU is unusable, for every call.
 GPU_WIDE = frozenset((Code.GPU_IS_LOST, Code.RESET_REQUIRED, Code.GPU_NOT_FOUND)) | LIBRARY_WIDE
-# The same, from a call whose only argument is the handle: what the handle stood for is gone.
+# The same, if the call's only argument is the handle: its device no longer exists.
 HANDLE_GONE = frozenset((Code.INVALID_ARGUMENT, Code.NOT_FOUND))
-# The driver is older (or newer) than this form of the call: an older form may work.
+# The driver is older or newer than this version of the call. An older version may work.
 OTHER_FORM = frozenset((Code.FUNCTION_NOT_FOUND, Code.ARGUMENT_VERSION_MISMATCH, Code.DEPRECATED))
 
 _REASONS: dict[int, Absent] = {
@@ -57,7 +57,7 @@ _FAILURES: dict[int, tuple[str, str]] = {
 
 
 class Refused(Exception):
-    """A call of NVML did not succeed."""
+    """An NVML call failed with `code`."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"NVML error {code}")
@@ -65,11 +65,11 @@ class Refused(Exception):
 
 
 def reason_of(code: int) -> Absent:
-    """Why there is no figure, by the code of the call that should have given it."""
+    """Return why a value is missing, from the return code of its call."""
     return _REASONS.get(code, Absent.NOT_AVAILABLE)
 
 
 def failure_of(code: int) -> NvmlFailure:
-    """Why there is no reading, by the code that the library as a whole answered with."""
-    reason, text = _FAILURES.get(code, ("failed", "NVML does not answer"))
+    """Return the failure for a code that concerns the library as a whole."""
+    reason, text = _FAILURES.get(code, ("failed", "NVML failed"))
     return NvmlFailure(reason, f"{text} (NVML error {code})", code)

@@ -1,4 +1,4 @@
-"""What the driver reports by itself: XIDs, counted, and MIG reconfigurations. Waiting for it takes a thread."""
+"""NVML events, received in a thread: counts of XIDs, and MIG reconfigurations."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from memwatch.drivers.nvml.errors import Code, Refused
 from memwatch.drivers.nvml.records import Xid
 from memwatch.model import Absent, Words
 
-# An event ends a wait at once. Without one its end is only a wake-up, and one a second was two fifths of what the
-# helper takes. Whoever wants NVML closed waits as long, but for the daemon, which kills the helper.
+# An event ends the wait at once; without one, each timeout is a wake-up. One wake-up per second was two fifths of
+# the helper's CPU time. Closing NVML waits this long as well, except when the daemon kills the helper.
 WAIT_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 30.0
 
 
 class Events:
-    """XIDs by GPU and code since this object was made, whatever happens to handles and registrations meanwhile."""
+    """XID counts by GPU and code since this object was created. They survive a reopening of NVML."""
 
     def __init__(self, wall_clock: Callable[[], float] = time.time) -> None:
         self._wall_clock = wall_clock
@@ -33,7 +33,7 @@ class Events:
         self._thread: threading.Thread | None = None
 
     def watch(self, gpus: Sequence[tuple[binding.Handle, Words]]) -> None:
-        """Listen to these GPUs, each with its UUID. Any earlier thread has to have stopped."""
+        """Start waiting for events of these GPUs, each with its UUID. The previous thread must have stopped."""
         self._stop = threading.Event()
         self._thread = threading.Thread(
             target=self._listen, args=(gpus, self._stop), name="nvml-events", daemon=True
@@ -41,7 +41,7 @@ class Events:
         self._thread.start()
 
     def ask_to_stop(self) -> bool:
-        """Whether nothing waits for events (any more). A wait ends after `WAIT_SECONDS` at the latest."""
+        """Request the thread to stop, and return True if it has. A wait ends within `WAIT_SECONDS`."""
         self._stop.set()
         return self._thread is None or not self._thread.is_alive()
 
@@ -56,7 +56,7 @@ class Events:
             return tuple(self._xids.values())
 
     def take_reconfigured(self) -> set[str]:
-        """UUIDs of the GPUs whose MIG instances changed since the last call."""
+        """Return the UUIDs of the GPUs whose MIG configuration changed since the last call."""
         with self._lock:
             taken, self._reconfigured = self._reconfigured, set()
         return taken
@@ -80,7 +80,7 @@ class Events:
             try:
                 binding.call("nvmlEventSetWait_v2", event_set, byref(event), c_uint(int(WAIT_SECONDS * 1000)))
             except Refused as refused:
-                if refused.code != Code.TIMEOUT:  # a GPU that is lost answers at once, and again at once
+                if refused.code != Code.TIMEOUT:  # for a lost GPU the call fails at once, every time
                     stop.wait(pause)
                     pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
             else:
@@ -99,7 +99,7 @@ class Events:
 
 
 def _registered(gpu: binding.Handle, event_set: object) -> bool:
-    """Subscribe to what this GPU can report of what matters here, if it is anything."""
+    """Subscribe to XIDs and MIG changes of this GPU, and return True if it supports either."""
     kinds = c_ulonglong()
     try:
         binding.call("nvmlDeviceGetSupportedEventTypes", gpu, byref(kinds))

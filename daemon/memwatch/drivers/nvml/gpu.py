@@ -1,4 +1,4 @@
-"""One GPU: asked with a handful of calls a round, and left alone once it is lost."""
+"""One GPU: read with a few calls each time, and not accessed any more once it is lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Static(Struct, frozen=True):
-    """What never changes about a GPU."""
+    """Properties of a GPU that never change."""
 
     uuid: Words
     pci: Words
@@ -56,9 +56,9 @@ def static_of(handle: binding.Handle, codes: dict[str, int]) -> Static:
 
 
 class OutOfReach(Struct, frozen=True):
-    """A GPU that cannot be asked: it is listed with the reason and without figures.
+    """A GPU that cannot be read: it is listed with the reason and without values.
 
-    `held` is true as long as the library has it open, which keeps an administrator from resetting it.
+    `held` is true while the library has it open, which prevents an administrator from resetting it.
     """
 
     index: int
@@ -98,9 +98,9 @@ class OutOfReach(Struct, frozen=True):
 
 
 class Gpu:
-    """A GPU with a handle. Making and reading one raise Refused if it or the library is of no use any more.
+    """A GPU with a handle. Creating or reading one raises `Refused` if the GPU or the library became unusable.
 
-    `is_mute` is true if it failed to answer anything, and said nothing about itself.
+    `is_mute` is true if both its memory and its process list were unavailable in the last reading.
     """
 
     def __init__(self, index: int, roster: binding.Roster, sieve: Sieve, slow_seconds: float) -> None:
@@ -122,7 +122,7 @@ class Gpu:
         self.slow = SlowFacts(handle, self._codes, self._lists.mps, slow_seconds)
 
     def reconfigured(self) -> None:
-        """MIG was configured anew: handles of its devices are worthless, and its mode may be another."""
+        """Discard MIG handles and slow values: the MIG configuration changed, and perhaps the mode."""
         self._mig.forget()
         self.slow.expire()
 
@@ -168,7 +168,7 @@ class Gpu:
         return self._sieve.processes(rows, capacity)
 
     def _rows(self) -> list[Row] | Absent:
-        """The lists of the GPU as a whole. MPS clients are asked for where there are any."""
+        """Return the process rows of the GPU as a whole. The MPS list is read every time once it has clients."""
         rows = self._lists.rows()
         mps = self._lists.mps.ask() if self._mps_seen else self.slow.mps
         if not isinstance(mps, Absent):

@@ -1,4 +1,4 @@
-"""A GPU that is cut into instances (MIG): which there are, what each holds, and whose processes."""
+"""MIG: the GPU instances of a GPU, their memory and their processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memwatch.model import Absent
 
 
 class MigDevice(Struct):
-    """A GPU instance and one compute instance in it. Memory belongs to the GPU instance."""
+    """A MIG device: a GPU instance with one of its compute instances. Memory belongs to the GPU instance."""
 
     handle: binding.Handle
     uuid: str
@@ -26,7 +26,7 @@ class MigDevice(Struct):
 
 
 class Instance(Struct):
-    """A GPU instance with the MIG devices that share its memory; the first of them is asked for it."""
+    """A GPU instance with the MIG devices that share its memory. `memory` is read through the first of them."""
 
     id: int
     devices: Sequence[MigDevice]
@@ -34,7 +34,7 @@ class Instance(Struct):
 
 
 class Mig:
-    """The instances of one GPU. Their handles end with every reconfiguration and are then asked for anew."""
+    """The GPU instances of one GPU. Every reconfiguration invalidates their handles; they are then listed again."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class Mig:
         self._listed_at: float | None = None
 
     def forget(self) -> None:
-        """The handles mean nothing any more, or may not."""
+        """Discard the handles, which are or may be invalid."""
         self._listed_at = None
 
     def read(self, now: float) -> tuple[GpuInstance, ...]:
-        """Every instance. A handle that has just ended costs one new enumeration, a second one the figure."""
+        """Read every instance. An invalid handle causes one new enumeration; if it fails again, return none."""
         if self._listed_at is None or now - self._listed_at >= self._list_every_seconds:
             self._list(now)
         try:
@@ -72,7 +72,7 @@ class Mig:
         return ()
 
     def process_rows(self) -> list[Row] | Absent:
-        """What all MIG devices list, for users who may not ask the GPU as a whole."""
+        """Return the processes of all MIG devices, for users who may not list those of the GPU as a whole."""
         try:
             return joined([_rows_of(device, one.id) for one in self._instances for device in one.devices])
         except Refused as refused:
@@ -103,7 +103,7 @@ class Mig:
         return [one for one in found if one is not None]
 
     def _found_at(self, index: int) -> tuple[int, MigDevice] | None:
-        """A MIG device with its GPU instance, or nothing: indices have gaps, they are places and not a count."""
+        """Return (GPU instance, MIG device), or None: not every index below the maximum is in use."""
         try:
             handle = binding.mig_handle_at(self._gpu, index)
             instance = binding.number("nvmlDeviceGetGpuInstanceId", handle)
@@ -135,4 +135,4 @@ def _rows_of(device: MigDevice, instance: int) -> list[Row] | Absent:
     rows = device.lists.rows()
     if isinstance(rows, Absent):
         return rows
-    return [(pid, used, instance if said == NO_INSTANCE else said) for pid, used, said in rows]
+    return [(pid, used, instance if listed == NO_INSTANCE else listed) for pid, used, listed in rows]

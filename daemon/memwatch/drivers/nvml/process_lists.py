@@ -1,4 +1,4 @@
-"""The process lists of a GPU or of a MIG device, as they stand."""
+"""Raw process lists of a GPU or a MIG device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memwatch.model import Absent
 
 
 class ProcessLists:
-    """Compute and graphics, every time; MPS for those who know that there is any."""
+    """Compute and graphics processes. `mps` is separate: it is read every time only where MPS is in use."""
 
     def __init__(self, handle: Handle, roster: Roster, codes: dict[str, int], prefix: str = "") -> None:
         def ask(word: str, function: str) -> Question[list[Row]]:

@@ -1,4 +1,4 @@
-"""One figure asked of NVML again and again: by its newest call, else by an older one, never where it is in vain."""
+"""A value that is read from NVML repeatedly: by the newest call that works, and not again once unsupported."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class Question(Generic[T]):
-    """`forms`: the calls that can answer, each with its name, newest first.
+    """A value and the calls (`forms`) that can return it, each with its name, newest first.
 
-    What is not supported is not asked a second time. `codes` collects, by call, why one did not work; a call that
-    works again takes its entry back. Codes in `fatal` are not about the figure: they are raised.
+    An unsupported call is not repeated. `codes` holds the return code of each call that failed; the entry is
+    removed when the call works again. Codes in `fatal` do not concern the value alone: they are raised.
     """
 
     def __init__(

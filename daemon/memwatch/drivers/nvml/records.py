@@ -1,4 +1,4 @@
-"""What NVML said at one moment, as records that pass through a pipe. No judgement: that is `accounting`'s."""
+"""One reading of NVML, as records that are sent through a pipe. They are interpreted in `accounting`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VirtualizationMode = Literal["none", "passthrough", "vgpu_guest", "vgpu_host", "
 class GpuMemory(Struct, frozen=True):
     """nvmlDeviceGetMemoryInfo in bytes. Version 2: used + free + reserved = total.
 
-    Version 1 (drivers without v2): `used` contains what the driver reserves, and `reserved_bytes` is absent.
+    Version 1 (drivers without v2): `used_bytes` includes reserved memory, and `reserved_bytes` is absent.
     """
 
     version: int
@@ -28,9 +28,9 @@ class GpuMemory(Struct, frozen=True):
 
 
 class GpuProcess(Struct, frozen=True):
-    """A process in one or more of a GPU's lists: the greatest figure of its lists, never their sum.
+    """A process in one or more of a GPU's process lists: the maximum over the lists, never their sum.
 
-    `used_bytes` is absent where the driver names the process and not its memory (WDDM, WSL2).
+    `used_bytes` is absent where the driver lists the process without its memory (WDDM, WSL2).
     """
 
     pid: int
@@ -39,7 +39,7 @@ class GpuProcess(Struct, frozen=True):
 
 
 class GpuInstance(Struct, frozen=True):
-    """A MIG GPU instance, once, however many compute instances share its memory."""
+    """A MIG GPU instance, listed once regardless of how many compute instances share its memory."""
 
     id: int
     uuids: tuple[str, ...]
@@ -47,7 +47,7 @@ class GpuInstance(Struct, frozen=True):
 
 
 class Ecc(Struct, frozen=True):
-    """Memory errors since the driver was loaded, and rows that were remapped for good."""
+    """Memory errors since the driver was loaded, and rows that were remapped permanently."""
 
     corrected: int | Absent = Absent.NOT_SUPPORTED
     uncorrected: int | Absent = Absent.NOT_SUPPORTED
@@ -58,7 +58,7 @@ class Ecc(Struct, frozen=True):
 
 
 class GpuReading(Struct, frozen=True):
-    """One GPU. `codes` holds, by call, the NVML return codes of what did not work: the evidence."""
+    """One GPU. `codes` holds the NVML return code of each call that failed."""
 
     index: int
     uuid: Words
@@ -79,7 +79,7 @@ class GpuReading(Struct, frozen=True):
 
 
 class Xid(Struct, frozen=True):
-    """A driver error by its code: how often it was seen, and when last (Unix time)."""
+    """An XID (a driver error code) of one GPU, its number of occurrences and the time of the last (Unix time)."""
 
     gpu_uuid: str
     code: int
@@ -88,7 +88,7 @@ class Xid(Struct, frozen=True):
 
 
 class MissingGpu(Struct, frozen=True):
-    """A GPU that was there in an earlier reading, and that the driver does not list any more."""
+    """A GPU of an earlier reading that the driver no longer lists."""
 
     uuid: str
     pci: Words
@@ -96,7 +96,7 @@ class MissingGpu(Struct, frozen=True):
 
 
 class NvmlReading(Struct, frozen=True):
-    """Everything of one round. `rejected` counts, by reason, lists that could not be true and were left out."""
+    """One reading. `rejected` counts, by kind, values and lists that were implausible and left out."""
 
     driver: Words
     cuda: Words
@@ -107,9 +107,9 @@ class NvmlReading(Struct, frozen=True):
 
 
 class NvmlFailure(Struct, frozen=True):
-    """No reading. `reason` is a word (no_library, no_driver, no_device, needs_new_process, failed).
+    """A failed reading. `reason`: no_library, no_driver, no_device, needs_new_process or failed.
 
-    `missing_uuids`: the GPUs that were there in an earlier reading.
+    `missing_uuids`: the GPUs of an earlier reading.
     """
 
     reason: str

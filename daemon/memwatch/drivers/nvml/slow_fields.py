@@ -1,4 +1,4 @@
-"""What changes rarely about a GPU: all of it every 30 s or so, one call of it a round."""
+"""Values of a GPU that rarely change: each read about every 30 s, one call per reading."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from memwatch.model import Absent, Bytes, Words
 
 
 class SlowFacts:
-    """The latest answers, each at most `period_seconds` old where rounds are frequent enough for one call each.
+    """The latest values, each at most `period_seconds` old if readings are frequent enough for one call each.
 
-    `mps` is the list of MPS clients: whoever finds it not empty asks for it every round, until it is.
+    `mps` is the list of MPS clients. Once it is not empty, the caller reads it every time until it is empty again.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class SlowFacts:
         self._next_at: float | None = None
 
     def refresh(self, now: float) -> None:
-        """Ask everything the first time, and then one question whenever its turn has come."""
+        """Read all values the first time, then one value each time it is due."""
         if self._next_at is None:
             for _ in range(len(self._questions)):
                 self._ask_next()
@@ -63,7 +63,7 @@ class SlowFacts:
         self.ecc = self._ecc()
 
     def expire(self) -> None:
-        """Ask everything anew at the next refresh."""
+        """Read all values at the next refresh."""
         self._next_at = None
 
     def _ask_next(self) -> None:

@@ -1,4 +1,4 @@
-"""What to make of a driver's answers: which cannot be true, and which tell the same thing twice. Pure functions."""
+"""Validation of a driver's values: reject implausible ones, merge duplicate process rows. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess
 from memwatch.model import Absent, Bytes
 
 T = TypeVar("T")
-Row = tuple[int, int, int]  # pid, bytes, GPU instance, as they stand in a process list
+Row = tuple[int, int, int]  # pid, bytes, GPU instance, as in a process list
 
 NOT_TOLD = 0xFFFFFFFF_FFFFFFFF
 NO_INSTANCE = 0xFFFFFFFF
 
 
 class Implausible(ValueError):
-    """An answer that cannot be true. `what` is the word it is counted under."""
+    """An implausible value. `what` is the key under which it is counted."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -26,14 +26,14 @@ class Implausible(ValueError):
 
 
 class Limits(Struct, frozen=True):
-    """What no true answer exceeds. `system_bytes` is MemTotal, where it is known."""
+    """Upper bounds of valid values. `system_bytes` is MemTotal, if known."""
 
     pid_max: int
     system_bytes: int | None = None
 
 
 def plausible_memory(memory: GpuMemory) -> GpuMemory:
-    """The same, unless a part is greater than the whole."""
+    """Return `memory`, or raise `Implausible` if a part exceeds the total."""
     reserved = 0 if isinstance(memory.reserved_bytes, Absent) else memory.reserved_bytes
     if max(memory.free_bytes, memory.used_bytes, reserved) > memory.total_bytes:
         raise Implausible("memory")
@@ -41,9 +41,9 @@ def plausible_memory(memory: GpuMemory) -> GpuMemory:
 
 
 def capacity_of(memory: GpuMemory | Absent, bar1: Bytes, limits: Limits) -> int | None:
-    """The most one process can hold, or None if nobody knows.
+    """Return the upper bound of one process's memory in bytes, or None if it is unknown.
 
-    A GPU without BAR1 has no memory of its own, or not only: its driver charges system memory to processes as well.
+    The driver of a GPU without BAR1 also charges system memory to processes.
     """
     if isinstance(memory, Absent) and memory is not Absent.NOT_SUPPORTED:
         return None
@@ -54,10 +54,10 @@ def capacity_of(memory: GpuMemory | Absent, bar1: Bytes, limits: Limits) -> int 
 
 
 def merged(rows: Iterable[Row], limits: Limits, capacity: int | None) -> tuple[GpuProcess, ...]:
-    """Each process once (once an instance, under MIG), with the greatest figure of its rows.
+    """Return each process once (under MIG, once per instance), with the maximum over its rows.
 
-    A process is in several lists with the same memory, so rows are never added. One impossible row condemns them
-    all: drivers 535.54 to 535.98 shift every record after the first.
+    Several lists contain the same memory of a process, so rows are never added. One impossible row invalidates all
+    of them: drivers 535.54 to 535.98 shift every record after the first.
     """
     greatest: dict[tuple[int, int], int] = {}
     most = NOT_TOLD if capacity is None else capacity
@@ -81,7 +81,7 @@ def merged(rows: Iterable[Row], limits: Limits, capacity: int | None) -> tuple[G
 
 
 def joined(lists: Sequence[list[Row] | Absent]) -> list[Row] | Absent:
-    """The rows of all lists a driver has. If one failed, nobody knows who is missing: no answer."""
+    """Concatenate the rows of all supported lists. If one failed, processes are missing: return its reason."""
     rows: list[Row] = []
     supported = [one for one in lists if one is not Absent.NOT_SUPPORTED]
     for one in supported:
@@ -92,7 +92,7 @@ def joined(lists: Sequence[list[Row] | Absent]) -> list[Row] | Absent:
 
 
 def by_instance(devices: Iterable[tuple[int, T]]) -> dict[int, list[T]]:
-    """MIG devices by the GPU instance whose memory they share, in the driver's order."""
+    """Group MIG devices by the GPU instance whose memory they share, in the driver's order."""
     groups: dict[int, list[T]] = {}
     for instance, device in devices:
         groups.setdefault(instance, []).append(device)
@@ -100,7 +100,7 @@ def by_instance(devices: Iterable[tuple[int, T]]) -> dict[int, list[T]]:
 
 
 def capacity_of_instances(instances: Sequence[GpuInstance]) -> int | None:
-    """What all GPU instances have together, if all of them say so: the next best to their GPU's memory."""
+    """Return the total memory of all GPU instances, or None if one is unknown. Used if the GPU's own is unknown."""
     total = 0
     for instance in instances:
         if isinstance(instance.memory, Absent):
@@ -110,7 +110,7 @@ def capacity_of_instances(instances: Sequence[GpuInstance]) -> int | None:
 
 
 class Sieve:
-    """Lets through what can be true, and counts the rest by what it was."""
+    """Filter of implausible values. It counts what it rejects by kind."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits

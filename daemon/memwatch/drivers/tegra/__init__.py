@@ -1,1 +1,1 @@
-"""NVIDIA's Jetsons and their like: what their kernel's files and `tegrastats` say, without judgement."""
+"""NVIDIA Jetson and other Tegra boards: their kernel's files and `tegrastats`, as plain records."""

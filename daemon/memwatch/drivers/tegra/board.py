@@ -1,4 +1,4 @@
-"""Which Tegra this is, from the device tree and from the file that names its release."""
+"""Parsers of a Tegra's chip name (device tree) and its Jetson Linux release."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ JETPACK_BY_L4T = {"32": "4", "34": "5", "35": "5", "36": "6", "38": "7", "39": "
 
 
 class Release(NamedTuple):
-    """The release of Jetson Linux, as in "36.4.3", and the JetPack that brought it."""
+    """The release of Jetson Linux, such as "36.4.3", and the JetPack version that contains it."""
 
     l4t: Words
     jetpack: Words
 
 
 def parse_compatible(data: bytes) -> str | None:
-    """The chip: the last token of NVIDIA's that is a chip's name and nothing else; boards stand before it."""
+    """Return the chip, such as "tegra234": the last token that is only a chip's name. Boards precede it."""
     chips = [found[1] for token in data.split(b"\0") if (found := _SOC.fullmatch(token))]
     return chips[-1].decode() if chips else None
 
 
 def parse_release(data: bytes | None) -> Release:
-    """/etc/nv_tegra_release. Its BOARD is not used: it says "generic" where the device tree knows better."""
+    """Parse /etc/nv_tegra_release. Its BOARD is not used: it may be "generic" where the device tree is precise."""
     found = _RELEASE.search(data or b"")
     if found is None:
         return Release(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)

@@ -1,4 +1,4 @@
-"""Whether this is a Tegra, and which. Not a collector."""
+"""Detection of a Tegra. Not a collector."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TegraOptions(Switched, frozen=True, kw_only=True):
 
 
 def soc_of(roots: Roots, board: str) -> str | None:
-    """The chip that the settings name, else the one that the device tree names."""
+    """Return the chip from the settings, else from the device tree. None if the machine is not a Tegra."""
     if board != AUTO:
         return board
     return parse_compatible(device_tree(roots, "compatible"))

@@ -1,4 +1,4 @@
-"""What NvMap, the allocator of a Tegra's GPU memory, holds: two lines of meminfo, and a table in debugfs."""
+"""Parsers for NvMap, the allocator of a Tegra's GPU memory: two lines of meminfo, and a table in debugfs."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from memwatch.model import Absent, Bytes
 _MEMINFO = re.compile(rb"^(MemTotal|NvMapMemUsed|NvMapMemFree): +(\d{1,19}) kB$", re.MULTILINE)
 _SIZE = re.compile(r"([0-9]{1,19})([KMG]?)")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-# The kernel's own clients have no process.
+# The kernel's own clients have this process id.
 KERNEL_PID = 0
 
 
 class MapMemory(NamedTuple):
-    """In use by the GPU, and kept by NvMap for the next request; absent in a kernel without these lines."""
+    """Memory in use by the GPU, and free memory that NvMap keeps. Absent on a kernel without these lines."""
 
     used_bytes: Bytes
     free_bytes: Bytes
 
 
 class Clients(NamedTuple):
-    """The table. `total_bytes` counts a shared buffer once, the clients' figures count it for each of them.
+    """The table of clients. `total_bytes` counts a shared buffer once, the clients' sizes once per client.
 
-    `rejected` rows were no rows: a process may call itself anything, even something with a new line in it.
+    `rejected` counts lines that are not valid rows: a process name may contain anything, even a newline.
     """
 
     total_bytes: int
@@ -36,11 +36,11 @@ class Clients(NamedTuple):
 
 def parse_meminfo(data: bytes) -> MapMemory:
     if not data.endswith(b"\n"):
-        raise Garbled(f"meminfo ends in the middle of a line: …{data[-40:]!r}")
+        raise Garbled(f"meminfo is truncated: it ends with {data[-40:]!r}")
     kib = {name: int(figure) for name, figure in _MEMINFO.findall(data)}
     used, free = kib.get(b"NvMapMemUsed"), kib.get(b"NvMapMemFree")
     if (used or 0) + (free or 0) > kib.get(b"MemTotal", 0):
-        raise Garbled("meminfo: NvMapMemUsed and NvMapMemFree are more than MemTotal")
+        raise Garbled("meminfo: the sum of NvMapMemUsed and NvMapMemFree exceeds MemTotal")
     return MapMemory(_bytes_of(used), _bytes_of(free))
 
 
@@ -49,23 +49,23 @@ def _bytes_of(kib: int | None) -> Bytes:
 
 
 def parse_clients(data: bytes) -> Clients:
-    """The table of clients, its total included; some kernels print a column PSS as well, old ones no K."""
+    """Parse the table of clients and its total. Some kernels add a column PSS, old ones print no unit K."""
     lines = data.decode("utf-8", "backslashreplace").split("\n")
     columns = lines[0].split()
     if lines.pop() or columns[:3] != ["CLIENT", "PROCESS", "PID"] or "SIZE" not in columns[3:]:
-        raise Garbled(f"nvmap clients: {data[:60]!r} does not begin with CLIENT PROCESS PID and SIZE, or is cut")
+        raise Garbled(f"nvmap clients: {data[:60]!r} has no header CLIENT PROCESS PID … SIZE, or is truncated")
     sizes, at = len(columns) - 3, columns.index("SIZE") - 3
     word, *totals = lines[-1].split() or [""]
     total = _bytes_in(totals[at]) if word == "total" and len(totals) == sizes else None
     if total is None:
-        raise Garbled(f"nvmap clients: the last line {lines[-1][:80]!r} is not that of the total")
+        raise Garbled(f"nvmap clients: the last line {lines[-1][:80]!r} is not the total")
     rows = [_client(line, sizes, at) for line in lines[1:-1] if line.strip()]
     clients = tuple(row for row in rows if row is not None)
     return Clients(total, clients, len(rows) - len(clients))
 
 
 def _client(line: str, sizes: int, at: int) -> NvMapClient | None:
-    """A row, read from its right end: names of processes have blanks and figures in them."""
+    # Split from the right: process names may contain blanks and digits.
     words = line.rsplit(None, sizes + 1)
     if len(words) < sizes + 2 or not re.fullmatch(r"[0-9]{1,7}", words[1]):
         return None
@@ -75,6 +75,6 @@ def _client(line: str, sizes: int, at: int) -> NvMapClient | None:
 
 
 def _bytes_in(word: str) -> int | None:
-    """A size as it is printed: KiB behind a K, and bytes in the kernels that had no unit there."""
+    """Parse a size such as `4096K`. Old kernels print bytes without a unit."""
     found = _SIZE.fullmatch(word)
     return int(found[1]) * _UNITS.get(found[2], 1) if found else None

@@ -1,4 +1,4 @@
-"""What a Tegra says of itself, as records. No judgement: that is `accounting`'s."""
+"""Readings of a Tegra's files and of tegrastats, as records. They are interpreted in `accounting`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from memwatch.model import Absent, Bytes, Words
 
 
 class TegraReading(Struct, frozen=True):
-    """The board, and what anybody may read of its GPU's memory.
+    """The board, and its GPU's memory as far as it can be read without root.
 
-    `soc` is the chip's token in the device tree, such as "tegra234". `gpu_bytes` is NvMapMemUsed, all that the
-    GPU holds of System RAM; `free_bytes` is NvMapMemFree, pages which the allocator keeps for the next request.
+    `soc` is the chip's token in the device tree, such as "tegra234". `gpu_bytes` is NvMapMemUsed, the System RAM
+    in use by the GPU. `free_bytes` is NvMapMemFree, pages that the allocator keeps for the next request.
     """
 
     soc: str
@@ -25,7 +25,7 @@ class TegraReading(Struct, frozen=True):
 
 
 class NvMapClient(Struct, frozen=True):
-    """A process with buffers in GPU memory. Shared buffers are counted for everyone who shares them."""
+    """A process with buffers in GPU memory. A shared buffer is counted for every process that shares it."""
 
     pid: int
     name: str
@@ -35,7 +35,7 @@ class NvMapClient(Struct, frozen=True):
 class NvMapReading(Struct, frozen=True):
     """NvMap's list of clients, which only root may read. `total_bytes` counts shared buffers once.
 
-    `would_add` is a sentence for whoever may not read it.
+    `would_add` describes what is missing without root.
     """
 
     total_bytes: Bytes
@@ -44,7 +44,7 @@ class NvMapReading(Struct, frozen=True):
 
 
 class Area(Struct, frozen=True):
-    """A piece of memory in a line of tegrastats: SWAP, IRAM and, on old chips, Carveout and GART."""
+    """A memory area in a line of tegrastats: SWAP, IRAM and, on old chips, Carveout and GART."""
 
     used_bytes: int
     total_bytes: int
@@ -53,7 +53,7 @@ class Area(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True):
-    """A processor, a GPU or an engine: how busy, and the clock of each of its parts. An engine may be off."""
+    """Utilization of a CPU, a GPU or an engine, and the clock of each of its parts. An engine may be off."""
 
     is_on: bool = True
     busy_ratio: float | Absent = Absent.NOT_AVAILABLE
@@ -61,11 +61,11 @@ class Load(Struct, frozen=True):
 
 
 class TegrastatsReading(Struct, frozen=True):
-    """One line of tegrastats; what a line does not name is absent or missing from its mapping.
+    """One line of tegrastats. Fields that a line does not contain are absent or missing from their mapping.
 
-    The largest free blocks are `largest_free_blocks` pieces of `largest_free_block_bytes` each. `gr3d` is the
-    GPU, `emc` the memory's controller. Temperatures and rails are as printed: now, average and, since JetPack
-    7.2, a third figure. `mts` is the Denver cores' translator, in foreground and background.
+    The largest free blocks are `largest_free_blocks` blocks of `largest_free_block_bytes` each. `gr3d` is the
+    GPU, `emc` the memory controller. Temperatures and rails are as printed: current, average and, since JetPack
+    7.2, a third value. `mts` is the Denver cores' translator, in foreground and background.
     """
 
     ram_used_bytes: int

@@ -1,7 +1,7 @@
-"""A line of `tegrastats`, from JetPack 3 to 7: fields are known by their names, never by their places.
+"""Parser of a line of `tegrastats`, from JetPack 3 to 7. Fields are recognized by name, never by position.
 
-What a release, a chip or a user without rights leaves out is absent. A line that is cut or garbled is refused
-whole: half a line would be half true.
+Fields that a release, a chip or a user without privileges does not print are absent. A truncated or garbled line
+is rejected as a whole.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOAD = rf"(?:{_PERCENT}(?:{_CLOCKS})?|{_CLOCKS})"
 _DEGREES = r"-?[0-9]{1,3}(?:\.[0-9]{1,6})?C"
 _WATTS = r"-?[0-9]{1,7}"
 _KNOWN = r"(?!(?:RAM|SWAP|IRAM|Carveout|GART|MTS|(?:GR3D2?|EMC)(?:_FREQ)?)\s)"
-# Engines whose clock stands there without a sign; any other word before a bare number is a rail cut short.
+# Engines whose clock is printed without "@". Any other word before a bare number is a truncated rail.
 _ENGINE = r"(?:[A-Z0-9]+_FREQ|APE|AVP|VIC|MSENC|NV(?:ENC|DEC|JPG)[0-9]*|OFA[0-9]*|SE[0-9]*|VI|ISP)"
 _FIELD = re.compile(
     rf"""(?:
@@ -44,49 +44,49 @@ _FIELD = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _MAPPINGS = ("areas", "engines", "temperatures_celsius", "rails_milliwatts")
-# Names that the board's maker gave: AGX Orin has two rails NC (not connected). The first of a name counts.
+# The board's vendor chose these names: AGX Orin has two rails NC (not connected). The first of each name counts.
 _NOT_ALWAYS_APART = ("sensor", "rail")
 _SIZES = {"k": 1 << 10, "M": 1 << 20}
 _MHZ_IN_HERTZ = 1_000_000
 
 
 def parse_line(data: bytes) -> TegrastatsReading:
-    """One line with its newline. Raises Garbled for anything that is not wholly a line of tegrastats."""
+    """Parse one line, including its newline. Raises `Garbled` unless all of it is a line of tegrastats."""
     if not data.endswith(b"\n") or len(data) > MOST_LINE_BYTES:
-        raise Garbled(f"tegrastats: a line of {len(data)} bytes is cut or too long: {data[:60]!r}")
+        raise Garbled(f"tegrastats: a line of {len(data)} bytes is truncated or too long: {data[:60]!r}")
     line = _Line()
     at, text = 0, data.decode("ascii", "replace").strip()
     while at < len(text):
         field = _FIELD.match(text, at)
         if field is None:
-            raise Garbled(f"tegrastats: {text[at : at + 40]!r} is no field that is known")
+            raise Garbled(f"tegrastats: {text[at : at + 40]!r} is not a known field")
         line.add(str(field.lastgroup), field[0].rstrip())
         at = field.end()
     return line.reading()
 
 
 class _Line:
-    """The fields of one line as they come."""
+    """Collects the fields of one line."""
 
     def __init__(self) -> None:
         self._found: dict[str, Any] = {place: {} for place in _MAPPINGS}
 
     def add(self, kind: str, text: str) -> None:
-        """A name like `areas:IRAM` is one of several of its kind."""
+        # A name such as `areas:IRAM` is an entry of the mapping `areas`.
         name, value = _READERS[kind](text)
         place, _, key = name.rpartition(":")
         fields = self._found[place] if place else self._found
         if key in fields and kind in _NOT_ALWAYS_APART:
             return
         if key in fields:
-            raise Garbled(f"tegrastats: {text[:40]!r} is there twice")
+            raise Garbled(f"tegrastats: {text[:40]!r} appears twice")
         fields[key] = value
         if kind == "ram":
             fields.update(value)
 
     def reading(self) -> TegrastatsReading:
         if self._found.pop("ram", None) is None:
-            raise Garbled("tegrastats: a line without RAM")
+            raise Garbled("tegrastats: the line has no field RAM")
         return TegrastatsReading(**self._found)
 
 
@@ -117,17 +117,17 @@ def _area(text: str) -> Found:
 
 
 def _area_of(text: str) -> Area:
-    """`IRAM 0/252kB(lfb 252kB)`: used and total in one unit, and what stands in brackets."""
+    """Parse an area such as `IRAM 0/252kB(lfb 252kB)`. Used and total have the same unit."""
     front, _, back = text.partition("(")
     used, _, total = front.split()[1].partition("/")
     unit = _SIZES[total[-2]]
     area = {"used_bytes": int(used) * unit, "total_bytes": int(total[:-2]) * unit}
     if area["used_bytes"] > area["total_bytes"]:
-        raise Garbled(f"tegrastats: {text[:40]!r} uses more than there is")
-    what, _, size = back.rstrip(")").strip().partition(" ")
-    if what == "cached":
+        raise Garbled(f"tegrastats: {text[:40]!r} uses more than its total")
+    key, _, size = back.rstrip(")").strip().partition(" ")
+    if key == "cached":
         area["cached_bytes"] = _size_of(size)
-    elif what == "lfb":
+    elif key == "lfb":
         area["largest_free_block_bytes"] = _size_of(size.rpartition("x")[2])
     return Area(**area)
 
@@ -137,7 +137,7 @@ def _size_of(text: str) -> int:
 
 
 def _cpus(text: str) -> Found:
-    """`CPU [2%@1190,off]`; older ones give one clock for all: `cpu [17%,off]@408`."""
+    """Parse `CPU [2%@1190,off]`. Older versions print one clock for all cores: `cpu [17%,off]@408`."""
     cores, _, common = text[text.index("[") + 1 :].partition("]")
     return "cpus", tuple(_load_of(core if core == "off" else core + common) for core in cores.split(","))
 
@@ -154,7 +154,7 @@ def _engine(text: str) -> Found:
 
 
 def _load_of(text: str) -> Load:
-    """`off`, `3%@76`, `63%@[621]`, `@[1000,1000]`, `0%`, or a bare clock."""
+    """Parse `off`, `3%@76`, `63%@[621]`, `@[1000,1000]`, `0%`, or a bare clock."""
     if text == "off":
         return Load(is_on=False)
     percent, sign, clocks = text.partition("@")
@@ -167,7 +167,7 @@ def _load_of(text: str) -> Load:
 def _ratio_of(percent: str) -> float:
     value = int(percent.rstrip("%"))
     if value > 100:
-        raise Garbled(f"tegrastats: {percent} is more than all")
+        raise Garbled(f"tegrastats: {percent} is above 100%")
     return value / 100
 
 
