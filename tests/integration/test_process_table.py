@@ -321,7 +321,7 @@ def test_a_garbled_file_costs_its_own_process_only(tmp_path: Path, garbage: byte
 
         assert tally.rejected == 1
         assert pages(table)[12] == 12
-    with pytest.raises(Unreadable, match="pages"):
+    with pytest.raises(Unreadable, match="statm"):
         parse_statm(garbage)
 
 

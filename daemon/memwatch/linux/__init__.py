@@ -1,1 +1,1 @@
-"""Readers and parsers of files of the Linux kernel. No judgement."""
+"""Readers and parsers of Linux kernel files. They draw no conclusions."""

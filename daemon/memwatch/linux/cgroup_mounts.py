@@ -1,4 +1,4 @@
-"""Where the cgroups that count memory are mounted, and what their files are called. No collector."""
+"""Mount points and file names of the cgroup hierarchy that accounts memory. Not a collector."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from memwatch.model import Absent, Bytes, Quality
 
 
 class Version(Struct, frozen=True):
-    """What the files of a cgroup version are called, and which part of the usage can be had back.
+    """File names of a cgroup version, and the reclaimable part of its usage.
 
-    Usage counts the page cache. What the kernel would drop under pressure (the file LRUs and, where it is
-    counted, reclaimable slab) is taken off, as MemAvailable does for the machine: used then means the same
-    in a container and in its pool. tmpfs is on the anonymous LRUs, so it stays used, here as there.
+    Usage includes the page cache. Memory that the kernel would reclaim under pressure (the file LRUs and, if
+    reported, reclaimable slab) is subtracted, as in MemAvailable: "used" then means the same for a container as for
+    the machine. tmpfs is on the anonymous LRUs, so it stays used in both.
     """
 
     limit: str
@@ -47,7 +47,7 @@ V1 = Version(
 
 
 class Home(Struct, frozen=True):
-    """The cgroup this process is in: where `root` of its hierarchy is mounted, and the way from there."""
+    """The cgroup of this process: the mount point of its hierarchy's `root`, and the path from there."""
 
     version: Version
     mount: Path
@@ -56,7 +56,7 @@ class Home(Struct, frozen=True):
 
     @property
     def folders(self) -> list[Path]:
-        """All that can be seen, from the outermost to this process's own."""
+        """Return all visible cgroup folders, from the outermost to this process's own."""
         return [self.mount / parent for parent in reversed([self.way, *self.way.parents])]
 
 
@@ -68,7 +68,7 @@ def parse_figure(data: bytes) -> int:
 
 
 def home_of(cgroup: bytes, mountinfo: bytes, roots: Roots) -> Home:
-    """Which cgroup is ours. In a hybrid layout memory is counted by version 1, and version 2 has no files of it."""
+    """Find this process's cgroup. In a hybrid layout version 1 accounts memory; version 2 has no memory files."""
     paths, mounts = parse_cgroup(cgroup), parse_mountinfo(mountinfo)
     if "memory" in paths:
         version, path = V1, paths["memory"]
@@ -77,7 +77,7 @@ def home_of(cgroup: bytes, mountinfo: bytes, roots: Roots) -> Home:
         version, path = V2, paths[""]
         found = [mount for mount in mounts if mount.kind == "cgroup2"]
     else:
-        raise Unavailable("self/cgroup names no hierarchy that counts memory")
+        raise Unavailable("self/cgroup lists no hierarchy with the memory controller")
     if not found:
         raise Unavailable(f"self/mountinfo: the hierarchy with {version.usage} is not mounted")
     mount = next((mount for mount in found if _covers(mount, path)), found[0])
@@ -86,13 +86,13 @@ def home_of(cgroup: bytes, mountinfo: bytes, roots: Roots) -> Home:
 
 
 def _covers(mount: Mount, path: str) -> bool:
-    """Whether the cgroup can be seen through this mount. Where it cannot, the mount is the nearest we get."""
+    """Return True if the cgroup is visible in this mount. Otherwise the mount's root is the closest visible one."""
     here = PurePosixPath(path)
     return ".." not in here.parts and here.is_relative_to(mount.root)
 
 
 class CgroupUsage:
-    """What cgroups count, by their path in the hierarchy: `memory.current`, page cache included."""
+    """Memory usage of cgroups by their path in the hierarchy: `memory.current`, including the page cache."""
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
@@ -101,7 +101,7 @@ class CgroupUsage:
         self._file = ""
 
     def refresh(self) -> None:
-        """Look where the hierarchy is mounted."""
+        """Find the hierarchy's mount point again."""
         folder = self._roots.procfs / "self"
         try:
             cgroup, mountinfo = (folder / "cgroup").read_bytes(), (folder / "mountinfo").read_bytes()
@@ -112,7 +112,7 @@ class CgroupUsage:
             self._folder, self._root, self._file = home.mount, PurePosixPath(home.root), home.version.usage
 
     def read(self, path: str) -> Bytes | None:
-        """None where memory is not counted for this cgroup, or it cannot be seen through the mount."""
+        """Return a cgroup's usage. None if its memory is not accounted, or it is not visible in the mount."""
         here = PurePosixPath(path)
         if self._folder is None or ".." in here.parts or not here.is_relative_to(self._root):
             return None
@@ -122,5 +122,5 @@ class CgroupUsage:
             return Absent.NOT_PERMITTED
         except Unreadable:
             return Absent.INCONSISTENT
-        except (OSError, ValueError):  # ValueError: a NUL, which no real path has
+        except (OSError, ValueError):  # ValueError: a NUL in the path, which no real path contains
             return None

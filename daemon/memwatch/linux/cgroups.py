@@ -1,4 +1,4 @@
-"""What the files about control groups say: who belongs where, and whether this is a container. No collector."""
+"""Parsers of cgroup and mountinfo: owners of a process, and detection of containers. Not a collector."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from memwatch.linux.files import Roots, read_once
 
 _CONTAINER_ID = re.compile(r"(?:^|[-:])([0-9a-f]{64})(?:\.scope)?$")
 _LXC = re.compile(r"^lxc\.payload\.([^/]+)$")
-# `pod<uid>` of cgroupfs, `kubepods-burstable-pod<uid>.slice` of systemd, which writes _ for each - of the uid.
+# `pod<uid>` with cgroupfs, `kubepods-burstable-pod<uid>.slice` with systemd, which replaces each - of the uid by _.
 _POD = re.compile(r"(?:^|-)pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})(?:\.slice)?$")
 _JOB = re.compile(r"^job_(\d{1,20})$")
 _OCTAL = re.compile(rb"\\([0-7]{3})")
-# Where container runtimes keep the layers of a root file system. containerd leaves no marker file behind.
+# Folders in which container runtimes keep the layers of a root file system. containerd creates no marker file.
 _RUNTIME_FOLDERS = ("/containerd/", "/docker/", "/containers/storage/")
 
 
 class Place(Struct, frozen=True):
-    """Where a process belongs: its systemd unit, the first 12 characters of its container's id (LXC: its name),
-    the uid of its Kubernetes pod, the number of its Slurm job."""
+    """Owners of a process.
+
+    Its systemd unit, the first 12 characters of its container's id (LXC: its name), the uid of its Kubernetes pod,
+    and the number of its Slurm job.
+    """
 
     unit: str | None
     container: str | None
@@ -32,7 +35,7 @@ class Place(Struct, frozen=True):
 
 
 class Mount(Struct, frozen=True):
-    """A line of mountinfo: `root` of the file system is seen at `point`."""
+    """A line of mountinfo: `root` of the file system is mounted at `point`."""
 
     root: str
     point: str
@@ -41,7 +44,7 @@ class Mount(Struct, frozen=True):
 
 
 def parse_cgroup(data: bytes) -> dict[str, str]:
-    """The paths of a process by hierarchy: `memory`, `name=systemd`, …, and the one of version 2 as ``""``."""
+    """Parse a process's cgroup paths by hierarchy: `memory`, `name=systemd`, …, and ``""`` for version 2."""
     paths: dict[str, str] = {}
     for line in data.split(b"\n")[:-1]:
         parts = line.decode("utf-8", "backslashreplace").split(":", 2)
@@ -51,9 +54,9 @@ def parse_cgroup(data: bytes) -> dict[str, str]:
 
 
 def place_of(paths: dict[str, str]) -> Place:
-    """Whom a process belongs to, by the paths of `parse_cgroup`.
+    """Return the owners of a process from the paths of `parse_cgroup`.
 
-    The innermost wins: of a service in a user's session, the service; of a container in a container, the inner.
+    The innermost counts: the service in a user's session, the inner container of nested ones.
     """
     home = paths.get("name=systemd") or paths.get("") or ""
     candidates = list(dict.fromkeys([home, *paths.values()]))
@@ -68,7 +71,7 @@ def place_of(paths: dict[str, str]) -> Place:
 
 def _container_in(part: str) -> str | None:
     found = _CONTAINER_ID.search(part)
-    # conmon is the process that watches a container from outside.
+    # conmon monitors a container and runs outside it.
     if found:
         return None if "conmon" in part else found[1][:12]
     found = _LXC.match(part)
@@ -86,7 +89,7 @@ def _job_in(part: str) -> str | None:
 
 
 def _job_of(candidates: Iterable[str]) -> str | None:
-    """Others may call a cgroup `job_7` as well, so Slurm has to be on the way."""
+    # Other software may use a cgroup name such as `job_7` as well, so the path must contain "slurm".
     for path in candidates:
         if "slurm" in path:
             parts = path.split("/")
@@ -95,7 +98,7 @@ def _job_of(candidates: Iterable[str]) -> str | None:
 
 
 def folders_of(place: Place, path: str) -> dict[str, str]:
-    """The cgroups that a process's owners are, by kind of owner: each the beginning of its path."""
+    """Return the cgroup path of each of a process's owners, by kind. Each is a prefix of the process's path."""
     parts = path.split("/")
     found: dict[str, str] = {}
     for kind, of_part in _PARTS.items():
@@ -123,7 +126,7 @@ def _unit_of(path: str) -> str | None:
 
 @lru_cache(maxsize=1)
 def parse_mountinfo(data: bytes) -> tuple[Mount, ...]:
-    """Several ask at the same look, and it hardly ever changes: the last one is kept."""
+    """Parse mountinfo. The last result is cached: it rarely changes, and several callers need it per sample."""
     mounts = []
     for line in data.split(b"\n")[:-1]:
         front, dash, back = line.partition(b" - ")
@@ -134,12 +137,12 @@ def parse_mountinfo(data: bytes) -> tuple[Mount, ...]:
 
 
 def _path(field: bytes) -> str:
-    """Mountinfo writes blanks and backslashes in octal."""
+    """Decode a path of mountinfo, in which blanks and backslashes are octal escapes."""
     return _OCTAL.sub(lambda found: bytes([int(found[1], 8) & 255]), field).decode("utf-8", "backslashreplace")
 
 
 def under(roots: Roots, point: str) -> Path:
-    """Where a mount point of the host is to be found from here."""
+    """Return the path of a host's mount point below `roots`."""
     path = PurePosixPath(point)
     if path.is_relative_to("/sys"):
         return roots.sysfs / path.relative_to("/sys")
@@ -147,17 +150,17 @@ def under(roots: Roots, point: str) -> Path:
 
 
 def in_container(roots: Roots) -> bool:
-    """Whether the machine under these roots is a container.
+    """Return True if the machine under these roots is a container.
 
-    Docker, Podman and systemd leave a file. Kubernetes with containerd does not: there the first process
-    belongs to a container's cgroup, or, in a cgroup namespace, the root file system is made of image layers.
+    Docker, Podman and systemd-nspawn create a marker file. Kubernetes with containerd does not: there process 1 is
+    in a container's cgroup, or, in a cgroup namespace, the root file system consists of image layers.
     """
     markers = ("run/systemd/container", ".dockerenv", "run/.containerenv")
     if any((roots.rootfs / marker).exists() for marker in markers):
         return True
     if place_of(parse_cgroup(read_once(roots.procfs / "1/cgroup") or b"")).container:
         return True
-    # Only the mount at the root that is looked at counts: a daemon in a container may be shown the host's.
+    # Only the mount at `rootfs` counts: a daemon in a container may be given the host's root.
     mounts = parse_mountinfo(read_once(roots.procfs / "self/mountinfo") or b"")
     return any(_is_image(mount) for mount in mounts if Path(mount.point) == roots.rootfs)
 
@@ -167,8 +170,8 @@ def _is_image(mount: Mount) -> bool:
 
 
 def sees_all_processes(second_process: bytes | None, contained: bool) -> bool:
-    """Whether this is the first process id namespace: there, and nowhere else, process 2 is the kernel's.
+    """Return True in the initial PID namespace, the only one in which process 2 is kthreadd.
 
-    Outside of a container a missing process 2 is hidden from this user (`hidepid`), which is another matter.
+    Outside a container a missing process 2 is only hidden from this user (`hidepid`).
     """
     return not contained or (second_process or b"").startswith(b"2 (kthreadd) ")

@@ -1,4 +1,4 @@
-"""Reading files of the kernel: where they are, files kept open, and how reading fails."""
+"""Read kernel files: their root folders, files that are kept open, and the errors of collectors."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 
 from msgspec import Struct
 
-# In what `Unavailable` says: the machine has it, and this user may not read it.
+# Text of an `Unavailable` if the file exists and this user may not read it.
 NOT_PERMITTED = "not permitted"
 
 
 class Unavailable(Exception):
-    """This machine does not have what the collector reads. Normal, and not an error."""
+    """The machine does not have what the collector reads. This is normal and not an error."""
 
 
 class Unreadable(Exception):
-    """The file or driver is there and its answer makes no sense; says where, what was found, what was expected."""
+    """The file or driver exists and its content is invalid. The message has the file, the content and the reason."""
 
 
 class Roots(Struct, frozen=True):
-    """Where to find the host: other folders than the usual ones in containers and in tests."""
+    """Root folders of the host. They differ from the defaults in containers and in tests."""
 
     procfs: Path = Path("/proc")
     sysfs: Path = Path("/sys")
@@ -29,9 +29,9 @@ class Roots(Struct, frozen=True):
 
 
 class KeptFile:
-    """A file of procfs or sysfs that stays open: each `read` is one system call and returns all of it.
+    """A file of procfs or sysfs that stays open. `read` returns the whole content, usually with one system call.
 
-    Opening raises OSError. A file that vanished and came back (hot-plug, module reload) is opened again.
+    Opening raises OSError. A file that disappeared and reappeared (hot-plug, module reload) is reopened.
     """
 
     def __init__(self, path: Path, size_hint: int = 8192) -> None:
@@ -58,7 +58,7 @@ class KeptFile:
 
 
 def kept_file(path: Path, size_hint: int = 8192) -> KeptFile:
-    """A kept file that has been read once. `Unavailable` where it is not there or refuses to be read."""
+    """Open a file and read it once. Raises `Unavailable` if it does not exist or cannot be read."""
     try:
         file = KeptFile(path, size_hint)
     except OSError as error:
@@ -72,7 +72,7 @@ def kept_file(path: Path, size_hint: int = 8192) -> KeptFile:
 
 
 def read_once(path: Path) -> bytes | None:
-    """The whole of a small file, or None where it does not exist or may not be read."""
+    """Return the content of a small file, or None if it does not exist or cannot be read."""
     try:
         return path.read_bytes()
     except OSError:
@@ -83,5 +83,5 @@ _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def is_shortage(error: OSError) -> bool:
-    """Whether the system, or this process, has no room for one more file just now. That passes."""
+    """Return True if the error is a temporary lack of file descriptors or memory."""
     return error.errno in _SHORTAGES

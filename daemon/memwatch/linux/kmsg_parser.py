@@ -1,4 +1,7 @@
-"""The lines of the kernel's log that speak of memory. Pure rules but for one notebook. Not a collector."""
+"""Parser of kernel log lines about OOM kills and GPU driver errors. Not a collector.
+
+All functions are pure. `Notebook` accumulates their results.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,16 @@ from msgspec.structs import replace
 from memwatch.kernel_log import DriverError, KernelLog, OomKill
 
 KEPT_KILLS = 16
-# GPUs times kinds of complaints: what a kernel would have to make up to be more than that is not noted.
+# Limit on the number of distinct errors, one per GPU and kind. Further ones are ignored.
 MOST_ERRORS = 256
 MOST_TEXT = 200
 
-# Of a hundred thousand lines, the few that are looked at more closely.
+# Prefilter: only lines that match are parsed, a few of 100,000.
 _WORTH = re.compile(rb"NVRM|amdgpu|\[TTM\]|oom-kill:|[Kk]ill(?:ed)? process")
 
-# mm/oom_kill.c. Since Linux 5.0 a line `oom-kill:` says why; before, "Kill process … or sacrifice child" does.
-# Names of programs and of cgroups may hold anything but a newline, so what follows them decides where they end.
-# Beginning and end are looked for apart: one pattern for all took 30 s for a line of 8 kB full of `,oom_memcg=`.
+# mm/oom_kill.c. Since Linux 5.0 a line `oom-kill:` has the cause, before it "Kill process … or sacrifice child".
+# Names of programs and cgroups may contain anything except a newline, so the text after them marks their end.
+# Start and end are matched separately: a single pattern took 30 s for a line of 8 kB full of `,oom_memcg=`.
 _CAUSE = re.compile(rb"oom-kill:constraint=CONSTRAINT_(\w{1,20}),")
 _CAUSE_END = re.compile(rb",pid=(\d{1,10}),uid=\d{1,10}$")
 _VICTIM = re.compile(rb"Killed process (\d{1,10}),? \(")
@@ -50,7 +53,7 @@ _AMD = tuple(
 
 
 class Record(NamedTuple):
-    """A record of /dev/kmsg. `facility` 0 is the kernel; everything else was written by a program."""
+    """A record of /dev/kmsg. `facility` 0 is the kernel. Any other was written by a program."""
 
     facility: int
     sequence: int
@@ -58,7 +61,7 @@ class Record(NamedTuple):
 
 
 def parse_record(line: bytes) -> Record | None:
-    """`3,718,23548522484,-;Killed process …`; None for what is none, such as a record's further lines."""
+    """Parse a record such as `3,718,23548522484,-;Killed process …`. None for continuation lines and others."""
     head, semicolon, text = line.rstrip(b"\n").partition(b";")
     parts = head.split(b",")
     if not semicolon or len(parts) < 3 or not all(part.isdigit() and len(part) <= 20 for part in parts[:3]):
@@ -71,7 +74,7 @@ def worth_a_look(line: bytes) -> bool:
 
 
 class Complaint(NamedTuple):
-    """What a driver said."""
+    """An error logged by a GPU driver."""
 
     driver: str
     pci: str
@@ -79,7 +82,7 @@ class Complaint(NamedTuple):
 
 
 def complaint_of(text: bytes) -> Complaint | None:
-    """NVIDIA's and AMD's lines about memory, by kind; None for anything else."""
+    """Parse an error about memory logged by NVIDIA's or AMD's driver. None for any other line."""
     if b"NVRM" in text:
         xid = _XID.search(text)
         if xid:
@@ -94,7 +97,7 @@ def complaint_of(text: bytes) -> Complaint | None:
 
 
 class Cause(Struct, frozen=True):
-    """Why the kernel is about to kill process `pid`."""
+    """Cause of an imminent OOM kill of process `pid`."""
 
     pid: int
     scope: Literal["machine", "nodes", "cgroup"]
@@ -114,13 +117,13 @@ def cause_of(text: bytes) -> Cause | None:
 
 
 def _group_in(text: bytes) -> bytes:
-    """The cgroup whose limit it was; older kernels do not say."""
+    """Return the cgroup whose limit was reached. Empty on older kernels."""
     _, _, rest = text.partition(b",oom_memcg=")
     return rest.rpartition(b",task_memcg=")[0]
 
 
 def victim_of(text: bytes, cause: Cause | None, number: int) -> OomKill | None:
-    """Who was killed; the cause is of a line before, if that was about the same process."""
+    """Parse an OOM kill. `cause` is from an earlier line and is used if it concerns the same process."""
     found = _VICTIM.search(text)
     ends = list(_VICTIM_END.finditer(text, found.end())) if found else []
     if found is None or not ends:
@@ -136,7 +139,7 @@ def words(text: bytes) -> str:
 
 
 class Notebook:
-    """What the lines so far add up to. `read` takes them one by one, `log` is the sum."""
+    """Accumulator of parsed lines. `read` adds one line, `log` is the current result."""
 
     def __init__(self) -> None:
         self.log = KernelLog()
@@ -147,7 +150,7 @@ class Notebook:
         self._killed = 0
 
     def read(self, text: bytes, unix: float) -> None:
-        """One line of the kernel's, seen at wall clock time `unix`."""
+        """Add one line from the kernel, read at Unix time `unix`."""
         cause = cause_of(text)
         victim = victim_of(text, self._cause, self._killed + 1)
         complaint = complaint_of(text)
@@ -175,7 +178,7 @@ class Notebook:
         self.log = replace(self.log, driver_errors=tuple(self._errors.values()))
 
     def _name_the_faulty(self, text: bytes) -> None:
-        """amdgpu says whose fault a page fault was in the line after it."""
+        """Add the process to a page fault. amdgpu logs it in the line after the fault."""
         found = _FAULT_OF.search(text)
         if found and self._fault:
             error = self._errors[self._fault]

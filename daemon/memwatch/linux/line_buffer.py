@@ -1,12 +1,12 @@
-"""Bytes of a pipe as whole lines. Not a collector."""
+"""Split the bytes of a pipe into complete lines. Not a collector."""
 
 from __future__ import annotations
 
 
 class Lines:
-    """Keeps the beginning of a line until its end has come. What gets longer than `most_bytes` is left out whole.
+    """Buffers the beginning of a line until it is complete. Lines longer than `most_bytes` are dropped.
 
-    `cut` counts lines that were too long.
+    `cut` counts the dropped lines.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -16,7 +16,7 @@ class Lines:
         self._skipping = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are whole now, each with its newline."""
+        """Return the lines that are now complete, each with its newline."""
         *whole, self._rest = (self._rest + data).split(b"\n")
         lines = [line + b"\n" for line in whole]
         if self._skipping and lines:

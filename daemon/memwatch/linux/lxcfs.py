@@ -1,4 +1,4 @@
-"""Whether /proc/meminfo tells of a container and not of the machine. Not a collector."""
+"""Detection of lxcfs, which replaces /proc/meminfo by the container's values. Not a collector."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from memwatch.linux.files import Roots, read_once
 
 
 def is_of_container(roots: Roots) -> bool:
-    """In an LXC container lxcfs is mounted over the file, and what it says are the container's limits."""
+    """Return True if lxcfs is mounted over /proc/meminfo, as in LXC containers: it shows the container's limits."""
     places = ("/proc/meminfo", str(roots.procfs / "meminfo"))
     mounts = parse_mountinfo(read_once(roots.procfs / "self/mountinfo") or b"")
     return any(mount.point in places and mount.kind.startswith("fuse") for mount in mounts)
 
 
-# What says System RAM where /proc/meminfo is a container's, and no longer the kernel's own.
+# Prefix of System RAM's source if /proc/meminfo is provided by lxcfs and not by the kernel.
 LXCFS = "lxcfs:"

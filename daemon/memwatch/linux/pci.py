@@ -1,4 +1,4 @@
-"""Which makers' display controllers are on the PCI bus. Not a collector."""
+"""Vendors of display controllers on the PCI bus, and process ids of GPU users. Not a collector."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ NVIDIA, AMD, INTEL = "10de", "1002", "8086"
 
 
 class GpuPids:
-    """Which processes hold memory of a GPU: told by some collectors, asked by another."""
+    """Process ids that hold GPU memory: set by some collectors, read by another."""
 
     def __init__(self) -> None:
         self._by_collector: dict[str, frozenset[int]] = {}
 
     def tell(self, collector: str, pids: frozenset[int]) -> None:
-        """What one collector knows now, instead of what it said before."""
+        """Replace the process ids of one collector."""
         self._by_collector[collector] = pids
 
     def __call__(self) -> frozenset[int]:
@@ -24,7 +24,7 @@ class GpuPids:
 
 
 def pci_vendors(roots: Roots) -> frozenset[str]:
-    """Vendor ids, four hexadecimal digits, of display controllers and accelerators."""
+    """Return the vendor ids, four hexadecimal digits, of display controllers and accelerators."""
     folder = roots.sysfs / "bus/pci/devices"
     try:
         names = os.listdir(folder)

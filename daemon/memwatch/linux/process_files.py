@@ -1,4 +1,4 @@
-"""What the files of /proc/<pid> say. Pure rules, and the one way in which such files are read. No collector."""
+"""Parsers of the files in /proc/<pid>, and functions to read them. Not a collector."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from memwatch.linux.cgroups import Place, folders_of, parse_cgroup, parse_mounti
 from memwatch.linux.files import Roots, Unreadable, read_once
 from memwatch.model import Absent, Words
 
-# Of the flags in stat.
+# PF_KTHREAD in the flags of stat.
 KERNEL_THREAD = 0x00200000
 _BOOT_TIME = re.compile(rb"^btime (\d{1,12})\n", re.MULTILINE)
 _UIDS = re.compile(rb"^Uid:\t\d+\t(\d{1,10})\t", re.MULTILINE)
 _SWAP = re.compile(rb"^VmSwap:[ \t]+(\d{1,19}) kB\n", re.MULTILINE)
 _CGROUP_BYTES = 16384
-# As Linux 5.8 writes it and as older ones do; 0 and `off` hide nothing.
+# Mount option in the form of Linux 5.8 and of older kernels. 0 and `off` hide nothing.
 _HIDEPID = re.compile(r"(?:^|,)hidepid=(?!0|off)")
-# A stat line with the longest name and 20 digits in all 50 columns is not longer.
+# Enough for a stat line with the longest name and 20 digits in each of 50 columns.
 STAT_BYTES = 1200
 STATM_BYTES = 160
 STATUS_BYTES = 4096
-# Of a number of 64 bits.
+# Digits of a 64-bit number.
 _MOST_DIGITS = 20
 
 
 class Stat(NamedTuple):
-    """What one read of /proc/<pid>/stat says, so that a reused process id cannot mix two owners.
+    """Values from one read of /proc/<pid>/stat, so that a reused process id cannot mix two processes.
 
-    Its RSS can be off by some pages per processor since Linux 6.2, which is nothing beside the largest
-    processes; the exact sums in smaps have to wait for the process's own lock.
+    Since Linux 6.2 the RSS can be off by some pages per CPU, which is negligible for the largest processes. The
+    exact sums in smaps take the process's mmap lock.
     """
 
     rss_pages: int
@@ -45,14 +45,14 @@ class Stat(NamedTuple):
 
 
 def parse_stat(data: bytes) -> Stat | None:
-    """None for a kernel thread, which has no memory of its own. The name may contain blanks and brackets."""
+    """Parse stat. None for a kernel thread, which has no user memory. The name may contain blanks and brackets."""
     front, closing, back = data.rpartition(b")")
     pid, _, name = front.partition(b" (")
     columns = back.split()
     try:
         if not closing or len(columns) < 22 or not data.endswith(b"\n"):
             raise ValueError
-        # Columns of proc(5) from the third on: 9 flags, 22 starttime, 24 rss. Python would read 1_0 as 10.
+        # Columns in proc(5), here from the third on: 9 flags, 22 starttime, 24 rss. int() would parse 1_0 as 10.
         figures = (columns[6], columns[19], columns[21], pid)
         if not b"".join(figures).isdigit() or max(map(len, figures)) > _MOST_DIGITS:
             raise ValueError
@@ -63,23 +63,23 @@ def parse_stat(data: bytes) -> Stat | None:
             raise ValueError
         return Stat(rss, number, start, name)
     except ValueError:
-        raise Unreadable(f"stat: {data[:80]!r} is not a line of process statistics") from None
+        raise Unreadable(f"stat: {data[:80]!r} is not a valid line of /proc/<pid>/stat") from None
 
 
 def parse_statm(data: bytes) -> int:
-    """The resident pages: the second column."""
+    """Return the number of resident pages, the second column of statm."""
     columns = data.split(None, 2)
     if len(columns) == 3 and columns[1].isdigit() and len(columns[1]) <= _MOST_DIGITS and data.endswith(b"\n"):
         return int(columns[1])
-    raise Unreadable(f"statm: {data[:80]!r} is not a line of a process's pages")
+    raise Unreadable(f"statm: {data[:80]!r} is not a valid line of /proc/<pid>/statm")
 
 
 def living_thread(folder: int, tasks: str) -> tuple[str, int] | None:
-    """Another thread of a process whose first one has ended, `tasks`/<its number>, and the resident pages.
+    """Return (`tasks`/<thread id>, resident pages) of a living thread of a process whose main thread has ended.
 
-    `tasks` is the process's folder `task`, seen from an open one. The kernel calls such a process a zombie that has
-    no memory, no files and no command line, and so do ps and top; its other threads go on with all of it (seen on
-    Linux 6.18). None where no thread has memory, as in a real zombie.
+    `tasks` is the process's folder `task`, relative to the open `folder`. The kernel, ps and top show such a
+    process as a zombie without memory, files and command line, while its other threads keep all of these (seen on
+    Linux 6.18). None if no thread has memory, as in a real zombie.
     """
     with contextlib.suppress(OSError), folder_in(folder, tasks) as opened:
         for thread in os.listdir(opened):
@@ -93,30 +93,30 @@ def living_thread(folder: int, tasks: str) -> tuple[str, int] | None:
 def parse_boot_time(data: bytes) -> int:
     found = _BOOT_TIME.search(data)
     if found is None:
-        raise Unreadable("stat has no line btime")
+        raise Unreadable("stat: there is no line btime")
     return int(found[1])
 
 
 def parse_uid(status: bytes) -> int | None:
-    """The effective user id."""
+    """Return the effective user id."""
     found = _UIDS.search(status)
     return int(found[1]) if found else None
 
 
 def parse_swap(status: bytes) -> int | None:
-    """Bytes in swap; None where the kernel does not say."""
+    """Return the bytes in swap, or None if the kernel does not report them."""
     found = _SWAP.search(status)
     return int(found[1]) << 10 if found else None
 
 
 def parse_command(data: bytes, most: int) -> str:
-    """A command line as one would type it, at most `most` characters; made visible what would not show."""
+    """Return a command line with blanks between arguments, at most `most` characters. Invalid UTF-8 is escaped."""
     words = data.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "backslashreplace")
     return words if len(words) <= most else words[: most - 1] + "…"
 
 
 class Home(Struct, frozen=True, eq=False):
-    """Whom a process belongs to, None where that may not be known, and the cgroups that its owners are, by kind."""
+    """The owners of a process (None without permission), and the owners' cgroup paths by kind."""
 
     place: Place | None
     folders: Mapping[str, str]
@@ -132,13 +132,13 @@ NOWHERE = Home(None, {})
 
 
 class Homes:
-    """The home of each process. Most share theirs with others, so each text is made sense of once."""
+    """Cache of `Home` by the content of the cgroup file: most processes share it with others."""
 
     def __init__(self) -> None:
         self._by_text: dict[bytes, Home] = {}
 
     def read(self, folder: int, name: str) -> Home:
-        """By the cgroup file under an open folder."""
+        """Read a process's home from the cgroup file `name` under an open folder."""
         text = read_in(folder, name, _CGROUP_BYTES)
         if text is None:
             return NOWHERE
@@ -163,17 +163,17 @@ def parse_passwd(data: bytes) -> dict[int, str]:
 
 
 OUTSIDE_HIDDEN = (
-    "Processes outside this container are not seen, nor what they hold: start it with the host's process ids "
+    "Processes outside this container and their memory are not visible: start it with the host's PID namespace "
     "(docker run --pid=host) to see them."
 )
 OTHERS_HIDDEN = (
-    "Processes of other users are not seen, nor what they hold, because /proc is mounted with hidepid: start "
-    "memwatchd as root or in the group that the mount option gid= names."
+    "Processes of other users and their memory are not visible, because /proc is mounted with hidepid: start "
+    "memwatchd as root or in the group given by the mount option gid=."
 )
 
 
 def hides_others(roots: Roots, contained: bool) -> str | None:
-    """Why some processes are not seen, in a sentence; None where all are."""
+    """Return a sentence that explains why some processes are hidden, or None if all are visible."""
     if not sees_all_processes(read_once(roots.procfs / "2/stat"), contained):
         return OUTSIDE_HIDDEN
     hides = any(
@@ -184,7 +184,7 @@ def hides_others(roots: Roots, contained: bool) -> str | None:
 
 
 class Passwd:
-    """User names by id from the file alone: the system's resolver may ask a network that is not there."""
+    """User names by id, from /etc/passwd only: the system's resolver (NSS) may block on an unreachable network."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -203,7 +203,7 @@ class Passwd:
 
 @contextlib.contextmanager
 def folder_in(folder: int, name: str) -> Iterator[int]:
-    """A folder under an open one. Raises OSError where it cannot be opened."""
+    """Open a folder under an open one. Raises OSError."""
     opened = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         yield opened
@@ -212,7 +212,7 @@ def folder_in(folder: int, name: str) -> Iterator[int]:
 
 
 def read_in(folder: int, name: str, size: int) -> bytes | None:
-    """The beginning of a file under an open folder; None where it cannot be read."""
+    """Return the first `size` bytes of a file under an open folder, or None if it cannot be read."""
     try:
         file = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
     except OSError:

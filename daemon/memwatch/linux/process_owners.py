@@ -1,4 +1,4 @@
-"""Whose the processes are, all of them, and what each owner's come to. No collector."""
+"""Owners of all processes, and the memory of each owner's processes. Not a collector."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from memwatch.linux.process_table import Entry
 from memwatch.model import Absent, Words
 from memwatch.owners import OWNER_KINDS, Owner, OwnerKind
 
-# A process is often put into its cgroup, and given its user, a moment after it has begun.
+# A process often gets its cgroup and its user shortly after it starts.
 SOON_TURNS, LATER_TURNS = 1, 128
-# A listed process whose pages are what they were is read again at every 12th look: half of a look went into that.
+# A listed process whose pages did not change is read in every 12th scan: reading it every time was half of a scan.
 SHOWN_TURNS = 12
-# So many owners of each kind, the largest, have the figure of their own cgroup read.
+# The cgroup's own usage is read for this many owners of each kind, the largest first.
 MOST_FIGURES = 100
 
 Name = Words | None
@@ -24,7 +24,7 @@ User = Callable[[int | None], Words]
 
 
 class Attribution:
-    """Reads whose the processes are: of new ones twice, of the others now and then, as that can change."""
+    """Reads the owners of processes: of new processes twice, of others occasionally, because they can change."""
 
     def __init__(self, folder: int) -> None:
         self._folder = folder
@@ -32,7 +32,7 @@ class Attribution:
         self._turn = 0
 
     def refresh(self, entries: Iterable[Entry]) -> None:
-        """One look further: read what is due, forget the homes that nobody has any more."""
+        """Read the entries that are due, and drop cached homes that no process has anymore. Call once per scan."""
         self._turn += 1
         kept = set()
         for entry in entries:
@@ -42,9 +42,9 @@ class Attribution:
         self._homes.forget_all_but(kept)
 
     def read(self, entry: Entry, folder: int) -> bytes:
-        """By the open folder of a process, which stays its own. Its status, for what else that says.
+        """Read an entry's owners from the open folder of its process, and return the content of its status file.
 
-        One that is listed is read in this way again and again, so it is due only when it is not any more.
+        Listed processes are read this way regularly, so `refresh` reads them only once they are no longer listed.
         """
         first = entry.home_due == 0
         status = read_in(folder, "status", STATUS_BYTES) or b""
@@ -59,13 +59,13 @@ class Attribution:
         entry.uid = parse_uid(read_in(self._folder, folder + "/status", STATUS_BYTES) or b"")
         if (entry.home, entry.uid) != before:
             entry.shown = None
-        # Spread by number: those that were there when we began do not all come due at once.
+        # Spread by process id, so that the processes found at startup are not all due at once.
         later = LATER_TURNS // 2 + entry.pid % LATER_TURNS
         entry.home_due = self._turn + (SOON_TURNS if first else later)
 
 
 def owners_of(entries: Iterable[Entry], user: User, page_size: int, usage: CgroupUsage) -> tuple[Owner, ...]:
-    """What the processes of each unit, container, pod, job and user come to, the largest of each kind first."""
+    """Return the memory of each unit, container, pod, job and user, the largest of each kind first."""
     found = sums_of(entries)
     owners: list[Owner] = []
     for kind in OWNER_KINDS:
@@ -79,7 +79,7 @@ Sums = Mapping[tuple[Home, int | None], tuple[int, int]]
 
 
 def sums_of(entries: Iterable[Entry]) -> Sums:
-    """Number and pages of the processes that share home and user: few of these, whatever there is of those."""
+    """Return the number of processes and pages by (home, user). There are few of these, however many processes."""
     sums: dict[tuple[Home, int | None], tuple[int, int]] = {}
     for entry in entries:
         key = (entry.home, entry.uid)
@@ -89,7 +89,7 @@ def sums_of(entries: Iterable[Entry]) -> Sums:
 
 
 def merged_by(sums: Sums, kind: OwnerKind, user: User) -> dict[Name, tuple[int, int, str | None]]:
-    """Number, pages and cgroup of each owner of a kind."""
+    """Return (number of processes, pages, cgroup) of each owner of a kind."""
     merged: dict[Name, tuple[int, int, str | None]] = {}
     for (home, uid), (count, pages) in sums.items():
         name: Name = user(uid) if kind == "user" else home.owner(kind)

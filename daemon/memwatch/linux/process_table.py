@@ -1,9 +1,9 @@
-"""All processes and their resident pages, with a file kept open for each as far as descriptors go. No collector.
+"""All processes and their resident pages, read from statm files that stay open if possible. Not a collector.
 
-2,080 sleeping processes on the 2-core machine of tests/bench (Linux 6.18, CPython 3.11), processor time of one
-look at all of them: stat opened, read and closed 21 ms, statm the same way 15 ms, statm kept open 2.6 ms, psutil
-142 ms. A kept statm costs 4.2 KiB of kernel memory (the page that the kernel writes it into), which is in
-no process's RSS.
+CPU time of one scan of 2,080 sleeping processes on the 2-core machine of tests/bench (Linux 6.18, CPython 3.11):
+stat opened, read and closed 21 ms, statm opened, read and closed 15 ms, statm kept open 2.6 ms, psutil 142 ms. An
+open statm uses 4.2 KiB of kernel memory (the page that the kernel writes its content to), which is in no process's
+RSS.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from memwatch.linux.process_files import (
 from memwatch.model import Process
 from memwatch.runtime.limits import descriptors_for_processes
 
-# A kernel thread's number may go to a process, so each is looked at again at every 16th look.
+# The id of a kernel thread may be reused by a process, so each is read again in every 16th scan.
 KERNEL_TURNS = 16
-# The folder is listed at every sixth look, once a minute, whatever the kernel says of numbers given out: a program
-# that is restored (CRIU) chooses its own.
+# /proc is listed at least in every sixth scan, once per minute, even if no process id was allocated: CRIU restores
+# processes with ids of its choice.
 LISTED_TURNS = 6
 _OWN_NUMBERS = re.compile(rb"^NSpid:((?:\t\d+)+)\n", re.MULTILINE)
 
@@ -44,18 +44,18 @@ Came = Literal["seen", "unreadable", "rejected"]
 
 
 def room_here() -> int:
-    """How many processes may have a file kept open, by this process's limit of now."""
+    """Return the number of statm files that may stay open under this process's current descriptor limit."""
     return descriptors_for_processes(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 class Entry(Struct):
-    """A process that was there at the last look.
+    """A process that existed in the last scan.
 
-    `descriptor` is its open statm; -1 where there is none to be opened, None where there was no room for it.
-    A kernel thread has no pages, ever. `thread` is the folder of another thread where the first one has ended,
-    whose files then say nothing. `said` is what the open statm said last. `home` and `uid` are whose it is,
-    and `home_due` the turn at which to read them again; `shown` is how it was last shown, None where it has to be
-    read anew, and `shown_by` what statm said then: these are the table's to keep and not its business.
+    `descriptor` is its open statm, -1 if that file does not exist, None if the limit of open files was reached.
+    A kernel thread never has pages. `thread` is the folder of a living thread if the main thread has ended, whose
+    files are then empty. `said` is the last content of the open statm. `home` and `uid` are its owners, and
+    `home_due` is the turn at which to read them again. `shown` is its last published record, None if it has to be
+    read again, and `shown_by` is the content of statm at that time. The table stores these five for its users.
     """
 
     pid: int
@@ -73,8 +73,7 @@ class Entry(Struct):
 
 
 class Tally(Struct, frozen=True):
-    """What a look at the process table came to, kernel threads left out. `rejected` of the `unreadable` ones made
-    no sense."""
+    """Counts of one scan, without kernel threads. `rejected`, a part of `unreadable`, had invalid content."""
 
     seen: int
     unreadable: int
@@ -82,46 +81,49 @@ class Tally(Struct, frozen=True):
 
 
 class Numbers:
-    """The process numbers that the kernel gives out. Where none was since the last look, nobody has begun since.
+    """The kernel's last allocated process id. If it did not change since the last scan, no process has started.
 
-    Listing /proc is a sixth of a look at 400 processes, and on a quiet machine seldom finds anybody. The last
-    column of loadavg is the number given out last, to a thread or a process of the process id namespace of whoever
-    reads it, or of one inside (fs/proc/loadavg.c). That has to be the one that the folder shows: then it has just
-    one number for us (NSpid, since Linux 4.1). lxcfs puts a file of its own there, and gVisor says 0.
+    Listing /proc takes a sixth of a scan of 400 processes, and on a quiet machine rarely finds a new one. The last
+    column of loadavg is the id allocated last, to a thread or a process in the reader's PID namespace or one inside
+    it (fs/proc/loadavg.c). The reader's namespace must be that of the folder: then our process has exactly one id
+    there (NSpid, since Linux 4.1). lxcfs mounts its own file over loadavg, and gVisor always prints 0.
     """
 
     def __init__(self, folder: int) -> None:
         self._folder = folder
-        self._is_told = _is_the_kernels(folder, "loadavg") and _numbers_of_own(folder) == 1
+        self._is_reliable = _is_kernel_file(folder, "loadavg") and _count_own_ids(folder) == 1
         self._last: bytes | None = None
 
     def moved(self) -> bool:
-        """Whether any was given out since this was asked last; True where that is not known."""
+        """Return True if an id was allocated since the last call, or if that is unknown."""
         before, self._last = self._last, self._newest()
         return self._last is None or self._last != before
 
     def _newest(self) -> bytes | None:
-        columns = (read_in(self._folder, "loadavg", STATM_BYTES) or b"").split() if self._is_told else []
+        columns = (read_in(self._folder, "loadavg", STATM_BYTES) or b"").split() if self._is_reliable else []
         return columns[4] if len(columns) == 5 and columns[4].isdigit() and columns[4] != b"0" else None
 
 
-def _is_the_kernels(folder: int, name: str) -> bool:
-    """Whether this file is of the folder's own file system, and nobody's who mounted another over it."""
+def _is_kernel_file(folder: int, name: str) -> bool:
+    """Return True if the file is on the folder's own file system, with nothing mounted over it."""
     try:
         return os.stat(name, dir_fd=folder).st_dev == os.fstat(folder).st_dev
     except OSError:
         return False
 
 
-def _numbers_of_own(folder: int) -> int:
-    """In how many process id namespaces this process has a number, seen from the folder's one; 0 if not known."""
+def _count_own_ids(folder: int) -> int:
+    """Return in how many PID namespaces this process has an id, from the folder's on inwards. 0 if unknown."""
     found = _OWN_NUMBERS.search(read_in(folder, "self/status", STATUS_BYTES) or b"")
     return found[1].count(b"\t") if found else 0
 
 
 class ProcessTable:
-    """Who is there. An open statm stays with its process: once that has ended it answers nothing, whoever got the
-    number since. Where no file is kept, the start time says whether it is the same process."""
+    """The current processes.
+
+    An open statm belongs to its process: after its end reading fails, even if the id was reused. Without an open
+    file the start time identifies the process.
+    """
 
     def __init__(self, folder: int, room: Callable[[], int] = room_here) -> None:
         self._folder = folder
@@ -135,20 +137,20 @@ class ProcessTable:
         self._processes: list[Entry] = []
 
     def __iter__(self) -> Iterator[Entry]:
-        """The processes of the last look that are no kernel threads."""
+        """Iterate over the processes of the last scan, without kernel threads."""
         return iter(self._processes)
 
     def look(self) -> Tally:
-        """See who is there and what they hold."""
+        """Scan all processes and update their pages."""
         self._make_room()
         gone, rejected = self._read_known()
         if self._numbers.moved() or gone or self._turn % LISTED_TURNS == 0:
             self._present = {name for name in os.listdir(self._folder) if name.isdecimal()}
         for name in self._entries.keys() - self._present:
             self._drop(name)
-        came = Counter(self._introduce(name) for name in self._present - self._entries.keys())
-        rejected += came["rejected"]
-        unreadable = came["unreadable"] + came["rejected"]
+        added = Counter(self._add(name) for name in self._present - self._entries.keys())
+        rejected += added["rejected"]
+        unreadable = added["unreadable"] + added["rejected"]
         self._processes = [entry for entry in self._entries.values() if not entry.is_kernel]
         return Tally(len(self._processes) + unreadable, unreadable, rejected)
 
@@ -157,7 +159,7 @@ class ProcessTable:
             self._drop(name)
 
     def _read_known(self) -> tuple[int, int]:
-        """Ask those that were there, forget who is not: how many, and how many of them answered nonsense."""
+        """Read the known processes and drop those that ended. Return (number dropped, number with invalid data)."""
         gone, rejected, pread = [], 0, os.pread
         self._turn += 1
         for name, entry in self._entries.items():
@@ -167,7 +169,7 @@ class ProcessTable:
                     data = pread(descriptor, STATM_BYTES, 0)
                     if data != entry.said:
                         pages = parse_statm(data)
-                        if entry.pages and not pages:  # it has ended, or only its first thread: see who is there
+                        if entry.pages and not pages:  # the process or its main thread has ended: add it again
                             gone.append(name)
                         entry.pages, entry.said = pages, data
                 elif entry.is_kernel and (entry.pid + self._turn) % KERNEL_TURNS:
@@ -184,7 +186,7 @@ class ProcessTable:
         return len(gone), rejected
 
     def _read_anew(self, name: str, entry: Entry) -> bool:
-        """Without a kept file. False if this process is not there any more."""
+        """Read a process without an open file. False if it has ended."""
         data = read_in(self._folder, name + "/stat", STAT_BYTES)
         if not data:
             return False
@@ -198,16 +200,16 @@ class ProcessTable:
         return True
 
     def _follow_thread(self, name: str, entry: Entry) -> None:
-        """Who has no pages may have them all in other threads."""
+        """Use the pages of a living thread if the process seems to have none."""
         if not entry.pages:
             found = living_thread(self._folder, name + "/task")
             entry.thread, entry.pages = found or (None, 0)
 
-    def _introduce(self, name: str) -> Came:
-        """A process not seen before; "unreadable" also where it has ended meanwhile.
+    def _add(self, name: str) -> Came:
+        """Add a new process. The result is "unreadable" also if it has ended meanwhile.
 
-        statm is opened first: if the number changes hands before stat is read, the open file is the one that has
-        ended, and the next look finds that out.
+        statm is opened first: if the id is reused before stat is read, the open file belongs to the ended process,
+        and the next scan detects that.
         """
         descriptor = self._kept_statm(name)
         data = read_in(self._folder, name + "/stat", STAT_BYTES)
@@ -231,7 +233,7 @@ class ProcessTable:
         return "seen"
 
     def _kept_statm(self, name: str) -> int | None:
-        """None while there is no room; -1 where there is no such file."""
+        """Open statm. None if the limit of open files is reached, -1 if the file does not exist."""
         if self._kept >= self._most:
             return None
         try:
@@ -242,7 +244,7 @@ class ProcessTable:
         return descriptor
 
     def _make_room(self) -> None:
-        """Give files back where the limit was lowered."""
+        """Close files if the limit was lowered."""
         self._most = self._room()
         for entry in self._entries.values() if self._kept > self._most else ():
             if self._kept > self._most and self._close(entry.descriptor):

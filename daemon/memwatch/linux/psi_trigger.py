@@ -1,4 +1,4 @@
-"""Sleeping until the next tick is due, or until the kernel says that tasks wait for memory."""
+"""Sleep until the next tick is due, or until a PSI trigger reports memory stalls."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Protocol
 
 log = logging.getLogger(__name__)
 
-# Some task stalled for 7 % of the window. Without CAP_SYS_RESOURCE the window has to be a multiple of 2 s (Linux
-# commit d82caa27, 2023); before that commit, and with PSI switched off, there is no trigger for anybody else.
+# Some task stalled for 7 % of the window. Without CAP_SYS_RESOURCE the window must be a multiple of 2 s (Linux
+# commit d82caa27, 2023). Before that commit there is no unprivileged trigger, and with PSI disabled none at all.
 LADDER = (b"some 70000 1000000\0", b"some 140000 2000000\0")
 STALLED_RATIO = 0.07
 WINDOW_OF_ANYBODY_SECONDS = 2
@@ -23,16 +23,16 @@ _SOME = re.compile(rb"some .*total=(\d{1,19})\n")
 
 
 def parse_waiting(data: bytes) -> float | None:
-    """Seconds in which some task waited, since boot or since the group was made."""
+    """Return the seconds that some task was stalled, since boot or since the cgroup was created."""
     found = _SOME.match(data)
     return int(found[1]) / 1e6 if found else None
 
 
 def is_new(before: float, now: float | None, window_seconds: int) -> bool:
-    """Whether a first ring is for what was waited since the trigger was armed; `before` is what was until then.
+    """Return True if the first event covers stalls since the trigger was armed. `before`: total stall until then.
 
-    In a window of anybody's Linux counts the first wait after arming, however short, together with all that was
-    before (psi_trigger_create begins it with the total of privileged triggers; seen with 6.18).
+    For an unprivileged trigger Linux reports the first stall after arming, however short, together with all stalls
+    before it (psi_trigger_create starts it with the total of privileged triggers; seen with 6.18).
     """
     if now is None or window_seconds != WINDOW_OF_ANYBODY_SECONDS:
         return True
@@ -40,7 +40,7 @@ def is_new(before: float, now: float | None, window_seconds: int) -> bool:
 
 
 class Sleep(Protocol):
-    """How the loop waits for its next tick: `wait` returns True where it should look at once; `wake` ends it."""
+    """Wait for the next tick. `wait` returns True if a sample should be taken at once; `wake` ends the wait."""
 
     def wait(self, seconds: float, stop: threading.Event) -> bool: ...
 
@@ -48,15 +48,15 @@ class Sleep(Protocol):
 
 
 class PsiTrigger:
-    """The kernel's own alarm (psi.rst, "Monitoring for pressure thresholds"), armed where that is permitted.
+    """A PSI trigger (psi.rst, "Monitoring for pressure thresholds"), armed if that is permitted.
 
-    `window_seconds` is 0 where it is not: then `wait` only sleeps. `wait` is for one thread, `wake` for any.
+    `window_seconds` is 0 if it is not: then `wait` only sleeps. Call `wait` from one thread; `wake` is thread-safe.
     """
 
     def __init__(self, path: Path) -> None:
         self.window_seconds = 0
         self._path = path
-        # What had been waited for before it was armed; None once it has rung.
+        # Total stall in seconds when it was armed; None after the first event.
         self._waited_before: float | None = None
         self._woken, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK) if hasattr(os, "pipe2") else os.pipe()
         self._poll = select.poll()
@@ -66,7 +66,7 @@ class PsiTrigger:
             self._poll.register(self._file, select.POLLPRI)
 
     def wait(self, seconds: float, stop: threading.Event) -> bool:
-        """Sleep for so long. True, and early, if tasks wait for memory; early too after `stop` and `wake`."""
+        """Sleep for up to `seconds`. Return True early if tasks stall, False early after `stop` and `wake`."""
         until = time.monotonic() + seconds
         while not stop.is_set():
             happened = dict(self._poll.poll(max(0.0, (until - time.monotonic()) * 1000)))
@@ -88,8 +88,10 @@ class PsiTrigger:
         os.close(self._waker)
 
     def _armed(self, path: Path) -> int:
-        """The descriptor that fires, or -1. Only a file of the kernel's is written to: it says
-        that it is empty, and is not."""
+        """Arm the trigger, and return its descriptor or -1.
+
+        Only a kernel file is written to: its size is 0 although it has content.
+        """
         for seconds, request in enumerate(LADDER, 1):
             try:
                 file = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -99,10 +101,10 @@ class PsiTrigger:
             try:
                 self._waited_before = parse_waiting(os.pread(file, 256, 0))
                 if os.fstat(file).st_size or self._waited_before is None:
-                    raise OSError(f"{path} is not the kernel's")
+                    raise OSError(f"{path} is not a kernel file")
                 os.write(file, request)
             except OSError as error:
-                log.debug("no PSI trigger of %d s: %s", seconds, error)
+                log.debug("no PSI trigger with a window of %d s: %s", seconds, error)
                 os.close(file)
                 continue
             self.window_seconds = seconds
@@ -110,7 +112,7 @@ class PsiTrigger:
         return -1
 
     def _rang_truly(self) -> bool:
-        """The first ring is looked into; the kernel's later ones are right."""
+        """Return False if the event only covers stalls before arming. Only the first event can be wrong."""
         before, self._waited_before = self._waited_before, None
         if before is None:
             return True
@@ -120,7 +122,7 @@ class PsiTrigger:
             return True
         if is_new(before, waited, self.window_seconds):
             return True
-        log.debug("the PSI trigger rang for what was before it was armed, %s s until then", before)
+        log.debug("ignored a PSI event about %s s of stalls before the trigger was armed", before)
         return False
 
     def _disarm(self) -> None:
