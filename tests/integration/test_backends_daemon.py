@@ -104,7 +104,7 @@ def test_rocm_on_an_apu_is_told_with_its_own_rule(tmp_path: Path) -> None:
         "    gpu0: AMD Radeon 8060S (Strix Halo): 127.0 GiB of unified memory, can allocate 48.7 GiB now, "
         "ROCm by its own rule 26.0 GiB\n"
     ) in printed
-    assert "Recommended: ROCm — the maker's own backend for AMD Radeon 8060S (Strix Halo)\n" in printed
+    assert "Recommended: ROCm — the vendor's backend for AMD Radeon 8060S (Strix Halo)\n" in printed
 
 
 def test_a_driver_that_crashes_costs_its_own_verdict(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_driver_that_crashes_costs_its_own_verdict(tmp_path: Path) -> None:
     opencl = backend(answer, "opencl")
     assert opencl["available"] is None
     assert opencl["absent"] == {"available": "not_available"}
-    assert "ended by signal 11" in opencl["reason"]
+    assert "killed by signal 11" in opencl["reason"]
     assert backend(answer, "cpu")["available"] is True
     assert alive == 200
 

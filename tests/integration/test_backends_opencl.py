@@ -68,8 +68,8 @@ def test_a_driver_that_cannot_be_loaded_is_no_crash(tmp_path: Path) -> None:
         (opencl_binding.CHATTERS_AND_FAILS, "failed", "KeyError: 'libamd.so'"),
         ("import no_such_module", "failed", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("def get_platforms():\n    return None", "failed", "TypeError: "),
-        (opencl_binding.CRASHES, "failed", "the helper process ended by signal 11"),
-        ("import os; os._exit(3)", "failed", "the helper process ended with code 3"),
+        (opencl_binding.CRASHES, "failed", "the helper process was killed by signal 11"),
+        ("import os; os._exit(3)", "failed", "the helper process exited with code 3"),
     ],
     ids=["missing", "chatter", "half-installed", "nonsense", "segfault", "exit"],
 )

@@ -67,7 +67,7 @@ def test_memory_that_is_taken_and_given_back_is_seen_within_two_ticks(tmp_path: 
     ("trouble", "sentence"),
     [
         (Trouble(latency_ms=600_000), "did not answer for 5 s and was killed"),
-        (Trouble(segfault=True), "ended by signal 11"),
+        (Trouble(segfault=True), "killed by signal 11"),
     ],
     ids=["hang", "segfault"],
 )

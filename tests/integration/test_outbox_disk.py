@@ -198,4 +198,4 @@ def test_an_outbox_without_a_thread_writes_when_it_has_one(caplog: pytest.LogCap
 
     outbox.close()
     assert [row and row[2] for batch in disk.batches for row in batch.messages.values()] == ["msg_1"]
-    assert "outbox waits for a thread to run in" in caplog.text
+    assert "outbox cannot start a thread, retrying" in caplog.text

@@ -247,18 +247,18 @@ def test_receivers_for_which_there_is_no_thread_are_told_when_there_is(tmp_path:
         room = int(sizes[0]) * resource.getpagesize() + 4 * MIB  # too little for a stack, enough for all else
         resource.prlimit(daemon.pid, resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
         use(daemon, tmp_path, quick_config(*[site] * 8))
-        wait_until(lambda: "webhook-site7 waits for a thread to run in" in daemon.log.read_text())
+        wait_until(lambda: "webhook-site7 cannot start a thread, retrying" in daemon.log.read_text())
         use(daemon, tmp_path, quick_config(*[site] * 9))
         heard = [manager.recv(4096).decode() for _ in range(20)]
         resource.prlimit(daemon.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        wait_until(lambda: "webhook-site8 has a thread and runs" in daemon.log.read_text())
+        wait_until(lambda: "webhook-site8 has started its thread" in daemon.log.read_text())
         get(daemon.port, "/api/v1/alerts/test", method="POST")
         wait_for_deliveries(site, 9)
         log = daemon.log.read_text()
 
     about_state = [line for text in heard for line in text.splitlines() if line in ("READY=1", "RELOADING=1")]
     assert about_state == ["RELOADING=1", "READY=1"] * 2
-    assert log.count("webhook-site7 waits for a thread") == 1
+    assert log.count("webhook-site7 cannot start a thread") == 1
     assert "a tick failed" not in log
 
 

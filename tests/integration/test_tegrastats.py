@@ -127,7 +127,7 @@ def test_a_program_that_dies_is_started_again_after_a_pause(tmp_path: Path) -> N
             said |= {one} if isinstance(one, str) else set()
         found = after_trouble(collector)
 
-    assert said == {"tegrastats ended by signal 9; it is started again after a pause"}
+    assert said == {"tegrastats was killed by signal 9; it is started again after a pause"}
     assert blocks_of(found) == BLOCKS
 
 
@@ -137,7 +137,7 @@ def test_a_program_that_dies_at_once_is_started_ever_more_rarely(tmp_path: Path)
         simulator.does("die")
         until = time.monotonic() + 4
         while time.monotonic() < until:
-            with pytest.raises(Unreadable, match="ended with code 3"):
+            with pytest.raises(Unreadable, match="exited with code 3"):
                 collector.collect()
             time.sleep(0.05)
 
@@ -204,7 +204,7 @@ def test_a_program_that_cannot_be_started_is_a_failure_like_another(tmp_path: Pa
     broken.chmod(0o755)
     collector = Collector(ROOTS, str(broken), INTERVAL)
 
-    with pytest.raises(Unreadable, match="ended with code 1"):
+    with pytest.raises(Unreadable, match="exited with code 1"):
         collector.collect()
     collector.close()
 

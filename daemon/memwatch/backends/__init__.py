@@ -1,1 +1,1 @@
-"""What a program can compute with on this machine, or why not: CPU, CUDA, ROCm, Metal, OpenCL, Vulkan."""
+"""Compute backends on this machine, and why others are unavailable: CPU, CUDA, ROCm, Metal, OpenCL, Vulkan."""

@@ -1,4 +1,4 @@
-"""The CPU: always there, with System RAM."""
+"""The CPU backend: always available, with System RAM."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
         headroom_bytes=room,
         unified=True,
     )
-    return Backend("cpu", "CPU", True, "every program can use it", (device,))
+    return Backend("cpu", "CPU", True, "always available", (device,))

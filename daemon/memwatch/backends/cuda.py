@@ -1,4 +1,4 @@
-"""CUDA: a GPU that NVIDIA's driver lists, and the driver's library that CUDA programs load."""
+"""The CUDA backend: needs a GPU that NVIDIA's driver lists, and the driver's library libcuda.so.1."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ NVIDIA = "NVIDIA"
 COLLECTORS = ("nvml", "tegra")
 FOREIGN = "nouveau"
 NO_LIBRARY = (
-    "libcuda.so.1 is not installed: install the part of the driver that has it (on Debian libcuda1), "
-    "or give it to the container (NVIDIA_DRIVER_CAPABILITIES=compute,utility)"
+    "libcuda.so.1 is not installed: install the driver package that contains it (libcuda1 on Debian), "
+    "or pass it to the container (NVIDIA_DRIVER_CAPABILITIES=compute,utility)"
 )
 
 
@@ -22,7 +22,7 @@ def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
     everyone = [device for device in snapshot.devices if device.vendor == NVIDIA]
     devices = [device for device in everyone if device.driver != FOREIGN]
     if everyone and not devices:
-        reason = f"{everyone[0].id} has the driver {FOREIGN}, which has no CUDA: install NVIDIA's own"
+        reason = f"{everyone[0].id} uses the driver {FOREIGN}, which does not support CUDA: install NVIDIA's driver"
         return Backend("cuda", "CUDA", False, reason)
     available, reason = verdict(devices, evidence, snapshot)
     return Backend("cuda", "CUDA", available, reason, devices_of(devices, snapshot))
@@ -30,7 +30,7 @@ def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
 
 def verdict(devices: list[Device], evidence: Evidence, snapshot: Snapshot) -> Verdict:
     if evidence.platform != "linux":
-        return False, "its driver is looked for on Linux only"
+        return False, "detected on Linux only"
     if not devices:
         return not_found("nvml", NVIDIA, snapshot)
     if not working(devices):

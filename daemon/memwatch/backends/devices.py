@@ -1,4 +1,4 @@
-"""The snapshot's devices as backends list them."""
+"""Convert the snapshot's devices to devices of a backend."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from memwatch.backends.model import BackendDevice
 from memwatch.model import Absent, Architecture, Bytes, Device, Pool, Share, ShareKind, ram_of, total_of
 from memwatch.snapshot import Snapshot
 
-# Whether GPU and processors share one memory, of which an APU's carve-out is a part that firmware took away. A
-# coherent GPU (GH200) has memory of its own that the CPU can reach.
+# True if GPU and CPU share one memory. An APU's carve-out is a part of it that firmware reserves. A coherent GPU
+# (GH200) has its own memory, which the CPU can access.
 UNIFIED = {
     Architecture.UNIFIED: True,
     Architecture.CARVEOUT: True,
@@ -20,7 +20,7 @@ UNIFIED = {
 
 
 class Places(Protocol):
-    """Whatever knows the pools and shares of a machine."""
+    """An object with the pools and shares of a machine."""
 
     @property
     def pools(self) -> tuple[Pool, ...]: ...
@@ -32,7 +32,7 @@ class Places(Protocol):
 def devices_of(
     devices: Iterable[Device], snapshot: Snapshot, own_rule: str | None = None
 ) -> tuple[BackendDevice, ...]:
-    """`own_rule`: the interface whose own rule of what is left bounds what it is given."""
+    """Convert devices. `own_rule`: the API (a key of `api_free_bytes`) whose own free memory limits allocations."""
     return tuple(listed(device, snapshot, own_rule) for device in devices)
 
 
@@ -51,12 +51,12 @@ def listed(device: Device, snapshot: Snapshot, own_rule: str | None = None) -> B
 
 
 def condition_of(device: Device) -> str:
-    """In words that can follow its name: "is lost", "needs a reset"."""
+    """Return a device's state as a predicate: "is lost", "needs a reset"."""
     return "needs a reset" if device.state == "needs_reset" else f"is {device.state}"
 
 
 def system_ram_of(snapshot: Places) -> tuple[Bytes, Bytes]:
-    """Size and what is left of System RAM for a program on the CPU: a container's limit bounds both."""
+    """Return (size, available bytes) of System RAM for a program on the CPU. A container's limit bounds both."""
     ram = ram_of(snapshot.pools)
     if ram is None:
         return Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE
@@ -71,7 +71,10 @@ def system_ram_of(snapshot: Places) -> tuple[Bytes, Bytes]:
 
 
 def capacity_of(device: Device, snapshot: Places) -> Bytes:
-    """The most it can use: of ways into one pool the widest, of different pools all. As headroom is reckoned."""
+    """Return the maximum that a device can use: the largest limit within each pool, summed over pools.
+
+    Headroom is computed the same way.
+    """
     widest: dict[str, int] = {}
     for place in device.allocates_from:
         pool, room = _room(place, snapshot)
@@ -80,7 +83,7 @@ def capacity_of(device: Device, snapshot: Places) -> Bytes:
 
 
 def _room(place: str, snapshot: Places) -> tuple[str, int]:
-    """The pool that a way ends in, and the narrowest of its limits."""
+    """Return (pool of a place, smallest limit on the path to it)."""
     shares = {share.id: share for share in snapshot.shares}
     limits = []
     while place in shares:
@@ -92,7 +95,7 @@ def _room(place: str, snapshot: Places) -> tuple[str, int]:
 
 
 def pci_numbers(address: object) -> tuple[int, ...] | None:
-    """An address as numbers, so that 00000000:01:00.0 (NVML) and 0000:01:00.0 (sysfs) are one."""
+    """Return a PCI address as numbers, so that 00000000:01:00.0 (NVML) and 0000:01:00.0 (sysfs) are equal."""
     parts = str(address).replace(".", ":").split(":") if isinstance(address, str) else []
     try:
         numbers = tuple(int(part, 16) for part in parts)

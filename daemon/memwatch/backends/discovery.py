@@ -1,4 +1,4 @@
-"""All backends of a machine, and the one to use. Pure: evidence and a snapshot in, verdicts out."""
+"""All backends of a machine, and the recommended one. Pure functions of the evidence and a snapshot."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ RULES: tuple[Callable[[Evidence, Snapshot], Backend], ...] = (
     opencl.backend_of,
     vulkan.backend_of,
 )
-# A maker's own backend before the one that all share.
+# A vendor's own backend takes precedence over OpenCL.
 PREFERENCE = (
-    ("cuda", "the maker's own backend for {devices}"),
-    ("rocm", "the maker's own backend for {devices}"),
-    ("metal", "the maker's own backend for {devices}"),
-    ("opencl", "the only backend that is known to reach {devices}"),
+    ("cuda", "the vendor's backend for {devices}"),
+    ("rocm", "the vendor's backend for {devices}"),
+    ("metal", "the vendor's backend for {devices}"),
+    ("opencl", "the only known backend for {devices}"),
 )
-NO_GPU = "no backend reaches a GPU here"
+NO_GPU = "no backend supports a GPU of this machine"
 
 
 def backends_of(evidence: Evidence, snapshot: Snapshot, age_seconds: float) -> Backends:
@@ -36,10 +36,10 @@ def backends_of(evidence: Evidence, snapshot: Snapshot, age_seconds: float) -> B
 
 
 def recommended_of(backends: Sequence[Backend]) -> tuple[str, str]:
-    """The backend to use, and why."""
+    """Return (name of the recommended backend, reason)."""
     by_name = {backend.name: backend for backend in backends}
     for name, why in PREFERENCE:
         if gpus := by_name[name].gpus:
             return name, why.format(devices=names_of(gpus))
     unknown = ", ".join(backend.label for backend in backends if isinstance(backend.available, Absent))
-    return "cpu", f"no backend is known to reach a GPU here ({unknown}: see there)" if unknown else NO_GPU
+    return "cpu", f"no known backend supports a GPU of this machine (unknown: {unknown})" if unknown else NO_GPU

@@ -1,4 +1,4 @@
-"""Reading what others wrote: never more than a bound, and nothing where there is nothing."""
+"""Read files and folders of other software: up to a limit, and empty if they do not exist."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MOST_NAMES = 50
 
 
 def head_of(path: Path, most_bytes: int) -> bytes:
-    """The beginning of a file; empty where it is not there or may not be read."""
+    """Return the first `most_bytes` of a file. Empty if it does not exist or cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(most_bytes)
@@ -18,7 +18,7 @@ def head_of(path: Path, most_bytes: int) -> bytes:
 
 
 def names_in(folder: Path, ending: str) -> list[str]:
-    """The names in a folder that end so, in order; none where there is no such folder."""
+    """Return the sorted names in a folder that end with `ending`. Empty if the folder does not exist."""
     try:
         names = os.listdir(folder)
     except OSError:

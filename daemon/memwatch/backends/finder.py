@@ -1,4 +1,4 @@
-"""Looks at files and asks OpenCL in a child process, on demand and never on a tick; remembers it for a minute."""
+"""Find backends on request, never on a tick: read files, query OpenCL in a child process, cache for a minute."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEPT_SECONDS = 60.0
 
 
 def ask_opencl(argv: Sequence[str] = CHILD, deadline_seconds: float = DEADLINE_SECONDS) -> OpenclAnswer:
-    """What a child that lives as long as its answer says; a hang or a crash is an answer too."""
+    """Query OpenCL in a short-lived child process. A hang or a crash is returned as a failure."""
     helper = Helper(argv, deadline_seconds, pause_seconds=0.0)
     try:
         return from_line(OpenclAnswer, helper.ask(b"ask"))
@@ -33,22 +33,22 @@ def ask_opencl(argv: Sequence[str] = CHILD, deadline_seconds: float = DEADLINE_S
 
 
 class Finder:
-    """Finds the backends of one machine. For one thread at a time; the first call takes up to ten seconds.
+    """Finds the backends of one machine. Not thread-safe. The first call takes up to ten seconds.
 
-    OpenCL speaks for the machine that this process runs on, so a host seen through other folders is not asked.
+    OpenCL only reports on the machine that this process runs on. It is not queried if `roots` is another one.
     """
 
     def __init__(
         self, roots: Roots, ask: Callable[[], OpenclAnswer] = ask_opencl, for_others: bool = False
     ) -> None:
-        """`for_others`: it answers programs of other users than its own."""
+        """`for_others`: the result is used by programs of other users."""
         self._roots, self._for_others = roots, for_others
         self._ask = ask if roots.rootfs == Path("/") else None
         self._evidence: Evidence | None = None
         self._at = 0.0
 
     def find(self, snapshot: Snapshot) -> Backends:
-        """Every backend as of now: memory as the snapshot has it, the rest as of the last minute."""
+        """Return every backend: memory from the snapshot, all else at most a minute old."""
         if self._evidence is None or time.monotonic() - self._at >= KEPT_SECONDS:
             self._evidence = gather(self._roots, self._ask, for_others=self._for_others)
             self._at = time.monotonic()

@@ -1,4 +1,4 @@
-"""What the backends of GPU makers have in common: devices that work, or why there are none."""
+"""Common code of GPU vendors' backends: working devices, or why there are none."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def working(devices: Sequence[Device]) -> list[Device]:
 
 
 def out_of_order(devices: Sequence[Device], collectors: Sequence[str], snapshot: Snapshot) -> Verdict:
-    """Devices are known, and none of them works: a silent collector says nothing, a lost device says no."""
+    """Return the verdict if no known device works: absent for a stalled collector, False for lost devices."""
     states = ", ".join(f"{device.id} {condition_of(device)}" for device in devices)
     troubled = [one for one in snapshot.collectors if one.name in collectors and one.error]
-    # What fails now explains more than what is not there: it may never have been.
+    # A failing collector explains more than an unavailable one, which may never have worked.
     troubled.sort(key=lambda one: one.state == "unavailable")
     why = f": {troubled[0].error}" if troubled else ""
     silent = any(device.state == "stalled" for device in devices)
@@ -28,12 +28,12 @@ def out_of_order(devices: Sequence[Device], collectors: Sequence[str], snapshot:
 
 
 def not_found(collector: str, maker: str, snapshot: Snapshot) -> Verdict:
-    """No device of a maker is listed: what its collector says of that."""
+    """Return the verdict if no device of a vendor is listed, from the state of its collector."""
     status = next((one for one in snapshot.collectors if one.name == collector), None)
     if status is None:
-        return Absent.NOT_AVAILABLE, f"{maker} GPUs are not looked for: there is no collector {collector} at work"
+        return Absent.NOT_AVAILABLE, f"unknown: the collector {collector} for {maker} GPUs is not running"
     if status.state == "unavailable":
-        return False, status.error or f"no {maker} GPU is here"
+        return False, status.error or f"no {maker} GPU was found"
     if status.state == "ok":
         return False, f"the driver lists no {maker} GPU"
     return Absent.NOT_AVAILABLE, _silence(status)
@@ -41,12 +41,12 @@ def not_found(collector: str, maker: str, snapshot: Snapshot) -> Verdict:
 
 def _silence(status: CollectorStatus) -> str:
     if status.state == "starting":
-        return f"not known yet: collector {status.name} has not answered once"
-    return f"not known: collector {status.name} is {status.state}: {status.error}"
+        return f"not known yet: the collector {status.name} is starting"
+    return f"unknown: the collector {status.name} is {status.state}: {status.error}"
 
 
 def drivers_of(devices: Sequence[Device]) -> list[str]:
-    """The drivers of these devices by their versions, as far as they say one."""
+    """Return the driver versions of these devices, if known."""
     return [f"driver {one}" for one in sorted({one.driver for one in devices if isinstance(one.driver, str)})]
 
 

@@ -1,4 +1,4 @@
-"""Which shared libraries are installed, without loading them: the linker's cache, then the usual folders."""
+"""Find installed shared libraries without loading them: in the linker's cache, then in the usual folders."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 from memwatch.backends.files import head_of
 
 TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")
-# Where distributions, WSL, Jetson's L4T, CUDA's compatibility package and NixOS put what no cache may list.
+# Library folders of distributions, WSL, Jetson Linux, CUDA's compatibility package and NixOS, which the linker's
+# cache may not list.
 FOLDERS = (
     *(f"usr/lib/{triplet}{within}" for triplet in TRIPLETS for within in ("", "/nvidia", "/tegra")),
     "usr/lib64",
@@ -25,16 +26,16 @@ LONGEST_PATH = 4096
 
 
 def parse_linker_cache(cache: bytes) -> Iterator[str]:
-    """The paths in /etc/ld.so.cache. Both of its formats end each with a NUL, so the rest need not be known."""
+    """Return the paths in /etc/ld.so.cache. Both of its formats end each path with a NUL."""
     for part in cache.split(b"\0"):
         if part.startswith(b"/") and len(part) <= LONGEST_PATH:
             yield os.fsdecode(part)
 
 
 def find_library(name: str, rootfs: Path, folders: Sequence[str] = ()) -> str | None:
-    """The path, as seen on that machine, of a library called `name` or, with a version behind it, `name.6.2`.
+    """Return the path, on the machine under `rootfs`, of a library `name` or, with a version, `name.6.2`.
 
-    A link counts wherever it leads: an absolute one cannot be followed from outside.
+    The target of a link is not checked: an absolute link cannot be followed from outside.
     """
     wanted = re.compile(re.escape(name) + r"(?:\.[0-9]{1,9}){0,4}")
     for path in parse_linker_cache(head_of(rootfs / "etc/ld.so.cache", MOST_CACHE_BYTES)):

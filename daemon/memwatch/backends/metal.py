@@ -1,4 +1,4 @@
-"""Metal: Apple's, and part of macOS."""
+"""The Metal backend: Apple GPUs, part of macOS."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ APPLE = "Apple"
 def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
     devices = devices_of([device for device in snapshot.devices if device.vendor == APPLE], snapshot)
     if evidence.platform != "darwin":
-        return Backend("metal", "Metal", False, "it exists on macOS only")
+        return Backend("metal", "Metal", False, "macOS only")
     if not devices:
-        reason = "macOS has it, and no device of this machine is read here"
+        reason = "part of macOS, but no GPU was read"
         return Backend("metal", "Metal", Absent.NOT_AVAILABLE, reason)
     return Backend("metal", "Metal", True, "part of macOS", devices)

@@ -1,4 +1,4 @@
-"""What is said of backends. Sizes are integers in bytes; what is not known is an `Absent` reason."""
+"""Records of backends. Sizes are integers in bytes. Unknown values are an `Absent` reason."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ DeviceKind = Literal["cpu", "gpu", "accelerator"]
 
 
 class BackendDevice(Struct, frozen=True):
-    """Something that a backend computes on. `id` is its id in the snapshot, where it is listed there.
+    """A device that a backend can use. `id` is its id in the snapshot, None if it is not listed there.
 
-    `size_bytes`: the memory it can use at most; `headroom_bytes`: what it could allocate now, and
-    `own_headroom_bytes` what of that this backend's own rule leaves it, None where it has none; `unified`: whether
-    it shares one memory with the processors. `state` is that of the snapshot's device.
+    `size_bytes`: the maximum memory it can use. `headroom_bytes`: the bytes it could allocate now.
+    `own_headroom_bytes`: the limit on that by this backend's own rule, None if it has none. `unified`: True if it
+    shares one memory with the CPU. `state` is that of the snapshot's device.
     """
 
     id: str | None
@@ -31,7 +31,7 @@ class BackendDevice(Struct, frozen=True):
 
     @property
     def room_bytes(self) -> Bytes:
-        """What a program that uses this backend could allocate now."""
+        """Return the bytes that a program could allocate now with this backend."""
         if self.own_headroom_bytes is None or isinstance(self.headroom_bytes, Absent):
             return self.headroom_bytes
         if isinstance(self.own_headroom_bytes, Absent):
@@ -40,8 +40,10 @@ class BackendDevice(Struct, frozen=True):
 
 
 class Backend(Struct, frozen=True):
-    """One backend. `available` is absent where it was not, or could not be, tried; `reason` says why it is what
-    it is, in words that can follow the name and a dash."""
+    """One backend. `available` is absent if it was not or could not be probed.
+
+    `reason` explains `available`, worded to follow the name and a dash.
+    """
 
     name: str
     label: str
@@ -51,14 +53,14 @@ class Backend(Struct, frozen=True):
 
     @property
     def gpus(self) -> tuple[BackendDevice, ...]:
-        """Those that it can be used on now."""
+        """Return the GPUs on which the backend can be used now."""
         if self.available is not True:
             return ()
         return tuple(device for device in self.devices if device.kind == "gpu" and device.state == "ok")
 
 
 class Backends(Struct, frozen=True):
-    """All of them, and the one to use. `age_seconds`: how long ago files and drivers were looked at."""
+    """All backends, and the recommended one. `age_seconds`: time since files and drivers were probed."""
 
     recommended: str
     recommended_reason: str

@@ -1,4 +1,4 @@
-"""OpenCL: what its platforms list. A CPU among them is never a GPU, and what it calls memory is no capacity."""
+"""The OpenCL backend: devices of the installed platforms. The memory size that a CPU device reports is not used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memwatch.model import Absent
 from memwatch.snapshot import Snapshot
 
 NO_DRIVER = "no driver is installed (no .icd in /etc/OpenCL/vendors)"
-NO_BINDING = "not asked: pyopencl is missing; to have it asked, pip install 'memwatchd[opencl]'"
+NO_BINDING = "not probed: pyopencl is missing; to probe it, pip install 'memwatchd[opencl]'"
 
 
 def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
@@ -22,7 +22,7 @@ def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
     devices = tuple(device_of(platform, device, snapshot) for platform in platforms for device in platform.devices)
     available, reason = verdict(answer, platforms, devices, evidence.opencl_drivers)
     if platforms and evidence.closed and not any(device.kind == "gpu" for device in devices):
-        reason += f"; user {evidence.user} may not open {evidence.closed}, so a GPU would not be seen"
+        reason += f"; user {evidence.user} may not open {evidence.closed}, so a GPU would not be found"
         available = available or (Absent.NOT_PERMITTED if evidence.for_others else False)
     return Backend("opencl", "OpenCL", available, reason, devices)
 
@@ -34,21 +34,21 @@ def verdict(
     drivers: Sequence[str],
 ) -> Verdict:
     if answer is None:
-        return unasked("not asked: it can be asked on the machine itself only", drivers)
+        return unasked("not probed: only possible on the machine itself", drivers)
     if answer.failure == "no_binding":
         return unasked(NO_BINDING, drivers)
     if answer.failure == "no_platform":
-        return False, f"no driver answers ({answer.text})"
+        return False, f"no driver works ({answer.text})"
     if answer.failure:
-        return Absent.NOT_AVAILABLE, f"asking failed: {answer.text}"
+        return Absent.NOT_AVAILABLE, f"probe failed: {answer.text}"
     if not devices:
         return False, "; ".join(empty(platforms)) or NO_DRIVER
     gpus = [device for device in devices if device.kind == "gpu"]
     if gpus:
         return True, names_of(gpus)
     if all(device.kind == "cpu" for device in devices):
-        return True, f"on the CPU only, by {platform_names(platforms)}: no GPU is reached through it"
-    return True, f"{names_of(devices)}: no GPU is reached through it"
+        return True, f"CPU only ({platform_names(platforms)}), no GPU"
+    return True, f"{names_of(devices)}, no GPU"
 
 
 def unasked(reason: str, drivers: Sequence[str]) -> Verdict:
@@ -67,7 +67,7 @@ def platform_names(platforms: Sequence[OpenclPlatform]) -> str:
 
 
 def once_each(platforms: Sequence[OpenclPlatform]) -> list[OpenclPlatform]:
-    """Two files that name one driver make two platforms of it, alike but for figures that change."""
+    """Remove duplicates: two .icd files for one driver result in two platforms with the same devices."""
     unlike: dict[object, OpenclPlatform] = {}
     for platform in platforms:
         devices = tuple((device.name, device.kind, device.pci) for device in platform.devices)
@@ -76,9 +76,9 @@ def once_each(platforms: Sequence[OpenclPlatform]) -> list[OpenclPlatform]:
 
 
 def device_of(platform: OpenclPlatform, device: OpenclDevice, snapshot: Snapshot) -> BackendDevice:
-    """Where it is a GPU that the snapshot lists, by its figures: OpenCL has none of what is used or free."""
+    """Convert a device. A GPU that the snapshot lists gets the snapshot's values: OpenCL reports no used memory."""
     if device.kind == "cpu":
-        note = f"a CPU and no GPU, by {platform.name}; its memory is System RAM"
+        note = f"a CPU, by {platform.name}; its memory is System RAM"
         nothing = Absent.NOT_SUPPORTED
         return BackendDevice(None, device.name, "cpu", nothing, nothing, device.unified, note)
     address = pci_numbers(device.pci)
@@ -92,5 +92,5 @@ def device_of(platform: OpenclPlatform, device: OpenclDevice, snapshot: Snapshot
         size_bytes=device.global_memory_bytes,
         headroom_bytes=Absent.NOT_SUPPORTED,
         unified=device.unified,
-        note=f"by {platform.name}; OpenCL does not say what of its memory is free",
+        note=f"by {platform.name}; OpenCL does not report free memory",
     )

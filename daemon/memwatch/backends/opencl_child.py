@@ -1,7 +1,7 @@
-"""The process that asks OpenCL, since that loads every driver that is installed and may hang or crash.
+"""Helper process that queries OpenCL, which loads every installed driver and may hang or crash.
 
-`python -m memwatch.backends.opencl_child` prints one line of JSON (an `OpenclAnswer`) and leaves. Loading PoCL
-takes 0.6 s and 100 MiB (PoCL 3.1, November 2026), so nobody should want this on a tick.
+`python -m memwatch.backends.opencl_child` prints one line of JSON (an `OpenclAnswer`) and exits. Loading PoCL
+takes 0.6 s and 100 MiB (PoCL 3.1, November 2026), too much for a tick.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from memwatch.model import Absent, Words
 
 T = TypeVar("T")
 
-# The kernel ends a child that nobody waits for any more, stuck in a driver or not.
+# SIGALRM ends a child that is no longer waited for.
 LIFE_SECONDS = 30
 MOST_PLATFORMS, MOST_DEVICES, LONGEST_TEXT = 32, 64, 300
-# cl_device_type. A device that calls itself both (Oclgrind does) is a CPU: it must not be taken for a GPU.
+# cl_device_type. A device with both types, as in Oclgrind, is a CPU: it must not be listed as a GPU.
 KINDS: tuple[tuple[int, OpenclKind], ...] = ((2, "cpu"), (4, "gpu"), (8, "accelerator"))
 
 
 def main() -> int:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what drivers have to say is nothing for a log or a terminal
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # messages of drivers do not belong in a log or on a terminal
     answers = keep_stdout_for_answers()
     signal.alarm(LIFE_SECONDS)
     die_with_parent()
@@ -38,12 +38,12 @@ def main() -> int:
 
 
 def asked() -> OpenclAnswer:
-    """Every platform with its devices. Whatever goes wrong is an answer too."""
+    """Query every platform and its devices. Any error is returned as a failure."""
     try:
         cl: Any = importlib.import_module("pyopencl")
         platforms = cl.get_platforms()
         return OpenclAnswer(tuple(platform_of(platform) for platform in platforms[:MOST_PLATFORMS]))
-    except Exception as error:  # noqa: BLE001  bindings and drivers raise what they like
+    except Exception as error:  # noqa: BLE001  bindings and drivers raise any exception
         return OpenclAnswer(failure=failure_of(error), text=text_of(f"{type(error).__name__}: {error}"))
 
 
@@ -57,7 +57,7 @@ def platform_of(platform: Any) -> OpenclPlatform:  # noqa: ANN401  pyopencl's
     name, version = text_of(said(lambda: platform.name)), text_of(said(lambda: platform.version))
     try:
         devices = platform.get_devices()
-    except Exception as error:  # noqa: BLE001  one platform's failure is its own
+    except Exception as error:  # noqa: BLE001  a platform's failure does not affect the others
         return OpenclPlatform(name, version, (), text_of(error))
     return OpenclPlatform(name, version, tuple(device_of(device) for device in devices[:MOST_DEVICES]))
 
@@ -76,7 +76,7 @@ def kind_of(bits: int | Absent) -> OpenclKind:
 
 
 def pci_of(device: Any) -> Words:  # noqa: ANN401
-    """The address, by NVIDIA's extension (bus and slot << 3 | function) or by AMD's, which names no domain."""
+    """Return the address from NVIDIA's extension (bus and slot << 3 | function) or AMD's, which has no domain."""
 
     def nvidia() -> str:
         slot = int(device.pci_slot_id_nv)
@@ -93,7 +93,7 @@ def pci_of(device: Any) -> Words:  # noqa: ANN401
 
 
 def said(ask: Callable[[], T]) -> T | Absent:
-    """What a device answers; drivers refuse what they do not know, each with an error of its own."""
+    """Return the result of a query. Drivers raise different errors for queries that they do not support."""
     try:
         return ask()
     except Exception:  # noqa: BLE001
@@ -101,7 +101,7 @@ def said(ask: Callable[[], T]) -> T | Absent:
 
 
 def text_of(words: object) -> str:
-    """Words of a driver: it may end them with blanks or NULs, or have none."""
+    """Clean up a driver's text, which may end with blanks or NULs, or be absent."""
     return "" if isinstance(words, Absent) else " ".join(str(words).replace("\0", " ").split())[:LONGEST_TEXT]
 
 

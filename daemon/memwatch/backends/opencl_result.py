@@ -1,4 +1,4 @@
-"""What OpenCL said, as records that pass through a pipe."""
+"""Results of the OpenCL query, as records that are sent through a pipe."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ Failure = Literal["no_binding", "no_platform", "failed"]
 
 
 class OpenclDevice(Struct, frozen=True):
-    """`global_memory_bytes` is not asked of a CPU: there it is no capacity (PoCL 3.1 says four different things
-    on one machine). `pci` is an address such as 0000:01:00.0."""
+    """A device. `pci` is an address such as 0000:01:00.0.
+
+    `global_memory_bytes` is not read for a CPU, where it is no capacity (PoCL 3.1 reports four different values on
+    one machine).
+    """
 
     name: str
     kind: OpenclKind
@@ -24,7 +27,7 @@ class OpenclDevice(Struct, frozen=True):
 
 
 class OpenclPlatform(Struct, frozen=True):
-    """One installed driver. `failure` says in OpenCL's own words why it lists no devices, if it does not."""
+    """One installed driver. `failure`: OpenCL's error text if it lists no devices."""
 
     name: str
     version: str
@@ -33,7 +36,7 @@ class OpenclPlatform(Struct, frozen=True):
 
 
 class OpenclAnswer(Struct, frozen=True):
-    """All platforms; or why there are none: no Python binding, no driver, or a failure with its text."""
+    """All platforms, or why there are none: no Python binding, no driver, or a failure with its text."""
 
     platforms: tuple[OpenclPlatform, ...] = ()
     failure: Failure | None = None

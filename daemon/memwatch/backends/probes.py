@@ -1,4 +1,4 @@
-"""What files say of backends. Device files are looked at, never opened: opening wakes a sleeping GPU."""
+"""Evidence about backends from files. Device files are never opened: opening one wakes a suspended GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from memwatch.linux.files import Roots
 from memwatch.linux.pci import AMD, pci_vendors
 
 OPENCL_FOLDER = "etc/OpenCL/vendors"
-# The loader's own list, for Linux and (Homebrew) for MoltenVK on macOS.
+# The Vulkan loader's search path on Linux, and Homebrew's for MoltenVK on macOS.
 VULKAN_FOLDERS = (
     "etc/vulkan/icd.d",
     "usr/share/vulkan/icd.d",
@@ -33,18 +33,18 @@ ROCM_VERSION = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,6}){1,3}")
 
 
 class Rocm(Struct, frozen=True):
-    """An installed ROCm: where, and its version (None where only the runtime library was found)."""
+    """An installed ROCm: its path and version. The version is None if only the runtime library was found."""
 
     path: str
     version: str | None
 
 
 class Evidence(Struct, frozen=True):
-    """Everything that was looked at. `opencl` is None where OpenCL was not asked.
+    """All evidence. `opencl` is None if OpenCL was not queried.
 
-    `kfd`: whether /dev/kfd is there, then whether `user` may open it, and which group may. `for_others`: what
-    programs of other users can use is asked for, so that what `user` may open decides nothing. `closed`: a device
-    file of a GPU that `user` may not open, if there is one.
+    `kfd`: /dev/kfd exists. `kfd_permitted`: `user` may open it. `kfd_group`: the group that may open it.
+    `for_others`: the question is what programs of other users can use, so the permissions of `user` are not
+    decisive. `closed`: a GPU's device file that `user` may not open, if there is one.
     """
 
     platform: str
@@ -70,7 +70,7 @@ def gather(
     platform: str = sys.platform,
     for_others: bool = False,
 ) -> Evidence:
-    """Look at everything once. `ask_opencl` is None where OpenCL cannot speak for the machine under `roots`."""
+    """Collect all evidence. `ask_opencl` is None if `roots` belong to another machine than this process's."""
     root = roots.rootfs
     kfd = root / "dev/kfd"
     return Evidence(
@@ -93,12 +93,12 @@ def gather(
 
 
 def vulkan_drivers_in(root: Path) -> tuple[str, ...]:
-    """The drivers that a Vulkan loader finds; one that is listed twice is one."""
+    """Return the drivers that a Vulkan loader finds, each once."""
     return tuple(dict.fromkeys(name for folder in VULKAN_FOLDERS for name in names_in(root / folder, ".json")))
 
 
 def rocm_in(root: Path) -> Rocm | None:
-    """The newest ROCm under /opt, or one that a distribution packaged; `None` without a HIP runtime."""
+    """Return the newest ROCm under /opt, or a distribution's package. None without a HIP runtime."""
     found = [
         Rocm(f"/opt/{name}", version_in(root / "opt" / name))
         for name in names_in(root / "opt", "")
@@ -112,13 +112,13 @@ def rocm_in(root: Path) -> Rocm | None:
 
 
 def version_in(folder: Path) -> str | None:
-    """What `.info/version` begins with: "6.2.0-66" is 6.2.0."""
+    """Return the version at the start of `.info/version`: 6.2.0 for "6.2.0-66"."""
     match = ROCM_VERSION.match(head_of(folder / ".info/version", 64).decode("ascii", "replace").strip())
     return match[0] if match else None
 
 
 def cpu_of(cpuinfo: str) -> str:
-    """What the processor is called; on Arm /proc/cpuinfo names no model, and the architecture has to do."""
+    """Return the CPU's name. On Arm /proc/cpuinfo has no model name, so it is the architecture."""
     match = re.search(r"^model name\s*:\s*(\S.{0,100}?)\s*$", cpuinfo, re.MULTILINE)
     return " ".join(match[1].split()) if match else f"{python_platform.machine()} processor"
 
@@ -131,7 +131,7 @@ def closed_in(root: Path) -> str | None:
 
 
 def group_of(device: Path) -> str | None:
-    """The group that may read and write a file; None where there is no such file, or the group may not."""
+    """Return the group that may read and write a file. None if the file does not exist or its group may not."""
     try:
         status = device.stat()
     except OSError:
@@ -145,7 +145,7 @@ def group_of(device: Path) -> str | None:
 
 
 def user_name() -> str:
-    """Who looks: /dev/kfd may be open to one user and not to another."""
+    """Return the name of the user of this process."""
     number = os.geteuid()
     try:
         return pwd.getpwuid(number).pw_name

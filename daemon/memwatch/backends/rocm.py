@@ -1,4 +1,4 @@
-"""ROCm: an AMD GPU, the kernel's /dev/kfd that this user may open, and a HIP runtime."""
+"""The ROCm backend: needs an AMD GPU, access to /dev/kfd, and a HIP runtime."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from memwatch.snapshot import Snapshot
 AMD = "AMD"
 COLLECTORS = ("amdgpu", "drm")
 FOREIGN = "radeon"
-# Of an APU's memory it is given one kind only, by the version of the kernel.
+# On an APU ROCm uses either VRAM or GTT, depending on the kernel version.
 OWN_RULE = "rocm"
-NO_DRIVER = "an AMD GPU is on the PCI bus, and its driver amdgpu is not loaded"
+NO_DRIVER = "an AMD GPU is on the PCI bus, but its driver amdgpu is not loaded"
 NO_KFD = (
-    "/dev/kfd is not there: the driver has no compute part for this GPU, or the container was not given it "
+    "/dev/kfd does not exist: the driver has no compute support for this GPU, or the container lacks the device "
     "(docker run --device /dev/kfd --device /dev/dri)"
 )
 NO_RUNTIME = (
-    "no ROCm is installed (no /opt/rocm*/.info/version, no libamdhip64.so); "
-    "programs that bring their own, as PyTorch's builds for ROCm do, need none"
+    "ROCm is not installed (no /opt/rocm*/.info/version, no libamdhip64.so); "
+    "programs that bundle it, such as PyTorch's builds for ROCm, do not need it"
 )
 
 
@@ -29,7 +29,7 @@ def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
     everyone = [device for device in snapshot.devices if device.vendor == AMD]
     devices = [device for device in everyone if device.driver != FOREIGN]
     if everyone and not devices:
-        reason = f"{everyone[0].id} has the driver {FOREIGN}, which has no ROCm: that needs a GPU with amdgpu"
+        reason = f"{everyone[0].id} uses the driver {FOREIGN}, which does not support ROCm: it needs amdgpu"
         return Backend("rocm", "ROCm", False, reason)
     available, reason = verdict(devices, evidence, snapshot)
     return Backend("rocm", "ROCm", available, reason, devices_of(devices, snapshot, OWN_RULE))
@@ -37,7 +37,7 @@ def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
 
 def verdict(devices: list[Device], evidence: Evidence, snapshot: Snapshot) -> Verdict:
     if not devices and not evidence.amd_on_pci:
-        return False, "no AMD GPU is here"
+        return False, "no AMD GPU was found"
     if not devices and not evidence.amdgpu_loaded:
         return False, NO_DRIVER
     if devices and not working(devices):
@@ -50,21 +50,21 @@ def verdict(devices: list[Device], evidence: Evidence, snapshot: Snapshot) -> Ve
 
 
 def for_whom(evidence: Evidence) -> str:
-    """Where the daemon itself may not use it, which says nothing of those who ask the daemon."""
+    """Return a note if this process may not open /dev/kfd, but programs of its group may."""
     if evidence.kfd_permitted:
         return ""
-    return f"; for programs that may open /dev/kfd: group {evidence.kfd_group}"
+    return f"; only for programs that may open /dev/kfd: group {evidence.kfd_group}"
 
 
 def missing_parts(evidence: Evidence) -> list[str]:
-    """Everything that is missing, at once: who mends one wants to know of the other."""
+    """Return everything that is missing, so that all of it can be fixed at once."""
     missing = []
     if not evidence.kfd:
         missing.append(NO_KFD)
     elif not evidence.kfd_permitted and not (evidence.for_others and evidence.kfd_group):
         missing.append(
-            f"user {evidence.user} may not open /dev/kfd: put the user into its group (ls -l /dev/kfd), "
-            "mostly render"
+            f"user {evidence.user} may not open /dev/kfd: add the user to its group (ls -l /dev/kfd), "
+            "usually render"
         )
     if evidence.rocm is None:
         missing.append(NO_RUNTIME)

@@ -1,5 +1,7 @@
-"""Vulkan: which drivers are installed. They are not asked: that takes an instance, which loads every driver, wakes
-sleeping GPUs and may cost 100 MB."""
+"""The Vulkan backend: lists installed drivers without loading them.
+
+A query needs an instance, which loads every driver, wakes suspended GPUs and may take 100 MB.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from memwatch.backends.probes import Evidence
 from memwatch.model import Absent
 from memwatch.snapshot import Snapshot
 
-# Mesa's lavapipe and Google's SwiftShader compute on the CPU.
+# Mesa's lavapipe and Google's SwiftShader run on the CPU.
 ON_THE_CPU = ("lvp_icd", "vk_swiftshader")
 
 
@@ -23,7 +25,7 @@ def verdict(evidence: Evidence, snapshot: Snapshot) -> Verdict:
     if not installed:
         return False, "no driver is installed (no .json in /usr/share/vulkan/icd.d or /etc/vulkan/icd.d)"
     if all(name.startswith(ON_THE_CPU) for name in evidence.vulkan_drivers):
-        return False, f"only a driver that computes on the CPU is installed ({installed})"
+        return False, f"only drivers that run on the CPU are installed ({installed})"
     if snapshot.machine.architecture == "cpu_only":
-        return False, f"drivers are installed ({installed}), and no GPU was found"
-    return Absent.NOT_AVAILABLE, f"not probed: drivers are installed ({installed}), and asking them wakes GPUs"
+        return False, f"drivers are installed ({installed}), but no GPU was found"
+    return Absent.NOT_AVAILABLE, f"not probed: drivers are installed ({installed}), and loading them wakes GPUs"

@@ -1,1 +1,1 @@
-"""Helper processes: supervised, asked a line, killed when they hang."""
+"""Helper processes: one request line, one response line, supervised and killed if they hang."""

@@ -1,4 +1,4 @@
-"""What a helper process does first: keep its stdout for answers, die with the daemon, be chosen before it."""
+"""Startup of a helper process: reserve stdout for responses, die with the daemon, raise the OOM score."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OOM_SCORE_ABOVE_PARENT = 300
 
 
 def settle_in() -> int:
-    """Everything below at once, and SIGTERM ends the process calmly. Returns the descriptor for answers."""
+    """Apply all steps below, and exit cleanly on SIGTERM. Return the descriptor for responses."""
     answers = keep_stdout_for_answers()
     die_with_parent()
     offer_to_oom_killer()
@@ -23,7 +23,7 @@ def settle_in() -> int:
 
 
 def keep_stdout_for_answers() -> int:
-    """A private descriptor for the answers. What vendor libraries print to stdout goes to stderr from now on."""
+    """Return a private descriptor for responses. Anything printed to stdout, as by libraries, goes to stderr."""
     answers = os.dup(1)
     os.dup2(2, 1)
     return answers
@@ -35,13 +35,13 @@ def write_all(descriptor: int, line: bytes) -> None:
 
 
 def die_with_parent() -> None:
-    """Never outlive the daemon, not even stuck. The end of stdin covers a parent that is gone already."""
+    """Let the kernel kill this process when the daemon ends. If the daemon has already ended, stdin is closed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def offer_to_oom_killer() -> None:
-    """Be chosen before the daemon is. Where the kernel has no such choice, there is nothing to offer."""
+    """Raise the OOM score above the daemon's, so that the OOM killer selects this process first. Linux only."""
     score = Path("/proc/self/oom_score_adj")
     with suppress(OSError, ValueError):
         score.write_text(str(min(1000, int(score.read_text()) + _OOM_SCORE_ABOVE_PARENT)))

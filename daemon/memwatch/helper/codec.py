@@ -1,4 +1,7 @@
-"""Records as one line of JSON and back: how the helper process speaks. Never pickle: a line is only data."""
+"""Encode records as one line of JSON, and decode them: the protocol of helper processes.
+
+Pickle is not used: decoding a line must not execute code.
+"""
 
 from __future__ import annotations
 
@@ -19,31 +22,31 @@ Builder = Callable[[Any], Any]
 
 
 class Garbled(ValueError):
-    """A line that is not a record of the expected kind."""
+    """The line is not a record of the expected type."""
 
 
-def to_line(record: Any) -> bytes:  # noqa: ANN401  any record of ours
-    """One record as a line; absent figures as {"absent": reason}."""
+def to_line(record: Any) -> bytes:  # noqa: ANN401  any record type
+    """Encode a record as a line. Absent values become {"absent": reason}."""
     return json.dumps(_plain(record), separators=(",", ":")).encode() + b"\n"
 
 
 class Speaker:
-    """`to_line` for who says the same most of the time: that costs a comparison."""
+    """`to_line` with a cache of the last line, for records that rarely change: a repetition costs a comparison."""
 
     def __init__(self) -> None:
-        self._said: tuple[Any, bytes] = None, b""
+        self._last: tuple[Any, bytes] = None, b""
 
-    def line_of(self, record: Any) -> bytes:  # noqa: ANN401  any record of ours
-        """As `to_line`. The record's parts must not be changed later."""
-        said, line = self._said
-        if said != record:
+    def line_of(self, record: Any) -> bytes:  # noqa: ANN401  any record type
+        """Encode a record. Its parts must not be modified later."""
+        last, line = self._last
+        if last != record:
             line = to_line(record)
-            self._said = record, line
+            self._last = record, line
         return line
 
 
 def from_line(kind: type[R], line: bytes) -> R:
-    """The record a line holds. Raises Garbled for anything else, however it is broken."""
+    """Decode a line. Raises `Garbled` for any other content."""
     try:
         return cast(R, _builder(cast(Hashable, kind))(json.loads(line)))
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
@@ -60,14 +63,14 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
         return [_plain(part) for part in value]
     if kind is dict:
         return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, int):  # a driver's code, which has a name here
+    if isinstance(value, int):  # an IntEnum of return codes
         return int(value)
     return {name: _plain(getattr(value, name)) for name in kind.__struct_fields__}
 
 
 @cache
-def _builder(kind: Any) -> Builder:  # noqa: ANN401  a type, or what typing makes of several
-    """A function that turns what JSON gave into `kind`; made once a kind, so a line costs no look at types."""
+def _builder(kind: Any) -> Builder:  # noqa: ANN401  a type or a typing construct
+    """Return a function that converts a JSON value to `kind`. Cached, so types are inspected only once."""
     origin = get_origin(kind)
     if origin in (Union, UnionType):
         return _of_union([_builder(one) for one in get_args(kind) if one is not Absent], Absent in get_args(kind))
@@ -86,12 +89,12 @@ def _builder(kind: Any) -> Builder:  # noqa: ANN401  a type, or what typing make
 
 
 def _finite(value: Any) -> float:  # noqa: ANN401
-    """JSON knows neither NaN nor infinity, Python's parser takes both."""
+    # JSON has neither NaN nor infinity, but Python's parser accepts both.
     return float(value) if type(value) in (int, float) and isfinite(value) else _refuse(value, float)
 
 
 def _of_union(builders: list[Builder], may_be_absent: bool) -> Builder:
-    """The first that fits; nearly always the first there is. Absence is told by its key, not by trying."""
+    """Return a builder that uses the first alternative that fits. Absence is recognized by its key."""
 
     def build(value: Any) -> Any:  # noqa: ANN401
         if may_be_absent and type(value) is dict and "absent" in value:

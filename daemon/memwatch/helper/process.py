@@ -1,4 +1,4 @@
-"""One process at a time with a pipe from its output: started, read with a deadline, ended, reaped."""
+"""Child process with a pipe from its output: start, read with a deadline, kill, reap."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import time
 from collections.abc import Mapping, Sequence
 
 _READ_BYTES = 1 << 16
-# Put before a program that is not ours: the kernel kills it with the thread that started it, stuck or not. It is
-# what `preexec_fn` would do, which may deadlock in a process with threads. Python ignores SIGPIPE; programs do not.
+# Wrapper of a program that is not part of memwatchd: the kernel kills the program when the thread that started it
+# ends, even if it is stuck. `preexec_fn` would do the same, but may deadlock in a process with threads. Python
+# ignores SIGPIPE; the program gets the default action.
 _TIE = (
     "import ctypes, os, signal, sys\n"
     "ctypes.CDLL(None).prctl(1, 9)\n"
@@ -21,14 +22,15 @@ _TIE = (
 
 
 def tied(argv: Sequence[str]) -> list[str]:
-    """A command that never outlives the thread that starts it. Linux only; 20 ms more for each start."""
+    """Return a command that never outlives the thread that starts it. Linux only. Each start takes 20 ms longer."""
     return [sys.executable, "-I", "-S", "-c", _TIE, *argv]
 
 
 def is_ready(descriptor: int, seconds: float) -> bool:
-    """Whether within so many seconds there is something to read, or nothing ever will be.
+    """Wait up to `seconds` and return True if there is data or the end of the file.
 
-    For any descriptor: `select` refuses those above 1,023, and a machine with a thousand processes has them.
+    It uses `poll`, because `select` fails for descriptors above 1,023, which exist on a machine with a thousand
+    processes.
     """
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
@@ -36,11 +38,11 @@ def is_ready(descriptor: int, seconds: float) -> bool:
 
 
 class Child:
-    """For one thread. A child that cannot be killed (a call stuck in the kernel) is left behind and reaped when
-    the kernel lets go of it.
+    """A child process. Not thread-safe.
 
-    `input` is the descriptor of the pipe to it, where it takes any input. What a `quiet` child complains of is
-    for nobody; else it is for our log.
+    A child that cannot be killed at once (a call stuck in the kernel) is left behind and reaped when it ends.
+    `input` is the descriptor of the pipe to its stdin, or -1. The stderr of a `quiet` child is discarded, otherwise
+    it is the daemon's.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class Child:
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        """Raises OSError, and leaves nothing open, when there is no such program."""
+        """Start the child. If the program does not exist, raise OSError and leave no descriptor open."""
         self._reap(0.0)
         theirs: list[int] = []
         try:
@@ -83,9 +85,9 @@ class Child:
                 os.close(descriptor)
 
     def stop(self, seconds: float = 0.2) -> None:
-        """End it at once; its descriptors, and so a driver's, are closed by the kernel.
+        """Kill the child, and wait up to `seconds` for its end. After that it is left behind and reaped later.
 
-        It is waited for so long, and left to the kernel if it is not gone then.
+        The kernel closes its descriptors, including those of drivers.
         """
         process, self._process = self._process, None
         if process is None:
@@ -96,20 +98,20 @@ class Child:
         self._reap(seconds)
 
     def read(self, seconds: float) -> bytes | None:
-        """What it wrote; None if nothing came for so long, b"" if nothing ever will."""
+        """Return the child's next output. None after `seconds` without any, b"" at the end of its output."""
         if self._output < 0:
             return b""
         return os.read(self._output, _READ_BYTES) if is_ready(self._output, seconds) else None
 
     def last_words(self) -> str:
-        """How it ended, to follow its name. One that closed its pipe is given a second to end."""
+        """Return how the child ended, as a predicate. A child that closed its pipe has one second to exit."""
         if self._process is None:
             return "was stopped"
         try:
             code = self._process.wait(1.0)
         except subprocess.TimeoutExpired:
             return "closed its pipe and was killed"
-        return f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
+        return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
 
     def _close(self) -> None:
         for descriptor in (self.input, self._output):

@@ -1,4 +1,4 @@
-"""A helper process that does what may hang or crash, so that only it can: asked a line, it answers a line."""
+"""Supervise a helper process for calls that may hang or crash. One request line, one response line."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from memwatch.helper.process import Child
 
 log = logging.getLogger(__name__)
 
-# An answer is some kilobytes for each GPU; a helper that sends more than this has lost its mind.
+# A response is a few kilobytes per GPU. More than this means the helper is broken; it is killed.
 MOST_ANSWER_BYTES = 4 << 20
-# How long the end of a child is waited for.
+# Maximum wait for the end of a killed child.
 END_SECONDS = 0.2
 
 
 class HelperFailed(Exception):
-    """No answer, in a sentence: it hung and was killed, it died, or it may not be started again yet."""
+    """There is no response: the helper hung and was killed, it ended, or it may not be restarted yet."""
 
 
 class Helper:
-    """Keeps one child: started on first demand, killed when it does not answer, replaced after a pause.
+    """One child: started by the first request, killed if it does not respond, restarted after a pause.
 
-    For one thread at a time. Between the start of one that failed and the next lie at least `pause_seconds`, so a
+    Not thread-safe. After a failure it is restarted `pause_seconds` after its last start at the earliest, so a
     crashing driver costs little.
     """
 
@@ -50,18 +50,18 @@ class Helper:
         return self._child.pid
 
     def ask(self, request: bytes) -> bytes:
-        """The answer to one line, without its newline. Raises HelperFailed within the deadline."""
+        """Send a request line, return the response without its newline. Raises HelperFailed within the deadline."""
         self.put(request)
         return self.answer()
 
     def put(self, request: bytes) -> None:
-        """Put one line to it. Raises HelperFailed where there is no child and none can be started."""
+        """Send a request line. Raises HelperFailed if there is no child and none can be started."""
         self._start()
-        with suppress(OSError):  # it has ended: that is told where its answer should be
+        with suppress(OSError):  # the child has ended: `answer` raises that
             os.write(self._child.input, request + b"\n")
 
     def has_answer(self, seconds: float) -> bool:
-        """Whether all of the answer is there within so many seconds. What else came is for `answer` to tell."""
+        """Wait up to `seconds` and return True if the response is complete. Call `answer` for it or its failure."""
         until = self._monotonic() + seconds
         while b"\n" not in self._read and len(self._read) <= MOST_ANSWER_BYTES:
             part = self._child.read(until - self._monotonic())
@@ -71,7 +71,7 @@ class Helper:
         return True
 
     def answer(self) -> bytes:
-        """What it says to the line that was put. Raises HelperFailed within the deadline."""
+        """Return the response to the line sent by `put`. Raises HelperFailed within the deadline."""
         try:
             return self._receive()
         except HelperFailed as failure:
@@ -79,11 +79,11 @@ class Helper:
             self._end()
             raise
         except BaseException:
-            self._end()  # an answer that came later would be to another question
+            self._end()  # a late response would be taken for that to the next request
             raise
 
     def stop(self, seconds: float = END_SECONDS) -> None:
-        """End the child, which has done nothing wrong: the next question starts another one at once."""
+        """End the child without a failure: the next request starts another one without a pause."""
         self._end(seconds)
         self._started_at = None
 
@@ -96,7 +96,7 @@ class Helper:
             return
         now = self._monotonic()
         if self._started_at is not None and now - self._started_at < self._pause:
-            raise HelperFailed(f"{self._last_failure}; between two starts lie {self._pause:g} s")
+            raise HelperFailed(f"{self._last_failure}; it is restarted at most every {self._pause:g} s")
         self._started_at = now
         try:
             self._child.start()
@@ -109,7 +109,7 @@ class Helper:
         until = self._monotonic() + self._deadline
         while b"\n" not in self._read:
             if len(self._read) > MOST_ANSWER_BYTES:
-                raise HelperFailed("the helper process sent more than it should and was killed")
+                raise HelperFailed("the helper process sent too much data and was killed")
             part = self._child.read(until - self._monotonic())
             if part is None:
                 raise HelperFailed(f"the helper process did not answer for {self._deadline:g} s and was killed")

@@ -1,1 +1,1 @@
-"""Threads, back-off, limits."""
+"""Threads, backoff, descriptor limits, HTTP over Unix sockets."""

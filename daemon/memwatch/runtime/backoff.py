@@ -1,10 +1,13 @@
-"""When to try again."""
+"""Exponential backoff."""
 
 from __future__ import annotations
 
 
 class Patience:
-    """At once the first time, then ever more rarely as long as it does not help. Times are monotonic seconds."""
+    """Exponential backoff: no pause before the first attempt, then a pause that doubles up to `longest_seconds`.
+
+    Times are monotonic seconds.
+    """
 
     def __init__(self, first_seconds: float, longest_seconds: float = 60.0) -> None:
         self._first = first_seconds
@@ -20,5 +23,5 @@ class Patience:
         self._pause = min(2 * self._pause, self._longest)
 
     def helped(self) -> None:
-        """All is well: the next trouble is a new one. It still keeps its distance from the last try."""
+        """Reset the pause after a success. The pause since the last attempt still applies."""
         self._pause = self._first

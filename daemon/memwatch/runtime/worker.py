@@ -1,4 +1,4 @@
-"""Threads that must run some time: the system may have none to give just now (pids.max, ulimit -u, memory)."""
+"""Threads that are started as soon as possible: starting one may fail (pids.max, ulimit -u, out of memory)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 
 
 class Worker:
-    """Work for a thread of its own, which begins when one is to be had."""
+    """A function that runs in its own thread, which is started as soon as the system permits."""
 
     def __init__(self, work: Callable[[], None], name: str) -> None:
         self._work, self._name = work, name
@@ -18,30 +18,30 @@ class Worker:
         self._waits = False
 
     def begin(self) -> bool:
-        """False where there is no thread now. Ask again as often as you like: it begins once.
+        """Start the thread, once. Return False if that fails now; call again to retry.
 
-        The log says once that it waits, and that it runs after all.
+        The first failure and a later success are logged.
         """
         if self._thread is not None:
             return True
-        thread = threading.Thread(target=self._work, name=self._name, daemon=True)  # 3.13 starts none a second time
+        thread = threading.Thread(target=self._work, name=self._name, daemon=True)  # 3.13 cannot retry start()
         try:
             thread.start()
         except (RuntimeError, MemoryError) as error:
             if not self._waits:
-                log.error("%s waits for a thread to run in: %s", self._name, str(error) or "out of memory")
+                log.error("%s cannot start a thread, retrying: %s", self._name, str(error) or "out of memory")
             self._waits = True
             return False
         if self._waits:
-            log.warning("%s has a thread and runs", self._name)
+            log.warning("%s has started its thread", self._name)
         self._thread = thread
-        del self._work  # whoever owns this may be what works, and would not go when all is done
+        del self._work  # the function may own this object: break the reference cycle
         return True
 
     def is_alive(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
     def join(self, seconds: float) -> None:
-        """Wait for its end, at most so long."""
+        """Wait up to `seconds` for the thread's end."""
         if self._thread is not None:
             self._thread.join(max(0.0, seconds))

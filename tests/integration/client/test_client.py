@@ -158,7 +158,7 @@ def test_backends_are_a_summary_with_reasons(daemon: RunningDaemon) -> None:
     assert marks == {"CPU": "✓", "CUDA": "✗", "ROCm": "✗", "Metal": "✗", "OpenCL": "✗", "Vulkan": "✗"}
     assert any(line.startswith("✗ CUDA — libcuda.so.1 is not installed") for line in lines)
     assert any(line.startswith("    gpu0: NVIDIA GB10: 121.7 GiB of unified memory, can") for line in lines)
-    assert "Recommended: CPU — no backend reaches a GPU here" in lines
+    assert "Recommended: CPU — no backend supports a GPU of this machine" in lines
 
 
 @pytest.mark.parametrize("command", QUESTIONS)

@@ -18,12 +18,12 @@ def test_an_opencl_cpu_is_listed_and_refused_as_a_gpu() -> None:
 
     (backend,) = [one for one in answer.backends if one.name == "opencl"]
     assert backend.available is True
-    assert "on the CPU only, by Portable Computing Language" in backend.reason
+    assert "CPU only (Portable Computing Language)" in backend.reason
     assert [device.kind for device in backend.devices] == ["cpu"]
     assert backend.devices[0].size_bytes is Absent.NOT_SUPPORTED
     assert backend.devices[0].headroom_bytes is Absent.NOT_SUPPORTED
     assert backend.gpus == ()
-    assert (answer.recommended, answer.recommended_reason) == ("cpu", "no backend reaches a GPU here")
+    assert (answer.recommended, answer.recommended_reason) == ("cpu", "no backend supports a GPU of this machine")
 
 
 def test_a_platform_that_is_listed_twice_is_one() -> None:
@@ -58,7 +58,7 @@ def test_an_opencl_gpu_has_the_figures_of_the_snapshot() -> None:
     ("answer", "drivers", "available", "words"),
     [
         (None, (), False, "no driver is installed"),
-        (None, ("nvidia.icd",), Absent.NOT_AVAILABLE, "not asked"),
+        (None, ("nvidia.icd",), Absent.NOT_AVAILABLE, "not probed"),
         (OpenclAnswer(failure="no_binding"), (), False, "no driver is installed"),
         (
             OpenclAnswer(failure="no_binding"),
@@ -67,7 +67,7 @@ def test_an_opencl_gpu_has_the_figures_of_the_snapshot() -> None:
             "pip install 'memwatchd[opencl]'",
         ),
         (OpenclAnswer(failure="no_platform", text="PLATFORM_NOT_FOUND_KHR"), (), False, "PLATFORM_NOT_FOUND_KHR"),
-        (OpenclAnswer(failure="failed", text="it hung"), (), Absent.NOT_AVAILABLE, "asking failed: it hung"),
+        (OpenclAnswer(failure="failed", text="it hung"), (), Absent.NOT_AVAILABLE, "probe failed: it hung"),
         (OpenclAnswer(), (), False, "no driver is installed"),
         (
             OpenclAnswer((OpenclPlatform("Clover", "1", (), "DEVICE_NOT_FOUND"),)),
@@ -103,5 +103,5 @@ def test_opencl_that_may_not_open_the_gpu_has_not_seen_all(
     backend = opencl.backend_of(closed, machine())
 
     assert backend.available is available
-    assert backend.reason.endswith("user ada may not open /dev/dri/renderD128, so a GPU would not be seen")
+    assert backend.reason.endswith("user ada may not open /dev/dri/renderD128, so a GPU would not be found")
     assert "may not" not in opencl.backend_of(replace(closed, closed=None), machine()).reason

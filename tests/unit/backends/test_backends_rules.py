@@ -51,15 +51,15 @@ def test_cuda_works_with_a_driver_and_its_library() -> None:
             EVIDENCE,
             machine(collector=CollectorStatus("nvml", "failing", error="it hung")),
             Absent.NOT_AVAILABLE,
-            "not known: collector nvml is failing: it hung",
+            "unknown: the collector nvml is failing: it hung",
         ),
         (
             EVIDENCE,
             machine(collector=CollectorStatus("nvml", "starting")),
             Absent.NOT_AVAILABLE,
-            "has not answered",
+            "is starting",
         ),
-        (EVIDENCE, machine(collector=CollectorStatus("psi", "ok")), Absent.NOT_AVAILABLE, "no collector nvml"),
+        (EVIDENCE, machine(collector=CollectorStatus("psi", "ok")), Absent.NOT_AVAILABLE, "is not running"),
     ],
 )
 def test_cuda_says_why_it_does_not_work(
@@ -80,9 +80,9 @@ def test_a_driver_that_is_not_the_makers_own_has_no_cuda() -> None:
     radeon = rocm.backend_of(READY, machine(replace(APU, driver="radeon")))
 
     assert (nouveau.available, nouveau.devices) == (False, ())
-    assert "gpu0 has the driver nouveau" in nouveau.reason
+    assert "gpu0 uses the driver nouveau" in nouveau.reason
     assert (radeon.available, radeon.devices) == (False, ())
-    assert "gpu1 has the driver radeon" in radeon.reason
+    assert "gpu1 uses the driver radeon" in radeon.reason
 
 
 def test_a_silent_jetson_is_explained_by_what_fails_there() -> None:
@@ -113,7 +113,7 @@ def test_a_lost_gpu_recommends_nothing() -> None:
 
     assert (answer.recommended, answer.recommended_reason) == (
         "cuda",
-        "the maker's own backend for NVIDIA GeForce RTX 4090",
+        "the vendor's backend for NVIDIA GeForce RTX 4090",
     )
 
 
@@ -124,7 +124,7 @@ def test_what_nobody_knows_is_not_said_to_reach_no_gpu() -> None:
 
     assert (answer.recommended, answer.recommended_reason) == (
         "cpu",
-        "no backend is known to reach a GPU here (CUDA, Vulkan: see there)",
+        "no known backend supports a GPU of this machine (unknown: CUDA, Vulkan)",
     )
 
 
@@ -160,12 +160,12 @@ def test_in_a_container_the_cpu_has_what_its_limit_leaves() -> None:
     [
         (READY, machine(APU), True, "ROCm 6.2.0, /opt/rocm"),
         (replace(READY, rocm=Rocm("/usr/lib/libamdhip64.so.5", None)), machine(APU), True, "of unknown version"),
-        (EVIDENCE, machine(), False, "no AMD GPU is here"),
+        (EVIDENCE, machine(), False, "no AMD GPU was found"),
         (replace(EVIDENCE, amd_on_pci=True), machine(), False, "its driver amdgpu is not loaded"),
         (READY, machine(replace(APU, state="lost")), False, "gpu1 is lost"),
-        (replace(READY, kfd=False), machine(APU), False, "/dev/kfd is not there"),
+        (replace(READY, kfd=False), machine(APU), False, "/dev/kfd does not exist"),
         (replace(READY, kfd_permitted=False), machine(APU), False, "user ada may not open /dev/kfd"),
-        (replace(READY, rocm=None), machine(APU), False, "no ROCm is installed"),
+        (replace(READY, rocm=None), machine(APU), False, "ROCm is not installed"),
     ],
 )
 def test_rocm_needs_a_gpu_its_device_file_and_a_runtime(
@@ -186,7 +186,7 @@ def test_a_daemon_that_may_not_open_kfd_does_not_speak_for_others() -> None:
 
     assert (backend.available, backend.reason) == (
         True,
-        "ROCm 6.2.0, /opt/rocm; for programs that may open /dev/kfd: group render",
+        "ROCm 6.2.0, /opt/rocm; only for programs that may open /dev/kfd: group render",
     )
     assert found(daemons, machine(APU)).recommended == "rocm"
     assert (nobodys.available, "user memwatchd may not open" in nobodys.reason) == (False, True)
@@ -196,8 +196,8 @@ def test_rocm_names_everything_that_is_missing_at_once() -> None:
     """Who mends one thing learns of the other beforehand."""
     backend = rocm.backend_of(replace(READY, kfd=False, rocm=None), machine(APU))
 
-    assert "/dev/kfd is not there" in backend.reason
-    assert "no ROCm is installed" in backend.reason
+    assert "/dev/kfd does not exist" in backend.reason
+    assert "ROCm is not installed" in backend.reason
 
 
 def test_an_apus_capacity_is_its_carve_out_and_its_limit_in_system_ram() -> None:
@@ -236,7 +236,7 @@ def test_metal_is_apples() -> None:
     ("drivers", "architecture", "available", "words"),
     [
         ((), "mixed", False, "no driver is installed"),
-        (("lvp_icd.x86_64.json",), "mixed", False, "computes on the CPU"),
+        (("lvp_icd.x86_64.json",), "mixed", False, "run on the CPU"),
         (("radeon_icd.x86_64.json", "lvp_icd.x86_64.json"), "mixed", Absent.NOT_AVAILABLE, "not probed"),
         (("radeon_icd.x86_64.json",), "cpu_only", False, "no GPU was found"),
     ],
@@ -259,7 +259,7 @@ def test_a_makers_own_backend_is_recommended_before_opencl() -> None:
     shared = found(cards, machine(RTX))
 
     assert (own.recommended, shared.recommended) == ("cuda", "opencl")
-    assert own.recommended_reason == "the maker's own backend for NVIDIA GeForce RTX 4090"
+    assert own.recommended_reason == "the vendor's backend for NVIDIA GeForce RTX 4090"
 
 
 def test_every_backend_has_a_verdict_and_a_reason() -> None:

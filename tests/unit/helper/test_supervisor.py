@@ -61,10 +61,10 @@ def test_one_child_answers_many_questions() -> None:
     [
         (HANG, "did not answer for 0.5 s and was killed"),
         (DEAF, "did not answer for 0.5 s and was killed"),
-        (CRASH, "ended by signal 11"),
-        (LEAVE, "ended with code 75"),
-        (FLOOD, "sent more than it should and was killed"),
-        ("this is no Python", "ended with code 1"),
+        (CRASH, "killed by signal 11"),
+        (LEAVE, "exited with code 75"),
+        (FLOOD, "sent too much data and was killed"),
+        ("this is no Python", "exited with code 1"),
     ],
 )
 def test_a_child_that_fails_is_gone_and_says_how(script: str, sentence: str) -> None:
@@ -84,7 +84,7 @@ def test_a_child_is_not_started_again_before_its_pause() -> None:
     with helper(CRASH, deadline=10.0) as one:
         with pytest.raises(HelperFailed, match="signal 11"):
             one.ask(b"read")
-        with pytest.raises(HelperFailed, match="ended by signal 11; between two starts lie 60 s"):
+        with pytest.raises(HelperFailed, match="killed by signal 11; it is restarted at most every 60 s"):
             one.ask(b"read")
 
 
@@ -92,7 +92,7 @@ def test_after_the_pause_there_is_a_new_child() -> None:
     """What had crashed is replaced, and the new one is asked."""
     with helper(CRASH, deadline=10.0, pause=0.2) as one:
         for _ in range(2):
-            with pytest.raises(HelperFailed, match=r"ended by signal 11$"):
+            with pytest.raises(HelperFailed, match=r"killed by signal 11$"):
                 one.ask(b"read")
             time.sleep(0.25)
 
@@ -155,7 +155,8 @@ def test_an_answer_that_is_there_is_waited_for_by_nobody() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "sentence"), [(CRASH, "ended by signal 11"), (LEAVE, "ended with code 75"), (HANG, "did not answer")]
+    ("script", "sentence"),
+    [(CRASH, "killed by signal 11"), (LEAVE, "exited with code 75"), (HANG, "did not answer")],
 )
 def test_whether_there_is_an_answer_never_fails(script: str, sentence: str) -> None:
     """How the child failed is told where the answer should be, also of one that was gone before it was asked."""
@@ -181,7 +182,7 @@ def test_an_answer_that_has_no_end_is_not_waited_for() -> None:
         one.put(b"read")
         wait_until(lambda: one.has_answer(0.1))
         watch = Stopwatch()
-        with pytest.raises(HelperFailed, match="sent more than it should"):
+        with pytest.raises(HelperFailed, match="sent too much data"):
             one.answer()
 
         assert watch.seconds < 10.0

@@ -26,8 +26,8 @@ def test_a_thread_that_cannot_be_had_is_asked_for_again(caplog: pytest.LogCaptur
     assert worker.begin()
     assert ran == [1]
     waits, runs = caplog.messages
-    assert waits.startswith("outbox waits for a thread to run in: can't start new thread")
-    assert runs == "outbox has a thread and runs"
+    assert waits.startswith("outbox cannot start a thread, retrying: can't start new thread")
+    assert runs == "outbox has started its thread"
 
 
 def test_what_has_worked_goes_at_once() -> None:
