@@ -119,16 +119,16 @@ def test_a_disk_in_trouble_stops_no_sample_and_no_alert_and_is_used_again(tmp_pa
                 wait_for_deliveries(one.site, 1)
                 wait_until(one.is_refused)
             assert one.figure("outbox_durable") == 0, one.name
-            assert "history is not written" in one.daemon.get("/about").text, one.name
+            assert "cannot write history" in one.daemon.get("/about").text, one.name
         for one in patients:
             one.heal()
         healed = time.monotonic()
         for one in patients:
             left = RECOVERS_SECONDS - (time.monotonic() - healed)
-            one.daemon.wait_for_log("history is written to", left)
+            one.daemon.wait_for_log("writing history to", left)
             one.daemon.wait_for_log("alerts are kept on disk again", left)
             assert one.figure("outbox_durable") == 1
-            assert "history is not written" not in one.daemon.get("/about").text, one.name
+            assert "cannot write history" not in one.daemon.get("/about").text, one.name
     for one in patients[1:]:
         assert_only_what_was_is_remembered(one)
 
@@ -146,7 +146,7 @@ def test_a_file_system_that_cannot_allocate_is_written_full_of_zeros(tmp_path: P
         about = daemon.get("/about").text
 
     rings = [path.stat() for path in state.glob("*.ring")]
-    assert "history is not written" not in about
+    assert "cannot write history" not in about
     assert sum(ring.st_size for ring in rings) > 60 << 20
     assert sum(ring.st_blocks * 512 for ring in rings) >= sum(ring.st_size for ring in rings)
 

@@ -72,7 +72,7 @@ def test_killed_at_its_own_limit_it_is_back_and_says_who_was_killed(tmp_path: Pa
             daemon.wait_for("/api/v1/events", lambda events: "oom_kill" in {event["kind"] for event in events})
             events = {event["kind"]: event["text"] for event in daemon.get("/api/v1/events").json}
 
-    assert events["unclean"].startswith("unclean shutdown: memwatchd ended without a word; last sample ")
+    assert events["unclean"].startswith("unclean shutdown: memwatchd crashed or was killed; last sample ")
     assert events["oom_kill"] == (
         "the kernel killed a process for want of memory while memwatchd was gone; perhaps memwatchd itself"
     )

@@ -99,7 +99,7 @@ def test_an_unclean_end_leaves_last_words(tmp_path: Path) -> None:
     assert words.last.worst is not None
     assert words.last.worst.word == "critical"
     (event,) = [text for kind, text in second.events() if kind == "unclean"]
-    assert event.startswith("unclean shutdown: the machine went down without a word; last sample 2023-")
+    assert event.startswith("unclean shutdown: machine crash or power loss; last sample 2023-")
     assert event.endswith("System RAM critical (99.4% used)")
     assert third.keeper.last_words is None
 
@@ -277,7 +277,7 @@ def test_a_disk_that_is_full_stops_nothing_and_is_used_when_there_is_room(tmp_pa
 
     assert run.values() == [*((55.0 + second) * GIB for second in range(5)), 61.0 * GIB]
     assert full.complaint in [
-        f"history is not written to {folder}: {why}" for why in ("no space left on device", "file too large")
+        f"cannot write history to {folder}: {why}" for why in ("no space left on device", "file too large")
     ]
     assert (full.writes, full.errors) == (0, 1)
     assert full.dropped >= 5
@@ -308,7 +308,7 @@ def test_a_read_only_disk_is_read(tmp_path: Path) -> None:
             subprocess.run(["umount", "-l", machine.folder], check=True)
 
     assert second_run.values() == [*(float(second * GIB) for second in range(5)), 60.0 * GIB]
-    assert status.complaint.startswith(f"history is not written to {machine.folder}: ")
+    assert status.complaint.startswith(f"cannot write history to {machine.folder}: ")
     assert {path.name: path.read_bytes() for path in machine.folder.iterdir()} == left
 
 

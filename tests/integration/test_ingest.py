@@ -158,7 +158,7 @@ def test_reports_are_forgotten_and_bounded(tmp_path: Path) -> None:
     for pid in range(1, MOST_PROCESSES + 1):
         reports.put(pid, 1000 + pid, [Claim(pid, "x", None, 1, 2)], 0.0)
 
-    with pytest.raises(Refused, match="no more are kept"):
+    with pytest.raises(Refused, match="maximum of"):
         reports.put(MOST_PROCESSES + 1, 1001 + MOST_PROCESSES, [], 0.0)
     reports.put(1, 1001, [Claim(1, "x", None, 1, 2)], KEPT_SECONDS)
 

@@ -76,7 +76,7 @@ def test_another_process_with_that_number(
 
 
 @pytest.mark.parametrize(
-    ("rollup", "sentence"), [(None, "no smaps_rollup, which Linux has since 4.14"), (b"", "no lines Rss and Pss")]
+    ("rollup", "sentence"), [(None, "no smaps_rollup, which needs Linux 4.14"), (b"", "no lines Rss and Pss")]
 )
 def test_kernels_without_it(tmp_path: Path, rollup: bytes | None, sentence: str) -> None:
     """An old kernel and an empty file each have their sentence."""

@@ -1,4 +1,4 @@
-"""What the ticks of one interval come to: least, mean and greatest of every figure, and the worst tick."""
+"""Aggregation of the ticks of one interval: minimum, mean and maximum of every series, and the worst tick."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from memwatch.snapshot import Snapshot
 
 
 class Interval:
-    """Begins at monotonic seconds. Near the edge ticks come ten times as fast as they are remembered."""
+    """The ticks since `began` (monotonic seconds). Under pressure there are ten ticks per stored row."""
 
     def __init__(self, began: float = -math.inf) -> None:
         self.began = began
@@ -24,7 +24,7 @@ class Interval:
             self.worst = snapshot
 
     def row(self) -> Row:
-        """Every figure that was known in any of the ticks."""
+        """Return a cell for every series with a value in any of the ticks."""
         if len(self._ticks) == 1:
             return self._ticks[0]
         names = dict.fromkeys(name for figures in self._ticks for name in figures)
@@ -36,5 +36,5 @@ class Interval:
 
 
 def fullness(snapshot: Snapshot) -> float:
-    """How full the fullest target is, 0 to 1: by this ticks are compared."""
+    """Return the highest pressure ratio of any target, 0 to 1. The worst tick has the maximum."""
     return max((pressure.ratio for pressure in snapshot.pressure), default=0.0)

@@ -1,4 +1,4 @@
-"""One series of one tier: its newest rows as plain numbers, those before them packed."""
+"""One series of one tier: the newest rows as plain numbers, older rows compressed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from math import isnan, nan
 from operator import add
 from typing import NamedTuple
 
-# Rows that are packed together: four minutes of the finest tier, 20 h of the coarsest.
+# Rows that are compressed together: four minutes of the finest tier, 20 h of the coarsest.
 BLOCK_ROWS = 240
-# A mean is kept as its place between least and most, in so many steps.
+# A mean is stored as its position between minimum and maximum, in this many steps.
 PLACES = 65535
-# Higher ones gain a 50th, for half as much time again.
+# zlib level. Higher levels save 2 % and take 50 % longer.
 _LEVEL = 1
 _FIGURE = 4  # bytes of a float32
 
@@ -22,7 +22,7 @@ _NO_PLACES = array("H", [0]) * BLOCK_ROWS
 
 
 class Cell(NamedTuple):
-    """What one series did in one row's time."""
+    """Minimum, mean and maximum of one series in the time of one row."""
 
     least: float
     mean: float
@@ -30,12 +30,12 @@ class Cell(NamedTuple):
 
 
 def cell_of(figures: Sequence[float]) -> Cell:
-    """Of figures that were read once each, none of them a gap."""
+    """Aggregate single readings, none of them a gap."""
     return Cell(min(figures), sum(figures) / len(figures), max(figures))
 
 
 class Cells(NamedTuple):
-    """One series of consecutive rows; NaN in `least` is a gap."""
+    """One series over consecutive rows. NaN in `least` is a gap."""
 
     least: array[float]
     most: array[float]
@@ -45,8 +45,8 @@ class Cells(NamedTuple):
         return Cells(self.least[start:end], self.most[start:end], self.places[start:end])
 
     def gathered(self) -> Cell | None:
-        """What the series did in all these rows; None if it has no figure in them."""
-        if self.least and self.least == self.most:  # each was read once, and none is a gap
+        """Aggregate all rows. None if all of them are gaps."""
+        if self.least and self.least == self.most:  # every row is a single reading, and none is a gap
             return cell_of(self.least)
         least: Sequence[float] = self.least
         most: Sequence[float] = self.most
@@ -57,7 +57,7 @@ class Cells(NamedTuple):
         return Cell(min(least), sum(means) / len(means), max(most)) if least else None
 
     def means(self) -> Sequence[float]:
-        """The mean of each row; where each was read once that is the figure itself."""
+        """Return the mean of each row. For a single reading it is the reading itself."""
         if self.least == self.most:
             return self.least
         return [low + (high - low) * place / PLACES for low, high, place in zip(*self, strict=True)]
@@ -67,10 +67,11 @@ NOTHING = Cells(_NO_FIGURES, _NO_FIGURES, _NO_PLACES)
 
 
 class Column:
-    """A ring of blocks. float32 keeps 24 bits: 8 KiB of 128 GiB, 1 byte of 16 MiB; a mean lies between its bounds.
+    """A ring of blocks. float32 has 24 bits of precision: 8 KiB at 128 GiB, 1 byte at 16 MiB.
 
-    Rows come in order of their numbers, a block at a time: `turn` begins the next one. A block that never
-    changes packs to 4 bytes, one whose figures jump about to 500 where each was read once and to 1,700 where not.
+    A mean always lies between its bounds. Rows are added in the order of their numbers, block by block; `turn`
+    begins the next block. A block of constant values is compressed to 4 bytes. A block of strongly varying values
+    takes 500 bytes for single readings and 1,700 bytes otherwise.
     """
 
     __slots__ = ("_block", "_open", "_packed", "last")
@@ -82,13 +83,13 @@ class Column:
         self._packed: list[bytes | None] = [None] * -(-rows // BLOCK_ROWS)
 
     def turn(self, block: int) -> None:
-        """Pack the newest block, and begin this one."""
+        """Compress the newest block, and begin block number `block`."""
         self._packed[self._block % len(self._packed)] = packed(self._open)
         self._open = NOTHING.between(0, BLOCK_ROWS)
         self._block = block
 
     def put(self, number: int, cell: Cell | float) -> None:
-        """What the series did in this row; a number is a figure that was read once."""
+        """Store the cell of a row. A number is a single reading."""
         if not isinstance(cell, Cell):
             self.put_run(number, array("f", (cell,)))
             return
@@ -102,21 +103,21 @@ class Column:
         self.last = number
 
     def put_run(self, number: int, figures: array[float]) -> None:
-        """Figures that were read once each, in rows of the newest block from this number on."""
+        """Store single readings in rows of the newest block, starting at `number`."""
         at = number % BLOCK_ROWS
         here = slice(at, at + len(figures))
         self._open.least[here] = self._open.most[here] = figures
         self.last = number + len(figures) - 1
 
     def fill(self, number: int, cells: Cells) -> None:
-        """Rows of the newest block from this number on, all at once."""
+        """Store cells in rows of the newest block, starting at `number`."""
         at, count = number % BLOCK_ROWS, len(cells.least)
         ring, here = self._open, slice(at, at + count)
         ring.least[here], ring.most[here], ring.places[here] = cells
         self.last = number + count - 1
 
     def cells(self, first: int, last: int) -> Cells:
-        """The rows from number `first` up to, without, `last`; a copy."""
+        """Return a copy of the rows from `first` up to, but not including, `last`."""
         begin = self._block * BLOCK_ROWS
         if first >= begin:
             return self._open.between(first - begin, last - begin)
@@ -135,10 +136,10 @@ class Column:
 
 
 def packed(cells: Cells) -> bytes:
-    """A block in few bytes: its one figure where it has no other, else what zlib makes of it.
+    """Compress a block: to a single value if all values are equal, else with zlib.
 
-    Bytes of the same weight lie together, and of `most` only what differs from `least`: neighbours in time have
-    their upper bytes in common, and a figure that was read once is its own least and most.
+    Bytes of the same significance are grouped, because neighbouring values share their upper bytes. `most` is
+    stored as its difference to `least`, which is 0 for single readings.
     """
     least, most = cells.least.tobytes(), cells.most.tobytes()
     if least == most == least[:_FIGURE] * BLOCK_ROWS:
@@ -169,5 +170,5 @@ def _together(planes: bytes, width: int) -> bytes:
 
 
 def _difference(one: bytes, other: bytes) -> bytes:
-    """Bit by bit; of one and the difference it makes the other."""
+    """XOR two byte strings. Applied to one of them and the difference, it returns the other."""
     return (int.from_bytes(one, "big") ^ int.from_bytes(other, "big")).to_bytes(len(one), "big")

@@ -1,4 +1,4 @@
-"""Ticks that mattered, with who held the memory: small enough to be kept by the thousand, in memory and on disk."""
+"""Notable ticks with the processes that held the memory: small enough to keep thousands, in memory and on disk."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from memwatch.snapshot import Level, Snapshot
 
 KEPT_TICKS = 2000
 HOLDERS = 10
-# A tick is 2 to 20 kB unpacked; what says it is more is not a tick.
+# A tick has 2 to 20 kB uncompressed. Anything larger is not a tick.
 MOST_UNPACKED = 1 << 20
 CALM_SECONDS, BUSY_SECONDS = 3600.0, 300.0
 
 
 class Holder(Struct, frozen=True):
-    """A process that held memory. `unit` and `container` are None where there is none."""
+    """A process that held memory. `unit` and `container` are None if it has none."""
 
     pid: int
     name: str
@@ -34,7 +34,7 @@ class Holder(Struct, frozen=True):
 
 
 class Judged(Struct, frozen=True):
-    """The pressure of one target. `level` is 0 to 3, `reasons` are sentences."""
+    """Pressure of one target. `level` is 0 to 3, `reasons` are sentences."""
 
     target: str
     label: str
@@ -48,7 +48,7 @@ class Judged(Struct, frozen=True):
 
 
 class Filled(Struct, frozen=True):
-    """A pool."""
+    """Size and use of a pool."""
 
     id: str
     label: str
@@ -58,7 +58,7 @@ class Filled(Struct, frozen=True):
 
 
 class Tick(Struct, frozen=True):
-    """One tick. `boottime` is by the clock of its own boot. `figures` has the series of `series.figures_of`."""
+    """One tick. `boottime` is relative to the boot it was taken in. `figures`: see `series.figures_of`."""
 
     seq: int
     unix: float
@@ -74,7 +74,7 @@ class Tick(Struct, frozen=True):
 
 
 def tick_of(snapshot: Snapshot, boottime: float, figures: Mapping[str, float]) -> Tick:
-    """The part of a snapshot that tells afterwards what happened."""
+    """Return the part of a snapshot that explains later what happened."""
     largest = sorted(snapshot.processes, key=_held, reverse=True)[:HOLDERS]
     return Tick(
         snapshot.seq,
@@ -120,12 +120,12 @@ def _holder_of(process: Process) -> Holder:
 
 
 def packed(tick: Tick) -> bytes:
-    """A tick as bytes, some hundreds of them."""
+    """Encode a tick as compressed bytes, a few hundred."""
     return zlib.compress(to_line(tick), 1)
 
 
 def unpacked(data: bytes) -> Tick:
-    """The tick that `packed` made. Raises Garbled for anything else."""
+    """Decode a tick from `packed`. Raises Garbled for anything else."""
     inflater = zlib.decompressobj()
     try:
         line = inflater.decompress(data, MOST_UNPACKED)
@@ -135,14 +135,14 @@ def unpacked(data: bytes) -> Tick:
 
 
 class KeptTick(Struct, frozen=True):
-    """A packed tick and when it was, on the time line of the history."""
+    """An encoded tick and its time on the time line of the history."""
 
     boottime: float
     data: bytes
 
 
 class KeptTicks:
-    """The last ticks that mattered. One thread adds; any thread may ask."""
+    """The latest notable ticks. Call `add` from one thread; `between` is thread-safe."""
 
     def __init__(self, kept: int = KEPT_TICKS) -> None:
         self._lock = threading.Lock()
@@ -156,17 +156,17 @@ class KeptTicks:
             self._ticks.append(tick)
 
     def between(self, start: float, end: float, most: int) -> list[KeptTick]:
-        """The newest `most` ticks between two boot times, oldest first."""
+        """Return the newest `most` ticks between two boot times, oldest first."""
         with self._lock:
             found = [tick for tick in self._ticks if start <= tick.boottime <= end]
         return found[-most:]
 
 
 class Choice:
-    """Which ticks matter: those at which a level or the count of OOM kills changed, and of each hour the worst.
+    """Selects notable ticks: those that change a level or the number of OOM kills, and the worst of each hour.
 
-    At medium and above it is the worst of each five minutes. A target that has no figure for a while, as a GPU that
-    fell off the bus, goes on from the level it had.
+    At medium and above it selects the worst of each five minutes. A target without values for some time, such as a
+    GPU that fell off the bus, keeps its last level.
     """
 
     def __init__(self) -> None:
@@ -176,7 +176,7 @@ class Choice:
         self._began = 0.0
 
     def of(self, snapshot: Snapshot, worst: Snapshot) -> Snapshot | None:
-        """The tick to keep, if any. `worst` is the worst tick of the interval that ends with `snapshot`."""
+        """Return the tick to keep, if any. `worst` is the worst tick of the interval that ends with `snapshot`."""
         if self._turned(snapshot):
             return self._chosen(snapshot, snapshot)
         if self._worst is None or _rank(worst) >= _rank(self._worst):

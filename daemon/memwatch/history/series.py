@@ -1,4 +1,4 @@
-"""Which figures of a snapshot are remembered, and under which names."""
+"""Series of the history: the values of a snapshot that are stored, and their names."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ UNITS = {"bytes": "bytes", "ratio": "ratio", "seconds": "seconds", "level": "lev
 
 
 def unit_of(name: str) -> str:
-    """The unit of a series, read off its name: every name says it."""
+    """Return the unit of a series, which is part of its name."""
     last = name.rsplit(".", 1)[-1]
     return next((unit for word, unit in UNITS.items() if word in last), "count")
 
 
 def figures_of(snapshot: Snapshot) -> Mapping[str, float]:
-    """The known figures of one tick by series name, such as `pool.ram.used_bytes`."""
+    """Return the known values of one tick by series name, such as `pool.ram.used_bytes`."""
     figures: dict[str, float] = {}
     for pool in snapshot.pools:
         _add_pool(figures, pool)

@@ -1,4 +1,4 @@
-"""One tier of history: rows at one step, a column for each series, and no more rows than there may be."""
+"""One tier of the history: a bounded ring of rows at a fixed step, with one column per series."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from msgspec import Struct
 
 from memwatch.history.column import BLOCK_ROWS, Cell, Cells, Column, cell_of
 
-# A figure that was read once stands for its cell.
+# A plain number is a single reading.
 Row = Mapping[str, Cell | float]
 
 
 class Strip(NamedTuple):
-    """Consecutive rows of all series, as they lie in their columns."""
+    """Consecutive rows of all series, by column."""
 
     times: array[float]
     columns: Mapping[str, Cells]
 
 
 class Length(Struct, frozen=True):
-    """How far back a tier goes, and how much time one row stands for."""
+    """Time span of a tier, and the time per row, both in seconds."""
 
     step_seconds: float
     seconds: float
@@ -34,7 +34,7 @@ class Length(Struct, frozen=True):
 
 
 class Stretch(Struct, frozen=True):
-    """Consecutive rows of one series, as lists of the same length; NaN in `least` is a gap."""
+    """Consecutive rows of one series, as sequences of equal length. NaN in `least` is a gap."""
 
     times: Sequence[float]
     least: Sequence[float]
@@ -44,9 +44,9 @@ class Stretch(Struct, frozen=True):
 
 
 class Tier:
-    """A ring of rows. Rows are numbered from the first ever added; a number outside the ring is gone.
+    """A ring of rows. Rows are numbered from the first one ever added; numbers outside the ring were overwritten.
 
-    Not safe for threads: `History` holds the lock.
+    Not thread-safe: `History` holds the lock.
     """
 
     def __init__(self, length: Length, most_series: int, begun: int = 0) -> None:
@@ -56,7 +56,7 @@ class Tier:
         self._columns: dict[str, Column] = {}
         self._most_series = most_series
         self._times = array("d", [nan]) * self.rows
-        # The newest rows in which every series was read once, laid into their columns when one is asked for.
+        # The newest rows of single readings; they are written to the columns when a column is read.
         self._names: tuple[str, ...] = ()
         self._pending = array("f")
 
@@ -65,23 +65,23 @@ class Tier:
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """The series, in the order in which they were first seen, with every row that was added."""
+        """Return all series, in the order of their first row, with every row that was added."""
         self._settle()
         return self._columns
 
     @property
     def first(self) -> int:
-        """The number of the oldest row that is still there."""
+        """Return the number of the oldest row in the ring."""
         return max(self._begun, self.added - self.rows)
 
     @property
     def end(self) -> float:
-        """The time of the newest row; 0 before the first."""
+        """Return the time of the newest row; 0 before the first."""
         return self._times[(self.added - 1) % self.rows] if len(self) else 0.0
 
     @property
     def next_slot(self) -> float:
-        """When the time of the newest row is over; rows stand for times that are multiples of the step."""
+        """Return when the newest row's slot ends. Slots begin at multiples of the step."""
         return (self.slot_of(self.end) + 1) * self.length.step_seconds if len(self) else -inf
 
     def slot_of(self, time: float) -> int:
@@ -91,7 +91,7 @@ class Tier:
         return self._times[number % self.rows]
 
     def add(self, at: float, row: Row) -> None:
-        """Add a row. A name not seen before gets a column; a name not given gets a gap."""
+        """Add a row. A new name gets a column; a missing name gets a gap."""
         self._begin_block()
         self._times[self.added % self.rows] = at
         figures = read_once(row)
@@ -107,7 +107,7 @@ class Tier:
         self.added += 1
 
     def number_at(self, time: float) -> int:
-        """The number of the first row at `time` or later."""
+        """Return the number of the first row at `time` or later."""
         low, high = self.first, self.added
         while low < high:
             middle = (low + high) // 2
@@ -118,7 +118,7 @@ class Tier:
         return low
 
     def stretch(self, name: str, first: int, last: int) -> Stretch:
-        """The rows from number `first` up to, without, `last`."""
+        """Return the rows of a series from `first` up to, but not including, `last`."""
         first, last = max(first, self.first), max(first, last, self.first)
         times = self._slice(self._times, first, last)
         column = self.columns.get(name)
@@ -129,13 +129,13 @@ class Tier:
         return Stretch(times, cells.least, cells.means(), cells.most, self.length.step_seconds)
 
     def strip(self, first: int, last: int) -> Strip:
-        """The rows from number `first` up to, without, `last`, to be written down."""
+        """Return all series from row `first` up to, but not including, `last`, to be written to disk."""
         first, last = max(first, self.first), max(first, last, self.first)
         columns = {name: column.cells(first, last) for name, column in self.columns.items()}
         return Strip(self._slice(self._times, first, last), columns)
 
     def load(self, strip: Strip) -> None:
-        """Add rows that were written down, all at once."""
+        """Add rows that were read from disk."""
         self._settle()
         for name in strip.columns:
             self._column(name, self.added)
@@ -151,31 +151,31 @@ class Tier:
             self.added, done = self.added + count, done + count
 
     def gathered(self, first: int, last: int) -> Row:
-        """One cell a series for these rows; a series without a figure in any of them is left out."""
+        """Aggregate rows to one cell per series. A series with only gaps is left out."""
         first, last = max(first, self.first), max(first, last, self.first)
         width = len(self._names)
         pending = self.added - len(self._pending) // max(1, width)
-        if pending <= first < last:  # they need not be laid into their columns for it
+        if pending <= first < last:  # all of them are pending and need not be written to their columns
             figures = self._pending[(first - pending) * width : (last - pending) * width]
             return {name: cell_of(figures[place::width]) for place, name in enumerate(self._names)}
         found = {name: column.cells(first, last).gathered() for name, column in self.columns.items()}
         return {name: cell for name, cell in found.items() if cell is not None}
 
     def resized(self, length: Length) -> Tier:
-        """A tier of another length with the same past under the same numbers, as much of it as fits."""
+        """Return a tier of another length with the same rows and row numbers, as many as fit."""
         first = max(self.first, self.added - length.rows)
         other = Tier(length, self._most_series, first)
         other.load(self.strip(first, self.added))
         return other
 
     def _begin_block(self) -> None:
-        """Where the row to come is the first of a block; the columns pack the one before."""
+        """If the next row is the first of a block, let the columns compress the previous block."""
         if self.added % BLOCK_ROWS == 0 and self.added > self._begun:
             for column in self.columns.values():
                 column.turn(self.added // BLOCK_ROWS)
 
     def _settle(self) -> None:
-        """Lay the rows that are pending into their columns; where memory is too short for it, they stay pending."""
+        """Write pending rows to their columns. If that raises MemoryError, they stay pending."""
         if not self._pending:
             return
         width = len(self._names)
@@ -185,8 +185,10 @@ class Tier:
         self._pending = array("f")
 
     def _column(self, name: str, number: int) -> Column:
-        """The column of this name, made for rows from this number on where there is none; beyond the most there may
-        be, the one that has been silent for longest gives its place."""
+        """Return the column of a series, or create it for rows from `number` on.
+
+        At the maximum number of series, the column without a new row for the longest time is dropped.
+        """
         column = self._columns.get(name)
         if column is None:
             if len(self._columns) >= self._most_series:
@@ -202,8 +204,8 @@ class Tier:
 
 
 def read_once(row: Row) -> array[float] | None:
-    """The figures of a row in which every series was read once."""
+    """Return the values of a row of single readings, or None for a row of cells."""
     try:
         return array("f", cast("Iterable[float]", row.values()))
-    except TypeError:  # a cell is no number
+    except TypeError:  # a cell is not a number
         return None

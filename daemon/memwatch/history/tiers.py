@@ -1,4 +1,4 @@
-"""The past in memory: three tiers of rings, finer for what is nearer, asked for by name and time."""
+"""The history in memory: three tiers of rings of different resolution, queried by series name and time."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from msgspec import Struct
 
 from memwatch.history.tier import Length, Row, Stretch, Strip, Tier
 
-# A pause longer than this many rows is shown as a gap, never bridged by a line.
+# A pause longer than this many rows is a gap in the result.
 GAP_ROWS = 2.5
 LENGTHS = (Length(1.0, 3600.0), Length(10.0, 86_400.0), Length(300.0, 30 * 86_400.0))
 MOST_SERIES = 500
-# A reading at the very end of what was asked for belongs to it, whatever rounding did to its time.
+# Include a reading at the exact end of a query despite rounding of its time.
 TOLERANCE_SECONDS = 1e-6
 
 
 class Bucket(Struct, frozen=True):
-    """A stretch of time and the least, mean and greatest value in it; None means a gap."""
+    """Minimum, mean and maximum in a span of time. None means a gap."""
 
     boottime: float
     minimum: float | None
@@ -30,11 +30,11 @@ class Bucket(Struct, frozen=True):
 
 
 class History:
-    """A bounded past. One thread adds; any thread may ask. Everything handed out is a copy.
+    """A bounded history. Call `add` from one thread; queries are thread-safe and return copies.
 
-    Times are boot time (it never jumps and counts suspend), so a corrected wall clock reorders nothing; what was
-    before this boot has times below 0. When the time of a row of a coarser tier is over, it is made of the rows
-    of the finer one, with their extremes.
+    Times are boot time, which never jumps and includes suspend, so corrections of the wall clock do not reorder
+    rows. Times before this boot are negative. When the slot of a coarser tier's row ends, the row is computed from
+    the rows of the finer tier, including their extremes.
     """
 
     def __init__(self, lengths: Sequence[Length] = LENGTHS, most_series: int = MOST_SERIES) -> None:
@@ -43,51 +43,51 @@ class History:
         self._rolls_at = -inf
 
     def add(self, boottime: float, figures: Mapping[str, float]) -> None:
-        """Keep figures that were seen once."""
+        """Add single readings."""
         self.add_row(boottime, figures)
 
     def add_row(self, boottime: float, row: Row) -> None:
-        """Keep a row of the finest tier, and the rows of coarser ones whose time is over with it."""
+        """Add a row to the finest tier, and the rows of coarser tiers whose slots end with it."""
         with self._lock:
             self.tiers[0].add(boottime, row)
             if boottime >= self._rolls_at:
                 self._roll_up()
 
     def restore(self, past: Sequence[Iterable[Strip]]) -> tuple[int, ...]:
-        """Put in what was before this start, a list for each tier, oldest first; make of it what is missing.
+        """Load rows of earlier runs, a list per tier, oldest first, and compute missing rows of coarser tiers.
 
-        Returns for each tier the number of the row after those that were put in.
+        Return for each tier the number of the row after the loaded ones.
         """
         with self._lock:
             for tier, strips in zip(self.tiers, past, strict=True):
                 for strip in strips:
                     if not len(tier) or (strip.times and strip.times[0] > tier.end):
                         tier.load(strip)
-            put_in = tuple(tier.added for tier in self.tiers)
+            loaded = tuple(tier.added for tier in self.tiers)
             self._roll_up()
-            return put_in
+            return loaded
 
     def __len__(self) -> int:
         return len(self.tiers[0])
 
     @property
     def end(self) -> float:
-        """Boot time of the newest reading; 0 before the first."""
+        """Return the boot time of the newest reading; 0 before the first."""
         return self.tiers[0].end
 
     @property
     def start(self) -> float:
-        """Boot time of the oldest row of any tier; 0 before the first."""
+        """Return the boot time of the oldest row of any tier; 0 before the first."""
         with self._lock:
             return min((tier.time_of(tier.first) for tier in self.tiers if len(tier)), default=0.0)
 
     def names(self) -> list[str]:
-        """Every series, in the order in which they were first seen."""
+        """Return the names of all series, in the order of their first row."""
         with self._lock:
             return list(dict.fromkeys(chain.from_iterable(tier.columns for tier in self.tiers)))
 
     def since(self, name: str, boottime: float) -> list[tuple[float, float]]:
-        """Every (time, greatest value) of one series in the finest tier from `boottime` on, oldest first."""
+        """Return (time, maximum) of a series in the finest tier from `boottime` on, oldest first."""
         with self._lock:
             tier = self.tiers[0]
             found = tier.stretch(name, tier.number_at(boottime), tier.added)
@@ -95,9 +95,9 @@ class History:
         return [(at, most) for at, least, most in rows if not isnan(least)]
 
     def query(self, name: str, start: float, end: float, points: int) -> list[Bucket]:
-        """At most `points` buckets between two boot times. An extreme is never averaged away.
+        """Return at most `points` buckets between two boot times. Extremes are preserved.
 
-        Raises KeyError for a name never added.
+        Raises KeyError for an unknown series.
         """
         width = max((end - start) / points, 1e-9)
         with self._lock:
@@ -107,13 +107,13 @@ class History:
         return bucketed(stretches, start, width, points)
 
     def written_since(self, tier: int, number: int) -> tuple[Strip, int]:
-        """The rows of a tier from a number on, as far as they are still there; the number of the row to come."""
+        """Return the rows of a tier from `number` on that are still in the ring, and the number of the next row."""
         with self._lock:
             ring = self.tiers[tier]
             return ring.strip(number, ring.added), ring.added
 
     def resized(self, lengths: Sequence[Length]) -> History:
-        """The same past in other lengths, as much of it as fits; this history itself where they are the same."""
+        """Return a history with other lengths and the same rows, as many as fit, or `self` for equal lengths."""
         if [tier.length for tier in self.tiers] == list(lengths):
             return self
         other = History(lengths)
@@ -122,14 +122,17 @@ class History:
         return other
 
     def _roll_up(self) -> None:
-        """Make the rows of coarser tiers whose time is over, and note when that of another one will be."""
+        """Add the rows of coarser tiers whose slots have ended, and note when the next one ends."""
         for finer, coarser in zip(self.tiers, self.tiers[1:], strict=False):
             roll_up(finer, coarser)
         self._rolls_at = min((rolls_at(tier) for tier in self.tiers[1:]), default=inf)
 
     def _stretches(self, name: str, start: float, end: float, width: float) -> list[Stretch]:
-        """Rows in order of time: of the coarsest tier that is fine enough, of coarser ones what is older than it
-        has, and of finer ones what is so new that no row of it has been made of it yet."""
+        """Return the rows for a query, in order of time.
+
+        Most come from the coarsest tier that is fine enough. Coarser tiers supply older rows. Finer tiers supply
+        the newest rows, which are not yet aggregated.
+        """
         best = max((index for index, tier in enumerate(self.tiers) if tier.length.step_seconds <= width), default=0)
         found: list[Stretch] = []
         until = end + TOLERANCE_SECONDS
@@ -148,12 +151,12 @@ class History:
 
 
 def rolls_at(coarser: Tier) -> float:
-    """When the time is over of the row that comes next."""
+    """Return when the slot of the next row ends."""
     return coarser.next_slot + coarser.length.step_seconds if len(coarser) else -inf
 
 
 def roll_up(finer: Tier, coarser: Tier) -> None:
-    """Make the rows of the coarser tier whose time is over."""
+    """Add the rows of the coarser tier whose slots have ended."""
     if not len(finer) or finer.end < rolls_at(coarser):
         return
     now = coarser.slot_of(finer.end)
@@ -161,11 +164,11 @@ def roll_up(finer: Tier, coarser: Tier) -> None:
     while first < finer.added and (slot := coarser.slot_of(finer.time_of(first))) < now:
         last = finer.number_at((slot + 1) * coarser.length.step_seconds)
         coarser.add(finer.time_of(first), finer.gathered(first, last))
-        first = max(last, first + 1)  # where times are too large for their steps as well
+        first = max(last, first + 1)  # progress even if times are too large to resolve a step
 
 
 def bucketed(stretches: Sequence[Stretch], start: float, width: float, points: int) -> list[Bucket]:
-    """Rows in order of time, gathered into at most `points` buckets of `width` seconds; None marks a gap."""
+    """Aggregate rows, in order of time, to at most `points` buckets of `width` seconds. None marks a gap."""
     known = [_known(one) for one in stretches]
     times = list(chain.from_iterable(one.times for one in known))
     least = list(chain.from_iterable(one.least for one in known))
@@ -187,7 +190,7 @@ def bucketed(stretches: Sequence[Stretch], start: float, width: float, points: i
 
 
 def _known(stretch: Stretch) -> Stretch:
-    """The rows of a stretch that have a figure."""
+    """Remove the gaps from a stretch."""
     if not any(map(isnan, stretch.least)):
         return stretch
     at = [index for index, value in enumerate(stretch.least) if value == value]

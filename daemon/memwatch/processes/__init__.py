@@ -1,1 +1,1 @@
-"""Per-process views: growth, leaks, PSS, allocator reports."""
+"""Per-process data: growth, suspected leaks, PSS, allocator reports."""

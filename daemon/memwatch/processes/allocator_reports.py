@@ -1,4 +1,4 @@
-"""What programs say of their own allocators, kept while it is renewed. Never added to anything."""
+"""Reports of programs about their own allocators, kept while they are renewed. They are part of no sum."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from memwatch.linux.files import read_once
 
 MOST_PROCESSES = 256
 MOST_CLAIMS = 16
-# A program renews its claims every ten seconds.
+# Programs renew their reports every ten seconds.
 KEPT_SECONDS = 35.0
-# Fields of /proc/<pid>/stat behind the name in brackets: the 22nd of all is the start, in clock ticks since boot.
+# Index of starttime (field 22, in clock ticks since boot) among the fields of /proc/<pid>/stat after the name.
 START_FIELD = 19
 
 
 class Refused(ValueError):
-    """A report that is not taken, in a sentence."""
+    """A report was rejected. The message is a sentence."""
 
 
 class _Report(Struct, frozen=True):
@@ -29,7 +29,7 @@ class _Report(Struct, frozen=True):
 
 
 class Reports:
-    """The newest report of each process. Any thread may use it."""
+    """The latest report of each process. Thread-safe."""
 
     def __init__(self, procfs: Path = Path("/proc")) -> None:
         self._procfs = procfs
@@ -37,22 +37,22 @@ class Reports:
         self._lock = threading.Lock()
 
     def put(self, pid: int, start_ticks: int, claims: Sequence[Claim], now: float) -> None:
-        """Replace what this process said before. Raises Refused."""
+        """Replace the report of a process. Raises Refused."""
         if self._start_ticks(pid) != start_ticks:
             raise Refused(
-                f"no process {pid} that started at tick {start_ticks} is here; "
-                "a program in a container has other process ids there"
+                f"no process {pid} that started at tick {start_ticks} exists; "
+                "process ids inside a container differ: send the host's"
             )
         if len(claims) > MOST_CLAIMS:
-            raise Refused(f"process {pid} has {len(claims)} claims; at most {MOST_CLAIMS} are kept")
+            raise Refused(f"process {pid} has {len(claims)} claims; the maximum is {MOST_CLAIMS}")
         with self._lock:
             self._forget(now)
             if pid not in self._reports and len(self._reports) >= MOST_PROCESSES:
-                raise Refused(f"{MOST_PROCESSES} processes report already, and no more are kept")
+                raise Refused(f"the maximum of {MOST_PROCESSES} reporting processes is reached")
             self._reports[pid] = _Report(tuple(claims), now)
 
     def current(self, now: float) -> tuple[Claim, ...]:
-        """The claims that were renewed lately, by process."""
+        """Return the claims that were renewed recently, by process."""
         if not self._reports:
             return ()
         with self._lock:
@@ -68,7 +68,7 @@ class Reports:
 
 
 def start_ticks_of(stat: bytes) -> int | None:
-    """When a process started, from its /proc/<pid>/stat; its name may hold anything, brackets too."""
+    """Return the start time in clock ticks from /proc/<pid>/stat. The name may contain brackets."""
     fields = stat.rpartition(b")")[2].split()
     word = fields[START_FIELD] if len(fields) > START_FIELD else b""
     return int(word) if word.isdigit() and len(word) < 20 else None

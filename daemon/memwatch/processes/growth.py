@@ -1,4 +1,4 @@
-"""How processes grow: what each held over the last hour, who grew most, and who may be leaking."""
+"""Growth of processes: the size of each over the last hour, the fastest growing, and suspected leaks."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from msgspec import Struct
 from memwatch.model import Absent, Bytes, Process
 from memwatch.processes.leaks import LeakRules, Suspect, suspect_of
 
-# The windows that are told of every process, in seconds, and how far apart readings of the short past are.
+# Windows reported for every process, and the time between readings of the recent past and of the last hour.
 WINDOWS = (60.0, 600.0, 3600.0)
 SHORT_SECONDS, HOUR_SECONDS = 10.0, 60.0
-# 2.5 KiB for a process: ten minutes, an hour, and the window of the rule about leaks.
+# 2.5 KiB per process: readings of ten minutes, of an hour, and of the leak rule's window.
 READINGS, LEAK_READINGS = 61, 26
-# A process that is not among the largest for a while is kept beside those that are, up to so many in all.
+# Tracks of processes that are temporarily not listed are kept, up to the larger of 100 and twice the listed ones.
 TRACKS_LEAST, TRACKS_PER_PROCESS = 100, 2
 
 
 class Key(NamedTuple):
-    """One process: the number alone may pass to another."""
+    """Identity of a process. The process id alone may be reused."""
 
     pid: int
     start_time: float
 
 
 class Grown(Struct, frozen=True):
-    """What a process held at two moments (boot time). `whole`: all that it grew by since the one asked for."""
+    """Size of a process at two times (boot time). `whole`: the growth covers all of the requested time."""
 
     process: Process
     from_boottime: float
@@ -46,7 +46,7 @@ class Grown(Struct, frozen=True):
 
 
 class Readings:
-    """Sizes by time, at least `step` seconds apart: the newest so many."""
+    """Ring of the newest `most` sizes by time, at least `step` seconds apart."""
 
     __slots__ = ("_most", "_sizes", "_times")
 
@@ -56,7 +56,7 @@ class Readings:
         self._most = most
 
     def add(self, boottime: float, size: int, step: float) -> bool:
-        """False if it is too early for another."""
+        """Add a reading. Return False if the last one is less than `step` seconds old."""
         if self._times and boottime - self._times[-1] < step:
             return False
         self._times.append(boottime)
@@ -66,7 +66,7 @@ class Readings:
         return True
 
     def at(self, boottime: float) -> tuple[float, int]:
-        """The last reading before or at a time, or the first there is."""
+        """Return the last reading at or before a time, else the first reading."""
         index = max(0, bisect_right(self._times, boottime) - 1)
         return self._times[index], self._sizes[index]
 
@@ -75,7 +75,7 @@ class Readings:
 
 
 class Track:
-    """What one process held, and when."""
+    """Sizes of one process by time."""
 
     __slots__ = ("_hour", "_leak", "_least", "_short", "process", "told_at")
 
@@ -86,8 +86,7 @@ class Track:
         self.told_at = -inf
 
     def add(self, boottime: float, size: int, leak_step: float) -> bool:
-        """Of all that falls between two readings for the rule about leaks, the least is kept. Whether it has a new
-        one."""
+        """Add a size. Return True if that added a reading for the leak rule: the minimum since the previous one."""
         self._short.add(boottime, size, 0.0)
         self._hour.add(boottime, size, HOUR_SECONDS)
         self._least = size if self._least is None else min(size, self._least)
@@ -97,7 +96,7 @@ class Track:
         return added
 
     def at(self, boottime: float) -> tuple[float, int]:
-        """The reading nearest before a time, or the first there is."""
+        """Return the latest reading at or before a time, else the first reading."""
         early, late = self._hour.at(boottime), self._short.at(boottime)
         return late if late[0] <= boottime else early
 
@@ -114,7 +113,7 @@ class Track:
 
 
 class Growth:
-    """Remembers what the listed processes held. One thread adds; any thread may ask."""
+    """Sizes of the listed processes over time. Call `add` from one thread; everything else is thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -125,11 +124,11 @@ class Growth:
 
     @property
     def boottime(self) -> float:
-        """When it took note last."""
+        """Return the boot time of the last `add` that took effect."""
         return self._added_at
 
     def add(self, boottime: float, processes: Sequence[Process], rules: LeakRules) -> list[Suspect]:
-        """Take note, every ten seconds at most. Those that have just become suspects."""
+        """Add the sizes of processes, at most every ten seconds. Return the new suspects."""
         if boottime - self._added_at < SHORT_SECONDS or not processes:
             return []
         self._added_at = boottime
@@ -141,19 +140,19 @@ class Growth:
             return self._judge(to_judge, rules)
 
     def of(self, process: Process) -> dict[str, Bytes]:
-        """What a process grew by, by window in seconds ("60"); absent where it is not known for so long."""
+        """Return a process's growth by window in seconds ("60"). Absent if it was not observed that long."""
         with self._lock:
             track = self._tracks.get(key_of(process))
             return {f"{window:.0f}": _grown_in(track, window) for window in WINDOWS}
 
     def past(self, process: Process) -> list[tuple[float, int]]:
-        """What a process held in the last ten minutes, by boot time, oldest first; as far as that is known."""
+        """Return the known sizes of a process in the last ten minutes as (boot time, bytes), oldest first."""
         with self._lock:
             track = self._tracks.get(key_of(process))
             return track.short_past if track else []
 
     def since(self, boottime: float, unix: float) -> list[Grown]:
-        """What the processes of now grew by since then, the fastest first. One that began later began with 0."""
+        """Return the growth of the listed processes since a time, the largest first. New processes start at 0."""
         with self._lock:
             grown = [_grown_since(track, boottime, unix) for track in self._now()]
         return sorted(grown, key=lambda one: (-one.grown_bytes, one.process.pid))
@@ -163,13 +162,13 @@ class Growth:
             return sorted(self._suspects.values(), key=lambda one: (-one.grown_bytes, one.process.pid))
 
     def _note(self, boottime: float, process: Process, leak_step: float) -> bool:
-        """Whether there is a new reading for the rule about leaks."""
+        """Add a process's size. Return True if there is a new reading for the leak rule."""
         size = process.footprint_low_bytes
         if isinstance(size, Absent):
             return False
         key = key_of(process)
         track = self._tracks.pop(key, None) or Track(process)
-        self._tracks[key] = track  # the one that was seen last stands last
+        self._tracks[key] = track  # keep the tracks in the order of their last update
         track.process = process
         return track.add(boottime, size, leak_step)
 
@@ -179,7 +178,7 @@ class Growth:
             del self._tracks[key]
 
     def _judge(self, processes: Sequence[Process], rules: LeakRules) -> list[Suspect]:
-        """The new suspects: those that were none for a window. Without a new reading the verdict stays."""
+        """Return the new suspects: those not reported for a window. Without a new reading the verdict stays."""
         verdicts = {key: self._tracks[key].suspect(rules) for key in map(key_of, processes)}
         found = {key: one for key, one in verdicts.items() if one}
         new = {key for key in found if self._added_at - self._tracks[key].told_at >= rules.window_seconds}
@@ -198,7 +197,7 @@ def key_of(process: Process) -> Key:
 
 
 def _grown_in(track: Track | None, window: float) -> Bytes:
-    """A window counts as seen when a tenth of it, or one reading's worth, is missing at most."""
+    # A window is complete if at most a tenth of it, or the time of one reading, is missing.
     if track is None:
         return Absent.NOT_AVAILABLE
     newest, size = track.newest

@@ -1,4 +1,4 @@
-"""Whether a process that grows may be leaking: steadily, over the whole of a window. Pure rules."""
+"""Detection of suspected leaks: steady growth over a whole window. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from memwatch import units
 from memwatch.model import Process
 
 PARTS = 6
-# Of all that came in the window, so much must still have come in its last part, and no part may have brought more.
+# Fractions of the window's growth: the minimum in its last part, and the maximum in any part.
 STILL_RATIO, JUMP_RATIO = 1 / 24, 0.5
 
 
 class LeakRules(Struct, frozen=True):
-    """Growth is a suspected leak over `window_seconds`, by `least_bytes`, and by `least_ratio` of what it was."""
+    """Thresholds of a suspected leak: growth over `window_seconds` by `least_bytes` and by `least_ratio`."""
 
     window_seconds: float = 3600.0
     least_bytes: int = 64 << 20
@@ -24,7 +24,7 @@ class LeakRules(Struct, frozen=True):
 
 
 class Suspect(Struct, frozen=True):
-    """A process that grew steadily; `evidence` says how, in a sentence."""
+    """A process that grew steadily. `evidence` describes the growth in a sentence."""
 
     process: Process
     since_boottime: float
@@ -33,10 +33,10 @@ class Suspect(Struct, frozen=True):
 
 
 def suspect_of(process: Process, readings: Sequence[tuple[float, int]], rules: LeakRules) -> Suspect | None:
-    """`readings`: sizes by boot time, oldest first. The least size must have risen in each of six parts.
+    """Return a suspect if the minimum size rose in each of six parts of the window. `readings`: oldest first.
 
-    The least, as a heap that is collected now and then is a saw. What is loaded at once, or levels off, is no
-    leak.
+    The minimum is used because a garbage-collected heap is a sawtooth. Growth in a single step, or growth that
+    levels off, is not a leak.
     """
     newest = readings[-1][0]
     since, part_seconds = newest - rules.window_seconds, rules.window_seconds / PARTS
@@ -53,7 +53,7 @@ def suspect_of(process: Process, readings: Sequence[tuple[float, int]], rules: L
 
 
 def troughs_of(readings: Iterable[tuple[float, int]], since: float, part_seconds: float) -> list[int]:
-    """The least size in each part of the window; a part without a reading is left out."""
+    """Return the minimum size in each part of the window. A part without a reading is left out."""
     least: dict[int, int] = {}
     for at, size in readings:
         part = min(PARTS - 1, int((at - since) / part_seconds))
@@ -63,7 +63,7 @@ def troughs_of(readings: Iterable[tuple[float, int]], since: float, part_seconds
 
 
 def evidence_of(troughs: Sequence[int], window_seconds: float) -> str:
-    """In words: what was least in each part of the window."""
+    """Describe the minimum size in each part of the window."""
     sizes = " → ".join(units.size(size) for size in troughs)
     grown = units.size(troughs[-1] - troughs[0])
-    return f"grew by {grown} in {units.duration(window_seconds)}, in every part of it: {sizes}"
+    return f"grew steadily by {grown} in {units.duration(window_seconds)}: {sizes}"

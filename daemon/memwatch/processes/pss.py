@@ -1,4 +1,4 @@
-"""The proportional set size of one process, when somebody asks: the kernel walks all its pages for that."""
+"""Proportional set size (PSS) of one process, read on request only: the kernel walks all its pages for it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from memwatch.model import Absent, Bytes, Process
 
 _LINE = re.compile(rb"^(\w+): +(\d{1,19}) kB$", re.MULTILINE)
 _ROLLUP_BYTES = 8192
-# The time of boot is in whole seconds, and wavers by one.
+# btime is in whole seconds and varies by one.
 _SAME_START_SECONDS = 3.0
 
 
 class NoPss(Exception):
-    """Why there is no such figure, in a sentence. `permitted` is false where others may read it."""
+    """The PSS is not available; the message is a sentence. `permitted`: False if permission is missing."""
 
     def __init__(self, sentence: str, permitted: bool = True) -> None:
         super().__init__(sentence)
@@ -26,9 +26,9 @@ class NoPss(Exception):
 
 
 class Pss(Struct, frozen=True):
-    """Each page divided by the number of processes that share it, so that all processes may be added up.
+    """Proportional set size: each page divided by the number of processes that share it, so sums are correct.
 
-    The parts of it are of Linux 5.4 and later.
+    Its parts require Linux 5.4.
     """
 
     pid: int
@@ -41,7 +41,7 @@ class Pss(Struct, frozen=True):
 
 
 def parse_rollup(data: bytes, pid: int) -> Pss:
-    """From smaps_rollup."""
+    """Parse smaps_rollup."""
     found = {name.decode(): int(kib) << 10 for name, kib in _LINE.findall(data)}
 
     def part(name: str) -> Bytes:
@@ -61,27 +61,27 @@ def parse_rollup(data: bytes, pid: int) -> Pss:
 
 
 class PssReader:
-    """Reads one process's smaps_rollup. That can wait for the process's own lock, so not on a tick."""
+    """Reads a process's smaps_rollup. Do not use it on a tick: it can block on the process's mmap lock."""
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
 
     def read(self, process: Process) -> Pss:
-        """Raises NoPss where there is none; never another process's figure."""
+        """Read the PSS of exactly this process, even if its id was reused. Raises NoPss."""
         try:
             folder = os.open(self._roots.procfs / str(process.pid), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
             raise _ended(process) from None
         try:
-            self._refuse_another(process, folder)
+            self._check_identity(process, folder)
             return parse_rollup(_rollup_of(process, folder), process.pid)
         except Unreadable as error:
             raise NoPss(f"process {process.pid}: {error}") from None
         finally:
             os.close(folder)
 
-    def _refuse_another(self, process: Process, folder: int) -> None:
-        """The number may belong to another process by now."""
+    def _check_identity(self, process: Process, folder: int) -> None:
+        """Raise NoPss if the process id now belongs to another process."""
         data = read_in(folder, "stat", STAT_BYTES)
         stat = parse_stat(data) if data else None
         if stat is None:
@@ -96,11 +96,11 @@ def _rollup_of(process: Process, folder: int) -> bytes:
     try:
         return _read(folder, "smaps_rollup")
     except FileNotFoundError:
-        raise NoPss("this kernel has no smaps_rollup, which Linux has since 4.14") from None
+        raise NoPss("this kernel has no smaps_rollup, which needs Linux 4.14 or newer") from None
     except PermissionError:
         sentence = (
-            f"memwatchd may not read the PSS of process {process.pid}: that takes the process's own user, or "
-            "CAP_SYS_PTRACE, which root has unless it was taken away"
+            f"memwatchd may not read the PSS of process {process.pid}: run it as the process's user, "
+            "or with CAP_SYS_PTRACE (root has it unless it was dropped)"
         )
         raise NoPss(sentence, permitted=False) from None
     except OSError:
@@ -108,7 +108,7 @@ def _rollup_of(process: Process, folder: int) -> bytes:
 
 
 def _rollup_of_thread(process: Process, folder: int) -> bytes:
-    """Where its first thread has ended, its memory is told by the others."""
+    """Read smaps_rollup of another thread if the main thread has ended."""
     thread = living_thread(folder, "task")
     if thread is None:
         raise _ended(process)

@@ -214,11 +214,11 @@ OWNERS = (
     Owner("unit", "hidden.service", 1, GIB, Absent.NOT_PERMITTED),
     Owner("unit", None, 307, 2 * GIB),
 )
-SUSPECTS = (Suspect(PROCESSES[0], 0.0, 9 * GIB, "grew by 9.0 GiB in 1 h, and in each sixth of it"),)
+SUSPECTS = (Suspect(PROCESSES[0], 0.0, 9 * GIB, "grew steadily by 9.0 GiB in 1 h"),)
 EVENTS = (
     Event(3, UNIX, "level", "System RAM: low → critical: 96.4 % used; full in 40 s at the current rate", "ram"),
     Event(2, UNIX - 90, "mark", "a mark that a program set: epoch 3"),
-    Event(1, UNIX - 86_400, "unclean", "unclean shutdown: the machine went down without a word"),
+    Event(1, UNIX - 86_400, "unclean", "unclean shutdown: machine crash or power loss"),
 )
 ALERTS = (
     AlertRow("ram", "pressure.critical", "critical", "firing", UNIX - 90, False, reasons_of(Level.CRITICAL, 0.964)),

@@ -1,1 +1,1 @@
-"""History on disk: bounded files that a power cut, a full disk or a flipped bit can shorten and never spoil."""
+"""History on disk: files of bounded size. A power loss, a full disk or a flipped bit can only lose records."""

@@ -1,4 +1,4 @@
-"""What several boots wrote, on one time line: the boot time of now, and what was before it below 0. Pure rules."""
+"""One time line for the records of several boots: this boot's boot time, negative before it. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNKNOWN_BOOT = b"\0" * 16
 
 
 def boot_bytes(boot_id: str) -> bytes:
-    """A boot id as 16 bytes; those of a machine that has none are all 0."""
+    """Convert a boot id to 16 bytes, all 0 on a machine without one."""
     try:
         return bytes.fromhex(boot_id.replace("-", ""))[:16].ljust(16, b"\0")
     except ValueError:
@@ -20,7 +20,7 @@ def boot_bytes(boot_id: str) -> bytes:
 
 
 class _Boot(Struct, frozen=True):
-    """The newest that was written in one boot: which run of the daemon it was, and what the clocks said."""
+    """The newest record of one boot: the daemon's run number, and the clocks."""
 
     run: int
     end: float
@@ -28,10 +28,10 @@ class _Boot(Struct, frozen=True):
 
 
 def shifts_of(stamps: Iterable[Stamp], now: Stamp) -> Mapping[bytes, float]:
-    """What to add to the boot times of each boot.
+    """Return the offset to add to the boot times of each boot.
 
-    Runs are numbered, so their order never depends on a wall clock; how long the machine was off does. A clock that
-    says that a boot ended after the next one began was wrong, and that boot is put right before the next.
+    Runs are numbered, so their order does not depend on the wall clock; only the time the machine was off does. If
+    by the clock a boot ended after the next one began, the clock was wrong, and the boot is moved before the next.
     """
     boots: dict[bytes, _Boot] = {}
     for stamp in stamps:

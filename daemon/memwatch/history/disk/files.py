@@ -1,4 +1,4 @@
-"""Writing to the shelf without ever raising: what a disk refuses is counted, said once, and tried again later."""
+"""Write to the ring files without raising: failures are counted, logged once, and retried later."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ RETRY_SECONDS = 60.0
 
 
 class FilesStatus(Struct, frozen=True):
-    """What became of writing. `lost` counts records that were damaged when this run began, `aside` names the files
-    that hold what is left of them; `complaint` says why nothing is written now, if so."""
+    """Statistics of writing. `lost` counts records that were damaged when this run started.
+
+    `aside`: names of files with the damaged data. `complaint`: why nothing can be written now, or empty.
+    """
 
     folder: Path
     size_bytes: int
@@ -35,7 +37,7 @@ class FilesStatus(Struct, frozen=True):
 
 
 class Files:
-    """The rings of one folder. `append` is for one thread at a time; a thread of its own waits for the disk."""
+    """The rings of one folder. `append` is not thread-safe. A separate thread waits for fdatasync."""
 
     def __init__(self, folder: Path, size_bytes: int, unix: float) -> None:
         self.shelf: Shelf = open_shelf(folder, size_bytes, unix)
@@ -51,7 +53,7 @@ class Files:
         self._syncer = threading.Thread(target=self._sync_until_stopped, name="store-sync", daemon=True)
 
     def forget_contents(self) -> None:
-        """Once they are in memory: a shelf that must be made smaller is not, then, before the next start."""
+        """Drop the records' index after a restore, except for rings that must be rewritten to become smaller."""
         self.shelf.contents = {
             name: contents for name, contents in self.shelf.contents.items() if not self._fits(name)
         }
@@ -63,7 +65,7 @@ class Files:
         self._syncer.start()
 
     def append(self, name: str, kind: int, stamp: Stamp, payload: bytes) -> bool:
-        """Write a record; False where it cannot be written now."""
+        """Write a record. Return False if it cannot be written now."""
         ring = self.shelf.rings.get(name)
         if ring is not None and not ring.ready and time.monotonic() >= self._retry_at:
             self._prepare(stamp)
@@ -120,15 +122,15 @@ class Files:
 
     def _work_again(self) -> None:
         if self._complaint:
-            log.warning("history is written to %s again", self._folder)
+            log.warning("writing history to %s again", self._folder)
         self._complaint = ""
 
     def _fail(self, error: OSError) -> None:
         self._errors += 1
         self._retry_at = time.monotonic() + RETRY_SECONDS
-        complaint = f"history is not written to {self._folder}: {(error.strerror or str(error)).lower()}"
+        complaint = f"cannot write history to {self._folder}: {(error.strerror or str(error)).lower()}"
         if complaint != self._complaint:
-            log.warning("%s; it is kept in memory, and writing is tried again every minute", complaint)
+            log.warning("%s; keeping it in memory, retrying every minute", complaint)
         self._complaint = complaint
 
     def _sync_until_stopped(self) -> None:
@@ -152,7 +154,7 @@ class Files:
         except OSError as error:
             self._fail(error)
         else:
-            # A disk that fails now and then would be praised as often, were it believed at once.
+            # Avoid flapping: report recovery only after RETRY_SECONDS without an error.
             if self._complaint and time.monotonic() >= self._retry_at and self._all_ready():
                 self._work_again()
 

@@ -1,4 +1,4 @@
-"""Last words: what a run that did not end cleanly wrote in its final two minutes. Pure rules."""
+"""The last two minutes of a run that did not end cleanly ("last words"). Pure functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LAST_SECONDS = 120.0
 
 
 class Sample(Struct, frozen=True):
-    """The figures of one moment, by the names of series; `boottime` by the clock of its own boot."""
+    """Values at one time by series name. `boottime` is relative to the boot they were taken in."""
 
     boottime: float
     unix: float
@@ -22,10 +22,10 @@ class Sample(Struct, frozen=True):
 
 
 class LastWords(Struct, frozen=True):
-    """`unix` is the time of the last sample, or of the start where there is none yet.
+    """The end of a run. `unix` is the time of the last sample, or of the start if there is no sample.
 
-    `last` is the last tick of which is known who held the memory. `machine_restarted`: another boot has begun
-    since; otherwise only memwatchd ended.
+    `last` is the last tick with processes. `machine_restarted`: the machine has booted since; otherwise only
+    memwatchd ended.
     """
 
     unix: float
@@ -35,26 +35,26 @@ class LastWords(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """What happened, in words."""
-        what = "the machine went down" if self.machine_restarted else "memwatchd ended"
+        """Return a sentence about what happened."""
+        cause = "machine crash or power loss" if self.machine_restarted else "memwatchd crashed or was killed"
         when = datetime.fromtimestamp(self.unix, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         if not self.samples:
-            return f"unclean shutdown: {what} without a word; it had just started, at {when}"
+            return f"unclean shutdown: {cause}; no sample since the start at {when}"
         worst = self.last.worst if self.last else None
-        how = f", {worst.label} {worst.word} ({worst.ratio:.1%} used)" if worst else ""
-        return f"unclean shutdown: {what} without a word; last sample {when}{how}"
+        pressure = f", {worst.label} {worst.word} ({worst.ratio:.1%} used)" if worst else ""
+        return f"unclean shutdown: {cause}; last sample {when}{pressure}"
 
 
 def last_words(
     ticks: Sequence[Tick], rows: Sequence[Sample], written_unix: float, machine_restarted: bool
 ) -> LastWords:
-    """The last two minutes of these: ticks as they came, and rows where there was no reason to write each tick.
+    """Return the last two minutes: single ticks if they were written, else rows.
 
     `written_unix` is when the last record of any kind was written.
     """
-    told = [Sample(tick.boottime, tick.unix, tick.figures) for tick in ticks if tick.figures]
-    seconds = {int(one.boottime) for one in told}
-    samples = sorted([*told, *(row for row in rows if int(row.boottime) not in seconds)], key=_boottime)
+    single = [Sample(tick.boottime, tick.unix, tick.figures) for tick in ticks if tick.figures]
+    seconds = {int(one.boottime) for one in single}
+    samples = sorted([*single, *(row for row in rows if int(row.boottime) not in seconds)], key=_boottime)
     if not samples:
         return LastWords(written_unix, machine_restarted, (), None)
     end = samples[-1]
@@ -68,7 +68,7 @@ def _boottime(sample: Sample) -> float:
 
 
 def samples_of(strip: Strip, wall_offset: float) -> list[Sample]:
-    """Rows as moments; their greatest values, for nothing may be hidden."""
+    """Convert rows to samples with the maximum of each series, so that no peak is lost."""
     return [
         Sample(
             at,

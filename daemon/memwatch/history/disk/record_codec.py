@@ -1,4 +1,4 @@
-"""What the records of the rings hold."""
+"""Encoding of the ring files' records."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from memwatch.history.disk.ring_file import LAST_UNIX
 from memwatch.history.disk.row_codec import Unreadable, packed_rows, unpacked_rows
 from memwatch.history.tier import Strip
 
-# Kinds of records, beside `ring.MENDED`.
+# Kinds of records, in addition to `ring_file.MENDED`.
 ROWS, TICK, STARTED, STOPPED, EVENTS = 1, 2, 3, 4, 5
-# So much of events to a record: with what is around each sentence, not more than a block.
+# Maximum size of events in a record. With the overhead per event, a record fits in a block.
 SENTENCES_BYTES, AROUND_BYTES = 3000, 100
-# The next must have a number that JSON's readers take.
+# The next number must be an integer that all JSON parsers represent exactly.
 MOST_SEQ = 1 << 52
 _LENGTH = struct.Struct("<I")
 
@@ -29,22 +29,22 @@ class Said(Struct, frozen=True):
 
 
 def entry_of(strip: Strip, worst: bytes = b"") -> bytes:
-    """Rows, and the worst tick of their time with who held the memory then."""
+    """Encode rows, and the worst tick in their time with the processes that held the memory."""
     rows = packed_rows(strip)
     return _LENGTH.pack(len(rows)) + rows + worst
 
 
 def rows_in(payload: bytes) -> tuple[Strip, bytes]:
-    """The rows, and the packed tick if there is one. Raises Unreadable."""
+    """Decode rows, and return the encoded tick, if any. Raises Unreadable."""
     if len(payload) < _LENGTH.size:
-        raise Unreadable("it ends too early")
+        raise Unreadable("the data is truncated")
     (length,) = _LENGTH.unpack_from(payload)
     end = _LENGTH.size + length
     return unpacked_rows(payload[_LENGTH.size : end]), payload[end:]
 
 
 def entries_of(events: Sequence[Event]) -> list[tuple[int, bytes]]:
-    """Events as the payloads of records, each a line of JSON, with the number of its last event."""
+    """Encode events as payloads of records, each a line of JSON. Return (number of the last event, payload)."""
     return [(some[-1].seq, to_line(Said(tuple(some)))) for some in _by_the_block(events)]
 
 
@@ -63,8 +63,8 @@ def _by_the_block(events: Iterable[Event]) -> Iterator[list[Event]]:
 
 
 def events_in(payload: bytes) -> tuple[Event, ...]:
-    """The events of a record. Raises Garbled."""
+    """Decode the events of a record. Raises Garbled."""
     events = from_line(Said, payload).events
     if not all(0 < event.seq < MOST_SEQ and 0 <= event.unix < LAST_UNIX for event in events):
-        raise Garbled(f"events that nobody can have written: {payload[:80]!r}")
+        raise Garbled(f"events with impossible numbers or times: {payload[:80]!r}")
     return events

@@ -1,4 +1,4 @@
-"""From files back to memory: tiers, ticks that mattered, and the last words of a run that did not end cleanly."""
+"""Restore from disk: the history's tiers, notable ticks, events, and the end of a run that did not end cleanly."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from memwatch.history.notable_ticks import KeptTick, KeptTicks, Tick, unpacked
 from memwatch.history.tier import Strip
 from memwatch.history.tiers import History
 
-# Ticks come some milliseconds early or late: so much of a row's time counts as all of it.
+# Ticks are a few milliseconds early or late: this fraction of a row's time counts as complete.
 SAME_ROW = 0.9
 
 
 class Restored(Struct, frozen=True):
-    """`next_rows` are the numbers, by tier, from which on rows are not on disk."""
+    """Result of a restore. `next_rows`: by tier, the number of the first row that is not on disk."""
 
     next_rows: tuple[int, ...]
     last_words: LastWords | None
 
 
 class Reader:
-    """Reads payloads off a shelf. `unreadable` counts whole records that another version wrote."""
+    """Decodes payloads. `unreadable` counts intact records with a payload of another version."""
 
     def __init__(self, shelf: Shelf) -> None:
         self.unreadable = 0
@@ -65,7 +65,7 @@ class Reader:
 
 
 def restore(shelf: Shelf, history: History, ticks: KeptTicks, events: EventLog, now: Stamp) -> Restored:
-    """Fill `history`, `ticks` and `events` with what the files hold."""
+    """Fill `history`, `ticks` and `events` from the files."""
     shifts, reader = shifts_of(shelf.stamps, now), Reader(shelf)
     past = [
         _strips_of(reader, name, shelf.records(name, ROWS), tier.length.seconds, shifts)
@@ -75,15 +75,15 @@ def restore(shelf: Shelf, history: History, ticks: KeptTicks, events: EventLog, 
     _add_ticks(reader, history, shelf.records("flight", TICK), shifts)
     for record in shelf.records("ticks", TICK):
         ticks.add(KeptTick(record.stamp.boottime + shifts[record.stamp.boot], shelf.payload("ticks", record)))
-    told = {event.seq: event for record in shelf.records("events", EVENTS) for event in reader.events(record)}
-    events.restore(told[seq] for seq in sorted(told))
+    by_seq = {event.seq: event for record in shelf.records("events", EVENTS) for event in reader.events(record)}
+    events.restore(by_seq[seq] for seq in sorted(by_seq))
     return Restored(next_rows, _last_words(reader, shelf, now.boot))
 
 
 def _strips_of(
     reader: Reader, name: str, records: Sequence[Record], seconds: float, shifts: Mapping[bytes, float]
 ) -> Iterator[Strip]:
-    """The newest strips, enough to fill a tier, oldest first, on the time line of now; one at a time in memory."""
+    """Yield the newest strips that fill a tier, oldest first, on this boot's time line, one at a time."""
     times = [record.stamp.boottime + shifts[record.stamp.boot] for record in records]
     for record, at in zip(records, times, strict=True):
         entry = reader.rows(name, record) if at >= times[-1] - seconds else None
@@ -93,7 +93,7 @@ def _strips_of(
 
 
 def _add_ticks(reader: Reader, history: History, records: Sequence[Record], shifts: Mapping[bytes, float]) -> None:
-    """Rows of the finest tier that were not written any more, from the ticks that were."""
+    """Add rows of the finest tier that were not written, computed from ticks that were."""
     began, end = len(history) > 0, history.end
     step = history.tiers[0].length.step_seconds
     group: list[Tick] = []
@@ -120,7 +120,7 @@ def _add_row(history: History, group: Sequence[Tick]) -> None:
 
 
 def _last_words(reader: Reader, shelf: Shelf, boot: bytes) -> LastWords | None:
-    """What the run before this one wrote at its end, unless it said that it stops."""
+    """Return the end of the previous run, unless it recorded a clean stop."""
     flight = shelf.contents["flight"].records if "flight" in shelf.contents else ()
     if not flight or flight[-1].kind == STOPPED:
         return None

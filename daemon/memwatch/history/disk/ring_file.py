@@ -1,7 +1,7 @@
-"""A file of a fixed size, written round and round: records of whole blocks, each with a checksum of its own.
+"""A ring file of fixed size: records of whole blocks, each with its own checksum.
 
-The file is allocated before it is used, so that a full disk cannot stop the recorder, and it is never mapped: a
-mapping of a truncated file ends a process by SIGBUS.
+The file is allocated before it is used, so that a full disk cannot prevent writing. It is not mapped: access to a
+mapping of a truncated file kills the process with SIGBUS.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from msgspec import Struct
 
 BLOCK = 4096
 MAGIC = b"MWR1"
-# What every version's begins with; the rest is the version.
+# Start of the magic in every version. The last byte is the version.
 FAMILY = b"MWR"
-# Magic, kind, run, length, blocks of the file, sequence, boot time, wall time, boot id; and the CRC-32 of all this
-# and the payload.
+# Magic, kind, run, length, blocks of the file, sequence, boot time, wall time, boot id. The CRC-32 of these and the
+# payload follows.
 HEAD = struct.Struct("<4sBxxxIIIQdd16s")
 CRC = struct.Struct("<I")
 HEAD_BYTES = HEAD.size + CRC.size
 MOST_PAYLOAD = 1 << 20
 FILL_BYTES = 256 << 10
-# How a file system says that it cannot set room aside.
+# Errors of posix_fallocate on file systems that do not support it.
 NO_ALLOCATION = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS})
 MOST_RUNS, MOST_RECORDS = 1 << 31, 1 << 62
-# From here on a file begins anew: a daemon that opens it later has as many numbers left as it can ever use.
+# From this number on a file is rewritten with new numbers, so a daemon never runs out of them.
 LATE_RECORDS = MOST_RECORDS >> 1
 # The end of the year 9999.
 LAST_UNIX = 253_402_300_800.0
-# Said by a record of this kind: what is missing before it has been reported.
+# Kind of a record that marks all damage before it as reported.
 MENDED = 0
 
 
 class Stamp(Struct, frozen=True):
-    """When and by whom a record was written. `run` counts starts of the daemon, over all boots."""
+    """Time and writer of a record. `run` counts starts of the daemon, over all boots."""
 
     run: int
     boottime: float
@@ -48,7 +48,7 @@ class Stamp(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True):
-    """One record that is whole; its payload stays in the file until somebody asks for it."""
+    """One intact record. Its payload is read from the file when needed."""
 
     kind: int
     seq: int
@@ -58,9 +58,9 @@ class Record(Struct, frozen=True):
 
 
 class Contents(Struct, frozen=True):
-    """What a file held: records in the order in which they were written, and what should be records and is none.
+    """Content of a file: records in the order in which they were written, and damaged blocks.
 
-    `spoilt` has blocks by their offset; `lost` says how many records are missing.
+    `spoilt`: damaged blocks by offset. `lost`: number of missing records.
     """
 
     records: tuple[Record, ...] = ()
@@ -69,11 +69,11 @@ class Contents(Struct, frozen=True):
 
 
 class Unusable(OSError):
-    """There is something at a ring's path that is no file of this version and must not be written to."""
+    """The path of a ring is not a file of this version and must not be written to."""
 
 
 class Ring:
-    """One open file. First `read`, which finds where to go on, then `prepare`. Every method may raise OSError."""
+    """One open file. Call `read`, which finds the write position, then `prepare`. All methods may raise OSError."""
 
     def __init__(self, path: Path, size_bytes: int) -> None:
         self.path = path
@@ -84,7 +84,7 @@ class Ring:
         self._fd = _opened(path)
 
     def read(self) -> Contents:
-        """Everything that is whole. Raises Unusable where all of it is another version's."""
+        """Read all intact records. Raises Unusable if another version wrote the file."""
         size = os.fstat(self._fd).st_size
         found = list(_found_in(self._fd, -(-size // BLOCK)))
         whole = sorted((one for one in found if one.record), key=lambda one: one.seq)
@@ -97,18 +97,18 @@ class Ring:
 
     @property
     def fits(self) -> bool:
-        """Whether the file can go on as it is: not larger than it may be, and numbers are left for what comes."""
+        """Return True if the file is not larger than its limit and has enough sequence numbers left."""
         return os.fstat(self._fd).st_size <= self.blocks * BLOCK and self._seq < LATE_RECORDS
 
     def prepare(self, contents: Contents) -> None:
-        """Give the file its size: no later write can find the disk full. One that does not fit begins anew."""
+        """Allocate the file, so that no later write fails on a full disk. A file that does not fit is rewritten."""
         if not self.fits:
             self._rewrite(contents.records)
         _allocate(self._fd, self.blocks * BLOCK)
         self.ready = True
 
     def append(self, kind: int, stamp: Stamp, payload: bytes) -> int:
-        """Write a record; how many bytes went to the file. It is safe from our end, not yet from a power cut."""
+        """Write a record, return the bytes written. It survives the end of this process, but no power loss yet."""
         if len(payload) > MOST_PAYLOAD or blocks_for(len(payload)) > self.blocks:
             raise OSError(errno.EFBIG, f"a record of {len(payload)} bytes does not fit", str(self.path))
         seq, count, at = self._seq + 1, blocks_for(len(payload)), self._at
@@ -118,7 +118,7 @@ class Ring:
         data = head + CRC.pack(zlib.crc32(payload, zlib.crc32(head))) + payload
         written = 0
         if at + count > self.blocks:
-            # What is left there of the lap before would look like records that were lost.
+            # Overwrite the rest of the previous lap: it would look like lost records.
             written += self._write(at, b"\0" * ((self.blocks - at) * BLOCK))
             at = 0
         written += self._write(at, data.ljust(count * BLOCK, b"\0"))
@@ -129,7 +129,7 @@ class Ring:
         return os.pread(self._fd, record.length, record.block * BLOCK + HEAD_BYTES)
 
     def sync(self) -> None:
-        """Wait until everything written is safe from a power cut as well."""
+        """Wait until everything written would survive a power loss."""
         getattr(os, "fdatasync", os.fsync)(self._fd)
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ class Ring:
         return done
 
     def _rewrite(self, records: tuple[Record, ...]) -> None:
-        """Begin anew with the newest records that fit."""
+        """Rewrite the file with the newest records that fit."""
         room, kept = self.blocks, []
         for record in reversed(records):
             room -= blocks_for(record.length)
@@ -158,14 +158,14 @@ class Ring:
 
 
 def blocks_for(length: int) -> int:
-    """How many blocks a payload of so many bytes takes."""
+    """Return the number of blocks of a record with a payload of `length` bytes."""
     return -(-(HEAD_BYTES + length) // BLOCK)
 
 
 def _allocate(fd: int, size: int) -> None:
-    """Have the file system set so much aside; where it has no call for that, what is missing is written as zeros.
+    """Allocate `size` bytes. If the file system does not support that, extend the file with zeros.
 
-    glibc writes by itself then, musl answers EOPNOTSUPP, and macOS has no such function.
+    In that case glibc writes zeros itself, musl returns EOPNOTSUPP, and macOS has no such function.
     """
     try:
         getattr(os, "posix_fallocate", _no_allocation)(fd, 0, size)
@@ -182,7 +182,7 @@ def _no_allocation(*_: int) -> None:
 
 
 def _opened(path: Path) -> int:
-    """The file, made if it is not there. A link is not followed, and what is no plain file is not touched."""
+    """Open the file, or create it. Links are not followed, and anything except a regular file is rejected."""
     flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o600)
@@ -199,7 +199,7 @@ def _opened(path: Path) -> int:
 
 
 class _Found(Struct, frozen=True):
-    """A block with something in it: a record, which ends before block `end`, or None and what it is instead."""
+    """A block with data: a record that ends before block `end`, or None and the data of the damaged block."""
 
     block: int
     end: int
@@ -238,14 +238,14 @@ def _found_at(fd: int, block: int, data: bytes) -> _Found:
 
 
 def _can_be(run: int, seq: int, boottime: float, wall: float) -> bool:
-    """Whether a writer can have said so. The next numbers must fit into their fields, and times into a calendar."""
+    """Return True for plausible values: the next numbers fit into their fields, and times are valid dates."""
     return run <= MOST_RUNS and seq <= MOST_RECORDS and 0 <= boottime < LAST_UNIX and 0 <= wall < LAST_UNIX
 
 
 def _judged(found: list[_Found], whole: list[_Found], size: int) -> Contents:
-    """Tell what was overwritten, as it must be, from what was damaged.
+    """Distinguish overwritten records from damaged ones.
 
-    Damage is a number that is missing between others, a torn end, or a file that became shorter.
+    Damage is a missing number between others, a torn last record, or a file that became shorter.
     """
     records = tuple(one.record for one in whole if one.record is not None)
     spoilt = tuple((one.block * BLOCK, one.data) for one in found if one.record is None)

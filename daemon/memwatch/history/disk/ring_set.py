@@ -1,4 +1,4 @@
-"""The files of the history in the state folder: opened, read, and cleared of what cannot be read."""
+"""The history's files in the state folder: open and read them, move damaged parts aside."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from memwatch.history.disk.ring_file import MENDED, Contents, Record, Ring, Stam
 
 log = logging.getLogger(__name__)
 
-# Each file and its part of the size that may be used, in 64ths: every tick at high and critical pressure, the
-# finest tier, what happened, the ticks that mattered, the other tiers. In this order, should the disk not have room
-# for all.
+# Each file and its part of the size limit, in 64ths: every tick at high and critical pressure, the finest tier,
+# events, notable ticks, the other tiers. They are allocated in this order, in case the disk has too little space.
 PARTS = {"flight": 18, "fine": 8, "events": 2, "ticks": 8, "medium": 14, "coarse": 14}
 WHOLE = sum(PARTS.values())
 TIERS = ("fine", "medium", "coarse")
-# Of each file so many damaged versions stay for whoever wants to know.
+# Number of damaged versions of each file that are kept for inspection.
 KEPT_ASIDE = 2
 
 
 class Shelf(Struct):
-    """The rings by name; those that cannot be used are missing. `complaints` are sentences for people."""
+    """The rings by name. Unusable ones are missing. `complaints` are sentences for the log."""
 
     rings: dict[str, Ring] = field(default_factory=dict)
     contents: dict[str, Contents] = field(default_factory=dict)
@@ -46,7 +45,7 @@ class Shelf(Struct):
 
 
 def open_shelf(folder: Path, size_bytes: int, unix: float) -> Shelf:
-    """Everything that is there and whole. What is not is set aside under a name that says when."""
+    """Open all rings and read their intact records. Damaged data is saved under a name with the time."""
     shelf = Shelf()
     when = datetime.fromtimestamp(unix, timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     for name, part in PARTS.items():
@@ -63,7 +62,7 @@ def open_shelf(folder: Path, size_bytes: int, unix: float) -> Shelf:
 
 
 def prepare(shelf: Shelf, stamp: Stamp) -> None:
-    """Make every ring ready to be written that is not yet. Raises OSError for the first that cannot be."""
+    """Prepare every ring for writing, unless it is ready. Raises OSError for the first one that fails."""
     for name, ring in shelf.rings.items():
         if not ring.ready:
             contents = shelf.contents.pop(name, Contents())
@@ -82,28 +81,29 @@ def _open_ring(shelf: Shelf, path: Path, size_bytes: int, when: str) -> tuple[Ri
         os.rename(path, aside)
         shelf.lost += 1
         shelf.aside.append(aside.name)
-        shelf.complaints.append(f"{path} {error.strerror}: it was set aside as {aside.name}")
+        shelf.complaints.append(f"{path} {error.strerror}: it was renamed to {aside.name}")
         _forget_old(path)
         ring = Ring(path, size_bytes)
         return ring, ring.read()
 
 
 def _set_aside(shelf: Shelf, path: Path, contents: Contents, when: str) -> None:
-    """Keep what is spoilt in a file of its own; the ring itself goes on with what is whole."""
+    """Save damaged blocks in a separate file. The ring continues with its intact records."""
     shelf.lost += contents.lost
-    what = "a record" if contents.lost == 1 else f"{contents.lost} records"
+    records = "1 record" if contents.lost == 1 else f"{contents.lost} records"
     aside = path.with_name(f"{path.name}.damaged-{when}")
     if not contents.spoilt:
-        shelf.complaints.append(f"{path} lacks {what}")
+        shelf.complaints.append(f"{path} lost {records}")
         return
     try:
         aside.write_bytes(b"".join(data for _, data in contents.spoilt))
         _forget_old(path)
     except OSError as error:
-        shelf.complaints.append(f"{path} lost {what}; what is left cannot be set aside: {error.strerror or error}")
+        why = error.strerror or error
+        shelf.complaints.append(f"{path} lost {records}; the damaged data cannot be saved: {why}")
         return
     shelf.aside.append(aside.name)
-    shelf.complaints.append(f"{path} lost {what}; what is left of it was set aside as {aside.name}")
+    shelf.complaints.append(f"{path} lost {records}; the damaged data was saved as {aside.name}")
 
 
 def _forget_old(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Rows of history as bytes and back. Columns stay columns, so that what does not change costs next to nothing."""
+"""Encoding of history rows, by column, so that constant series take almost no space."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from memwatch.history.tier import Strip
 LENGTHS = struct.Struct("<II")
 MOST_UNPACKED = 16 << 20
 MOST_ROWS = 4096
-# Seconds before or after this boot: more than calendars have.
+# Maximum distance from this boot in seconds, far beyond any valid date.
 MOST_TIME = 1e12
 
 
 class Unreadable(ValueError):
-    """Bytes that are no rows."""
+    """The data is not encoded rows."""
 
 
 def packed_rows(strip: Strip) -> bytes:
-    """Names and times, then each series' least, greatest and place of the mean; little-endian, deflated."""
+    """Encode names and times, then minimum, maximum and mean of each series: little-endian, zlib-compressed."""
     head = json.dumps({"rows": len(strip.times), "names": list(strip.columns)}, separators=(",", ":")).encode()
     columns = b"".join(_bytes_of(ring) for cells in strip.columns.values() for ring in cells)
     return zlib.compress(LENGTHS.pack(len(head), len(columns)) + head + _bytes_of(strip.times) + columns, 6)
 
 
 def unpacked_rows(data: bytes) -> Strip:
-    """The strip that `packed_rows` was given. Raises Unreadable for anything else."""
+    """Decode the result of `packed_rows`. Raises Unreadable for anything else."""
     try:
         plain = zlib.decompressobj().decompress(data, MOST_UNPACKED)
         head_bytes, _ = LENGTHS.unpack_from(plain)
@@ -43,7 +43,7 @@ def unpacked_rows(data: bytes) -> Strip:
         reader = _Reader(plain, LENGTHS.size + head_bytes)
         times = reader.take(array("d"), rows)
         if not all(abs(time) < MOST_TIME for time in times) or not all(map(le, times, times[1:])):
-            raise ValueError("its times do not rise, or are none")
+            raise ValueError("the times are out of range or not ascending")
         columns = {name: Cells(*(reader.take(array(code), rows) for code in ("f", "f", "H"))) for name in names}
     except (zlib.error, struct.error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise Unreadable(str(error)) from None
@@ -58,7 +58,7 @@ class _Reader:
     def take(self, ring: array[Any], count: int) -> array[Any]:
         end = self._at + count * ring.itemsize
         if end > len(self._data):
-            raise ValueError("it ends too early")
+            raise ValueError("the data is truncated")
         ring.frombytes(self._data[self._at : end])
         self._at = end
         if sys.byteorder == "big":

@@ -1,8 +1,8 @@
-"""Puts the history on disk: in batches while all is well, each tick at once while it is not.
+"""Write the history to disk: in batches normally, every tick at once under pressure.
 
-Two threads, made at the start: one writes, one waits for the disk to have it (`fdatasync`). A tick at high or
-critical pressure waits a moment for its write, never for the disk: what anybody has seen of it is then safe from
-the end of this process, and from a power cut as soon as the disk says so.
+Two threads are started once: one writes, one waits for `fdatasync`. A tick at high or critical pressure waits
+briefly for its write, never for the disk. A tick that a client has seen thus survives the end of this process. It
+survives a power loss once fdatasync is done.
 """
 
 from __future__ import annotations
@@ -29,19 +29,18 @@ from memwatch.history.tiers import History
 from memwatch.snapshot import Level, Snapshot
 
 FLUSH_SECONDS = 30.0
-# So many new rows make it worth writing a tier: what the coarser ones lack is made of the finer ones at a start.
+# Minimum number of new rows per write, by tier. At the next start missing coarse rows are computed from finer ones.
 BATCH_ROWS = (1, 30, 12)
-# What happened is written when it happens, but not more often than this; marks, which programs set by the thousand,
-# come with the rows.
+# Minimum time between writes of events. Annotations, which programs may set by the thousand, are written with rows.
 EVENTS_SECONDS = 5.0
-# How long a tick waits for its own write. A disk that takes longer is not waited for until it answers again.
+# Maximum wait of a tick for its own write. After a timeout ticks do not wait until all writes are done.
 PATIENCE_SECONDS = 0.25
-# Should the disk hang: a minute of ticks at ten a second, about 1 MB.
+# Ticks that are queued while the disk hangs: a minute at ten per second, about 1 MB.
 MOST_WAITING = 600
 
 
 class _Worst(Struct):
-    """The fullest tick since rows were last written."""
+    """The worst tick since rows were last written."""
 
     snapshot: Snapshot | None = None
     boottime: float = 0.0
@@ -49,7 +48,7 @@ class _Worst(Struct):
 
 
 class Keeper:
-    """One state folder. `keep` is for the thread that ticks; `status` for any."""
+    """Writer of one state folder. Call `keep` from the sampling thread; `status` is thread-safe."""
 
     def __init__(
         self, folder: Path, size_bytes: int, clock: Clock, boot_id: str, flush_seconds: float = FLUSH_SECONDS
@@ -72,7 +71,7 @@ class Keeper:
         self._writer = threading.Thread(target=self._write_until_stopped, name="store", daemon=True)
 
     def restore(self, history: Callable[[], History], ticks: KeptTicks, events: EventLog) -> None:
-        """Before the first tick: what earlier runs wrote. `history` is asked each time: settings may replace it."""
+        """Restore earlier runs, before the first tick. `history` is called every time: a reload may replace it."""
         self._history, self._events = history, events
         restored = restore(self.files.shelf, history(), ticks, events, self._stamp())
         self._events_written = events.last_seq
@@ -89,7 +88,7 @@ class Keeper:
     def keep(
         self, snapshot: Snapshot, boottime: float, figures: Mapping[str, float], chosen: KeptTick | None
     ) -> None:
-        """After each tick, before anybody sees it."""
+        """Record a tick. Call it after each tick, before the tick is published."""
         level = snapshot.worst_level
         urgent = level is not None and level >= Level.HIGH
         data = packed(tick_of(snapshot, boottime, figures)) if urgent else b""
@@ -110,7 +109,7 @@ class Keeper:
             self._was_urgent = urgent
 
     def stop(self, seconds: float = 0.7) -> None:
-        """Write what there is and that this run ended well. Not waited for longer than this."""
+        """Write all pending data and a record of the clean stop, for at most `seconds`."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -126,7 +125,7 @@ class Keeper:
         return unwritten and time.monotonic() >= self._events_at + EVENTS_SECONDS
 
     def _wait_for_write(self) -> None:
-        """With the lock held. Once a write took too long, none is waited for until all of them are done."""
+        """Wait for the write, with the lock held. After a timeout, do not wait until all writes are done."""
         if self._hangs:
             self._hangs = bool(self._urgent) or self._writing
         if not self._hangs:
@@ -168,7 +167,7 @@ class Keeper:
             self._changed.notify_all()
 
     def _flush(self, all_of_it: bool) -> None:
-        """Write the rows that are new, the worst tick among them, the ticks that mattered, and what happened."""
+        """Write new rows, the worst tick among them, notable ticks and events."""
         with self._changed:
             worst, self._worst = self._worst, _Worst()
             chosen = list(self._chosen)
@@ -188,10 +187,10 @@ class Keeper:
         self._write_events(again=True)
 
     def _write_events(self, again: bool = False) -> None:
-        """Those that are not on disk yet; what cannot be written now stays so.
+        """Write the events that are not on disk yet. Events that cannot be written now stay pending.
 
-        Once half the ring was written, all that are remembered are, `again`, where no tick waits for it: marks by
-        the thousand push nothing off it.
+        After half the ring was written, all events in memory are written `again`, at a time when no tick waits.
+        Thousands of annotations thus do not overwrite other events.
         """
         self._events_at = time.monotonic()
         ring = self.files.shelf.rings.get("events")
