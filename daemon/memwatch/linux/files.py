@@ -17,7 +17,7 @@ class Unavailable(Exception):
 
 
 class Unreadable(Exception):
-    """The file or driver exists and its content is invalid. The message has the file, the content and the reason."""
+    """The file or driver exists and its content is invalid. The message has file, content and reason."""
 
 
 class Roots(Struct, frozen=True):
