@@ -42,10 +42,10 @@ def test_machine(machine_name: str, collector: str) -> None:
         with pytest.raises(Unavailable, match=expected["unavailable"]):
             make()
         return
-    collector = make()
-    found = plain(collector.collect())
-    again = plain(collector.collect())
-    collector.close()
+    made = make()
+    found = plain(made.collect())
+    again = plain(made.collect())
+    made.close()
 
     assert found == expected
     assert again == expected

@@ -1,0 +1,23 @@
+"""The page on extending has an example in every recipe, which test_docs_blocks runs, and names files that exist."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from support.paths import ROOT
+
+PAGE = (ROOT / "docs" / "contributing" / "extending.md").read_text()
+EXAMPLES = dict(re.findall(r"^## ([\w ]+)\n.*?^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+NAMED = re.findall(r"`((?:daemon|web|tests|systemd|docs)/[\w./-]+)`", PAGE)
+
+
+def test_every_recipe_has_an_example() -> None:
+    assert list(EXAMPLES) == re.findall(r"^## (.*)", PAGE, re.MULTILINE)
+    assert len(EXAMPLES) == 6
+
+
+@pytest.mark.parametrize("path", NAMED)
+def test_named_file_exists(path: str) -> None:
+    assert (ROOT / path.replace("NAME", "meminfo")).exists()
