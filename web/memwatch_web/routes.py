@@ -33,7 +33,7 @@ NO_PSS = {
     404: "The process is not listed, or has ended, or the kernel has no such figure.",
     429: "Another was read within the last second.",
 }
-NO_RECEIVER = {409: "Nobody is told of alerts."}
+NO_RECEIVER = {409: "No receiver is configured."}
 NO_SILENCE = {404: "There is no such silence."}
 TOO_MANY = {409: "There are as many as there may be."}
 

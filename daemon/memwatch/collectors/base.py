@@ -97,24 +97,24 @@ class BaseCollector:
 
 @runtime_checkable
 class Prompt(Protocol):
-    """A collector that may block, and whose answer mostly comes within a tick's time: somebody else works on it.
-    Neither method raises."""
+    """A collector that may block and mostly answers within a tick, because another process does the work. Neither
+    method raises."""
 
     def put(self) -> bool:
-        """Put the question at once; False where that would take time, and nothing was put."""
+        """Send the question if that takes no time; return False where it would, and nothing was sent."""
         ...
 
     def has_answer(self, seconds: float) -> bool:
-        """Whether `collect` would return at once, now or within so many seconds."""
+        """Return if `collect` would return at once, now or within that many seconds."""
         ...
 
 
 @runtime_checkable
 class Watcher(Protocol):
-    """A collector that can see at little cost whether its figure for System RAM is still what it was."""
+    """A collector that can check at little cost if its figure for System RAM is still what it was."""
 
     def moved_bytes(self) -> int:
-        """How far what is available is now from what `collect` last said. Raises what `collect` raises."""
+        """Return the distance between available memory now and in the last result. Raises what `collect` raises."""
         ...
 
 

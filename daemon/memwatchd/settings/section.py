@@ -1,4 +1,4 @@
-"""What every section of the settings is made of, and what is written beside a key's type."""
+"""Keys of sections: their types, defaults, and annotations of the process."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ async def let_in(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: A
 def status_of(
     route: Route, options: FaceOptions, client: str, headers: tuple[tuple[bytes, bytes], ...] = ()
 ) -> int:
-    """What a client is answered by the access control."""
+    """Return the status that the access control answers a client with."""
     sent: list[MutableMapping[str, Any]] = []
 
     async def send(message: MutableMapping[str, Any]) -> None:

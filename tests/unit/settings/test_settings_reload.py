@@ -1,4 +1,4 @@
-"""What a reload says of a changed setting is what happens to it."""
+"""A reload applies the settings that it says it applies."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_certificate_of_a_daemon_without_tls_needs_a_restart(other: Other) -> No
 
 
 class Outcome(NamedTuple):
-    """Whether a reload changes anything, and whether its log says so."""
+    """The effect of a reload: if anything changed, and if its log says so."""
 
     applied: bool
     said: bool

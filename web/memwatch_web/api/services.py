@@ -1,4 +1,4 @@
-"""What the handlers of the API work with."""
+"""The parts of a daemon that the handlers of the API use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PSS_PAUSE_SECONDS = 1.0
 
 
 class Turnstile:
-    """Lets one through, then nobody for a while: the kernel takes long over a large process."""
+    """Admit one request, and no other for a pause: the kernel takes long over a large process."""
 
     def __init__(self, pause_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._pause = pause_seconds

@@ -32,7 +32,7 @@ def page(name: str) -> Callable[[PageServices, Request], Awaitable[Response]]:
 async def processes(
     services: PageServices, request: Request, by: str = "process", sort: str = "-footprint", q: str = ""
 ) -> Response:
-    """The list as somebody wants to see it; without a wish of one's own, the same bytes for everybody."""
+    """The list, grouped, sorted and filtered; without parameters the same bytes for every client."""
     pages = services.pages
     try:
         view = view_of(by, sort, q, services.current())
@@ -71,7 +71,7 @@ async def last_words(services: PageServices) -> Response:
 
 async def patterns(services: PageServices) -> Response:
     if not services.options().patterns:
-        raise Problem(404, "this page is for whoever changes the pages: set patterns = true under [web].")
+        raise Problem(404, "this page is for developers of the pages: set patterns = true under [web].")
     return HTMLResponse(services.pages.patterns())
 
 

@@ -1,4 +1,4 @@
-"""What the handlers of the pages work with."""
+"""The parts of a daemon that the handlers of the pages use."""
 
 from __future__ import annotations
 
