@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from scripts.check_language import (
     MAX_PAGES,
     MAX_README_BYTES,
     MIN_PAGES,
+    RULES,
     check_commit,
     check_files,
     check_page_count,
@@ -231,6 +233,13 @@ def repository(tmp_path: Path) -> Path:
         git(folder, "add", ".")
         git(folder, "commit", "--quiet", "--allow-empty", "--message", subject)
     return folder
+
+
+def test_every_rule_is_listed() -> None:
+    calls = r'Finding\((?:[^()]|\([^()]*\))*?, "([a-z-]+)", '
+    found = set(re.findall(calls, CHECKER.read_text()))
+
+    assert found == set(RULES)
 
 
 def test_only_commits_after_the_checker_are_checked(repository: Path) -> None:
