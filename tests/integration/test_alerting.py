@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from standardwebhooks import Webhook
 
 from memwatch_web.api import schema as contract
 from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
-from support.daemon_process import MEMWATCHD, clean_environment, get, running_daemon
+from support.daemon_process import MEMWATCHD, RunningDaemon, clean_environment, get, running_daemon
 from support.waiting import PATIENCE_SECONDS, Stopwatch, wait_until
 from support.webhook_receiver import receiving, silent, talking
 from support.webhook_samples import SECRET, ids
@@ -123,6 +124,13 @@ def test_silence_outlives_its_daemon_and_ends(tmp_path: Path) -> None:
     assert events_of(site) == ["pressure.critical"]
 
 
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """A daemon for requests that change nothing."""
+    with running_daemon(tmp_path_factory.mktemp("asked")) as running:
+        yield running
+
+
 @pytest.mark.parametrize(
     ("query", "words"),
     [
@@ -134,14 +142,13 @@ def test_silence_outlives_its_daemon_and_ends(tmp_path: Path) -> None:
         (f"seconds=60&target={'x' * 300}", "target"),
     ],
 )
-def test_silence_that_cannot_be_is_refused_with_a_sentence(tmp_path: Path, query: str, words: str) -> None:
+def test_silence_that_cannot_be_is_refused_with_a_sentence(asked: RunningDaemon, query: str, words: str) -> None:
     """A silence without an end, or of what there is not, is none."""
-    with running_daemon(tmp_path) as daemon:
-        refused = get(daemon.port, f"/api/v1/silences?{query}", method="POST")
+    refused = get(asked.port, f"/api/v1/silences?{query}", method="POST")
 
-        assert refused.status == 422
-        assert words in refused.json["detail"]
-        assert daemon.get("/api/v1/silences").json == []
+    assert refused.status == 422
+    assert words in refused.json["detail"]
+    assert asked.get("/api/v1/silences").json == []
 
 
 def test_silence_of_what_is_not_here_says_so(tmp_path: Path) -> None:

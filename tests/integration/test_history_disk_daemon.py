@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,20 @@ AnonPages:      15000000 kB
 """
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> list[str]:
+def host_in(folder: Path) -> list[str]:
     """A host whose memory is nearly full, and a state folder."""
-    proc = tmp_path / "proc"
+    proc = folder / "proc"
     (proc / "sys/kernel/random").mkdir(parents=True)
     (proc / "sys/kernel/hostname").write_text("wedged-1\n")
     (proc / "sys/kernel/random/boot_id").write_text("5b4e1c1e-3c1f-4a7e-8a51-1f0a3c1f4a7e\n")
     (proc / "meminfo").write_text(CRITICAL)
-    (tmp_path / "sys").mkdir()
-    return ["--procfs", str(proc), "--sysfs", str(tmp_path / "sys"), "--state-dir", str(tmp_path / "state")]
+    (folder / "sys").mkdir()
+    return ["--procfs", str(proc), "--sysfs", str(folder / "sys"), "--state-dir", str(folder / "state")]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> list[str]:
+    return host_in(tmp_path)
 
 
 def kill(daemon: RunningDaemon) -> None:
@@ -119,6 +124,14 @@ def test_without_a_state_folder_it_says_how_to_get_one(tmp_path: Path, host: lis
     assert "memwatch_history_" not in metrics
 
 
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """A daemon for requests that change nothing."""
+    folder = tmp_path_factory.mktemp("asked")
+    with running_daemon(folder, *host_in(folder)) as running:
+        yield running
+
+
 @pytest.mark.parametrize(
     ("query", "sentence"),
     [
@@ -128,12 +141,9 @@ def test_without_a_state_folder_it_says_how_to_get_one(tmp_path: Path, host: lis
         ("history?points=2001", "points is '2001'"),
     ],
 )
-def test_bad_questions_about_the_past_get_a_sentence(
-    tmp_path: Path, host: list[str], query: str, sentence: str
-) -> None:
+def test_bad_questions_about_the_past_get_a_sentence(asked: RunningDaemon, query: str, sentence: str) -> None:
     """422: the name, the value, and what would work."""
-    with running_daemon(tmp_path, *host) as daemon:
-        answer = daemon.get(f"/api/v1/{query}")
+    answer = asked.get(f"/api/v1/{query}")
 
     assert answer.status == 422
     assert sentence in answer.json["detail"]

@@ -202,6 +202,14 @@ def test_hidden_holders_of_a_gpu_are_not_an_idle_gpu(tmp_path: Path) -> None:
         assert pool["unattributed_bytes"] is None or "cannot be seen from here" in pool["unattributed_note"]
 
 
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """A daemon for requests that change nothing."""
+    folder = tmp_path_factory.mktemp("asked")
+    with running_daemon(folder, *simulated(folder / "host")) as running:
+        yield running
+
+
 @pytest.mark.parametrize(
     ("path", "says"),
     [
@@ -215,10 +223,9 @@ def test_hidden_holders_of_a_gpu_are_not_an_idle_gpu(tmp_path: Path) -> None:
         ("/api/v1/growth?limit=0", "limit is '0'"),
     ],
 )
-def test_bad_questions_get_a_sentence(path: str, says: str, tmp_path: Path) -> None:
+def test_bad_questions_get_a_sentence(path: str, says: str, asked: RunningDaemon) -> None:
     """What cannot be answered is refused by name, with what would work."""
-    with running_daemon(tmp_path, *simulated(tmp_path / "host")) as daemon:
-        answer = daemon.get(path)
+    answer = asked.get(path)
 
     assert answer.status == 422
     assert says in answer.json["detail"]
