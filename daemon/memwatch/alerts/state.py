@@ -50,7 +50,7 @@ class Notice(Struct, frozen=True):
 
     @property
     def alert(self) -> str:
-        """Key of the alert. Each one-off event is an alert of its own."""
+        """Key of the alert. Each one-off event is a separate alert."""
         return f"{self.rule} {self.target} {self.id}" if self.fact else f"{self.rule} {self.target}"
 
 
