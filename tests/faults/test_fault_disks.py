@@ -126,7 +126,7 @@ def test_a_disk_in_trouble_stops_no_sample_and_no_alert_and_is_used_again(tmp_pa
         for one in patients:
             left = RECOVERS_SECONDS - (time.monotonic() - healed)
             one.daemon.wait_for_log("writing history to", left)
-            one.daemon.wait_for_log("alerts are kept on disk again", left)
+            one.daemon.wait_for_log("alerts are saved to disk again", left)
             assert one.figure("outbox_durable") == 1
             assert "cannot write history" not in one.daemon.get("/about").text, one.name
     for one in patients[1:]:

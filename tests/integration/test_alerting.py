@@ -164,10 +164,10 @@ def test_silence_of_what_is_not_here_says_so(tmp_path: Path) -> None:
     nosuch, gtt, anything, elsewhere = notes
     assert made.status == 200
     assert made.json == listed.json
-    assert nosuch.startswith("no target 'nosuch' is here now; those that are: ram, gpu0.gtt, ")
+    assert nosuch.startswith("no target 'nosuch' at present; present targets: ram, gpu0.gtt, ")
     assert (gtt, anything) == (None, None)
-    assert elsewhere == "no target 'kernel' is here now for pressure.critical; those that are: ram, gpu0.gtt"
-    assert page.count("is here now") == 2
+    assert elsewhere == "no target 'kernel' at present for pressure.critical; present targets: ram, gpu0.gtt"
+    assert page.count("present targets: ") == 2
     for one in made.json:
         contract.Silence.model_validate(one)
 

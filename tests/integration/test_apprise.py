@@ -36,7 +36,7 @@ def test_apprise_delivers_title_and_text() -> None:
     assert firing["title"] == "spark-1: memory is critical (System RAM)"
     assert firing["type"] == "failure"
     assert "96.2 % used" in firing["message"]
-    assert "most is held by" in firing["message"]
+    assert "largest processes: " in firing["message"]
     assert resolved["title"] == "spark-1: resolved: memory is critical (System RAM)"
     assert resolved["type"] == "success"
 
@@ -51,7 +51,7 @@ def test_apprise_failure_is_tried_again_and_names_the_status_only(caplog: pytest
         made.close()
 
     assert made.counts()["retry"] == 2
-    assert "apprise chat (JSON): answered 500; trying again" in caplog.text
+    assert "apprise chat (JSON): answered 500; retrying in " in caplog.text
     assert "token" not in caplog.text
 
 

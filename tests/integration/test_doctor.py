@@ -33,14 +33,14 @@ def by_id(checks: tuple[Check, ...] | list[Check]) -> dict[str, Check]:
     ("found", "check", "part"),
     [
         (Installed(nvidia_module="580.95.05", nvidia_library="575.57.08"), "nvidia.versions", "error 18"),
-        (Installed(packages={"pynvml": "11.5.3"}), "packages.pynvml", "given up"),
-        (Installed(packages={"amdsmi": "6.4.4"}), "amdsmi.library", "brings no libamd_smi.so"),
+        (Installed(packages={"pynvml": "11.5.3"}), "packages.pynvml", "deprecated"),
+        (Installed(packages={"amdsmi": "6.4.4"}), "amdsmi.library", "no libamd_smi.so is installed"),
         (
             Installed(packages={"amdsmi": "7.0.2"}, amd_smi_library="libamd_smi.so.27.1"),
             "amdsmi.versions",
             "older than the library libamd_smi.so.27.1",
         ),
-        (Installed(rocm="6.4.1"), "rocm.processes", "too little held by processes"),
+        (Installed(rocm="6.4.1"), "rocm.processes", "too little memory of processes"),
         (Installed(rocm="7.10.0"), "rocm.kfd", "cannot be reloaded"),
         (Installed(has_psi=False, boot_options=("quiet", "psi=0")), "psi", "psi=0"),
         (Installed(has_psi=False), "psi", "no pressure stall information"),

@@ -54,9 +54,9 @@ def test_what_is_held_by_others_is_named(daemon: RunningDaemon) -> None:
 
     assert held["fits"] is False
     assert held["spare_bytes"] < 0
-    assert "it would fit if others let go of them: VLLM::EngineCor" in held["reason"]
+    assert "it fits if these free memory: VLLM::EngineCor" in held["reason"]
     assert (never["best"], never["verdicts"][0]["fits"]) == (None, False)
-    assert "it has 121.7 GiB in all" in never["verdicts"][0]["reason"]
+    assert "its total is 121.7 GiB" in never["verdicts"][0]["reason"]
 
 
 def test_a_shape_can_be_asked_for(daemon: RunningDaemon) -> None:
@@ -80,9 +80,9 @@ def test_a_size_with_an_address_is_still_a_size(daemon: RunningDaemon, url: str)
     ("query", "words"),
     [
         ("", "give either bytes"),
-        ("bytes=20+potatoes", 'bytes is "20 potatoes", which is no size above zero'),
+        ("bytes=20+potatoes", 'bytes is "20 potatoes", which is not a size above zero'),
         ("bytes=-1", "for example"),
-        ("bytes=" + "9" * 39, "which is no size"),
+        ("bytes=" + "9" * 39, "which is not a size"),
         ("bytes=" + "9" * 5000, "bytes"),
         ("hidden_size=4096", "are missing"),
         ("bytes=1GiB&hidden_size=4096", "give either bytes"),
@@ -104,7 +104,7 @@ def test_bad_questions_are_422_with_a_sentence(query: str, words: str, daemon: R
     assert words in answer.json["detail"]
 
 
-LETTING_GO = "it would fit if others let go of them: "
+FREEING = "it fits if these free memory: "
 LEAK, SERVER = "leak (79) 9.0 GiB", "llama-server (77) 3.0 GiB"
 
 
@@ -113,7 +113,8 @@ def test_one_pool_has_the_same_holders_for_all_who_draw_from_it() -> None:
     gpu, cpu = (one.reason for one in fit_of(60 * GIB, critical_gb10()).verdicts)
 
     assert gpu == cpu
-    assert gpu.endswith(f"are missing now; {LETTING_GO}vllm (20311) 93.5 GiB, python3 (20877) 11.8 GiB")
+    assert gpu.startswith("short by ")
+    assert gpu.endswith(f" now; {FREEING}vllm (20311) 93.5 GiB, python3 (20877) 11.8 GiB")
 
 
 def apu(limit: int | Absent = Absent.NOT_SUPPORTED) -> Snapshot:
@@ -130,17 +131,17 @@ def apu(limit: int | Absent = Absent.NOT_SUPPORTED) -> Snapshot:
 @pytest.mark.parametrize(("limit", "holders"), [(Absent.NOT_SUPPORTED, f"{LEAK}, {SERVER}"), (4 * GIB, SERVER)])
 def test_only_what_is_missing_there_is_counted_and_once(limit: int | Absent, holders: str) -> None:
     """Where the GPU's own share is at its limit, nobody helps it who is not in it."""
-    assert fit_of(2 * GIB, apu(limit)).verdicts[0].reason == f"1.0 GiB are missing now; {LETTING_GO}{holders}"
+    assert fit_of(2 * GIB, apu(limit)).verdicts[0].reason == f"short by 1.0 GiB now; {FREEING}{holders}"
 
 
 def test_nobody_is_promised_what_would_not_be_enough() -> None:
     """14 GiB are missing, and 12 are known to be held."""
     enough, too_little = (fit_of(need * GIB, apu()).verdicts[0].reason for need in (11, 15))
 
-    assert enough == f"10.0 GiB are missing now; {LETTING_GO}{LEAK}, {SERVER}"
+    assert enough == f"short by 10.0 GiB now; {FREEING}{LEAK}, {SERVER}"
     assert too_little == (
-        "14.0 GiB are missing now; what processes are known to hold would not be enough; "
-        f"the largest are {LEAK}, {SERVER}"
+        "short by 14.0 GiB now; the memory that processes are known to hold is not enough; "
+        f"the largest: {LEAK}, {SERVER}"
     )
 
 
@@ -152,7 +153,7 @@ def test_unknown_headroom_is_no_yes_and_no_no() -> None:
     found = fit_of(GIB, replace(snapshot, devices=(device,))).verdicts[0]
 
     assert found.fits is Absent.NOT_PERMITTED
-    assert found.reason == "what it could allocate is not known (not permitted)"
+    assert found.reason == "its headroom is not known (not permitted)"
 
 
 def test_a_lost_device_fits_nothing() -> None:
@@ -187,7 +188,7 @@ def test_what_is_not_counted_is_said(daemon: RunningDaemon, tmp_path: Path) -> N
     done = memwatch("--url", daemon.url, "fit", str(path))
 
     assert done.returncode == 0
-    assert "The model's shape is not known: its cache and activations are not counted." in done.stdout
+    assert "The model's shape is not known: its KV cache and activations are not counted." in done.stdout
 
 
 def test_the_command_takes_a_size_and_training(daemon: RunningDaemon, tmp_path: Path) -> None:
@@ -207,9 +208,9 @@ def test_the_command_takes_a_size_and_training(daemon: RunningDaemon, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["20 potatoes"], 'size is "20 potatoes", which is no size above zero; for example "20GiB"'),
+        (["20 potatoes"], 'size is "20 potatoes", which is not a size above zero; for example "20GiB"'),
         ([""], 'size is ""'),
-        (["/nonexistent"], "is no size and no file here"),
+        (["/nonexistent"], "is neither a size nor a file"),
         (["1GiB", "--dtype", "int3"], 'dtype is "int3"'),
         (["1GiB", "--train", "--optimizer", "magic"], 'optimizer is "magic"'),
         (["1GiB", "--context", "0"], "--context"),

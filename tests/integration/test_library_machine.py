@@ -161,7 +161,7 @@ def test_a_backend_with_room_is_chosen_or_why_not_is_listed() -> None:
     with pytest.raises(NoBackend) as refused:
         selected(found, 30 * GIB)
     assert str(refused.value) == (
-        "nothing here can allocate 30.0 GiB now. Tried: CUDA: cuda device can allocate 8.0 GiB now; "
+        "no backend can allocate 30.0 GiB now. Tried: CUDA: cuda device can allocate 8.0 GiB now; "
         "ROCM: no driver is here; CPU: cpu device can allocate 20.0 GiB now"
     )
     twins = Backends("cuda", "", 0.0, (backend("cuda", True, 20 * GIB, 2 * GIB),))
@@ -172,7 +172,7 @@ def test_a_backend_with_room_is_chosen_or_why_not_is_listed() -> None:
     ruled = Backend("rocm", "ROCm", True, "", (replace(half, own_headroom_bytes=26 * GIB),))
     with pytest.raises(NoBackend, match=r"rocm device can allocate 26\.0 GiB now"):
         selected(Backends("rocm", "", 0.0, (ruled,)), 30 * GIB)
-    with pytest.raises(NoBackend, match="what its devices could allocate is not known"):
+    with pytest.raises(NoBackend, match="the headroom of its devices is not known"):
         selected(Backends("cpu", "", 0.0, (backend("cuda", True, Absent.NOT_SUPPORTED),)), 1)
 
 

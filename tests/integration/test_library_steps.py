@@ -283,7 +283,7 @@ def test_out_of_memory_for_good_is_the_first_error_with_its_history() -> None:
     with pytest.raises(MemoryError) as raised:
         step()
     assert raised.value is errors[0]
-    assert raised.value.__notes__ == ["memwatch: batch sizes 8, 4, 2 were tried, and all ran out of memory"]
+    assert raised.value.__notes__ == ["memwatch: out of memory with all batch sizes tried: 8, 4, 2"]
 
     @memwatch.retry_on_oom(batch_size=8)
     def other(batch_size: int) -> None:

@@ -67,7 +67,7 @@ def test_full_disk_stops_no_message_and_is_written_to_again(tmp_path: Path) -> N
         )
 
     assert done.stdout.splitlines() == ["full 0 False True", "space True", "space again"], done.stderr
-    assert "alerts cannot be kept on disk" in done.stderr
+    assert "alerts cannot be saved to disk" in done.stderr
     assert len(set(ids(site))) == 20
 
 

@@ -77,7 +77,7 @@ def test_a_receiver_that_is_added_is_told_and_one_that_is_removed_is_not(tmp_pat
 
     assert len(first.deliveries) == 2
     assert "site0" not in metrics
-    assert "no longer a receiver as it was: site0; messages dropped: 0" in log
+    assert "receiver removed or changed: site0; notifications dropped: 0" in log
     assert "at the next start" not in log
 
 
@@ -227,8 +227,8 @@ def test_what_waited_for_who_is_gone_is_not_kept(tmp_path: Path) -> None:
     with running_daemon(tmp_path, state) as again:
         later = again.log.read_text()
 
-    assert "WARNING no longer a receiver as it was: site0; messages dropped: 1" in log
-    assert "WARNING no longer a receiver as it was: site1; messages dropped: 1" in log
+    assert "WARNING receiver removed or changed: site0; notifications dropped: 1" in log
+    assert "WARNING receiver removed or changed: site1; notifications dropped: 1" in log
     assert pending == 0
     assert "no longer" not in later
 

@@ -194,7 +194,7 @@ def test_without_debugfs_and_tegrastats_everything_else_works(tmp_path: Path) ->
             )
             checks = {one["id"]: one for one in daemon.get("/api/v1/doctor").json["checks"]}
 
-    assert checks["collectors.tegrastats"]["remedy"] == "name it with path under [collectors.tegrastats]"
+    assert checks["collectors.tegrastats"]["remedy"] == "set path under [collectors.tegrastats]"
     assert "mount debugfs" in checks["collectors.nvmap"]["remedy"]
     states = {one["name"]: (one["state"], one["errors"]) for one in found["collectors"]}
     assert states["nvmap"] == states["tegrastats"] == ("unavailable", {})

@@ -1,1 +1,1 @@
-"""Alert rules, their state machine, silences. Pure rules."""
+"""Alert rules, their state machine, and silences. Pure functions, no I/O."""

@@ -1,4 +1,4 @@
-"""What of alerts and silences survives a restart, as bytes. Read back, anything that is not right is refused."""
+"""Serialization of the state of alerts and silences, for restarts. Invalid data raises BadState."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ TIMES = ("since", "fired_at", "said_at")
 
 
 class BadState(ValueError):
-    """Bytes that are not the state of alerts, or of silences."""
+    """Invalid data in place of the state of alerts or silences."""
 
 
 def watches_to_bytes(watches: Mapping[Key, Watch], moment: Moment, boot_id: str) -> bytes:
-    """Alerts that fire, are about to, or were told lately. Times count from boot: no clock can move them."""
+    """Serialize alerts that are firing, pending, or have been notified.
+
+    Times count from boot, including suspend, so changes of the wall clock do not affect them.
+    """
     asleep = moment.asleep_seconds
     kept = [_watch_json(key, watch, asleep) for key, watch in watches.items() if is_worth_keeping(watch)]
     return json.dumps({"boot_id": boot_id, "watches": kept}).encode()
@@ -35,7 +38,7 @@ def is_worth_keeping(watch: Watch) -> bool:
 
 
 def watches_from_bytes(data: bytes, moment: Moment, boot_id: str) -> dict[Key, Watch]:
-    """The alerts as they were. After another boot what fires still fires, and every time begins anew."""
+    """Restore the alerts. After a reboot, firing alerts keep firing and all timers start over. Raises BadState."""
     state = _loaded(data)
     same_boot = state.get("boot_id") == boot_id
     try:
@@ -50,7 +53,7 @@ def silences_to_bytes(silences: Iterable[Silence]) -> bytes:
 
 
 def silences_from_bytes(data: bytes, unix: float) -> tuple[Silence, ...]:
-    """Those that have not ended meanwhile."""
+    """Restore the silences that have not ended meanwhile. Raises BadState."""
     try:
         found = tuple(_silence_of(one) for one in _loaded(data)["silences"][:SILENCES_MOST])
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
@@ -100,21 +103,21 @@ def _watch_of(one: dict[str, Any], moment: Moment, same_boot: bool) -> tuple[Key
 
 
 def _monotonic(boottime: float | None, moment: Moment, same_boot: bool) -> float | None:
-    """A time from boot on as a monotonic one; never in the future, and none of another boot."""
+    """Convert seconds since boot to monotonic seconds, at most now. None after a reboot."""
     if boottime is None or not same_boot:
         return None
     return min(moment.monotonic, _number(boottime) - (moment.boottime - moment.monotonic))
 
 
 def _number(value: float) -> float:
-    """A time. Raises ValueError for what no clock has ever shown."""
+    """Check that a time is finite and in range. Raises ValueError."""
     if not abs(float(value)) < TIME_MOST:
         raise ValueError("not a time")
     return float(value)
 
 
 def _unix(value: float) -> float:
-    """A wall clock's time. Raises ValueError for what no calendar could show."""
+    """Check a wall-clock time in Unix seconds. Raises ValueError."""
     if _number(value) < 0:
         raise ValueError("before 1970")
     return float(value)
@@ -125,5 +128,5 @@ def _silence_of(one: dict[str, Any]) -> Silence:
         return None if one[name] is None else str(one[name])
 
     until, created = _unix(one["until_unix"]), _unix(one["created_unix"])
-    made_by = str(one.get("made_by", ""))  # earlier versions did not say
+    made_by = str(one.get("made_by", ""))  # not written by earlier versions
     return Silence(str(one["id"]), until, created, text("event"), text("target"), str(one["comment"]), made_by)

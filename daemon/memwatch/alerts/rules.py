@@ -1,4 +1,4 @@
-"""What alerts can be about: each rule asks one question of a snapshot, or waits for an event. Pure rules."""
+"""Alert rules. Each rule evaluates a snapshot or matches events. Pure functions."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ CRITICAL = "pressure.critical"
 
 
 class AlertRules(Struct, frozen=True):
-    """Which rules are in force, and their times.
+    """Enabled rules and their times.
 
-    `pending_seconds`: how long something must be so before anybody is told; `resolve_seconds`: how long it must
-    be better before the alert is over, which is never before it has fired for `keep_firing_seconds`. While it
-    fires it is told again every `repeat_seconds` (0: never), and one that comes back waits until
-    `again_seconds` have passed since it was last told. A GPU's own memory is filled on purpose by programs
-    that serve models, so it has a time of its own. What cannot wait (`URGENT`, or full within `URGENT_SECONDS`)
-    is told at once. `enough_bytes`: of a target that still has so much, nobody is told a level that nothing but
-    its use speaks for; 4 % of 2 TiB are 80 GiB.
+    `pending_seconds`: a condition must hold for that time before its alert fires. `gpu_pending_seconds` replaces
+    it for dedicated GPU memory, which model servers fill on purpose. Other urgent conditions (`URGENT`, or full
+    within `URGENT_SECONDS`) fire at once. `resolve_seconds`: a condition must be clear for that time before its
+    alert resolves. An alert also fires for at least `keep_firing_seconds`. While it fires, it is notified again
+    every `repeat_seconds` (0: never). If it fires again after it resolved, it waits until `again_seconds` after
+    its last notification. `enough_bytes`: while a target has that many bytes available, its level raises no alert
+    if usage is the only reason for it; 4 % of 2 TiB are 80 GiB.
     """
 
     pending_seconds: float = 5.0
@@ -55,7 +55,7 @@ class AlertRules(Struct, frozen=True):
 
 
 class Condition(Struct, frozen=True):
-    """Whether a rule speaks of a target at this tick. `fact`: it happened and cannot end."""
+    """Result of one rule for one target. `fact`: a one-off event that never resolves."""
 
     rule: str
     target: str
@@ -71,7 +71,7 @@ Ask = Callable[[str, Snapshot, Sequence[Event], AlertRules], Iterator[Condition]
 
 
 class Rule(Struct, frozen=True):
-    """What one can subscribe to, how bad it is, and how it is found."""
+    """An alert rule: its name for subscriptions, its severity and text, and the function that evaluates it."""
 
     name: str
     severity: Severity
@@ -80,7 +80,7 @@ class Rule(Struct, frozen=True):
 
 
 def conditions_of(snapshot: Snapshot, events: Sequence[Event], rules: AlertRules) -> Iterator[Condition]:
-    """Every condition of the rules in force. A target without a figure has none: it neither fires nor resolves."""
+    """Evaluate the enabled rules. A target without data has no condition: its alert neither fires nor resolves."""
     for rule in RULES:
         if rule.name in rules.events:
             yield from rule.ask(rule.name, snapshot, events, rules)
@@ -119,7 +119,7 @@ def ask_collectors(name: str, snapshot: Snapshot, _: Sequence[Event], rules: Ale
 
 
 def ask_devices(name: str, snapshot: Snapshot, _: Sequence[Event], rules: AlertRules) -> Iterator[Condition]:
-    """Of a GPU whose driver was released, or whose collector fails, nothing is known: it neither fires nor ends."""
+    """Skip a stalled GPU (driver released, or failing collector): its alert neither fires nor resolves."""
     for device in snapshot.devices:
         if device.state == STALLED:
             continue
@@ -128,7 +128,7 @@ def ask_devices(name: str, snapshot: Snapshot, _: Sequence[Event], rules: AlertR
 
 
 def ask_events(kind: str, target: str) -> Ask:
-    """A fact: it is told once, and ends by itself. There is a condition at every tick, for its times to pass."""
+    """Build a rule for one-off events. It yields a condition at every tick so that the alert's timers run."""
 
     def ask(name: str, _: Snapshot, events: Sequence[Event], __: AlertRules) -> Iterator[Condition]:
         why = tuple(Reason(kind, event.text) for event in events if event.kind == kind)
@@ -143,13 +143,13 @@ RULES = (
     Rule("pressure.medium", "info", "memory is medium or worse", ask_level(Level.MEDIUM)),
     Rule("pressure.forecast", "warning", "memory will be full soon", ask_forecast),
     Rule("collector.failing", "warning", "a collector has failed", ask_collectors),
-    Rule("device.lost", "critical", "a GPU is lost, or needs a reset", ask_devices),
-    Rule("kernel.oom_kill", "critical", "the kernel killed for want of memory", ask_events("oom_kill", "kernel")),
-    Rule("driver.error", "warning", "a GPU's driver reported an error", ask_events("driver", "driver")),
+    Rule("device.lost", "critical", "a GPU is lost or needs a reset", ask_devices),
+    Rule("kernel.oom_kill", "critical", "the OOM killer killed a process", ask_events("oom_kill", "kernel")),
+    Rule("driver.error", "warning", "a GPU driver reported an error", ask_events("driver", "driver")),
     Rule(
         "daemon.unclean_restart",
         "warning",
-        "memwatchd ended without stopping",
+        "memwatchd ended unexpectedly",
         ask_events("unclean", "memwatchd"),
     ),
 )
@@ -160,6 +160,6 @@ EVENT_KINDS = frozenset({"oom_kill", "driver", "unclean"})
 
 
 def targets_of(snapshot: Snapshot, events: Iterable[str] = EVENTS) -> tuple[str, ...]:
-    """What alerts of these events can be about on this machine now."""
+    """Return the targets that alerts of these events can have on this machine now."""
     rules = AlertRules(events=frozenset(events))
     return tuple(dict.fromkeys(one.target for one in conditions_of(snapshot, (), rules)))

@@ -1,4 +1,4 @@
-"""Silences: who need not be told of what, until when. Every silence has an end. Pure rules."""
+"""Silences, which mute notifications of matching alerts until they end. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ SILENCES_MOST = 100
 
 
 class Silence(Struct, frozen=True):
-    """Alerts of `event` about `target` (None: of any) are not told before `until_unix`. `made_by` is for people."""
+    """Mute for notifications of alerts with this `event` and `target` (None: any) until `until_unix`.
+
+    `made_by`: a name to display.
+    """
 
     id: str
     until_unix: float
@@ -22,13 +25,16 @@ class Silence(Struct, frozen=True):
     made_by: str = ""
 
     def covers(self, event: str, target: str, unix: float) -> bool:
-        """Whether an alert is silenced now. A wall clock set back by more than the whole length ends it too."""
+        """Return True if an alert is silenced now.
+
+        A silence also ends if the wall clock is set back to more than `MOST_SECONDS` before its creation.
+        """
         in_time = unix < self.until_unix and unix > self.created_unix - MOST_SECONDS
         return in_time and self.event in (None, event) and self.target in (None, target)
 
 
 def in_force(silences: Iterable[Silence], unix: float) -> tuple[Silence, ...]:
-    """Those that have not ended."""
+    """Return the silences that have not ended."""
     return tuple(silence for silence in silences if unix < silence.until_unix)
 
 

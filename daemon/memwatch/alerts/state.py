@@ -1,4 +1,4 @@
-"""When to speak: one notice when something stays bad, one when it has stayed better. Pure rules."""
+"""Alert state machine: notify once when a condition persists and once when it clears. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from memwatch.units import duration
 
 Key = tuple[str, str]
 
-# An alert about what is no longer there (a MIG instance, a container) is over after so long.
+# An alert resolves after this time without its target (a MIG instance, a container that ended).
 GONE_SECONDS = 3600.0
 REASONS_MOST = 16
 
@@ -28,10 +28,10 @@ class Said(Enum):
 
 
 class Notice(Struct, frozen=True):
-    """Something to tell somebody. `id` stays the same over every attempt to deliver it.
+    """A notification. `id` stays the same in every delivery attempt.
 
-    `rule` is what fired; `event` is that, or the word for its end. `started_unix`: when it began to fire.
-    `repeated`: it was told before, and still fires. `level` is absent for what has none.
+    `rule`: the rule that fired; `event`: the same, or its resolved event. `started_unix`: start of firing.
+    `repeated`: a reminder of an alert that is still firing. `level`: None for rules without levels.
     """
 
     id: str
@@ -50,15 +50,15 @@ class Notice(Struct, frozen=True):
 
     @property
     def alert(self) -> str:
-        """The alert that this is about; facts are each about themselves."""
+        """Key of the alert. Each one-off event is a separate alert."""
         return f"{self.rule} {self.target} {self.id}" if self.fact else f"{self.rule} {self.target}"
 
 
 class Watch(Struct, frozen=True):
-    """What has to be remembered of one alert. Times are monotonic seconds, but for `started_unix`.
+    """State of one alert. Times are monotonic seconds, except `started_unix`.
 
-    `since`: when the change that is waited for began. `seen_at`: when it last fired with its target there.
-    `told`: that it fires was said, and its end was not.
+    `since`: start of a pending change. `said_at`: time of the last notification. `told`: a firing notification
+    was sent and no resolved one yet. `seen_at`: last time it was firing with its target present.
     """
 
     firing: bool = False
@@ -85,9 +85,9 @@ def step(
     new_id: Callable[[], str],
     silences: Iterable[Silence] = (),
 ) -> tuple[Mapping[Key, Watch], tuple[Notice, ...]]:
-    """What to remember, the same object where that is the same, and what to say.
+    """Return the next state of all alerts and the notifications to send.
 
-    An alert without a condition now stays what it is.
+    The state is the same object if nothing changed. An alert without a condition at this tick keeps its state.
     """
     after, notices = dict(watches), []
     present = {(condition.rule, condition.target): condition for condition in conditions}
@@ -98,17 +98,20 @@ def step(
             continue
         silenced = is_silenced(silences, *key, unix)
         if condition.fact:
-            told, notice = happened(watch or Watch(), condition, now, unix, rules, silenced)
+            state, notice = happened(watch or Watch(), condition, now, unix, rules, silenced)
         else:
             moved = watched(watch or Watch(), condition, now, unix, rules)
-            told, notice = said(moved, now, rules, silenced)
-        after[key] = replace(told, seen_at=seen_at) if told.firing else told
-        notices += [notice_of(told, condition, unix, new_id(), notice is Said.AGAIN)] if notice else []
+            state, notice = said(moved, now, rules, silenced)
+        after[key] = replace(state, seen_at=seen_at) if state.firing else state
+        notices += [notice_of(state, condition, unix, new_id(), notice is Said.AGAIN)] if notice else []
     return watches if after == watches else after, tuple(notices)
 
 
 def gone(watches: Mapping[Key, Watch], present: Collection[Key], now: float) -> Iterator[tuple[Condition, float]]:
-    """Alerts whose target nobody sees, and has not for long, and when it was seen: as if all were well there."""
+    """Yield a cleared condition for each firing alert whose target has been missing for `GONE_SECONDS`.
+
+    With each condition comes the time when the target was last seen.
+    """
     for (rule, target), watch in watches.items():
         if (rule, target) in present or not watch.firing or watch.seen_at is None:
             continue
@@ -118,7 +121,7 @@ def gone(watches: Mapping[Key, Watch], present: Collection[Key], now: float) -> 
 
 
 def watched(watch: Watch, condition: Condition, now: float, unix: float, rules: AlertRules) -> Watch:
-    """One alert after this tick: pending becomes firing and firing resolved, each in its time."""
+    """Advance one alert: pending to firing, or firing to resolved, when its time has passed."""
     bad = condition.true
     reasons = condition.reasons if condition.true else watch.reasons
     before = watch.before if bad or condition.level is None else condition.level
@@ -137,7 +140,7 @@ def watched(watch: Watch, condition: Condition, now: float, unix: float, rules: 
 def happened(
     watch: Watch, condition: Condition, now: float, unix: float, rules: AlertRules, silenced: bool
 ) -> tuple[Watch, Said | None]:
-    """What cannot end is told when it happens. More of it soon after waits, and is told together."""
+    """Advance the alert of a one-off event. Events soon after a notification are grouped into the next one."""
     if condition.true:
         since = now if watch.since is None else watch.since
         why = dict.fromkeys((*watch.reasons, *condition.reasons)) if watch.since is not None else condition.reasons
@@ -150,19 +153,22 @@ def happened(
 
 
 def is_due(watch: Watch, condition: Condition, waited: float, now: float, rules: AlertRules) -> bool:
-    """Whether what is bad has been so for long enough, and was not told too lately."""
+    """Return True if a pending alert fires now.
+
+    It has waited for `pending_seconds` and, unless urgent, for `again_seconds` since its last notification.
+    """
     rested = watch.said_at is None or now - watch.said_at >= rules.again_seconds
     return waited >= condition.pending_seconds and (rested or condition.urgent)
 
 
 def is_over(watch: Watch, _: Condition, waited: float, now: float, rules: AlertRules) -> bool:
-    """Whether what was bad has been better for long enough, and the alert has fired for long enough."""
+    """Return True if the condition has been clear, and the alert has fired, for long enough."""
     fired = watch.fired_at is None or now - watch.fired_at >= rules.keep_firing_seconds
     return waited >= rules.resolve_seconds and fired
 
 
 def said(watch: Watch, now: float, rules: AlertRules, silenced: bool) -> tuple[Watch, Said | None]:
-    """What is said of an alert as it is now. What was told has its end told, silence or not."""
+    """Return the notification due for an alert. A resolved notification is sent even if silenced."""
     if watch.firing:
         again = watch.told and is_repeat_due(watch, now, rules)
         if silenced or (watch.told and not again):
@@ -199,11 +205,11 @@ def notice_of(watch: Watch, condition: Condition, unix: float, notice_id: str, r
 
 
 def standing(watches: Mapping[Key, Watch], silences: Iterable[Silence], unix: float) -> list[tuple[Key, Watch]]:
-    """What fires and was told: what somebody who is new has missed."""
-    told = [(key, watch) for key, watch in watches.items() if watch.firing and watch.told]
-    return [(key, watch) for key, watch in told if not is_silenced(silences, *key, unix)]
+    """Return the firing alerts that were notified and are not silenced. A new receiver gets them at its start."""
+    notified = [(key, watch) for key, watch in watches.items() if watch.firing and watch.told]
+    return [(key, watch) for key, watch in notified if not is_silenced(silences, *key, unix)]
 
 
 def resolved_event(rule: str) -> str:
-    """The word for the end: pressure.critical ends with pressure.resolved."""
+    """Return the event of a resolved alert: pressure.resolved for pressure.critical."""
     return f"{rule.partition('.')[0]}.resolved"

@@ -1,1 +1,1 @@
-"""What is seen of a machine, what is not, why, and what would change that."""
+"""Diagnosis of missing data: checks of the latest snapshot and of installed versions, with remedies."""

@@ -1,4 +1,4 @@
-"""What a snapshot shows and what it lacks."""
+"""Checks of a snapshot: data that is there and data that is missing."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from memwatch.model import Absent, Device
 from memwatch.snapshot import CollectorStatus, Snapshot
 from memwatch.units import size
 
-# Without these something is wrong, and said elsewhere.
+# Collectors that every machine needs: if one is unavailable, it is not listed as "not applicable".
 _EVERYWHERE = frozenset({"meminfo", "psi", "vmstat", "processes", "machine"})
-# What to do where a collector has no figures, by its name and a part of its error.
+# Remedies by the name of the collector and a part of its error.
 _REMEDIES = (
     ("nvml", "no NVIDIA driver is installed", "install NVIDIA's driver, and its library in a container"),
     ("nvml", "modprobe nvidia", "modprobe nvidia"),
     ("nvml", "another version than the library", "restart the machine, or reload the nvidia modules"),
     ("nvmap", "debugfs", "mount debugfs at /sys/kernel/debug, and let memwatchd read it as root"),
     ("nvmap", "ermission", "let memwatchd run as root: the kernel shows NvMap's clients to root only"),
-    ("tegrastats", "no tegrastats on PATH", "name it with path under [collectors.tegrastats]"),
-    ("tegrastats", "no such program", "set collectors.tegrastats.path to where tegrastats is"),
+    ("tegrastats", "no tegrastats on PATH", "set path under [collectors.tegrastats]"),
+    ("tegrastats", "no such program", "set collectors.tegrastats.path to the path of tegrastats"),
     ("kmsg", "ermi", "give memwatchd CAP_SYSLOG, or set kernel.dmesg_restrict = 0"),
     ("drm", "ermission", "let memwatchd run as root, or with CAP_SYS_PTRACE"),
     ("amdsmi", "cannot be imported", "install ROCm's amd-smi-lib of the same release, or pip uninstall amdsmi"),
@@ -27,7 +27,7 @@ _REMEDIES = (
 
 
 def seen(snapshot: Snapshot) -> Iterator[Check]:
-    """Pools, devices, processes and collectors, in this order."""
+    """Check pools, devices, processes and collectors, in this order."""
     yield from _pools(snapshot)
     yield from _gpus(snapshot)
     for device in snapshot.devices:
@@ -38,19 +38,19 @@ def seen(snapshot: Snapshot) -> Iterator[Check]:
 
 def _pools(snapshot: Snapshot) -> Iterator[Check]:
     if not snapshot.pools:
-        yield Check("pools", Verdict.PROBLEM, "not even System RAM can be read", "look at the collectors below")
+        yield Check("pools", Verdict.PROBLEM, "System RAM cannot be read", "see the collectors below")
     for pool in snapshot.pools:
-        text = f"{pool.label}: {size(pool.size_bytes)}, says {pool.source}"
+        text = f"{pool.label}: {size(pool.size_bytes)} (source: {pool.source})"
         if isinstance(pool.used_bytes, Absent):
             why = pool.used_bytes.value.replace("_", " ")
-            yield Check(f"pools.{pool.id}", Verdict.PROBLEM, f"{text}; how much is used is {why}")
+            yield Check(f"pools.{pool.id}", Verdict.PROBLEM, f"{text}; used memory is {why}")
         else:
             yield Check(f"pools.{pool.id}", Verdict.OK, text)
 
 
 def _gpus(snapshot: Snapshot) -> Iterator[Check]:
-    """GPUs on the bus that nobody reads are told by the machine's own sentence."""
     if not snapshot.devices:
+        # For a GPU on the bus without a collector, the explanation says that it is not read here.
         unread = "is not read here" in snapshot.machine.explanation
         yield Check("devices", Verdict.PROBLEM if unread else Verdict.OK, snapshot.machine.explanation)
 
@@ -64,7 +64,7 @@ def _device(device: Device) -> Iterator[Check]:
         yield Check(f"devices.{device.id}", Verdict.PROBLEM, f"{name} is {device.state.replace('_', ' ')}")
     if isinstance(device.headroom_bytes, Absent):
         why = device.headroom_bytes.value.replace("_", " ")
-        text = f"{name}: what it could allocate is {why}"
+        text = f"{name}: headroom is {why}"
         yield Check(f"devices.{device.id}.headroom", Verdict.HINT, text)
     for number, note in enumerate(device.notes):
         yield Check(f"devices.{device.id}.notes.{number}", Verdict.HINT, f"{name}: {note}")
@@ -75,7 +75,7 @@ def _processes(snapshot: Snapshot) -> Iterator[Check]:
         yield Check(
             "processes.hidden",
             Verdict.HINT,
-            "processes outside this container are not seen, so memory that they hold has no owner here",
+            "processes outside this container are not visible, so their memory is unaccounted",
             "run the container with --pid=host (hostPID: true in Kubernetes)",
         )
     scan = snapshot.process_scan
@@ -83,34 +83,32 @@ def _processes(snapshot: Snapshot) -> Iterator[Check]:
         yield Check(
             "processes.unreadable",
             Verdict.HINT,
-            "some processes of other users cannot be looked into",
+            "some processes of other users cannot be read",
             "let memwatchd run as root, or with CAP_SYS_PTRACE",
         )
 
 
 def _collectors(snapshot: Snapshot) -> Iterator[Check]:
-    """Collectors that fail are problems; those that are not needed here are one line together."""
-    well = [one.name for one in snapshot.collectors if one.state == "ok"]
+    """Check collectors. Each failing one is a problem; those that do not apply share one line."""
+    working = [one.name for one in snapshot.collectors if one.state == "ok"]
     for status in snapshot.collectors:
         if status.state in ("failing", "stalled") or remedy_of(status):
             failing = status.state in ("failing", "stalled")
             verdict = Verdict.PROBLEM if failing else Verdict.HINT
             text = f"{status.name} is {status.state}: {status.error or 'no answer'}"
             yield Check(f"collectors.{status.name}", verdict, text, remedy_of(status))
-    yield Check("collectors", Verdict.OK, f"collectors that answer: {', '.join(well) or 'none'}")
-    absent = [one.name for one in snapshot.collectors if one.state == "unavailable" and _is_not_missed(one)]
+    yield Check("collectors", Verdict.OK, f"working collectors: {', '.join(working) or 'none'}")
+    absent = [one.name for one in snapshot.collectors if one.state == "unavailable" and _is_not_needed(one)]
     if absent:
-        yield Check(
-            "collectors.absent", Verdict.OK, f"collectors that this machine has no use for: {', '.join(absent)}"
-        )
+        yield Check("collectors.absent", Verdict.OK, f"collectors not applicable here: {', '.join(absent)}")
 
 
-def _is_not_missed(status: CollectorStatus) -> bool:
+def _is_not_needed(status: CollectorStatus) -> bool:
     return not remedy_of(status) and status.name not in _EVERYWHERE
 
 
 def remedy_of(status: CollectorStatus) -> str | None:
-    """What somebody can do about a collector without figures; None where nothing is wrong, or nothing is known."""
+    """Return the remedy for a collector without data. None if it works or no remedy is known."""
     if status.state == "ok" or not status.error:
         return None
     return next(

@@ -1,4 +1,4 @@
-"""Examines one machine: what the latest tick shows, then what is installed."""
+"""Examination of one machine: the latest snapshot, then the installed versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from memwatch.snapshot import Snapshot
 
 
 class Examiner:
-    """Reads some small files each time it is asked; nothing of it happens on a tick."""
+    """Runs all checks. Each run reads a few small files; nothing runs on a tick."""
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots

@@ -1,4 +1,4 @@
-"""Combinations that are known to be bad, each with where that is known from."""
+"""Known incompatible versions, each with its source."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from memwatch.doctor.model import Check, Verdict
 from memwatch.doctor.versions import Installed, numbers_of
 
-# The interface of libamd_smi that a package amdsmi of some version was made for. Tried: 7.0.2 on so.27 fails with
-# "undefined symbol: amdsmi_set_gpu_clk_range".
+# ABI version of libamd_smi that old amdsmi packages cannot load. Tested: 7.0.2 with so.27 fails with "undefined
+# symbol: amdsmi_set_gpu_clk_range".
 _NEW_INTERFACE = 27
 _LAST_OLD_PACKAGE = (7, 0, 2)
-# Changelogs of ROCm: until 6.4.2 amd-smi took a KiB of a process for 1000 bytes; until 7.12 it opened /dev/kfd on
-# an MI300A, which registered the asker as a process of the GPU and kept the driver from being reloaded.
+# ROCm changelogs: before 6.4.2, amd-smi counted a KiB of process memory as 1000 bytes. Before 7.12, it opened
+# /dev/kfd on an MI300A, which registered the caller as a GPU process and prevented reloading the driver.
 _RIGHT_KIB, _LEAVES_KFD_ALONE = (6, 4, 2), (7, 12)
-# The last release of the distribution pynvml that brought a module of its own under the name that nvidia-ml-py has.
+# First release of the pynvml package without its own pynvml module. Older ones overwrite that of nvidia-ml-py.
 _PYNVML_IS_A_SHELL = (12,)
 
 
 def known_bad(installed: Installed) -> Iterator[Check]:
-    """What of the installed versions is known not to work together."""
+    """Yield a check for each known incompatibility among the installed versions."""
     yield from _nvidia_versions(installed)
     yield from _pynvml(installed)
     yield from _amdsmi(installed)
@@ -33,8 +33,8 @@ def _nvidia_versions(installed: Installed) -> Iterator[Check]:
         yield Check(
             "nvidia.versions",
             Verdict.PROBLEM,
-            f"NVIDIA's kernel driver is {module}, its library {library}: NVML refuses every call (error 18)",
-            "restart the machine, or unload and load the nvidia modules",
+            f"NVIDIA's kernel driver is {module}, its library {library}: every NVML call fails (error 18)",
+            "restart the machine, or reload the nvidia modules",
         )
 
 
@@ -44,7 +44,7 @@ def _pynvml(installed: Installed) -> Iterator[Check]:
         yield Check(
             "packages.pynvml",
             Verdict.PROBLEM,
-            f"the package pynvml {old} is given up, and has overwritten files of nvidia-ml-py or will",
+            f"the package pynvml {old} is deprecated and overwrites files of nvidia-ml-py",
             "pip uninstall pynvml && pip install --force-reinstall nvidia-ml-py",
         )
 
@@ -57,20 +57,20 @@ def _amdsmi(installed: Installed) -> Iterator[Check]:
         yield Check(
             "amdsmi.library",
             Verdict.HINT,
-            f"the package amdsmi {package} brings no libamd_smi.so, and none is installed: importing it fails",
-            "install ROCm's amd-smi-lib of the same release, or pip uninstall amdsmi; memwatch does without it",
+            f"the package amdsmi {package} cannot be imported: no libamd_smi.so is installed",
+            "install ROCm's amd-smi-lib of the same release, or pip uninstall amdsmi (memwatch does not need it)",
         )
     elif numbers_of(package) <= _LAST_OLD_PACKAGE and _interface_of(library) >= _NEW_INTERFACE:
         yield Check(
             "amdsmi.versions",
             Verdict.HINT,
-            f"the package amdsmi {package} is older than the library {library}, and cannot be imported with it",
-            "install the package that the library's release brings, under /opt/rocm/share/amd_smi",
+            f"the package amdsmi {package} is older than the library {library} and cannot be imported with it",
+            "install the package of the library's release, from /opt/rocm/share/amd_smi",
         )
 
 
 def _interface_of(library: str) -> int:
-    """ "libamd_smi.so.27.1" is 27; 0 where the name does not tell."""
+    """Return 27 for "libamd_smi.so.27.1", 0 if the name has no version."""
     number = library.partition(".so.")[2].partition(".")[0]
     return int(number) if number.isdecimal() else 0
 
@@ -83,14 +83,14 @@ def _rocm(installed: Installed) -> Iterator[Check]:
         yield Check(
             "rocm.processes",
             Verdict.HINT,
-            f"amd-smi of ROCm {installed.rocm} shows too little held by processes (KiB taken for 1000 bytes)",
-            "use ROCm 6.4.2 or newer; memwatch reads the driver's own figures and is not affected",
+            f"amd-smi of ROCm {installed.rocm} reports too little memory of processes (1 KiB counts as 1000 bytes)",
+            "use ROCm 6.4.2 or newer; memwatch reads the driver's files and is not affected",
         )
     if version < _LEAVES_KFD_ALONE:
         yield Check(
             "rocm.kfd",
             Verdict.HINT,
-            f"amd-smi of ROCm {installed.rocm} opens /dev/kfd on an MI300A, and the driver cannot be reloaded then",
+            f"amd-smi of ROCm {installed.rocm} opens /dev/kfd on an MI300A; then the driver cannot be reloaded",
             "use ROCm 7.12 or newer",
         )
 
@@ -102,13 +102,13 @@ def _stalls(installed: Installed) -> Iterator[Check]:
         yield Check(
             "psi",
             Verdict.HINT,
-            "the kernel was started with psi=0, so nobody can tell how long tasks wait for memory",
-            "remove psi=0 from the kernel's command line",
+            "PSI is disabled (psi=0 on the kernel command line), so memory stall times are not known",
+            "remove psi=0 from the kernel command line",
         )
     else:
         yield Check(
             "psi",
             Verdict.HINT,
-            "the kernel has no pressure stall information, so nobody can tell how long tasks wait for memory",
-            "add psi=1 to the kernel's command line; a kernel without CONFIG_PSI cannot tell",
+            "the kernel has no pressure stall information (PSI), so memory stall times are not known",
+            "add psi=1 to the kernel command line; the kernel needs CONFIG_PSI",
         )

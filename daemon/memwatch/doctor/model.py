@@ -1,4 +1,4 @@
-"""What an examination finds: one sentence a matter, with the remedy where there is one."""
+"""Results of an examination: one sentence per check, and a remedy if there is one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class Verdict(Enum):
-    """`OK`: as it should be. `HINT`: it works, and could tell more. `PROBLEM`: figures are missing or wrong."""
+    """`OK`: no problem. `HINT`: works, but more data is possible. `PROBLEM`: data is missing or wrong."""
 
     OK = "ok"
     HINT = "hint"
@@ -16,7 +16,7 @@ class Verdict(Enum):
 
 
 class Check(Struct, frozen=True):
-    """`id` is stable and says what was looked at; `remedy` is what somebody can do, or None."""
+    """Result of one check. `id`: stable name of the subject. `remedy`: what the operator can do, or None."""
 
     id: str
     verdict: Verdict
@@ -25,7 +25,7 @@ class Check(Struct, frozen=True):
 
 
 class Examination(Struct, frozen=True):
-    """All checks, what was asked first."""
+    """All checks, in the order in which they ran."""
 
     checks: tuple[Check, ...]
 

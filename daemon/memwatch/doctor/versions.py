@@ -1,4 +1,4 @@
-"""Which versions of drivers, libraries and packages are installed: from files, without loading any of them."""
+"""Installed versions of drivers, libraries and packages, read from files without loading any of them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _VERSION = re.compile(r"\d{1,6}(?:\.\d{1,6}){1,3}")
 
 
 class Installed(Struct, frozen=True):
-    """Versions as they are written; None where the thing is not there or does not tell.
+    """Versions as written in their files; None if not installed or not given.
 
-    `packages` are those of the Python that memwatch runs in. `boot_options` are the kernel's.
+    `packages`: those of the Python that memwatch runs in. `boot_options`: the kernel command line.
     """
 
     packages: Mapping[str, str] = field(default_factory=dict)
@@ -36,9 +36,9 @@ class Installed(Struct, frozen=True):
 
 
 def installed(roots: Roots, version_of: Callable[[str], str | None] | None = None) -> Installed:
-    """What the files of a host say. Packages are looked for in this Python, which is not that of another root."""
-    ask = version_of or (package_version if roots.rootfs == Path("/") else lambda _name: None)
-    found = {name: ask(name) for name in PACKAGES}
+    """Read the versions from a host's files. Packages are those of this Python; none are read for another root."""
+    read_version = version_of or (package_version if roots.rootfs == Path("/") else lambda _name: None)
+    found = {name: read_version(name) for name in PACKAGES}
     return Installed(
         packages={name: text for name, text in found.items() if text},
         rocm=version_in(head_of(roots.rootfs / ROCM / ".info/version", MOST_BYTES)),
@@ -51,7 +51,7 @@ def installed(roots: Roots, version_of: Callable[[str], str | None] | None = Non
 
 
 def package_version(name: str) -> str | None:
-    """The version of a package, by what its installer wrote down."""
+    """Return the version of an installed package from its metadata, or None."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -59,19 +59,19 @@ def package_version(name: str) -> str | None:
 
 
 def version_in(text: bytes) -> str | None:
-    """The first version in a text: "6.4.1-83" is 6.4.1."""
+    """Return the first version in a text: 6.4.1 for "6.4.1-83"."""
     found = _VERSION.search(text.decode("utf-8", "replace"))
     return found[0] if found else None
 
 
 def numbers_of(text: str) -> tuple[int, ...]:
-    """For comparing: "6.10" is newer than "6.4"."""
+    """Return the first version in a text as numbers to compare: "6.10" is newer than "6.4"."""
     found = _VERSION.search(text)
     return tuple(map(int, found[0].split("."))) if found else ()
 
 
 def _named(path: str | None, rootfs: Path) -> str | None:
-    """The file that a library's short name leads to: its name ends with the version of its interface."""
+    """Return the name of the file that a library's link points to; it ends with the library's version."""
     if path is None:
         return None
     try:
@@ -81,6 +81,6 @@ def _named(path: str | None, rootfs: Path) -> str | None:
 
 
 def _nvidia_library(rootfs: Path) -> str | None:
-    """NVIDIA's libraries carry the driver's version in their file name."""
+    # The file names of NVIDIA's libraries end with the driver's version.
     name = _named(find_library("libnvidia-ml.so.1", rootfs), rootfs)
     return version_in(name.partition(".so.")[2].encode()) if name else None

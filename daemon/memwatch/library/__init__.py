@@ -1,1 +1,1 @@
-"""For training and inference code: nothing raises into the caller's step, nothing is set without being asked."""
+"""Library for training and inference code. It never raises into a training step and changes no settings unasked."""

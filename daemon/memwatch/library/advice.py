@@ -1,4 +1,4 @@
-"""What to set for programs on this machine, why, and who says so. Nothing is set here."""
+"""Recommended settings for programs on this machine, with reasons and sources. Nothing is set here."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ TEGRA = "https://docs.nvidia.com/cuda/cuda-for-tegra-appnote/index.html"
 MIOPEN = "https://rocm.docs.amd.com/projects/MIOpen/en/latest/find_and_immediate.html"
 JAX = "https://docs.jax.dev/en/latest/gpu_memory_allocation.html"
 ISSUES = "https://github.com/"
-# Below this a GPU's own memory is little for a diffusion or language model in 16 bits.
+# Below this size, dedicated GPU memory is small for a diffusion or language model in 16 bits.
 LITTLE_BYTES = 8 << 30
 CRITICAL_RATIO = 0.95
 MOST_WORKERS = 8
 
 
 class Advice(Struct, frozen=True):
-    """`name` is an environment variable where `environment` is true, else a setting of programs by its usual name.
+    """A recommended setting. `name`: an environment variable if `environment`, else a program setting's usual name.
 
-    `certainty` is "try both" where reports contradict each other.
+    `certainty`: "try both" if reports contradict each other.
     """
 
     name: str
@@ -44,12 +44,12 @@ class Advice(Struct, frozen=True):
 
 
 def advise() -> tuple[Advice, ...]:
-    """For this machine, as it is now."""
+    """Return the recommended settings for this machine."""
     return advice_for(machine(), os.cpu_count() or 1)
 
 
 def recommended_env() -> dict[str, str]:
-    """The environment variables among the advice that no report contradicts. Set them before torch is imported."""
+    """Return the recommended environment variables, without contested ones. Set them before importing torch."""
     return environment_of(advise())
 
 
@@ -58,7 +58,7 @@ def environment_of(advice: tuple[Advice, ...]) -> dict[str, str]:
 
 
 def advice_for(here: Machine, cpus: int | None) -> tuple[Advice, ...]:
-    """`cpus` is None where they are another machine's and not known."""
+    """Return the settings for a machine. `cpus`: None if not known, as for another machine."""
     found = [one for device in here.devices for rule in RULES for one in rule(device, here)]
     general = [*(_workers(here, cpus) if cpus else ()), *_leave_free(here)]
     return tuple({one.name: one for one in reversed([*found, *general])}.values())[::-1]
@@ -67,13 +67,13 @@ def advice_for(here: Machine, cpus: int | None) -> tuple[Advice, ...]:
 def _pinning(device: Device, _here: Machine) -> Iterator[Advice]:
     if device.architecture in SHARING:
         reason = (
-            "pinned pages come out of the memory that the GPU allocates from and cannot be reclaimed; "
-            "some programs are slower without"
+            "pinned pages use the memory that the GPU allocates from and cannot be reclaimed; "
+            "some programs are slower without them"
         )
         sources = (TEGRA, ISSUES + "Comfy-Org/ComfyUI/issues/14969", ISSUES + "Comfy-Org/ComfyUI/issues/11106")
         yield Advice("pin_memory", "False", reason, sources, "try both")
     elif device.architecture in (Architecture.DISCRETE, Architecture.COHERENT):
-        reason = "copies to a GPU with memory of its own are faster from pinned pages, and can overlap"
+        reason = "copies to dedicated GPU memory are faster from pinned pages and can overlap with computation"
         yield Advice("pin_memory", "True", reason, (PINNING,))
 
 
@@ -82,17 +82,17 @@ def _nvidia_allocator(device: Device, here: Machine) -> Iterator[Advice]:
         return
     name, value = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
     if _is_tegra(here):
-        reason = "not expandable_segments: on Tegra boards loading a model fails with it, with memory to spare"
+        reason = "not expandable_segments: with it, loading a model fails on Tegra boards despite free memory"
         yield Advice(
             name, "backend:native", reason, (ISSUES + "unslothai/unsloth-zoo/pull/1235",), "recommended", True
         )
     elif device.architecture in SHARING:
-        reason = "less memory is lost between blocks; reports from GB10 contradict each other"
+        reason = "less fragmentation; reports from GB10 contradict each other"
         yield Advice(name, value, reason, (TORCH_CUDA, ISSUES + "vllm-project/vllm/issues/45179"), "try both", True)
     else:
         reason = (
-            "segments grow instead of leaving gaps, where sizes change from step to step; "
-            "the newer name PYTORCH_ALLOC_CONF was not heeded by PyTorch 2.9"
+            "less fragmentation if sizes change from step to step; "
+            "PyTorch 2.9 ignored the newer name PYTORCH_ALLOC_CONF"
         )
         yield Advice(
             name, value, reason, (TORCH_CUDA, ISSUES + "pytorch/pytorch/issues/183387"), "recommended", True
@@ -110,15 +110,13 @@ def _amd(device: Device, _here: Machine) -> Iterator[Advice]:
     value = "garbage_collection_threshold:0.8,max_split_size_mb:512"
     sources = (TORCH_HIP, TORCH_CUDA, ISSUES + "pytorch/pytorch/issues/187343")
     yield Advice("PYTORCH_HIP_ALLOC_CONF", value, reason, sources, "recommended", True)
-    reason = (
-        "MIOpen's search for the fastest convolution takes time and a workspace of GPU memory; FAST does not search"
-    )
+    reason = "MIOpen's search for the fastest convolution takes time and GPU memory for a workspace; FAST skips it"
     yield Advice("MIOPEN_FIND_MODE", "FAST", reason, (MIOPEN,), "recommended", True)
 
 
 def _jax(device: Device, _here: Machine) -> Iterator[Advice]:
     if device.architecture in SHARING:
-        reason = "JAX takes three quarters of the GPU's memory at its start, which here is System RAM"
+        reason = "JAX preallocates three quarters of the GPU's memory at startup, which here is System RAM"
         yield Advice("XLA_PYTHON_CLIENT_PREALLOCATE", "false", reason, (JAX,), "recommended", True)
 
 
@@ -128,7 +126,7 @@ def _low_vram(device: Device, here: Machine) -> Iterator[Advice]:
         reason = "moving weights between GPU and System RAM copies within the same memory and frees nothing"
         yield Advice("low_vram", "False", reason, (TEGRA,))
     elif own and sum(pool.size_bytes for pool in own) < LITTLE_BYTES:
-        reason = f"{device.name} has {size(sum(pool.size_bytes for pool in own))} of its own"
+        reason = f"{device.name} has {size(sum(pool.size_bytes for pool in own))} of dedicated memory"
         yield Advice("low_vram", "True", reason, (TORCH_CUDA,))
 
 
@@ -144,7 +142,7 @@ RULES: tuple[Callable[[Device, Machine], Iterator[Advice]], ...] = (
 def _workers(here: Machine, cpus: int) -> Iterator[Advice]:
     shared = any(device.architecture in SHARING for device in here.devices)
     value = max(1, min(MOST_WORKERS, cpus // 2 if shared else cpus - 1))
-    reason = f"{cpus} processors are here, and each worker process holds its own copy of what it touches"
+    reason = f"this machine has {cpus} CPUs, and each worker process has its own copy of the memory it touches"
     if shared:
         reason += ", in the memory that the GPU allocates from"
     yield Advice("num_workers", str(value), reason, (TORCH_DATA,))
@@ -153,5 +151,5 @@ def _workers(here: Machine, cpus: int) -> Iterator[Advice]:
 def _leave_free(here: Machine) -> Iterator[Advice]:
     if here.ram is not None:
         rest = here.ram.size_bytes - int(here.ram.size_bytes * CRITICAL_RATIO)
-        reason = f"memwatchd calls {here.ram.label} critical at {CRITICAL_RATIO:.0%} of use"
+        reason = f"memwatchd reports {here.ram.label} as critical at {CRITICAL_RATIO:.0%} usage"
         yield Advice("leave_free", size(rest), reason, ("memwatchd: [pressure] critical_percent",))

@@ -1,4 +1,4 @@
-"""A ledger of allocations that a program keeps itself: who holds what, where, since when."""
+"""Allocation records that a program keeps itself: tag, size, location and age."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Allocation(Struct, frozen=True):
 
 
 class Holdings(Struct, frozen=True):
-    """What lives now and the most that ever lived at once, and what lives by tag."""
+    """Live allocations: their number and bytes, the peak of their bytes, and bytes by tag."""
 
     live: int
     current_bytes: int
@@ -35,7 +35,7 @@ class Holdings(Struct, frozen=True):
 
 
 class AllocationTracker:
-    """`id = tracker.add("kv cache", 4 << 30)`, later `tracker.remove(id)`. Any thread may use it."""
+    """Tracker of allocations: `id = tracker.add("kv cache", 4 << 30)`, later `tracker.remove(id)`. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -46,13 +46,16 @@ class AllocationTracker:
         self._lock = threading.Lock()
 
     def add(self, tag: str, size_bytes: int | str, location: Location = "gpu") -> int:
-        """Its number. Raises BadInput for a size or a location that cannot be, or beyond a million that live."""
+        """Record an allocation and return its id.
+
+        Raises BadInput for an invalid size or location, and above a million live allocations.
+        """
         count = bytes_of(size_bytes, "size_bytes")
         if location not in ("gpu", "cpu"):
-            raise BadInput(f'location is "{location}", which is neither gpu nor cpu; for example gpu')
+            raise BadInput(f'location is "{location}", which is not gpu or cpu; for example gpu')
         with self._lock:
             if len(self._live) >= MOST_LIVE:
-                raise BadInput(f"{MOST_LIVE} allocations live already; remove what is gone")
+                raise BadInput(f"{MOST_LIVE} allocations are recorded, the most allowed; remove freed ones")
             found = Allocation(next(self._ids), tag, count, location, self._clock())
             self._live[found.id] = found
             self._current[location] += count
@@ -60,7 +63,7 @@ class AllocationTracker:
         return found.id
 
     def remove(self, allocation_id: int) -> bool:
-        """Whether it lived."""
+        """Remove an allocation. Returns False if there is none with that id."""
         with self._lock:
             found = self._live.pop(allocation_id, None)
             if found is not None:
@@ -68,7 +71,7 @@ class AllocationTracker:
         return found is not None
 
     def find_old_allocations(self, older_than: float) -> list[Allocation]:
-        """Those that live for longer than so many seconds, oldest first: candidates for a leak."""
+        """Return allocations older than `older_than` seconds, oldest first: candidates for a leak."""
         limit = self._clock() - older_than
         with self._lock:
             return [one for one in self._live.values() if one.at < limit]

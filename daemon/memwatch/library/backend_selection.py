@@ -1,4 +1,4 @@
-"""Which backend to compute with: the one that can be used, or the best that has room for so many bytes."""
+"""Selection of a compute backend: the best usable one, or the best with room for a number of bytes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ INQUIRY_SECONDS = 30.0
 
 
 class NoBackend(RuntimeError):
-    """Nothing here has so much room; the message lists what was tried and why not."""
+    """No backend has enough room. The message lists the backends that were tried and the reasons."""
 
 
 def discover_backends() -> Backends:
-    """CPU, CUDA, ROCm, Metal, OpenCL, Vulkan: which can be used, and why not. Takes up to ten seconds without a
-    daemon."""
+    """Return CPU, CUDA, ROCm, Metal, OpenCL and Vulkan, whether each is usable, and why not.
+
+    Takes up to ten seconds without a daemon.
+    """
     found = daemon.get("/api/v1/backends", INQUIRY_SECONDS)
     if found is not None:
         try:
@@ -35,12 +37,12 @@ def discover_backends() -> Backends:
 
 
 def best_available_backend() -> str:
-    """Its name: cuda, rocm, metal, opencl or cpu."""
+    """Return the name of the best usable backend: cuda, rocm, metal, opencl or cpu."""
     return discover_backends().recommended
 
 
 def select_backend_for(wanted: str | int) -> Backend:
-    """The best backend with a device that could allocate so much now. Raises NoBackend, or BadInput."""
+    """Return the best backend with a device that can allocate `wanted` bytes now. Raises NoBackend or BadInput."""
     return selected(discover_backends(), bytes_of(wanted, "bytes"))
 
 
@@ -56,11 +58,11 @@ def selected(found: Backends, need: int) -> Backend:
         if why_not is None:
             return backend
         reasons.append(f"{backend.label}: {why_not}")
-    raise NoBackend(f"nothing here can allocate {size(need)} now. Tried: {'; '.join(reasons)}")
+    raise NoBackend(f"no backend can allocate {size(need)} now. Tried: {'; '.join(reasons)}")
 
 
 def refusal_of(backend: Backend, need: int) -> str | None:
-    """Why a backend will not do for so many bytes; None where it will."""
+    """Return why a backend cannot allocate `need` bytes, or None if it can."""
     if backend.available is not True:
         return backend.reason
     computing = [one for one in backend.devices if one.kind != "cpu" or backend.name == "cpu"]
@@ -68,6 +70,6 @@ def refusal_of(backend: Backend, need: int) -> str | None:
         return backend.reason
     rooms = [(room, one.name) for one in computing if isinstance(room := one.room_bytes, int)]
     if not rooms:
-        return "what its devices could allocate is not known"
+        return "the headroom of its devices is not known"
     most, name = max(rooms)
     return None if most >= need else f"{name} can allocate {size(most)} now"

@@ -1,4 +1,4 @@
-"""The limit that this program lives under: its container's, its unit's or its job's."""
+"""Memory limit of this process's cgroup: its container, unit or job."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from memwatch.model import Absent
 
 
 class Limit(NamedTuple):
-    """The smallest of the cgroups that this process is in. `name`: whose it is, such as "container limit".
+    """The smallest limit of the cgroups of this process. `name`: a label such as "container limit".
 
-    What is left is what the kernel would give before it kills: page cache is not counted as used. GPU memory of a
-    unified machine is not counted either.
+    `left_bytes`: memory the kernel can still provide before an OOM kill. Page cache does not count as used. GPU
+    memory of a unified machine does not either.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Limit(NamedTuple):
 
 
 def own_limit(roots: Roots | None = None) -> Limit | None:
-    """As it is now; None where there is none below System RAM, or nobody counts. Some 0.2 ms."""
+    """Read the current limit. None without a limit below System RAM or without accounting. Takes about 0.2 ms."""
     from memwatch.collectors.cgroup import Collector
 
     try:

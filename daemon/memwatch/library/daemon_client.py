@@ -1,4 +1,4 @@
-"""The daemon of this machine, if one answers. That none does is remembered, so that asking again costs nothing."""
+"""Client of this machine's daemon. A failure is cached for a while, so that repeated requests cost nothing."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Json = Any
 DEFAULT_URL = "http://127.0.0.1:6360"
 SILENT_SECONDS = 30.0
 CONNECT_SECONDS = 2.0
-# An idle daemon makes its API for the first who asks, which takes a board seconds. For those who wait in a thread.
+# For requests from threads. An idle daemon builds its API on the first request, which takes seconds on a board.
 ANSWER_SECONDS = 20.0
 MOST_ANSWER_BYTES = 16 << 20
 
 
 class Daemon:
-    """`url` is http://HOST:PORT, https://HOST:PORT or unix:/PATH. Any thread may ask."""
+    """Client of a daemon at http://HOST:PORT, https://HOST:PORT or unix:/PATH. Thread-safe."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -32,31 +32,32 @@ class Daemon:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it was asked lately and did not answer."""
+        """True if a recent request failed. Requests then return None without connecting."""
         return time.monotonic() < self._silent_until
 
     def get(self, path: str, seconds: float = CONNECT_SECONDS) -> Json | None:
-        """What it answers, None where there is no answer."""
+        """Return the decoded response, None on failure."""
         return self._ask("GET", path, None, seconds, seconds)
 
     def post(self, path: str, body: Json) -> Json | None:
-        """The same, for a thread that keeps nobody waiting."""
+        """Post JSON and return the decoded response, None on failure. For background threads: waits longer."""
         return self._ask("POST", path, json.dumps(body).encode(), CONNECT_SECONDS, ANSWER_SECONDS)
 
     def connection(self, seconds: float) -> tuple[HTTPConnection, str]:
-        """A connection, not yet made, and what stands before every path. Raises ValueError for a bad address."""
+        """Return an unopened connection and the prefix of all paths. Raises ValueError for an invalid URL."""
         if self.url.startswith("unix:"):
             return UnixConnection(self.url.removeprefix("unix:").removeprefix("//"), seconds), ""
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or parts.hostname is None:
             raise ValueError(
-                f'MEMWATCH_URL is "{self.url[:80]}"; for example {DEFAULT_URL} or unix:/run/memwatchd.sock'
+                f'MEMWATCH_URL is "{self.url[:80]}", which is not a daemon\'s URL; '
+                f"for example {DEFAULT_URL} or unix:/run/memwatchd.sock"
             )
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         return kind(parts.hostname, parts.port, timeout=seconds), parts.path.rstrip("/")
 
     def _ask(self, method: str, path: str, body: bytes | None, seconds: float, patience: float) -> Json | None:
-        """Connect within so many seconds, and wait so long for each part of the answer."""
+        """Connect within `seconds` and wait up to `patience` seconds for each part of the response."""
         if self.is_silent:
             return None
         try:
@@ -79,12 +80,12 @@ class Daemon:
         return None
 
     def rest(self) -> None:
-        """Do not ask for a while."""
+        """Make no requests for `SILENT_SECONDS`."""
         self._silent_until = time.monotonic() + SILENT_SECONDS
 
 
 def roots_of(environ: Mapping[str, str]) -> tuple[Path, Path, Path]:
-    """Where the host is, by the same words that the daemon takes."""
+    """Return the host's procfs, sysfs and root paths, from the daemon's environment variables."""
     folders = (environ.get("MEMWATCHD_PROCFS"), environ.get("MEMWATCHD_SYSFS"), environ.get("MEMWATCHD_ROOTFS"))
     proc, sysfs, root = (folder or usual for folder, usual in zip(folders, ("/proc", "/sys", "/"), strict=True))
     return Path(proc), Path(sysfs), Path(root)

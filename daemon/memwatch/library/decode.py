@@ -1,4 +1,4 @@
-"""From the daemon's JSON back to the model; what does not fit it is no answer."""
+"""Decoding of the daemon's JSON into records of the model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS: dict[tuple[type, str], Any] = {
 
 
 class NotAnAnswer(ValueError):
-    """JSON that is not what a memwatchd of this version says."""
+    """JSON that does not match the format of this version of memwatchd."""
 
 
 def pools_of(found: Json) -> tuple[Pool, ...]:
@@ -45,18 +45,18 @@ def backends_of(found: Json) -> Backends:
         )
         return record(Backends, {**found, "backends": backends})
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise NotAnAnswer(f"the backends of the daemon are not understood: {error}") from None
+        raise NotAnAnswer(f"the daemon's backends cannot be decoded: {error}") from None
 
 
 def _records(kind: type[R], found: Iterable[Json]) -> tuple[R, ...]:
     try:
         return tuple(record(kind, one) for one in found)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise NotAnAnswer(f"the {kind.__name__} of the daemon is not understood: {error}") from None
+        raise NotAnAnswer(f"the daemon's {kind.__name__} cannot be decoded: {error}") from None
 
 
 def record(kind: type[R], found: Json) -> R:
-    """A record of the model; fields that this version does not know are left out."""
+    """Decode a record of the model. Unknown fields are ignored."""
     absent = found.get("absent", {})
     values: dict[str, Any] = {}
     for one in kind.__struct_fields__:

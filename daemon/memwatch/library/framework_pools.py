@@ -1,7 +1,7 @@
-"""The allocators of PyTorch, CuPy and JAX, where the caller has imported them and uses a GPU through them.
+"""Allocators of PyTorch, CuPy and JAX, if the caller has imported them and uses a GPU through them.
 
-No framework is imported here, and none is asked what would make it open a GPU: a CUDA context takes 0.3 GiB, and
-JAX reserves three quarters of a GPU when it starts its client.
+No framework is imported here, and no call opens a GPU: a CUDA context takes 0.3 GiB, and JAX reserves three
+quarters of a GPU when it starts its client.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from memwatch.model import Absent, Bytes
 
 
 class TorchPool(CachingPool):
-    """PyTorch's caching allocator on one GPU, CUDA or ROCm. `torch` is the module that the caller imported."""
+    """PyTorch's caching allocator on one GPU, CUDA or ROCm. `torch`: the module that the caller imported."""
 
     backend_name = "PyTorch"
 
@@ -47,7 +47,7 @@ class TorchPool(CachingPool):
         return int(self._torch.cuda.get_device_properties(self._index).total_memory) or Absent.NOT_AVAILABLE
 
     def free(self) -> Bytes:
-        """On a unified machine what System RAM has left: CUDA itself counts page cache as used there."""
+        """Return the free bytes. On a unified machine, available System RAM, as CUDA counts page cache as used."""
         properties = self._torch.cuda.get_device_properties(self._index)
         if getattr(properties, "is_integrated", 0):
             return host.available_bytes()
@@ -75,7 +75,7 @@ class CupyPool(CachingPool):
         return int(self._cupy.cuda.runtime.memGetInfo()[1]) or Absent.NOT_AVAILABLE
 
     def free(self) -> Bytes:
-        """On a unified machine what System RAM has left, as with PyTorch."""
+        """Return the free bytes. On a unified machine, available System RAM, as for PyTorch."""
         runtime = self._cupy.cuda.runtime
         if runtime.getDeviceProperties(self._index).get("integrated"):
             return host.available_bytes()
@@ -86,7 +86,7 @@ class CupyPool(CachingPool):
 
 
 class JaxPool(CachingPool):
-    """JAX's allocator on one GPU, by `Device.memory_stats`. It gives nothing back while the process lives."""
+    """JAX's allocator on one GPU, read with `Device.memory_stats`. It releases no memory while the process runs."""
 
     backend_name = "JAX"
 
@@ -95,7 +95,7 @@ class JaxPool(CachingPool):
         self.device = f"cuda:{device.local_hardware_id}" if device.platform == "gpu" else str(device)
 
     def _figure(self, *names: str) -> int | Absent:
-        """The first that is known; what an allocator does not count is left out, or -1."""
+        """Return the first known value. Values that an allocator does not count are missing or -1."""
         found = self._device.memory_stats() or {}
         known = (found.get(name) for name in names)
         return next((one for one in known if isinstance(one, int) and one >= 0), Absent.NOT_SUPPORTED)
@@ -118,14 +118,14 @@ class JaxPool(CachingPool):
         return max(0, whole - used)
 
     def clear(self) -> None:
-        """Nothing can be asked of it: arrays go with the last reference, and its pool stays."""
+        """Do nothing: JAX frees an array with its last reference and keeps its pool."""
 
 
 _torch_pools: list[MemoryPool] = []
 
 
 def pools_of_frameworks(modules: Mapping[str, Any]) -> list[MemoryPool]:
-    """`modules` are those that the process has imported, as sys.modules has them."""
+    """Return the pools of the imported frameworks. `modules`: the process's sys.modules."""
     return [
         *_of_torch(modules.get("torch")),
         *_of_cupy(modules.get("cupy")),
@@ -135,7 +135,7 @@ def pools_of_frameworks(modules: Mapping[str, Any]) -> list[MemoryPool]:
 
 @harmless(())
 def _of_torch(torch: Any) -> list[MemoryPool]:  # noqa: ANN401
-    """Only where CUDA is initialized: to ask before would make a context."""
+    # Only if CUDA is initialized: earlier calls would create a context.
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_initialized():
         return []
@@ -145,20 +145,20 @@ def _of_torch(torch: Any) -> list[MemoryPool]:  # noqa: ANN401
 
 
 def _of_cupy(cupy: Any) -> list[MemoryPool]:  # noqa: ANN401
-    """Only where its pool has something: a program may import CuPy on a machine without a GPU, where it raises."""
+    # Only if its pool is in use: without a GPU, CuPy can be imported but its calls raise.
     if not hasattr(cupy, "get_default_memory_pool"):
         return []
     try:
         used = cupy.get_default_memory_pool().total_bytes() > 0
         index = int(cupy.cuda.runtime.getDevice()) if used else 0
-    except Exception:  # noqa: BLE001  CuPy's errors have classes of their own, which are not imported here
+    except Exception:  # noqa: BLE001  CuPy's exception classes are not imported here
         return []
     return [CupyPool(cupy, index)] if used else []
 
 
 @harmless(())
 def _of_jax(jax: Any, bridge: Any) -> list[MemoryPool]:  # noqa: ANN401
-    """Only where its clients run: to list devices before would start them."""
+    # Only if its clients are running: listing devices earlier would start them.
     if jax is None or not getattr(bridge, "backends_are_initialized", bool)():
         return []
     return [JaxPool(device) for device in jax.local_devices() if device.platform == "gpu"]

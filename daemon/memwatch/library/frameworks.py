@@ -1,4 +1,4 @@
-"""The pools of this process: those that were registered, and those of the frameworks that the caller uses."""
+"""Memory pools of this process: registered ones and those of the frameworks in use."""
 
 from __future__ import annotations
 
@@ -16,31 +16,30 @@ MOST_POOLS = 16
 
 
 def register_pool(pool: MemoryPool) -> None:
-    """Have a pool of your own reported, and asked to shrink under pressure. Raises ValueError beyond sixteen."""
+    """Register a pool to report to the daemon and shrink under pressure. Raises ValueError above sixteen pools."""
     if len(_registered) >= MOST_POOLS:
-        raise ValueError(f"{len(_registered)} pools are registered; at most {MOST_POOLS} are")
+        raise ValueError(f"{len(_registered)} pools are registered, the most allowed; unregister one first")
     _registered.append(pool)
 
 
 def unregister_pool(pool: MemoryPool) -> None:
-    """Forget it; no error where it was not registered."""
+    """Unregister a pool. No error if it is not registered."""
     if pool in _registered:
         _registered.remove(pool)
 
 
 def pools() -> list[MemoryPool]:
-    """The pools of this process: those registered, and those of the frameworks that have a GPU in use."""
+    """Return the registered pools and those of the frameworks that use a GPU."""
     return [*_registered, *pools_of_frameworks(sys.modules)]
 
 
 @harmless(PoolStats(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE))
 def stats_of(pool: MemoryPool) -> PoolStats:
-    """Of a pool that may be anybody's."""
     return pool.stats()
 
 
 def total_stats() -> PoolStats | None:
-    """All pools of this process added up, since no two hold the same bytes; None where it has none."""
+    """Return the sum of all pools of this process, which never overlap. None without pools."""
     found = [stats_of(pool) for pool in pools()]
     if len(found) < 2:
         return found[0] if found else None
@@ -54,7 +53,7 @@ def _sum(figures: list[Bytes]) -> Bytes:
 
 
 def clear_all() -> None:
-    """Garbage first, since tensors in cycles hold their memory; then every pool."""
+    """Collect garbage, since tensors in reference cycles keep their memory, then clear every pool."""
     import gc
 
     gc.collect()
@@ -68,7 +67,7 @@ def _clear(pool: MemoryPool) -> None:
 
 
 def shrink_all() -> int:
-    """Ask every pool to shrink; the bytes that came back."""
+    """Shrink every pool and return the bytes that were released."""
     return sum(_shrink(pool) for pool in pools())
 
 

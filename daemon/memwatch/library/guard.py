@@ -1,4 +1,4 @@
-"""A limit of one's own: told when it is near and when it is passed. For shared machines and cards that swap."""
+"""A memory limit with callbacks when usage nears or passes it. For shared machines and GPUs that swap."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from memwatch.library.never_raise import harmless
 from memwatch.model import Absent, Bytes
 from memwatch.planning.sizes import BadInput, bytes_of
 
-# Told again only after use fell so far below what was told of.
+# A callback is called again only after usage fell this far below its threshold.
 REARM_RATIO = 0.05
 LEAST_INTERVAL_SECONDS = 0.01
 
 
 class Usage(Struct, frozen=True):
-    """What is used of a limit; `ratio` may be above 1."""
+    """Usage of a limit. `ratio` may be above 1."""
 
     used_bytes: int
     limit_bytes: int
@@ -34,13 +34,13 @@ Told = Callable[[Usage], object]
 
 
 def used_bytes() -> Bytes:
-    """What the allocators of this process took, or its resident set where it has none."""
+    """Return the bytes reserved by this process's allocators, or its resident set without allocators."""
     stats = total_stats()
     return rss_bytes() if stats is None else stats.reserved_bytes
 
 
 class Guard:
-    """Looks at intervals, in a thread of its own, until it is stopped. It calls back; it stops nothing itself."""
+    """A thread that checks usage at intervals until it is stopped. It only calls back and enforces nothing."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Guard:
         self._thread.start()
 
     def check(self) -> Usage | None:
-        """Look now; what was found, None where it cannot be known."""
+        """Check now and return the usage, None if it is not known."""
         used = self._measure()
         if isinstance(used, Absent):
             return None
@@ -121,5 +121,5 @@ def guard(
 
 
 def limit_bytes() -> int | None:
-    """The limit in force, the newest of several."""
+    """Return the limit in force, the newest of several."""
     return _active[-1].limit_bytes if _active else None

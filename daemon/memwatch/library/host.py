@@ -1,4 +1,4 @@
-"""This machine and this process by a few system calls: some 20 µs, so that a training step may ask."""
+"""Memory of this machine and process, read with a few system calls in about 20 µs, fit for a training step."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Ram(NamedTuple):
-    """`total` is MemTotal, which on a GH200 holds the GPU's memory as well."""
+    """System RAM. `total_bytes`: MemTotal, which on a GH200 includes the GPU's memory."""
 
     total_bytes: int
     available_bytes: int
 
 
 class Host:
-    """Keeps /proc/meminfo open. What belongs to a process is opened each time: a fork would read its parent's."""
+    """Reader of /proc/meminfo, which stays open. Per-process files are opened each time because of forks."""
 
     def __init__(self, procfs: Path) -> None:
         self._meminfo = procfs / "meminfo"
@@ -52,7 +52,7 @@ def parse_meminfo(text: bytes) -> Ram | Absent:
 
 
 def _ram_elsewhere() -> Ram | Absent:
-    """Where there is no /proc: by psutil, which memwatchd stands on there."""
+    """Read System RAM with psutil, which memwatchd uses on systems without /proc."""
     import psutil
 
     found = psutil.virtual_memory()
@@ -60,7 +60,7 @@ def _ram_elsewhere() -> Ram | Absent:
 
 
 def rss_bytes() -> Bytes:
-    """The resident set of this process."""
+    """Return the resident set size of this process."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:
             return int(file.read(200).split()[1]) * PAGE_BYTES

@@ -1,4 +1,4 @@
-"""This machine read once without a daemon, as memwatchd would: up to two seconds, drivers included."""
+"""One reading of this machine without a daemon, with memwatchd's collectors. Takes up to two seconds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_machine() -> Snapshot:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """What the engine logs is for a daemon's log, not for that of somebody's training."""
+    """Suppress the collectors' log messages, which are meant for the daemon's log."""
     loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("memwatch.")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,4 +1,4 @@
-"""What this machine is, and how much memory it has: by the daemon where one answers, else read directly."""
+"""This machine and its memory, from the daemon if it is reachable, else read directly."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from memwatch.library.host import Ram, host
 from memwatch.library.never_raise import complain, harmless
 from memwatch.model import Absent, Architecture, Bytes, Device, Pool, Share, ram_of
 
-# Figures of the daemon that are this old are asked for anew, in a thread of their own.
+# A thread requests new data from the daemon at this interval.
 FRESH_SECONDS = 1.0
 IDLE_SECONDS = 10.0
 RAM = "ram"
 
 
 class Machine(Struct, frozen=True):
-    """Pools add up; shares lie inside them and add up to nothing. `from_daemon`: whether memwatchd said so."""
+    """This machine. Pools add up; shares are parts of pools and must not be added. `from_daemon`: the source."""
 
     host: str
     name: str | Absent
@@ -42,8 +42,10 @@ class Machine(Struct, frozen=True):
         return ram_of(self.pools)
 
     def device(self, wanted: object) -> Device | None:
-        """By number, by id (gpu0), or as frameworks say it (cuda:0, torch.device("cuda", 0)); None where there is
-        none. A number counts the GPUs as the driver lists them."""
+        """Return a device by number, id (gpu0) or framework name (cuda:0, torch.device("cuda", 0)), or None.
+
+        Numbers count the GPUs in the driver's order.
+        """
         text = str(wanted)
         by_id = next((one for one in self.devices if one.id == text), None)
         number = text.rpartition(":")[2] if ":" in text else "0" if text in ("cuda", "hip", "mps", "xpu") else text
@@ -53,8 +55,10 @@ class Machine(Struct, frozen=True):
 
 
 class MemoryInfo(Struct, frozen=True):
-    """Of one pool, and, for a device that allocates from it, how much it could have now. On a unified machine the
-    pool is System RAM, for the GPU as well: there is nothing to add."""
+    """Memory of one pool, and the headroom of a device that allocates from it.
+
+    On a unified machine the GPU's pool is System RAM, so the two must not be added.
+    """
 
     pool: str
     label: str
@@ -66,7 +70,7 @@ class MemoryInfo(Struct, frozen=True):
 
 
 class Source:
-    """The newest picture of this machine. The first look takes a while; later ones cost nothing."""
+    """Cache of the newest data of this machine. Only the first read takes time."""
 
     def __init__(self, of: Daemon) -> None:
         self._of = of
@@ -76,24 +80,27 @@ class Source:
         self._lock = threading.Lock()
 
     def any(self) -> Machine:
-        """However old: what a machine is does not change."""
+        """Return the machine from the cache regardless of age, for properties that do not change."""
         return self._machine or self._look()
 
     def fresh(self) -> Machine:
-        """At most some two seconds old where a daemon answers; a thread sees to that while somebody asks."""
+        """Return data at most about two seconds old if a daemon is reachable.
+
+        A thread refreshes it until no call was made for `IDLE_SECONDS`.
+        """
         now = self._asked_at = time.monotonic()
         found = self._machine
         if found is None or (found.from_daemon and now - found.monotonic > IDLE_SECONDS):
             found = self._look()
         elif not found.from_daemon and not self._of.is_silent:
-            found = self._machine = from_daemon(self._of) or found  # one may have been started since
+            found = self._machine = from_daemon(self._of) or found  # a daemon may have been started since
         if found.from_daemon and self._thread is None:
             self._thread = threading.Thread(target=self._follow, name="memwatch-machine", daemon=True)
             self._thread.start()
         return found
 
     def forget(self) -> None:
-        """Look again when next asked."""
+        """Drop the cache."""
         self._machine = None
 
     def _look(self) -> Machine:
@@ -115,18 +122,18 @@ def from_daemon(of: Daemon) -> Machine | None:
     try:
         return machine_of(found)
     except (NotAnAnswer, TypeError, KeyError) as error:
-        complain(f"what {of.url} says is not understood: {error}")
+        complain(f"the response of {of.url} cannot be decoded: {error}")
         return None
 
 
 def machine_of(found: Json) -> Machine:
-    """From a snapshot as the daemon says it. Raises NotAnAnswer, TypeError or KeyError."""
-    told = found["machine"]
+    """Decode a snapshot of the daemon. Raises NotAnAnswer, TypeError or KeyError."""
+    of_machine = found["machine"]
     return Machine(
         host=str(found["host"]),
-        name=Absent.NOT_AVAILABLE if told["name"] is None else str(told["name"]),
-        architecture=str(told["architecture"]),
-        explanation=str(told["explanation"]),
+        name=Absent.NOT_AVAILABLE if of_machine["name"] is None else str(of_machine["name"]),
+        architecture=str(of_machine["architecture"]),
+        explanation=str(of_machine["explanation"]),
         pools=pools_of(found["pools"]),
         shares=shares_of(found["shares"]),
         devices=devices_of(found["devices"]),
@@ -139,12 +146,11 @@ def from_here() -> Machine:
     from memwatch.library.local_reading import read_machine
 
     found = read_machine()
-    told = found.machine
     return Machine(
         found.host,
-        told.name,
-        told.architecture,
-        told.explanation,
+        found.machine.name,
+        found.machine.architecture,
+        found.machine.explanation,
         found.pools,
         found.shares,
         found.devices,
@@ -157,9 +163,9 @@ source = Source(daemon)
 
 
 def machine() -> Machine:
-    """Pools, shares and devices of this machine. The first call takes up to two seconds without a daemon.
+    """Return pools, shares and devices of this machine. The first call takes up to two seconds without a daemon.
 
-    Without one, later calls read System RAM anew; what else was read at the first is stale, and says so.
+    Without one, later calls only refresh System RAM; all other values become Absent.STALE.
     """
     found = source.fresh()
     old = not found.from_daemon and time.monotonic() - found.monotonic > FRESH_SECONDS
@@ -167,7 +173,7 @@ def machine() -> Machine:
 
 
 def aged(found: Machine, ram: Ram | Absent) -> Machine:
-    """What is still true some time after it was read, with System RAM as of now."""
+    """Return the machine with current System RAM and other changing values marked as stale."""
     return replace(
         found,
         pools=tuple(_anew(pool, ram) or aged_pool(pool) for pool in found.pools),
@@ -177,7 +183,7 @@ def aged(found: Machine, ram: Ram | Absent) -> Machine:
 
 
 def _anew(pool: Pool, ram: Ram | Absent) -> Pool | None:
-    """None where /proc/meminfo does not speak of this pool alone."""
+    """Return the pool with current values. None if it is not exactly the memory in /proc/meminfo."""
     if pool.id != RAM or isinstance(ram, Absent) or ram.total_bytes != pool.size_bytes:
         return None
     left = ram.available_bytes
@@ -186,16 +192,16 @@ def _anew(pool: Pool, ram: Ram | Absent) -> Pool | None:
 
 @harmless(False)
 def is_unified_memory_gpu(device: object = 0) -> bool:
-    """Whether what this GPU allocates is System RAM. False where there is no such GPU or that is not known."""
+    """Return True if this GPU allocates from System RAM. False if that is not known or there is no such GPU."""
     found = source.any().device(device)
     return found is not None and UNIFIED.get(found.architecture, False)
 
 
 @harmless(0)
 def get_device_memory_bytes(device: object = 0, default: int | None = None) -> int:
-    """The most this GPU can use. Where its driver says nothing, 0 or "not supported": the pool it allocates from.
+    """Return the most memory this GPU can use, from its driver or else the size of the pool it allocates from.
 
-    Where there is no such GPU: `default`, or System RAM.
+    Without such a GPU: `default`, or else the size of System RAM.
     """
     here = source.any()
     found = here.device(device)
@@ -209,9 +215,9 @@ def get_device_memory_bytes(device: object = 0, default: int | None = None) -> i
 
 
 def memory_info(device: object = None) -> MemoryInfo | None:
-    """Of System RAM, or of the pool a GPU allocates from; None where there is no such GPU or no pool is known.
+    """Return the memory of System RAM or of the pool a GPU allocates from. None without such a GPU or pool.
 
-    System RAM is of this moment; a GPU's own memory is the daemon's figure of the last second or two, or the
+    System RAM is current. Dedicated GPU memory is the daemon's value of the last one or two seconds, or the
     framework's.
     """
     return _memory_info(device)
@@ -231,7 +237,7 @@ def _memory_info(device: object) -> MemoryInfo | None:
 
 
 def _pool_of(here: Machine, device: Device | None) -> Pool | None:
-    """The first that a device allocates from, by way of shares; System RAM for a unified one without a way."""
+    """Return the first pool a device allocates from. System RAM for a unified one if that is not known."""
     if device is None:
         return None
     parents = {share.id: share.within for share in here.shares}
@@ -243,7 +249,7 @@ def _pool_of(here: Machine, device: Device | None) -> Pool | None:
 
 
 def _now(pool: Pool, here: Machine, device: Device | None) -> tuple[Bytes, Bytes]:
-    """Used and available. System RAM is read anew where MemTotal is all of it."""
+    """Return used and available bytes. System RAM is read again if MemTotal is exactly its size."""
     ram = host.ram()
     if pool.id == RAM and not isinstance(ram, Absent) and ram.total_bytes == pool.size_bytes:
         return ram.total_bytes - ram.available_bytes, ram.available_bytes

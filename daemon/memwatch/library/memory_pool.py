@@ -1,4 +1,4 @@
-"""What a framework's own pool of memory says of itself, and what it can be asked to do."""
+"""Interface of a framework's memory pool: its statistics and operations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from memwatch.model import Absent, Bytes
 
 
 class PoolStats(Struct, frozen=True):
-    """What an allocator holds. `allocations` counts all it ever made; `peak_bytes` is the most it handed out."""
+    """Statistics of an allocator. `allocations`: all since the start; `peak_bytes`: the peak of allocated bytes."""
 
     allocated_bytes: Bytes
     reserved_bytes: Bytes
@@ -24,38 +24,38 @@ class PoolStats(Struct, frozen=True):
 
 
 class MemoryPool(Protocol):
-    """A framework's own pool: it reports itself, and can be asked to give back what it does not use."""
+    """A framework's memory pool, which reports statistics and can release unused memory."""
 
     backend_name: str
     device: str
 
     def stats(self) -> PoolStats:
-        """What it holds now."""
+        """Return the current statistics."""
         ...
 
     def total(self) -> Bytes:
-        """The most it could ever take."""
+        """Return the most bytes the pool could take."""
         ...
 
     def free(self) -> Bytes:
-        """What could be taken now besides what it has."""
+        """Return the bytes that the pool could still take now."""
         ...
 
     def pressure(self) -> float | Absent:
-        """Used part of `total`, 0 to 1."""
+        """Return the used fraction of `total`, 0 to 1."""
         ...
 
     def clear(self) -> None:
-        """Give back everything that is not handed out."""
+        """Release all memory that is not allocated."""
         ...
 
     def shrink(self) -> int:
-        """The same under pressure; the bytes that it gave back."""
+        """Release unused memory under pressure and return the bytes released."""
         ...
 
 
 class CachingPool:
-    """What the pools of frameworks have in common."""
+    """Base of the frameworks' pools."""
 
     stats: Callable[[], PoolStats]
     total: Callable[[], Bytes]

@@ -1,4 +1,4 @@
-"""What is called from a training step must not end it: the one place here where anything may be caught."""
+"""Decorator for functions called from a training step, which must not raise. The only catch-all of the library."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MOST_SAID = 100
 
 
 def harmless(otherwise: D) -> Callable[[Callable[P, R]], Callable[P, R | D]]:
-    """The function, or `otherwise` where it fails; the same failure is logged once."""
+    """Decorate a function to return `otherwise` if it raises. The same failure is logged once."""
 
     def of(function: Callable[P, R]) -> Callable[P, R | D]:
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R | D:
             try:
                 return function(*args, **kwargs)
-            except Exception as error:  # noqa: BLE001  watching memory is never worth a lost step
+            except Exception as error:  # noqa: BLE001  monitoring must never fail a step
                 complain(f"{function.__name__} failed: {type(error).__name__}: {error}")
                 return otherwise
 
@@ -34,7 +34,7 @@ def harmless(otherwise: D) -> Callable[[Callable[P, R]], Callable[P, R | D]]:
 
 
 def complain(sentence: str) -> None:
-    """Once for each sentence."""
+    """Log a warning, once per sentence."""
     if sentence not in _said and len(_said) < MOST_SAID:
         _said.add(sentence)
         log.warning("%s", sentence)

@@ -1,4 +1,4 @@
-"""Out of memory, once more with half: frees between attempts, and says what was tried where all fail."""
+"""Retry with half the batch size after an out-of-memory error. Memory is freed between attempts."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from memwatch.planning.sizes import count_of
 
 R = TypeVar("R")
 DEFAULT_ATTEMPTS = 5
-# What frameworks say in errors that have no class of their own (RuntimeError, XlaRuntimeError).
+# Messages of out-of-memory errors without their own class (RuntimeError, XlaRuntimeError).
 OUT_OF_MEMORY = re.compile(r"out of memory|RESOURCE_EXHAUSTED|std::bad_alloc|can't allocate memory", re.IGNORECASE)
 NAMES = frozenset({"OutOfMemoryError", "CUDAOutOfMemoryError"})
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this error of Python, PyTorch, CuPy or JAX says that memory ran out."""
+    """Return True for an out-of-memory error of Python, PyTorch, CuPy or JAX."""
     if isinstance(error, MemoryError) or type(error).__name__ in NAMES:
         return True
     return isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)[:2000]) is not None
@@ -30,10 +30,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 def retry_on_oom(
     batch_size: int, attempts: int = DEFAULT_ATTEMPTS, least: int = 1
 ) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """`@retry_on_oom(batch_size=64)`: calls with the keyword `batch_size`, halved after each out-of-memory error.
+    """Decorate a function with the keyword `batch_size`, which is halved after each out-of-memory error.
 
-    Later calls begin with the size that worked. After `attempts`, or below `least`, the first error is raised with
-    the sizes that were tried as a note. Raises BadInput for numbers that cannot be.
+    Use as `@retry_on_oom(batch_size=64)`. Later calls start with the size that worked. After `attempts`, or below
+    `least`, the first error is raised with a note of the sizes tried. Raises BadInput for invalid numbers.
     """
     count_of(batch_size, "batch_size", 64)
     count_of(attempts, "attempts", DEFAULT_ATTEMPTS, 1, 64)
@@ -64,7 +64,7 @@ def retry_on_oom(
                 if len(tried) >= attempts or size // 2 < least:
                     raise _with_history(first, tried)
                 size //= 2
-                courier.mark(f"out of memory with a batch of {tried[-1]}: trying {size}")
+                courier.mark(f"out of memory with batch size {tried[-1]}: retrying with {size}")
 
         return call
 
@@ -72,14 +72,14 @@ def retry_on_oom(
 
 
 def _let_go(error: BaseException) -> BaseException:
-    """An error holds the frames it came through, and they hold the tensors that are to be freed."""
+    # The traceback's frames reference the tensors that should be freed.
     if error.__traceback__ is not None:
         traceback.clear_frames(error.__traceback__)
     return error
 
 
 def _with_history(error: BaseException, tried: list[int]) -> BaseException:
-    note = f"memwatch: batch sizes {', '.join(map(str, tried))} were tried, and all ran out of memory"
+    note = f"memwatch: out of memory with all batch sizes tried: {', '.join(map(str, tried))}"
     if sys.version_info >= (3, 11):
         error.add_note(note)
     else:

@@ -1,4 +1,4 @@
-"""Tells a program when the machine's pressure passes a level: by the daemon's stream, else by looking itself."""
+"""Callbacks when the machine's pressure passes a level, from the daemon's event stream or by polling."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from memwatch.model import Absent
 from memwatch.planning.sizes import BadInput
 from memwatch.snapshot import Level
 
-# The stream says something at each tick, at most a minute apart.
+# The stream sends an event at each tick, at most a minute apart.
 STREAM_SECONDS = 70.0
 RETRY_SECONDS = 1.0
 LONGEST_LINE = 1 << 20
-# Not "cgroup": that is the limit that the daemon lives under, which may be another container's.
+# Not "cgroup": that is the limit of the daemon's own cgroup, which may be another container's.
 OWN_LIMIT = "own_limit"
-# Between two looks at the own limit; and where there is none, whether there is one now.
+# Interval of reading this process's limit, and of checking for one if there is none.
 LIMIT_SECONDS, NO_LIMIT_SECONDS = 1.0, 60.0
-# The daemon's own defaults, for use without one: levels by the used part of System RAM, or of the own limit.
+# The daemon's default thresholds, for use without a daemon: used fractions of System RAM or of the limit.
 THRESHOLDS = ((0.95, Level.CRITICAL), (0.80, Level.HIGH), (0.60, Level.MEDIUM))
 
 
 class PressureChange(Struct, frozen=True):
-    """`target` is a pool, a limited share, or `own_limit`. `rising`: whether it is worse than before."""
+    """A change of level. `target`: a pool, a limited share, or `own_limit`. `rising`: worse than before."""
 
     target: str
     level: str
@@ -49,9 +49,9 @@ Told = Callable[[PressureChange], object]
 
 
 class PressureWatch:
-    """Calls back, in its own thread, when a target reaches or leaves `level` or changes above it, until stopped.
+    """A thread that calls back when a target reaches or leaves `level` or changes above it, until it is stopped.
 
-    `own_limit` is that of the container, unit or job that this program is in; no daemon outside of it knows that.
+    `own_limit`: the limit of this process's container, unit or job, which a daemon outside of it does not read.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class PressureWatch:
     ) -> None:
         words = [one.word for one in Level]
         if level not in words:
-            raise BadInput(f'level is "{level}", which is none of {", ".join(words)}; for example high')
+            raise BadInput(f'level is "{level}", which is not one of {", ".join(words)}; for example high')
         self._told = harmless(None)(callback)
         self._least = Level[level.upper()]
         self._of = of
@@ -88,17 +88,17 @@ class PressureWatch:
 
     @harmless(False)
     def _follow(self) -> bool:
-        """Listen for as long as the daemon speaks; whether it spoke at all."""
-        spoke = False
+        """Handle the daemon's events until the stream ends. Returns True if there was any event."""
+        received = False
         for event, data in self._events():
-            spoke = True
+            received = True
             if event == "pressure":
                 for record in json.loads(data):
                     self._see_record(record)
             self._look_at_limit()
             if self._stop.is_set():
                 break
-        return spoke
+        return received
 
     def _events(self) -> Iterator[tuple[str, str]]:
         if self._of.is_silent:
@@ -130,7 +130,7 @@ class PressureWatch:
         if now < self._limit_due:
             return
         limit = self._limit()
-        self._limit_due = now + (LIMIT_SECONDS if limit else NO_LIMIT_SECONDS) * 0.9  # ticks come a little early
+        self._limit_due = now + (LIMIT_SECONDS if limit else NO_LIMIT_SECONDS) * 0.9  # ticks may be slightly early
         if limit is not None and limit.size_bytes:
             ratio = 1 - limit.left_bytes / limit.size_bytes
             self.see(OWN_LIMIT, level_of(ratio), ratio, (f"{ratio:.1%} of the {limit.name} used",))
@@ -141,7 +141,7 @@ def level_of(ratio: float) -> Level:
 
 
 def parse_events(lines: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401  a file of lines
-    """Server-sent events as (event, data)."""
+    """Parse server-sent events into (event, data)."""
     event, data = "message", ""
     while line := lines.readline(LONGEST_LINE).decode("utf-8", "replace"):
         name, _, value = line.rstrip("\r\n").partition(":")
@@ -155,10 +155,13 @@ def parse_events(lines: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401  a fi
 
 
 def on_pressure(callback: Told, level: str = "high") -> PressureWatch:
-    """Call back within a tick of the daemon, or of a second without one. Raises BadInput for an unknown level."""
+    """Call `callback` on changes of level, within a tick of the daemon or within a second without one.
+
+    Raises BadInput for an unknown level.
+    """
     return PressureWatch(callback, level, daemon, host)
 
 
 def shrink_on_pressure(level: str = "high") -> PressureWatch:
-    """Ask every pool of this process to shrink when the machine's pressure rises to a level."""
+    """Shrink every pool of this process when the machine's pressure rises to a level."""
     return on_pressure(lambda change: change.rising and shrink_all(), level)

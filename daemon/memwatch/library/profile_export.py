@@ -1,4 +1,4 @@
-"""What a profiler saw as JSON, as CSV, and as one HTML page with a plot that needs no network."""
+"""Export of a profile as JSON, CSV, or a self-contained HTML page with a plot."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def as_json(interval: float, peaks: Sequence[Peak], samples: Rows) -> str:
 
 
 def _record(found: Struct) -> dict[str, Any]:
-    """An absent figure is null, with its reason beside it."""
+    """Render a record. An absent value is null, and `absent` has its reason."""
     values = asdict(found)
     absent = {name: value.value for name, value in values.items() if isinstance(value, Absent)}
     return {**values, **dict.fromkeys(absent), **({"absent": absent} if absent else {})}
 
 
 def as_csv(_interval: float, _peaks: Sequence[Peak], samples: Rows) -> str:
-    """An empty field is a figure that is not known. A stage that a spreadsheet would compute gets a quote."""
+    """Render CSV. Unknown values are empty. A stage that a spreadsheet would run as a formula gets a quote."""
     names = Sample.__struct_fields__
     output = io.StringIO()
     writer = csv.writer(output, lineterminator="\n")
@@ -82,7 +82,7 @@ def _words(figure: Bytes) -> str:
 
 
 def _plot(samples: Rows) -> str:
-    """One line a figure that is known; every point where there are few, the greatest of each piece where many."""
+    """Render one line per known value. Above `MOST_POINTS` samples, each point is the maximum of several."""
     step = -(-len(samples) // MOST_POINTS) or 1
     pieces = [[sample for _, sample in samples[at : at + step]] for at in range(0, len(samples), step)]
     columns = {name: [_greatest(piece, name) for piece in pieces] for name, _, _ in LINES}
@@ -98,7 +98,7 @@ def _plot(samples: Rows) -> str:
             lines += f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{points}"/>'
             keys += f' <span class=key style="background:{colour}"></span> {words}'
     svg = f'<svg viewBox="0 -6 {WIDTH} {HEIGHT + 12}" role="img" aria-label="Memory over time">{lines}</svg>'
-    return f"<p>top of the plot: {size(top)};{keys}</p>{svg}"
+    return f"<p>maximum of the plot: {size(top)};{keys}</p>{svg}"
 
 
 def _greatest(piece: Sequence[Sample], name: str) -> int | None:

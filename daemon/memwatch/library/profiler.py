@@ -1,4 +1,4 @@
-"""Memory over the life of a program, in a thread of its own: its past, each stage's peak, and files of both."""
+"""Memory profiler of a program: samples taken in a thread, peaks per stage, and export to files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIRST_STAGE = "start"
 
 
 class Report(Struct, frozen=True):
-    """`peaks` in the order in which stages began. `samples` are the newest that are kept, each with its stage."""
+    """Result of a profile. `peaks`: in the order of the stages' start. `samples`: the newest, with their stages."""
 
     interval_seconds: float
     peaks: tuple[Peak, ...]
@@ -35,9 +35,9 @@ class Report(Struct, frozen=True):
 
 
 class MemoryProfiler:
-    """`with MemoryProfiler() as profiler: … profiler.stage("decode")`, then `report()` and `save("memory.html")`.
+    """Memory profiler. Use as `with MemoryProfiler() as profiler: … profiler.stage("decode")`.
 
-    Beyond 100,000 samples the oldest are forgotten; the peaks of stages are not.
+    Then call `report()` or `save("memory.html")`. Only the newest 100,000 samples are kept, but all stages' peaks.
     """
 
     def __init__(self, interval: float = 0.5) -> None:
@@ -52,7 +52,7 @@ class MemoryProfiler:
 
     @harmless(None)
     def start(self) -> None:
-        """Begin, or go on."""
+        """Start or resume sampling."""
         if self._follower is None:
             self._look()
             self._follower = Follower(self._see, self._interval)
@@ -68,7 +68,7 @@ class MemoryProfiler:
 
     @harmless(None)
     def stage(self, name: str) -> None:
-        """From here on it is this stage. What the last one had at its end still counts to it."""
+        """Begin a stage. One last sample is taken for the previous stage."""
         self._look()
         with self._lock:
             if name not in self._peaks and len(self._peaks) >= MOST_STAGES:
@@ -80,7 +80,7 @@ class MemoryProfiler:
 
     @contextmanager
     def within(self, name: str) -> Iterator[None]:
-        """A stage for a block; afterwards it is the stage from before."""
+        """Use a stage for a block, then return to the previous stage."""
         before = self._stage
         self.stage(name)
         try:
@@ -94,11 +94,11 @@ class MemoryProfiler:
             return Report(self._interval, peaks, tuple(self._samples))
 
     def save(self, path: str | Path) -> Path:
-        """As .json, .csv, or .html with a plot. Raises BadInput for another name, OSError as open does."""
+        """Save as .json, .csv, or .html with a plot. Raises BadInput for other suffixes, and OSError."""
         target = Path(path)
         write = profile_files.WRITERS.get(target.suffix.lower())
         if write is None:
-            raise BadInput(f'path is "{path}", which ends in none of .json, .csv, .html; for example memory.html')
+            raise BadInput(f'path is "{path}", which does not end in .json, .csv or .html; for example memory.html')
         report = self.report()
         target.write_text(write(report.interval_seconds, report.peaks, report.samples), encoding="utf-8")
         return target

@@ -1,4 +1,4 @@
-"""Takes what is told to the daemon, in a thread of its own: who tells it waits for nothing."""
+"""Sender of marks and allocator reports to the daemon, in its own thread. Callers never wait."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from memwatch.model import Absent
 
 MOST_WAITING = 256
 RENEW_SECONDS = 10.0
-# At exit, and only where a daemon was told something and has not answered yet.
+# At exit, if marks are still queued.
 FLUSH_SECONDS = 5.0
 LONGEST_MARK = 300
 
 
 class Courier:
-    """Drops what comes too fast, and everything while no daemon answers."""
+    """Queue of marks with a sending thread. Drops marks if the queue is full or no daemon is reachable."""
 
     def __init__(self, to: Daemon) -> None:
         self._to = to
@@ -43,12 +43,12 @@ class Courier:
             self._start()
 
     def renew(self) -> None:
-        """Begin to report what the pools of this process hold, and go on every ten seconds."""
+        """Start reporting the pools of this process every ten seconds."""
         if self._thread is None and not self._to.is_silent:
             self._start()
 
     def flush(self, seconds: float = FLUSH_SECONDS) -> None:
-        """Wait for what was told to be delivered, but not long."""
+        """Wait up to `seconds` until all marks are sent."""
         until = time.monotonic() + seconds
         while self._thread is not None and self._waiting.unfinished_tasks and time.monotonic() < until:
             if self._to.is_silent:
@@ -56,7 +56,7 @@ class Courier:
             time.sleep(0.005)
 
     def after_fork(self) -> None:
-        """The child has no thread, and what the parent told is the parent's business."""
+        """Reset in the child, which has no thread. The parent sends its own marks."""
         self.__init__(self._to)  # type: ignore[misc]
 
     def _start(self) -> None:
@@ -93,7 +93,7 @@ def claim_of(pool: MemoryPool) -> Json:
     return {"name": pool.backend_name[:80], "device": pool.device[:80], **known}
 
 
-# Its own view of the daemon: one that was too slow for somebody who waits may be quick enough for a thread.
+# Has its own Daemon: one that was too slow for a waiting caller may be fast enough for a thread.
 courier = Courier(Daemon(url_of(os.environ)))
 atexit.register(courier.flush)
 os.register_at_fork(after_in_child=courier.after_fork)

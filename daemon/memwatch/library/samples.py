@@ -1,4 +1,4 @@
-"""One reading of this process and its machine, and a thread that takes them for whoever follows."""
+"""Samples of this process and its machine, and a thread that takes them at intervals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memwatch.model import Absent, Bytes
 
 
 class Sample(Struct, frozen=True):
-    """`pool_used_bytes` is of System RAM, everybody's; the others are this process's."""
+    """One sample. `pool_used_bytes` and `pool_available_bytes`: System RAM; the others: this process."""
 
     unix: float
     pool_used_bytes: Bytes
@@ -41,7 +41,7 @@ def take() -> Sample:
 
 
 class Follower:
-    """Calls `told` with a sample at intervals, in a thread of its own."""
+    """A thread that calls `told` with a sample at intervals."""
 
     def __init__(self, told: Callable[[Sample], None], interval_seconds: float) -> None:
         self._told = told
@@ -65,7 +65,7 @@ class Follower:
 
 
 def greater(one: Bytes, other: Bytes) -> Bytes:
-    """The greater of two figures; the one that is known where only one is."""
+    """Return the greater of two values, or the known one if only one is known."""
     if isinstance(one, Absent):
         return other
     return one if isinstance(other, Absent) else max(one, other)
@@ -78,7 +78,7 @@ def difference(after: Bytes, before: Bytes) -> Bytes:
 
 
 class Peak(Struct, frozen=True):
-    """The most that was seen in one stage."""
+    """Maxima of the samples of one stage."""
 
     stage: str
     samples: int = 0

@@ -1,4 +1,4 @@
-"""One line of memory at a stage of a program: in its log, and as a mark on the daemon's timeline."""
+"""Log line with the memory at a stage of a program, also sent to the daemon as a mark on its timeline."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from memwatch.units import size
 
 @harmless("")
 def log_memory_usage(stage: str) -> str:
-    """`[Before VAE Load] Free: 2.3 GiB | Allocated: 18.5 GiB (92.5 % of the 20.0 GiB limit) | Reserved: 19.2 GiB`.
+    """Log and return the memory at a stage of a program, and send it to the daemon as a mark.
 
-    Logged as "memwatch" with level INFO, or written to stderr where nobody has set up logging, and returned.
-    Without a GPU in use, the resident set stands in place of what allocators hold.
+    `[Before VAE Load] Free: 2.3 GiB | Allocated: 18.5 GiB (92.5 % of the 20.0 GiB limit) | Reserved: 19.2 GiB`.
+    Logged as "memwatch" with level INFO, or written to stderr if logging is not configured. Without a GPU in use,
+    the line has the resident set in place of the allocators' values.
     """
     line = f"[{stage}] {' | '.join(parts_of(pools()))}"
     if log.hasHandlers():

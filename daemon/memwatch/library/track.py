@@ -1,4 +1,4 @@
-"""What a block or a function takes: the most it held, what it left behind, what it allocated."""
+"""Memory of a block or function: its peak, the difference at its end, and its allocations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INTERVAL_SECONDS = 0.05
 
 
 class View(Struct):
-    """One figure over a block: at its begin, the most that was seen, and the difference at its end."""
+    """One value over a block: at its start, its peak, and the difference at its end."""
 
     before_bytes: Bytes = Absent.NOT_AVAILABLE
     peak_bytes: Bytes = Absent.NOT_AVAILABLE
@@ -36,8 +36,11 @@ class View(Struct):
 
 
 class MemoryStats:
-    """Filled when the block has ended. `pool` is System RAM, everybody's; `process` the resident set; `allocator`
-    and `device` what the frameworks' allocators of this process handed out and took."""
+    """Memory of one block, complete at its end.
+
+    `pool`: System RAM; `process`: resident set; `allocator` and `device`: bytes that the frameworks' allocators of
+    this process allocated and reserved.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -48,7 +51,7 @@ class MemoryStats:
 
     @property
     def peak_bytes(self) -> Bytes:
-        """The most the allocators handed out, or the process held where it has none."""
+        """Peak of the allocators' allocated bytes, or of the resident set without allocators."""
         return self._own.peak_bytes
 
     @property
@@ -84,7 +87,7 @@ class MemoryStats:
 
 
 class _Tracks:
-    """One thread for all blocks that are open. It sleeps while none is, and is started by the first."""
+    """Sampling thread for all open blocks. The first block starts it; it sleeps while no block is open."""
 
     def __init__(self) -> None:
         self._open: list[MemoryStats] = []
@@ -112,7 +115,7 @@ class _Tracks:
         stats.see(take())
 
     def after_fork(self) -> None:
-        """The child has no thread, and its parent's lock may have been held."""
+        """Reset in the child, which has no thread. The parent's lock may have been held."""
         self.__init__()  # type: ignore[misc]
 
     def _run(self) -> None:
@@ -134,9 +137,9 @@ os.register_at_fork(after_in_child=_tracks.after_fork)
 
 
 class track:
-    """`with track("load") as stats:` or `@track()`; looked at every 50 ms, and at begin and end.
+    """Memory tracker for `with track("load") as stats:` or `@track()`. Samples every 50 ms, at start and at end.
 
-    As a decorator it keeps what the last call took in `function.stats`.
+    As a decorator, it stores the statistics of the last call in `function.stats`.
     """
 
     def __init__(self, name: str = "") -> None:

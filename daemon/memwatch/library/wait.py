@@ -1,4 +1,4 @@
-"""Wait until there is room."""
+"""Waiting for available memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from memwatch.planning.sizes import BadInput, bytes_of
 
 
 def wait_for(size: str | int, timeout: float | None = None, device: object = None, interval: float = 1.0) -> bool:
-    """Whether so much can be had now, waiting at most `timeout` seconds for it. Raises BadInput.
+    """Wait until `size` is available, at most `timeout` seconds. Returns False on timeout. Raises BadInput.
 
-    In System RAM, within the limit of the container, unit or job that this program is in; or on a GPU. What is not
-    known is not waited for: then the answer is False at the end.
+    Checks the headroom of a GPU, or System RAM and the limit of this process's container, unit or job. Unknown
+    headroom counts as not enough.
     """
     need = bytes_of(size)
     if not 0.01 <= interval <= 3600:

@@ -1,4 +1,4 @@
-"""Alertmanager as a receiver: alerts are posted to /api/v2/alerts, and again while they fire: it forgets."""
+"""Alertmanager as a receiver: POST to /api/v2/alerts, repeated while alerts fire because it expires them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ PATH = "/api/v2/alerts"
 HEADERS = {"Content-Type": "application/json"}
 LABEL_LENGTH = 256
 TIMES = ("startsAt", "endsAt")
-# Clocks that differ by less agree: its Date header has whole seconds.
+# Smaller clock differences are ignored: the Date header has whole seconds.
 SAME_CLOCK_SECONDS = 5.0
 
 
 class AlertmanagerChannel:
-    """Alertmanager's own API. It drops a firing alert 5 minutes after it was last told of it.
+    """Client of Alertmanager's API. It drops a firing alert 5 minutes after its last update.
 
-    It refuses alerts that begin later than that from now, and takes what ends later for firing: where a clock of
-    ours is or was ahead, no time is sent that is later than now by the clock over there (measured with 0.25).
+    It rejects alerts whose start is more than that in the future and treats those with a future end as firing. If
+    our clock is or was ahead, times later than now by Alertmanager's clock are sent as now (measured with 0.25).
     """
 
     kind = "alertmanager"
@@ -54,21 +54,21 @@ class AlertmanagerChannel:
     def body(self, notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
         return to_bytes([alert_json(notice, snapshot, dashboard_url)])
 
-    def send(self, message_id: str, body: bytes) -> Answer:  # noqa: ARG002  its labels are its identity
+    def send(self, message_id: str, body: bytes) -> Answer:  # noqa: ARG002  labels identify an alert
         return self._post(body)
 
     def _send_again(self, bodies: Sequence[bytes]) -> Answer:
         return self._post(b"[" + b",".join(body[1:-1] for body in bodies) + b"]")
 
     def _post(self, body: bytes) -> Answer:
-        """Twice where the first answer says that clocks differ, and that this matters."""
-        sent, believed = self._by_its_clock(body), self._ahead_seconds
+        """Post the alerts. Post again if the response shows a clock difference that changes their times."""
+        sent, assumed = self._by_its_clock(body), self._ahead_seconds
         answer = self._poster.post(self._headers, sent)
         if answer.unix is None:
             return answer
         ahead = self._wall() - answer.unix
         self._ahead_seconds = ahead if abs(ahead) > SAME_CLOCK_SECONDS else 0.0
-        changed = abs(self._ahead_seconds - believed) > SAME_CLOCK_SECONDS
+        changed = abs(self._ahead_seconds - assumed) > SAME_CLOCK_SECONDS
         again = self._by_its_clock(body) if changed else sent
         return answer if again == sent else self._poster.post(self._headers, again)
 
@@ -80,15 +80,15 @@ class AlertmanagerChannel:
 
 
 def alerts_endpoint(base: Endpoint) -> Endpoint:
-    """Where to post, from the address under which Alertmanager's page is found."""
+    """Return the endpoint of the API from the URL of Alertmanager."""
     return base if base.path.endswith(PATH) else replace(base, path=base.path.rstrip("/") + PATH)
 
 
 def alert_json(notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> Json:
-    """One alert. Its labels are the same when it fires and when it is over: Alertmanager knows it by them.
+    """Render one alert. Its labels, which identify it, are the same when it fires and when it resolves.
 
-    What happened and cannot end has no `endsAt` either: Alertmanager ends it its `resolve_timeout` after it
-    arrives. An end of ours would be past where it arrives late, and nobody is told of what is over.
+    A one-off event has no `endsAt`: Alertmanager ends it `resolve_timeout` after it arrives. An explicit end could
+    be in the past if the event arrives late, and Alertmanager does not notify about ended alerts.
     """
     started = notice.started_unix or notice.unix
     alert = {
@@ -106,7 +106,7 @@ def alert_json(notice: Notice, snapshot: Snapshot, dashboard_url: str | None) ->
         "startsAt": rfc3339(started),
     }
     if not notice.firing:
-        # An end before the beginning is refused; a clock that was set back would make one.
+        # Alertmanager rejects an end before the start, which a clock that was set back would cause.
         alert["endsAt"] = rfc3339(max(notice.unix, started + 0.001))
     if dashboard_url:
         alert["generatorURL"] = dashboard_url
@@ -114,7 +114,7 @@ def alert_json(notice: Notice, snapshot: Snapshot, dashboard_url: str | None) ->
 
 
 def not_later(body: bytes, unix: float) -> bytes:
-    """The same alerts; times later than this are this."""
+    """Return the alerts with their times limited to `unix`."""
     latest, alerts = rfc3339(unix), json.loads(body)
     late = [(alert, name) for alert in alerts for name in TIMES if alert.get(name, "") > latest]
     for alert, name in late:
@@ -123,5 +123,5 @@ def not_later(body: bytes, unix: float) -> bytes:
 
 
 def alert_name(rule: str) -> str:
-    """pressure.critical is MemwatchPressureCritical."""
+    """Return the alert's name: MemwatchPressureCritical for pressure.critical."""
     return "Memwatch" + "".join(part.capitalize() for part in rule.replace(".", "_").split("_"))

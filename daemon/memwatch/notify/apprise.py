@@ -1,4 +1,4 @@
-"""Chat, mail and pagers through the Apprise library, where the extra `notify` is installed."""
+"""Chat, mail and pagers through the Apprise library, which the extra `notify` installs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from memwatch.snapshot import Snapshot
 
 INSTALL = "pip install 'memwatchd[notify]'"
 TYPES = {"critical": "failure", "warning": "warning", "info": "info"}
-# How Apprise's plug-ins write an HTTP status; the rest of their words may hold what must not be logged.
+# HTTP status in the log messages of Apprise's plug-ins; the rest of a message may contain secrets.
 STATUS = re.compile(r"\berror=([1-5][0-9]{2})\b")
 
 
 class NotInstalled(Exception):
-    """The extra is not there."""
+    """Apprise is not installed."""
 
 
 class AppriseChannel:
-    """One service by its Apprise URL. Apprise opens connections of its own, follows no redirects, checks TLS."""
+    """One service by its Apprise URL. Apprise opens its own connections; it verifies TLS, follows no redirects."""
 
     kind = "apprise"
     reminder: Reminder | None = None
@@ -42,38 +42,38 @@ class AppriseChannel:
         logger.addHandler(self._words)
 
     def prepare(self) -> None:
-        """Its plug-in was loaded with it."""
+        """Do nothing: the plug-in is loaded when the service is created."""
 
     def body(self, notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
         kind = TYPES[notice.severity] if notice.firing else "success"
         text = text_of(notice, snapshot, dashboard_url)
         return to_bytes({"title": title_of(notice, snapshot), "text": text, "type": kind})
 
-    def send(self, message_id: str, body: bytes) -> Answer:  # noqa: ARG002  Apprise has no place for it
-        said = json.loads(body)
+    def send(self, message_id: str, body: bytes) -> Answer:  # noqa: ARG002  Apprise has no field for the id
+        message = json.loads(body)
         self._words.listen()
         try:
-            done = self._service.notify(body=said["text"], title=said["title"], notify_type=said["type"])
-        except Exception as error:  # noqa: BLE001  a plug-in may raise anything; the next attempt must come
+            done = self._service.notify(body=message["text"], title=message["title"], notify_type=message["type"])
+        except Exception as error:  # noqa: BLE001  a plug-in may raise anything; the next attempt must follow
             return Answer(None, f"Apprise failed: {type(error).__name__}", may_have_heard=True)
         if done:
             return Answer(200)
         status = self._words.status
-        return Answer(status, f"answered {status}" if status else "not delivered, says Apprise")
+        return Answer(status, f"answered {status}" if status else "Apprise reports a failed delivery")
 
     def abort(self) -> None:
-        """Apprise cannot be interrupted; its own timeouts of 4 s end an attempt."""
+        """Do nothing: Apprise cannot be interrupted. Its timeouts of 4 s end an attempt."""
 
 
 class LastWords(logging.Handler):
-    """The HTTP status in what Apprise logs in one thread, and nothing else of it."""
+    """Log handler that keeps the HTTP status from Apprise's messages in one thread and drops the rest."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._seen: tuple[int, int | None] = (0, None)
 
     def listen(self) -> None:
-        """From now on to this thread."""
+        """Reset, and match messages of the calling thread."""
         self._seen = (threading.get_ident(), None)
 
     @property
@@ -87,9 +87,9 @@ class LastWords(logging.Handler):
 
 
 def service_of(url: str) -> Any:  # noqa: ANN401  Apprise's own
-    """The service that an Apprise URL names, None if it names none. Raises NotInstalled."""
+    """Return the service of an Apprise URL, None if the URL is invalid. Raises NotInstalled."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # 2.2.0 imports imghdr where there still is one
+        warnings.simplefilter("ignore", DeprecationWarning)  # 2.2.0 imports imghdr if Python still has it
         try:
             apprise: Any = importlib.import_module("apprise")
         except ImportError:

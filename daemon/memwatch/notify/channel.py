@@ -1,4 +1,4 @@
-"""How one receiver is told: what it is sent, and what came of sending it. Webhooks; the others are beside."""
+"""Channels, which deliver notifications to one receiver. Webhooks; other kinds have their own modules."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 class Reminder(Struct, frozen=True):
-    """What fires is said again every `seconds`, all bodies at once: some receivers forget."""
+    """Repeats all firing alerts every `seconds` in one call, for receivers that expire alerts."""
 
     seconds: float
     send: Callable[[Sequence[bytes]], Answer]
 
 
 class Channel(Protocol):
-    """One way to one receiver. Whatever it needs exists when it is made; `send` is called by one thread only.
+    """Delivery to one receiver. `send` is called by one thread only.
 
-    `kind` is a word for readers. `title` names it in the log, without anything secret. `reminder` is None where
-    telling once is enough.
+    `kind`: name of the kind of channel. `title`: its name in logs, without secrets. `reminder`: None if sending a
+    notification once is enough. A channel allocates all it needs when it is created.
     """
 
     kind: str
@@ -36,24 +36,24 @@ class Channel(Protocol):
     reminder: Reminder | None
 
     def prepare(self) -> None:
-        """Once, in the thread that sends: load what would otherwise be loaded for the first message."""
+        """Load everything needed to send. Called once, in the sending thread, before the first notification."""
         ...
 
     def body(self, notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
-        """What is sent, the same at every attempt."""
+        """Render the body to send, the same in every attempt."""
         ...
 
     def send(self, message_id: str, body: bytes) -> Answer:
-        """One attempt. It never raises, and ends in its own time."""
+        """Make one attempt. Never raises, and ends by its own timeout."""
         ...
 
     def abort(self) -> None:
-        """End the attempt under way, from another thread."""
+        """End the current attempt, from another thread."""
         ...
 
 
 class WebhookChannel:
-    """A POST signed as Standard Webhooks."""
+    """Webhook: a POST signed according to Standard Webhooks."""
 
     kind = "webhook"
     reminder: Reminder | None = None
@@ -80,7 +80,10 @@ class WebhookChannel:
 
 
 def context_for(endpoint: Endpoint) -> ssl.SSLContext | None:
-    """TLS that checks certificate and name. Imported here: without an https receiver it would cost 4.5 MiB."""
+    """Return a TLS context that verifies certificates and host names, None for http.
+
+    `ssl` is imported here because it takes 4.5 MiB, which only https receivers need.
+    """
     if endpoint.scheme != "https":
         return None
     import ssl

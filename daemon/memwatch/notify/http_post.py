@@ -1,4 +1,4 @@
-"""One attempt to post: resolve, connect, TLS, send, read the status; all of it within one deadline."""
+"""One HTTP POST attempt: resolve, connect, TLS, send and read the status, within one deadline."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
     from _typeshed import WriteableBuffer
 
-# All that is read of an answer, head and body. The status is in its first line; the rest is read only so
-# that the receiver is not cut off in mid-sentence.
+# Most bytes read of a response, headers and body. Only the status line and headers are used; the body is read so
+# that the connection is not reset while the receiver still sends.
 READ_LIMIT_BYTES = 64 * 1024
 RETRY_AFTER_MOST_SECONDS = 86_400.0
-# Bad gateway, gateway timeout: somebody in between passed the request on and has no answer.
+# Bad gateway, gateway timeout: a proxy forwarded the request and got no valid response.
 GATEWAY_LOST_IT = frozenset({502, 504})
 
-# Where cloud providers answer any process on the machine with its credentials or settings, besides link-local
-# addresses: AWS and Google over IPv6, Alibaba, Azure (WireServer), Oracle's older one, Scaleway over IPv6.
+# Cloud metadata services outside the link-local ranges. They give the machine's credentials or settings to any
+# process: AWS and Google over IPv6, Alibaba, Azure (WireServer), Oracle's older one, Scaleway over IPv6.
 METADATA = frozenset(
     ipaddress.ip_address(text)
     for text in (
@@ -46,10 +46,10 @@ NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 class Forbidden(OSError):
-    """The address is one that a webhook has no business with."""
+    """The receiver's address is not allowed."""
 
 
-# What socket.getaddrinfo is.
+# Type of socket.getaddrinfo.
 Resolve = Callable[..., Sequence[tuple[Any, ...]]]
 
 
@@ -58,10 +58,10 @@ class Clock(Protocol):
 
 
 class Answer(Struct, frozen=True):
-    """What came of an attempt: a status, or a `failure` in words.
+    """Result of an attempt: an HTTP status, or a `failure` in words.
 
-    `may_have_heard`: the receiver may have acted on the request although nothing says that it has. `unix`: what
-    time it is there, if it says so.
+    `may_have_heard`: the receiver may have processed the request without confirming it. `unix`: the time of its
+    Date header, if any.
     """
 
     status: int | None
@@ -76,7 +76,7 @@ class Answer(Struct, frozen=True):
 
 
 class Poster:
-    """Posts to one endpoint. `abort`, called by another thread, ends the attempt in progress."""
+    """HTTP client for one endpoint. `abort`, called from another thread, ends the current attempt."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Poster:
         self._aborted = False
 
     def prepare(self) -> None:
-        """Look the name up once: the libraries that do so are loaded when the first name is."""
+        """Resolve the name once, because the first lookup loads the resolver's libraries."""
         with contextlib.suppress(OSError, UnicodeError):
             self._resolve(self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM)
 
@@ -108,7 +108,7 @@ class Poster:
         try:
             with self._connect(deadline) as connected:
                 return self._exchange(connected, deadline, headers, body)
-        except Exception as error:  # noqa: BLE001  whatever it is, the attempt failed and the next one must come
+        except Exception as error:  # noqa: BLE001  any error is a failed attempt, and the next one must follow
             return Answer(None, self._words_for(error), self._sent)
         finally:
             self._socket = None
@@ -118,11 +118,11 @@ class Poster:
         busy = self._socket
         if busy is not None:
             with contextlib.suppress(OSError):
-                # Not SSLSocket's own shutdown: that takes the TLS state away under the other thread's feet.
+                # Not SSLSocket.shutdown: it drops the TLS state while the other thread uses it.
                 socket.socket.shutdown(busy, socket.SHUT_RDWR)
 
     def _connect(self, deadline: float) -> socket.socket:
-        """A connection to the first address that accepts one."""
+        """Connect to the first address that accepts a connection."""
         found = self._resolve(self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM)
         failure = OSError("the name has no address")
         for left, (family, kind, protocol, _, address) in zip(range(len(found), 0, -1), found, strict=True):
@@ -135,7 +135,7 @@ class Poster:
     def _connect_to(
         self, plain: socket.socket, address: tuple[object, ...], deadline: float, addresses_left: int
     ) -> socket.socket | OSError:
-        """Connected, or why not. The address that is checked is the address that is connected to."""
+        """Return a connected socket or the error. The same address is checked and connected to."""
         self._socket = plain
         try:
             self._refuse_forbidden(str(address[0]))
@@ -177,24 +177,24 @@ class Poster:
         if isinstance(error, Forbidden):
             return str(error)
         if isinstance(error, TimeoutError):
-            return f"no {'answer' if self._sent else 'connection'} within {self._timeout:g} s"
+            return f"no {'response' if self._sent else 'connection'} within {self._timeout:g} s"
         if isinstance(error, socket.gaierror | UnicodeError):
-            reason = getattr(error, "strerror", None) or "it is too long"
+            reason = getattr(error, "strerror", None) or "too long"
             return f"the name {self._endpoint.host} does not resolve ({reason})"
         if isinstance(error, ConnectionResetError | BrokenPipeError):
-            return "hung up without an answer"
+            return "closed the connection without a response"
         if isinstance(error, http.client.HTTPException):
-            return "what came back is not an HTTP answer"
+            return "the response is not HTTP"
         certificate = getattr(error, "verify_message", "")
         if certificate:
-            return f"its TLS certificate was refused: {certificate}"
+            return f"TLS certificate verification failed: {certificate}"
         if getattr(error, "library", None) == "SSL":
             return f"TLS failed: {getattr(error, 'reason', None)}"
         return str(getattr(error, "strerror", None) or type(error).__name__).lower()
 
 
 class Wire:
-    """What http.client takes for a connected socket: every read obeys the deadline and the limit in bytes."""
+    """Socket for http.client with a deadline and a limit of the bytes that are read."""
 
     def __init__(self, connected: socket.socket, deadline: float) -> None:
         self._connected = connected
@@ -208,11 +208,11 @@ class Wire:
         return io.BufferedReader(LimitedReader(self._connected, self._deadline))
 
     def close(self) -> None:
-        """Whoever opened the socket closes it."""
+        """Do nothing: `Poster.post` closes the socket."""
 
 
 class LimitedReader(io.RawIOBase):
-    """Reads from a socket until the deadline or the limit; the limit looks like the end of the stream."""
+    """Stream from a socket until the deadline or the limit, which appears as the end of the stream."""
 
     def __init__(self, connected: socket.socket, deadline: float) -> None:
         self._connected = connected
@@ -231,7 +231,7 @@ class LimitedReader(io.RawIOBase):
 
 
 def remaining(deadline: float) -> float:
-    """Seconds left, more than none. A timeout that was reached is one, whoever notices it first."""
+    """Return the seconds left, above zero. Raises TimeoutError at the deadline."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError
@@ -239,7 +239,7 @@ def remaining(deadline: float) -> float:
 
 
 def is_forbidden(text: str) -> bool:
-    """Whether an address is link-local or a known metadata service, also where IPv6 only wraps IPv4."""
+    """Return True for a link-local address or a known metadata service, also for IPv4 embedded in IPv6."""
     address = ipaddress.ip_address(text)
     if isinstance(address, ipaddress.IPv6Address):
         address = ipaddress.IPv6Address(int(address))  # without the zone
@@ -257,7 +257,7 @@ def words_for_status(status: int) -> str:
 
 
 def retry_after_seconds(value: str | None, wall: float) -> float:
-    """Seconds to wait by a Retry-After header (seconds or an HTTP date), 0 to a day; 0 where it makes no sense."""
+    """Parse a Retry-After header (seconds or an HTTP date). Returns 0 seconds to a day, 0 if it is invalid."""
     if value is None:
         return 0.0
     text = value.strip()
@@ -268,7 +268,7 @@ def retry_after_seconds(value: str | None, wall: float) -> float:
 
 
 def unix_of(date: str | None) -> float | None:
-    """An HTTP date; None where there is none, or none that makes sense."""
+    """Parse an HTTP date. None if it is missing or invalid."""
     try:
         return None if date is None else parsedate_to_datetime(date).timestamp()
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Tells receivers what is to be told, keeps what must survive a restart, and answers for all of it."""
+"""Notifications to receivers, silences, and persistence of both and of the alerts' state."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from memwatch.snapshot import Reason, Snapshot
 log = logging.getLogger(__name__)
 
 WATCHES, SILENCES = "watches", "silences"
-# Part of the time to stop in that belongs to receivers; the rest is the disk's.
+# Fraction of the shutdown time given to receivers; the rest is for the disk.
 RECEIVERS_PART = 0.75
 
 
 class TooMany(Exception):
-    """There are as many silences as there may be."""
+    """The limit of silences is reached."""
 
 
 class Alerting:
-    """Everything about alerts that is not a rule. `recovered` counts files that had to be begun anew."""
+    """Manager of receivers, outbox and silences. `recovered`: number of damaged files that were replaced."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Alerting:
         self._written: tuple[Mapping[Key, Watch], float, bytes] | None = None
 
     def restore(self) -> None:
-        """Take up alerts and silences where an earlier daemon left them. Before the first tick."""
+        """Restore persisted alerts and silences. Call before the first tick."""
         moment, values = self._monitor.moment(), self.outbox.values
         if self._monitor.identity.simulated:
             return
@@ -69,15 +69,18 @@ class Alerting:
             if SILENCES in values:
                 self._monitor.silences = silences_from_bytes(values[SILENCES], moment.wall)
         except BadState as error:
-            log.warning("the state of alerts cannot be read and begins anew: %s", error)
+            log.warning("the saved state of alerts cannot be read and is discarded: %s", error)
 
     def start(self) -> None:
         self.outbox.start()
         self._unstarted = [one for one in self.receivers if not one.start()]
 
     def use(self, receivers: Sequence[Receiver]) -> None:
-        """From now on these are told. Who is not among them stops after the attempt under way; what waits for a
-        name that is gone is dropped, and what waits for another of the same name is that one's."""
+        """Replace the receivers.
+
+        A removed receiver stops after its current attempt. Notifications queued for a removed name are dropped;
+        those for a name that is still configured go to its new receiver.
+        """
         gone = [one for one in self.receivers if one not in receivers]
         new = [one for one in receivers if one not in self.receivers]
         self.receivers = tuple(receivers)
@@ -89,15 +92,15 @@ class Alerting:
         self._new.extend(new)
 
     def drop(self, name: str) -> None:
-        """Nobody is to have what waits for a receiver of that name."""
+        """Drop the notifications queued for a receiver."""
         lost = self.outbox.forget(name)
         level = logging.WARNING if lost else logging.INFO
-        log.log(level, "no longer a receiver as it was: %s; messages dropped: %d", name, lost)
+        log.log(level, "receiver removed or changed: %s; notifications dropped: %d", name, lost)
 
     def tell(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
-        """After every tick: put what is new on its way, together with the state that it follows from.
+        """Queue new notifications and save the alerts' state, in one transaction. Call after every tick.
 
-        A simulated machine gets nobody out of bed, and leaves no state for a real one.
+        A simulated machine sends no notifications and saves no state.
         """
         if snapshot.simulated:
             return
@@ -110,7 +113,7 @@ class Alerting:
             self._tell(snapshot, notices)
 
     def test(self) -> list[str]:
-        """Send every receiver a message that says that nothing is wrong; the names of those who are told."""
+        """Send a test notification to every receiver and return the receivers' names."""
         snapshot = self._monitor.latest
         if snapshot is not None:
             drafts = self._drafts(notice_of_test(), snapshot, self.receivers)
@@ -126,7 +129,7 @@ class Alerting:
     def silence(
         self, seconds: float, event: str | None, target: str | None, comment: str, made_by: str = ""
     ) -> Silence:
-        """Tell nobody of such alerts for so long. Raises TooMany."""
+        """Mute notifications of matching alerts for `seconds`. Raises TooMany."""
         now = time.time()
         if len(self.silences()) >= SILENCES_MOST:
             raise TooMany
@@ -135,20 +138,21 @@ class Alerting:
         return made
 
     def end_silence(self, silence_id: str) -> bool:
-        """False where there is none of that id."""
+        """End a silence. Returns False if there is none with that id."""
         left = tuple(one for one in self.silences() if one.id != silence_id)
         found = len(left) < len(self.silences())
         self._use_silences(left)
         return found
 
     def close(self, timeout: float = 2.0) -> None:
-        """Stop within `timeout` seconds; what is not delivered stays in the outbox."""
+        """Stop within `timeout` seconds. Undelivered notifications stay in the outbox."""
         close_all(self.receivers, timeout * RECEIVERS_PART)
         self.outbox.close(timeout * (1 - RECEIVERS_PART))
         for receiver in self.receivers:
             if receiver.pending():
                 fate = "kept for the next start" if self.outbox.durable else "lost"
-                log.warning("%s: messages not delivered: %d, %s", receiver.channel.title, receiver.pending(), fate)
+                title, pending = receiver.channel.title, receiver.pending()
+                log.warning("%s: notifications not delivered: %d, %s", title, pending, fate)
 
     def _tell(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
         new = list(self._new)
@@ -165,7 +169,7 @@ class Alerting:
             self._new.extend(new)
 
     def _state(self, snapshot: Snapshot) -> bytes:
-        """Alerts as bytes, the same as long as nothing about them and no clock has moved."""
+        """Serialize the alerts. The bytes are cached until an alert changes or the machine was suspended."""
         watches, moment = self._monitor.watches, self._monitor.ticked
         asleep = moment.asleep_seconds
         if self._written is None or self._written[0] is not watches or self._written[1] != asleep:
@@ -175,9 +179,9 @@ class Alerting:
     def _missed(
         self, snapshot: Snapshot, notices: Sequence[Notice], new: Sequence[Receiver]
     ) -> list[tuple[Box, Draft]]:
-        """What fires already and these receivers have never been told, as they are new or want to hear of more.
+        """Build notifications of firing alerts for receivers that are new or subscribe to more than before.
 
-        Who was told by an earlier daemon has that in its box.
+        Alerts that a receiver got from an earlier run of the daemon are recorded in its box and left out.
         """
         drafts = []
         levels = {one.target: one.level for one in snapshot.pressure}
@@ -191,12 +195,12 @@ class Alerting:
         return drafts
 
     def _keeps_quiet(self, snapshot: Snapshot) -> bool:
-        """Whether a silence holds back what those who are new have missed: they are told at its end."""
+        """Return True while a silence mutes alerts that new receivers have not been sent."""
         watches, unix = self._monitor.watches, snapshot.unix
         return len(standing(watches, self._monitor.silences, unix)) < len(standing(watches, (), unix))
 
     def _drafts(self, notice: Notice, snapshot: Snapshot, wanting: Sequence[Receiver]) -> list[tuple[Box, Draft]]:
-        """The notice as each sort of receiver takes it, made once for each sort."""
+        """Render the notification for these receivers, once per kind of channel."""
         bodies: dict[str, bytes] = {}
         drafts = []
         for receiver in wanting:
@@ -212,7 +216,7 @@ class Alerting:
 
 
 def alert_of(notice: Notice) -> str:
-    """What its alert is called in the outbox."""
+    """Return the key of the notification's alert in the outbox."""
     return cut(notice.alert, 300)
 
 
@@ -223,7 +227,7 @@ def kind_of(notice: Notice) -> Kind:
 
 
 def notice_of_test() -> Notice:
-    """A message to see whether messages arrive."""
+    """Build a test notification."""
     return Notice(
         id=new_notice_id(),
         event="test",
@@ -231,7 +235,7 @@ def notice_of_test() -> Notice:
         target="test",
         level=None,
         previous=None,
-        reasons=(Reason("test", "a test message: nothing is wrong"),),
+        reasons=(Reason("test", "This is a test notification."),),
         firing=True,
         rule="test",
         severity="info",

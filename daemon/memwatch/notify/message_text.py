@@ -1,4 +1,4 @@
-"""An alert in words, for receivers that take a title and a text."""
+"""Title and text of a notification, for receivers that take plain text."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _WORDS = {rule.name: rule.words for rule in RULES}
 
 
 def title_of(notice: Notice, snapshot: Snapshot) -> str:
-    """One line: "spark-1: memory is critical (System RAM)"."""
+    """Render the title, one line: "spark-1: memory is critical (System RAM)"."""
     where = snapshot.labels.get(notice.target, notice.target)
-    words = _WORDS.get(notice.rule, "a test message")
+    words = _WORDS.get(notice.rule, "test notification")
     state = "" if notice.firing else "resolved: "
-    again = "still: " if notice.repeated else ""
+    again = "still firing: " if notice.repeated else ""
     return _clean(f"{snapshot.host}: {state}{again}{words} ({where})")
 
 
 def text_of(notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> str:
-    """Why, how much, by whom, and where to look, one each on a line."""
+    """Render the text, one line each: reasons, usage, largest processes, link to the dashboard."""
     lines = [reason.text for reason in notice.reasons[:REASONS_MOST]]
     lines += [line for line in (_figures(notice, snapshot), _holders(snapshot)) if line]
     lines = [_clean(line) for line in lines]
@@ -44,7 +44,7 @@ def _holders(snapshot: Snapshot) -> str:
         for process in top_of(snapshot.processes)
         if not isinstance(process.footprint_bytes, Absent)
     ]
-    return f"most is held by {', '.join(named)}" if named else ""
+    return f"largest processes: {', '.join(named)}" if named else ""
 
 
 def _clean(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Delivers messages: each receiver has a thread, a queue and a schedule of its own, so none waits for another."""
+"""Delivery of notifications. Each receiver has its own thread, queue and schedule, so none waits for another."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from memwatch.units import duration
 
 log = logging.getLogger(__name__)
 
-# Seconds before each attempt: at once, 5 s, 30 s, 2, 5, 15 and 30 minutes, then hourly until a day is full.
+# Seconds before each attempt: at once, 5 s, 30 s, 2, 5, 15 and 30 minutes, then hourly for a day.
 SCHEDULE = (0.0, 5.0, 30.0, 120.0, 300.0, 900.0, 1800.0, *[3600.0] * 23)
 JITTER = 0.1
 GONE = 410
-# Part of the time given to `close` in which an attempt under way may still come to its end.
+# Fraction of the time of `close_all` in which a current attempt may still finish.
 FINISH_PART = 0.5
 RECOVER_SECONDS = 0.5
-# A resolve is said again for so long, where what fires is said again: some receivers ask for it.
+# Channels with a reminder also repeat resolved notifications for this time, which some receivers require.
 RESOLVED_AGAIN_SECONDS = 300.0
 
 
 class Subscription(Struct, frozen=True):
-    """What a receiver wants to hear of; no targets means any. Whoever hears that it fires hears of its end."""
+    """Events and targets of a receiver; no targets means any. Resolved notifications follow firing ones."""
 
     events: frozenset[str] = frozenset({CRITICAL})
     targets: frozenset[str] = frozenset()
@@ -44,13 +44,13 @@ class Subscription(Struct, frozen=True):
         return rule in self.events and (not self.targets or target in self.targets)
 
     def still_wants(self, alert: str) -> bool:
-        """Whether a message of an earlier start is still wanted, by what its alert is called."""
+        """Return True if a message from an earlier run still matches, by the key of its alert."""
         rule, _, target = alert.partition(" ")
         return rule not in EVENTS or self.covers(rule, target.partition(" ")[0])
 
 
 class Status(Struct, frozen=True):
-    """How a receiver is doing. `failure`: why the last attempt failed, empty after one that did not."""
+    """State of a receiver. `failure`: why the last attempt failed; empty after a success."""
 
     disabled: bool
     failure: str
@@ -59,14 +59,14 @@ class Status(Struct, frozen=True):
 
 
 class Repeat(Struct, frozen=True):
-    """What fires, and was over lately, to be said once more."""
+    """Firing and recently resolved alerts to send again."""
 
     reminder: Reminder
     bodies: list[bytes]
 
 
 class Receiver:
-    """Somebody who is told. Takes messages out of its box, one at a time, and says what came of them."""
+    """A notification receiver. Its thread sends the messages of its box, one at a time, and records the results."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Receiver:
         self._thread = Worker(self._serve, f"{channel.kind}-{name}")
 
     def start(self) -> bool:
-        """False where there is no thread for it now: ask again."""
+        """Start the thread. Returns False if no thread can be created now; call it again later."""
         return self._thread.begin()
 
     def counts(self) -> Mapping[str, int]:
@@ -101,7 +101,7 @@ class Receiver:
             return {outcome.value: self.box.counts[outcome] for outcome in Outcome}
 
     def knows_of(self, alert: str) -> bool:
-        """Whether it was, or will be, told anything of this alert."""
+        """Return True if a notification of this alert was sent or is queued."""
         with self.box.changed:
             return self.box.queue.knows_of(alert)
 
@@ -116,7 +116,7 @@ class Receiver:
             return Status(self.disabled, self._failure, wait, self._delivered_unix)
 
     def stop_soon(self) -> None:
-        """Start nothing new."""
+        """Stop after the current attempt."""
         with self.box.changed:
             self._closing = True
             self.box.changed.notify_all()
@@ -145,27 +145,27 @@ class Receiver:
                 else:
                     self._heed(task, answer)
                 if self._closing:
-                    self.box.changed.notify_all()  # whoever has taken this receiver's place
+                    self.box.changed.notify_all()  # wakes the receiver that replaces this one
 
     def _recover(self) -> None:
-        """There was no memory for what came of an attempt: it is made again."""
+        # Out of memory while the result of an attempt was recorded: the attempt is repeated.
         with self.box.changed:
             for entry in self.box.queue.all()[0]:
                 entry.in_flight = False
             self.box.changed.wait(RECOVER_SECONDS)
 
     def _attempt(self, task: Message | Repeat) -> Answer:
-        """Whatever goes wrong in it, an attempt failed and the next one must come."""
+        # Any error is a failed attempt, and the next one must follow.
         try:
             if isinstance(task, Message):
                 return self.channel.send(task.id, task.body)
             return task.reminder.send(task.bodies)
         except Exception as error:
-            log.debug("the defect in full", exc_info=True)
+            log.debug("unexpected error in a delivery attempt", exc_info=True)
             return Answer(None, f"the attempt failed: {type(error).__name__}", may_have_heard=True)
 
     def _take(self) -> Message | Repeat | None:
-        """The next message that is due, or what is to be said again; None when it is time to stop."""
+        """Wait for the next due message or reminder. None when stopping."""
         with self.box.changed:
             while not self._closing:
                 if self.disabled:
@@ -218,19 +218,19 @@ class Receiver:
             self._resolved.append((now + RESOLVED_AGAIN_SECONDS, entry.body))
 
     def _heed(self, repeat: Repeat, answer: Answer) -> None:
-        """What came of saying something again: it is not counted, only its failure is told."""
+        """Handle the result of a reminder: it is not counted, only failures are logged."""
         if answer.success:
             self._log_recovery()
         elif not self._closing:
             self._hold(answer)
-            self._log_failure(answer.failure, f"what fires is sent again every {repeat.reminder.seconds:.0f} s")
+            self._log_failure(answer.failure, f"firing alerts are sent again every {repeat.reminder.seconds:.0f} s")
 
     def _try_later(self, entry: Message, answer: Answer) -> None:
         dropped = self.box.queue.failed(entry, answer.may_have_heard)
         self._hold(answer)
         if dropped:
             self.box.settled(dropped)
-            self._log_failure(answer.failure, "the notice was resolved meanwhile and is dropped")
+            self._log_failure(answer.failure, "the alert resolved meanwhile; its notifications are dropped")
         elif entry.attempts >= len(self._schedule):
             self.box.queue.give_up(entry)
             self.box.settled([Outcome.GAVE_UP])
@@ -241,10 +241,10 @@ class Receiver:
             entry.due = now + pause
             wait = duration(max(pause, self._hold_until - now))
             self.box.settled([Outcome.RETRY])
-            self._log_failure(answer.failure, f"trying again in {wait}, then less and less often")
+            self._log_failure(answer.failure, f"retrying in {wait}, then at longer intervals")
 
     def _hold(self, answer: Answer) -> None:
-        """Whoever asks for time gets it, for all that waits."""
+        # Retry-After applies to all queued messages.
         if answer.retry_after_seconds:
             self._hold_until = time.monotonic() + answer.retry_after_seconds
 
@@ -262,19 +262,19 @@ class Receiver:
             self.box.settled([Outcome.DISABLED] * lost)
 
     def _log_failure(self, failure: str, consequence: str) -> None:
-        """An identical failure that repeats is logged once."""
+        """Log a failure once while it repeats."""
         if failure != self._failure:
             log.warning("%s: %s; %s", self.channel.title, failure, consequence)
             self._failure = failure
 
     def _log_recovery(self) -> None:
         if self._failure:
-            log.warning("%s: delivers again", self.channel.title)
+            log.warning("%s: delivery works again", self.channel.title)
             self._failure = ""
 
 
 def close_all(receivers: Iterable[Receiver], timeout: float = 2.0) -> None:
-    """Stop all within `timeout` seconds together, however many of them are waiting for an answer."""
+    """Stop all receivers within `timeout` seconds in total, regardless of their number."""
     started = time.monotonic()
     stopping = list(receivers)
     for receiver in stopping:

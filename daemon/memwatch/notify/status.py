@@ -1,4 +1,4 @@
-"""Alerts, silences and receivers as faces show them."""
+"""Alerts, silences and receivers for display in the API and on pages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMED_TARGETS = 20
 
 
 class AlertRow(Struct, frozen=True):
-    """An alert that fires or is about to."""
+    """A firing or pending alert."""
 
     target: str
     rule: str
@@ -33,7 +33,7 @@ class AlertRow(Struct, frozen=True):
 
 
 class ReceiverRow(Struct, frozen=True):
-    """How telling one receiver goes."""
+    """State of one receiver."""
 
     name: str
     kind: str
@@ -49,7 +49,7 @@ class ReceiverRow(Struct, frozen=True):
 
 
 class AlertView(Struct, frozen=True):
-    """All that is known of alerts at one moment. `notes`, by the id of a silence: that its target is not here."""
+    """Alerts, silences, receivers and events at one time. `notes`: by silence id, that its target is missing."""
 
     alerts: Sequence[AlertRow] = ()
     silences: Sequence[Silence] = ()
@@ -131,7 +131,7 @@ def alert_json(row: AlertRow) -> Json:
 
 
 def note_of(silence: Silence, snapshot: Snapshot | None) -> str | None:
-    """Where its target is not here: a GPU or a container may come later, a typing error does not."""
+    """Return a note if a silence's target is missing: a GPU or container that comes later, or a typing error."""
     if silence.target is None or snapshot is None:
         return None
     here = targets_of(snapshot, (silence.event,) if silence.event else EVENTS)
@@ -140,7 +140,7 @@ def note_of(silence: Silence, snapshot: Snapshot | None) -> str | None:
     those = ", ".join(here[:NAMED_TARGETS]) or "none"
     more = f" and {len(here) - NAMED_TARGETS} more" if len(here) > NAMED_TARGETS else ""
     of_event = f" for {silence.event}" if silence.event else ""
-    return f"no target {silence.target!r} is here now{of_event}; those that are: {those}{more}"
+    return f"no target {silence.target!r} at present{of_event}; present targets: {those}{more}"
 
 
 def silence_json(silence: Silence, snapshot: Snapshot | None) -> Json:

@@ -1,4 +1,4 @@
-"""What a webhook says and how it is signed: pure functions from a notice and the snapshot of its moment."""
+"""Body and signature of webhooks. Pure functions of a notification and the snapshot at its time."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from memwatch.model import Absent, Pool, Process, Share, Words
 from memwatch.render.json import SCHEMA, Json, known, rfc3339, to_bytes
 from memwatch.snapshot import Snapshot
 
-# Standard Webhooks asks for small bodies: "less than 20kb" is its recommendation to senders.
+# Standard Webhooks recommends that senders keep bodies small: "less than 20kb".
 BODY_LIMIT_BYTES = 20_000
 TOP_PROCESSES = 5
-# Names come from anybody who can start a process. They are cut at the first of these lengths that keeps the
-# body under its limit; the last one does so even if every character needs six bytes.
+# Any user who can start a process controls its name. Names are cut at the first of these lengths that keeps the
+# body under its limit. The last one does so even if every character needs six bytes.
 TEXT_LENGTHS = (256, 64, 16)
 REASONS_MOST = 16
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
-SECRET_PREFIX = "whsec_"  # noqa: S105  the marker of a secret, not one
+SECRET_PREFIX = "whsec_"  # noqa: S105  the prefix of secrets, not a secret
 SECRET_PATTERN = re.compile(SECRET_PREFIX + r"([A-Za-z0-9+/]+={0,2})", re.ASCII)
 SECRET_LEAST_BYTES, SECRET_MOST_BYTES = 24, 64
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where to post. Path and query often hold a token, so only `origin` is ever shown."""
+    """Parsed URL to post to. Path and query often contain a token, so only `origin` is displayed or logged."""
 
     scheme: str
     host: str
@@ -56,7 +56,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """The keys by which a receiver knows the sender; more than one while a key is being replaced."""
+    """The signing keys; more than one during key rotation."""
 
     keys: tuple[bytes, ...] = field(repr=False)
 
@@ -66,7 +66,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Password:
-    """A user's password, or a token, that a receiver asks for."""
+    """A password or token for authentication at a receiver."""
 
     text: str = field(repr=False)
 
@@ -74,14 +74,14 @@ class Password:
         return "(hidden)"
 
     def authorization(self, user: str | None) -> str:
-        """The header field Authorization: Basic for a user (RFC 7617, in UTF-8), else Bearer (RFC 6750)."""
+        """Return the Authorization header: Basic with a user (RFC 7617, in UTF-8), else Bearer (RFC 6750)."""
         if user is None:
             return f"Bearer {self.text}"
         return "Basic " + base64.b64encode(f"{user}:{self.text}".encode()).decode()
 
 
 def password_of(text: str) -> Password:
-    """From what a file or a variable holds. Raises ValueError without naming it."""
+    """Parse the content of a file or an environment variable. Raises ValueError, which does not contain it."""
     text = text.rstrip("\r\n")
     if not 1 <= len(text) <= 2048 or not text.isascii() or not text.isprintable():
         raise ValueError("is not a password or a token of 1 to 2048 printable ASCII characters")
@@ -89,14 +89,14 @@ def password_of(text: str) -> Password:
 
 
 def endpoint_of(url: str) -> Endpoint:
-    """The parts of a URL. Raises ValueError with a reason that repeats nothing of the URL."""
+    """Parse a URL. Raises ValueError with a reason that contains no part of the URL."""
     if not re.fullmatch(r"[!-~]{1,2000}", url):
         raise ValueError("is not made of 1 to 2000 printable ASCII characters")
     parts = urlsplit(url)
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
         raise ValueError("does not begin with http:// or https:// and a host name")
     if "@" in parts.netloc:
-        raise ValueError("has a user name or password in it, which would end up in logs")
+        raise ValueError("contains a user name or password, which would appear in logs")
     port = parts.port if parts.port is not None else DEFAULT_PORTS[parts.scheme]
     if port == 0:
         raise ValueError("has port 0")
@@ -105,7 +105,7 @@ def endpoint_of(url: str) -> Endpoint:
 
 
 def secret_of(text: str) -> Secret:
-    """One or several Standard Webhooks secrets, separated by white space. Raises ValueError without naming them."""
+    """Parse Standard Webhooks secrets separated by white space. Raises ValueError, which does not contain them."""
     keys = tuple(_key_of(word) for word in text.split())
     if not keys:
         raise ValueError("is empty")
@@ -113,7 +113,7 @@ def secret_of(text: str) -> Secret:
 
 
 def _key_of(word: str) -> bytes:
-    # The pattern and not only b64decode: before Python 3.11 that lets surplus padding pass.
+    # Matched against the pattern because before Python 3.11 b64decode accepts surplus padding.
     match = SECRET_PATTERN.fullmatch(word)
     key = base64.b64decode(match[1]) if match and len(match[1]) % 4 == 0 else b""
     if not SECRET_LEAST_BYTES <= len(key) <= SECRET_MOST_BYTES:
@@ -122,7 +122,7 @@ def _key_of(word: str) -> bytes:
 
 
 def sign(secret: Secret, notice_id: str, timestamp: int, body: bytes) -> str:
-    """The `webhook-signature` header: one `v1` signature for each key."""
+    """Return the `webhook-signature` header: one `v1` signature per key."""
     message = b"%s.%d.%s" % (notice_id.encode(), timestamp, body)
     digests = [hmac.new(key, message, hashlib.sha256).digest() for key in secret.keys]
     return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests)
@@ -138,7 +138,7 @@ def headers_of(secret: Secret, notice_id: str, timestamp: int, body: bytes) -> d
 
 
 def body_of(notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
-    """The JSON to send, at most 20 kB whatever the processes are called."""
+    """Render the JSON to send, at most 20 kB regardless of process names."""
     for length in TEXT_LENGTHS:
         body = to_bytes(body_json(notice, snapshot, dashboard_url, length))
         if len(body) <= BODY_LIMIT_BYTES:
@@ -147,7 +147,7 @@ def body_of(notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> by
 
 
 def body_json(notice: Notice, snapshot: Snapshot, dashboard_url: str | None, length: int) -> Json:
-    """The body with every text that comes from outside cut to `length` characters."""
+    """Render the body, with all external texts cut to `length` characters."""
     return {
         "schema": SCHEMA,
         "id": notice.id,
@@ -170,7 +170,10 @@ def body_json(notice: Notice, snapshot: Snapshot, dashboard_url: str | None, len
 
 
 def values_json(notice: Notice, snapshot: Snapshot, length: int) -> Json:
-    """The target's figures; absent when it is no longer part of the machine. All pools where it is neither."""
+    """Render the values of the alert's target.
+
+    Absent if its pool or share is gone. The machine's total for alerts about anything else.
+    """
     for pool in snapshot.pools:
         if pool.id == notice.target:
             return pool_values(pool, length)
@@ -212,7 +215,7 @@ def share_values(share: Share, relation: str, length: int) -> Json:
 
 
 def top_of(processes: tuple[Process, ...]) -> list[Process]:
-    """The processes with the largest footprint, as far as it is known."""
+    """Return the processes with the largest known footprint."""
     known_ones = [process for process in processes if not isinstance(process.footprint_low_bytes, Absent)]
     return sorted(known_ones, key=_footprint, reverse=True)[:TOP_PROCESSES]
 
@@ -233,7 +236,7 @@ def top_json(process: Process, length: int) -> Json:
 
 
 def cut(text: str, length: int) -> str:
-    """At most `length` characters, and only such as UTF-8 can hold."""
+    """Cut to `length` characters and replace those that UTF-8 cannot encode."""
     return text[:length].encode("utf-8", "replace").decode()
 
 

@@ -1,1 +1,1 @@
-"""Will it fit: what a model takes, from its shape or from its files' headers, and where there is room for it."""
+"""Memory estimates for models, from their shape or their files' headers, and the devices with enough room."""

@@ -20,7 +20,10 @@ PART = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})\.gguf")
 
 
 class Checkpoint(Struct, frozen=True):
-    """`weights_bytes` is what its files hold, None where there is only a description. `source` says which."""
+    """A model's size and shape. `weights_bytes`: size of its tensors, None if only its config.json is known.
+
+    `source`: the format that was read.
+    """
 
     name: str
     source: str
@@ -31,7 +34,7 @@ class Checkpoint(Struct, frozen=True):
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Raises BadInput, in a sentence, for what is not there, not whole or not known."""
+    """Read a model's size and shape. Raises BadInput if it is missing, incomplete or of an unknown format."""
     try:
         if path.is_dir():
             return _of_folder(path)
@@ -43,7 +46,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
     except RecursionError:
-        raise BadInput(f"{path}: is nested too deep") from None
+        raise BadInput(f"{path}: is nested too deeply") from None
 
 
 def _of_folder(path: Path) -> Checkpoint:
@@ -60,18 +63,18 @@ def _of_folder(path: Path) -> Checkpoint:
         return _described(path, config, None, CONFIG)
     if files:
         raise BadInput(f"{path}: has {len(files)} GGUF files; name one of them, for example {files[0].name}")
-    raise BadInput(f"{path}: has neither safetensors nor GGUF files nor a {CONFIG}")
+    raise BadInput(f"{path}: has no safetensors files, no GGUF files and no {CONFIG}")
 
 
 def _of_index(path: Path) -> Checkpoint:
-    """An index says which shards there are; their own heads say how large they are."""
+    # The index only lists the shards; sizes come from the shards' headers.
     weight_map = _object(path).get("weight_map")
     names = set(weight_map.values()) if isinstance(weight_map, dict) and _are_names(weight_map) else set()
     if not names or len(names) > MOST_SHARDS:
         raise BadInput(f"{path}: has no readable weight_map from tensors to files")
     for name in names:
         if Path(name).name != name:
-            raise BadInput(f"{path}: names the file {name[:80]!r}, which is not beside it")
+            raise BadInput(f"{path}: names the file {name[:80]!r}, which is not in the same folder")
     config = path.parent / CONFIG
     weights = _bytes_of([path.parent / name for name in sorted(names)])
     return _described(path.parent, _config(config) if config.exists() else None, weights, "safetensors")
@@ -93,25 +96,25 @@ def _of_file(path: Path) -> Checkpoint:
         known_config = _config(config) if config.exists() else None
         return _described(path, known_config, safetensors.tensor_bytes_of(path), "safetensors")
     if not path.exists():
-        raise BadInput(f'"{path}" is no size and no file here; for example 20GiB, or a folder with safetensors')
-    raise BadInput(f"{path}: is no .safetensors, no .gguf, no {INDEX} and no {CONFIG}")
+        raise BadInput(f'"{path}" is neither a size nor a file; for example 20GiB, or a folder with safetensors')
+    raise BadInput(f"{path}: is not a .safetensors or .gguf file, {INDEX} or {CONFIG}")
 
 
 def _are_parts(files: list[Path]) -> bool:
-    """One file, or all parts of one model: name-00001-of-00003.gguf and its siblings."""
+    """Return True for one file, or all parts of one model, named like name-00001-of-00003.gguf."""
     found = [PART.fullmatch(file.name) for file in files]
     kinds = {(match[1], int(match[2])) for match in found if match}
     return len(files) == 1 or (None not in found and len(kinds) == 1 and kinds.pop()[1] == len(files))
 
 
 def _of_gguf(files: list[Path]) -> Checkpoint:
-    """The first part has the keys, every part some of the tensors."""
+    # Only the first part has the metadata; each part has some of the tensors.
     heads = [gguf.read_head(file) for file in files]
-    held, numbers = (sum(getattr(head, name) for head in heads) for name in ("tensor_bytes", "parameters"))
-    bytes_each = min(16.0, max(0.125, held / numbers)) if numbers else 2.0
+    weights, numbers = (sum(getattr(head, name) for head in heads) for name in ("tensor_bytes", "parameters"))
+    bytes_each = min(16.0, max(0.125, weights / numbers)) if numbers else 2.0
     context = heads[0].keys.get(f"{heads[0].keys.get('general.architecture')}.context_length")
     known = context if isinstance(context, int) else 0
-    return Checkpoint(str(files[0]), "GGUF", gguf.transformer_of(heads[0]), held, known, bytes_each)
+    return Checkpoint(str(files[0]), "GGUF", gguf.transformer_of(heads[0]), weights, known, bytes_each)
 
 
 def _described(path: Path, config: Config | None, weights: int | None, source: str) -> Checkpoint:
@@ -127,6 +130,6 @@ def _config(path: Path) -> Config:
 
 def _object(path: Path) -> dict[str, Any]:
     if regular_size(path) > MOST_JSON_BYTES:
-        raise BadInput(f"{path}: is larger than the {MOST_JSON_BYTES} bytes that are read of it")
+        raise BadInput(f"{path}: is larger than {MOST_JSON_BYTES} bytes, the most that is read")
     with path.open("rb") as file:
         return safetensors.parse_object(file.read(MOST_JSON_BYTES), str(path))

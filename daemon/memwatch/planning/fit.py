@@ -1,4 +1,4 @@
-"""Does it fit, where, with how much to spare, and why. Pure: bytes and a snapshot in, verdicts out."""
+"""Check which devices have room for a number of bytes, and explain the result. Pure functions of a snapshot."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from memwatch.units import size
 
 CPU = "cpu"
 NAMED_HOLDERS = 2
-# Above this part of a pool's use, by the default thresholds, the machine is critical.
+# Default threshold of the critical level, as a fraction of a pool's size.
 CRITICAL_RATIO = 0.95
 
 
 class Verdict(Struct, frozen=True):
-    """One place. `spare_bytes`: what would be left, or, below zero, what is missing; `reason`: a sentence."""
+    """Result for one device or the CPU. `spare_bytes`: bytes left over, negative if short. `reason`: a sentence."""
 
     device: str
     name: str
@@ -33,14 +33,14 @@ class Verdict(Struct, frozen=True):
 
 
 class Holder(NamedTuple):
-    """A process, and what it holds of a place at least."""
+    """A process and the least it holds in the pools and shares that were checked."""
 
     process: Process
     held_bytes: int
 
 
 class Fit(Struct, frozen=True):
-    """`best`: the device to use, None where it fits nowhere."""
+    """Verdicts for all devices. `best`: the id of the device to use, None if it fits nowhere."""
 
     bytes: int
     best: str | None
@@ -48,7 +48,7 @@ class Fit(Struct, frozen=True):
 
 
 def fit_of(need: int, snapshot: Snapshot) -> Fit:
-    """Every GPU, then the CPU. The GPU with most to spare is best; the CPU where no GPU will do."""
+    """Check every GPU and the CPU. The best is the GPU with the most spare bytes, or the CPU if no GPU fits."""
     verdicts = (*(_on_device(need, device, snapshot) for device in snapshot.devices), _on_cpu(need, snapshot))
     fitting = [one for one in verdicts if one.fits is True]
     gpus = [one for one in fitting if one.device != CPU]
@@ -72,7 +72,7 @@ def _on_device(need: int, device: Device, snapshot: Snapshot) -> Verdict:
 def _on_cpu(need: int, snapshot: Snapshot) -> Verdict:
     ram = ram_of(snapshot.pools)
     if ram is None:
-        reason = "System RAM is not known"
+        reason = "no data for System RAM"
         return Verdict(CPU, "CPU", Absent.NOT_AVAILABLE, *(Absent.NOT_AVAILABLE,) * 3, reason)
     whole, room = system_ram_of(snapshot)
     holders = _holders(snapshot, {ram.id})
@@ -82,7 +82,7 @@ def _on_cpu(need: int, snapshot: Snapshot) -> Verdict:
 def _judged(need: int, blank: Verdict, holders: Sequence[Holder]) -> Verdict:
     room, whole = blank.headroom_bytes, blank.size_bytes
     if isinstance(room, Absent):
-        why = f"what it could allocate is not known ({room.value.replace('_', ' ')})"
+        why = f"its headroom is not known ({room.value.replace('_', ' ')})"
         return replace(blank, fits=room, spare_bytes=room, reason=why)
     spare = room - need
     if spare >= 0:
@@ -90,28 +90,27 @@ def _judged(need: int, blank: Verdict, holders: Sequence[Holder]) -> Verdict:
         warning = f", which is critical: less than {1 - CRITICAL_RATIO:.0%} of {size(whole)}" if tight else ""  # type: ignore[arg-type]
         return replace(blank, fits=True, spare_bytes=spare, reason=f"leaves {size(spare)}{warning}")
     if isinstance(whole, int) and need > whole:
-        return replace(
-            blank, spare_bytes=spare, reason=f"it has {size(whole)} in all, {size(need - whole)} too few"
-        )
-    reason = f"{size(-spare)} are missing now; {_who(holders, -spare)}"
+        reason = f"short by {size(need - whole)}: its total is {size(whole)}"
+        return replace(blank, spare_bytes=spare, reason=reason)
+    reason = f"short by {size(-spare)} now; {_advice_for(holders, -spare)}"
     return replace(blank, spare_bytes=spare, reason=reason)
 
 
-def _who(holders: Sequence[Holder], missing: int) -> str:
-    """Whose memory it is that is missing. That it would fit is said only if what is known to be held is enough."""
+def _advice_for(holders: Sequence[Holder], missing: int) -> str:
+    """Name the largest holders. Promise that it fits only if their known memory covers the missing bytes."""
     named = holders[:NAMED_HOLDERS]
     words = ", ".join(f"{one.process.name} ({one.process.pid}) {size(one.held_bytes)}" for one in named)
     if not words:
-        return "it would fit if others let go of them"
+        return "it fits if other processes free memory"
     if sum(one.held_bytes for one in named) >= missing:
-        return f"it would fit if others let go of them: {words}"
+        return f"it fits if these free memory: {words}"
     if sum(one.held_bytes for one in holders) >= missing:
-        return f"it would fit if others let go of them; the largest are {words}"
-    return f"what processes are known to hold would not be enough; the largest are {words}"
+        return f"it fits if other processes free memory; the largest: {words}"
+    return f"the memory that processes are known to hold is not enough; the largest: {words}"
 
 
 def _holders(snapshot: Snapshot, places: Set[str]) -> list[Holder]:
-    """Who holds anything of these places, or of what lies in them, the largest first."""
+    """Return the processes that hold memory in these pools or shares, or in shares inside them, largest first."""
     within = {share.id: share.within for share in snapshot.shares}
     unsure = {share.id for share in snapshot.shares if share.kind in PERHAPS_IN_RSS}
     inside = {place for place in {*places, *within} if not places.isdisjoint(_way_out(place, within))}
@@ -122,7 +121,7 @@ def _holders(snapshot: Snapshot, places: Set[str]) -> list[Holder]:
 
 
 def _held(process: Process, inside: Set[str], unsure: Set[str], counts_rss: bool) -> int:
-    """What a process holds there at least: what may be part of its resident set is not counted twice."""
+    """Return a lower bound: device memory that may be part of the process's RSS is not counted twice."""
     known = {place: held for place, held in process.device_bytes.items() if place in inside}
     sums = [0, 0]
     for place, held in known.items():
@@ -133,7 +132,10 @@ def _held(process: Process, inside: Set[str], unsure: Set[str], counts_rss: bool
 
 
 def _narrowest(place: str, snapshot: Snapshot) -> str:
-    """Where on the way from a place out to its pool least is left: only what is let go of there helps."""
+    """Return the share or pool with the least room between `place` and its pool.
+
+    Only memory freed there increases the headroom.
+    """
     shares = {share.id: share for share in snapshot.shares}
     bounds: list[tuple[int, str]] = []
     while place in shares:

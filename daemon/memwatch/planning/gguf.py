@@ -1,7 +1,7 @@
-"""Sizes of tensors and the shape of a model from the head of a GGUF file; no tensor is read.
+"""Sizes of tensors and the shape of a model from the header of a GGUF file. No tensor is read.
 
-Format: "GGUF", version, number of tensors, number of keys; the keys with their typed values; for each tensor name,
-dimensions, type and offset; the tensors, each at a multiple of the alignment. Little endian.
+Format, little endian: "GGUF", version, number of tensors, number of keys. Then the keys with their typed values,
+and each tensor's name, dimensions, type and offset. Then the tensors, each at a multiple of the alignment.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ MOST_TEXTS = 2_000_000
 MOST_KEPT_TEXT = 256
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
-# Sizes of values by their type: u8 i8 u16 i16 u32 i32 f32 bool, string 8, array 9, u64 i64 f64.
+# struct codes by value type: u8 i8 u16 i16 u32 i32 f32 bool, (8 is a string, 9 an array), u64 i64 f64.
 WIDTHS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 TEXT, ARRAY = 8, 9
-# Of a tensor type: numbers in a block, bytes of a block (ggml.h, November 2025).
+# By tensor type: weights per block, bytes per block (ggml.h, November 2025).
 BLOCKS = {
     0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 36),
     10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292),
@@ -40,11 +40,11 @@ Value = int | float | str | bool
 
 
 class Length(int):
-    """How many elements an array has, in place of them."""
+    """Number of elements of an array, kept in place of the elements."""
 
 
 class Head(Struct, frozen=True):
-    """`keys` has single values, and of arrays their lengths, by name."""
+    """The header of a GGUF file. `keys`: metadata by name; of arrays only their lengths."""
 
     keys: Mapping[str, Value]
     tensor_bytes: int
@@ -52,7 +52,7 @@ class Head(Struct, frozen=True):
 
 
 class Reader:
-    """Reads no further than the file goes, and no further than a head may be long."""
+    """Reader of a header, limited to the file's size and to `MOST_HEAD_BYTES`."""
 
     def __init__(self, file: BinaryIO, size: int, name: str) -> None:
         self._file = file
@@ -74,11 +74,11 @@ class Reader:
     def count(self, code: str, most: int, what: str) -> int:
         found = int(self.number(code))
         if found > most:
-            raise BadInput(f"{self.name}: says it has {found} {what}; at most {most} are read")
+            raise BadInput(f"{self.name}: has {found} {what}; at most {most} are read")
         return found
 
     def text(self) -> str:
-        """A string, or its beginning where it is long."""
+        """Read a string and return its first `MOST_KEPT_TEXT` bytes, decoded."""
         length = int(self.number("Q"))
         kept = self.take(min(length, MOST_KEPT_TEXT))
         self.skip(length - len(kept))
@@ -90,17 +90,17 @@ class Reader:
 
     def _spend(self, count: int) -> None:
         if count > self._left:
-            raise BadInput(f"{self.name}: its head ends in the middle: is it whole?")
+            raise BadInput(f"{self.name}: the header is truncated; is the file complete?")
         self._left -= count
 
 
 def read_head(path: Path) -> Head:
-    """Raises BadInput for what is no whole GGUF file."""
+    """Read the header of a GGUF file. Raises BadInput for any other file and for a truncated one."""
     size = regular_size(path)
     with path.open("rb") as file:
         reader = Reader(file, size, str(path))
         if reader.take(4) != b"GGUF":
-            raise BadInput(f"{path}: does not begin with GGUF, so it is no GGUF file")
+            raise BadInput(f"{path}: is not a GGUF file: it does not begin with GGUF")
         version = int(reader.number("I"))
         if version not in VERSIONS:
             raise BadInput(f"{path}: is GGUF version {version}; versions 2 and 3 are read")
@@ -110,16 +110,16 @@ def read_head(path: Path) -> Head:
         start = _aligned(reader.position, keys, reader.name)
     end = start + _end_of(spans, str(path))
     if end > size:
-        raise BadInput(f"{path}: its tensors end at byte {end}, and it has {size}: is it whole?")
+        raise BadInput(f"{path}: its tensors end at byte {end}, but its size is {size}; is the file complete?")
     return Head(keys, sum(length for _, length, _ in spans), sum(count for _, _, count in spans))
 
 
 def _end_of(spans: Iterable[tuple[int, int, int]], name: str) -> int:
-    """Where the last tensor ends. Two in one place would count the same bytes twice."""
+    """Return the end of the last tensor. Raises BadInput if tensors overlap: their bytes would count twice."""
     end = 0
     for offset, length, _ in sorted(spans):
         if offset < end:
-            raise BadInput(f"{name}: a tensor begins at {offset}, inside the one before, which ends at {end}")
+            raise BadInput(f"{name}: a tensor begins at {offset}, before the end of the previous one at {end}")
         end = offset + length
     return end
 
@@ -135,12 +135,12 @@ def _value(reader: Reader, kind: int) -> Value:
     if kind == ARRAY:
         return _array_length(reader)
     if kind not in WIDTHS:
-        raise BadInput(f"{reader.name}: has a value of type {kind}, which GGUF does not know")
+        raise BadInput(f"{reader.name}: has a value of type {kind}, which is not a GGUF type")
     return reader.number(WIDTHS[kind])
 
 
 def _array_length(reader: Reader) -> Length:
-    """Its elements are stepped over: a tokenizer has a hundred thousand of them."""
+    """Skip the elements of an array and return its length. A tokenizer's array has about 100,000 elements."""
     kind, length = int(reader.number("I")), int(reader.number("Q"))
     if kind in WIDTHS:
         reader.skip(struct.calcsize(WIDTHS[kind]) * length)
@@ -155,15 +155,17 @@ def _array_length(reader: Reader) -> Length:
 
 
 def _tensor(reader: Reader) -> tuple[int, int, int]:
-    """Offset, bytes and numbers of one tensor."""
+    """Return the offset, the size in bytes and the number of weights of one tensor."""
     name = reader.text()
     dimensions = [int(reader.number("Q")) for _ in range(reader.count("I", 4, "dimensions of a tensor"))]
     kind, offset = int(reader.number("I")), int(reader.number("Q"))
     if kind not in BLOCKS:
-        raise BadInput(f"{reader.name}: the tensor {name[:80]!r} has type {kind}, whose size is not known")
+        raise BadInput(f"{reader.name}: the tensor {name[:80]!r} has the unknown type {kind}")
     numbers, (block, width) = math.prod(dimensions), BLOCKS[kind]
     if numbers % block:
-        raise BadInput(f"{reader.name}: the tensor {name[:80]!r} has {numbers} numbers, which fill no whole block")
+        raise BadInput(
+            f"{reader.name}: the tensor {name[:80]!r} has {numbers} weights, not a multiple of its block of {block}"
+        )
     return offset, numbers // block * width, numbers
 
 
@@ -175,7 +177,7 @@ def _aligned(position: int, keys: Mapping[str, Value], name: str) -> int:
 
 
 def transformer_of(head: Head) -> Transformer | None:
-    """The shape that the keys describe; None where it is none, or one with another kind of attention."""
+    """Return the shape that the keys describe. None if they describe none, or use MLA (`kv_lora_rank`)."""
     family = head.keys.get("general.architecture")
 
     def number(name: str, otherwise: int = 0) -> int:

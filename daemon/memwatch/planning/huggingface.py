@@ -11,7 +11,7 @@ from memwatch.planning.sizes import BadInput
 from memwatch.planning.transformer import Biases, Transformer
 
 Json = Mapping[str, Any]
-# Other words for the same number: ours, then GPT-2's.
+# Key names in config.json, in order of preference: current names, then GPT-2's.
 WORDS = {
     "hidden_size": ("hidden_size", "n_embd"),
     "n_layers": ("num_hidden_layers", "n_layer"),
@@ -21,17 +21,17 @@ WORDS = {
     "head_dim": ("head_dim",),
     "context": ("max_position_embeddings", "n_positions"),
 }
-# What makes the count of parameters or the cache another one, which is not reckoned here.
+# Keys of models whose parameter count or cache differs (MLA, linear attention, state-space layers): unsupported.
 STRANGE = ("kv_lora_rank", "ssm_cfg", "state_size", "linear_num_value_heads", "layer_types_mamba", "mamba_d_state")
 TIED = frozenset({"gemma", "gemma2", "gemma3_text", "gpt2"})
 QKV_BIASES = frozenset({"qwen2", "qwen2_moe"})
 QK_NORMS = frozenset({"qwen3", "qwen3_moe", "gemma3_text"})
-# Their window holds for every layer; Gemma's and Qwen's for some or for none.
+# Families with a sliding window in every layer; Gemma and Qwen use it in some layers or none.
 WINDOWED = frozenset({"mistral", "mixtral", "phi3"})
 
 
 class Config(Struct, frozen=True):
-    """`context` is the longest that the model was made for, 0 where it is not said. `dtype` as it is written."""
+    """Contents of a config.json. `context`: the model's longest context, 0 if not given. `dtype`: as written."""
 
     family: str
     transformer: Transformer
@@ -40,20 +40,20 @@ class Config(Struct, frozen=True):
 
 
 def config_of(found: Json, name: str) -> Config:
-    """Raises BadInput where the numbers are missing or the kind of attention is another one."""
+    """Read a model's shape. Raises BadInput for missing numbers and for unsupported kinds of attention."""
     inner = found.get("text_config")
     text: Json = {**found, **inner} if isinstance(inner, dict) else found
     family = str(text.get("model_type", ""))[:40]
     strange = next((key for key in STRANGE if text.get(key)), None)
     if strange:
         raise BadInput(
-            f"{name}: {strange} says that model_type {family!r} has no plain attention: not reckoned here; "
+            f"{name}: model_type {family!r} with {strange} is not supported; "
             "give its safetensors folder or its size, for example 20GiB"
         )
     numbers = {key: _number(text, words) for key, words in WORDS.items()}
     missing = [words[0] for key, words in WORDS.items() if not numbers[key] and key in NEEDED]
     if missing:
-        raise BadInput(f"{name}: has no readable {', '.join(missing)}, so it describes no transformer")
+        raise BadInput(f"{name}: does not describe a transformer: no readable {', '.join(missing)}")
     return Config(family, _transformer(text, family, numbers), numbers["context"], _dtype(text))
 
 
@@ -90,7 +90,7 @@ def _biases(text: Json, family: str) -> Biases:
 
 
 def _number(text: Json, words: tuple[str, ...]) -> int:
-    """The first that is a whole number, 0 where none is. What is too large is refused where it is used."""
+    """Return the first positive integer among `words`, else 0. The user of the value checks the upper limit."""
     found = (text.get(word) for word in words)
     return next((one for one in found if type(one) is int and one > 0), 0)
 

@@ -1,4 +1,4 @@
-"""What a model takes while it answers: weights, the cache of keys and values, and room to work in."""
+"""Memory of a model during inference: weights, KV cache and activations."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from msgspec import Struct
 from memwatch.planning.sizes import count_of, dtype_bytes_of
 from memwatch.planning.transformer import Transformer
 
-# Servers take a long prompt in pieces: 512 (llama.cpp) to 8,192 tokens (vLLM). Only one piece is worked on at once.
+# Servers split a long prompt into chunks of 512 (llama.cpp) to 8,192 tokens (vLLM), processed one at a time.
 PIECE_TOKENS = 2048
 MOST_TOKENS = 1 << 30
-# Embeddings, output matrix and norms stay at 16 bits where matrices are quantized further.
+# Embeddings, the output matrix and norms stay at 16 bits when the other matrices are quantized further.
 UNQUANTIZED_BYTES = 2.0
 
 
 class InferenceEstimate(Struct, frozen=True):
-    """`weights_bytes` is exact for the shapes that are known; `activations_bytes` is right in size only."""
+    """Sizes in bytes. `weights_bytes` is exact for supported shapes, `activations_bytes` a rough estimate."""
 
     parameters: int
     weights_bytes: int
@@ -42,7 +42,7 @@ def estimate_inference_memory(
     head_dim: int = 0,
     n_experts: int = 1,
 ) -> InferenceEstimate:
-    """Weights, cache and activations of a Llama-like model. Raises BadInput for numbers that cannot be."""
+    """Estimate weights, KV cache and activations of a Llama-like model. Raises BadInput for impossible numbers."""
     model = Transformer(
         hidden_size,
         intermediate_size,
@@ -65,7 +65,7 @@ def inference_of(
     kv_dtype_bytes: float | None = None,
     weights_bytes: int | None = None,
 ) -> InferenceEstimate:
-    """The same for any shape; `weights_bytes` where the checkpoint itself has told them."""
+    """Estimate the memory of any shape. `weights_bytes`: the size of the checkpoint's tensors, if known."""
     weight = dtype_bytes_of(dtype_bytes)
     number = max(weight, UNQUANTIZED_BYTES)
     weights = weights_of(model, weight) if weights_bytes is None else weights_bytes
@@ -89,7 +89,7 @@ def kv_cache_of(model: Transformer, seq_len: int, batch_size: int, dtype_bytes: 
 
 
 def activations_of(model: Transformer, seq_len: int, batch_size: int, dtype_bytes: float) -> int:
-    """One layer's work on one piece of a prompt, and the last token's logits in 32 bits."""
+    """Estimate the activations of one layer for one chunk, and the logits of the last token in 32 bits."""
     tokens = min(seq_len, PIECE_TOKENS) * batch_size
     width = 4 * model.hidden_size + 3 * model.intermediate_size
     return math.ceil(tokens * width * dtype_bytes) + batch_size * model.vocab_size * 4
@@ -103,7 +103,7 @@ def estimate_kv_cache(
     batch_size: int = 1,
     dtype_bytes: float = 2,
 ) -> int:
-    """Bytes of keys and values for so many tokens in each of so many sequences."""
+    """Return the bytes of the KV cache for `max_seq_len` tokens in each of `batch_size` sequences."""
     for name, value in (("n_layers", n_layers), ("n_kv_heads", n_kv_heads), ("head_dim", head_dim)):
         count_of(value, name, {"n_layers": 32, "n_kv_heads": 8, "head_dim": 128}[name], 1, 1 << 28)
     width = n_kv_heads * head_dim

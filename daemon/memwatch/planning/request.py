@@ -1,4 +1,4 @@
-"""One question whether something fits: so many bytes, a shape, or a checkpoint, to answer with or to train."""
+"""Memory need of a request: a size in bytes or a checkpoint, for inference or training."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from memwatch.planning.transformer import Transformer
 
 DEFAULT_CONTEXT = 8192
 LEAST_CONTEXT = 2048
-# What the parts of a need are called.
+# Labels of the parts of a need.
 PARTS = {
     "weights": "weights",
-    "kv_cache": "cache of keys and values",
+    "kv_cache": "KV cache",
     "activations": "activations",
     "gradients": "gradients",
     "optimizer": "optimizer states",
-    "waits_in_ram": "waits in System RAM",
+    "waits_in_ram": "offloaded to System RAM",
     "runtime": "runtime (CUDA context and kernels)",
 }
-# A process on a GPU needs so much besides what it allocates: CUDA's context and its kernels, 0.3 to 0.6 GiB.
+# Overhead of a process on a GPU beyond its allocations: CUDA context and kernels, 0.3 to 0.6 GiB.
 RUNTIME_BYTES = 512 << 20
 
 
 class Use(Struct, frozen=True):
-    """`context` 0 is what the model was made for, at most 8,192 tokens. `dtype` empty is the checkpoint's own."""
+    """Options of a request. `context` 0: the model's own, at most 8,192 tokens. `dtype` empty: the checkpoint's."""
 
     context: int = 0
     batch_size: int = 1
@@ -42,7 +42,7 @@ class Use(Struct, frozen=True):
 
 
 class Need(Struct, frozen=True):
-    """What is needed, and of what it consists; empty where only a size was given. `note`: what is not counted."""
+    """Bytes needed and their parts; no parts if only a size was given. `note`: parts that are not counted."""
 
     subject: str
     bytes: int
@@ -51,8 +51,8 @@ class Need(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """Something that makes it smaller: `words` follow "it would fit with", `flags` are the command's, `use` says
-    the same."""
+    """A change that reduces the need. `words` complete "it would fit with"; `flags` are the command's options for
+    it, `use` the same as options of a request."""
 
     words: str
     flags: str
@@ -65,7 +65,7 @@ def is_size(text: str) -> bool:
 
 
 def need_of(subject: str, use: Use) -> Need:
-    """What `subject`, a size or a path, needs. Raises BadInput."""
+    """Return the need of `subject`, a size or a path. Raises BadInput."""
     if is_size(subject):
         return Need(subject, bytes_of(subject), {})
     if not subject.strip() or subject.startswith("-") or (subject[:1].isdigit() and " " in subject):
@@ -77,8 +77,8 @@ def need_of_checkpoint(checkpoint: Checkpoint, use: Use) -> Need:
     shape = checkpoint.transformer
     if shape is None:
         if use.training or checkpoint.weights_bytes is None:
-            raise BadInput(f"{checkpoint.name}: its shape is not known; put its config.json beside it")
-        note = "The model's shape is not known: its cache and activations are not counted."
+            raise BadInput(f"{checkpoint.name}: its shape is not known; put its config.json in the same folder")
+        note = "The model's shape is not known: its KV cache and activations are not counted."
         return replace(_need(checkpoint.name, {"weights": checkpoint.weights_bytes}), note=note)
     own = checkpoint.weights_bytes if not use.dtype else None
     dtype_bytes = bits_of(use.dtype) / 8 if use.dtype else checkpoint.dtype_bytes
@@ -119,12 +119,12 @@ def context_of(checkpoint: Checkpoint, use: Use) -> int:
 
 
 def cheapest_change(checkpoint: Checkpoint, use: Use, room: int) -> Change | None:
-    """The first change, from what costs least to what costs most, with which `room` bytes are enough."""
+    """Return the least costly change with which the need fits into `room` bytes, or None."""
     return next((change for change in changes_of(checkpoint, use) if change.need.bytes <= room), None)
 
 
 def changes_of(checkpoint: Checkpoint, use: Use) -> Iterator[Change]:
-    """What makes it smaller, from what costs least to what costs most."""
+    """Yield changes that reduce the need, the least costly first."""
     for words, flags, changed in (*_training_changes(use), *_running_changes(checkpoint, use)):
         with suppress(BadInput):
             yield Change(words, flags, changed, need_of_checkpoint(checkpoint, changed))

@@ -1,6 +1,6 @@
-"""Sizes of tensors from the head of a safetensors file; no tensor is read.
+"""Sizes of tensors from the header of a safetensors file. No tensor is read.
 
-Format: 8 bytes of length, little endian, then so many bytes of JSON, then the tensors without gaps.
+Format: the header's length in 8 bytes, little endian; the header in JSON; the tensors without gaps.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ Json = dict[str, Any]
 
 
 def tensor_bytes_of(path: Path) -> int:
-    """Bytes of all tensors of one file. Raises BadInput where its head and its size do not fit together."""
+    """Return the bytes of all tensors of one file. Raises BadInput if its header and its size do not match."""
     size = regular_size(path)
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > size - 8:
             raise BadInput(
-                f"{path}: the head is said to have {length} bytes, and the file has {size}: is it whole?"
+                f"{path}: the header should have {length} bytes, but the file has {size}; is the file complete?"
             )
         if length > MOST_HEADER_BYTES:
-            raise BadInput(f"{path}: the head is said to have {length} bytes; at most {MOST_HEADER_BYTES} are read")
+            raise BadInput(f"{path}: the header should have {length} bytes; at most {MOST_HEADER_BYTES} are read")
         header = parse_header(file.read(length), str(path))
     return checked_bytes(header, size - 8 - length, str(path))
 
@@ -48,38 +48,38 @@ def parse_header(text: bytes, name: str) -> Json:
 
 
 def parse_object(text: bytes, name: str) -> Json:
-    """A JSON object without repeated keys; anything else is refused, however it is broken."""
+    """Parse a JSON object without repeated keys. Raises BadInput for anything else."""
     try:
         found = json.loads(text, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{name}: is not readable JSON ({str(error)[:80]})") from None
     if not isinstance(found, dict):
-        raise BadInput(f"{name}: is JSON, and no object")
+        raise BadInput(f"{name}: is JSON, but not an object")
     return found
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> Json:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key is repeated")
     return found
 
 
 def checked_bytes(header: Mapping[str, Any], room: int, name: str) -> int:
-    """The sum of the tensors, if they lie one behind the other and fill the rest of the file exactly."""
+    """Return the sum of the tensors' sizes. Raises BadInput unless they fill the rest of the file without gaps."""
     spans = sorted(_span(tensor, key, name) for key, tensor in header.items() if key != "__metadata__")
     end = 0
     for start, stop in spans:
         if start != end:
-            raise BadInput(f"{name}: a tensor begins at {start}, and the one before ends at {end}")
+            raise BadInput(f"{name}: a tensor begins at {start}, but the previous one ends at {end}")
         end = stop
     if end != room:
-        raise BadInput(f"{name}: its tensors take {end} bytes, and {room} are there: is it whole?")
+        raise BadInput(f"{name}: its tensors take {end} bytes, but the file has {room}; is the file complete?")
     return end
 
 
 def _span(tensor: object, key: str, name: str) -> tuple[int, int]:
-    """Where a tensor begins and ends, if its shape says the same."""
+    """Return a tensor's offsets. Raises BadInput if its shape implies another size."""
     known: Json = tensor if isinstance(tensor, dict) else {}
     shape, offsets, dtype = known.get("shape"), known.get("data_offsets"), known.get("dtype")
     bits = BITS.get(dtype) if isinstance(dtype, str) else None
@@ -87,7 +87,7 @@ def _span(tensor: object, key: str, name: str) -> tuple[int, int]:
         raise BadInput(f"{name}: the tensor {key[:80]!r} has no readable dtype, shape and data_offsets")
     start, stop = offsets
     if stop - start != math.ceil(math.prod(shape) * bits / 8) or stop < start:
-        raise BadInput(f"{name}: the tensor {key[:80]!r} takes {stop - start} bytes, and its shape says otherwise")
+        raise BadInput(f"{name}: the tensor {key[:80]!r} has {stop - start} bytes, which does not match its shape")
     return start, stop
 
 

@@ -1,4 +1,4 @@
-"""What people ask about, checked: sizes, counts and number formats."""
+"""Validation of user input: sizes, counts and number formats."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(?:([KMGT])(i?)B?|B)?", re.ASCII | re.IGNORECASE)
 MOST_BYTES = 1 << 60
 
-# Bits a weight takes with its block's scales. Block layouts: ggml (super-blocks of 256, blocks of 32), bitsandbytes
-# NF4 (64 weights to an fp32 scale), GPTQ and AWQ (128 weights to a 16-bit scale and a 4-bit zero).
+# Bits per weight including its block's scales. Block layouts: ggml (super-blocks of 256, blocks of 32),
+# bitsandbytes NF4 (one fp32 scale per 64 weights), GPTQ and AWQ (a 16-bit scale, a 4-bit zero per 128 weights).
 BITS = {
     "float64": 64.0,
     "float32": 32.0,
@@ -47,22 +47,22 @@ ALIASES = {
 
 
 class BadInput(ValueError):
-    """A question that cannot be answered: the sentence names the thing, its value and one that would work."""
+    """Invalid input. The message names the option, its value and a valid example."""
 
 
 def bytes_of(value: object, name: str = "size") -> int:
-    """Bytes from "20GiB", "512 MiB", "24GB" (thousands) or a number of bytes."""
+    """Parse "20GiB", "512 MiB", "24GB" (powers of 1000) or a number of bytes."""
     found: object = value
     if isinstance(value, str) and (match := SIZE.fullmatch(value.strip())):
         power = "KMGT".index(match[2].upper()) + 1 if match[2] else 0
         found = int(float(match[1]) * (1024 if match[3] else 1000) ** power)
     if isinstance(found, bool) or not isinstance(found, int) or not 0 < found < MOST_BYTES:
-        raise BadInput(f'{name} is {_shown(value)}, which is no size above zero; for example "20GiB"')
+        raise BadInput(f'{name} is {_shown(value)}, which is not a size above zero; for example "20GiB"')
     return found
 
 
 def count_of(value: object, name: str, example: int, least: int = 1, most: int = 1 << 40) -> int:
-    """A whole number within bounds."""
+    """Return `value` if it is a whole number within bounds. Raises BadInput."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         words = f"a whole number from {least} to {most}"
         raise BadInput(f"{name} is {_shown(value)}, which is not {words}; for example {example}")
@@ -70,28 +70,26 @@ def count_of(value: object, name: str, example: int, least: int = 1, most: int =
 
 
 def bits_of(dtype: object) -> float:
-    """Bits that one weight takes in this number format, its scales included."""
+    """Return the bits per weight of a number format, scales included. Raises BadInput."""
     word = str(dtype).lower().removeprefix("torch.") if isinstance(dtype, str) else ""
     word = ALIASES.get(word, word)
     if word not in BITS:
-        raise BadInput(f"dtype is {_shown(dtype)}, which is none of {', '.join(BITS)}; for example bfloat16")
+        raise BadInput(f"dtype is {_shown(dtype)}, which is not one of {', '.join(BITS)}; for example bfloat16")
     return BITS[word]
 
 
 def dtype_bytes_of(value: object, name: str = "dtype_bytes") -> float:
-    """Bytes a number takes: 2 for bfloat16, 0.5 for four bits."""
+    """Return `value` as bytes per number (2 for bfloat16, 0.5 for 4 bits). Raises BadInput."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.125 <= value <= 16:
-        raise BadInput(
-            f"{name} is {_shown(value)}, which is not from 0.125 to 16 bytes; for example 2 for bfloat16"
-        )
+        raise BadInput(f"{name} is {_shown(value)}, which is not from 0.125 to 16 bytes; for example 2 (bfloat16)")
     return float(value)
 
 
 def regular_size(path: Path) -> int:
-    """Bytes of a file. A pipe or a device is refused: to open it may never end."""
+    """Return the size of a regular file. Raises BadInput for a pipe or device, whose opening may block."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise BadInput(f"{path}: is no regular file")
+        raise BadInput(f"{path}: is not a regular file")
     return status.st_size
 
 

@@ -1,4 +1,4 @@
-"""What a model takes while it learns: weights, gradients, optimizer states, activations; on the GPU and off it."""
+"""Memory of a model during training: weights, gradients, optimizer states and activations, on and off the GPU."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from memwatch.planning.inference import UNQUANTIZED_BYTES, weights_of
 from memwatch.planning.sizes import BadInput, count_of, dtype_bytes_of
 from memwatch.planning.transformer import Transformer
 
-# Bytes of state a trained parameter: AdamW keeps two moments in 32 bits, 8-bit AdamW two in 8, Lion one in 32;
-# Adafactor's rows and columns are nearly nothing.
+# Bytes of optimizer state per trained parameter. AdamW: two 32-bit moments; 8-bit AdamW: two 8-bit ones; Lion: one
+# 32-bit moment. Adafactor's rows and columns are negligible.
 OPTIMIZER_BYTES = {"adamw": 8.0, "adamw_8bit": 2.0, "lion": 4.0, "momentum": 4.0, "adafactor": 0.1, "sgd": 0.0}
 MASTER_BYTES = 4.0
 
 
 class TrainingPlan(Struct, frozen=True):
-    """How it is trained. `lora_rank` 0 trains all weights. `dtype_bytes` is what the weights are kept in;
-    `master_weights` adds a copy in 32 bits of what is trained. `swapped_blocks`: layers whose weights wait in
-    System RAM. `offload_optimizer`: its states and the copy live there as well."""
+    """Options of a training run. `lora_rank` 0 trains all weights. `dtype_bytes`: bytes per stored weight.
+
+    `master_weights` adds a 32-bit copy of the trained weights. `swapped_blocks`: number of layers whose weights are
+    offloaded to System RAM. `offload_optimizer` offloads the optimizer states and the 32-bit copy as well.
+    """
 
     batch_size: int = 1
     seq_len: int = 2048
@@ -40,17 +42,19 @@ class TrainingPlan(Struct, frozen=True):
         dtype_bytes_of(self.dtype_bytes)
         if self.optimizer not in OPTIMIZER_BYTES:
             known = ", ".join(OPTIMIZER_BYTES)
-            raise BadInput(f'optimizer is "{self.optimizer}", which is none of {known}; for example adamw')
+            raise BadInput(f'optimizer is "{self.optimizer}", which is not one of {known}; for example adamw')
         if self.dtype_bytes < UNQUANTIZED_BYTES and not self.lora_rank:
             raise BadInput(
-                f"dtype_bytes is {self.dtype_bytes:g}, and quantized weights cannot be trained themselves; "
-                "give lora_rank as well, for example 16"
+                f"dtype_bytes is {self.dtype_bytes:g}, but quantized weights cannot be trained; "
+                "also give lora_rank, for example 16"
             )
 
 
 class TrainingEstimate(Struct, frozen=True):
-    """`device_bytes` is what the GPU must hold at once, `ram_bytes` what waits in System RAM. On a machine with
-    unified memory both come out of the same pool."""
+    """Sizes in bytes. `device_bytes`: the peak on the GPU; `ram_bytes`: the part offloaded to System RAM.
+
+    On a machine with unified memory both come from the same pool.
+    """
 
     parameters: int
     trained_parameters: int
@@ -64,10 +68,10 @@ class TrainingEstimate(Struct, frozen=True):
 
 
 def estimate_training_memory(model: Transformer, plan: TrainingPlan = TrainingPlan()) -> TrainingEstimate:
-    """Raises BadInput where the plan does not fit the model."""
+    """Estimate the memory of a training run. Raises BadInput if the plan does not match the model."""
     if plan.swapped_blocks > model.n_layers:
         raise BadInput(
-            f"swapped_blocks is {plan.swapped_blocks}, and the model has {model.n_layers}; "
+            f"swapped_blocks is {plan.swapped_blocks}, but the model has {model.n_layers} layers; "
             f"for example {model.n_layers // 2}"
         )
     trained = lora_parameters(model, plan.lora_rank) if plan.lora_rank else model.parameters
@@ -78,7 +82,7 @@ def estimate_training_memory(model: Transformer, plan: TrainingPlan = TrainingPl
     states = math.ceil(trained * (OPTIMIZER_BYTES[plan.optimizer] + copies))
     activations = activations_of(model, plan)
     layer = math.ceil(model.matrix_parameters * plan.dtype_bytes / model.n_layers)
-    away = layer * plan.swapped_blocks + (states if plan.offload_optimizer else 0)
+    offloaded = layer * plan.swapped_blocks + (states if plan.offload_optimizer else 0)
     total = weights + gradients + states + activations
     return TrainingEstimate(
         parameters=model.parameters,
@@ -87,25 +91,28 @@ def estimate_training_memory(model: Transformer, plan: TrainingPlan = TrainingPl
         gradients_bytes=gradients,
         optimizer_bytes=states,
         activations_bytes=activations,
-        device_bytes=total - away,
-        ram_bytes=away,
+        device_bytes=total - offloaded,
+        ram_bytes=offloaded,
         total_bytes=total,
     )
 
 
 def lora_parameters(model: Transformer, rank: int) -> int:
-    """Of adapters on every matrix of every layer."""
+    """Return the number of parameters of LoRA adapters on every matrix of every layer."""
     return model.n_layers * rank * sum(inputs + outputs for inputs, outputs in model.matrices)
 
 
 def activations_of(model: Transformer, plan: TrainingPlan) -> int:
-    """Kept for the way back. With checkpointing only each layer's input, and one layer that is computed again."""
+    """Return the bytes saved for the backward pass.
+
+    With checkpointing: each layer's input, and all activations of the one layer that is recomputed.
+    """
     tokens, number = plan.batch_size * plan.seq_len, max(plan.dtype_bytes, UNQUANTIZED_BYTES)
     layer = tokens * layer_bytes(model, number)
     if not plan.flash_attention:
-        # Korthikanti and others, 2022 (arXiv 2205.05198), equation 1: softmax, mask and dropout a pair of tokens.
+        # Korthikanti et al., 2022 (arXiv 2205.05198), equation 1: softmax, mask and dropout per pair of tokens.
         layer += 5 * model.n_heads * plan.seq_len * tokens
-    logits = tokens * model.vocab_size * (number + 4 + 4)  # themselves, in 32 bits for the loss, and their gradient
+    logits = tokens * model.vocab_size * (number + 4 + 4)  # logits, a 32-bit copy for the loss, its gradient
     if plan.checkpointing:
         inputs = tokens * model.hidden_size * number * model.n_layers
         return math.ceil(inputs + layer + logits)
@@ -113,17 +120,20 @@ def activations_of(model: Transformer, plan: TrainingPlan) -> int:
 
 
 def layer_bytes(model: Transformer, number_bytes: float) -> float:
-    """What a token leaves behind in one layer. Norms work in 32 bits and keep what they were given.
+    """Return the bytes saved per token in one layer. Norms compute in 32 bits and save their inputs.
 
-    PyTorch 2.13 saves 25,128 bytes of a token for the way back in a Llama-like layer of 512 hidden, 1,792
-    intermediate, 8 heads and 2 for keys, in bfloat16; this says 25,088. With 1,376 and 8 it is 23,336 and 23,296.
+    Measured with PyTorch 2.13, a Llama-like layer in bfloat16 with hidden size 512 and 8 heads: 25,128 bytes per
+    token (estimate 25,088) with intermediate size 1,792 and 2 KV heads; 23,336 (23,296) with 1,376 and 8.
     """
     return numbers_of_layer(model) * number_bytes + model.norms_per_layer * model.hidden_size * 4
 
 
 def numbers_of_layer(model: Transformer) -> int:
-    """A token leaves behind: inputs of both norms and both blocks, queries, keys, values, the attention's output,
-    and the MLP's gate, input, activation and product."""
+    """Return the numbers saved per token in one layer.
+
+    They are the inputs of both norms and both blocks, queries, keys, values, the attention's output, and the MLP's
+    gate, input, activation and product.
+    """
     attention = 2 * model.n_heads * model.head_dim + 2 * model.kv_width
-    used = 1 if model.n_experts == 1 else 2  # a token is sent to two experts, as Mixtral does
+    used = 1 if model.n_experts == 1 else 2  # each token is routed to two experts, as in Mixtral
     return 4 * model.hidden_size + attention + (4 if model.gated_mlp else 2) * model.intermediate_size * used

@@ -1,4 +1,4 @@
-"""A decoder-only transformer as its numbers: how many parameters of which kind it has, to the last one."""
+"""Shape of a decoder-only transformer, and its exact number of parameters by kind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec.structs import force_setattr
 
 from memwatch.planning.sizes import BadInput, count_of
 
-# A value that would work for each number: Mistral 7B's.
+# Examples for error messages: Mistral 7B's values, except n_experts (Mixtral's).
 EXAMPLES = {
     "hidden_size": 4096,
     "intermediate_size": 14336,
@@ -22,18 +22,18 @@ EXAMPLES = {
     "norms_per_layer": 2,
 }
 MOST = 1 << 28
-# Each expert's matrices are listed; the largest models have some hundreds.
+# Limited because `matrices` lists each expert's matrices; the largest models have some hundreds of experts.
 MOST_EXPERTS = 1 << 14
 
 Biases = Literal["none", "qkv", "all"]
 
 
 class Transformer(Struct, frozen=True):
-    """`n_kv_heads` below `n_heads` is grouped-query attention. `head_dim` 0 is hidden_size / n_heads.
+    """Shape of a model. `n_kv_heads` below `n_heads`: grouped-query attention. `head_dim` 0: hidden_size / n_heads.
 
-    `gated_mlp`: three matrices (SwiGLU, GeGLU), not two. `n_experts`: so many of them, and a router.
-    `biases`: of no matrix, of queries, keys and values, or of all and of the norms. `learned_positions`: rows of
-    a position table. `sliding_window`: the most tokens that attention looks back, 0 for all.
+    `gated_mlp`: three matrices (SwiGLU, GeGLU) instead of two. `n_experts` above 1 adds a router.
+    `biases`: of no matrix; of queries, keys and values; or of all matrices and norms. `learned_positions`: rows of
+    the position table. `sliding_window`: most tokens that attention looks back, 0 for all.
     """
 
     hidden_size: int
@@ -61,7 +61,7 @@ class Transformer(Struct, frozen=True):
             count_of(getattr(self, name), name, 1024, 0, MOST)
         if self.n_heads % self.n_kv_heads:
             raise BadInput(
-                f"n_kv_heads is {self.n_kv_heads}, which does not divide n_heads {self.n_heads}; "
+                f"n_kv_heads is {self.n_kv_heads}, which does not divide n_heads ({self.n_heads}); "
                 f"for example {_divisor(self.n_heads, self.n_kv_heads)}"
             )
         if not self.head_dim:
@@ -70,19 +70,19 @@ class Transformer(Struct, frozen=True):
     def _derive_head_dim(self) -> None:
         if self.hidden_size % self.n_heads:
             raise BadInput(
-                f"n_heads is {self.n_heads}, which does not divide hidden_size {self.hidden_size}: "
-                f"give head_dim as well, or {_divisor(self.hidden_size, self.n_heads)} heads"
+                f"n_heads is {self.n_heads}, which does not divide hidden_size ({self.hidden_size}); "
+                f"also give head_dim, or use {_divisor(self.hidden_size, self.n_heads)} heads"
             )
         force_setattr(self, "head_dim", self.hidden_size // self.n_heads)
 
     @property
     def kv_width(self) -> int:
-        """Numbers that a token leaves in the cache of one layer, as keys; as many again as values."""
+        """Numbers per token in one layer's cache for the keys; the values take the same number."""
         return self.n_kv_heads * self.head_dim
 
     @property
     def matrices(self) -> tuple[tuple[int, int], ...]:
-        """The matrices of one layer as (inputs, outputs); those of all experts."""
+        """The matrices of one layer, including all experts, as (inputs, outputs)."""
         hidden, wide = self.hidden_size, self.n_heads * self.head_dim
         attention = ((hidden, wide), (hidden, self.kv_width), (hidden, self.kv_width), (wide, hidden))
         into = ((hidden, self.intermediate_size),) * (2 if self.gated_mlp else 1)
@@ -90,12 +90,12 @@ class Transformer(Struct, frozen=True):
 
     @property
     def matrix_parameters(self) -> int:
-        """In the matrices of all layers: what quantization makes smaller."""
+        """Parameters in the matrices of all layers, which quantization reduces."""
         return self.n_layers * sum(inputs * outputs for inputs, outputs in self.matrices)
 
     @property
     def other_parameters(self) -> int:
-        """Embeddings, the output matrix, norms, biases, routers."""
+        """Parameters of embeddings, the output matrix, norms, biases and routers."""
         tables = self.vocab_size * (1 if self.tied_embeddings else 2) + self.learned_positions
         norm = self.hidden_size * (2 if self.biases == "all" else 1)
         router = self.hidden_size * self.n_experts if self.n_experts > 1 else 0
@@ -114,5 +114,5 @@ class Transformer(Struct, frozen=True):
 
 
 def _divisor(number: int, near: int) -> int:
-    """The largest number up to `near` that divides `number`."""
+    """Return the largest divisor of `number` up to `near`."""
     return next(one for one in range(min(near, number, 4096), 0, -1) if number % one == 0)

@@ -1,1 +1,1 @@
-"""How near the end is. Pure rules: what one tick found and what is remembered in, verdicts out."""
+"""Memory pressure levels. Pure functions of one tick's findings and the state of earlier ticks."""

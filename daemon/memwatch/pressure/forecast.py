@@ -1,4 +1,4 @@
-"""Where available memory is heading: slopes that must agree, and the time that is left at their pace."""
+"""Forecast of the time until memory is full, from the slopes of available memory over two time spans."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-# Without a reading for so long, what was before says nothing of what is now.
+# After a gap of this length without a reading, earlier points are dropped.
 GAP_SECONDS = 6.0
-# What must have gone before a fall is a trend, as a part of the size; and what must be in use at all.
+# A fall counts as a trend only after this fraction of the size was lost, and with at least this fraction in use.
 LEAST_FALL = 0.03
 LEAST_USED = 0.40
 
-# A little more than a second: what is read once a second changes in each of them.
+# A little more than one second, so that a value read once a second changes in every step.
 STEP_SECONDS = 1.2
 
 
@@ -27,21 +27,21 @@ class Point(NamedTuple):
 
 
 class Horizon(NamedTuple):
-    """Over which two times slopes are taken. Points closer than `spacing_seconds` tell nothing new."""
+    """The two time spans of the slopes. Points closer together than `spacing_seconds` are skipped."""
 
     short_seconds: float
     long_seconds: float
     spacing_seconds: float
 
 
-# A model that is loaded, a program that runs away: gone in a minute.
+# For a model being loaded or a runaway program, which can fill memory within a minute.
 NEAR = Horizon(5.0, 20.0, 0.095)
-# A leak of a gigabyte a minute does not move 3 % in 20 seconds on any machine that serves models.
+# For leaks: 1 GB per minute is less than 3 % in 20 seconds on any machine that serves models.
 FAR = Horizon(60.0, 300.0, 4.75)
 
 
 class Fall(Struct, frozen=True):
-    """The last `long_seconds` of one target, oldest first. `pace`: how fast it falls in bytes a second, or 0."""
+    """Points of the last `long_seconds` of one target, oldest first. `pace`: its fall in bytes per second, or 0."""
 
     horizon: Horizon
     points: tuple[Point, ...] = ()
@@ -59,7 +59,7 @@ class Fall(Struct, frozen=True):
 
 
 class Trend(Struct, frozen=True):
-    """One target near and far, and when it was last seen."""
+    """Fall of one target over the near and the far horizon, and the time of its last reading."""
 
     near: Fall = Fall(NEAR)
     far: Fall = Fall(FAR)
@@ -71,11 +71,10 @@ class Trend(Struct, frozen=True):
         return Trend(near, far, now)
 
     def seconds_to_full(self) -> float | None:
-        """The time until nothing is available; None without a steady fall, and beyond a budget, where that is
-        past.
+        """Return the seconds until nothing is available. None without a steady fall, or if a budget is exceeded.
 
-        The far view counts only while the near one still falls at half its pace or more: what has stopped is no
-        trend, though the mean of five minutes falls for a while yet.
+        The far horizon counts only while the near one falls at least half as fast. After a fall stops, the slope
+        over five minutes stays negative for a while.
         """
         available = self.near.points[-1].available if self.near.points else -1
         if available < 0:
@@ -87,30 +86,30 @@ class Trend(Struct, frozen=True):
 
     @property
     def is_lasting(self) -> bool:
-        """Whether it has fallen for two steps on end. One large allocation, and all is still again, does not."""
+        """True if it has fallen in two consecutive steps, which a single large allocation does not cause."""
         return self.is_slow or falls_on(self.near, steps=2)
 
     @property
     def is_slow(self) -> bool:
-        """Whether only the far view shows a fall, which then has been steady for a minute or more."""
+        """True if only the far horizon shows a fall, which has then been steady for at least a minute."""
         return not self.near.pace and bool(self.far.pace)
 
 
 def falls_on(fall: Fall, steps: int) -> bool:
-    """Whether each of the last `steps` stretches of `STEP_SECONDS` fell at a quarter of the pace or more."""
+    """Return True if each of the last `steps` steps of `STEP_SECONDS` fell at a quarter of the pace or more."""
     now = fall.points[-1].at
-    heights = [_available_at(fall.points, now - step * STEP_SECONDS) for step in range(steps + 1)]
+    levels = [_available_at(fall.points, now - step * STEP_SECONDS) for step in range(steps + 1)]
     least = fall.pace * STEP_SECONDS / 4
-    return all(before - after >= least for after, before in pairwise(heights))
+    return all(before - after >= least for after, before in pairwise(levels))
 
 
 def _available_at(points: Sequence[Point], at: float) -> int:
-    """What was available then, by the last reading until then."""
+    """Return the available bytes of the last reading up to time `at`, else of the first reading."""
     return next((point.available for point in reversed(points) if point.at <= at), points[0].available)
 
 
 def pace_of(points: Sequence[Point], horizon: Horizon, size: int) -> float:
-    """The slower of the two paces in bytes a second; 0 without a steady fall."""
+    """Return the slower of the two falls in bytes per second, 0 without a steady fall."""
     if not points or not size or points[-1].at - points[0].at < horizon.short_seconds:
         return 0.0
     available = points[-1].available
@@ -121,14 +120,14 @@ def pace_of(points: Sequence[Point], horizon: Horizon, size: int) -> float:
 
 
 def slower_of(points: Sequence[Point], horizon: Horizon) -> float:
-    """The slower of the two falls, 0 where one of them is none."""
+    """Return the slower of the two falls in bytes per second, 0 if either is not falling."""
     recent = [point for point in points if points[-1].at - point.at <= horizon.short_seconds]
     slopes = (slope_of(recent), slope_of(points))
     return max(0.0, min(0.0 if slope is None else -slope for slope in slopes))
 
 
 def slope_of(points: Sequence[Point]) -> float | None:
-    """Least squares, in bytes a second; None where there are too few points to say."""
+    """Return the least-squares slope in bytes per second, None with too few points."""
     count = len(points)
     if count < 3:
         return None

@@ -1,4 +1,4 @@
-"""Levels from use alone, with hysteresis."""
+"""Levels from usage alone, with hysteresis."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from memwatch.snapshot import Level, Reason
 
 
 class Standing(Struct, frozen=True):
-    """What has to be remembered of a target's level: what it is, and since when use would let it leave which."""
+    """State of a target's level. `calm_since`: for each level, since when usage has been low enough to leave it."""
 
     level: Level
     calm_since: Mapping[Level, float] = field(default_factory=dict)
 
 
 def base_level(ratio: float, thresholds: Thresholds) -> Level:
-    """The level that use alone gives: below 60 % low, to 80 % medium, to 95 % high, above critical."""
+    """Return the level of usage alone. Defaults: medium from 60 %, high from 80 %, critical above 95 %."""
     if ratio > thresholds.critical:
         return Level.CRITICAL
     if ratio >= thresholds.high:
@@ -28,7 +28,7 @@ def base_level(ratio: float, thresholds: Thresholds) -> Level:
 
 
 def settle(before: Standing | None, ratio: float, now: float, target: str, rules: PressureRules) -> Standing:
-    """The level with hysteresis at `now` (monotonic seconds)."""
+    """Return the level with hysteresis at `now` (monotonic seconds)."""
     thresholds = rules.for_target(target)
     base = base_level(ratio, thresholds)
     if before is None or base >= before.level:
@@ -47,14 +47,14 @@ def settle(before: Standing | None, ratio: float, now: float, target: str, rules
 def use_reason(
     level: Level, ratio: float, target: str, rules: PressureRules, resident_bytes: int = 0
 ) -> Reason | None:
-    """Why the level that use gives is what it is; nothing to say while it is low."""
+    """Return the reason for a level from usage, None for the low level."""
     if level is Level.LOW:
         return None
     thresholds = rules.for_target(target)
     text = f"{ratio * 100:.1f} % used"
     if resident_bytes:
-        text += f" of what is not resident ({units.size(resident_bytes)} are)"
+        text += f", excluding {units.size(resident_bytes)} resident"
     if base_level(ratio, thresholds) < level:
         line = (thresholds.entry(level) - rules.clear_margin) * 100
-        text += f"; {level.word} is held until use stays below {line:.0f} % for {rules.clear_after_seconds:g} s"
+        text += f"; {level.word} clears after {rules.clear_after_seconds:g} s below {line:.0f} %"
     return Reason("util", text)

@@ -1,4 +1,4 @@
-"""What one tick found that says something about pressure, put in the shape in which it is judged."""
+"""Inputs of the pressure levels, extracted from the findings of one tick."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _OWN_MEMORY = (PoolKind.VRAM, PoolKind.HBM, PoolKind.CARVEOUT)
 
 
 class Target(Struct, frozen=True):
-    """A pool, a limited share, or a budget: `size_bytes` is what it is judged by, `available_bytes` what is left.
+    """A pool, a limited share, or a budget. `size_bytes`: its size or limit; `available_bytes`: the rest of it.
 
-    `is_host` is true for System RAM and the limits inside it that the kernel enforces by killing processes.
+    `is_host`: System RAM or a limit inside it that the kernel enforces with the OOM killer.
     """
 
     id: str
@@ -39,7 +39,7 @@ class Target(Struct, frozen=True):
 
 
 class DriverErrors(Struct, frozen=True):
-    """How often a driver complained of something about memory. `places`: where its device finds its memory."""
+    """Number of a driver's errors of one kind. `places`: ids of pools and shares that its device allocates from."""
 
     device: str
     kind: str
@@ -48,8 +48,8 @@ class DriverErrors(Struct, frozen=True):
 
 
 class Evidence(Struct, frozen=True):
-    """One tick. `at` is monotonic seconds; `kills` are those since the tick before;
-    `cgroup_oom_kills_total` counts those at the limit that we live under.
+    """Inputs of one tick. `at`: monotonic seconds; `kills`: OOM kills since the previous tick;
+    `cgroup_oom_kills_total`: OOM kills at the limit of memwatchd's own cgroup.
     """
 
     at: float
@@ -68,7 +68,7 @@ class Evidence(Struct, frozen=True):
 def evidence_of(
     findings: Findings, at: float, rules: PressureRules, resumed: bool = False, kills: NewKills = NONE
 ) -> Evidence:
-    """What of a tick says something about pressure."""
+    """Extract the inputs of one tick."""
     return Evidence(
         at=at,
         targets=targets_of(findings.pools, findings.shares, findings.devices, rules),
@@ -87,7 +87,7 @@ def evidence_of(
 def targets_of(
     pools: Sequence[Pool], shares: Sequence[Share], devices: Sequence[Device], rules: PressureRules
 ) -> tuple[Target, ...]:
-    """Everything that has an end that is known: pools, limited shares, and what a user set a limit for."""
+    """Return everything with a known limit: pools, limited shares, and shares with a configured budget."""
     found = [*_of_pools(pools, shares, devices), *_of_shares(shares)]
     return tuple(_with_limit(target, rules.of(target.id).limit_bytes) for target in found) + tuple(
         _of_budgets(shares, {target.id for target in found}, rules)
@@ -104,15 +104,17 @@ def _of_pools(pools: Sequence[Pool], shares: Sequence[Share], devices: Sequence[
 
 
 def _is_minor(pool: Pool, device: Device, pools: Sequence[Pool], shares: Sequence[Share]) -> bool:
-    """A carve-out that is less than half of what its device can have is always full, and that troubles nobody:
-    what the device takes besides is judged by itself."""
+    """Return True for a carve-out smaller than half of the memory its device can use.
+
+    Such a carve-out is always full, which is no problem. The other memory of the device is its own target.
+    """
     if pool.kind is not PoolKind.CARVEOUT or pool.id not in device.allocates_from:
         return False
     return 2 * pool.size_bytes < _reach_of(device, pools, shares)
 
 
 def _reach_of(device: Device, pools: Sequence[Pool], shares: Sequence[Share]) -> int:
-    """The size of all that a device can allocate from: shares by their limits, else by what they lie in."""
+    """Return the total size a device can allocate from. A share counts with its limit or its pool's size."""
     sizes = {pool.id: pool.size_bytes for pool in pools}
     for share in shares:
         limit = share.limit_bytes
@@ -128,7 +130,7 @@ def _of_shares(shares: Sequence[Share]) -> Iterator[Target]:
 
 
 def _with_limit(target: Target, limit: int | None) -> Target:
-    """The same target with a budget below its size."""
+    """Return the target with `limit` as its size if that is a budget below its size."""
     if limit is None or limit >= target.size_bytes:
         return target
     used = target.size_bytes - target.available_bytes
@@ -136,7 +138,7 @@ def _with_limit(target: Target, limit: int | None) -> Target:
 
 
 def _of_budgets(shares: Sequence[Share], known: set[str], rules: PressureRules) -> Iterator[Target]:
-    """Shares without a limit of their own that a user gave one, such as the CUDA Pool."""
+    """Yield shares whose only limit is a configured budget, such as the CUDA Pool."""
     for share in shares:
         limit, used = rules.of(share.id).limit_bytes, share.used_bytes
         if share.id not in known and limit and isinstance(used, int):
@@ -144,14 +146,14 @@ def _of_budgets(shares: Sequence[Share], known: set[str], rules: PressureRules) 
 
 
 def fragmented_nodes(nodes: Sequence[Node], devices: Sequence[Device]) -> tuple[int, ...]:
-    """Nodes without a free block of 4 MiB, where a GPU has to find its memory there."""
+    """Return the NUMA nodes without a free 4 MiB block. Empty without a unified-memory GPU."""
     if not any(device.architecture is Architecture.UNIFIED for device in devices):
         return ()
     return tuple(node.id for node in nodes if node.free_large_blocks_bytes == 0 and node.has_cpus is not False)
 
 
 def driver_errors(findings: Findings) -> tuple[DriverErrors, ...]:
-    """What drivers said about memory that went wrong, whoever passed it on. Faults of programs are not here."""
+    """Return drivers' errors about memory, from devices and the kernel log. Errors of programs are left out."""
     within = {share.id: share.within for share in findings.shares}
     found = [
         DriverErrors(device.id, kind, count, _places_of(device, within))
@@ -164,7 +166,7 @@ def driver_errors(findings: Findings) -> tuple[DriverErrors, ...]:
 
 
 def _places_of(device: Device, within: Mapping[str, str]) -> frozenset[str]:
-    """The pools and shares that a device allocates from, and what they lie in."""
+    """Return the pools and shares that a device allocates from, and all that contain them."""
     places = set(device.allocates_from)
     for place in device.allocates_from:
         while place in within and within[place] not in places:

@@ -1,4 +1,4 @@
-"""All signals of a tick, and what is remembered of those before, as one verdict per target."""
+"""Pressure of each target, from the signals of a tick and the state of earlier ticks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from memwatch.pressure.rules import FILLED_ON_PURPOSE, PressureRules
 from memwatch.pressure.signals import PSI_WINDOW_SECONDS, News, Signal, StallRatios, full_in, signals_of
 from memwatch.snapshot import Kernel, Level, MemoryPsi, Pressure, Reason
 
-# A forecast is critical on the second tick in a row that makes it: a minute before the end, and two where a fall
-# has been steady for minutes and less than a tenth is left.
+# A forecast is critical on the second consecutive tick that makes it. Its limit is one minute to full, or two if a
+# fall has been steady for minutes and less than a tenth is left.
 CRITICAL_SECONDS, CRITICAL_USED = 60.0, 0.80
 SLOW_CRITICAL_SECONDS, SLOW_CRITICAL_USED = 120.0, 0.90
 
 
 class Held(NamedTuple):
-    """A signal, when it was last made, and until when it counts though it may not be true any more."""
+    """A signal, the time it was last true, and the time until which it counts."""
 
     signal: Signal
     at: float
@@ -31,7 +31,7 @@ class Held(NamedTuple):
 
 
 class Past(Struct, frozen=True):
-    """What has to be remembered of one target."""
+    """State of one target between ticks."""
 
     standing: Standing | None = None
     trend: Trend = Trend()
@@ -41,7 +41,7 @@ class Past(Struct, frozen=True):
 
 
 class PsiPoint(NamedTuple):
-    """Seconds lost since boot, at a monotonic time."""
+    """Total stall seconds since boot (PSI `some` and `full`) at a monotonic time."""
 
     at: float
     some: float
@@ -49,7 +49,7 @@ class PsiPoint(NamedTuple):
 
 
 class Memory(Struct, frozen=True):
-    """What has to be remembered between two ticks."""
+    """State between ticks."""
 
     targets: Mapping[str, Past] = field(default_factory=dict)
     psi_points: tuple[PsiPoint, ...] = ()
@@ -62,7 +62,7 @@ NOTHING_PAST = Past()
 
 
 def judge(evidence: Evidence, memory: Memory, rules: PressureRules) -> tuple[tuple[Pressure, ...], Memory]:
-    """The pressure of every target and what to remember. A target without a figure is remembered as it was."""
+    """Return the pressure of every target and the next state. A target without data keeps its state."""
     points = with_psi_point(() if evidence.resumed else memory.psi_points, evidence.at, evidence.psi)
     news = news_of(evidence, memory, stall_ratios_of(points, evidence.psi))
     after, verdicts = dict(memory.targets), []
@@ -78,7 +78,7 @@ def judge(evidence: Evidence, memory: Memory, rules: PressureRules) -> tuple[tup
 
 
 def remembered(past: Past, evidence: Evidence, target: Target) -> Past:
-    """The trend with this tick's point. After a pause it begins anew: what happened meanwhile is not known."""
+    """Add this tick's point to the trend. After a suspend the trend starts over, and its signal is dropped."""
     trend = Trend() if evidence.resumed else past.trend
     trend = trend.with_point(evidence.at, target.available_bytes, target.size_bytes)
     held = {key: one for key, one in past.held.items() if not (evidence.resumed and one.signal.name == "ttf")}
@@ -88,7 +88,7 @@ def remembered(past: Past, evidence: Evidence, target: Target) -> Past:
 def judge_target(
     target: Target, past: Past, evidence: Evidence, news: News, rules: PressureRules
 ) -> tuple[Past, Pressure]:
-    """The highest of what use gives and what any signal gives, with everybody's reason."""
+    """Return the highest level of usage and all signals, with all reasons."""
     resident = past.resident.seen(evidence.at, target, rules.of(target.id).resident_bytes)
     resident_bytes = resident.bytes_of(rules.of(target.id).resident_bytes)
     ratio = judged_ratio(target, resident_bytes)
@@ -125,7 +125,7 @@ def is_near_the_end(seconds: float, used: float, is_slow: bool) -> bool:
 def hold(
     before: Mapping[str, Held], signals: Iterable[Signal], now: float, clear_after: float
 ) -> Mapping[str, Held]:
-    """Every level a signal speaks for, until its time is over: a lower one does not end a higher one early."""
+    """Return the signals that still count, by name and level. A lower level does not end a higher one early."""
     held = {key: one for key, one in before.items() if one.until > now}
     for signal in signals:
         seconds = clear_after if signal.hold_seconds is None else signal.hold_seconds
@@ -134,12 +134,12 @@ def hold(
 
 
 def reasons_of(held: Mapping[str, Held], now: float) -> list[tuple[Level, Reason]]:
-    """Of every signal the highest level that counts, the gravest first; what is past says so."""
+    """Return the highest level of each signal and its reason, most severe first. Past signals show their age."""
     by_name: dict[str, Held] = {}
     for one in sorted(held.values(), key=lambda one: one.signal.level):
         by_name[one.signal.name] = one
-    gravest = sorted(by_name.values(), key=lambda one: -one.signal.level)
-    return [(one.signal.level, Reason(one.signal.name, dated(one.signal.text, now - one.at))) for one in gravest]
+    ordered = sorted(by_name.values(), key=lambda one: -one.signal.level)
+    return [(one.signal.level, Reason(one.signal.name, dated(one.signal.text, now - one.at))) for one in ordered]
 
 
 def dated(text: str, seconds: float) -> str:
@@ -147,7 +147,7 @@ def dated(text: str, seconds: float) -> str:
 
 
 def with_psi_point(points: tuple[PsiPoint, ...], at: float, psi: MemoryPsi | Absent) -> tuple[PsiPoint, ...]:
-    """The points of the last `PSI_WINDOW_SECONDS`, and the last one before them."""
+    """Return the points of the last `PSI_WINDOW_SECONDS` and the last one before them."""
     if isinstance(psi, Absent):
         return ()
     full = 0.0 if isinstance(psi.full, Absent) else psi.full.total_seconds
@@ -158,7 +158,10 @@ def with_psi_point(points: tuple[PsiPoint, ...], at: float, psi: MemoryPsi | Abs
 
 
 def stall_ratios_of(points: tuple[PsiPoint, ...], psi: MemoryPsi | Absent) -> StallRatios | None:
-    """By the kernel's totals, which show a spike that its averages smooth away; by these in the first seconds."""
+    """Compute the stall ratios of the window from the kernel's totals.
+
+    The totals show spikes that the kernel's averages smooth away. Until the window is full, the averages count too.
+    """
     if isinstance(psi, Absent) or not points:
         return None
     first, last = points[0], points[-1]
@@ -171,7 +174,7 @@ def stall_ratios_of(points: tuple[PsiPoint, ...], psi: MemoryPsi | Absent) -> St
 
 
 def news_of(evidence: Evidence, memory: Memory, stalled: StallRatios | None) -> News:
-    """What is new since the tick before. Counters that went back (a driver reloaded) tell nothing."""
+    """Return what changed since the previous tick. Counters that decreased (after a driver reload) are ignored."""
     before, errors = memory.driver_errors, evidence.driver_errors or ()
     return News(
         stalled,

@@ -1,4 +1,4 @@
-"""Kills for want of memory that are new: the kernel counts them in one file and names them in another."""
+"""New OOM kills: the kernel counts them in /proc/vmstat and names the victims in its log."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from memwatch.kernel_log import KernelLog, OomKill
 from memwatch.model import Absent
 from memwatch.snapshot import Kernel
 
-# Both files are read once a second, and the kernel counts a kill before it names the victim.
+# Both are read once a second, and the kernel counts a kill before it logs the victim.
 GRACE_SECONDS = 2.5
 
 
 class NewKills(Struct, frozen=True):
-    """Kills since the tick before: those whose victim the log named, and how many others were counted."""
+    """OOM kills since the previous tick: those named in the kernel log, and the number of other counted ones."""
 
     named: tuple[OomKill, ...] = ()
     unnamed: int = 0
@@ -23,7 +23,7 @@ NONE = NewKills()
 
 
 class Reckoning(Struct, frozen=True):
-    """What was counted and named so far. `owed` kills were counted and not named, the first of them at `since`."""
+    """Counted and named kills so far. `owed`: kills that were counted but not named, the first one at `since`."""
 
     counted: int | Absent = Absent.NOT_AVAILABLE
     number: int | None = None
@@ -34,7 +34,7 @@ class Reckoning(Struct, frozen=True):
 def reckon(
     before: Reckoning, kernel: Kernel | None, log: KernelLog | None, now: float
 ) -> tuple[Reckoning, NewKills]:
-    """What is new at `now` (monotonic). Where the log is read, a kill waits a little to be named by it."""
+    """Return the new kills at `now` (monotonic). If the log is read, unnamed kills wait `GRACE_SECONDS` for it."""
     counted, risen = _counted(kernel), 0
     if not isinstance(counted, Absent) and not isinstance(before.counted, Absent):
         risen = max(0, counted - before.counted)

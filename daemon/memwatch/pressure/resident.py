@@ -1,4 +1,4 @@
-"""Memory that is there to stay: a machine that serves one big model is full by design."""
+"""Resident memory, excluded from usage: a machine that serves one large model is full by design."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from msgspec import Struct
 
 from memwatch.pressure.inputs import Target
 
-# `auto`: the least that was used in this time, if that is so long that it is steady.
+# `auto`: the lowest usage in this time, once that much time has been observed.
 AUTO_RESIDENT_SECONDS = 600.0
 _SLOTS = 20
 
 
 class Resident(Struct, frozen=True):
-    """The least use in each of the last `_SLOTS` stretches of time, oldest first; a slot is (start, bytes)."""
+    """Lowest usage in each of the last time slots, oldest first; a slot is (start, bytes)."""
 
     slots: tuple[tuple[float, int], ...] = ()
 
@@ -29,14 +29,14 @@ class Resident(Struct, frozen=True):
         return self if used >= least else Resident((*self.slots[:-1], (start, used)))
 
     def bytes_of(self, wanted: int | Literal["auto"] | None) -> int:
-        """What to take for resident; 0 until `auto` has seen enough."""
+        """Return the resident bytes; 0 until `auto` has observed `AUTO_RESIDENT_SECONDS`."""
         if wanted != "auto":
             return wanted or 0
         return min(used for _, used in self.slots) if len(self.slots) > _SLOTS else 0
 
 
 def judged_ratio(target: Target, resident: int) -> float:
-    """The used part, 0 to 1, of what is not resident."""
+    """Return the used fraction (0 to 1) of the memory that is not resident."""
     size = target.size_bytes - resident
     if resident <= 0 or size <= 0:
         return target.used_ratio

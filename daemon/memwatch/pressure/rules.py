@@ -1,4 +1,4 @@
-"""What a user may choose about pressure, for all targets and for one."""
+"""Settings of the pressure levels, for all targets and for single ones."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from msgspec import Struct, field
 
 from memwatch.snapshot import Level
 
-# Kinds of targets that servers fill on purpose, and then stop: being nearly full is how they work.
+# Kinds of targets that model servers fill on purpose: they run nearly full.
 FILLED_ON_PURPOSE = frozenset({"vram", "hbm", "mig_instance"})
 
 
 class Thresholds(Struct, frozen=True):
-    """Where levels begin, as used parts of a whole (0 to 1). `critical` begins above its line, not on it."""
+    """Thresholds of the levels, as used fractions (0 to 1). `critical` starts above its threshold, not at it."""
 
     medium: float = 0.60
     high: float = 0.80
@@ -25,10 +25,10 @@ class Thresholds(Struct, frozen=True):
 
 
 class TargetRules(Struct, frozen=True):
-    """What differs for one target. `limit_bytes`: judge it as if it were this small (a budget).
+    """Settings of one target. `limit_bytes`: a budget, used as its size.
 
-    `resident_bytes`: what is there to stay, such as the one model a machine serves; levels are judged on the
-    rest. `auto` takes the least that was used in the last `AUTO_RESIDENT_SECONDS`, once that is steady.
+    `resident_bytes`: memory that stays in use, such as the one model a machine serves; levels apply to the rest.
+    `auto` takes the lowest usage of the last `AUTO_RESIDENT_SECONDS`, once that much time has been observed.
     """
 
     thresholds: Thresholds | None = None

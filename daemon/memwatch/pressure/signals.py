@@ -1,4 +1,4 @@
-"""Signals besides use: each names a level and says why. Pure rules; none of them ever lowers a level."""
+"""Signals other than usage: each raises a target to a level and gives a reason. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from memwatch.pressure.inputs import DriverErrors, Evidence, Target
 from memwatch.snapshot import CgroupPressure, Level
 
 MIB = 1 << 20
-# What an event holds its level for; other signals hold theirs as long as a level takes to clear.
+# An event holds its level for this time; other signals hold theirs for `clear_after_seconds`.
 EVENT_HOLD_SECONDS = 60.0
 PSI_WINDOW_SECONDS = 10.0
-# Less than this is left, in bytes and as a part of the size.
+# Least available memory, in bytes and as a fraction of the size; the smaller of the two applies.
 FLOORS = ((Level.CRITICAL, 256 * MIB, 0.10), (Level.HIGH, 512 * MIB, 0.20))
-# Parts of the window in which some task, or all tasks, waited; and what must be in use for `psi_full`.
+# PSI thresholds: fractions of the window in which some, or all, tasks stalled; least usage for `psi_full`.
 SOME_MEDIUM, SOME_HIGH = 0.05, 0.20
 FULL_HIGH, FULL_CRITICAL, FULL_USED = 0.05, 0.20, 0.60
 TTF_MEDIUM_SECONDS, TTF_HIGH_SECONDS = 1800.0, 300.0
@@ -26,9 +26,9 @@ SWAP_LEFT, SWAP_USED = 0.10, 0.90
 
 
 class Signal(Struct, frozen=True):
-    """One observation that speaks for a level, for `hold_seconds` after it was last made.
+    """An observation that raises the level until `hold_seconds` after it was last true.
 
-    None: for as long as a level that use gives takes to clear.
+    `hold_seconds` None: `clear_after_seconds`, as for levels from usage.
     """
 
     name: str
@@ -38,14 +38,14 @@ class Signal(Struct, frozen=True):
 
 
 class StallRatios(Struct, frozen=True):
-    """Parts of the last `PSI_WINDOW_SECONDS` (0 to 1) in which some task, and every task, waited for memory."""
+    """Fractions of the last `PSI_WINDOW_SECONDS` (0 to 1) in which some task, or every task, stalled on memory."""
 
     some: float
     full: float
 
 
 class News(Struct, frozen=True):
-    """What has happened since the tick before. Counts of what is new; `stalled` is None where PSI is not."""
+    """Changes since the previous tick, as counts. `stalled`: None without PSI."""
 
     stalled: StallRatios | None = None
     compact_fails: int = 0
@@ -54,7 +54,7 @@ class News(Struct, frozen=True):
 
 
 def signals_of(target: Target, seconds_to_full: float | None, evidence: Evidence, news: News) -> Iterator[Signal]:
-    """Everything that speaks for a level of this target now, time to full excepted: that needs two ticks."""
+    """Yield this target's signals now, except a critical time to full, which needs two ticks (see judge)."""
     yield from _trend(seconds_to_full)
     if target.is_host:
         yield from _floor(target)
@@ -64,13 +64,13 @@ def signals_of(target: Target, seconds_to_full: float | None, evidence: Evidence
         yield from _kills(evidence)
         yield from _fragmentation(evidence, news)
     if target.kind == "cgroup" and news.cgroup_oom_kills > 0:
-        text = "the kernel killed a process because this limit was reached"
+        text = "OOM killer: killed a process at this limit"
         yield Signal("oom_kill", Level.CRITICAL, text, EVENT_HOLD_SECONDS)
     yield from _driver(target, news)
 
 
 def _floor(target: Target) -> Iterator[Signal]:
-    """Small machines end before their percentages do."""
+    # Small machines run out of memory before their usage reaches the percentage thresholds.
     for level, least, part in FLOORS:
         if target.available_bytes < min(least, part * target.size_bytes):
             yield Signal("floor", level, f"only {units.size(max(0, target.available_bytes))} available")
@@ -81,21 +81,21 @@ def _psi_signals(target: Target, stalled: StallRatios | None, throttled: CgroupP
     if stalled is None:
         return
     some, full = stalled.some, stalled.full
-    waited = f"some tasks waited for memory {some * 100:.0f} % of the last {PSI_WINDOW_SECONDS:.0f} s"
+    stall = f"some tasks stalled on memory {some * 100:.0f} % of the last {PSI_WINDOW_SECONDS:.0f} s"
     if full >= FULL_CRITICAL and target.used_ratio >= FULL_USED:
-        text = f"all tasks waited for memory {full * 100:.0f} % of the last {PSI_WINDOW_SECONDS:.0f} s"
+        text = f"all tasks stalled on memory {full * 100:.0f} % of the last {PSI_WINDOW_SECONDS:.0f} s"
         yield Signal("psi_full", Level.CRITICAL, text)
     if some >= SOME_HIGH or full >= FULL_HIGH:
         slowed = f"cgroup {throttled.cgroup}" if throttled else "a cgroup"
-        text = f", though much is available: {slowed} is slowed by its memory limit"
+        text = f", although memory is available: {slowed} is slowed by its memory limit"
         localised = text if target.used_ratio < FULL_USED else ""
-        yield Signal("psi", Level.HIGH, waited + localised)
+        yield Signal("psi", Level.HIGH, stall + localised)
     elif some >= SOME_MEDIUM:
-        yield Signal("psi", Level.MEDIUM, waited)
+        yield Signal("psi", Level.MEDIUM, stall)
 
 
 def _trend(seconds: float | None) -> Iterator[Signal]:
-    """`critical` at 60 s is the judge's: it takes two ticks in a row."""
+    # The critical level needs two consecutive ticks, so `judge` adds it.
     if seconds is None or seconds >= TTF_MEDIUM_SECONDS:
         return
     level = Level.HIGH if seconds < TTF_HIGH_SECONDS else Level.MEDIUM
@@ -103,7 +103,7 @@ def _trend(seconds: float | None) -> Iterator[Signal]:
 
 
 def full_in(seconds: float) -> str:
-    """Rounded to what the forecast is good for."""
+    # Rounded to the accuracy of the forecast.
     step = 1 if seconds < 20 else 5 if seconds < 120 else 30 if seconds < 600 else 60
     about = max(1, round(seconds / step) * step)
     return f"full in about {units.duration(about) if about > 9 else f'{about} s'} at the current rate"
@@ -114,15 +114,15 @@ def _swap(target: Target, evidence: Evidence) -> Iterator[Signal]:
     if isinstance(swap, Absent) or not swap.size_bytes or not target.is_ram:
         return
     if swap.size_bytes - swap.used_bytes < SWAP_LEFT * swap.size_bytes and target.used_ratio > SWAP_USED:
-        yield Signal("swap", Level.CRITICAL, "less than a tenth of swap and of memory is left")
+        yield Signal("swap", Level.CRITICAL, "less than 10 % of swap and of memory is left")
 
 
 def _kills(evidence: Evidence) -> Iterator[Signal]:
-    """A kill at a cgroup's limit concerns that cgroup and not the machine: high, as when one waits at its limit."""
     kills = evidence.kills
     if kills.unnamed > 0:
-        text = "the kernel killed a process for want of memory"
+        text = "OOM killer: killed a process"
         yield Signal("oom_kill", Level.CRITICAL, text, EVENT_HOLD_SECONDS)
+    # A kill at a cgroup's limit concerns that cgroup, not the machine: high, like stalls at a cgroup's limit.
     for kill in kills.named:
         level = Level.HIGH if kill.scope == "cgroup" else Level.CRITICAL
         yield Signal("oom_kill", level, kill.text, EVENT_HOLD_SECONDS)
@@ -131,12 +131,12 @@ def _kills(evidence: Evidence) -> Iterator[Signal]:
 def _fragmentation(evidence: Evidence, news: News) -> Iterator[Signal]:
     if evidence.fragmented_nodes and news.compact_fails > 0:
         where = ", ".join(map(str, evidence.fragmented_nodes))
-        text = f"no free block of 4 MiB on node {where}, and the kernel fails to make one: GPU drivers need them"
+        text = f"no free 4 MiB block on NUMA node {where}, and compaction fails; GPU drivers need such blocks"
         yield Signal("fragmentation", Level.HIGH, text)
 
 
 def _driver(target: Target, news: News) -> Iterator[Signal]:
-    """Where the device finds its memory; what names no device that we know is System RAM's."""
+    # Errors of an unknown device count for System RAM.
     mine = [one for one in news.driver_errors if target.id in one.places or (target.is_ram and not one.places)]
     if mine:
         text = "; ".join(f"the driver of {one.device} reported {words_of(one.kind)}" for one in mine)

@@ -92,5 +92,5 @@ def test_words_of_strangers_stay_on_their_line() -> None:
 
 def test_a_test_says_that_it_is_one() -> None:
     """Nobody is to be frightened by a test."""
-    assert title_of(notice_of_test(), critical_gb10()) == "spark-1: a test message (test)"
-    assert "nothing is wrong" in text_of(notice_of_test(), critical_gb10(), None)
+    assert title_of(notice_of_test(), critical_gb10()) == "spark-1: test notification (test)"
+    assert "This is a test notification." in text_of(notice_of_test(), critical_gb10(), None)

@@ -140,7 +140,7 @@ def test_damaged_file_is_set_aside(tmp_path: Path, damage: Callable[[Path], None
     assert opened.store is not None
     opened.store.close()
     assert opened.recovered
-    assert "it is now outbox.sqlite.corrupt-1795256553, and alerts begin anew" in opened.complaints[0]
+    assert "renamed to outbox.sqlite.corrupt-1795256553, starting with an empty outbox" in opened.complaints[0]
     assert os.path.lexists(tmp_path / "outbox.sqlite.corrupt-1795256553")
     assert file.is_file()
     assert not file.is_symlink()
@@ -187,7 +187,7 @@ def test_file_of_a_newer_version_is_not_touched(tmp_path: Path) -> None:
 
     assert opened.store is not None
     opened.store.close()
-    assert "is of version 99, and this memwatchd knows version 1" in opened.complaints[0]
+    assert "has version 99, but this memwatchd supports version 1" in opened.complaints[0]
     assert (tmp_path / "outbox.sqlite.newer-7").read_bytes() == before
 
 
@@ -259,7 +259,7 @@ def test_messages_for_who_is_no_longer_a_receiver_are_dropped(
     assert outbox.flush(5.0)
 
     outbox.close()
-    assert "no longer receivers: ops; messages dropped: 3" in caplog.text
+    assert "receivers removed: ops; notifications dropped: 3" in caplog.text
     again = open_outbox(tmp_path, 0.0)
     assert again.store is not None
     again.store.close()

@@ -82,7 +82,7 @@ def test_retry_after_is_honoured(status: int, as_date: bool, caplog: pytest.LogC
 
     assert site.deliveries[1].at - site.deliveries[0].at >= 0.95
     assert ids(site) == ["msg_1", "msg_1", "msg_2"]
-    assert re.search(rf"answered {status}; trying again in {'[123]' if as_date else '1'}[.][0-9] s", caplog.text)
+    assert re.search(rf"answered {status}; retrying in {'[123]' if as_date else '1'}[.][0-9] s", caplog.text)
 
 
 def test_gone_disables_the_receiver_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -115,7 +115,7 @@ def test_silent_receiver_delays_nobody_else(caplog: pytest.LogCaptureFixture) ->
         wait_until(lambda: stuck.counts()["retry"] == 1)
 
     assert stuck_meanwhile == (1, 0)
-    assert "no answer within 1 s" in caplog.text
+    assert "no response within 1 s" in caplog.text
 
 
 def test_same_failure_is_logged_once_and_the_recovery_too(caplog: pytest.LogCaptureFixture) -> None:
@@ -128,7 +128,7 @@ def test_same_failure_is_logged_once_and_the_recovery_too(caplog: pytest.LogCapt
     assert [message.split("): ")[1].split(";")[0] for message in caplog.messages] == [
         "answered 500",
         "answered 502",
-        "delivers again",
+        "delivery works again",
     ]
 
 
@@ -200,7 +200,7 @@ def test_firing_that_fails_after_its_resolve_came_is_not_tried_again(caplog: pyt
 
         assert made.pending() == 0
 
-    assert "answered 500; the notice was resolved meanwhile and is dropped" in caplog.text
+    assert "answered 500; the alert resolved meanwhile; its notifications are dropped" in caplog.text
 
 
 def test_firing_that_may_have_been_heard_gets_its_resolve() -> None:
@@ -226,7 +226,7 @@ def test_request_that_was_taken_without_an_answer_may_have_been_heard(caplog: py
 
         assert (made.counts()["superseded"], made.pending()) == (1, 1)
 
-    assert "hung up without an answer" in caplog.text
+    assert "closed the connection without a response" in caplog.text
 
 
 def test_other_targets_do_not_wait() -> None:

@@ -60,12 +60,12 @@ def test_a_forecast_and_what_is_resident_are_said_in_words() -> None:
         Level.HIGH,
         Level.HIGH,
         0.82,
-        (Reason("util", "82.0 % used of what is not resident (40.0 GiB are)"),),
+        (Reason("util", "82.0 % used, excluding 40.0 GiB resident"),),
         seconds_to_full=41.0,
         resident_bytes=40 << 30,
     )
 
     text = text_of(Pages().page("overview", replace(calm, pressure=(verdict,))))
 
-    assert "System RAM is high: 82.0 % used of what is not resident (40.0 GiB are); full in about 40 s" in text
+    assert "System RAM is high: 82.0 % used, excluding 40.0 GiB resident; full in about 40 s" in text
     assert "82.0 % of what is not resident" in text

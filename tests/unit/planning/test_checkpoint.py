@@ -79,15 +79,15 @@ def test_parts_of_a_gguf_are_one_model(tmp_path: Path) -> None:
 BAD_SAFETENSORS: list[tuple[Any, str]] = [
     (b"{", "is not readable JSON"),
     (b"[" * 100_000, "is not readable JSON"),
-    (b"[]", "is JSON, and no object"),
-    (b'{"a": 1, "a": 2}', "a key is there twice"),
+    (b"[]", "is JSON, but not an object"),
+    (b'{"a": 1, "a": 2}', "a key is repeated"),
     (b'{"a": ' + b"9" * 5000 + b"}", "is not readable JSON"),
     ({"a": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}, "has no readable dtype"),
     ({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}, "has no readable dtype"),
     ({"a": {"dtype": "F32", "shape": [10**18] * 40, "data_offsets": [0, 4]}}, "has no readable dtype"),
-    ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 400]}}, "its shape says otherwise"),
+    ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 400]}}, "which does not match its shape"),
     ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}, "begins at 4"),
-    ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, "58 are there"),
+    ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, "but the file has 58"),
     ({"a": None}, "has no readable dtype"),
 ]
 
@@ -108,9 +108,9 @@ def test_truncated_and_overlong_heads_are_refused(tmp_path: Path) -> None:
     """A length beyond the file, a length beyond what is read, a file that ends early, an empty one."""
     path = tmp_path / "model.safetensors"
     for content, words in (
-        (b"", "is it whole"),
-        (struct.pack("<Q", 1 << 63) + b"{}", "is it whole"),
-        (struct.pack("<Q", 2)[:5], "is it whole"),
+        (b"", "is the file complete"),
+        (struct.pack("<Q", 1 << 63) + b"{}", "is the file complete"),
+        (struct.pack("<Q", 2)[:5], "is the file complete"),
     ):
         path.write_bytes(content)
         with pytest.raises(BadInput, match=words):
@@ -121,7 +121,7 @@ def test_truncated_and_overlong_heads_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="at most 31457280 are read"):
         read_checkpoint(path)
     safetensors(path, TWO, cut=3)
-    with pytest.raises(BadInput, match="its tensors take 58 bytes, and 55 are there"):
+    with pytest.raises(BadInput, match="its tensors take 58 bytes, but the file has 55"):
         read_checkpoint(path)
 
 
@@ -130,26 +130,26 @@ def test_an_index_may_not_point_elsewhere(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors.index.json"
     path.write_text(json.dumps({"weight_map": {"a": "../../secret.safetensors"}}))
 
-    with pytest.raises(BadInput, match="which is not beside it"):
+    with pytest.raises(BadInput, match="which is not in the same folder"):
         read_checkpoint(path)
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"GGML", "does not begin with GGUF"),
+        (b"GGML", "is not a GGUF file: it does not begin with GGUF"),
         (b"GGUF" + struct.pack("<I", 1), "is GGUF version 1"),
         (b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 0), "tensors; at most"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 1 << 60), "keys; at most"),
-        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1 << 60), "ends in the middle"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1 << 60), "the header is truncated"),
         (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<I", 99), "value of type 99"),
         (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<IIQ", 9, 9, 5), "array of type 9"),
         (
             b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<IIQ", 9, 8, 1 << 50),
             "strings; at most",
         ),
-        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<IIQ", 9, 4, 1 << 50), "ends in the"),
-        (b"", "ends in the middle"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<IIQ", 9, 4, 1 << 50), "is truncated"),
+        (b"", "the header is truncated"),
     ],
 )
 def test_hostile_gguf_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_gguf_cut_short_is_refused(tmp_path: Path) -> None:
     """Its tensors must lie within the file."""
     path = gguf(tmp_path / "model.gguf", LLAMA_KEYS, {"t": (12, [256, 4], 0)}, 575)
 
-    with pytest.raises(BadInput, match="is it whole"):
+    with pytest.raises(BadInput, match="is the file complete"):
         read_checkpoint(path)
 
 
@@ -174,7 +174,7 @@ def test_a_gguf_whose_tensors_share_bytes_is_refused(tmp_path: Path) -> None:
     tensors = {name: (0, [64], offset) for name, offset in (("a", 0), ("b", 128))}
     path = gguf(tmp_path / "model.gguf", LLAMA_KEYS, tensors, 384)
 
-    with pytest.raises(BadInput, match="a tensor begins at 128, inside the one before, which ends at 256"):
+    with pytest.raises(BadInput, match="a tensor begins at 128, before the end of the previous one at 256"):
         read_checkpoint(path)
 
 
@@ -196,7 +196,7 @@ def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
     """Nobody writes to it, so to open it would never end."""
     os.mkfifo(tmp_path / name)
 
-    with pytest.raises(BadInput, match="is no regular file"):
+    with pytest.raises(BadInput, match="is not a regular file"):
         read_checkpoint(tmp_path / name)
 
 
@@ -207,10 +207,10 @@ def test_what_is_not_there_or_not_a_model_is_said(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
 
     for path, words in (
-        (tmp_path / "none", "is no size and no file here; for example 20GiB"),
-        (tmp_path / "empty", "has neither safetensors nor GGUF files"),
+        (tmp_path / "none", "is neither a size nor a file; for example 20GiB"),
+        (tmp_path / "empty", "has no safetensors files, no GGUF files"),
         (tmp_path / "config.json", "is larger than"),
-        (tmp_path / "notes.txt", "is no .safetensors"),
+        (tmp_path / "notes.txt", "is not a .safetensors"),
     ):
         with pytest.raises(BadInput, match=words):
             read_checkpoint(path)

@@ -101,8 +101,8 @@ def test_activations_are_what_pytorch_saves(wide: int, kv_heads: int, saved: int
     [
         ({"hidden_size": -1}, "hidden_size is -1, which is not a whole number from 1"),
         ({"n_heads": 0}, "n_heads is 0"),
-        ({"n_kv_heads": 5}, "n_kv_heads is 5, which does not divide n_heads 32; for example 4"),
-        ({"n_heads": 33, "n_kv_heads": 33}, "n_heads is 33, which does not divide hidden_size 4096"),
+        ({"n_kv_heads": 5}, "n_kv_heads is 5, which does not divide n_heads (32); for example 4"),
+        ({"n_heads": 33, "n_kv_heads": 33}, "n_heads is 33, which does not divide hidden_size (4096)"),
         ({"n_layers": 10**400}, "n_layers is a number of 1329 bits"),
         ({"vocab_size": 1.5}, "vocab_size is 1.5"),
         ({"max_seq_len": 0}, "max_seq_len is 0"),
@@ -136,7 +136,7 @@ def test_numbers_that_cannot_be_are_refused_by_name(changed: dict[str, Any], wor
 )
 def test_what_is_no_size_is_refused(text: object) -> None:
     """One sentence with an example."""
-    with pytest.raises(BadInput, match='which is no size above zero; for example "20GiB"'):
+    with pytest.raises(BadInput, match='which is not a size above zero; for example "20GiB"'):
         bytes_of(text)
 
 
@@ -151,7 +151,7 @@ def test_sizes_are_read_as_people_write_them(text: object, count: int) -> None:
 
 def test_an_unknown_number_format_is_refused() -> None:
     """The known ones are listed."""
-    with pytest.raises(BadInput, match=r'dtype is "int3", which is none of .*; for example bfloat16'):
+    with pytest.raises(BadInput, match=r'dtype is "int3", which is not one of .*; for example bfloat16'):
         bits_of("int3")
 
 
@@ -163,9 +163,9 @@ def test_what_this_cannot_reckon_is_not_guessed() -> None:
 
 def test_training_quantized_weights_themselves_is_refused() -> None:
     """They cannot be; adapters on them can."""
-    with pytest.raises(BadInput, match="give lora_rank as well"):
+    with pytest.raises(BadInput, match="also give lora_rank"):
         TrainingPlan(dtype_bytes=0.5)
-    with pytest.raises(BadInput, match="swapped_blocks is 33, and the model has 32"):
+    with pytest.raises(BadInput, match="swapped_blocks is 33, but the model has 32 layers"):
         estimate_training_memory(MISTRAL, TrainingPlan(swapped_blocks=33))
 
 

@@ -106,4 +106,4 @@ def test_reasons_are_sentences_and_silent_while_low() -> None:
     assert plain is not None
     assert (plain.signal, plain.text) == ("util", "96.4 % used")
     assert held is not None
-    assert held.text == "90.0 % used; critical is held until use stays below 92 % for 30 s"
+    assert held.text == "90.0 % used; critical clears after 30 s below 92 %"

@@ -114,8 +114,8 @@ def test_a_kill_for_want_of_memory_is_critical_for_a_minute() -> None:
 
     critical = [second for second, verdict in enumerate(verdicts) if verdict.level is Level.CRITICAL]
     assert (critical[0], critical[-1]) == (5, 64)
-    assert verdicts[5].reasons[0].text == "the kernel killed a process for want of memory"
-    assert verdicts[40].reasons[0].text == "35 s ago: the kernel killed a process for want of memory"
+    assert verdicts[5].reasons[0].text == "OOM killer: killed a process"
+    assert verdicts[40].reasons[0].text == "35 s ago: OOM killer: killed a process"
     assert verdicts[-1].level is Level.LOW
 
 

@@ -231,7 +231,7 @@ SILENCES = (
 )
 
 
-NOTES = {"sil_one": "no target 'ram' is here now for pressure.critical; those that are: vram0"}
+NOTES = {"sil_one": "no target 'ram' at present for pressure.critical; present targets: vram0"}
 
 
 def receivers() -> Iterator[ReceiverRow]:

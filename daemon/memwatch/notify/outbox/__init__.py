@@ -1,1 +1,1 @@
-"""Messages on their way: what waits for whom, kept on disk until it has arrived. Knows SQLite and no network."""
+"""Queued notifications, kept on disk until they are delivered. Uses SQLite and no network."""

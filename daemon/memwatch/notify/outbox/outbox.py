@@ -1,4 +1,4 @@
-"""All receivers' queues in memory, and one thread that keeps the disk abreast of them."""
+"""The queues of all receivers in memory, and the thread that writes their changes to disk."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from memwatch.runtime.worker import Worker
 
 log = logging.getLogger(__name__)
 
-# A message may leave before it is on the disk when that takes longer than this: an alert does not wait for a
-# disk that hangs. It is then sent a second time, with the same id, if the daemon dies before the disk answers.
+# Sending waits at most this long for the disk, so a hanging disk does not delay alerts. If the daemon crashes
+# before the message is written, the alert is sent again after the restart.
 COMMIT_PATIENCE_SECONDS = 0.02
-# What is not urgent (a pending alert, a delivery that is done) waits so long for company in one transaction.
+# Changes that are not urgent (a pending alert, a delivered message) are collected for this time in one transaction.
 LAZY_SECONDS = 1.0
 RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS = 1.0, 60.0
 
 
 class Keeper(Protocol):
-    """Where messages are kept; a Store, whose module loads SQLite."""
+    """Storage for messages. Implemented by Store, whose module loads SQLite."""
 
     def write(self, batch: Batch) -> None:
-        """All of it or none; raises OSError."""
+        """Write all of the batch or nothing. Raises OSError."""
 
     def close(self) -> None: ...
 
 
 class Draft(Struct, frozen=True):
-    """A message before anybody has queued it."""
+    """A message that is not queued yet."""
 
     id: str
     alert: str
@@ -45,7 +45,7 @@ class Draft(Struct, frozen=True):
 
 
 class Box:
-    """One receiver's part of the outbox. `changed` guards it, and is notified when there may be something to do."""
+    """One receiver's part of the outbox. `changed` guards it and is notified when there may be work."""
 
     def __init__(self, name: str, changed: threading.Condition, dirty: Callable[[], None]) -> None:
         self.name = name
@@ -56,16 +56,15 @@ class Box:
         self._dirty = dirty
 
     def settled(self, outcomes: Iterable[Outcome]) -> None:
-        """Count what became of messages, and have it written. To be called with `changed` held."""
+        """Count outcomes and schedule a write. Call with `changed` held."""
         self.counts.update(outcomes)
         self._dirty()
 
 
 class Outbox:
-    """Queues that survive. Without a store, or while the disk refuses, they are in memory only.
+    """Persistent queues. Without a store, or while writing fails, they are in memory only.
 
-    `errors` counts refusals of the disk. Everything may be called from any thread and waits for no disk but
-    `flush` and `close`.
+    `errors` counts write errors. All methods are thread-safe. Only `flush` and `close` wait for the disk.
     """
 
     def __init__(self, store: Keeper | None, kept: Kept | None = None) -> None:
@@ -80,9 +79,9 @@ class Outbox:
         self._changed_values: set[str] = set()
         self._seq = self._kept.last_seq
         self._urgent = self._lazy = False
-        # What is on the disk is not what is here, and a change alone does not mend it.
+        # The disk differs from memory by more than the recorded changes: the next write replaces everything.
         self._behind = False
-        # The disk took no more at the last attempt.
+        # The last write failed.
         self._refusing = False
         self._started = self._closing = self._finished = False
         self._wanted = self._done = 0
@@ -92,13 +91,13 @@ class Outbox:
 
     @property
     def durable(self) -> bool:
-        """Whether what is put here survives the daemon."""
+        """True if queued messages survive the daemon."""
         return self._store is not None and not self._refusing
 
     def box(self, name: str) -> Box:
-        """The part of a receiver, with what is left in it by an earlier one of that name, or an earlier daemon.
+        """Return a receiver's box, with messages left by an earlier receiver of that name or an earlier run.
 
-        All of that is tried at once.
+        All of them become due at once.
         """
         with self._lock:
             if name not in self._boxes:
@@ -109,7 +108,7 @@ class Outbox:
             return box
 
     def forget(self, name: str) -> int:
-        """Drop a receiver's part, on disk as well; says how many messages waited in it."""
+        """Drop a receiver's box, also on disk, and return the number of its messages."""
         with self._lock:
             box = self._boxes.pop(name, None)
             self._behind = True
@@ -117,19 +116,19 @@ class Outbox:
             return len(box.queue) if box else 0
 
     def start(self) -> None:
-        """Begin to write. What is kept for receivers that nobody has asked for is dropped."""
-        strangers = sorted({*self._kept.messages, *self._kept.heard})
-        if strangers:
+        """Start writing. Messages of receivers without a box are dropped."""
+        unknown = sorted({*self._kept.messages, *self._kept.heard})
+        if unknown:
             lost = sum(len(messages) for messages in self._kept.messages.values())
-            log.warning("no longer receivers: %s; messages dropped: %d", ", ".join(strangers), lost)
+            log.warning("receivers removed: %s; notifications dropped: %d", ", ".join(unknown), lost)
         with self._lock:
-            self._behind = self._behind or bool(strangers)
+            self._behind = self._behind or bool(unknown)
             self._kept = Kept()
             self._lazy = self._started = True
             self._begin()
 
     def put(self, drafts: Sequence[tuple[Box, Draft]], values: Mapping[str, bytes], urgent: bool = True) -> None:
-        """Queue messages and change named values, all in one transaction."""
+        """Queue messages and change named values, in one transaction."""
         now = time.monotonic()
         patience = COMMIT_PATIENCE_SECONDS if self.durable else 0.0
         with self._lock:
@@ -148,7 +147,7 @@ class Outbox:
             self._dirty()
 
     def flush(self, timeout: float) -> bool:
-        """Wait until everything put before this is on the disk; false where that did not happen in time."""
+        """Wait until everything put so far is on disk. Returns False on timeout or without a store."""
         until = time.monotonic() + timeout
         with self._lock:
             target = self._wanted
@@ -160,7 +159,7 @@ class Outbox:
         return self._store is not None
 
     def close(self, timeout: float = 1.0) -> None:
-        """Write what is left, within `timeout` seconds, and let go of the file."""
+        """Write what is left and close the file, within `timeout` seconds."""
         with self._lock:
             self._closing = True
             self._work.notify()
@@ -170,7 +169,7 @@ class Outbox:
             self._store.close()
 
     def _restored(self, name: str) -> Box:
-        """An attempt is taken back from the count of each message: restarts use up none."""
+        # One attempt is subtracted from each message's count so that restarts do not use up attempts.
         box = Box(name, threading.Condition(self._lock), self._dirty)
         messages = self._kept.messages.pop(name, [])
         for message in messages:
@@ -179,7 +178,7 @@ class Outbox:
         return box
 
     def _begin(self) -> None:
-        """Where nobody is told and nothing is kept, there is no thread; where none can be had, `put` asks again."""
+        # No thread without receivers and store. If no thread can be created, the next `put` tries again.
         if self._started and (self._boxes or self._store is not None):
             self._thread.begin()
 
@@ -197,7 +196,7 @@ class Outbox:
     def _write_or_complain(self) -> None:
         try:
             self._write()
-        except Exception as error:  # noqa: BLE001  no memory, no disk: the next attempt must come
+        except Exception as error:  # noqa: BLE001  out of memory or disk error: the next attempt must follow
             self._refused(error)
 
     def _write(self) -> None:
@@ -211,13 +210,13 @@ class Outbox:
         if self._store is not None:
             self._store.write(batch)
         if self._complaint:
-            log.warning("alerts are kept on disk again")
+            log.warning("alerts are saved to disk again")
         self._complaint, self._refusing = "", False
         self._patience.helped()
         self._announce(fresh, upto)
 
     def _wait_for_work(self) -> bool:
-        """True when there is something to write; false when it is time to leave and nothing is left."""
+        """Wait for something to write. Returns False when stopping and nothing is left."""
         with self._lock:
             lazy_until = None
             while True:
@@ -233,7 +232,7 @@ class Outbox:
                 self._work.wait(self._pause(now, lazy_until, ready))
 
     def _finish_once(self) -> bool:
-        """One last transaction when stopping, if anything is left for it."""
+        """Return True once when stopping, if anything is left to write."""
         first, self._finished = not self._finished, True
         return first and self._lazy
 
@@ -243,7 +242,7 @@ class Outbox:
         return None if lazy_until is None else max(0.0, lazy_until - now)
 
     def _batch(self) -> Batch:
-        """What differs from the disk, as rows. To be called with the lock held."""
+        """Return the differences from the disk as rows. Call with the lock held."""
         batch = Batch(everything=self._behind)
         for box in self._boxes.values():
             if self._behind:
@@ -268,11 +267,11 @@ class Outbox:
         changes.messages, changes.heard = set(), set()
 
     def _refused(self, error: Exception) -> None:
-        """The disk is behind from here on, until one transaction has written everything anew."""
+        # From here on the disk is outdated, until one transaction has rewritten everything.
         self.errors += 1
         self._refusing = True
         self._patience.tried(time.monotonic())
-        complaint = f"alerts cannot be kept on disk ({error}) and would not survive a restart now"
+        complaint = f"alerts cannot be saved to disk ({error}): they would be lost at a restart"
         if complaint != self._complaint:
             log.error("%s", complaint)
         self._complaint = complaint
@@ -280,12 +279,12 @@ class Outbox:
             self._behind = self._lazy = self._urgent = True
 
     def _announce(self, fresh: Sequence[Message], upto: int) -> None:
-        """What was written may leave at once."""
+        # Written messages are due at once.
         now = time.monotonic()
         with self._lock:
             self._done = upto
             for message in fresh:
-                if not message.attempts:  # one that failed already has its time by the schedule
+                if not message.attempts:  # a message that failed before keeps its scheduled time
                     message.due = min(message.due, now)
             for box in self._boxes.values():
                 box.changed.notify_all()
@@ -293,7 +292,7 @@ class Outbox:
 
 
 class OutboxFigures(Struct, frozen=True):
-    """How keeping messages on disk goes: whether it does, how often the disk refused, how often it began anew."""
+    """State of the outbox's persistence: whether it works, write errors, and damaged files that were replaced."""
 
     durable: bool
     errors: int

@@ -1,4 +1,4 @@
-"""What is still to be told to one receiver, and what no longer needs to be. Pure bookkeeping, no lock, no clock."""
+"""Queue of the notifications for one receiver. Pure data structure without locks or clocks."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ WAITING_MOST = 1000
 
 
 class Outcome(str, Enum):
-    """What became of a message, or of one attempt to deliver it."""
+    """Result of a message or of one delivery attempt."""
 
     DELIVERED = "delivered"  # the receiver answered 2xx
-    RETRY = "retry"  # the attempt failed; there will be another
-    GAVE_UP = "gave_up"  # the last attempt of the schedule failed, or too many messages waited
-    DISABLED = "disabled"  # the receiver has answered 410 and wants nothing any more
-    SUPERSEDED = "superseded"  # made pointless by another message before anybody heard of it
+    RETRY = "retry"  # the attempt failed; another one will follow
+    GAVE_UP = "gave_up"  # the last attempt of the schedule failed, or the queue was full
+    DISABLED = "disabled"  # the receiver answered 410 and gets no more messages
+    SUPERSEDED = "superseded"  # made obsolete by another message before it was delivered
 
 
 class Kind(str, Enum):
-    """What a message says of its alert: that it fires, that it is over, or something that has no end."""
+    """Kind of a message: an alert fires, an alert resolved, or a one-off event."""
 
     FIRING = "firing"
     RESOLVED = "resolved"
@@ -29,9 +29,9 @@ class Kind(str, Enum):
 
 
 class Message(Struct, eq=False):
-    """Something to tell one receiver. `due` is monotonic seconds; `attempts` counts the failed ones.
+    """A notification for one receiver. `due`: monotonic seconds; `attempts`: number of failed ones.
 
-    `seq` orders messages and names them on disk. Messages about one `alert` arrive in order.
+    `seq` orders messages and is their key on disk. Messages about one `alert` are delivered in order.
     """
 
     seq: int
@@ -49,25 +49,25 @@ class Message(Struct, eq=False):
 
 
 class Heard(Struct, frozen=True):
-    """Whether a receiver has, or may have, heard that an alert fires, and in which words."""
+    """Delivery state of a firing alert. `heard`: the receiver got, or may have got, the notification in `body`."""
 
     heard: bool
     body: bytes = b""
 
 
 class Changes(Struct):
-    """What differs from what is on disk, by name; what is there now is looked up when it is written."""
+    """Keys of entries that differ from the disk. Their content is looked up when it is written."""
 
     messages: set[int] = field(default_factory=set)
     heard: set[str] = field(default_factory=set)
 
 
 class Queue:
-    """Messages in order. Of each alert only the first is ever due, so nothing overtakes.
+    """Messages in order. Only the first message of each alert can be due, so messages do not overtake each other.
 
-    A firing whose resolve comes before anybody heard of it is dropped together with that resolve. Once the
-    receiver has heard of a firing, or may have (the connection broke after the request was sent), it gets
-    its resolve. A resolve whose firing this queue never saw is delivered: somebody else may have told.
+    If an alert resolves before its firing notification was delivered, both are dropped. After a firing notification
+    was delivered, or may have been (the connection broke after the request was sent), the resolved notification is
+    sent. A resolved notification without a firing one in this queue is also sent: another run may have sent it.
     """
 
     def __init__(self, most: int = WAITING_MOST) -> None:
@@ -80,7 +80,7 @@ class Queue:
         return len(self._waiting)
 
     def restore(self, messages: Iterable[Message], heard: Iterable[tuple[str, Heard]]) -> None:
-        """Take up what an earlier queue left, in its order."""
+        """Restore the messages of an earlier queue, in their order."""
         self._waiting.update((message.seq, message) for message in messages)
         self._heard.update(heard)
 
@@ -91,18 +91,18 @@ class Queue:
         return self._heard.get(alert)
 
     def knows_of(self, alert: str) -> bool:
-        """Whether anything was, or will be, said of it."""
+        """Return True if a notification of the alert was sent or is queued."""
         return alert in self._heard or bool(self._of(alert))
 
     def all(self) -> tuple[list[Message], dict[str, Heard]]:
         return list(self._waiting.values()), dict(self._heard)
 
     def firing_bodies(self) -> list[bytes]:
-        """What the receiver was told of the alerts that fire, as far as it knows."""
-        return [told.body for told in self._heard.values() if told.heard and told.body]
+        """Return the bodies of delivered firing notifications whose alerts have not been reported as resolved."""
+        return [one.body for one in self._heard.values() if one.heard and one.body]
 
     def add(self, new: Message) -> list[Outcome]:
-        """Put a message at the end; says what became of others, or of itself, because of it."""
+        """Append a message. Returns the outcomes of messages that are dropped because of it, or of itself."""
         outcomes = self._drop_stale(new.alert) if new.kind is Kind.RESOLVED else []
         if self._says_nothing_new(new):
             return [*outcomes, Outcome.SUPERSEDED]
@@ -115,11 +115,11 @@ class Queue:
         return next((entry for entry in self._heads() if entry.due <= now and not entry.in_flight), None)
 
     def next_due(self) -> float | None:
-        """When there will be something to do; None when nothing waits."""
+        """Return the time when the next message is due, None if none is waiting."""
         return min((entry.due for entry in self._heads() if not entry.in_flight), default=None)
 
     def hurry(self, now: float) -> None:
-        """Let nothing wait for a later attempt."""
+        """Make all messages due now."""
         for entry in self._waiting.values():
             entry.due = min(entry.due, now)
 
@@ -131,7 +131,7 @@ class Queue:
             self._forget(entry.alert)
 
     def failed(self, entry: Message, may_have_heard: bool) -> list[Outcome]:
-        """After an attempt that failed: a firing that was resolved meanwhile is not tried again."""
+        """Record a failed attempt. A firing notification whose alert resolved meanwhile is not retried."""
         entry.in_flight = False
         entry.attempts += 1
         self.changes.messages.add(entry.seq)
@@ -154,7 +154,7 @@ class Queue:
             self._hear(entry.alert, Heard(False))
 
     def clear(self) -> int:
-        """Drop everything; returns how much that was."""
+        """Drop everything and return the number of messages dropped."""
         dropped = len(self._waiting)
         for entry in list(self._waiting.values()):
             self._remove(entry)
@@ -163,14 +163,14 @@ class Queue:
         return dropped
 
     def keep_only(self, wanted: Callable[[str], bool]) -> None:
-        """Forget alerts that the receiver is no longer to hear of."""
+        """Drop alerts that the receiver no longer subscribes to."""
         for entry in [entry for entry in self._waiting.values() if not wanted(entry.alert)]:
             self._remove(entry)
         for alert in [alert for alert in self._heard if not wanted(alert)]:
             self._forget(alert)
 
     def _remove(self, entry: Message) -> None:
-        self._waiting.pop(entry.seq, None)  # a receiver of other settings may have dropped it meanwhile
+        self._waiting.pop(entry.seq, None)  # the receiver's replacement may have dropped it meanwhile
         self.changes.messages.add(entry.seq)
 
     def _hear(self, alert: str, heard: Heard) -> None:
@@ -192,7 +192,7 @@ class Queue:
                 yield entry
 
     def _says_nothing_new(self, new: Message) -> bool:
-        """Whether the last word on the alert is the same, or a resolve follows a firing nobody heard of."""
+        """Return True for a message that repeats the last one, or resolves an undelivered firing notification."""
         if new.kind is Kind.FACT:
             return False
         before = self._of(new.alert)
@@ -201,7 +201,7 @@ class Queue:
         return new.kind is Kind.RESOLVED and self._forget_unheard(new.alert)
 
     def _forget_unheard(self, alert: str) -> bool:
-        """Whether the last firing was dropped before the receiver heard of it; true only once."""
+        """Return True once if the last firing notification was dropped before it was delivered."""
         last = self._heard.get(alert)
         if last is None or last.heard:
             return False
@@ -209,7 +209,7 @@ class Queue:
         return True
 
     def _drop_stale(self, alert: str, up_to: Message | None = None) -> list[Outcome]:
-        """Drop the alert's firings that are not being sent right now."""
+        """Drop the alert's firing notifications that are not being sent right now."""
         outcomes = []
         for entry in self._of(alert):
             if entry is up_to:
@@ -220,7 +220,7 @@ class Queue:
         return outcomes
 
     def _make_room(self) -> list[Outcome]:
-        """Let the oldest resolve go, or the oldest of all where none waits."""
+        """Drop the oldest resolved notification if the queue is full, or the oldest message if there is none."""
         if len(self._waiting) < self._most:
             return []
         idle = [entry for entry in self._waiting.values() if not entry.in_flight]

@@ -1,4 +1,4 @@
-"""Messages as rows of a table, each with a checksum: SQLite's own checks miss flipped bits (measured, 2 of 2)."""
+"""Rows of the outbox's tables, each with a checksum: SQLite's checks miss flipped bits (measured, 2 of 2)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ BODY_MOST_BYTES = 1 << 20
 
 
 class BadRow(ValueError):
-    """A row that is not what was written."""
+    """A row with a wrong checksum or invalid values."""
 
 
 class Kept(Struct):
-    """What was on disk: messages and what receivers have heard, by receiver; and named values."""
+    """Content of the disk. By receiver: messages, and delivered alerts (`heard`). Also named values."""
 
     messages: dict[str, list[Message]] = field(default_factory=dict)
     heard: dict[str, list[tuple[str, Heard]]] = field(default_factory=dict)
@@ -29,12 +29,12 @@ class Kept(Struct):
 
 
 class Batch(Struct):
-    """What one transaction writes: rows by their keys, None where there is nothing any more."""
+    """Content of one transaction: rows by their keys, None for rows to delete."""
 
     messages: dict[int, Row | None] = field(default_factory=dict)
     heard: dict[tuple[str, str], Row | None] = field(default_factory=dict)
     values: dict[str, Row] = field(default_factory=dict)
-    everything: bool = False  # nothing else may stay
+    everything: bool = False  # all other rows are deleted
 
 
 def message_row(receiver: str, message: Message) -> Row:
@@ -43,7 +43,7 @@ def message_row(receiver: str, message: Message) -> Row:
 
 
 def message_of(row: Row) -> tuple[str, Message]:
-    """Receiver and message. Raises BadRow."""
+    """Parse a row into receiver and message. Raises BadRow."""
     seq, receiver, its_id, alert, kind, body, attempts = checked(row)
     if not isinstance(seq, int) or not isinstance(attempts, int) or not isinstance(body, bytes):
         raise BadRow
@@ -59,7 +59,7 @@ def heard_row(receiver: str, alert: str, heard: Heard) -> Row:
 
 
 def heard_of(row: Row) -> tuple[str, str, Heard]:
-    """Receiver, alert and what is known of them. Raises BadRow."""
+    """Parse a row into receiver, alert and delivery state. Raises BadRow."""
     receiver, alert, heard, body = checked(row)
     if not isinstance(body, bytes):
         raise BadRow
@@ -71,7 +71,7 @@ def value_row(name: str, value: bytes) -> Row:
 
 
 def value_of(row: Row) -> tuple[str, bytes]:
-    """Name and value. Raises BadRow."""
+    """Parse a row into name and value. Raises BadRow."""
     name, value = checked(row)
     if not isinstance(value, bytes):
         raise BadRow
@@ -79,7 +79,7 @@ def value_of(row: Row) -> tuple[str, bytes]:
 
 
 def checked(row: Row) -> Row:
-    """The row without its checksum, if that is right. Raises BadRow."""
+    """Return the row without its checksum. Raises BadRow if the checksum is wrong."""
     *cells, sum_found = row
     if checksum(tuple(cells)) != sum_found:
         raise BadRow
@@ -87,7 +87,7 @@ def checked(row: Row) -> Row:
 
 
 def checksum(cells: Row) -> int:
-    """CRC-32 of the cells, with their lengths and types, so that none can run into the next."""
+    """Return the CRC-32 of the cells with their types and lengths, which keeps cell boundaries distinct."""
     total = 0
     for cell in cells:
         data = cell if isinstance(cell, bytes) else str(cell).encode("utf-8", "surrogateescape")

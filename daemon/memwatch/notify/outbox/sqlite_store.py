@@ -1,4 +1,4 @@
-"""The file in which messages survive: SQLite, every transaction synced to the disk before it counts."""
+"""The outbox's SQLite file. Each transaction is synced to disk before it counts as written."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FILE_MODE = 0o600
 FILE_MOST_BYTES = 256 << 20
 ROWS_MOST = 100_000
 CACHE_KIB = 256
-# What SQLite writes beside a file.
+# Suffixes of the files that SQLite writes.
 ENDINGS = ("", "-wal", "-shm", "-journal")
 
-# In this order: an exclusive lock taken before WAL keeps its index on the heap, where no truncated file can
-# kill the process with SIGBUS. FULL: what was committed survives a power failure.
+# Order matters: with an exclusive lock before WAL, the WAL index is on the heap, where a truncated file cannot
+# kill the process with SIGBUS. FULL: committed transactions survive a power failure.
 SETUP = (
     "PRAGMA locking_mode = EXCLUSIVE",
     "PRAGMA journal_mode = WAL",
@@ -42,22 +42,22 @@ TABLES = (
 
 
 class Refused(OSError):
-    """The disk did not take what was to be written."""
+    """A transaction could not be written to disk."""
 
 
 class Unusable(Exception):
-    """A file that is not an outbox of this version; says why."""
+    """A file that is not an outbox of this version. The message completes "FILE …"."""
 
 
 class Store:
-    """One open file. Opening and loading raise sqlite3.Error or OSError where the disk does not play along."""
+    """One open file. Opening and loading raise sqlite3.Error or OSError on disk errors."""
 
     def __init__(self, file: Path) -> None:
-        """Open it, or make it. Raises Unusable too."""
+        """Open or create the file. Also raises Unusable."""
         refuse_strange(file)
         os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE))
         self._connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=1.0)
-        # What is damaged is found by its checksum, not by a text that will not be decoded.
+        # Damage is found by checksums, so decoding a text must not fail.
         self._connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
         try:
             self._set_up()
@@ -66,7 +66,7 @@ class Store:
             raise
 
     def load(self) -> Kept:
-        """Everything that is there. Rows whose checksum is wrong are counted and left out."""
+        """Load everything. Rows with a wrong checksum are counted and skipped."""
         kept = Kept()
         keep: tuple[tuple[str, Callable[[Row], None]], ...] = (
             ("SELECT * FROM messages ORDER BY seq LIMIT ?", lambda row: _keep_message(kept, row)),
@@ -79,7 +79,7 @@ class Store:
         return kept
 
     def write(self, batch: Batch) -> None:
-        """All of it, or none, or Refused. When this returns it is on the disk."""
+        """Write and sync a batch in one transaction. Raises Refused if nothing was written."""
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             if batch.everything:
@@ -117,7 +117,7 @@ class Store:
             self._connection.execute(statement)
         version = self._one("PRAGMA user_version")
         if version not in (0, VERSION):
-            raise Unusable(f"is of version {version}, and this memwatchd knows version {VERSION}")
+            raise Unusable(f"has version {version}, but this memwatchd supports version {VERSION}")
         if version and (complaint := self._one("PRAGMA quick_check(1)")) != "ok":
             raise Unusable(f"is damaged ({complaint})")
         for statement in TABLES:
@@ -148,19 +148,19 @@ def _keep_heard(kept: Kept, row: Row) -> None:
 
 
 def refuse_strange(file: Path) -> None:
-    """Raises Unusable for what is there and is not a plain file of ours: a link is never followed."""
+    """Raise Unusable for anything but a regular file of acceptable size. Links are not followed."""
     try:
         found = os.lstat(file)
     except FileNotFoundError:
         return
     if not stat.S_ISREG(found.st_mode):
-        raise Unusable("is not a plain file")
+        raise Unusable("is not a regular file")
     if found.st_size > FILE_MOST_BYTES:
         raise Unusable(f"has {found.st_size} bytes, more than {FILE_MOST_BYTES}")
 
 
 def set_aside(file: Path, unix: float, word: str, kept: int = 2) -> Path:
-    """Give the file, and what SQLite keeps beside it, another name; the newest `kept` of that sort stay."""
+    """Rename the file and SQLite's files beside it. Only the newest `kept` files with that `word` are kept."""
     moment = int(unix)
     while os.path.lexists(aside := file.with_name(f"{file.name}.{word}-{moment}")):
         moment += 1
@@ -182,5 +182,5 @@ def _moment_of(aside: Path) -> int:
 
 def _remove(old: Path) -> None:
     if old.is_dir() and not old.is_symlink():
-        return  # nothing of ours: somebody put a folder there, and may miss what is in it
+        return  # memwatchd creates no folder here: it belongs to someone else
     old.unlink(missing_ok=True)
