@@ -35,9 +35,9 @@ def words_of(kind: str) -> str:
 
 
 class OomKill(Struct, frozen=True):
-    """A process that the kernel killed for want of memory. `number` counts kills since we listen.
+    """A process killed by the kernel's OOM killer. `number` counts kills since memwatchd started.
 
-    `scope`: what had run out: the machine, the NUMA nodes it may use, or the limit of `cgroup`.
+    `scope`: where memory ran out: the machine, the allowed NUMA nodes, or the limit of `cgroup`.
     """
 
     number: int
@@ -49,14 +49,13 @@ class OomKill(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """What happened: "the kernel killed python3 (pid 123, 63.8 MiB) for want of memory"."""
+        """Format as an event: "OOM killer: killed python3 (123), 63.8 MiB"."""
         why = {
-            "machine": " for want of memory",
-            "nodes": ": the memory of its NUMA nodes had run out",
-            "cgroup": f": {self.cgroup or 'its cgroup'} had reached its limit",
+            "machine": "",
+            "nodes": " (its NUMA nodes were out of memory)",
+            "cgroup": f" (limit of {self.cgroup or 'its cgroup'} reached)",
         }
-        size = units.size(self.anonymous_bytes)
-        return f"the kernel killed {self.name} (pid {self.pid}, {size}){why[self.scope]}"
+        return f"OOM killer: killed {self.name} ({self.pid}), {units.size(self.anonymous_bytes)}{why[self.scope]}"
 
 
 class DriverError(Struct, frozen=True):

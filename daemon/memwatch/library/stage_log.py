@@ -16,7 +16,7 @@ from memwatch.units import size
 
 @harmless("")
 def log_memory_usage(stage: str) -> str:
-    """`[Before VAE Load] Free: 2.3 GiB | Allocated: 18.5 GiB (92.5 % of the 20.0 GiB limit) | Reserved: 19.2 GiB`.
+    """`[Before VAE Load] Free: 2.3 GiB | Allocated: 18.5 GiB (92.5% of the 20.0 GiB limit) | Reserved: 19.2 GiB`.
 
     Logged as "memwatch" with level INFO, or written to stderr where nobody has set up logging, and returned.
     Without a GPU in use, the resident set stands in place of what allocators hold.
@@ -57,7 +57,7 @@ def _of_limit(used: Bytes) -> str:
     limit = guarding.limit_bytes()
     if limit is None or isinstance(used, Absent):
         return ""
-    return f" ({100 * used / limit:.1f} % of the {size(limit)} limit)"
+    return f" ({100 * used / limit:.1f}% of the {size(limit)} limit)"
 
 
 def _size(figure: Bytes) -> str:

@@ -64,7 +64,7 @@ def signals_of(target: Target, seconds_to_full: float | None, evidence: Evidence
         yield from _kills(evidence)
         yield from _fragmentation(evidence, news)
     if target.kind == "cgroup" and news.cgroup_oom_kills > 0:
-        text = "the kernel killed a process because this limit was reached"
+        text = "OOM killer: killed a process at this limit"
         yield Signal("oom_kill", Level.CRITICAL, text, EVENT_HOLD_SECONDS)
     yield from _driver(target, news)
 
@@ -81,9 +81,9 @@ def _psi_signals(target: Target, stalled: StallRatios | None, throttled: CgroupP
     if stalled is None:
         return
     some, full = stalled.some, stalled.full
-    waited = f"some tasks waited for memory {some * 100:.0f} % of the last {PSI_WINDOW_SECONDS:.0f} s"
+    waited = f"some tasks stalled on memory for {some * 100:.0f}% of the last {PSI_WINDOW_SECONDS:.0f} s"
     if full >= FULL_CRITICAL and target.used_ratio >= FULL_USED:
-        text = f"all tasks waited for memory {full * 100:.0f} % of the last {PSI_WINDOW_SECONDS:.0f} s"
+        text = f"all tasks stalled on memory for {full * 100:.0f}% of the last {PSI_WINDOW_SECONDS:.0f} s"
         yield Signal("psi_full", Level.CRITICAL, text)
     if some >= SOME_HIGH or full >= FULL_HIGH:
         slowed = f"cgroup {throttled.cgroup}" if throttled else "a cgroup"
@@ -121,7 +121,7 @@ def _kills(evidence: Evidence) -> Iterator[Signal]:
     """A kill at a cgroup's limit concerns that cgroup and not the machine: high, as when one waits at its limit."""
     kills = evidence.kills
     if kills.unnamed > 0:
-        text = "the kernel killed a process for want of memory"
+        text = "OOM killer: killed a process"
         yield Signal("oom_kill", Level.CRITICAL, text, EVENT_HOLD_SECONDS)
     for kill in kills.named:
         level = Level.HIGH if kill.scope == "cgroup" else Level.CRITICAL

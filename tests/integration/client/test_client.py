@@ -134,7 +134,7 @@ def test_status_shows_the_tree_of_a_unified_machine(daemon: RunningDaemon) -> No
     assert lines[0] == "spark-1a2b, NVIDIA DGX Spark"
     assert "System RAM             121.7 GiB" in lines
     assert "├─ CUDA Pool (subset)   62.5 GiB" in lines
-    assert "System RAM is medium: 63.6 % used." in lines
+    assert "System RAM is medium: 63.6% used." in lines
     assert "gpu0: NVIDIA GB10 (unified memory): can allocate 44.3 GiB now" in lines
 
 
