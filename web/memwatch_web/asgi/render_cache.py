@@ -46,13 +46,13 @@ class OncePerTick:
 
 
 class RenderCaches:
-    """One cache for each way to render a snapshot. For one thread."""
+    """Render caches by key. Not thread-safe."""
 
     def __init__(self) -> None:
         self._caches: dict[Hashable, OncePerTick] = {}
 
     def of(self, key: Key, render: Callable[[Key, Snapshot], bytes]) -> OncePerTick:
-        """Return the cache of this key; `render` is given the key, and is the same for it every time."""
+        """Return the cache of a key. `render` gets the key and must be the same for it every time."""
         cache = self._caches.get(key)
         if cache is None:
             cache = self._caches[key] = OncePerTick(partial(render, key))
