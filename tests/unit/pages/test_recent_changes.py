@@ -68,7 +68,7 @@ def test_page_cache_change_is_separate_from_used_memory() -> None:
 
     assert found is not None
     (change,) = found.changes
-    assert change.label == "page cache in System RAM"
+    assert change.label == "page cache"
     assert change.grown_bytes == pytest.approx(4 * GIB, rel=1e-5)
 
 

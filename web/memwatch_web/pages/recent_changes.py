@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec import Struct
 
 from memwatch.history.tiers import History
-from memwatch.model import Absent, Bytes
+from memwatch.model import Absent, Bytes, Pool, PoolKind
 from memwatch.processes.growth import Grown
 from memwatch.snapshot import Snapshot
 
@@ -69,11 +69,15 @@ def places(snapshot: Snapshot, before: Before) -> Iterator[Change]:
         cache = [part.size_bytes for part in pool.contents if part.kind == "page_cache"]
         available, free = (before(f"pool.{pool.id}.{name}_bytes") for name in ("available", "free"))
         if cache and available is not None and free is not None:
-            yield from _change(f"page cache in {pool.label}", max(0.0, available - free), cache[0])
+            yield from _change(_cache_label(pool), max(0.0, available - free), cache[0])
     for share in snapshot.shares[:MOST_SERIES]:
         yield from _change(snapshot.relation(share), before(f"share.{share.id}.used_bytes"), share.used_bytes)
     if not isinstance(snapshot.swap, Absent):
         yield from _change("swap", before("swap.used_bytes"), snapshot.swap.used_bytes)
+
+
+def _cache_label(pool: Pool) -> str:
+    return "page cache" if pool.kind is PoolKind.SYSTEM_RAM else f"page cache in {pool.label}"
 
 
 def processes(grown: Iterable[Grown]) -> Iterator[Change]:
