@@ -1,4 +1,4 @@
-"""What the kernel's log has said about memory since we listen: who was killed, and what drivers complained of."""
+"""OOM kills and driver errors from the kernel log, since memwatchd started."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from memwatch import units
 
-# Complaints that speak of memory, and not of a faulty program or a hung GPU. Of NVIDIA's XIDs: double bit errors,
+# Errors about memory, as opposed to a faulty program or a hung GPU. Of NVIDIA's XIDs: double bit errors,
 # page retirement and row remapping, contained and uncontained ECC errors; and 79, a GPU that fell off the bus.
 ABOUT_MEMORY: Mapping[str, str] = {
     "nv_err_no_memory": "no memory to be had (NV_ERR_NO_MEMORY)",
@@ -30,7 +30,7 @@ KNOWN = ABOUT_MEMORY.keys() | OTHERS.keys()
 
 
 def words_of(kind: str) -> str:
-    """A complaint as a noun: "XID 79", "a page fault of a GPU program"."""
+    """Describe a kind of driver error: "XID 79", "a page fault of a GPU program"."""
     return ABOUT_MEMORY.get(kind) or OTHERS.get(kind) or kind.replace("xid_", "XID ")
 
 
@@ -59,9 +59,9 @@ class OomKill(Struct, frozen=True):
 
 
 class DriverError(Struct, frozen=True):
-    """How often a driver complained of one kind of thing; `pci` is empty where its lines do not say which GPU.
+    """Count of one kind of error of a driver. `pci` is empty if its log lines do not name the GPU.
 
-    `text` is the latest line in the driver's own words.
+    `text` is the latest line of the log.
     """
 
     driver: str
@@ -73,12 +73,12 @@ class DriverError(Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """Who it was, as far as the line said."""
+        """Return the PCI address, or the driver if the line has none."""
         return self.pci or self.driver
 
 
 class KernelLog(Struct, frozen=True):
-    """Since we listen. `kills` are the latest; `lost_total` counts messages overwritten before we read them."""
+    """State since memwatchd started. `kills`: the latest. `lost_total`: messages overwritten unread."""
 
     kills: tuple[OomKill, ...] = ()
     driver_errors: tuple[DriverError, ...] = ()

@@ -224,7 +224,7 @@ def test_a_recording_of_the_largest_only_does_not_say_what_owners_hold() -> None
     answer = owners_json(replace(snapshot, owners=findings_of(snapshot).owners), "user")
 
     assert (answer["owners"], answer["process_list"]) == ([], "partial")
-    assert "lists the largest of the processes only" in answer["note"]
+    assert "contains only the largest processes" in answer["note"]
 
 
 def test_the_list_of_demos_is_printed() -> None:

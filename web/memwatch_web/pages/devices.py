@@ -60,7 +60,7 @@ def _entry(snapshot: Snapshot, device: Device) -> Entry:
 
 
 def _places_of(snapshot: Snapshot, device: Device) -> set[str]:
-    """Return the ids of its own pool, its shares, and the pools and shares it allocates from."""
+    """Return the ids of the device's pool and shares, and of those it allocates from."""
     named = {share.id for share in snapshot.shares if share.device == device.id}
     own = {pool.id for pool in snapshot.pools if pool.id == device.id}
     return {*device.allocates_from, *named, *own}
