@@ -53,7 +53,7 @@ def use_reason(
     thresholds = rules.for_target(target)
     text = f"{ratio * 100:.1f}% used"
     if resident_bytes:
-        text += f" (excluding {units.size(resident_bytes)} resident)"
+        text += f", excluding {units.size(resident_bytes)} resident"
     if base_level(ratio, thresholds) < level:
         line = (thresholds.entry(level) - rules.clear_margin) * 100
         text += f"; {level.word} clears after {rules.clear_after_seconds:g} s below {line:.0f}%"

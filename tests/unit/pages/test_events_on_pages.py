@@ -57,12 +57,12 @@ def test_verdict_shows_forecast_and_resident_memory() -> None:
         Level.HIGH,
         Level.HIGH,
         0.82,
-        (Reason("util", "82.0% used (excluding 40.0 GiB resident)"),),
+        (Reason("util", "82.0% used, excluding 40.0 GiB resident"),),
         seconds_to_full=41.0,
         resident_bytes=40 << 30,
     )
 
     text = text_of(Pages().page("overview", replace(calm, pressure=(verdict,))))
 
-    assert "System RAM is high: 82.0% used (excluding 40.0 GiB resident); full in about 40 s" in text
+    assert "System RAM is high: 82.0% used, excluding 40.0 GiB resident; full in about 40 s" in text
     assert "82.0% excluding resident memory" in text
