@@ -1,4 +1,4 @@
-"""What the kernel's log has said about memory since we listen: who was killed, and what drivers complained of."""
+"""OOM kills and driver errors from the kernel log, since memwatchd started."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from memwatch import units
 
-# Complaints that speak of memory, and not of a faulty program or a hung GPU. Of NVIDIA's XIDs: double bit errors,
+# Errors about memory, as opposed to a faulty program or a hung GPU. Of NVIDIA's XIDs: double bit errors,
 # page retirement and row remapping, contained and uncontained ECC errors; and 79, a GPU that fell off the bus.
 ABOUT_MEMORY: Mapping[str, str] = {
     "nv_err_no_memory": "no memory to be had (NV_ERR_NO_MEMORY)",
@@ -30,14 +30,14 @@ KNOWN = ABOUT_MEMORY.keys() | OTHERS.keys()
 
 
 def words_of(kind: str) -> str:
-    """A complaint as a noun: "XID 79", "a page fault of a GPU program"."""
+    """Describe a kind of driver error: "XID 79", "a page fault of a GPU program"."""
     return ABOUT_MEMORY.get(kind) or OTHERS.get(kind) or kind.replace("xid_", "XID ")
 
 
 class OomKill(Struct, frozen=True):
-    """A process that the kernel killed for want of memory. `number` counts kills since we listen.
+    """A process killed by the kernel's OOM killer. `number` counts kills since memwatchd started.
 
-    `scope`: what had run out: the machine, the NUMA nodes it may use, or the limit of `cgroup`.
+    `scope`: where memory ran out: the machine, the allowed NUMA nodes, or the limit of `cgroup`.
     """
 
     number: int
@@ -49,20 +49,19 @@ class OomKill(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """What happened: "the kernel killed python3 (pid 123, 63.8 MiB) for want of memory"."""
+        """Format as an event: "OOM killer: killed python3 (123), 63.8 MiB"."""
         why = {
-            "machine": " for want of memory",
-            "nodes": ": the memory of its NUMA nodes had run out",
-            "cgroup": f": {self.cgroup or 'its cgroup'} had reached its limit",
+            "machine": "",
+            "nodes": " (its NUMA nodes were out of memory)",
+            "cgroup": f" (limit of {self.cgroup or 'its cgroup'} reached)",
         }
-        size = units.size(self.anonymous_bytes)
-        return f"the kernel killed {self.name} (pid {self.pid}, {size}){why[self.scope]}"
+        return f"OOM killer: killed {self.name} ({self.pid}), {units.size(self.anonymous_bytes)}{why[self.scope]}"
 
 
 class DriverError(Struct, frozen=True):
-    """How often a driver complained of one kind of thing; `pci` is empty where its lines do not say which GPU.
+    """Count of one kind of error of a driver. `pci` is empty if its log lines do not name the GPU.
 
-    `text` is the latest line in the driver's own words.
+    `text` is the latest line of the log.
     """
 
     driver: str
@@ -74,12 +73,12 @@ class DriverError(Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """Who it was, as far as the line said."""
+        """Return the PCI address, or the driver if the line has none."""
         return self.pci or self.driver
 
 
 class KernelLog(Struct, frozen=True):
-    """Since we listen. `kills` are the latest; `lost_total` counts messages overwritten before we read them."""
+    """State since memwatchd started. `kills`: the latest. `lost_total`: messages overwritten unread."""
 
     kills: tuple[OomKill, ...] = ()
     driver_errors: tuple[DriverError, ...] = ()

@@ -1,4 +1,4 @@
-"""/fit: the form, its answer to scale, and what it says to nonsense; over HTTP from a daemon, and in a browser."""
+"""The fit page: form, verdicts and errors, over HTTP and in a browser."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LLAMA_70B = urlencode(fields_of(dict(EXAMPLES)["Llama 3 70B"]))
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """A GB10 that a simulated driver shows."""
+    """A daemon with a simulated GB10."""
     folder = tmp_path_factory.mktemp("daemon")
     simulator = Simulator.of(folder, sample_nvml.READY["gb10"])
     with running_daemon(folder, *simulator.roots, environ=simulator.environ) as running:
@@ -37,7 +37,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 
 def sent(daemon: RunningDaemon, body: bytes) -> tuple[int, str, str]:
-    """What the form with a config answers: status, where it leads, what it says."""
+    """Post the config form; return status, Location and body."""
     connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=PATIENCE_SECONDS)
     try:
         connection.request("POST", "/fit", body, {"Content-Type": "application/x-www-form-urlencoded"})
@@ -53,27 +53,26 @@ def text_of(daemon: RunningDaemon, path: str, status: int = 200) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.body.decode()))
 
 
-def test_a_size_gets_a_verdict_for_each_device(daemon: RunningDaemon) -> None:
-    """What the API says, in words."""
-    said = text_of(daemon, "/fit?bytes=20GiB")
+def test_size_has_a_verdict_for_each_device(daemon: RunningDaemon) -> None:
+    text = text_of(daemon, "/fit?bytes=20GiB")
     verdicts = daemon.get("/api/v1/fit?bytes=20GiB").json["verdicts"]
 
-    assert "It fits: use gpu0" in said
+    assert "Fits: use gpu0" in text
     assert [one["fits"] for one in verdicts] == [True, True]
-    assert said.count("leaves ") >= 2
+    assert text.count("leaves ") >= 2
 
 
-def test_the_cheapest_change_is_a_link_that_helps(daemon: RunningDaemon) -> None:
-    """70 billion parameters do not fit; the link leads to a question whose answer is yes."""
+def test_cheapest_change_links_to_a_fitting_query(daemon: RunningDaemon) -> None:
+    """70 billion parameters do not fit. The linked query does."""
     page = daemon.get(f"/fit?{LLAMA_70B}").body.decode()
-    found = re.search(r'It would with <a href="(fit\?[^"]+)">4-bit weights</a>', page)
+    found = re.search(r'It would fit with <a href="(fit\?[^"]+)">4-bit weights</a>', page)
 
     assert found
-    assert "It fits: use gpu0" in text_of(daemon, "/" + found[1].replace("&amp;", "&"))
+    assert "Fits: use gpu0" in text_of(daemon, "/" + found[1].replace("&amp;", "&"))
 
 
-def test_the_api_names_parts_and_change(daemon: RunningDaemon) -> None:
-    """The parts add up to the bytes; a size has none."""
+def test_api_returns_parts_and_change(daemon: RunningDaemon) -> None:
+    """The parts add up to the bytes. A plain size has no parts."""
     found = daemon.get(f"/api/v1/fit?{LLAMA_70B}").json
     plain = daemon.get("/api/v1/fit?bytes=600GiB").json
 
@@ -83,19 +82,19 @@ def test_the_api_names_parts_and_change(daemon: RunningDaemon) -> None:
     assert (plain["parts"], plain["change"]) == ({}, None)
 
 
-def test_training_is_reckoned(daemon: RunningDaemon) -> None:
-    """Whole, 8 billion parameters do not fit; the change that helps is said."""
+def test_training_includes_optimizer_states(daemon: RunningDaemon) -> None:
+    """Full training of 8 billion parameters does not fit. A fitting change is shown."""
     shape = urlencode(fields_of(dict(EXAMPLES)["Llama 3 8B"]) | {"train": "true", "context": "2048"})
 
-    said = text_of(daemon, f"/fit?{shape}")
+    text = text_of(daemon, f"/fit?{shape}")
 
-    assert "optimizer states" in said
-    assert "It would with checkpointing and LoRA" in said
+    assert "optimizer states" in text
+    assert "It would fit with checkpointing and LoRA" in text
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
-def test_a_config_becomes_an_address(daemon: RunningDaemon, model: Published) -> None:
-    """The shape of every published checkpoint survives the way through the address."""
+def test_config_json_redirects_to_a_query(daemon: RunningDaemon, model: Published) -> None:
+    """The query has the exact shape of every published checkpoint."""
     status, location, _ = sent(daemon, urlencode({"config": json.dumps(model.config)}).encode())
 
     shape = config_of(model.config, model.name).transformer
@@ -105,16 +104,14 @@ def test_a_config_becomes_an_address(daemon: RunningDaemon, model: Published) ->
     assert found["parts"]["weights"] == 2 * shape.parameters
 
 
-def test_the_examples_are_the_published_shapes() -> None:
-    """So that their verdicts are those of the real files."""
+def test_examples_have_the_published_shapes() -> None:
     published = {model.name: config_of(model.config, model.name).transformer for model in MODELS}
 
     for name, shape in EXAMPLES:
         assert shape in (published.get(name), published.get(f"{name} v0.1"))
 
 
-def test_fields_left_empty_are_no_part_of_the_address(daemon: RunningDaemon) -> None:
-    """A form sends them all; who gets the address sees what was asked."""
+def test_empty_fields_are_removed_from_the_url(daemon: RunningDaemon) -> None:
     answer = daemon.get("/fit?bytes=&hidden_size=4096&n_layers=")
 
     assert (answer.status, answer.headers["location"]) == (303, "fit?hidden_size=4096")
@@ -133,12 +130,11 @@ def test_fields_left_empty_are_no_part_of_the_address(daemon: RunningDaemon) -> 
         ("bytes=" + quote("<script>alert(1)</script>"), "which is not a size"),
     ],
 )
-def test_nonsense_gets_a_sentence_on_the_page(daemon: RunningDaemon, query: str, words: str) -> None:
-    """The form is there to try again."""
-    said = text_of(daemon, f"/fit?{query}", 422)
+def test_invalid_query_shows_an_error_and_the_form(daemon: RunningDaemon, query: str, words: str) -> None:
+    text = text_of(daemon, f"/fit?{query}", 422)
 
-    assert words in said
-    assert "So many bytes" in said
+    assert words in text
+    assert "Will it fit?" in text
     assert b"<script>alert" not in daemon.get(f"/fit?{query}").body
 
 
@@ -157,16 +153,15 @@ def test_nonsense_gets_a_sentence_on_the_page(daemon: RunningDaemon, query: str,
         ("&".join(f"a{i}=1" for i in range(50)), "more than 40 fields"),
     ],
 )
-def test_a_config_that_is_none_gets_a_sentence(daemon: RunningDaemon, body: str, words: str) -> None:
-    """Whatever is pasted."""
-    status, _, said = sent(daemon, body.encode())
+def test_invalid_config_json_shows_an_error(daemon: RunningDaemon, body: str, words: str) -> None:
+    status, _, body_text = sent(daemon, body.encode())
 
     assert status == 422
-    assert words in said
+    assert words in body_text
 
 
-def test_bars_are_to_scale() -> None:
-    """What is held, then what is needed; where that is too much, the scale is wider than the device."""
+def test_bars_have_the_scale_of_the_device() -> None:
+    """Memory in use, then the need. If that is too much, the scale is wider than the device."""
     fits = Verdict("gpu0", "GPU", True, 100 * GIB, 60 * GIB, 20 * GIB, "")
     over = Verdict("gpu1", "GPU", False, 40 * GIB, 10 * GIB, -30 * GIB, "")
 
@@ -176,8 +171,8 @@ def test_bars_are_to_scale() -> None:
     assert (narrow.whole, narrow.taken, narrow.need) == (40 / 70, 30 / 70, 40 / 70)
 
 
-def test_in_a_browser_a_file_is_opened_and_asked_about(daemon: RunningDaemon, tmp_path: Path) -> None:
-    """No complaint on the console, no request to elsewhere, and nothing wider than a phone."""
+def test_config_file_is_opened_and_answered_in_a_browser(daemon: RunningDaemon, tmp_path: Path) -> None:
+    """No console error, no external request, no horizontal scrolling on a phone."""
     file = tmp_path / "config.json"
     file.write_text(json.dumps(MODELS[0].config))
     complaints: list[str] = []
@@ -189,16 +184,16 @@ def test_in_a_browser_a_file_is_opened_and_asked_about(daemon: RunningDaemon, tm
         page.goto(daemon.url + "/fit")
         page.set_input_files("#config-file", file)
         page.wait_for_function("document.getElementById('config').value.includes('mistral')")
-        page.click("text=Read its shape")
+        page.click("text=Load config")
         page.wait_for_selector("#answer")
         answered = page.inner_text("#answer-label")
         wide = page.evaluate("document.documentElement.scrollWidth")
         page.fill("input[name=bytes]", "600GiB")
         page.press("input[name=bytes]", "Enter")
-        page.wait_for_selector("#answer-label:text('It fits nowhere now')")
+        page.wait_for_selector("#answer-label:text('Does not fit right now')")
         address = page.url
 
-    assert answered == "It fits: use gpu0"
+    assert answered == "Fits: use gpu0"
     assert wide == 360
     assert address.endswith("/fit?bytes=600GiB")
     assert complaints == []

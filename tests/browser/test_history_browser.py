@@ -1,4 +1,4 @@
-"""The past in a real browser, from a running daemon: what one zooms into is what a permalink shows to another."""
+"""The history page in a real browser."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from support.sample_snapshots import critical_gb10, mig_server
 
 DATA = 'JSON.parse(document.getElementById("past-data").textContent)'
 BOX = "[data-chart=ram]"
-# Where the bucket with the spike is, as a part of the width.
+# Position of the bucket with the spike, as a fraction of the width.
 SPIKE_AT = f"""(() => {{
   const {{ start, end, charts }} = {DATA};
   const {{ unix, min, max }} = charts[0].curves[0];
   const spreads = max.map((most, at) => most - min[at]);
   return (unix[spreads.indexOf(Math.max(...spreads))] - start) / (end - start);
 }})()"""
-# How many pixels of a part of a chart's width have the colour of the curve of what is used.
+# Number of pixels in the colour of the "used" curve, within a horizontal range of the chart.
 INK = """([from, to]) => {
   const canvas = document.querySelector('[data-chart=ram] canvas');
   const over = document.querySelector('[data-chart=ram] .u-over').getBoundingClientRect();
@@ -55,7 +55,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 @contextmanager
 def opened(browser: Browser, address: str, **options: Any) -> Iterator[tuple[Page, list[str]]]:
-    """A page, and everything that went wrong in it, requests to elsewhere included."""
+    """Open a page and collect its errors, including external requests."""
     complaints: list[str] = []
     context = browser.new_context(viewport={"width": 1280, "height": 800}, **options)
     page = context.new_page()
@@ -79,7 +79,7 @@ def asked(page: Page) -> dict[str, str]:
 
 
 def drag(page: Page, start: float, end: float) -> None:
-    """From one part of the width of the first chart to another."""
+    """Drag over the first chart, between two fractions of its width."""
     box = page.locator(f"{BOX} .u-over").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] * start, box["y"] + 60)
@@ -92,8 +92,8 @@ def table(page: Page) -> list[str]:
     return page.locator(".past-table tbody tr").all_inner_texts()
 
 
-def test_dragging_zooms_and_the_address_shows_the_same_to_another(browser: Browser, daemon: RunningDaemon) -> None:
-    """The address becomes absolute; loaded anew elsewhere it has the same figures and the same bounds."""
+def test_dragging_zooms_and_the_url_is_a_permalink(browser: Browser, daemon: RunningDaemon) -> None:
+    """Another browser that loads the URL shows the same values and bounds."""
     with opened(browser, f"{daemon.url}/history?range=1h") as (page, complaints):
         page.wait_for_selector(f"{BOX} canvas")
         whole = page.evaluate(DATA)
@@ -120,8 +120,8 @@ def asked_range(address: str) -> str:
     return parse_qs(urlparse(address).query)["range"][0]
 
 
-def test_keys_and_buttons_do_what_dragging_does(browser: Browser, daemon: RunningDaemon) -> None:
-    """Arrows move, plus and minus zoom, zero leads back to now; the focus stays where it is."""
+def test_keys_and_buttons_move_and_zoom(browser: Browser, daemon: RunningDaemon) -> None:
+    """Arrows move, plus and minus zoom, zero returns to live. The focus stays."""
     with opened(browser, f"{daemon.url}/history") as (page, complaints):
         page.wait_for_selector(f"{BOX} canvas")
         page.locator(BOX).focus()
@@ -143,8 +143,8 @@ def test_keys_and_buttons_do_what_dragging_does(browser: Browser, daemon: Runnin
         assert complaints == []
 
 
-def test_a_flag_leads_to_its_minutes(browser: Browser, daemon: RunningDaemon) -> None:
-    """Each line of what happened is a link; followed, its own line keeps the focus."""
+def test_event_links_to_its_minutes(browser: Browser, daemon: RunningDaemon) -> None:
+    """A followed event keeps the focus."""
     with opened(browser, f"{daemon.url}/history") as (page, complaints):
         page.wait_for_selector(f"{BOX} canvas")
         line = page.locator(".past-oom_kill a").first
@@ -160,8 +160,8 @@ def test_a_flag_leads_to_its_minutes(browser: Browser, daemon: RunningDaemon) ->
         assert complaints == []
 
 
-def test_pointing_tells_the_figures_of_that_moment(browser: Browser) -> None:
-    """The legends of all charts say what was there then; without a pointer, what is there now."""
+def test_pointer_shows_the_values_of_its_time(browser: Browser) -> None:
+    """The legends of all charts follow the pointer. Without one they show the latest values."""
     with served(Site(critical_gb10())) as address, opened(browser, f"{address}/history") as (page, _):
         legend = page.locator("#past-legend-ram b").first
         latest = legend.inner_text()
@@ -178,8 +178,8 @@ def test_pointing_tells_the_figures_of_that_moment(browser: Browser) -> None:
         expect(legend).to_have_text(latest)
 
 
-def test_a_gap_is_not_bridged(browser: Browser) -> None:
-    """There is no line where nothing was known, and there is one on both sides."""
+def test_gap_is_not_drawn_over(browser: Browser) -> None:
+    """There is a line on both sides of a gap and none within."""
     with served(Site(critical_gb10())) as address:
         url = f"{address}/history?series=pool.ram.used_bytes"
         with opened(browser, url) as (page, _):
@@ -194,8 +194,7 @@ def test_a_gap_is_not_bridged(browser: Browser) -> None:
     assert after > 30
 
 
-def test_a_range_that_ends_now_goes_on(browser: Browser) -> None:
-    """It asks again after a while, but not while the tab is hidden."""
+def test_live_range_refreshes_while_visible(browser: Browser) -> None:
     site = Site(critical_gb10())
     with served(site) as address, opened(browser, f"{address}/history") as (page, complaints):
         first = page.evaluate(f"{DATA}.now")
@@ -208,8 +207,7 @@ def test_a_range_that_ends_now_goes_on(browser: Browser) -> None:
         assert complaints == []
 
 
-def test_a_past_range_does_not_ask_again(browser: Browser) -> None:
-    """What was does not change."""
+def test_fixed_range_does_not_refresh(browser: Browser) -> None:
     with served(Site(critical_gb10())) as address, opened(browser, f"{address}/history") as (page, _):
         page.locator("#past-earlier").click()
         page.wait_for_url(re.compile("from="))
@@ -220,8 +218,7 @@ def test_a_past_range_does_not_ask_again(browser: Browser) -> None:
         assert [url for url in requests if "/history" in url] == []
 
 
-def test_a_daemon_that_stands_still_looks_it(browser: Browser, daemon: RunningDaemon) -> None:
-    """As every page: grey and dated within seconds, and well again by itself."""
+def test_stopped_daemon_is_stale_and_recovers(browser: Browser, daemon: RunningDaemon) -> None:
     with opened(browser, f"{daemon.url}/history") as (page, _):
         page.wait_for_selector(f"{BOX} canvas")
         daemon.process.send_signal(signal.SIGSTOP)
@@ -233,8 +230,8 @@ def test_a_daemon_that_stands_still_looks_it(browser: Browser, daemon: RunningDa
         expect(page.locator("body")).not_to_have_class(re.compile("stale"), timeout=60_000)
 
 
-def test_nothing_moves_while_the_page_loads(browser: Browser) -> None:
-    """The charts have their room before they are drawn."""
+def test_page_load_has_no_layout_shift(browser: Browser) -> None:
+    """The space of the charts is reserved."""
     with served(Site(critical_gb10())) as address:
         context = browser.new_context(viewport={"width": 1280, "height": 800})
         page = context.new_page()
@@ -252,16 +249,15 @@ def test_nothing_moves_while_the_page_loads(browser: Browser) -> None:
         context.close()
 
 
-def test_without_a_script_everything_is_there_but_the_zoom_by_hand(browser: Browser) -> None:
-    """Pictures, levels in words, figures and the form, which is an ordinary one."""
+def test_page_without_javascript_has_charts_levels_and_form(browser: Browser) -> None:
     with (
         served(Site(critical_gb10())) as address,
         opened(browser, f"{address}/history", java_script_enabled=False) as (page, _),
     ):
         expect(page.locator(f"{BOX} polyline").first).to_be_visible()
-        expect(page.locator("#past-levels-ram")).to_contain_text("critical for")
-        page.get_by_label("some tasks waited").check()
-        page.get_by_role("button", name="Show these").click()
+        expect(page.locator("#past-levels-ram")).to_contain_text("Critical for")
+        page.get_by_label("some", exact=True).check()
+        page.get_by_role("button", name="Apply").click()
         expect(page.locator("[data-chart=psi] polyline")).to_have_count(2)
         page.get_by_role("link", name="24 h").click()
 
@@ -270,8 +266,8 @@ def test_without_a_script_everything_is_there_but_the_zoom_by_hand(browser: Brow
 
 
 @pytest.mark.parametrize("width", [360, 390])
-def test_a_phone_scrolls_down_only(browser: Browser, width: int) -> None:
-    """The most there is to show, on the narrowest screen; a refusal as well."""
+def test_phone_has_no_horizontal_scrolling(browser: Browser, width: int) -> None:
+    """The largest page and an error, on narrow screens."""
     with served(Site(mig_server())) as address, opened(browser, f"{address}/history") as (page, _):
         page.set_viewport_size({"width": width, "height": 800})
         for query in ("", "?range=30d", "?series=" + "x" * 200):
@@ -279,8 +275,8 @@ def test_a_phone_scrolls_down_only(browser: Browser, width: int) -> None:
             assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_a_mark_is_a_flag(browser: Browser, daemon: RunningDaemon) -> None:
-    """What a program says of itself stands in the list and in the charts, as text."""
+def test_mark_appears_as_an_annotation(browser: Browser, daemon: RunningDaemon) -> None:
+    """The text of a mark is escaped in the list and in the charts."""
     with opened(browser, f"{daemon.url}/history") as (page, complaints):
         text = "Before <b>VAE</b> Load"
         page.evaluate(
@@ -289,7 +285,7 @@ def test_a_mark_is_a_flag(browser: Browser, daemon: RunningDaemon) -> None:
             json.dumps({"text": text}),
         )
 
-        # It comes by itself: the range ends now.
+        # It appears without a reload: the range is live.
         expect(page.locator(".past-mark").last).to_contain_text(text, timeout=60_000)
         assert text in [flag["word"] for flag in page.evaluate(DATA)["flags"]]
         assert complaints == []

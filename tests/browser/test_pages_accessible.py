@@ -1,4 +1,4 @@
-"""Everybody can use the pages: axe-core finds nothing serious, and a keyboard is enough."""
+"""Accessibility: axe-core finds no serious fault, and all pages work by keyboard."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.daemon_process import running_daemon
 from support.sample_site import IN_A_BROWSER, Site, served
 from support.sample_snapshots import SAMPLES, critical_gb10
 
-# A heading of Swagger UI that unfolds an operation holds buttons; that is how it is built.
+# In Swagger UI the headings that expand an operation contain buttons.
 OF_SWAGGER = "nested-interactive: ['.opblock-summary-control']"
 
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
@@ -29,8 +29,8 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.mark.parametrize("sample", IN_A_BROWSER)
-def test_nothing_serious_is_found(browser: Browser, sample: str) -> None:
-    """Every page of every sample machine, in both themes; colours are all that a theme changes."""
+def test_sample_pages_have_no_serious_fault(browser: Browser, sample: str) -> None:
+    """Every page of every sample machine, in both themes. A theme changes colours only."""
     page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
     with served(Site(SAMPLES[sample](), interval_seconds=1.0)) as address:
         for name, path in PATHS.items():
@@ -46,8 +46,9 @@ def test_nothing_serious_is_found(browser: Browser, sample: str) -> None:
 
 @pytest.mark.parametrize("path", ["/patterns", "/docs"])
 @pytest.mark.parametrize("theme", THEMES)
-def test_nothing_serious_is_found_elsewhere(browser: Browser, path: str, theme: Literal["light", "dark"]) -> None:
-    """Nor where every component stands in every state, nor in the description of the API."""
+def test_patterns_and_api_reference_have_no_serious_fault(
+    browser: Browser, path: str, theme: Literal["light", "dark"]
+) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme=theme)
     with served(Site(critical_gb10())) as address:
         page.goto(address + path)
@@ -59,8 +60,8 @@ def test_nothing_serious_is_found_elsewhere(browser: Browser, path: str, theme: 
     page.close()
 
 
-def test_nothing_serious_is_found_in_an_answer(browser: Browser, tmp_path: Path) -> None:
-    """A model that fits and one that does not, and no page, as the daemon itself answers, in both themes."""
+def test_fit_answers_and_error_pages_have_no_serious_fault(browser: Browser, tmp_path: Path) -> None:
+    """A fitting and an oversized model and a missing page, from a daemon, in both themes."""
     with running_daemon(tmp_path, "--demo", "dgx-spark") as daemon:
         for question in ("fit", "fit?bytes=20GiB", "fit?bytes=2TiB", "no/such/page"):
             for theme in THEMES:
@@ -71,8 +72,8 @@ def test_nothing_serious_is_found_in_an_answer(browser: Browser, tmp_path: Path)
                 page.close()
 
 
-def test_what_is_wrong_is_found(browser: Browser) -> None:
-    """A button without a name and words that can hardly be seen are named with their places."""
+def test_faults_are_detected(browser: Browser) -> None:
+    """A button without a name and low contrast are reported."""
     page = browser.new_page()
     page.set_content("<main><button></button><p style='color:#ccc;background:#fff'>pale</p></main>")
 
@@ -90,7 +91,7 @@ FOCUSED = """() => {
 
 
 def walked(page: Page, most: int = 60) -> Iterator[dict[str, Any]]:
-    """What the tab key comes by, until it leaves the page."""
+    """Yield the focused elements of a walk with the tab key."""
     for _ in range(most):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement === document.body"):
@@ -100,15 +101,15 @@ def walked(page: Page, most: int = 60) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_a_keyboard_reaches_everything_and_the_eye_can_follow(browser: Browser, name: str) -> None:
-    """Each stop is on the screen and has a frame; the first leads past the head, then come the pages."""
+def test_keyboard_reaches_everything_with_a_visible_focus(browser: Browser, name: str) -> None:
+    """Each stop is on the screen and has an outline. The first one skips the header, then come the pages."""
     page = browser.new_page(viewport={"width": 1280, "height": 800})
     with served(Site(critical_gb10())) as address:
         page.goto(address + PATHS[name])
         stops = list(walked(page))
 
     words = [stop["words"] for stop in stops]
-    assert words[0] == "Skip to the figures"
+    assert words[0] == "Skip to content"
     assert words[2 : 2 + len(LINKS)] == [one.capitalize() for one in LINKS]
     assert [stop for stop in stops if stop["outline"] == "none" or not stop["inside"]] == []
     reachable = page.locator("a[href], button, input, select, summary, [tabindex='0']").filter(visible=True).count()
@@ -116,8 +117,8 @@ def test_a_keyboard_reaches_everything_and_the_eye_can_follow(browser: Browser, 
     page.close()
 
 
-def test_keys_alone_work_the_overview(browser: Browser) -> None:
-    """Past the head with one key, the chart's span by another, and what is unfolded by a third."""
+def test_overview_works_by_keyboard(browser: Browser) -> None:
+    """Skip link, range buttons of the chart, and details."""
     page = browser.new_page(viewport={"width": 1280, "height": 800})
     with served(Site(critical_gb10())) as address:
         page.goto(address)

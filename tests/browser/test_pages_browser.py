@@ -1,4 +1,4 @@
-"""In a real browser: nothing is refused by the policy, figures move in place, and what is old looks old."""
+"""Pages in a real browser: security policy, live updates, stale data, the overview chart."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def browser() -> Iterator[Browser]:
 
 @contextmanager
 def opened(browser: Browser, site: Site, path: str = "/", scripts: bool = True) -> Iterator[tuple[Page, list[str]]]:
-    """A page of a running site, and everything that went wrong in it."""
+    """Open a page of a running site and collect its errors."""
     complaints: list[str] = []
     with served(site) as address:
         context = browser.new_context(viewport={"width": 1280, "height": 800}, java_script_enabled=scripts)
@@ -55,8 +55,8 @@ def foreign(url: str, address: str) -> list[str]:
 
 
 @pytest.mark.parametrize("sample", IN_A_BROWSER)
-def test_no_sample_breaks_the_page(browser: Browser, sample: str) -> None:
-    """No error, no refusal by the policy and no foreign request, at rest and while figures come in."""
+def test_sample_page_has_no_error(browser: Browser, sample: str) -> None:
+    """No error, policy violation or external request, also during updates."""
     with opened(browser, Site(SAMPLES[sample]())) as (page, complaints):
         wait_for_ticks(page)
 
@@ -65,16 +65,14 @@ def test_no_sample_breaks_the_page(browser: Browser, sample: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_no_page_breaks_the_policy(browser: Browser, name: str) -> None:
-    """Every page runs under the policy that the daemon sends."""
+def test_page_respects_the_security_policy(browser: Browser, name: str) -> None:
     with opened(browser, Site(critical_gb10()), PAGES[name]) as (page, complaints):
         page.wait_for_timeout(700)
 
         assert complaints == []
 
 
-def test_the_api_is_described_offline(browser: Browser) -> None:
-    """The description unfolds and can be tried, and no validator is asked."""
+def test_api_reference_works_offline(browser: Browser) -> None:
     with opened(browser, Site(critical_gb10()), "/docs") as (page, complaints):
         page.get_by_text("/api/v1/pools").click()
         page.get_by_role("button", name="Try it out").click()
@@ -83,8 +81,8 @@ def test_the_api_is_described_offline(browser: Browser) -> None:
         assert complaints == []
 
 
-def test_bars_are_to_scale(browser: Browser) -> None:
-    """Inner width ÷ outer width is used ÷ size, within a pixel, on a phone as on a desk."""
+def test_share_bars_have_the_scale_of_their_pool(browser: Browser) -> None:
+    """Width of the share ÷ width of the pool = used ÷ size, within a pixel, on phone and desktop."""
     with opened(browser, Site(mig_server())) as (page, _):
         for width in (360, 390, 1280):
             page.set_viewport_size({"width": width, "height": 800})
@@ -107,8 +105,8 @@ def assert_to_scale(bar: Locator) -> None:
 
 
 @pytest.mark.parametrize("sample", IN_A_BROWSER)
-def test_a_phone_never_scrolls_sideways(browser: Browser, sample: str) -> None:
-    """Everything fits, or scrolls within its own card."""
+def test_phone_has_no_horizontal_scrolling(browser: Browser, sample: str) -> None:
+    """Wide tables scroll within their card."""
     with opened(browser, Site(SAMPLES[sample]())) as (page, _):
         for width, path in product(
             (360, 390), ("/", "/history", "/processes", "/processes?by=container", "/about")
@@ -118,8 +116,7 @@ def test_a_phone_never_scrolls_sideways(browser: Browser, sample: str) -> None:
             assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_figures_move_in_place(browser: Browser) -> None:
-    """A tick changes figures and widths; the chart, what is unfolded, the focus and the scroll stay."""
+def test_update_keeps_chart_details_focus_and_scroll(browser: Browser) -> None:
     site = Site(critical_gb10())
     with opened(browser, site) as (page, complaints):
         wait_for_ticks(page)
@@ -142,8 +139,8 @@ def test_figures_move_in_place(browser: Browser) -> None:
         assert complaints == []
 
 
-def test_a_silent_server_looks_stale_and_recovers(browser: Browser) -> None:
-    """Grey, dated, and said in the title within seconds; all of it gone with the next tick."""
+def test_silent_server_is_stale_and_recovers(browser: Browser) -> None:
+    """Grey page, banner with the time, title and icon within seconds, until the next sample."""
     site = Site(calm_workstation())
     with opened(browser, site) as (page, complaints):
         wait_for_ticks(page)
@@ -151,21 +148,21 @@ def test_a_silent_server_looks_stale_and_recovers(browser: Browser) -> None:
         site.frozen = True
         expect(page.locator("body")).to_have_class("stale", timeout=4000)
         expect(page.locator("#stale-banner")).to_have_text(
-            re.compile(r"^no answer for \d+ s — figures are from \d\d:\d\d:\d\d$")
+            re.compile(r"^No new data for \d+ s\. Showing data from \d\d:\d\d:\d\d\.$")
         )
-        assert page.title() == "no answer · 39.6 % · workbench"
+        assert page.title() == "stale · 39.6% · workbench"
         assert page.locator("#icon").get_attribute("href") == "static/icon-stale.svg"
         assert page.evaluate("getComputedStyle(document.querySelector('main')).filter") == "grayscale(1)"
 
         site.frozen = False
         expect(page.locator("body")).not_to_have_class(re.compile("stale"), timeout=4000)
         expect(page.locator("#stale-banner")).to_be_hidden()
-        assert page.title() == "39.6 % · workbench"
+        assert page.title() == "39.6% · workbench"
         assert complaints == []
 
 
-def test_a_lost_stream_is_opened_again(browser: Browser) -> None:
-    """Streams that end and are refused for a while come back by themselves, and no refusal replaces the page."""
+def test_lost_stream_is_reopened(browser: Browser) -> None:
+    """Also after refusals, which do not replace the page."""
     site = Site(calm_workstation())
     with opened(browser, site) as (page, _):
         wait_for_ticks(page)
@@ -178,8 +175,8 @@ def test_a_lost_stream_is_opened_again(browser: Browser) -> None:
         expect(page.locator("body")).not_to_have_class(re.compile("stale"), timeout=60_000)
 
 
-def test_a_stream_that_is_refused_from_the_start_is_asked_for_again(browser: Browser) -> None:
-    """A page that came up while all streams were taken is live once one is free."""
+def test_stream_refused_at_page_load_is_retried(browser: Browser) -> None:
+    """The page is live once a stream is free."""
     site = Site(calm_workstation())
     site.refusing = True
     with opened(browser, site) as (page, _):
@@ -195,8 +192,8 @@ def late(route: Route) -> None:
     route.continue_()
 
 
-def test_a_late_extension_is_waited_for(browser: Browser) -> None:
-    """The stream opens in whatever order the scripts of a slow network arrive."""
+def test_stream_opens_with_a_late_extension(browser: Browser) -> None:
+    """Scripts may arrive in any order."""
     with opened(browser, Site(calm_workstation())) as (page, complaints):
         page.route("**/htmx-sse-*.js", late)
         page.reload()
@@ -205,14 +202,14 @@ def test_a_late_extension_is_waited_for(browser: Browser) -> None:
         assert complaints == []
 
 
-def test_the_same_tick_again_is_no_sign_of_life(browser: Browser) -> None:
-    """A server that answers with the same old snapshot looks as stale as one that does not answer."""
+def test_repeated_sample_is_stale(browser: Browser) -> None:
+    """A server that repeats an old snapshot counts as disconnected."""
     with opened(browser, Site(replace(calm_workstation(), interval_seconds=0.2), still=True)) as (page, _):
         expect(page.locator("body")).to_have_class("stale", timeout=5000)
 
 
-def test_a_change_of_level_is_announced_once_and_shown_in_the_tab(browser: Browser) -> None:
-    """Screen readers hear levels, not figures; a tab in the background shows how bad it is."""
+def test_level_change_is_announced_and_shown_in_the_tab(browser: Browser) -> None:
+    """Screen readers get level changes only. A background tab shows the level."""
     site = Site(calm_workstation())
     with opened(browser, site) as (page, complaints):
         wait_for_ticks(page)
@@ -221,14 +218,14 @@ def test_a_change_of_level_is_announced_once_and_shown_in_the_tab(browser: Brows
         verdict = replace(site.snapshot.pressure[0], level=Level.CRITICAL, ratio=0.97)
         site.snapshot = replace(site.snapshot, pressure=(verdict,))
 
-        expect(page.get_by_role("status")).to_have_text("System RAM is critical: 97.0 % used")
-        assert page.title() == "critical 97.0 % · workbench"
+        expect(page.get_by_role("status")).to_have_text("System RAM is critical: 97.0% used")
+        assert page.title() == "critical 97.0% · workbench"
         assert page.locator("#icon").get_attribute("href") == "static/icon-critical.svg"
         assert complaints == []
 
 
-def test_the_chart_shows_the_past_with_its_spikes(browser: Browser) -> None:
-    """The hour before is there at once; pointing at a spike tells its height, and a gap has no figure."""
+def test_overview_chart_shows_history_with_spikes_and_gaps(browser: Browser) -> None:
+    """The last hour is loaded at once. The pointer shows the range of a spike, and no value in a gap."""
     site = Site(calm_workstation())
     ratio = ratio_of(site.snapshot.pools[0])
     with opened(browser, site) as (page, complaints):
@@ -237,11 +234,11 @@ def test_the_chart_shows_the_past_with_its_spikes(browser: Browser) -> None:
         box = over.bounding_box()
         assert box is not None
         readout = page.locator(".readout")
-        expect(readout).to_contain_text(f"System RAM {ratio * 100:.1f} %")
+        expect(readout).to_contain_text(f"System RAM {ratio * 100:.1f}%")
 
         site.frozen = True
         page.mouse.move(box["x"] + box["width"] * (1 - 234 / 600), box["y"] + 80)
-        expect(readout).to_contain_text(re.compile(r"\(\d\d\.\d % to 5\d\.\d %\)"))
+        expect(readout).to_contain_text(re.compile(r"\(\d\d\.\d% to 5\d\.\d%\)"))
         page.mouse.move(box["x"] + box["width"] * (1 - 480 / 600), box["y"] + 80)
         expect(readout).to_contain_text("System RAM —")
         page.get_by_role("button", name="1 h").click()
@@ -250,8 +247,8 @@ def test_the_chart_shows_the_past_with_its_spikes(browser: Browser) -> None:
         assert complaints == []
 
 
-def test_a_page_without_a_script_says_everything_but_the_chart(browser: Browser) -> None:
-    """Figures, bars and levels are the server's; the page says what is missing and loads itself anew."""
+def test_page_without_javascript_has_everything_except_the_chart(browser: Browser) -> None:
+    """It refreshes itself and has a hint."""
     with opened(browser, Site(critical_gb10()), scripts=False) as (page, _):
         expect(page.locator("#share-cuda0 .relation")).to_have_text("CUDA Pool ⊂ System RAM")
         expect(page.locator(".hint")).to_be_visible()
@@ -259,8 +256,8 @@ def test_a_page_without_a_script_says_everything_but_the_chart(browser: Browser)
         expect(page.locator("time").first).to_have_text(re.compile(r"^\d\d:\d\d:\d\d UTC$"))
 
 
-def test_times_are_those_of_who_looks_and_another_day_has_its_date(browser: Browser) -> None:
-    """Now is a time of day; what happened in November 2026, as the sample tells it, says on which day."""
+def test_times_are_local_and_other_days_have_a_date(browser: Browser) -> None:
+    """The current time is without a date, an event of November 2026 has one."""
     context = browser.new_context(locale="en-GB", timezone_id="Asia/Tokyo")
     with served(Site(critical_gb10())) as address:
         page = context.new_page()
@@ -271,8 +268,8 @@ def test_times_are_those_of_who_looks_and_another_day_has_its_date(browser: Brow
     context.close()
 
 
-def test_hostile_names_stay_words(browser: Browser) -> None:
-    """After a dozen swaps, still no script of theirs has run."""
+def test_hostile_names_run_no_script(browser: Browser) -> None:
+    """Not even after a dozen updates."""
     with opened(browser, Site(hostile_names())) as (page, complaints):
         page.on("dialog", lambda dialog: complaints.append(dialog.message))
         wait_for_ticks(page, 12)

@@ -1,4 +1,4 @@
-"""What an open page may cost: bytes, time until something is seen, time until news are seen, and memory."""
+"""Budgets of an open page: transfer, first paint, update latency and memory."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ pytestmark = pytest.mark.alone
 
 MOST_BYTES = 120 << 10
 FIRST_PAINT_SECONDS, VISITS = 0.3, 8
-# What a line of text takes where that budget holds.
+# First paint of a line of text on a machine where that budget holds.
 LINE_SECONDS = 0.055
 NEWS_SECONDS = 1.0
 STALE_SECONDS = 3.0
-# Twenty minutes of a tick a second.
+# Twenty minutes at one sample a second.
 SWAPS = 1200
 HEAP_BYTES = 20 << 20
 PAINTED = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
@@ -55,7 +55,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 @contextmanager
 def fresh(browser: Browser) -> Iterator[tuple[Page, CDPSession]]:
-    """A page with an empty cache, and the browser's own tools for it."""
+    """Open a page with an empty cache and a CDP session."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     tools = context.new_cdp_session(page)
@@ -66,8 +66,8 @@ def fresh(browser: Browser) -> Iterator[tuple[Page, CDPSession]]:
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_a_page_travels_in_120_kib(browser: Browser, demo: RunningDaemon, name: str) -> None:
-    """Everything that a first visit takes, as it crosses the wire, heads included; nothing from elsewhere."""
+def test_first_visit_transfers_at_most_120_kib(browser: Browser, demo: RunningDaemon, name: str) -> None:
+    """All bytes on the wire, headers included. No external request."""
     sizes: dict[str, float] = {}
     asked: list[str] = []
     with fresh(browser) as (page, tools):
@@ -88,8 +88,8 @@ def test_a_page_travels_in_120_kib(browser: Browser, demo: RunningDaemon, name: 
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_the_first_paint_comes_at_once(browser: Browser, demo: RunningDaemon, name: str) -> None:
-    """With an empty cache, the best of a few visits; a line of text beside it shows how slow this machine is."""
+def test_first_paint_is_within_its_budget(browser: Browser, demo: RunningDaemon, name: str) -> None:
+    """The best of a few visits with an empty cache, scaled by the first paint of a line of text."""
     best = line = inf
     for _ in range(VISITS):
         line = min(line, first_paint_seconds(browser, "data:text/html,<p>a line</p>"))
@@ -107,7 +107,7 @@ def first_paint_seconds(browser: Browser, address: str) -> float:
         return float(page.evaluate(PAINTED)) / 1000
 
 
-def test_news_reach_the_page_within_a_second_of_their_tick(browser: Browser, tmp_path: Path) -> None:
+def test_sample_reaches_the_page_within_a_second(browser: Browser, tmp_path: Path) -> None:
     """From the moment at which the daemon read that memory is critical to the moment at which the tab says so."""
     machine = LivingMachine.of("workstation", tmp_path / "machine")
     machine.use(0.3)
@@ -126,8 +126,8 @@ def test_news_reach_the_page_within_a_second_of_their_tick(browser: Browser, tmp
     assert 0 <= seen - ticked <= NEWS_SECONDS
 
 
-def test_a_daemon_that_stands_still_looks_so_within_three_seconds(browser: Browser, tmp_path: Path) -> None:
-    """Stopped, not ended: its connections stay open, and nothing comes."""
+def test_stopped_daemon_is_stale_within_three_seconds(browser: Browser, tmp_path: Path) -> None:
+    """Its connections stay open without data."""
     with running_daemon(tmp_path, environ=WITHOUT_COVERAGE) as daemon, fresh(browser) as (page, _):
         page.goto(daemon.url)
         page.wait_for_selector("#stale-banner", state="hidden")
@@ -145,7 +145,7 @@ def test_a_daemon_that_stands_still_looks_so_within_three_seconds(browser: Brows
 
 
 def weight(site: Site, page: Page, tools: CDPSession) -> tuple[float, float]:
-    """Bytes of the script's heap and nodes of the page, rubbish taken out, while no fragment is under way."""
+    """Return heap bytes and DOM nodes after a garbage collection, without an update in progress."""
     site.frozen = True
     page.wait_for_timeout(300)
     tools.send("HeapProfiler.collectGarbage")
@@ -155,8 +155,8 @@ def weight(site: Site, page: Page, tools: CDPSession) -> tuple[float, float]:
 
 
 @pytest.mark.long
-def test_twenty_minutes_leave_nothing_behind(browser: Browser) -> None:
-    """1,200 ticks later the heap is within 20 MB of its start and the page has as many nodes."""
+def test_heap_and_nodes_are_stable_over_twenty_minutes(browser: Browser) -> None:
+    """After 1,200 updates the heap grew by less than 20 MiB and the nodes by less than 10%."""
     site = Site(critical_gb10(), interval_seconds=0.01, speed=100)
     with served(site) as address, fresh(browser) as (page, tools):
         tools.send("Performance.enable")

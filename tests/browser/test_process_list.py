@@ -1,4 +1,4 @@
-"""The list of processes is seen by what, in which order and with which words somebody likes."""
+"""Grouping, sorting and filtering of the process list."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def names(snapshot: Snapshot, view: View, growth: Growth | None = None) -> list[
     return [row.of.process.name for row in rows if isinstance(row.of, Listed) and row.is_shown]
 
 
-def test_every_column_sorts_both_ways() -> None:
-    """By words or by figures; the largest stays first among equals."""
+def test_columns_sort_in_both_orders() -> None:
+    """By text or by number. Equal rows are sorted by footprint."""
     snapshot = calm_workstation()
 
     assert names(snapshot, View())[:2] == ["python3", "chromium"]
@@ -38,8 +38,7 @@ def test_every_column_sorts_both_ways() -> None:
     assert names(snapshot, View(sort="user", descending=True))[:2] == ["dockerd", "systemd"]
 
 
-def test_what_is_not_known_stands_last_either_way() -> None:
-    """A dash is neither the least nor the most."""
+def test_unknown_values_are_last_in_both_orders() -> None:
     base = calm_workstation()
     dark = replace(base.processes[0], name="dark", rss_bytes=Absent.NOT_PERMITTED)
     snapshot = replace(base, processes=(dark, *base.processes[1:]))
@@ -52,8 +51,8 @@ def test_what_is_not_known_stands_last_either_way() -> None:
     ("words", "found"),
     [("PYTHON", ["python3"]), ("postgres", ["postgres"]), ("5502", ["rust-analyzer"]), ("no such", [])],
 )
-def test_words_find_names_users_and_numbers(words: str, found: list[str]) -> None:
-    """In any case of letters; what does not match is hidden, not left out."""
+def test_filter_matches_names_users_and_pids(words: str, found: list[str]) -> None:
+    """Case-insensitive. Other rows are hidden, not removed."""
     snapshot = calm_workstation()
     listing = listing_of(snapshot, Growth(), View(words=words))
 
@@ -62,8 +61,8 @@ def test_words_find_names_users_and_numbers(words: str, found: list[str]) -> Non
     assert listing.shown == len(found)
 
 
-def test_owners_come_with_the_largest_of_their_processes() -> None:
-    """By container: the one with the most first, those of none last, each with whom it is made of."""
+def test_owner_lists_its_largest_processes() -> None:
+    """By container, largest first, processes without one last."""
     listing = listing_of(many_owners(), Growth(), View("container"))
 
     first = listing.rows[0].of
@@ -79,22 +78,21 @@ def test_owners_come_with_the_largest_of_their_processes() -> None:
     [
         ("colour", "-rss", "", "by is 'colour': use one of process, container, pod, job, unit, user."),
         ("process", "size", "", "sort is 'size': use one of pid, name, user, home, footprint, rss, growth, ram"),
-        ("unit", "pid", "", "sort is 'pid': use one of name, processes, footprint, rss, cgroup, with -"),
-        ("process", "-rss", "a\x00b", "q is 'a\\x00b', with characters that do not show"),
-        ("process", "-rss", "\u202eab", "with characters that do not show"),
+        ("unit", "pid", "", "sort is 'pid': use one of name, processes, footprint, rss, cgroup, with a leading -"),
+        ("process", "-rss", "a\x00b", "q is 'a\\x00b', which has non-printable characters"),
+        ("process", "-rss", "\u202eab", "which has non-printable characters"),
         ("process", "-rss", "x" * 201, "q has 201 characters: use 200 at most."),
     ],
 )
-def test_wishes_that_cannot_be_granted_are_refused_in_words(by: str, sort: str, words: str, sentence: str) -> None:
-    """The sentence names what was asked for, and what can be."""
+def test_invalid_view_is_refused_with_a_sentence(by: str, sort: str, words: str, sentence: str) -> None:
+    """The sentence has the given and the valid values."""
     with pytest.raises(BadView) as caught:
         view_of(by, sort, words, calm_workstation())
 
     assert sentence in str(caught.value)
 
 
-def test_growth_is_a_column() -> None:
-    """Who grew most in ten minutes, with a line of how."""
+def test_growth_column_sorts_and_has_a_sparkline() -> None:
     growth, rules = Growth(), LeakRules(1200.0)
     snapshot = calm_workstation()
     quick = snapshot.processes[3]
@@ -111,8 +109,8 @@ def test_growth_is_a_column() -> None:
 
 
 @given(st.lists(st.integers(0, 1 << 40), min_size=2, max_size=61))
-def test_a_sparkline_stays_in_its_drawing(sizes: list[int]) -> None:
-    """Whatever a process held, the line begins and ends in time and never leaves the frame."""
+def test_sparkline_stays_in_its_view_box(sizes: list[int]) -> None:
+    """Points are ordered in time and inside the view box for any sizes."""
     path = path_of([(10.0 * index, size) for index, size in enumerate(sizes)], 0.0, 600.0)
 
     points = [tuple(map(int, point.split())) for point in path.removeprefix("M").split("L")]
@@ -120,8 +118,8 @@ def test_a_sparkline_stays_in_its_drawing(sizes: list[int]) -> None:
     assert all(before[0] <= after[0] for before, after in pairwise(points))
 
 
-def test_what_hardly_changes_looks_flat() -> None:
-    """4 KiB of a gigabyte is no mountain, and a level line has no more than two points."""
+def test_tiny_changes_are_drawn_flat() -> None:
+    """4 KiB of 1 GiB are not visible. A flat line has two points."""
     past = [(10.0 * index, GIB + 4096 * (index % 2)) for index in range(60)]
 
     assert path_of(past, 0.0, 600.0) == "M0 8L59 8"
@@ -134,8 +132,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
         yield one
 
 
-def test_an_address_is_a_view(daemon: RunningDaemon) -> None:
-    """Without a script: sorted, grouped and filtered by the address alone, and the headings lead on from there."""
+def test_url_selects_sorting_grouping_and_filter(daemon: RunningDaemon) -> None:
+    """It works without JavaScript, and the table headers keep the view."""
     page = Reader(daemon.get("/processes?sort=pid&q=memwatchd").body)
     sorts = [(attrs["id"], attrs["value"]) for tag, attrs in page.tags if tag == "button" and "value" in attrs]
 
@@ -146,8 +144,8 @@ def test_an_address_is_a_view(daemon: RunningDaemon) -> None:
     assert daemon.get("/processes?by=user&sort=-rss").status == 200
 
 
-def test_an_address_that_is_none_is_refused(daemon: RunningDaemon) -> None:
-    """422 and what would work."""
+def test_invalid_url_is_refused(daemon: RunningDaemon) -> None:
+    """422 with the valid values."""
     answers = [daemon.get(f"/processes?{query}") for query in ("by=x", "sort=x", "sort=", "q=" + "x" * 300)]
 
     assert {answer.status for answer in answers} == {422}

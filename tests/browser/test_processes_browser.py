@@ -1,4 +1,4 @@
-"""In a real browser: the list of processes is its reader's to sort and filter, and stays so as figures come in."""
+"""Sorting and filtering of the process list in a real browser, during updates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from support.live_page import wait_for_ticks
 from support.sample_site import Site, served
 from support.sample_snapshots import calm_workstation, critical_gb10, many_owners
 
-NAMES = "[...document.querySelectorAll('.sortable tbody tr:not(.said):not([hidden]) th')].map((th) => th.innerText)"
+NAMES = (
+    "[...document.querySelectorAll('.sortable tbody tr:not(.detail-row):not([hidden]) th')]"
+    ".map((th) => th.innerText)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +47,8 @@ def names(page: Page) -> list[str]:
     return found
 
 
-def test_an_order_stays_while_figures_come_in(browser: Browser) -> None:
-    """A click sorts at once, a second one turns it round; ticks keep the order, the focus and the address."""
+def test_sort_order_survives_updates(browser: Browser) -> None:
+    """A click sorts, a second one reverses. Updates keep order, focus and URL."""
     site = Site(calm_workstation())
     with opened(browser, site, "/processes") as page:
         wait_for_ticks(page)
@@ -69,8 +72,8 @@ def test_an_order_stays_while_figures_come_in(browser: Browser) -> None:
         assert page.url.endswith("/processes?sort=-name")
 
 
-def test_words_hide_the_others_while_figures_come_in(browser: Browser) -> None:
-    """What is typed stays, counts, and is in the address; cleared, all are back."""
+def test_filter_survives_updates(browser: Browser) -> None:
+    """The filter text stays in the field and in the URL."""
     with opened(browser, Site(critical_gb10()), "/processes") as page:
         wait_for_ticks(page)
 
@@ -90,8 +93,7 @@ def test_words_hide_the_others_while_figures_come_in(browser: Browser) -> None:
         assert page.url.endswith("/processes")
 
 
-def test_an_address_opens_the_same_view_again(browser: Browser) -> None:
-    """What somebody is sent shows what the sender saw, from the first look on."""
+def test_url_restores_the_view(browser: Browser) -> None:
     with opened(browser, Site(calm_workstation()), "/processes?sort=pid&q=mira") as page:
         at_first = names(page)
         wait_for_ticks(page)
@@ -101,8 +103,8 @@ def test_an_address_opens_the_same_view_again(browser: Browser) -> None:
         assert names(page)[0] == "rust-analyzer"
 
 
-def test_groups_are_live_and_keep_the_words(browser: Browser) -> None:
-    """By container, with the largest of its processes below; the words go along from group to group."""
+def test_grouping_keeps_the_filter(browser: Browser) -> None:
+    """By container, with its largest processes below."""
     with opened(browser, Site(many_owners()), "/processes") as page:
         page.get_by_role("searchbox").fill("llama")
         page.get_by_role("link", name="Containers").click()
@@ -110,11 +112,11 @@ def test_groups_are_live_and_keep_the_words(browser: Browser) -> None:
         wait_for_ticks(page)
 
         assert len(names(page)) == 1
-        expect(page.locator(".sortable .said:visible")).to_contain_text("llama-server")
+        expect(page.locator(".sortable .detail-row:visible")).to_contain_text("llama-server")
 
 
-def test_without_a_script_the_server_does_it(browser: Browser) -> None:
-    """A heading, then words and Enter: both are loaded anew, and each keeps the other."""
+def test_server_sorts_and_filters_without_javascript(browser: Browser) -> None:
+    """Sorting keeps the filter, and filtering keeps the order."""
     with opened(browser, Site(calm_workstation()), "/processes", scripts=False) as page:
         page.get_by_role("button", name="PID").click()
         page.wait_for_url("**sort=-pid**")
@@ -122,7 +124,7 @@ def test_without_a_script_the_server_does_it(browser: Browser) -> None:
         page.get_by_role("searchbox").press("Enter")
         page.wait_for_url("**q=mira**")
 
-        rows = page.locator(".sortable tbody tr:not(.said):visible th")
+        rows = page.locator(".sortable tbody tr:not(.detail-row):visible th")
         assert rows.all_inner_texts() == ["rust-analyzer", "python3", "chromium", "gnome-shell"]
         page.get_by_role("button", name="PID").click()
         page.wait_for_url("**sort=pid**")

@@ -84,11 +84,11 @@ def test_a_hundred_reloads_leave_nothing_behind(tmp_path: Path) -> None:
         settings = tmp_path / "memwatchd.toml"
 
         def reload(number: int) -> None:
-            before = daemon.log.read_text().count("settings were read again") + bad_of()
+            before = daemon.log.read_text().count("configuration reloaded") + bad_of()
             settings.write_text("nonsense = 1\n" if number % 25 == 24 else good[number % 2])
             daemon.process.send_signal(signal.SIGHUP)
             until = time.monotonic() + PATIENCE_SECONDS
-            while daemon.log.read_text().count("settings were read again") + bad_of() == before:
+            while daemon.log.read_text().count("configuration reloaded") + bad_of() == before:
                 assert time.monotonic() < until, f"reload {number} was not noticed"
                 time.sleep(0.01)
 

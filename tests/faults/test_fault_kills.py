@@ -74,7 +74,7 @@ def test_killed_at_its_own_limit_it_is_back_and_says_who_was_killed(tmp_path: Pa
 
     assert events["unclean"].startswith("unclean shutdown: memwatchd crashed or was killed; last sample ")
     assert events["oom_kill"] == (
-        "the kernel killed a process for want of memory while memwatchd was gone; perhaps memwatchd itself"
+        "OOM killer: killed 1 process while memwatchd was not running (possibly memwatchd itself)"
     )
 
 

@@ -110,11 +110,11 @@ def test_history_remembers_what_was_served(daemon: RunningDaemon) -> None:
         ("history?series=nonsense", "series is 'nonsense': no such series. There are:"),
         (
             "history?range=30d",
-            "there is no parameter 'range' at /api/v1/history: use series, from, to, points, format.",
+            "unknown parameter 'range' for /api/v1/history: use series, from, to, points, format.",
         ),
-        ("fit?need=5GiB", "there is no parameter 'need' at /api/v1/fit: use bytes, hidden_size,"),
-        ("processes/1/pss?now", "there is no parameter 'now' at /api/v1/processes/1/pss: it takes none."),
-        ("snapshot?pools=", "there is no parameter 'pools' at /api/v1/snapshot: it takes none."),
+        ("fit?need=5GiB", "unknown parameter 'need' for /api/v1/fit: use bytes, hidden_size,"),
+        ("processes/1/pss?now", "unknown parameter 'now' for /api/v1/processes/1/pss: this path takes none."),
+        ("snapshot?pools=", "unknown parameter 'pools' for /api/v1/snapshot: this path takes none."),
         ("events?limit=0", "limit is '0'"),
         ("stream?events=everything", "events is 'everything': use some of snapshot, pressure, event"),
     ],
@@ -210,7 +210,7 @@ def test_posting_is_not_possible(daemon: RunningDaemon) -> None:
     answer = get(daemon.port, "/api/v1/snapshot", method="POST")
 
     assert answer.status == 405
-    assert answer.json["detail"] == "POST is not possible here. Try GET."
+    assert answer.json["detail"] == "POST is not allowed here: use GET."
 
 
 def test_the_usual_length_ends_where_time_begins(daemon: RunningDaemon) -> None:

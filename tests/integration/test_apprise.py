@@ -35,7 +35,7 @@ def test_apprise_delivers_title_and_text() -> None:
     firing, resolved = (json.loads(delivery.body) for delivery in site.deliveries)
     assert firing["title"] == "spark-1: memory is critical (System RAM)"
     assert firing["type"] == "failure"
-    assert "96.2 % used" in firing["message"]
+    assert "96.2% used" in firing["message"]
     assert "largest processes: " in firing["message"]
     assert resolved["title"] == "spark-1: resolved: memory is critical (System RAM)"
     assert resolved["type"] == "success"

@@ -63,12 +63,12 @@ def found_by(collector: kmsg.Collector) -> KernelLog:
 @pytest.mark.parametrize(
     ("lines", "text"),
     [
-        (MEMCG_KILL, "the kernel killed train, v2 (pid 4242, 63.8 MiB): /job had reached its limit"),
-        (GLOBAL_KILL, "the kernel killed (sd) pam) (pid 991, 2.0 GiB) for want of memory"),
-        (NODES_KILL, "the kernel killed solver (pid 77, 1.0 MiB): the memory of its NUMA nodes had run out"),
-        (OLD_KILL, "the kernel killed python3 (pid 310, 62.5 MiB): its cgroup had reached its limit"),
-        (MEMCG_KILL[1:], "the kernel killed train, v2 (pid 4242, 63.8 MiB): its cgroup had reached its limit"),
-        (OLD_KILL[1:], "the kernel killed python3 (pid 310, 62.5 MiB) for want of memory"),
+        (MEMCG_KILL, "OOM killer: killed train, v2 (4242), 63.8 MiB (limit of /job reached)"),
+        (GLOBAL_KILL, "OOM killer: killed (sd) pam) (991), 2.0 GiB"),
+        (NODES_KILL, "OOM killer: killed solver (77), 1.0 MiB (its NUMA nodes were out of memory)"),
+        (OLD_KILL, "OOM killer: killed python3 (310), 62.5 MiB (limit of its cgroup reached)"),
+        (MEMCG_KILL[1:], "OOM killer: killed train, v2 (4242), 63.8 MiB (limit of its cgroup reached)"),
+        (OLD_KILL[1:], "OOM killer: killed python3 (310), 62.5 MiB"),
     ],
     ids=["limit", "machine", "nodes", "Linux 4.9", "limit without its cause", "no cause at all"],
 )

@@ -1,4 +1,4 @@
-"""What is refused is a page to a browser that looks for one, and a problem to everybody else."""
+"""Error responses: pages for browsers, problem+json for programs."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 PROBLEM = "application/problem+json"
 PAGE = "text/html; charset=utf-8"
 REFUSED = [
-    ("/histroy", 404, "There is no such page", "There is nothing at this path."),
-    ("/no/such/page/", 404, "There is no such page", "There is nothing at this path."),
-    ("/patterns", 404, "There is no such page", "set patterns = true under [web]."),
-    ("/processes?by=%3Cb%3E", 422, "This cannot be shown", "by is '&lt;b&gt;': use one of process,"),
-    ("/processes?sort=xx", 422, "This cannot be shown", "sort is 'xx'"),
+    ("/histroy", 404, "Page not found", "No such path."),
+    ("/no/such/page/", 404, "Page not found", "No such path."),
+    ("/patterns", 404, "Page not found", "set patterns = true under [web]."),
+    ("/processes?by=%3Cb%3E", 422, "Invalid request", "by is '&lt;b&gt;': use one of process,"),
+    ("/processes?sort=xx", 422, "Invalid request", "sort is 'xx'"),
 ]
 
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """A simulated one: its refusals say so in both forms."""
+    """A simulated machine: its errors are marked in both forms."""
     with running_daemon(tmp_path_factory.mktemp("daemon"), "--demo", "strix-halo") as running:
         yield running
 
 
 class Links(HTMLParser):
-    """Where a page leads, and what it is made of."""
+    """Parser that collects the links and assets of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -45,14 +45,14 @@ class Links(HTMLParser):
 
 
 @pytest.mark.parametrize(("path", "status", "heading", "sentence"), REFUSED)
-def test_a_browser_gets_a_page(daemon: RunningDaemon, path: str, status: int, heading: str, sentence: str) -> None:
-    """With the way back, the status, and the headers that every page has."""
+def test_browser_gets_a_page(daemon: RunningDaemon, path: str, status: int, heading: str, sentence: str) -> None:
+    """With the status and the headers of every page."""
     answer, usual = daemon.get(path, Accept=BROWSER), daemon.get("/about", Accept=BROWSER)
 
     assert (answer.status, answer.headers["content-type"]) == (status, PAGE)
     assert f"<h1>{heading}</h1>" in answer.text
     assert sentence.replace("'", "&#39;") in answer.text
-    assert "<b>SIMULATED</b>" in answer.text
+    assert "<b>Simulated data</b>" in answer.text
     assert answer.headers["vary"] == "accept"
     for name in ("content-security-policy", "x-content-type-options", "referrer-policy", "memwatch-simulated"):
         assert answer.headers[name] == usual.headers[name]
@@ -60,8 +60,10 @@ def test_a_browser_gets_a_page(daemon: RunningDaemon, path: str, status: int, he
 
 @pytest.mark.parametrize(("path", "status", "heading"), [one[:3] for one in REFUSED])
 @pytest.mark.parametrize("accept", ["", "*/*", "application/json"])
-def test_a_program_gets_a_problem(daemon: RunningDaemon, accept: str, path: str, status: int, heading: str) -> None:
-    """Also one that takes anything, as curl does; a cache keeps the two apart."""
+def test_program_gets_problem_json(
+    daemon: RunningDaemon, accept: str, path: str, status: int, heading: str
+) -> None:
+    """Also with `*/*`, as curl sends it. Vary separates the two in caches."""
     answer = daemon.get(path, **({"Accept": accept} if accept else {}))
 
     assert (answer.status, answer.headers["content-type"]) == (status, PROBLEM)
@@ -73,8 +75,7 @@ def test_a_program_gets_a_problem(daemon: RunningDaemon, accept: str, path: str,
 @pytest.mark.parametrize(
     "path", ["/api/v1/nothing", "/api", "/api/v1/growth?limit=x", "/live?page=x", "/static/nothing.css"]
 )
-def test_the_api_answers_browsers_as_everybody(daemon: RunningDaemon, path: str) -> None:
-    """A browser shows JSON to whoever looks at the API with it."""
+def test_api_errors_are_never_pages(daemon: RunningDaemon, path: str) -> None:
     answer = daemon.get(path, Accept=BROWSER)
 
     assert answer.status in (404, 422)
@@ -82,8 +83,8 @@ def test_the_api_answers_browsers_as_everybody(daemon: RunningDaemon, path: str)
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/no/such/page", "/no/such/folder/", "/a%2Fb/c"])
-def test_its_links_lead_to_the_pages(daemon: RunningDaemon, path: str) -> None:
-    """However deep it lies, and also where a proxy serves all of it under another path."""
+def test_links_of_an_error_page_are_valid_at_any_depth(daemon: RunningDaemon, path: str) -> None:
+    """Also behind a proxy with a path prefix."""
     links = Links(daemon.get(path, Accept=BROWSER).text).found
     behind_proxy = {urljoin(f"http://proxy/gpu1{path}", link) for link in links}
 
@@ -92,16 +93,15 @@ def test_its_links_lead_to_the_pages(daemon: RunningDaemon, path: str) -> None:
         assert daemon.get(link.removeprefix("http://proxy/gpu1")).status == 200, link
 
 
-def test_a_path_of_slashes_makes_no_large_page(daemon: RunningDaemon) -> None:
-    """Eight thousand of them in each of fifteen links would be 360 kB."""
+def test_deep_path_makes_no_large_page(daemon: RunningDaemon) -> None:
+    """Unbounded, 8,000 slashes in each of fifteen links would be 360 kB."""
     answer = daemon.get("/x" * 4000, Accept=BROWSER)
 
     assert answer.status == 404
     assert len(answer.body) < 4000 + 40 * len("../") * MOST_STEPS_UP
 
 
-def test_a_form_that_cannot_be_done_is_a_page(daemon: RunningDaemon) -> None:
-    """What was filled in by a person is answered to a person."""
+def test_invalid_form_gets_a_page(daemon: RunningDaemon) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=PATIENCE_SECONDS)
     try:
         connection.request("POST", "/alerts", b"hours=x&reason=y", {"Accept": BROWSER})
@@ -111,5 +111,5 @@ def test_a_form_that_cannot_be_done_is_a_page(daemon: RunningDaemon) -> None:
         connection.close()
 
     assert answer.status == 422
-    assert "<h1>This was not done</h1>" in answer.text
+    assert "<h1>Request failed</h1>" in answer.text
     assert "hours is &#39;x&#39;" in answer.text

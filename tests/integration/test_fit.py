@@ -1,4 +1,4 @@
-"""Whether it fits: a verdict per device with its reason, from a daemon, over HTTP and on the command line."""
+"""Fit: verdicts of each device, over HTTP and on the command line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHAPE = "hidden_size=4096&intermediate_size=14336&n_layers=32&vocab_size=32000&n
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """A GB10 that a simulated driver shows."""
+    """A daemon with a simulated GB10."""
     folder = tmp_path_factory.mktemp("daemon")
     simulator = Simulator.of(folder, sample_nvml.READY["gb10"])
     with running_daemon(folder, *simulator.roots, environ=simulator.environ) as running:
@@ -36,8 +36,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
         yield running
 
 
-def test_over_http_each_device_has_a_verdict(daemon: RunningDaemon) -> None:
-    """As the contract says; the GPU of a unified machine can have what System RAM can."""
+def test_api_has_a_verdict_for_each_device(daemon: RunningDaemon) -> None:
+    """On a unified machine GPU and CPU have the same memory available."""
     answer = daemon.get("/api/v1/fit?bytes=40GiB")
     found = Fit.model_validate(answer.json)
 
@@ -46,8 +46,8 @@ def test_over_http_each_device_has_a_verdict(daemon: RunningDaemon) -> None:
     assert [(one.device, one.fits) for one in found.verdicts] == [("gpu0", True), ("cpu", True)]
 
 
-def test_what_is_held_by_others_is_named(daemon: RunningDaemon) -> None:
-    """It would fit if they let go; what is larger than the device never would."""
+def test_reason_names_the_processes_that_hold_the_memory(daemon: RunningDaemon) -> None:
+    """Only if freeing their memory would help. A size above the capacity never fits."""
     daemon.wait_for("/api/v1/processes", lambda processes: any(one["device_bytes"] for one in processes))
     held = daemon.get("/api/v1/fit?bytes=60GiB").json["verdicts"][0]
     never = daemon.get("/api/v1/fit?bytes=600GiB").json
@@ -59,8 +59,7 @@ def test_what_is_held_by_others_is_named(daemon: RunningDaemon) -> None:
     assert "its total is 121.7 GiB" in never["verdicts"][0]["reason"]
 
 
-def test_a_shape_can_be_asked_for(daemon: RunningDaemon) -> None:
-    """The same numbers as the library's estimate."""
+def test_shape_query_matches_the_estimate(daemon: RunningDaemon) -> None:
     found = daemon.get(f"/api/v1/fit?{SHAPE}&context=8192").json
 
     assert found["bytes"] > 14_483_464_192 + GIB
@@ -68,8 +67,7 @@ def test_a_shape_can_be_asked_for(daemon: RunningDaemon) -> None:
 
 
 @pytest.mark.parametrize("url", ["--url", "MEMWATCH_URL"])
-def test_a_size_with_an_address_is_still_a_size(daemon: RunningDaemon, url: str) -> None:
-    """Whom to ask and how to print says nothing of a model."""
+def test_connection_options_do_not_make_a_size_a_model(daemon: RunningDaemon, url: str) -> None:
     given = ["--url", daemon.url] if url == "--url" else []
     done = memwatch("fit", "1GiB", "--json", *given, MEMWATCH_URL=daemon.url)
 
@@ -96,29 +94,28 @@ def test_a_size_with_an_address_is_still_a_size(daemon: RunningDaemon, url: str)
         (f"{SHAPE}&lora=8&optimizer=lion", "optimizer, lora: that says how a model is trained; add train=true"),
     ],
 )
-def test_bad_questions_are_422_with_a_sentence(query: str, words: str, daemon: RunningDaemon) -> None:
-    """Never 500."""
+def test_invalid_query_is_422_with_a_sentence(query: str, words: str, daemon: RunningDaemon) -> None:
     answer = daemon.get(f"/api/v1/fit?{query}")
 
     assert answer.status == 422
     assert words in answer.json["detail"]
 
 
-FREEING = "it fits if these free memory: "
+IF_FREED = "it fits if these free memory: "
 LEAK, SERVER = "leak (79) 9.0 GiB", "llama-server (77) 3.0 GiB"
 
 
-def test_one_pool_has_the_same_holders_for_all_who_draw_from_it() -> None:
-    """On a GB10 what CUDA took and what programs took is missing from the same memory, for the GPU and the CPU."""
+def test_gpu_and_cpu_of_one_pool_have_the_same_reason() -> None:
+    """On a GB10, CUDA and CPU allocations reduce the same memory."""
     gpu, cpu = (one.reason for one in fit_of(60 * GIB, critical_gb10()).verdicts)
 
     assert gpu == cpu
     assert gpu.startswith("short by ")
-    assert gpu.endswith(f" now; {FREEING}vllm (20311) 93.5 GiB, python3 (20877) 11.8 GiB")
+    assert gpu.endswith(f" now; {IF_FREED}vllm (20311) 93.5 GiB, python3 (20877) 11.8 GiB")
 
 
 def apu(limit: int | Absent = Absent.NOT_SUPPORTED) -> Snapshot:
-    """A program of 3 GiB on an APU's GPU, of which 2 may be in its resident set, and one of 9 GiB beside it."""
+    """An APU with a process of 3 GiB GPU memory, 2 GiB of it possibly in RSS, and one of 9 GiB."""
     base = many_owners()
     share = replace(base.shares[0], device="gpu0", limit_bytes=limit)
     places = ("gpu0.gtt",)
@@ -129,24 +126,24 @@ def apu(limit: int | Absent = Absent.NOT_SUPPORTED) -> Snapshot:
 
 
 @pytest.mark.parametrize(("limit", "holders"), [(Absent.NOT_SUPPORTED, f"{LEAK}, {SERVER}"), (4 * GIB, SERVER)])
-def test_only_what_is_missing_there_is_counted_and_once(limit: int | Absent, holders: str) -> None:
-    """Where the GPU's own share is at its limit, nobody helps it who is not in it."""
-    assert fit_of(2 * GIB, apu(limit)).verdicts[0].reason == f"short by 1.0 GiB now; {FREEING}{holders}"
+def test_holders_are_those_of_the_bounding_pool_or_share(limit: int | Absent, holders: str) -> None:
+    """If the share of the GPU is at its limit, only its holders can free memory."""
+    assert fit_of(2 * GIB, apu(limit)).verdicts[0].reason == f"short by 1.0 GiB now; {IF_FREED}{holders}"
 
 
-def test_nobody_is_promised_what_would_not_be_enough() -> None:
-    """14 GiB are missing, and 12 are known to be held."""
+def test_freeing_memory_is_suggested_only_if_it_is_enough() -> None:
+    """14 GiB are missing, processes hold 12 GiB."""
     enough, too_little = (fit_of(need * GIB, apu()).verdicts[0].reason for need in (11, 15))
 
-    assert enough == f"short by 10.0 GiB now; {FREEING}{LEAK}, {SERVER}"
+    assert enough == f"short by 10.0 GiB now; {IF_FREED}{LEAK}, {SERVER}"
     assert too_little == (
         "short by 14.0 GiB now; the memory that processes are known to hold is not enough; "
         f"the largest: {LEAK}, {SERVER}"
     )
 
 
-def test_unknown_headroom_is_no_yes_and_no_no() -> None:
-    """A device whose headroom is not known: the verdict is absent with the reason."""
+def test_fit_is_unknown_when_headroom_is_unknown() -> None:
+    """The verdict is absent with the same reason."""
     snapshot = discrete_gpu()
     device = replace(snapshot.devices[0], headroom_bytes=Absent.NOT_PERMITTED)
 
@@ -156,8 +153,7 @@ def test_unknown_headroom_is_no_yes_and_no_no() -> None:
     assert found.reason == "its headroom is not known (not permitted)"
 
 
-def test_a_lost_device_fits_nothing() -> None:
-    """Whatever its last figures were."""
+def test_lost_device_never_fits() -> None:
     snapshot = critical_gb10()
     lost = replace(snapshot.devices[0], state="lost")
 
@@ -166,8 +162,8 @@ def test_a_lost_device_fits_nothing() -> None:
     assert (found.fits, found.reason) == (False, f"{lost.id} is lost")
 
 
-def test_the_command_says_what_would_make_it_fit(daemon: RunningDaemon, tmp_path: Path) -> None:
-    """70 billion parameters on a GB10 with 44 GiB left: the first change that helps, with its flag; exit code 1."""
+def test_command_shows_the_change_that_makes_it_fit(daemon: RunningDaemon, tmp_path: Path) -> None:
+    """70 billion parameters with 44 GiB available: the first fitting change with its option, exit code 1."""
     (tmp_path / "config.json").write_text(json.dumps(MODELS[3].config))
 
     done = memwatch("--url", daemon.url, "fit", str(tmp_path))
@@ -181,8 +177,8 @@ def test_the_command_says_what_would_make_it_fit(daemon: RunningDaemon, tmp_path
     assert memwatch("--url", daemon.url, "fit", str(tmp_path), "--dtype", "int4").returncode == 0
 
 
-def test_what_is_not_counted_is_said(daemon: RunningDaemon, tmp_path: Path) -> None:
-    """Tensors without a config: their bytes, and that there is more."""
+def test_unknown_shape_is_mentioned(daemon: RunningDaemon, tmp_path: Path) -> None:
+    """A checkpoint without config.json: weights only, with a note."""
     path = safetensors(tmp_path / "model.safetensors", {"a": ("F32", [1000])})
 
     done = memwatch("--url", daemon.url, "fit", str(path))
@@ -191,8 +187,8 @@ def test_what_is_not_counted_is_said(daemon: RunningDaemon, tmp_path: Path) -> N
     assert "The model's shape is not known: its KV cache and activations are not counted." in done.stdout
 
 
-def test_the_command_takes_a_size_and_training(daemon: RunningDaemon, tmp_path: Path) -> None:
-    """20GiB fits; training 7 billion parameters whole does not, with adapters it does."""
+def test_command_accepts_sizes_and_training(daemon: RunningDaemon, tmp_path: Path) -> None:
+    """20GiB fits. Full training of 7 billion parameters does not, LoRA does."""
     (tmp_path / "config.json").write_text(json.dumps(MODELS[0].config))
 
     plain = memwatch("--url", daemon.url, "fit", "20GiB")
@@ -227,8 +223,8 @@ def test_the_command_takes_a_size_and_training(daemon: RunningDaemon, tmp_path: 
         ([], "MODEL_OR_BYTES"),
     ],
 )
-def test_bad_command_lines_are_one_sentence(arguments: list[str], words: str) -> None:
-    """Exit code 2, before anybody is asked."""
+def test_invalid_command_line_is_one_sentence(arguments: list[str], words: str) -> None:
+    """Exit code 2, before any request."""
     done = memwatch("fit", *arguments)
 
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

@@ -43,8 +43,8 @@ def test_a_loop_that_stands_still_is_told(tmp_path: Path) -> None:
     assert health.status == 503
     assert health.json["age_seconds"] > 1
     assert ready.status == 200
-    assert re.search(r'role="alert">no answer for \d', page)
-    assert "no answer for" not in later
+    assert re.search(r'role="alert">No new data for \d', page)
+    assert "No new data for" not in later
 
 
 def loop_of(daemon: RunningDaemon) -> int:

@@ -91,7 +91,7 @@ def test_last_words_are_as_documented_and_gone_after_a_clean_stop(tmp_path: Path
     assert ticks.json
     assert [none.status, answer.status, gone.status] == [404, 200, 404]
     assert "ended cleanly" in gone.json["detail"]
-    assert "did not end cleanly" in overview
+    assert "ended unexpectedly" in overview
     assert "unclean shutdown: memwatchd crashed or was killed" in page
     assert [event["kind"] for event in events if event["kind"] == "unclean"] == ["unclean"]
     assert str(tmp_path / "state") in about
@@ -110,7 +110,7 @@ def test_killed_as_soon_as_it_started_it_says_so(tmp_path: Path, host: list[str]
     assert (words["samples"], words["last"]) == ([], None)
     assert "no sample since the start at 20" in words["text"]
     assert words["text"] in page
-    assert "did not end cleanly" in overview
+    assert "ended unexpectedly" in overview
 
 
 def test_without_a_state_folder_it_says_how_to_get_one(tmp_path: Path, host: list[str]) -> None:

@@ -131,7 +131,7 @@ def test_marks_by_the_thousand_push_no_event_off_the_disk(tmp_path: Path) -> Non
     """Four times as many records of marks as the smallest ring has room for: the kill before them is known."""
     machine = Machine(tmp_path / "state")
     first = machine.start()
-    first.monitor.events.add(machine.clock.wall(), "oom_kill", "the kernel killed hog")
+    first.monitor.events.add(machine.clock.wall(), "oom_kill", "OOM killer: killed hog")
     for number in range(130):
         first.monitor.events.mark(machine.clock.wall(), f"epoch {number}")
         first.tick(63 * GIB)
@@ -186,7 +186,7 @@ def test_a_kill_that_was_told_is_not_told_again(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "state")
     first = machine.start()
     first.tick(GIB)
-    first.monitor.events.add(machine.clock.wall(), "oom_kill", "the kernel killed hog")
+    first.monitor.events.add(machine.clock.wall(), "oom_kill", "OOM killer: killed hog")
     first.keeper.stop(30.0)
 
     second = machine.start()

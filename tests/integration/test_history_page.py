@@ -1,4 +1,4 @@
-"""The page of the past says what the API says, in a table and in files; a query it cannot use gets a sentence."""
+"""The history page: statistics, exports, queries and escaping."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ PAST = past_of(CALM)
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """A DGX Spark with a past of seven minutes: a model was loaded, a leak went critical, a process was killed."""
+    """A DGX Spark demo with seven minutes of history: model load, leak, OOM kill."""
     with running_daemon(tmp_path_factory.mktemp("past"), "--demo", "dgx-spark", "--speed", "1") as one:
         yield one
 
 
 def fixed_window(daemon: RunningDaemon) -> str:
-    """The minutes before now, as a permalink."""
+    """Return the query of the last 400 s with fixed bounds."""
     end = int(daemon.snapshot()["unix"])
     return f"from={end - 400}&to={end}"
 
@@ -54,13 +54,13 @@ def shown(sample: Any, query: str = "") -> tuple[View | Refused, bytes]:
 
 
 def hrefs(page: str) -> dict[str, str]:
-    """Where the links with an id lead."""
+    """Return the links by id."""
     links = re.findall(r'<a (?:class="\w+" )?(?:id="([\w-]+)" href="([^"]*)"|href="([^"]*)" id="([\w-]+)")', page)
     return {one or other: html.unescape(first or second) for one, first, second, other in links}
 
 
 def table_of(page: str) -> dict[str, list[float]]:
-    """Least, mean and greatest by series, as the table of the page has them."""
+    """Return min, avg and max by series from the table of the page."""
     rows = re.findall(r'<tr data-series="([^"]+)">(.*?)</tr>', page, re.DOTALL)
     return {
         name: [float(value) for value in re.findall(r'<data class="figure" value="([^"]+)"', row)]
@@ -68,8 +68,8 @@ def table_of(page: str) -> dict[str, list[float]]:
     }
 
 
-def test_the_table_says_what_the_api_says(daemon: RunningDaemon) -> None:
-    """Least, mean and greatest of each series, from the same buckets that a script gets."""
+def test_table_matches_the_api(daemon: RunningDaemon) -> None:
+    """Min, avg and max of each series come from the same buckets."""
     page = daemon.get(f"/history?{fixed_window(daemon)}").text
     answer = daemon.get("/" + hrefs(page)["past-json"]).json
 
@@ -82,8 +82,8 @@ def test_the_table_says_what_the_api_says(daemon: RunningDaemon) -> None:
         assert table[series["name"]] == pytest.approx([min(least), sum(mean) / len(mean), max(most)])
 
 
-def test_what_is_drawn_is_what_the_api_says(daemon: RunningDaemon) -> None:
-    """The data that the script draws are the same columns, to the byte and to a hundred-thousandth."""
+def test_chart_data_matches_the_api(daemon: RunningDaemon) -> None:
+    """The same columns, rounded to bytes or five decimals."""
     page = daemon.get(f"/history?{fixed_window(daemon)}").text
     answer = daemon.get("/" + hrefs(page)["past-json"]).json
     found = re.search(r'<script type="application/json" id="past-data" data-part>(.*?)</script>', page, re.DOTALL)
@@ -99,8 +99,8 @@ def test_what_is_drawn_is_what_the_api_says(daemon: RunningDaemon) -> None:
             assert drawn[series["name"], figure] == pytest.approx(series[figure], abs=exact)
 
 
-def test_csv_equals_json(daemon: RunningDaemon) -> None:
-    """Every moment and every figure, in a file with a name; times are RFC 3339 and units stand in the header."""
+def test_csv_matches_json(daemon: RunningDaemon) -> None:
+    """The same rows in a named file, with RFC 3339 times and units in the header."""
     links = hrefs(daemon.get(f"/history?{fixed_window(daemon)}").text)
 
     answer, file = daemon.get("/" + links["past-json"]).json, daemon.get("/" + links["past-csv"])
@@ -128,7 +128,7 @@ def test_csv_equals_json(daemon: RunningDaemon) -> None:
 
 
 def test_a_gap_is_an_empty_cell_in_csv_and_null_in_json(tmp_path: Path) -> None:
-    """Between two runs of a daemon nothing is known, and nothing is made up: not in files, not on the page."""
+    """No values are invented between two runs of a daemon, neither in files nor on the page."""
     state = ("--state-dir", str(tmp_path / "state"), "--interval", "100ms")
     began = time.time()
     for pause in (1.5, 0.0):
@@ -143,15 +143,15 @@ def test_a_gap_is_an_empty_cell_in_csv_and_null_in_json(tmp_path: Path) -> None:
 
     gap = max(range(len(series["unix"]) - 1), key=lambda at: series["unix"][at + 1] - series["unix"][at])
     assert [series[column][gap] for column in ("min", "avg", "max")] == [None] * 3
-    # Two answers need not cut the same seconds into the same steps, so the line has no number of its own.
+    # Two answers may divide the same seconds differently, so the row has no fixed number.
     times = [datetime.fromisoformat(row[0].replace("Z", "+00:00")).timestamp() for row in rows[1:]]
     empty = [at for at, row in enumerate(rows[1:]) if row[1:] == ["", "", ""]]
-    # Ten ticks a second leave holes where the machine stands still for some; the one between two runs is wider.
+    # At ten samples a second, a busy machine leaves short gaps. The gap between two runs is longer.
     (wide,) = [at for at in empty if times[at + 1] - times[at - 1] > 1.5]
     assert times[wide + 1] == pytest.approx(series["unix"][gap + 1], abs=0.15)
     assert all(all(row[1:]) for at, row in enumerate(rows[1:]) if at not in empty)
-    assert "memwatchd did not run: nothing is known of" in page
-    assert "memwatchd was started again" in page or "memwatchd started watching" in page
+    assert ": memwatchd was not running" in page
+    assert "memwatchd restarted" in page or "memwatchd started on" in page
 
 
 @pytest.mark.parametrize(
@@ -168,17 +168,15 @@ def test_a_gap_is_an_empty_cell_in_csv_and_null_in_json(tmp_path: Path) -> None:
         ("series=%3Cscript%3Ealert(1)%3C/script%3E", "series is '<script>alert(1)</script>'"),
     ],
 )
-def test_a_query_that_cannot_be_used_gets_a_page_with_a_sentence(
-    daemon: RunningDaemon, query: str, sentence: str
-) -> None:
-    """422, the value and what would work, and a way on; no blank page and no JSON."""
+def test_invalid_query_shows_a_page_with_the_reason(daemon: RunningDaemon, query: str, sentence: str) -> None:
+    """422 with the given and the valid values and links to valid ranges."""
     answer = daemon.get(f"/history?{query}")
 
     page = Reader(answer.body)
     assert answer.status == 422
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert sentence in page.text
-    assert "Show the last 1 h, 24 h, 7 d, 30 d" in page.text
+    assert "Show last 1 h, 24 h, 7 d, 30 d" in page.text
     assert page.open == []
     assert b"<script>alert" not in answer.body
 
@@ -193,8 +191,7 @@ def test_a_query_that_cannot_be_used_gets_a_page_with_a_sentence(
         st.sampled_from(["range", "from", "to", "series"]), st.text(max_size=30) | st.floats().map(str), max_size=4
     )
 )
-def test_rubbish_in_a_query_is_a_page_or_a_sentence(query: dict[str, str]) -> None:
-    """Whatever somebody types or sends."""
+def test_any_query_shows_a_page(query: dict[str, str]) -> None:
     answer = answer_of(PAST, QueryParams(query), CALM)
 
     page = Reader(PAGES.history(CALM, answer))
@@ -204,8 +201,8 @@ def test_rubbish_in_a_query_is_a_page_or_a_sentence(query: dict[str, str]) -> No
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_every_machine_has_a_sound_page(sample: str) -> None:
-    """Every tag closes, no id is there twice, nothing is inline and no link leads away."""
+def test_page_of_every_machine_has_valid_markup(sample: str) -> None:
+    """Tags are balanced, ids are unique, and there are no inline styles or external links."""
     _, body = shown(sample)
 
     page = Reader(body)
@@ -221,44 +218,41 @@ def test_every_machine_has_a_sound_page(sample: str) -> None:
     "sentence",
     [
         "CUDA Pool ⊂ System RAM",
-        "headroom of NVIDIA GB10",
-        "memwatchd did not run: nothing is known of 5 min",
+        "available to gpu0",
+        "no data for 5 min",
         "Before VAE Load (process 4242)",
         "<script>alert(3)</script>",
         "the driver of gpu0 reported XID 31: MMU fault",
-        "In what is known of this time critical for",
-        "save as CSV or JSON",
+        "Critical for ",
+        "download CSV or JSON",
     ],
 )
-def test_the_page_says(sentence: str) -> None:
-    """Word for word."""
+def test_page_contains_sentence(sentence: str) -> None:
     assert sentence in Reader(shown(critical_gb10())[1]).text
 
 
-def test_names_chosen_by_others_stay_text() -> None:
-    """A mark, a process or a host is no markup and closes no script."""
+def test_foreign_names_are_escaped() -> None:
+    """Marks, processes and hosts inject no markup."""
     _, body = shown(hostile_names())
 
     assert b"<script>alert" not in body
     assert b"\x1b" not in body
 
 
-def test_a_chosen_series_is_the_only_one_and_stays_chosen() -> None:
-    """What the form sends is shown, and every link of the page keeps it."""
+def test_selected_series_are_shown_and_kept_by_links() -> None:
     answer, body = shown(critical_gb10(), "range=1h&series=swap.used_bytes&series=psi.some.ratio_10s")
     page = Reader(body)
     boxes = [attrs for tag, attrs in page.tags if tag == "input" and attrs.get("type") == "checkbox"]
     ways = [href for href in page.values("href") if href.startswith("history?")]
 
     assert isinstance(answer, View)
-    assert [one.chart.label for one in answer.drawn] == ["Waiting for memory", "Swap"]
+    assert [one.chart.label for one in answer.drawn] == ["Memory pressure (PSI)", "Swap"]
     assert {box["value"] for box in boxes if "checked" in box} == {"swap.used_bytes", "psi.some.ratio_10s"}
-    # The one way without them leads to the usual ones.
+    # The only link without them resets to the default.
     assert [way for way in ways if "series=swap.used_bytes,psi.some.ratio_10s" not in way] == ["history?range=1h"]
 
 
-def test_every_link_leads_to_a_page() -> None:
-    """Whatever is pressed, it is no refusal."""
+def test_every_link_is_a_valid_query() -> None:
     snapshot = critical_gb10()
     past = past_of(snapshot)
     page = Reader(shown(snapshot, "range=1h")[1])
@@ -270,8 +264,8 @@ def test_every_link_leads_to_a_page() -> None:
     assert [answer for answer in answers if isinstance(answer, Refused)] == []
 
 
-def test_what_is_not_known_is_not_called_low_and_not_the_latest() -> None:
-    """A window before everything has no level; a series that has ended has no figure of now."""
+def test_missing_data_has_no_level_and_no_latest_value() -> None:
+    """A window before the history has no level. A series that ended has no current value."""
     snapshot = critical_gb10()
     past = past_of(snapshot)
     past.history.add(END + 1, {"pool.gone.used_bytes": 5.0})
@@ -284,23 +278,23 @@ def test_what_is_not_known_is_not_called_low_and_not_the_latest() -> None:
 
     assert isinstance(before, View)
     assert isinstance(gone, View)
-    assert before.drawn[0].levels == "Of this time no level is known."
-    assert [gap.words for gap in before.gaps] == ["nothing is remembered of this time"]
+    assert before.drawn[0].levels == "No level data in this range."
+    assert [gap.words for gap in before.gaps] == ["no history in this range"]
     assert (gone.drawn[0].figures[0].most, gone.drawn[0].figures[0].last) == (5.0, None)
 
 
-def test_a_point_that_stands_for_minutes_is_an_upper_bound() -> None:
-    """Five minutes with a critical second in them were not five minutes of critical."""
+def test_time_at_a_level_is_an_upper_bound_at_low_resolution() -> None:
+    """Five minutes with one critical second were not critical for five minutes."""
     hour, day = (shown(critical_gb10(), f"range={name}")[0] for name in ("1h", "24h"))
 
     assert isinstance(hour, View)
     assert isinstance(day, View)
-    assert re.search(r" critical for \d+ min", hour.drawn[0].levels)
-    assert re.search(r" critical for at most \d+ min", day.drawn[0].levels)
+    assert re.search(r"Critical for \d+ min", hour.drawn[0].levels)
+    assert re.search(r"Critical for up to \d+ min", day.drawn[0].levels)
 
 
-def test_without_a_script_there_is_a_picture_and_the_gap_is_open() -> None:
-    """The line of the server has one piece before the gap and one after it."""
+def test_chart_without_javascript_has_a_gap() -> None:
+    """The line has one piece before the gap and one after it."""
     answer, body = shown(critical_gb10(), "range=1h&series=pool.ram.used_bytes")
 
     assert isinstance(answer, View)
@@ -309,13 +303,12 @@ def test_without_a_script_there_is_a_picture_and_the_gap_is_open() -> None:
     assert body.count(b"<polyline") == 2
 
 
-def test_before_the_first_tick_is_remembered_that_is_said() -> None:
-    """An empty page is a sentence."""
-    assert "Nothing is remembered yet." in Reader(PAGES.page("history", CALM)).text
+def test_empty_history_is_a_sentence() -> None:
+    assert "No history yet." in Reader(PAGES.page("history", CALM)).text
 
 
-def test_the_page_with_everything_it_loads_is_small() -> None:
-    """120 KB compressed, for the most that is shown at once."""
+def test_page_with_its_assets_is_below_120_kb() -> None:
+    """Compressed, for the largest page."""
     _, body = shown(mig_server())
     files = {
         name for name in Reader(body).values("src") + Reader(body).values("href") if name.startswith("static/")

@@ -61,8 +61,8 @@ def test_a_report_is_shown_inside_the_process(daemon: RunningDaemon) -> None:
     assert {name: found[name] for name in claim} == claim
     assert found["absent"]["active_bytes"] == "not_supported"
     assert f'id="claim-{os.getpid()}-1"' in page
-    assert "in it, by its own word: PyTorch on cuda:0: " in page
-    assert "out of memory 1 time<" in page
+    assert "PyTorch (cuda:0): " in page
+    assert ", 1 OOM error<" in page
 
 
 @pytest.mark.parametrize(

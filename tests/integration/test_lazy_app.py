@@ -135,7 +135,7 @@ def test_what_could_not_be_made_is_tried_again() -> None:
 
     async def ask() -> ASGIApp:
         front = front_of(make)
-        with pytest.raises(Problem, match="could not be made: MemoryError"):
+        with pytest.raises(Problem, match="could not be loaded: MemoryError"):
             await front.prepared()
         return await front.prepared()
 

@@ -82,7 +82,7 @@ def test_a_line_says_what_a_pool_holds_of_its_limit(own_pool: OwnPool) -> None:
         line = memwatch.log_memory_usage("step")
 
     assert own_pool.reserved == 4 * GIB
-    assert line == "[step] Free: 4.0 GiB | Allocated: 2.0 GiB (10.0 % of the 20.0 GiB limit) | Reserved: 4.0 GiB"
+    assert line == "[step] Free: 4.0 GiB | Allocated: 2.0 GiB (10.0% of the 20.0 GiB limit) | Reserved: 4.0 GiB"
 
 
 def test_nothing_raises_into_a_step(caplog: pytest.LogCaptureFixture) -> None:

@@ -97,7 +97,7 @@ def test_the_client_shows_the_token_that_the_environment_holds(daemon: RunningDa
     assert "System RAM" in memwatch(f"unix:{daemon.log.parent}/socket").stdout
     refused = memwatch(daemon.url)
     assert refused.returncode == 1
-    assert "this needs a login" in refused.stderr
+    assert "login required" in refused.stderr
 
 
 def test_two_authorizations_are_none(daemon: RunningDaemon) -> None:

@@ -176,7 +176,7 @@ def test_a_collector_this_machine_does_not_need_is_not_down() -> None:
 
 def test_pressure_is_a_number_a_state_and_reasons() -> None:
     """Three ways to ask, one truth."""
-    pressure = Pressure("ram", Level.HIGH, Level.MEDIUM, 0.79, (Reason("util", "79.0 % used"),))
+    pressure = Pressure("ram", Level.HIGH, Level.MEDIUM, 0.79, (Reason("util", "79.0% used"),))
 
     text = rendered(snapshot_of(pressure=(pressure,)))
 

@@ -244,7 +244,7 @@ def test_the_driver_is_released_on_request_and_taken_up_again(tmp_path: Path) ->
     assert "memwatch_device_info{" in metrics
     assert "memwatch_device_up{" not in metrics
     assert foreign.status == 403
-    assert "devices were released for 4 s by nvml" in events
+    assert "GPU drivers released for 4 s: nvml" in events
 
 
 def test_scrambled_lists_are_left_out_and_counted(tmp_path: Path) -> None:

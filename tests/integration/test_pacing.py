@@ -224,9 +224,9 @@ def test_who_holds_it_is_looked_for_sooner_as_long_as_it_moves() -> None:
     ("more", "still"),
     [
         ({}, True),
-        ({"reasons": (Reason("util", "70.0 % used"),)}, True),
+        ({"reasons": (Reason("util", "70.0% used"),)}, True),
         ({"seconds_to_full": 90.0}, False),
-        ({"reasons": (Reason("util", "70.0 % used"), Reason("psi", "some tasks waited"))}, False),
+        ({"reasons": (Reason("util", "70.0% used"), Reason("psi", "some tasks stalled"))}, False),
     ],
     ids=["calm", "used", "forecast", "waiting"],
 )

@@ -1,4 +1,4 @@
-"""/patterns shows every component in every state, by what the pages themselves use, to whoever asks for it."""
+"""The /patterns page: every component in every state."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def classes(page: Reader) -> set[str]:
     return {word for value in page.values("class") for word in value.split()}
 
 
-def test_it_is_a_sound_page(page: Reader) -> None:
-    """Every tag closes, no id is there twice, nothing is inline."""
+def test_page_has_valid_markup(page: Reader) -> None:
+    """Tags are balanced, ids are unique, there are no inline styles."""
     ids = page.values("id")
 
     assert page.open == []
@@ -35,8 +35,8 @@ def test_it_is_a_sound_page(page: Reader) -> None:
 
 
 @pytest.mark.parametrize("level", ["low", "medium", "high", "critical", "unknown"])
-def test_every_level_is_there(page: Reader, level: str) -> None:
-    """As a badge, as a verdict, and on the icon of a tab."""
+def test_every_level_is_shown(page: Reader, level: str) -> None:
+    """As a badge, a verdict and a tab icon."""
     shown = [set(value.split()) for value in page.values("class")]
 
     assert {"badge", f"level-{level}"} in shown
@@ -45,46 +45,42 @@ def test_every_level_is_there(page: Reader, level: str) -> None:
 
 
 @pytest.mark.parametrize("state", get_args(CollectorState))
-def test_every_state_of_a_collector_is_there(page: Reader, state: str) -> None:
-    """Each with its own shape and word."""
+def test_every_collector_state_is_shown(page: Reader, state: str) -> None:
     assert f"state-{state}" in classes(page)
     assert f"is {state} {state}" in page.text
 
 
 @pytest.mark.parametrize("state", ["lost", "needs reset", "missing"])
-def test_every_state_of_a_device_is_there(page: Reader, state: str) -> None:
-    """A GPU that is gone looks unlike one that is well."""
+def test_every_device_state_is_shown(page: Reader, state: str) -> None:
     assert f"NVIDIA GPU, {state}" in page.text
 
 
 @pytest.mark.parametrize("reason", list(Absent))
-def test_every_reason_of_absence_is_there(page: Reader, reason: Absent) -> None:
-    """What stands where a figure should be."""
+def test_every_absence_reason_is_shown(page: Reader, reason: Absent) -> None:
     assert f"— {ABSENT_WORDS[reason]}" in page.text
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        "SIMULATED",
-        "no answer for 12 s",
-        "GPU carve-out not judged by itself",
+        "Simulated data",
+        "No new data for 12 s",
+        "GPU carve-out no pressure level",
         "trainer.service ⊂ ml.slice",
-        "critical: 96.4 % used; full in 40 s",
+        "critical: 96.4% used; full in 40 s",
         "3.0 – 5.0 GiB",
         "Suspected leaks",
         "firing, silenced",
-        "nothing more is sent to it until its settings change or memwatchd restarts",
-        "Nothing fires, and nothing is about to.",
+        "Disabled until its configuration changes or memwatchd restarts.",
+        "No active alerts.",
     ],
 )
-def test_the_other_states_are_there(page: Reader, words: str) -> None:
-    """Made-up figures, silence, shares in shares, bounds, and what alerts can be."""
+def test_other_states_are_shown(page: Reader, words: str) -> None:
     assert words in page.text
 
 
-def test_it_is_served_to_whoever_asked_for_it(tmp_path: Path) -> None:
-    """404 and how to have it, until the configuration says so; a reload is enough."""
+def test_page_is_served_only_if_enabled(tmp_path: Path) -> None:
+    """404 with the setting to change. A reload of the configuration enables it."""
     with running_daemon(tmp_path) as daemon:
         refused = daemon.get("/patterns")
         (tmp_path / "memwatchd.toml").write_text("[web]\npatterns = true\n")

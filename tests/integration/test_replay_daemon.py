@@ -122,10 +122,10 @@ def test_a_stranger_learns_that_it_is_simulated(tmp_path: Path) -> None:
 )
 def test_every_page_says_that_it_is_simulated(demo: RunningDaemon, path: str) -> None:
     """A banner nobody can miss."""
-    assert "<b>SIMULATED</b>" in demo.get(path).text
+    assert "<b>Simulated data</b>" in demo.get(path).text
 
 
-SIMULATED = "memwatch: SIMULATED: no such machine is here.\n"
+SIMULATED = "memwatch: Simulated data: replayed from a recording, not measured on this machine.\n"
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ def test_programs_by_simulated_figures_are_told_of(demo: RunningDaemon) -> None:
 
     assert (started.stdout, started.stderr) == ("started\n", SIMULATED)
     assert (
-        "  SIMULATED: no such machine is here. What everybody holds of pools and GPUs is that machine's.\n"
-        in report
+        "  Simulated data: replayed from a recording, not measured on this machine. "
+        "What everybody holds of pools and GPUs is that machine's.\n" in report
     )
     assert json.loads(as_json)["exit_code"] == 0
 
@@ -200,7 +200,7 @@ def test_every_demo_is_read_once(name: str) -> None:
     done = run(MEMWATCHD, "--demo", name, "--once")
 
     assert done.returncode == 0, done.stderr
-    assert "SIMULATED" in done.stdout
+    assert "Simulated data" in done.stdout
 
 
 @pytest.mark.parametrize("kind", ["user", "container", "unit"])
@@ -224,7 +224,7 @@ def test_a_recording_of_the_largest_only_does_not_say_what_owners_hold() -> None
     answer = owners_json(replace(snapshot, owners=findings_of(snapshot).owners), "user")
 
     assert (answer["owners"], answer["process_list"]) == ([], "partial")
-    assert "lists the largest of the processes only" in answer["note"]
+    assert "contains only the largest processes" in answer["note"]
 
 
 def test_the_list_of_demos_is_printed() -> None:
@@ -251,7 +251,7 @@ def test_what_a_daemon_records_is_replayed(tmp_path: Path, demo: RunningDaemon) 
     assert snapshot["unix"] == pytest.approx(recorded[0].unix, abs=2.0)
     assert snapshot["pools"][0]["size_bytes"] == recorded[0].pools[0].size_bytes
     assert "spark-1a2b" not in status.stdout
-    assert "SIMULATED" in status.stdout
+    assert "Simulated data" in status.stdout
 
 
 def test_the_daemon_itself_records_and_goes_on_after_a_restart(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The form for silences asks for hours and a reason, says who made what, and lets no stranger do it."""
+"""The silence form: parsing, authorization and persistence."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def post(daemon: RunningDaemon, body: bytes, headers: Mapping[str, str] | None =
         connection.close()
 
 
-def test_what_is_filled_in_is_done() -> None:
-    """Hours become seconds; what is left open means all."""
+def test_valid_form_is_parsed() -> None:
+    """Hours become seconds. Empty alert and target mean all."""
     one, all_ = wish_of(FORM), wish_of(b"hours=0.5&reason=%C3%BCbung&event=&target=")
 
     assert (one.seconds, one.event, one.target, one.reason) == (7200.0, "pressure.critical", "ram", "new disk")
@@ -49,13 +49,13 @@ def test_what_is_filled_in_is_done() -> None:
         (b"reason=x&hours=" + b"9" * 5000, "hours is '99999999999999999999'"),
         (b"reason=x&hours=8&event=fire", "event is 'fire': use one of pressure.critical"),
         (b"reason=x&hours=8&target=" + b"y" * 300, "target has 300 characters"),
-        (b"\xff\xfe", "the body is no form"),
-        (b"reason=%ff&hours=8", "the body is no form"),
-        (b"&".join([b"a=b"] * 50), "the body is no form"),
+        (b"\xff\xfe", "the body is not a UTF-8 form"),
+        (b"reason=%ff&hours=8", "the body is not a UTF-8 form"),
+        (b"&".join([b"a=b"] * 50), "the body is not a UTF-8 form"),
     ],
 )
-def test_what_cannot_be_done_is_refused_in_words(body: bytes, words: str) -> None:
-    """The sentence names the field, what it holds, and what would work."""
+def test_invalid_form_is_refused_with_a_sentence(body: bytes, words: str) -> None:
+    """The sentence has the field, its value and the valid values."""
     with pytest.raises(BadForm) as caught:
         wish_of(body)
 
@@ -66,8 +66,8 @@ def test_what_cannot_be_done_is_refused_in_words(body: bytes, words: str) -> Non
     st.binary(max_size=200)
     | st.text(max_size=80).map(lambda text: f"reason=x&hours={text}".encode("utf-8", "replace"))
 )
-def test_any_bytes_are_a_wish_or_refused(body: bytes) -> None:
-    """No body whatever raises anything but BadForm, and no silence is longer than it may be."""
+def test_any_body_is_parsed_or_refused(body: bytes) -> None:
+    """Only BadForm is raised, and no silence exceeds the maximum."""
     try:
         wish = wish_of(body)
     except BadForm:
@@ -75,8 +75,8 @@ def test_any_bytes_are_a_wish_or_refused(body: bytes) -> None:
     assert 0 < wish.seconds <= MOST_HOURS * 3600
 
 
-def test_it_needs_what_every_change_needs(tmp_path: Path) -> None:
-    """With a login nobody without; the silence says which user it was. Pages of other sites may not do it."""
+def test_silence_needs_a_login_and_the_same_origin(tmp_path: Path) -> None:
+    """The silence has the name of the user."""
     with running_daemon(tmp_path, config=login_config(tmp_path)) as daemon:
         stranger = post(daemon, FORM)
         foreign = post(daemon, FORM, {**BEARER, "Origin": "http://evil.example"})
@@ -90,11 +90,10 @@ def test_it_needs_what_every_change_needs(tmp_path: Path) -> None:
     assert by_user[:2] == by_token[:2] == (303, "alerts#silences")
     assert bad[0] == 422
     assert "hours is 'x'" in bad[2]
-    assert [one["made_by"] for one in made] == ["ada", "a holder of the token"]
+    assert [one["made_by"] for one in made] == ["ada", "bearer token"]
 
 
-def test_who_and_why_survive_a_restart(tmp_path: Path) -> None:
-    """The page says until when, why and who, today and after a restart."""
+def test_silence_with_user_and_comment_survives_a_restart(tmp_path: Path) -> None:
     state = f"--state-dir={tmp_path / 'state'}"
     with running_daemon(tmp_path, state) as daemon:
         assert post(daemon, FORM)[0] == 303
@@ -103,4 +102,4 @@ def test_who_and_why_survive_a_restart(tmp_path: Path) -> None:
 
     assert "new disk" in page
     assert "this machine" in page
-    assert "pressure.critical about ram" in page
+    assert "pressure.critical on ram" in page

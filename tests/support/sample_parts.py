@@ -94,7 +94,7 @@ def ratio_of(pool: Pool) -> float:
 
 
 def pressure(target: str, level: Level, ratio: float) -> Pressure:
-    reasons = () if level is Level.LOW else (Reason("util", f"{ratio * 100:.1f} % used"),)
+    reasons = () if level is Level.LOW else (Reason("util", f"{ratio * 100:.1f}% used"),)
     return Pressure(target, level, level, ratio, reasons)
 
 

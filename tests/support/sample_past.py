@@ -46,11 +46,11 @@ def events_of(snapshot: Snapshot) -> list[Event]:
     """Newest first."""
     start = snapshot.unix - SECONDS
     told = [
-        (GAP.stop, "started", f"memwatchd started watching {snapshot.host}"),
+        (GAP.stop, "started", f"memwatchd started on {snapshot.host}"),
         (2400, "mark", "Before VAE Load (process 4242)"),
         (2420, "mark", "<script>alert(3)</script>"),
-        (SPIKE.start, "level", "System RAM: low → high (87.5 % used; 8.0 GiB of 64.0 GiB left)"),
-        (SPIKE.stop, "oom_kill", "the kernel killed python (pid 4242, 9.1 GiB) for want of memory"),
+        (SPIKE.start, "level", "System RAM: OK → high (87.5% used; 8.0 GiB of 64.0 GiB available)"),
+        (SPIKE.stop, "oom_kill", "OOM killer: killed python (4242), 9.1 GiB"),
         (3100, "driver", "the driver of gpu0 reported XID 31: MMU fault"),
     ]
     return [

@@ -81,9 +81,9 @@ def critical_gb10() -> Snapshot:
     )
     ratio = ratio_of(ram)
     reasons = (
-        Reason("util", f"{ratio * 100:.1f} % used"),
+        Reason("util", f"{ratio * 100:.1f}% used"),
         Reason("ttf", "full in 40 s at the current rate"),
-        Reason("psi", "some tasks stalled 12 % of the last 10 s"),
+        Reason("psi", "some tasks stalled on memory for 12% of the last 10 s"),
     )
     return snapshot(
         "spark-1",

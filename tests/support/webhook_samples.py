@@ -33,7 +33,7 @@ def notice(number: int = 1, firing: bool = True, target: str = "ram", rule: str 
         target=target,
         level=Level.CRITICAL if firing else Level.LOW,
         previous=Level.HIGH if firing else Level.CRITICAL,
-        reasons=(Reason("util", "96.2 % used"),),
+        reasons=(Reason("util", "96.2% used"),),
         firing=firing,
         rule=rule,
         started_unix=1_795_256_500.0,

@@ -1,1 +1,1 @@
-"""Faces: JSON, metrics, pages and webhooks, each a view of one Snapshot."""
+"""The web application: JSON API, metrics and pages."""

@@ -1,4 +1,4 @@
-"""The application: the API and the pages, in one list. Whoever imports this imports FastAPI, 26 MiB."""
+"""The FastAPI application: API and pages. Importing this module imports FastAPI (26 MiB)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memwatch_web.pages.services import PageServices
 
 
 def create_app(services: PageServices) -> FastAPI:
-    """Everything that one monitor answers."""
+    """Create the application of one monitor."""
     app = Application(
         title="memwatchd",
         version=__version__,
@@ -29,7 +29,7 @@ def create_app(services: PageServices) -> FastAPI:
 
 
 class Application(FastAPI):
-    """FastAPI whose description is made when somebody asks for it: its models cost 2 MiB (November 2026)."""
+    """FastAPI with a lazy OpenAPI description: its models take 2 MiB (November 2026)."""
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
@@ -40,7 +40,7 @@ class Application(FastAPI):
 
 
 def _no_telemetry() -> dict[str, Any]:
-    """FastAPI from 0.145 on exports traces when an environment variable says so; a monitor must not."""
+    """Disable the OpenTelemetry traces that FastAPI from 0.145 on exports if an environment variable is set."""
     if "telemetry" in inspect.signature(FastAPI).parameters:
         return {"telemetry": {"auto_configure": False, "tracing": False}}
     return {}

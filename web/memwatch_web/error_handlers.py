@@ -1,4 +1,4 @@
-"""What the application says when it refuses, or fails: a sentence, as a problem or as a page, never a traceback."""
+"""Error responses: a detail as problem+json or as a page, never a traceback."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ log = logging.getLogger(__name__)
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
-# FastAPI's words for a body that its JSON parser cannot decode; the only 400 that it answers by itself.
+# FastAPI's detail for a body that its JSON parser cannot decode; the only 400 that it returns by itself.
 UNREADABLE_BODY = "There was an error parsing the body"
 
-# What programs ask, with a browser at most behind them.
+# Paths for programs. Errors there are never pages.
 NO_PAGES = frozenset({"/api", "/healthz", "/live", "/metrics", "/openapi.json", "/readyz", "/static"})
 NO_PAGES_UNDER = ("/api/", "/static/")
-# Nobody's page lies so deep, and each link of a page that is none takes so many.
+# No page is nested deeper. Each link of an error page has this number of "../" at most.
 MOST_STEPS_UP = 20
 
 
 def install(app: FastAPI, pages: Pages, simulated: bool = False) -> None:
-    """Every error of this application leaves with a sentence, and none with a traceback."""
+    """Register handlers, so that every error has a detail and none a traceback."""
 
     def answer(request: Request, status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
         if not is_page(request.scope["path"]):
@@ -45,12 +45,12 @@ def install(app: FastAPI, pages: Pages, simulated: bool = False) -> None:
     async def refused(request: Request, error: HTTPException) -> Response:
         detail, headers = str(error.detail), dict(error.headers or {})
         if error.status_code == HTTPStatus.NOT_FOUND and detail == HTTPStatus.NOT_FOUND.phrase:
-            detail = "There is nothing at this path. The paths that exist are listed at /docs."
+            detail = "No such path. The available paths are listed at /docs."
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             headers["Allow"] = ", ".join(methods_at(request))
-            detail = f"{request.method} is not possible here. Try {headers['Allow'].partition(',')[0]}."
+            detail = f"{request.method} is not allowed here: use {headers['Allow'].partition(',')[0]}."
         if detail == UNREADABLE_BODY:
-            return answer(request, 422, "The body is not JSON in UTF-8.", headers)
+            return answer(request, 422, "The body is not valid JSON in UTF-8.", headers)
         return answer(request, error.status_code, detail, headers)
 
     @app.exception_handler(RequestValidationError)
@@ -61,38 +61,42 @@ def install(app: FastAPI, pages: Pages, simulated: bool = False) -> None:
 
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> Response:
-        """Never a page: what fails may be what makes them."""
+        """Return problem+json, never a page: the page renderer itself may have failed."""
         log.error("%r failed: %s: %s", request.scope["path"], type(error).__name__, error)
         return problem_response(
-            500, "memwatchd could not answer this. Its log says why; sampling goes on.", None, simulated
+            500, "Internal error: the log of memwatchd has the cause. Sampling continues.", None, simulated
         )
 
 
 def is_page(path: str) -> bool:
-    """Whether somebody who looks for a page may have asked for this."""
+    """Check that a path may have been meant as a page."""
     return path not in NO_PAGES and not path.startswith(NO_PAGES_UNDER)
 
 
 def wants_page(request: Request) -> bool:
-    """Whether a browser asks. Programs that take anything are better off with JSON."""
+    """Check that a browser sent the request. Programs that accept anything get JSON."""
     return "text/html" in request.headers.get("accept", "")
 
 
 def heading_of(request: Request, status: int) -> str:
     if status == HTTPStatus.NOT_FOUND:
-        return "There is no such page"
-    return "This cannot be shown" if request.method == "GET" else "This was not done"
+        return "Page not found"
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return "Not available"
+    return "Invalid request" if request.method == "GET" else "Request failed"
 
 
 def way_up(request: Request) -> str:
-    """From the path that was asked for to where the pages are, also behind a proxy that serves them elsewhere."""
+    """Return the relative path from the requested path to the pages. It also works behind a proxy with a prefix."""
     path: bytes = request.scope["raw_path"]
     return "../" * min(path.count(b"/") - 1, MOST_STEPS_UP)
 
 
 def methods_at(request: Request) -> list[str]:
-    """What is possible at this path. Starlette names the methods of the first of several routes only. Where GET is
-    possible the gate lets HEAD through as well."""
+    """Return the allowed methods of a path. Starlette has those of the first of several routes only.
+
+    HEAD is allowed with GET: the access middleware converts it.
+    """
     found = []
     for method in METHODS:
         scope = {**request.scope, "method": method}

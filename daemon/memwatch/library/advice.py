@@ -106,7 +106,7 @@ def _is_tegra(here: Machine) -> bool:
 def _amd(device: Device, _here: Machine) -> Iterator[Advice]:
     if device.vendor.lower() != "amd":
         return
-    reason = "blocks above 512 MiB are not split, cached ones are freed at 80 %; expandable_segments may crash"
+    reason = "blocks above 512 MiB are not split, cached ones are freed at 80%; expandable_segments may crash"
     value = "garbage_collection_threshold:0.8,max_split_size_mb:512"
     sources = (TORCH_HIP, TORCH_CUDA, ISSUES + "pytorch/pytorch/issues/187343")
     yield Advice("PYTORCH_HIP_ALLOC_CONF", value, reason, sources, "recommended", True)

@@ -18,7 +18,7 @@ from memwatch.units import size
 def log_memory_usage(stage: str) -> str:
     """Log and return the memory at a stage of a program, and send it to the daemon as a mark.
 
-    `[Before VAE Load] Free: 2.3 GiB | Allocated: 18.5 GiB (92.5 % of the 20.0 GiB limit) | Reserved: 19.2 GiB`.
+    `[Before VAE Load] Free: 2.3 GiB | Allocated: 18.5 GiB (92.5% of the 20.0 GiB limit) | Reserved: 19.2 GiB`.
     Logged as "memwatch" with level INFO, or written to stderr if logging is not configured. Without a GPU in use,
     the line has the resident set in place of the allocators' values.
     """
@@ -58,7 +58,7 @@ def _of_limit(used: Bytes) -> str:
     limit = guarding.limit_bytes()
     if limit is None or isinstance(used, Absent):
         return ""
-    return f" ({100 * used / limit:.1f} % of the {size(limit)} limit)"
+    return f" ({100 * used / limit:.1f}% of the {size(limit)} limit)"
 
 
 def _size(figure: Bytes) -> str:

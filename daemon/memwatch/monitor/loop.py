@@ -235,7 +235,7 @@ class Monitor:
 
     def replayed_again(self) -> None:
         """What is played has come to its end and begins anew."""
-        self.events.add(self._clock.wall(), "replay", "the recording begins again")
+        self.events.add(self._clock.wall(), "replay", "recording restarted")
 
     def tell_quietly(self, quietly: bool) -> None:
         """What happens goes to the log in its full detail only, or as usual again; events have it in any case."""

@@ -89,5 +89,5 @@ def _why(near: Pressure | None) -> str:
     if near is None:
         return "the kernel says that tasks wait for memory"
     if near.ratio >= FAST_RATIO:
-        return f"{near.target} is {near.ratio * 100:.0f} % used"
+        return f"{near.target} is {near.ratio * 100:.0f}% used"
     return f"{near.target} will be full within {FAST_FULL_SECONDS:.0f} s"

@@ -1,4 +1,4 @@
-"""What is worth telling about the step from one snapshot to the next, as events in words."""
+"""Derive events from the difference between two snapshots and write them to the event log."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from memwatch.kernel_log import KNOWN, DriverError, words_of
 from memwatch.model import Absent
 from memwatch.pressure.oom_kills import NONE, NewKills
 from memwatch.processes.leaks import Suspect
+from memwatch.render import words as wording
 from memwatch.snapshot import CollectorStatus, Level, Pressure, Snapshot
 
 log = logging.getLogger(__name__)
 
-_CALM = ("ok", "starting", "unavailable")
+_NOT_FAILED = ("ok", "starting", "unavailable")
 _STATE = attrgetter("name", "state")
-# A machine that runs out kills many at once, and a driver in trouble repeats itself a thousand times a second.
+# The OOM killer may kill many processes at once, and a failing driver may log a thousand errors a second.
 MOST_KILLS = 5
 REPEAT_SECONDS = 60.0
 
 
 class Told(NamedTuple):
-    """How many of one driver's complaints have been told, and when last in monotonic seconds."""
+    """Number of one driver's errors already reported, and the time of the last report in monotonic seconds."""
 
     number: int
     at: float
 
 
 class Missed(NamedTuple):
-    """Ticks that nobody was told of yet, on how many occasions, and when the last were, in monotonic seconds."""
+    """Missed samples not yet reported, the number of occasions, and the last report in monotonic seconds."""
 
     ticks: int = 0
     times: int = 0
@@ -44,112 +45,112 @@ class Missed(NamedTuple):
 
 
 class Story:
-    """Writes the event log, and the log of the daemon where an administrator would want the line."""
+    """Writer of the event log. Each event is also logged by the daemon at `log_level`."""
 
     def __init__(self, events: EventLog) -> None:
         self.log_level = logging.INFO
         self._events = events
         self._levels: dict[str, Level] = {}
-        self._told: dict[tuple[str, str], Told] = {}
+        self._reported: dict[tuple[str, str], Told] = {}
         self._missed = Missed()
 
     def tell(self, before: Snapshot | None, now: Snapshot, kills: NewKills = NONE) -> None:
         if before is None:
-            self._say(now.unix, "started", f"memwatchd started watching {now.host}")
+            self._record(now.unix, "started", f"memwatchd started on {now.host}")
         else:
-            self._tell_collectors(before, now)
-        self._tell_missed(now)
-        self._tell_levels(now)
-        self._tell_kills(now, kills, first=before is None)
-        self._tell_drivers(now, first=before is None)
+            self._record_collectors(before, now)
+        self._record_missed(now)
+        self._record_levels(now)
+        self._record_kills(now, kills, first=before is None)
+        self._record_drivers(now, first=before is None)
 
     def tell_alerts(self, now: Snapshot, notices: tuple[Notice, ...]) -> None:
         for notice in notices:
             label = now.labels.get(notice.target, notice.target)
-            self._say(now.unix, "alert", _alert_sentence(notice, label), notice.target)
+            self._record(now.unix, "alert", _alert_sentence(notice, label), notice.target)
 
     def suspended(self, unix: float, seconds: float) -> None:
-        self._say(unix, "suspend", f"the machine was suspended for {seconds:.0f} s")
+        self._record(unix, "suspend", f"machine suspended for {seconds:.0f} s")
 
     def clock_set(self, unix: float, seconds: float) -> None:
         way = "forward" if seconds > 0 else "back"
-        self._say(unix, "clock", f"the wall clock was set {way} by {abs(seconds):.1f} s")
+        self._record(unix, "clock", f"wall clock set {way} by {abs(seconds):.1f} s")
 
     def missed(self, ticks: int) -> None:
-        """The next snapshot's story has it, or one within the next minute."""
+        """Count missed samples. They are reported with the next snapshot, at most once a minute."""
         self._missed = self._missed._replace(ticks=self._missed.ticks + ticks, times=self._missed.times + 1)
 
     def reloaded(self, unix: float) -> None:
-        self._say(unix, "reloaded", "settings were read again")
+        self._record(unix, "reloaded", "configuration reloaded")
 
     def recovered(self, unix: float, words: LastWords | None, complaints: Sequence[str]) -> None:
         for complaint in complaints:
             self._events.add(unix, "history", complaint)
         if words is not None:
-            self._say(unix, "unclean", words.sentence)
+            self._record(unix, "unclean", words.sentence)
 
     def released(self, unix: float, names: list[str], seconds: float) -> None:
         if names:
-            self._say(unix, "release", f"devices were released for {seconds:.0f} s by {', '.join(names)}")
+            self._record(unix, "release", f"GPU drivers released for {seconds:.0f} s: {', '.join(names)}")
 
     def suspected(self, unix: float, suspects: Iterable[Suspect]) -> None:
         for suspect in suspects:
             process = suspect.process
-            what = f"suspected leak: {process.name} (process {process.pid}) {suspect.evidence}"
-            self._say(unix, "leak", what)
+            what = f"suspected leak: {process.name} (PID {process.pid}) {suspect.evidence}"
+            self._record(unix, "leak", what)
 
-    def _tell_missed(self, now: Snapshot) -> None:
-        """Once a minute at most: a machine that is too busy for a tick is so for many."""
-        ticks, times, told_at = self._missed
-        if ticks and now.monotonic - told_at >= REPEAT_SECONDS:
-            words = "tick was" if ticks == 1 else "ticks were"
+    def _record_missed(self, now: Snapshot) -> None:
+        """Report missed samples at most once a minute: a machine too busy for one is too busy for many."""
+        ticks, times, reported_at = self._missed
+        if ticks and now.monotonic - reported_at >= REPEAT_SECONDS:
             often = "" if times == 1 else f" on {times} occasions"
-            self._say(now.unix, "late", f"{ticks} {words} missed{often}: the machine was too busy")
+            missed = wording.count(ticks, "sample")
+            self._record(now.unix, "late", f"{missed} missed{often}: the machine was too busy")
             self._missed = Missed(told_at=now.monotonic)
 
-    def _tell_levels(self, now: Snapshot) -> None:
-        """A target that had no figure for a while goes on from the level that was told last."""
+    def _record_levels(self, now: Snapshot) -> None:
+        """Report changes of level. A target that had no data for a while continues from its last reported level."""
         for pressure in now.pressure:
             old = self._levels.get(pressure.target, Level.LOW)
             if pressure.level != old:
                 self._levels[pressure.target] = pressure.level
-                text = f"{now.labels[pressure.target]}: {old.word} → {pressure.level.word} ({_why(pressure)})"
-                self._say(now.unix, "level", text, pressure.target)
+                change = f"{wording.level(old.word)} → {wording.level(pressure.level.word)}"
+                text = f"{now.labels[pressure.target]}: {change} ({_why(pressure)})"
+                self._record(now.unix, "level", text, pressure.target)
 
-    def _tell_kills(self, now: Snapshot, kills: NewKills, first: bool) -> None:
+    def _record_kills(self, now: Snapshot, kills: NewKills, first: bool) -> None:
         for kill in kills.named[:MOST_KILLS]:
-            self._say(now.unix, "oom_kill", kill.text)
+            self._record(now.unix, "oom_kill", kill.text)
         others = kills.unnamed + len(kills.named[MOST_KILLS:])
         if others:
-            what = "a process" if others == 1 else f"{others} processes"
-            more = "also " if kills.named else ""
-            gone = " while memwatchd was gone; perhaps memwatchd itself" if first else ""
-            self._say(now.unix, "oom_kill", f"the kernel {more}killed {what} for want of memory{gone}")
+            killed = wording.count(others, "more process" if kills.named else "process")
+            gone = " while memwatchd was not running (possibly memwatchd itself)" if first else ""
+            self._record(now.unix, "oom_kill", f"OOM killer: killed {killed}{gone}")
 
-    def _tell_drivers(self, now: Snapshot, first: bool) -> None:
-        """What is new since it was told; what goes on is told again once a minute, with its number."""
-        for place, kind, count, words in _complaints(now):
-            told = self._told.get((place, kind), Told(count if first else 0, -REPEAT_SECONDS))
-            # A helper process that was started again counts from 0.
-            told = told._replace(number=min(told.number, count))
-            if count > told.number and now.monotonic - told.at >= REPEAT_SECONDS:
-                times = count - told.number
+    def _record_drivers(self, now: Snapshot, first: bool) -> None:
+        """Report new driver errors. An error that repeats is reported once a minute with its count."""
+        for place, kind, count, words in _driver_errors(now):
+            last = self._reported.get((place, kind), Told(count if first else 0, -REPEAT_SECONDS))
+            # A restarted helper process counts from 0.
+            last = last._replace(number=min(last.number, count))
+            if count > last.number and now.monotonic - last.at >= REPEAT_SECONDS:
+                times = count - last.number
                 often = "" if times == 1 else f", {times} times"
                 text = f"the driver of {place} reported {words_of(kind)}{often}{words}"
-                self._say(now.unix, "driver", text)
-                told = Told(count, now.monotonic)
-            self._told[place, kind] = told
+                self._record(now.unix, "driver", text)
+                last = Told(count, now.monotonic)
+            self._reported[place, kind] = last
 
-    def _tell_collectors(self, before: Snapshot, now: Snapshot) -> None:
+    def _record_collectors(self, before: Snapshot, now: Snapshot) -> None:
         states = dict(map(_STATE, before.collectors))
         if states == dict(map(_STATE, now.collectors)):
             return
         for status in now.collectors:
             old = states.get(status.name, "starting")
-            if status.state != old and not (status.state in _CALM and old in _CALM):
-                self._say(now.unix, "collector", _collector_sentence(status), status.name)
+            if status.state != old and not (status.state in _NOT_FAILED and old in _NOT_FAILED):
+                self._record(now.unix, "collector", _collector_sentence(status), status.name)
 
-    def _say(self, unix: float, kind: str, text: str, target: str | None = None) -> None:
+    def _record(self, unix: float, kind: str, text: str, target: str | None = None) -> None:
         self._events.add(unix, kind, text, target)
         log.log(self.log_level, "%s", text)
 
@@ -157,29 +158,32 @@ class Story:
 def _alert_sentence(notice: Notice, label: str) -> str:
     word = "still firing" if notice.repeated else "firing" if notice.firing else "resolved"
     if notice.level is not None:
+        level = wording.level(notice.level.word)
+        if not notice.firing:
+            rule = "critical" if notice.rule == CRITICAL else notice.rule
+            return f"alert {word}: {label} {rule} (now {level})"
         rule = "" if notice.rule == CRITICAL else f" ({notice.rule})"
-        level = "calm" if notice.level is Level.LOW else notice.level.word  # low is the level, not the memory left
-        return f"alert {word}: {label} is {level}{rule}"
+        return f"alert {word}: {label} {level}{rule}"
     return f"alert {word}: {notice.rule} ({'; '.join(why.text for why in notice.reasons) or notice.target})"
 
 
 def _collector_sentence(status: CollectorStatus) -> str:
-    if status.state in _CALM:
-        return f"collector {status.name} works again"
+    if status.state in _NOT_FAILED:
+        return f"collector {status.name} recovered"
     return f"collector {status.name} is {status.state}: {status.error}"
 
 
 def _why(pressure: Pressure) -> str:
-    """The reasons, and how much is left of how much."""
-    texts = [reason.text for reason in pressure.reasons] or [f"{pressure.used_ratio * 100:.1f} % used"]
+    """Join the reasons with the available memory and the size."""
+    texts = [reason.text for reason in pressure.reasons] or [f"{wording.ratio(pressure.used_ratio)} used"]
     size, available = pressure.size_bytes, pressure.available_bytes
     if not isinstance(size, Absent) and not isinstance(available, Absent):
-        texts.append(f"{units.size(max(0, available))} of {units.size(size)} left")
+        texts.append(f"{units.size(max(0, available))} of {units.size(size)} available")
     return "; ".join(texts)
 
 
-def _complaints(now: Snapshot) -> Iterator[tuple[str, str, int, str]]:
-    """Place, kind, count and, where the kernel's log has it, the latest line, of all that drivers complained of."""
+def _driver_errors(now: Snapshot) -> Iterator[tuple[str, str, int, str]]:
+    """Yield place, kind and count of each driver error, with its latest line if the kernel log has one."""
     logged = () if isinstance(now.kernel_log, Absent) else now.kernel_log.driver_errors
     for device in now.devices:
         words = {error.kind: error for error in logged if device_of(error, now.devices) is device}

@@ -51,10 +51,10 @@ def use_reason(
     if level is Level.LOW:
         return None
     thresholds = rules.for_target(target)
-    text = f"{ratio * 100:.1f} % used"
+    text = f"{ratio * 100:.1f}% used"
     if resident_bytes:
         text += f", excluding {units.size(resident_bytes)} resident"
     if base_level(ratio, thresholds) < level:
         line = (thresholds.entry(level) - rules.clear_margin) * 100
-        text += f"; {level.word} clears after {rules.clear_after_seconds:g} s below {line:.0f} %"
+        text += f"; {level.word} clears after {rules.clear_after_seconds:g} s below {line:.0f}%"
     return Reason("util", text)

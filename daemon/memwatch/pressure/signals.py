@@ -81,9 +81,9 @@ def _psi_signals(target: Target, stalled: StallRatios | None, throttled: CgroupP
     if stalled is None:
         return
     some, full = stalled.some, stalled.full
-    stall = f"some tasks stalled on memory {some * 100:.0f} % of the last {PSI_WINDOW_SECONDS:.0f} s"
+    stall = f"some tasks stalled on memory for {some * 100:.0f}% of the last {PSI_WINDOW_SECONDS:.0f} s"
     if full >= FULL_CRITICAL and target.used_ratio >= FULL_USED:
-        text = f"all tasks stalled on memory {full * 100:.0f} % of the last {PSI_WINDOW_SECONDS:.0f} s"
+        text = f"all tasks stalled on memory for {full * 100:.0f}% of the last {PSI_WINDOW_SECONDS:.0f} s"
         yield Signal("psi_full", Level.CRITICAL, text)
     if some >= SOME_HIGH or full >= FULL_HIGH:
         slowed = f"cgroup {throttled.cgroup}" if throttled else "a cgroup"
@@ -114,7 +114,7 @@ def _swap(target: Target, evidence: Evidence) -> Iterator[Signal]:
     if isinstance(swap, Absent) or not swap.size_bytes or not target.is_ram:
         return
     if swap.size_bytes - swap.used_bytes < SWAP_LEFT * swap.size_bytes and target.used_ratio > SWAP_USED:
-        yield Signal("swap", Level.CRITICAL, "less than 10 % of swap and of memory is left")
+        yield Signal("swap", Level.CRITICAL, "less than 10% of swap and of memory is left")
 
 
 def _kills(evidence: Evidence) -> Iterator[Signal]:

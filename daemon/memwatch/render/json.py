@@ -1,4 +1,4 @@
-"""The snapshot and its parts as JSON: an absent figure is null, with its reason under `absent`."""
+"""The snapshot and its parts as JSON. An absent value is null, with its reason under `absent`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def to_bytes(value: Any) -> bytes:  # noqa: ANN401  JSON is anything
 
 
 def _of_its_base(value: object) -> int | str:
-    """A size or a name that knows more about itself is, in JSON, a number or a string like any other."""
+    """Encode subclasses of int and str as their base type."""
     if isinstance(value, int):
         return int(value)
     if isinstance(value, str):
@@ -44,7 +44,7 @@ def _of_its_base(value: object) -> int | str:
 
 
 def answer_bytes(value: Any, simulated: bool) -> bytes:  # noqa: ANN401
-    """An answer's body. What is simulated says so in every object at its top."""
+    """Encode a response body. Simulated data is marked in each top-level object."""
     if simulated and isinstance(value, dict):
         return to_bytes({"simulated": True, **value})
     if simulated and isinstance(value, list):
@@ -53,12 +53,12 @@ def answer_bytes(value: Any, simulated: bool) -> bytes:  # noqa: ANN401
 
 
 def rfc3339(unix: float) -> str:
-    """A time as users and logs write it: UTC, to the millisecond, with a Z."""
+    """Format a time as RFC 3339: UTC, milliseconds, with a Z."""
     return datetime.fromtimestamp(unix, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def known(**fields: Any) -> Json:  # noqa: ANN401
-    """The fields with absent figures as null, and the reasons beside them."""
+    """Return the fields with absent values as null, and their reasons under `absent`."""
     absent = {name: value.value for name, value in fields.items() if isinstance(value, Absent)}
     if not absent:
         return fields
@@ -66,7 +66,7 @@ def known(**fields: Any) -> Json:  # noqa: ANN401
 
 
 def record_json(record: Struct, **further: Any) -> Json:  # noqa: ANN401
-    """A record of the model under its own names: the model's word is JSON's word too."""
+    """Return a record of the model. JSON has the same field names."""
     return known(**{name: _plain(getattr(record, name)) for name in record.__struct_fields__}, **further)
 
 
@@ -121,7 +121,7 @@ def pools_json(snapshot: Snapshot) -> list[Json]:
 
 
 def _with_contents(place: Pool | Node) -> Json:
-    """A pool or a node; its contents as one object, `{"anonymous_bytes": …}`."""
+    """Return a pool or node with its contents as one object: `{"anonymous_bytes": …}`."""
     found = record_json(place)
     found["contents"] = {f"{part.kind}_bytes": part.size_bytes for part in place.contents}
     return found
@@ -151,7 +151,7 @@ def process_json(process: Process, names: Mapping[str, str]) -> Json:
 
 
 def owners_json(snapshot: Snapshot, kind: OwnerKind) -> Json:
-    """Who holds memory, by kind of owner, and what nobody holds of each pool."""
+    """Return the owners of one kind, and the unattributed memory of each pool and share."""
     scan = snapshot.process_scan
     if snapshot.processes and not snapshot.owners and not isinstance(scan, Absent):
         scan = replace(scan, process_list="partial", note=scan.note or NOT_RECORDED)
@@ -185,16 +185,16 @@ def owners_json(snapshot: Snapshot, kind: OwnerKind) -> Json:
 
 
 def record_json_of(record: Any, names: Sequence[str]) -> Json:  # noqa: ANN401
-    """Some fields of a record of the model."""
+    """Return some fields of a record of the model."""
     return known(**{name: _plain(getattr(record, name)) for name in names})
 
 
-NOT_RECORDED = "What owners hold is not in this recording, which lists the largest of the processes only."
+NOT_RECORDED = "This recording has no owners: it contains only the largest processes."
 WHO = ("pid", "start_time", "name", "user", "unit", "container")
 
 
 def grown_json(grown: Grown, windows: Mapping[str, Bytes], shift: float) -> Json:
-    """`windows`: what the process grew by in the last seconds; `shift` makes boot time wall clock time."""
+    """Return the growth of a process. `windows`: growth in recent windows. `shift`: boot time to Unix time."""
     seconds = grown.to_boottime - grown.from_boottime
     return {
         **record_json_of(grown.process, WHO),
@@ -241,7 +241,7 @@ def events_json(events: Sequence[Event]) -> list[Json]:
 
 
 def tick_json(tick: Tick, unix: float) -> Json:
-    """A tick that mattered, without the figures that the history has as series."""
+    """Return a notable tick without the values that the history has as series."""
     return {
         "time": rfc3339(unix),
         "unix": unix,

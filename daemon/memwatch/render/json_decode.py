@@ -1,4 +1,4 @@
-"""A snapshot from its JSON: the way back from `as_json`, for recordings. Whatever is not a snapshot is refused."""
+"""Decode a snapshot from its JSON, for recordings. Anything else raises NotASnapshot."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from memwatch.snapshot import Level, Snapshot
 
 Build = Callable[[Any], Any]
 LAST_UNIX = 253_402_300_800.0
-# Nobody has so many bytes, and what counts in 64 bits could not keep it.
+# Larger than any real size, and beyond 64-bit signed integers.
 TOO_MANY = 1 << 63
 LEAST_INTERVAL, MOST_INTERVAL = 0.001, 86_400.0
 
 
 class NotASnapshot(ValueError):
-    """JSON that does not hold a snapshot; says what is wrong with it."""
+    """The JSON is not a snapshot; the message has the reason."""
 
 
 def snapshot_from(line: bytes) -> Snapshot:
-    """The snapshot of `/api/v1/snapshot`. Its `monotonic` is its wall clock time: JSON has no other."""
+    """Decode the body of `/api/v1/snapshot`. `monotonic` is set to the Unix time: JSON has no other clock."""
     try:
         found = json.decode(line)
         if not isinstance(found, dict) or found.get("schema") != 1:
@@ -41,7 +41,7 @@ def snapshot_from(line: bytes) -> Snapshot:
 
 
 def _refuse_impossible_times(snapshot: Snapshot) -> None:
-    """What no calendar has cannot be shown, and what has no pace cannot be played."""
+    """Refuse times outside 1970 to 9999 and impossible intervals. Raises NotASnapshot."""
     if not 0 <= snapshot.unix < LAST_UNIX:
         raise NotASnapshot(f"unix is {snapshot.unix:g}, which is no time from 1970 to 9999")
     if not LEAST_INTERVAL <= snapshot.interval_seconds <= MOST_INTERVAL:
@@ -49,7 +49,7 @@ def _refuse_impossible_times(snapshot: Snapshot) -> None:
 
 
 def _with_derived(snapshot: Snapshot, listed: list[dict[str, Any]]) -> Snapshot:
-    """What JSON has under names of its own: the range of a footprint, and names of containers."""
+    """Restore fields that JSON names differently: footprint ranges and container names."""
     ranged = tuple(_ranged(process, one) for process, one in zip(snapshot.processes, listed, strict=True))
     names = {str(one["container"]): str(one["container_name"]) for one in listed if one.get("container_name")}
     return replace(snapshot, processes=ranged, container_names=names)

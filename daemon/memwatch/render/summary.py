@@ -1,4 +1,4 @@
-"""What one look at a snapshot says: how bad it is, where, and what is left."""
+"""Summarize a snapshot: worst target, its level, and the memory still available."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from memwatch.snapshot import Level, Pressure, Snapshot
 
 
 class Room(Struct, frozen=True):
-    """What programs can still have, and what it is that ends first."""
+    """Memory available to a program without a GPU, and the pool or limit that bounds it."""
 
     label: str
     size_bytes: Bytes
 
 
 def worst_of(snapshot: Snapshot) -> Pressure | None:
-    """The target that is nearest to its end: by level, then by use."""
+    """Return the target with the highest level, then the highest use."""
     return max(snapshot.pressure, key=lambda verdict: (verdict.level, verdict.ratio), default=None)
 
 
 def room_of(snapshot: Snapshot) -> Room | None:
-    """What a program without a GPU can have: what System RAM has available, or less where a limit ends first."""
+    """Return the memory available to a program without a GPU: that of system RAM, or of a tighter cgroup limit."""
     ram = next((pool for pool in snapshot.pools if pool.kind is PoolKind.SYSTEM_RAM), None)
     if ram is None or isinstance(ram.available_bytes, Absent):
         return None if ram is None else Room(ram.label, ram.available_bytes)
@@ -47,13 +47,13 @@ def _left(share: Share) -> Bytes:
 
 
 def cuda_free_of(snapshot: Snapshot) -> int | None:
-    """What CUDA itself calls free on a machine of one pool, where that is known."""
+    """Return the free memory that CUDA reports on a machine with one pool, if known."""
     frees = [device.api_free_bytes.get("cuda") for device in snapshot.devices]
     return next((size for size in frees if isinstance(size, int)), None)
 
 
 def by_footprint(processes: Iterable[Process]) -> list[Process]:
-    """Largest first; those whose footprint is not known stand last."""
+    """Sort by footprint, largest first, unknown footprints last."""
     return sorted(processes, key=lambda process: (-_known(process.footprint_low_bytes), process.pid))
 
 
@@ -62,7 +62,7 @@ def _known(figure: Bytes) -> int:
 
 
 def latest_of(snapshot: Snapshot, rules: PressureRules) -> Mapping[str, Any]:
-    """What the script in the page needs of a tick: for the title, the chart and the look of freshness."""
+    """Return the part of a sample that the page's script needs: title, verdict, chart values, time."""
     worst = worst_of(snapshot)
     thresholds = rules.for_target(worst.target) if worst else rules.thresholds
     return {
@@ -86,7 +86,7 @@ def latest_of(snapshot: Snapshot, rules: PressureRules) -> Mapping[str, Any]:
 
 
 def title_of(snapshot: Snapshot, worst: Pressure | None) -> str:
-    """What a tab says from afar: "critical 96.4 % · spark-1"."""
+    """Return the title of a browser tab: "critical 96.4% · spark-1"."""
     if worst is None:
         return snapshot.host
     word = "" if worst.level is Level.LOW else f"{worst.level.word} "
@@ -94,16 +94,18 @@ def title_of(snapshot: Snapshot, worst: Pressure | None) -> str:
 
 
 def has_figures(pool: Pool) -> bool:
-    """False where its collector is silent. With figures and without a verdict it is a carve-out that is not judged,
-    since its device has more memory elsewhere."""
+    """Check that a pool's use is known.
+
+    A pool with a known use and no verdict is a carve-out without a level: its device has more memory elsewhere.
+    """
     return not isinstance(pool.used_bytes, Absent) and not isinstance(pool.available_bytes, Absent)
 
 
 def sentence_of(snapshot: Snapshot, worst: Pressure | None) -> str:
-    """How the machine is; a pool that cannot be judged is named, or calm would be said of it too."""
+    """Describe the state of the machine. Pools without data are named, so that OK is not read to include them."""
     if worst is None:
-        return "No pool has a figure to judge"
+        return "No memory data"
     judged = {verdict.target for verdict in snapshot.pressure}
     dark = ", ".join(pool.label for pool in snapshot.pools if pool.id not in judged and not has_figures(pool))
     sentence = wording.verdict(snapshot.labels.get(worst.target, worst.target), worst)
-    return f"{sentence}. Nothing is known of {dark}" if dark else sentence
+    return f"{sentence}. No data for {dark}" if dark else sentence

@@ -1,4 +1,4 @@
-"""One snapshot as text for a terminal: what is where, how full, and what cannot be seen."""
+"""Render a snapshot as plain text for a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOP = 5
 
 
 def text_of(snapshot: Snapshot) -> str:
-    """Some twenty lines, widest column first, for people; machines take JSON."""
+    """Return about twenty lines. Programs use the JSON instead."""
     return "\n".join(lines_of(snapshot)) + "\n"
 
 
@@ -42,14 +42,14 @@ def _places(snapshot: Snapshot) -> Iterator[str]:
         if pressure:
             state = wording.verdict(pool.label, pressure)
         elif has_figures(pool):
-            state = f"{pool.label} is {wording.NOT_JUDGED}"
+            state = f"{pool.label}: {wording.NOT_JUDGED}"
         else:
-            state = f"{pool.label} has no figure to judge"
+            state = f"no data for {pool.label}"
         yield f"{pool.label}: {wording.size(pool.size_bytes)}"
         yield f"  used {wording.size(pool.used_bytes)}, available {wording.size(pool.available_bytes)}. {state}."
         yield from _contents(pool)
     for share in snapshot.shares:
-        limit = "" if isinstance(share.limit_bytes, Absent) else f" of at most {wording.size(share.limit_bytes)}"
+        limit = "" if isinstance(share.limit_bytes, Absent) else f", limit {wording.size(share.limit_bytes)}"
         yield f"{snapshot.relation(share)}: {wording.size(share.used_bytes)}{limit}"
 
 
@@ -66,16 +66,16 @@ def _devices(snapshot: Snapshot) -> Iterator[str]:
 def _contents(pool: Pool) -> Iterator[str]:
     parts = [f"{wording.content(part.kind)} {wording.size(part.size_bytes)}" for part in pool.contents]
     if parts:
-        yield f"  in it: {', '.join(parts)}"
+        yield f"  contents: {', '.join(parts)}"
 
 
 def _host(snapshot: Snapshot) -> Iterator[str]:
     swap = snapshot.swap
     if not isinstance(swap, Absent) and swap.size_bytes:
-        yield f"Swap: {wording.size(swap.used_bytes)} of {wording.size(swap.size_bytes)} used (never capacity)"
+        used, size = wording.size(swap.used_bytes), wording.size(swap.size_bytes)
+        yield f"Swap: {used} of {size} used (not counted as memory)"
     if not isinstance(snapshot.psi, Absent):
-        waited = wording.waited(snapshot.psi.some.ratio_10s, "10 s")
-        yield f"Waiting: {waited}"
+        yield f"Memory pressure (PSI): {wording.waited(snapshot.psi.some.ratio_10s, '10 s')}"
     for node in snapshot.nodes:
         if not isinstance(node.largest_free_block_bytes, Absent):
             yield f"Largest free block on node {node.id}: {wording.size(node.largest_free_block_bytes)}"
@@ -85,7 +85,7 @@ def _processes(snapshot: Snapshot) -> Iterator[str]:
     listed = by_footprint(snapshot.processes)[:TOP]
     footprints = [wording.footprint(process) for process in listed]
     width = max([11, *map(len, footprints)])
-    yield f"{'largest processes':<22} {'pid':>8} {'footprint':>{width}} {'resident':>11}  of"
+    yield f"{'largest processes':<22} {'pid':>8} {'footprint':>{width}} {'rss':>11}  owner"
     for process, footprint in zip(listed, footprints, strict=True):
         sizes = f"{footprint:>{width}} {wording.size(process.rss_bytes):>11}"
         yield f"{process.name[:22]:<22} {process.pid:>8} {sizes}  {_owner(process)}"

@@ -1,4 +1,4 @@
-"""Figures in words, absent ones included."""
+"""Format values, levels and absent values as text."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from markupsafe import Markup, escape
 from memwatch import units
 from memwatch.model import Absent, Process
 from memwatch.pressure.signals import full_in
-from memwatch.snapshot import Level, Pressure
+from memwatch.snapshot import Pressure
 
 DASH = "—"
-SIMULATED = "SIMULATED: no such machine is here."
-# Of a carve-out.
-NOT_JUDGED = "not judged by itself: its GPU has more memory elsewhere"
+SIMULATED = "Simulated data: replayed from a recording, not measured on this machine."
+# For a carve-out.
+NOT_JUDGED = "no pressure level (the GPU also uses system RAM)"
+# "low" beside "System RAM" reads as "RAM is low". The API keeps `low`.
+LEVEL_WORDS = {"low": "OK"}
 DAY_SECONDS = 86_400
 
 ABSENT_WORDS = {
@@ -23,14 +25,14 @@ ABSENT_WORDS = {
     Absent.NOT_PERMITTED: "not permitted",
     Absent.NOT_AVAILABLE: "not available",
     Absent.STALE: "stale",
-    Absent.INCONSISTENT: "contradictory",
+    Absent.INCONSISTENT: "inconsistent",
 }
 ABSENT_SENTENCES = {
-    Absent.NOT_SUPPORTED: "This machine, its kernel or its driver has no such figure.",
-    Absent.NOT_PERMITTED: "There is such a figure, and this user may not read it.",
-    Absent.NOT_AVAILABLE: "There should be such a figure, and it has not come yet.",
-    Absent.STALE: "The collector stopped answering, and its last figure is too old to repeat.",
-    Absent.INCONSISTENT: "The driver or the kernel contradicts itself, so its answer was rejected.",
+    Absent.NOT_SUPPORTED: "Not provided by this hardware, kernel or driver.",
+    Absent.NOT_PERMITTED: "The user that memwatchd runs as is not permitted to read it.",
+    Absent.NOT_AVAILABLE: "Not available at the moment.",
+    Absent.STALE: "The collector stopped responding, and its last value is too old to show.",
+    Absent.INCONSISTENT: "The reported values contradict each other and were rejected.",
 }
 
 CONTENT_WORDS = {
@@ -38,7 +40,7 @@ CONTENT_WORDS = {
     "shared_memory": "shared memory",
     "huge_pages": "huge pages",
     "kernel": "kernel",
-    "devices": "held by devices",
+    "devices": "GPU and devices",
     "unattributed": "unattributed",
     "page_cache": "page cache",
     "free": "free",
@@ -47,17 +49,17 @@ CONTENT_WORDS = {
     "available": "available",
 }
 CONTENT_SENTENCES = {
-    "anonymous": "Memory that processes asked for: heaps, stacks, private data.",
-    "shared_memory": "Memory that processes share and files in memory (tmpfs). It needs swap to go away.",
-    "huge_pages": "Set aside for huge pages, used or not; nothing else can have it.",
-    "kernel": "The kernel's own: slabs, page tables, stacks, reserves, compressed swap.",
-    "devices": "Held for a GPU or another device and in no process's own pages.",
-    "unattributed": "Used, and nobody known holds it; often a driver's own pages.",
-    "page_cache": "Copies of files that the kernel gives back when memory is asked for.",
-    "free": "Nobody uses it for anything.",
-    "used": "Used, by whomever.",
-    "reserved": "The driver keeps it for itself.",
-    "available": "Can be had now.",
+    "anonymous": "Private memory of processes: heap, stacks, anonymous mappings.",
+    "shared_memory": "Shared memory and tmpfs files. Reclaimed only by swapping.",
+    "huge_pages": "Reserved for huge pages, used or not. Not available for anything else.",
+    "kernel": "Kernel memory: slab, page tables, stacks, reserves, compressed swap.",
+    "devices": "Held by GPUs and other devices, outside the pages of processes.",
+    "unattributed": "Used, but not attributed to a process or device. Often driver memory.",
+    "page_cache": "Cached file data. The kernel reclaims it when programs need memory.",
+    "free": "Not used at all.",
+    "used": "Used memory.",
+    "reserved": "Reserved by the driver.",
+    "available": "Available for allocation.",
 }
 
 ARCHITECTURE_WORDS = {
@@ -80,40 +82,40 @@ GROUP_WORDS = {
 API_WORDS = {"cuda": "CUDA", "rocm": "ROCm"}
 FACT_WORDS = {
     "cuda": "CUDA",
-    "gfx": "Instruction set",
+    "gfx": "LLVM target",
     "jetpack": "JetPack",
     "l4t": "L4T",
     "mig": "MIG",
-    "pci_id": "PCI id",
-    "soc": "Chip",
+    "pci_id": "PCI ID",
+    "soc": "SoC",
 }
 BASIS_WORDS = {
-    "rss": "rss (resident set size: a page that several processes share counts in each of them)",
-    "rss + device": "rss + device (what it holds of GPUs lies outside of its resident set)",
-    "rss + device, perhaps overlapping": "rss + device as a range, where some pages may count in both",
-    "rss + device, unknown": "rss + device, at least, where what a process holds of a GPU is not known",
+    "rss": "RSS (shared pages count in each process)",
+    "rss + device": "RSS + GPU memory (GPU memory is not part of RSS)",
+    "rss + device, perhaps overlapping": "RSS + GPU memory as a range (some pages may count in both)",
+    "rss + device, unknown": "at least RSS + known GPU memory (some is unknown)",
 }
 
-FIGURE = re.compile(r"(?:&lt; )?\d[\d.,]* (?:%|[KMGTPE]iB|B|µs|ms|s|min|h|d)(?!\w)")
+FIGURE = re.compile(r"(?:&lt; )?\d[\d.,]*(?:%| (?:[KMGTPE]iB|B|µs|ms|s|min|h|d))(?!\w)")
 
 
 def absent(reason: Absent) -> str:
-    """A figure that is not there: "— not permitted"."""
+    """Format an absent value: "— not permitted"."""
     return f"{DASH} {ABSENT_WORDS[reason]}"
 
 
 def api(name: str) -> str:
-    """A programming interface as its makers write it."""
+    """Format the name of a GPU API: "CUDA"."""
     return API_WORDS.get(name, name)
 
 
 def size(count: int | Absent) -> str:
-    """Bytes as people say them: 13314398208 is "12.4 GiB"."""
+    """Format bytes: 13314398208 is "12.4 GiB"."""
     return absent(count) if isinstance(count, Absent) else units.size(count)
 
 
 def footprint(process: Process) -> str:
-    """One figure, or the least and the most it can be: "1.2 – 1.4 GiB"; "≥ 1.2 GiB" where the most is not known."""
+    """Format a footprint as one value or as its bounds: "1.2 – 1.4 GiB", "≥ 1.2 GiB" without an upper bound."""
     if process.footprint_range is None:
         return size(process.footprint_bytes)
     low, high = process.footprint_range
@@ -121,7 +123,7 @@ def footprint(process: Process) -> str:
 
 
 def between(low: int, high: int | Absent) -> str:
-    """A figure that is known by its bounds."""
+    """Format a lower and an upper bound."""
     if isinstance(high, Absent):
         return f"≥ {units.size(low)}"
     least, most = units.size(low), units.size(high)
@@ -132,7 +134,7 @@ def between(low: int, high: int | Absent) -> str:
 
 
 def change(grown: int | Absent) -> str:
-    """What came or went: "+1.2 GiB", "−30.0 MiB", "0 B"."""
+    """Format a difference in bytes: "+1.2 GiB", "−30.0 MiB", "0 B"."""
     if isinstance(grown, Absent):
         return absent(grown)
     sign = "+" if grown > 0 else "−" if grown < 0 else ""
@@ -140,56 +142,56 @@ def change(grown: int | Absent) -> str:
 
 
 def exact(count: int | Absent) -> str:
-    """Every byte: "13,314,398,208 bytes"; for what is absent, why."""
+    """Format the exact number: "13,314,398,208 bytes". An absent value gives the reason."""
     return ABSENT_SENTENCES[count] if isinstance(count, Absent) else f"{count:,} bytes"
 
 
 def ratio(part: float | Absent) -> str:
-    """A part of a whole: 0.9641 is "96.4 %". Nearly nothing is not 0 %, and nearly all is not 100 %."""
+    """Format a fraction as a percentage: 0.9641 is "96.4%". Only 0 reads 0.0% and only 1 reads 100.0%."""
     if isinstance(part, Absent):
         return absent(part)
     percent = part * 100
     if 0 < percent < 0.05:
-        return "< 0.1 %"
+        return "< 0.1%"
     if 99.95 <= percent < 100:
-        return "99.9 %"
-    return f"{percent:.1f} %"
+        return "99.9%"
+    return f"{percent:.1f}%"
 
 
 def duration(seconds: float | Absent) -> str:
-    """A stretch of time, two units at most: "35 µs", "0.4 s", "3 min 20 s", "3 d 4 h"."""
+    """Format a duration in at most two units: "35 µs", "0.4 s", "3 min 20 s", "3 d 4 h"."""
     return absent(seconds) if isinstance(seconds, Absent) else units.duration(seconds)
 
 
 def age(seconds: float | Absent) -> str:
-    """How long ago: "now", "12 s ago"."""
+    """Format an age: "now", "12 s ago"."""
     if isinstance(seconds, Absent):
         return absent(seconds)
     return "now" if seconds < 0.5 else f"{duration(seconds)} ago"
 
 
 def clock(unix: float) -> str:
-    """The time of day of an event: "10:22:33 UTC"."""
+    """Format the time of day: "10:22:33 UTC"."""
     return datetime.fromtimestamp(unix, timezone.utc).strftime("%H:%M:%S UTC")
 
 
 def timestamp(unix: float) -> str:
-    """The same instant for machines: "2026-11-21T10:22:33Z"."""
+    """Format an instant as RFC 3339: "2026-11-21T10:22:33Z"."""
     return datetime.fromtimestamp(unix, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def moment(unix: float) -> str:
-    """An instant that need not be of today: "2026-11-21 10:22:33 UTC"."""
+    """Format an instant with its date: "2026-11-21 10:22:33 UTC"."""
     return datetime.fromtimestamp(unix, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def when(unix: float, now: float) -> str:
-    """An instant as somebody says it at `now`: the time of day, and the date where it is another one."""
+    """Format an instant as the time of day, with the date unless it is that of `now` (UTC)."""
     return clock(unix) if unix // DAY_SECONDS == now // DAY_SECONDS else moment(unix)
 
 
 def figure(value: float, unit: str) -> str:
-    """A figure of a series in its unit."""
+    """Format a value of a history series in its unit."""
     if unit == "bytes":
         return units.size(int(value))
     if unit == "ratio":
@@ -198,7 +200,7 @@ def figure(value: float, unit: str) -> str:
 
 
 def reasons(pressure: Pressure) -> str:
-    """Why a level is what it is: "96.4 % used; full in about 40 s at the current rate"."""
+    """Join the reasons for a level: "96.4% used; full in about 40 s at the current rate"."""
     texts = [reason.text for reason in pressure.reasons] or [f"{ratio(pressure.ratio)} used"]
     if not isinstance(pressure.seconds_to_full, Absent) and all(r.signal != "ttf" for r in pressure.reasons):
         texts.append(full_in(pressure.seconds_to_full))
@@ -206,19 +208,22 @@ def reasons(pressure: Pressure) -> str:
 
 
 def verdict(label: str, pressure: Pressure) -> str:
-    """One sentence about one target: "System RAM is critical: 96.4 % used."""
-    if pressure.level is Level.LOW:
-        return f"{label} is calm: {reasons(pressure)}"
-    return f"{label} is {pressure.level.word}: {reasons(pressure)}"
+    """Format the level of one target with its reasons: "System RAM is critical: 96.4% used"."""
+    return f"{label} is {level(pressure.level.word)}: {reasons(pressure)}"
+
+
+def level(word: str) -> str:
+    """Return the word shown for a level: "OK" for `low`, else the level itself."""
+    return LEVEL_WORDS.get(word, word)
 
 
 def waited(part: float, window: str, who: str = "tasks") -> str:
-    """What pressure stall information says: "tasks waited for memory 0.3 % of the last 10 s"."""
-    return f"{who} waited for memory {ratio(part)} of the last {window}"
+    """Format a PSI value: "tasks stalled on memory for 0.3% of the last 10 s"."""
+    return f"{who} stalled on memory for {ratio(part)} of the last {window}"
 
 
 def count(number: int, noun: str) -> str:
-    """A number of things: "1 process", "312 processes"."""
+    """Format a count with its noun: "1 process", "312 processes"."""
     plural = noun + ("es" if noun.endswith("s") else "s")
     return f"{number:,} {noun if number == 1 else plural}"
 
@@ -228,24 +233,24 @@ def architecture(name: str) -> str:
 
 
 def printable(text: str) -> str:
-    """A name somebody else chose, with what would not show or would turn the line around made visible."""
+    """Escape control and bidirectional characters of a foreign name, so that they are visible."""
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
 
 
 def glued(text: str) -> Markup:
-    """A sentence for a page, in which no line ends between a number and its unit."""
+    """Escape a sentence for a page and keep each number on one line with its unit."""
     return Markup(FIGURE.sub(r'<span class="figure">\g<0></span>', str(escape(text))))  # noqa: S704  escaped
 
 
 def fact(name: str) -> str:
-    """What a detail is called: "L4T", "MIG", "Addressing mode"."""
+    """Format the name of a machine or device detail: "L4T", "MIG", "Addressing mode"."""
     if name in FACT_WORDS:
         return FACT_WORDS[name]
     return name[:1].upper() + name[1:].replace("_", " ")
 
 
 def fault(kind: str) -> str:
-    """A kind of error as NVIDIA and AMD write of it: "XID 79", "ECC uncorrected"."""
+    """Format a kind of driver error: "XID 79", "ECC uncorrected"."""
     return re.sub(r"^(xid|ecc|ras)(?=_|$)", lambda word: word[0].upper(), kind).replace("_", " ")
 
 
@@ -258,5 +263,5 @@ def content_sentence(kind: str) -> str:
 
 
 def basis(word: str) -> str:
-    """What a footprint was added up from."""
+    """Describe how a footprint was calculated."""
     return BASIS_WORDS.get(word, word)

@@ -134,7 +134,7 @@ def test_status_shows_the_tree_of_a_unified_machine(daemon: RunningDaemon) -> No
     assert lines[0] == "spark-1a2b, NVIDIA DGX Spark"
     assert "System RAM             121.7 GiB" in lines
     assert "├─ CUDA Pool (subset)   62.5 GiB" in lines
-    assert "System RAM is medium: 63.6 % used." in lines
+    assert "System RAM is medium: 63.6% used." in lines
     assert "gpu0: NVIDIA GB10 (unified memory): can allocate 44.3 GiB now" in lines
 
 
@@ -214,7 +214,7 @@ def test_the_driver_is_let_go_of_and_taken_up_again(tmp_path: Path) -> None:
     assert "takes them up again by itself" in done.stdout
     assert calls == []
     assert json.loads(as_json.stdout) == {"released": ["nvml"], "seconds": 60.0}
-    assert newest.split()[1:] == ["release", "devices", "were", "released", "for", "60", "s", "by", "nvml"]
+    assert newest.split()[1:] == ["release", "GPU", "drivers", "released", "for", "60", "s:", "nvml"]
     assert events[-1] == newest.rstrip("\n")
     assert "started" in events[0]
 

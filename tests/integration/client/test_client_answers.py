@@ -108,8 +108,7 @@ def test_a_refusal_of_the_daemon_is_shown_in_its_words(tmp_path: Path) -> None:
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        f"memwatch: {daemon.url}/wrong declined: There is nothing at this path. "
-        "The paths that exist are listed at /docs.\n"
+        f"memwatch: {daemon.url}/wrong declined: No such path. The available paths are listed at /docs.\n"
     )
 
 

@@ -31,7 +31,7 @@ FIRING = Watch(
     told=True,
     seen_at=999.0,
     started_unix=1e9 - 100,
-    reasons=(Reason("util", "96.2 % used"),),
+    reasons=(Reason("util", "96.2% used"),),
 )
 PENDING = Watch(since=998.0, before=Level.MEDIUM)
 WATCHES: dict[Key, Watch] = {("pressure.critical", "ram"): FIRING, ("pressure.critical", "gpu0.vram"): PENDING}

@@ -1,4 +1,4 @@
-"""Whoever has the token or a password is known, and nobody else is, in a time that tells nothing."""
+"""Authentication by token and password."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ USERS = {"ada": PasswordHash("hash of ada"), "bob": PasswordHash("hash of bob")}
 
 
 class Comparer:
-    """Stands in for bcrypt: a password is right where it begins its hash's last word; counts its work."""
+    """Fake bcrypt: a password is right if the hash ends with it. Records its calls."""
 
     def __init__(self) -> None:
         self.compared: list[tuple[bytes, bytes]] = []
@@ -50,27 +50,27 @@ def judged(passwords: Passwords, *shown: Basic, users: Mapping[str, PasswordHash
     return asyncio.run(judge())
 
 
-def test_what_a_header_says_is_read_in_the_usual_ways() -> None:
-    """Bearer and Basic in any case; a password may hold colons."""
+def test_authorization_header_is_parsed() -> None:
+    """The scheme in any case; a password may contain colons."""
     assert parse_authorization(b"bearer  abc ") == Bearer(b"abc")
     assert parse_authorization(basic("ada", "a:b")) == Basic("ada", b"a:b")
 
 
 @given(st.binary(max_size=300))
-def test_no_header_breaks_the_parser(field: bytes) -> None:
-    """Rubbish is nobody, never an error."""
+def test_any_authorization_header_is_parsed_or_none(field: bytes) -> None:
+    """Malformed headers raise no error."""
     for value in (field, b"Basic " + field, b"Basic " + base64.b64encode(field), b"Bearer " + field):
         found = parse_authorization(value)
         assert found is None or isinstance(found, Bearer | Basic)
 
 
-def test_a_header_of_no_end_is_nobody() -> None:
-    """Nothing of 2 KiB is decoded."""
+def test_oversized_authorization_header_is_refused() -> None:
+    """More than 2 KiB are not decoded."""
     assert parse_authorization(basic("ada", "x" * 3000)) is None
 
 
-def test_a_token_is_the_whole_token() -> None:
-    """No beginning of it, nothing after it, no other case."""
+def test_token_must_match_exactly() -> None:
+    """No prefix, no suffix, no other case."""
     token = token_of("  0123456789abcdef\n")
 
     assert is_token(token, Bearer(b"0123456789abcdef"))
@@ -79,16 +79,16 @@ def test_a_token_is_the_whole_token() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "short", "with a space in it!", "x" * 2000, "ümlaut-ümlaut-ümlaut"])
-def test_a_poor_token_is_refused_without_repeating_it(text: str) -> None:
-    """Too short, too long, or not to be sent in a header."""
+def test_weak_token_is_refused_without_repeating_it(text: str) -> None:
+    """Too short, too long, or not valid in a header."""
     with pytest.raises(ValueError, match="is not a token") as caught:
         token_of(text)
 
     assert not text or text not in str(caught.value)
 
 
-def test_a_password_is_compared_once_and_then_remembered() -> None:
-    """The second request of the same user costs nothing; another password is compared again."""
+def test_correct_password_is_compared_once() -> None:
+    """The second request uses the cache. Another password is compared again."""
     comparer = Comparer()
     passwords = Passwords(comparer)
 
@@ -100,8 +100,8 @@ def test_a_password_is_compared_once_and_then_remembered() -> None:
     assert len(comparer.compared) == 3
 
 
-def test_what_is_remembered_is_of_one_user_one_password_one_hash() -> None:
-    """The boundary between user and password counts, and a changed hash ends the old password."""
+def test_cache_is_keyed_by_user_password_and_hash() -> None:
+    """The boundary between user and password counts. A changed hash invalidates the old password."""
     passwords = Passwords(Comparer())
     assert judged(passwords, Basic("ada", b"ada")) == [True]
 
@@ -111,16 +111,16 @@ def test_what_is_remembered_is_of_one_user_one_password_one_hash() -> None:
     assert judged(passwords, Basic("ad", b"aada"), Basic("adaa", b"da"), users=changed) == [False, False]
 
 
-def test_a_user_who_does_not_exist_costs_as_much_as_one_who_does() -> None:
-    """Time does not tell names; and even with a right password of another user he is nobody."""
+def test_unknown_user_costs_as_much_as_a_known_one() -> None:
+    """Timing reveals no user names. The password of another user is refused."""
     comparer = Comparer()
 
     assert judged(Passwords(comparer), Basic("eve", b"ada"), Basic("eve", b"x")) == [False, False]
     assert len(comparer.compared) == 2
 
 
-def test_those_who_try_many_passwords_at_once_are_sent_away() -> None:
-    """So many wait, the others are told to come back, and who is known already does not wait at all."""
+def test_password_checks_beyond_the_queue_are_refused() -> None:
+    """A cached user does not wait."""
     passwords = Passwords(Comparer())
 
     async def storm() -> list[object]:
@@ -134,8 +134,8 @@ def test_those_who_try_many_passwords_at_once_are_sent_away() -> None:
     assert known is True
 
 
-def test_hashes_of_other_programs_are_compared_rightly() -> None:
-    """$2y$ as htpasswd writes it, $2b$ as bcrypt does; what is longer than bcrypt looks at is cut, as in Go."""
+def test_hashes_of_other_programs_are_compatible() -> None:
+    """$2y$ from htpasswd, $2b$ from bcrypt. Longer passwords are truncated to 72 bytes, as in Go."""
     hashed = bcrypt.hashpw(b"p" * 72, bcrypt.gensalt(4))
 
     for prefix in (b"$2b$", b"$2y$", b"$2a$"):
@@ -145,8 +145,7 @@ def test_hashes_of_other_programs_are_compared_rightly() -> None:
     assert not compare(b"p\0", hashed)
 
 
-def test_nothing_secret_is_in_what_is_printed() -> None:
-    """Neither token, nor hash, nor password appears where a value is shown."""
+def test_repr_contains_no_secret() -> None:
     login = Login(token_of("0123456789abcdef"), {"ada": PasswordHash("$2y$10$secret")})
 
     shown = f"{login!r} {login.token} {login.users['ada']} {Basic('ada', b'secret')!r} {Bearer(b'secret')!r}"

@@ -1,4 +1,4 @@
-"""Slow work that faces share: once for all who ask, given up by them after a while, told when all ends."""
+"""Single-flight execution: shared results, deadline, errors and shutdown."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from memwatch_web.asgi.single_flight import NotDone, Shared
 from support.thread_limit import no_threads
 
 
-def test_who_asks_meanwhile_gets_the_same() -> None:
-    """Three ask while it works, and it works once; who asks later has it done anew."""
+def test_concurrent_callers_share_the_result() -> None:
+    """Three concurrent callers cause one run. A later caller causes another."""
     asked: list[str] = []
 
     def work(about: str) -> str:
@@ -29,8 +29,8 @@ def test_who_asks_meanwhile_gets_the_same() -> None:
     assert asked == ["a", "d"]
 
 
-def test_work_that_hangs_is_given_up_and_not_begun_again() -> None:
-    """Who waits is told after the deadline, and who asks next starts no second thread; the end waits for none."""
+def test_hanging_work_times_out_and_is_not_restarted() -> None:
+    """Callers get NotDone after the deadline. The next caller starts no second thread, and exit waits for none."""
     held = threading.Event()
     begun: list[int] = []
 
@@ -51,13 +51,13 @@ def test_work_that_hangs_is_given_up_and_not_begun_again() -> None:
     took = time.monotonic() - started
     held.set()
 
-    assert answers == ["NotDone: looking for a disk took more than 0.1 s"] * 3
+    assert answers == ["NotDone: timed out after 0.1 s: a disk"] * 3
     assert begun == [1]
     assert took < 5
 
 
-def test_what_goes_wrong_is_raised_where_it_was_asked() -> None:
-    """And the next who asks has it tried again."""
+def test_exception_is_raised_in_the_caller() -> None:
+    """The next call tries again."""
 
     def work(about: int) -> int:
         return 1 // about
@@ -71,8 +71,8 @@ def test_what_goes_wrong_is_raised_where_it_was_asked() -> None:
     assert asyncio.run(twice()) == 1
 
 
-def test_at_the_end_who_waits_is_told() -> None:
-    """Closing does not wait for work that hangs."""
+def test_close_ends_waiting_callers() -> None:
+    """Closing does not wait for hanging work."""
     held = threading.Event()
 
     def work(_about: None) -> bool:
@@ -90,8 +90,7 @@ def test_at_the_end_who_waits_is_told() -> None:
     held.set()
 
 
-def test_who_stops_waiting_spoils_nothing_for_others() -> None:
-    """One of two is cancelled; the other gets what comes of it."""
+def test_cancelled_caller_does_not_affect_others() -> None:
 
     def work(about: str) -> str:
         time.sleep(0.2)
@@ -109,13 +108,13 @@ def test_who_stops_waiting_spoils_nothing_for_others() -> None:
     assert asyncio.run(one_leaves()) == "a"
 
 
-def test_without_a_thread_it_is_not_done() -> None:
-    """Who asks is told why, and the next who asks is answered."""
+def test_missing_thread_raises_not_done() -> None:
+    """The next call works."""
 
     async def twice() -> list[str]:
         shared = Shared(str.upper, "letters", 5.0)
-        with no_threads(), pytest.raises(NotDone) as told:
+        with no_threads(), pytest.raises(NotDone) as caught:
             await shared.ask("a")
-        return [str(told.value), await shared.ask("b")]
+        return [str(caught.value), await shared.ask("b")]
 
-    assert asyncio.run(twice()) == ["looking for letters needs a thread: can't start new thread", "B"]
+    assert asyncio.run(twice()) == ["no thread for letters: can't start new thread", "B"]

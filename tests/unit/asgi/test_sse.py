@@ -1,4 +1,4 @@
-"""A stream that cannot keep up lets others have their turn."""
+"""A slow event stream does not block the event loop."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.sse import Broker, EventStream
 
 
-def test_who_takes_as_long_as_a_tick_lets_others_in() -> None:
-    """There is a newer snapshot whenever one has been sent: whoever else is in the loop gets every second turn."""
+def test_stream_as_slow_as_sampling_yields_to_other_tasks() -> None:
+    """A newer snapshot is always there. Other tasks still get every second turn of the loop."""
     numbers = count()
     rendered: list[int] = []
     turns_of_another = 0
@@ -23,7 +23,7 @@ def test_who_takes_as_long_as_a_tick_lets_others_in() -> None:
         return b"data: x\n\n"
 
     async def send(_: Any) -> None:
-        """As a server does while the socket takes all: it waits for nothing."""
+        """Return at once, as a server does while the socket is writable."""
 
     async def receive() -> Any:
         await asyncio.Event().wait()

@@ -95,7 +95,7 @@ def test_a_forecast_is_told() -> None:
 
 def test_simulated_figures_say_so() -> None:
     """Nobody takes a demonstration for this machine."""
-    assert "SIMULATED" in text_of(simulated())
+    assert "Simulated data" in text_of(simulated())
     assert "simulated" not in text_of(critical_gb10())
 
 

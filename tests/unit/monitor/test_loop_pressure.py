@@ -65,7 +65,7 @@ def test_ten_minutes_of_sawtooth_are_one_change_of_level() -> None:
 
     changes = machine.events("level")
     assert len(changes) == 2
-    assert changes[0] == "System RAM: low → medium (78.0 % used; 14.1 GiB of 64.0 GiB left)"
+    assert changes[0] == "System RAM: OK → medium (78.0% used; 14.1 GiB of 64.0 GiB available)"
     assert changes[1].startswith("System RAM: medium → high (80.")
     assert machine.notices == []
 
@@ -79,7 +79,7 @@ def test_a_change_of_level_is_told_with_reasons_and_figures() -> None:
     last = machine.events("level")[-1]
     assert "high → critical (" in last
     assert "% used; full in about " in last
-    assert last.endswith("of 64.0 GiB left)")
+    assert last.endswith("of 64.0 GiB available)")
 
 
 def test_a_forecast_is_remembered_and_ends_with_the_fall() -> None:

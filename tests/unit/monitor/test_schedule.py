@@ -105,7 +105,7 @@ def test_waiting_makes_it_fast_however_much_there_is() -> None:
 @pytest.mark.parametrize(
     ("found", "stalled", "why"),
     [
-        ([pressure(0.2), pressure(0.61)], False, "x is 61 % used"),
+        ([pressure(0.2), pressure(0.61)], False, "x is 61% used"),
         ([pressure(0.3, seconds=20.0)], False, "x will be full within 60 s"),
         ([pressure(0.3)], True, "the kernel says that tasks wait for memory"),
     ],

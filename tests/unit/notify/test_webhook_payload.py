@@ -35,7 +35,7 @@ def test_body_says_what_happened_where_and_who_did_it() -> None:
     assert (said["time"], said["unix"]) == ("2026-11-21T10:22:33.250Z", 1_795_256_553.25)
     assert (said["host"], said["target"]) == ("spark-1", "ram")
     assert (said["level"], said["previous"]) == ("critical", "high")
-    assert said["reasons"] == [{"signal": "util", "text": "96.2 % used"}]
+    assert said["reasons"] == [{"signal": "util", "text": "96.2% used"}]
     assert said["values"]["size_bytes"] == snapshot.pools[0].size_bytes
     assert said["values"]["ratio"] == snapshot.pools[0].judged_ratio
     assert set(said["top"][0]) == {"pid", "name", "user", "unit", "container", "footprint_bytes"} | (

@@ -1,4 +1,4 @@
-"""What stands beside the curves is true: gaps are named, restarts found, and a level lasts as long as it did."""
+"""Annotations of history charts: gaps, restarts, levels and events."""
 
 from __future__ import annotations
 
@@ -33,38 +33,36 @@ def event(unix: float, kind: str, text: str = "") -> Event:
     return Event(1, unix, kind, text)
 
 
-def test_a_gap_says_how_long_and_why() -> None:
-    """memwatchd did not run; where the machine slept at that time, that is why."""
+def test_gap_has_its_length_and_reason() -> None:
+    """The reason is a suspend if one happened at that time, else memwatchd was not running."""
     buckets = [known(0), known(10), gap(20), known(100), known(110), gap(120), known(200)]
 
     gaps = gaps_of(buckets, 0, 205, 10, [event(200.5, "suspend")])
 
     assert gaps == [
-        Gap(20, 100, "memwatchd did not run: nothing is known of 1 min 20 s"),
-        Gap(120, 200, "the machine was suspended: nothing is known of 1 min 20 s"),
+        Gap(20, 100, "no data for 1 min 20 s: memwatchd was not running"),
+        Gap(120, 200, "no data for 1 min 20 s: machine suspended"),
     ]
 
 
-def test_what_is_before_and_after_the_figures_is_a_gap_as_well() -> None:
-    """The page never leaves it open whether nothing was there or nothing was known."""
+def test_time_before_and_after_the_data_is_a_gap() -> None:
     gaps = gaps_of([known(100), known(110)], 0, 500, 10, ())
 
-    assert gaps == [Gap(0, 100, "nothing older is remembered"), Gap(120, 500, "nothing is known of the time after")]
-    assert gaps_of([], 0, 500, 10, ()) == [Gap(0, 500, "nothing is remembered of this time")]
+    assert gaps == [Gap(0, 100, "no older history"), Gap(120, 500, "no data since")]
+    assert gaps_of([], 0, 500, 10, ()) == [Gap(0, 500, "no history in this range")]
 
 
-def test_a_range_that_is_full_has_no_gap() -> None:
-    """A point late or early is none."""
+def test_complete_range_has_no_gap() -> None:
+    """A late or early point is not a gap."""
     assert gaps_of([known(15), known(24), known(35)], 0, 60, 10, ()) == []
 
 
-def test_a_restart_is_seen_by_processor_time_that_begins_anew() -> None:
-    """It only grows while one daemon runs."""
+def test_restart_is_detected_by_cpu_time_that_decreases() -> None:
     assert restarts_of([known(0, 1.0), known(10, 1.5), gap(20), known(30, 0.1), known(40, 0.1)]) == [30]
 
 
-def test_a_level_lasts_until_another_or_a_gap_begins() -> None:
-    """A bucket stands at the worst level that was in it, and low is no stretch."""
+def test_level_run_ends_at_another_level_or_a_gap() -> None:
+    """A bucket has the highest level within it. Low is not a run."""
     levels = [known(0, 0), Bucket(10, 0, 1, 2), known(20, 2), known(30, 3), gap(40), known(80, 3), known(90, 0)]
 
     runs = runs_of(levels, 10)
@@ -72,8 +70,8 @@ def test_a_level_lasts_until_another_or_a_gap_begins() -> None:
     assert runs == [Run(10, 30, Level.HIGH), Run(30, 40, Level.CRITICAL), Run(80, 90, Level.CRITICAL)]
 
 
-def test_events_outside_of_the_time_and_repetitions_are_no_flags() -> None:
-    """Alerts say again what levels say, and a busy machine is late all the time."""
+def test_events_outside_the_range_and_quiet_kinds_are_no_flags() -> None:
+    """Alerts repeat levels, and a busy machine is late all the time."""
     events = [
         event(5, "mark", "a"),
         event(15, "mark", "b"),
@@ -89,35 +87,34 @@ def test_events_outside_of_the_time_and_repetitions_are_no_flags() -> None:
     ("kind", "text", "word"),
     [
         ("mark", "Before VAE Load", "Before VAE Load"),
-        ("level", "System RAM: low → critical (96.4 % used)", "critical"),
+        ("level", "System RAM: OK → critical (96.4% used)", "critical"),
         ("level", "of an unusual form", "level"),
         ("driver", "the driver of gpu0 reported XID 79: fallen off the bus", "XID"),
         ("driver", "the driver of gpu0 reported a page fault of a GPU program", "driver"),
-        ("oom_kill", "the kernel killed python", "OOM kill"),
+        ("oom_kill", "OOM killer: killed python", "OOM kill"),
         ("new_kind", "something", "new kind"),
     ],
 )
-def test_a_flag_has_a_word_that_fits(kind: str, text: str, word: str) -> None:
-    """What happened in a word or two."""
+def test_flag_has_a_short_label(kind: str, text: str, word: str) -> None:
     (flag,) = flags_of([event(1, kind, text)], 0, 2)
 
     assert (flag.word, flag.text) == (word, text)
 
 
-def test_what_was_before_the_list_of_events_comes_from_the_history() -> None:
-    """After a restart the events are gone; levels and restarts are still known."""
+def test_flags_before_the_event_list_come_from_the_history() -> None:
+    """Without stored events, levels and restarts are still known from the series."""
     runs = {"ram": [Run(10, 50, Level.HIGH), Run(60, 70, Level.MEDIUM), Run(90, 200, Level.CRITICAL)]}
 
     flags = older_flags(runs, {"ram": "System RAM"}, [5.0, 100.0], known_from=100)
 
     assert [(flag.unix, flag.word, flag.text) for flag in flags] == [
-        (5, "start", "memwatchd was started again"),
+        (5, "start", "memwatchd restarted"),
         (10, "high", "System RAM was high for up to 40 s"),
     ]
 
 
-def test_changes_of_level_give_way_to_what_stands_nowhere_else() -> None:
-    """A machine that wavers at a threshold does not push a kill or a mark out of the list."""
+def test_level_changes_are_dropped_before_other_events() -> None:
+    """A machine at a threshold does not push an OOM kill or a mark out of the list."""
     levels = [Flag(at, "level", "high", "") for at in range(300)]
     kill, marks = Flag(5.5, "oom_kill", "OOM kill", ""), [Flag(at + 0.5, "mark", "m", "") for at in range(150)]
 

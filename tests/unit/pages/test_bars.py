@@ -1,4 +1,4 @@
-"""Everything in a bar is to scale: parts side by side fill it, and what is inside something lies inside it."""
+"""Geometry of pool bars: segments fill the bar, shares lie inside their pool."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.sample_snapshots import (
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_segments_fill_the_bar_without_gap_or_overlap(name: str) -> None:
-    """Each part begins where the one before ends, and together they are the pool."""
+    """Each segment starts at the end of the previous one, and their sum is the pool."""
     for bar in bars_of(SAMPLES[name](), {}):
         ends = [0.0, *(segment.start + segment.width for segment in bar.segments)]
 
@@ -31,8 +31,8 @@ def test_segments_fill_the_bar_without_gap_or_overlap(name: str) -> None:
             assert sum(segment.size_bytes for segment in bar.segments) == bar.pool.size_bytes
 
 
-def test_what_is_used_stands_left_of_what_is_available() -> None:
-    """The edge of use is one line, and the marks of the levels can be read against it."""
+def test_used_segments_are_left_of_available_ones() -> None:
+    """The threshold marks refer to the edge between them."""
     pool = system_ram(64 * GIB, 3 * GIB, 20 * GIB, 1 * GIB, 2 * GIB, 1 * GIB)
 
     kinds = [segment.kind for segment in segments_of(pool)]
@@ -40,8 +40,8 @@ def test_what_is_used_stands_left_of_what_is_available() -> None:
     assert kinds == ["anonymous", "shared_memory", "huge_pages", "kernel", "unattributed", "page_cache", "free"]
 
 
-def test_what_a_device_holds_is_not_called_unattributed() -> None:
-    """The kernel cannot explain CUDA's memory, a share can: only the remainder is nobody's."""
+def test_device_memory_is_not_shown_as_unattributed() -> None:
+    """The CUDA Pool explains memory that the kernel does not report. Only the remainder is unattributed."""
     (bar,) = bars_of(critical_gb10(), {})
 
     sizes = {segment.kind: segment.size_bytes for segment in bar.segments}
@@ -50,8 +50,8 @@ def test_what_a_device_holds_is_not_called_unattributed() -> None:
     assert sizes["devices"] == 109_049_173_606 - 5_583_457_484
 
 
-def test_a_card_without_contents_shows_used_reserved_and_available() -> None:
-    """What the driver keeps for itself is part of what is used, never beside it."""
+def test_pool_without_contents_shows_used_reserved_and_available() -> None:
+    """Memory reserved by the driver is part of the used memory."""
     card = vram("gpu0.vram", "GPU 0 VRAM", size=24 * GIB, used=20 * GIB, reserved=GIB)
 
     sizes = {segment.kind: segment.size_bytes for segment in segments_of(card)}
@@ -59,15 +59,13 @@ def test_a_card_without_contents_shows_used_reserved_and_available() -> None:
     assert sizes == {"used": 19 * GIB, "reserved": GIB, "available": 4 * GIB}
 
 
-def test_a_card_of_which_no_reserve_is_known_shows_none() -> None:
-    """Not knowing the reserve is no reason to draw an empty one."""
+def test_unknown_reserve_is_not_drawn() -> None:
     card = Pool("v", PoolKind.VRAM, "VRAM", 24 * GIB, 20 * GIB, 4 * GIB, "sysfs", MEASURED)
 
     assert [segment.kind for segment in segments_of(card)] == ["used", "available"]
 
 
-def test_a_kind_from_the_future_counts_as_used() -> None:
-    """Nothing a collector names is left out of the bar."""
+def test_unknown_kind_is_drawn_as_used() -> None:
     pool = Pool(
         "ram",
         PoolKind.SYSTEM_RAM,
@@ -84,15 +82,14 @@ def test_a_kind_from_the_future_counts_as_used() -> None:
 
 
 def test_unknown_use_has_no_segments() -> None:
-    """A stale pool keeps its size and loses its picture."""
     (stale,) = bars_of(stale_collector(), {})
     _, contradictory = bars_of(unknown_figures(), {})
 
     assert stale.segments == contradictory.segments == ()
 
 
-def test_a_pool_of_no_size_is_drawn_empty() -> None:
-    """Memory taken away while running divides nothing by zero."""
+def test_pool_of_zero_bytes_is_drawn_empty() -> None:
+    """No division by zero after memory was removed at run time."""
     empty = Pool("v", PoolKind.CARVEOUT, "Carve-out", 0, 0, 0, "sysfs", MEASURED)
     snapshot = replace(mig_server(), pools=(empty,), shares=(), devices=())
 
@@ -101,8 +98,8 @@ def test_a_pool_of_no_size_is_drawn_empty() -> None:
     assert (bar.segments, bar.lanes, bar.marks) == ((), (), ())
 
 
-def test_an_inner_bar_is_to_the_scale_of_its_pool() -> None:
-    """CUDA Pool ÷ System RAM, exactly."""
+def test_share_bar_has_the_scale_of_its_pool() -> None:
+    """CUDA Pool ÷ System RAM."""
     (bar,) = bars_of(critical_gb10(), {})
 
     (lane,) = bar.lanes
@@ -111,8 +108,7 @@ def test_an_inner_bar_is_to_the_scale_of_its_pool() -> None:
     assert (lane.depth, lane.around, lane.limit) == (0, (), Absent.NOT_SUPPORTED)
 
 
-def test_a_share_inside_a_share_lies_inside_it() -> None:
-    """The inner one comes right after the outer one, one step deeper, within its extent."""
+def test_nested_share_follows_its_parent_one_level_deeper() -> None:
     ram, _ = bars_of(mig_server(), {})
 
     outer, inner = ram.lanes
@@ -124,15 +120,14 @@ def test_a_share_inside_a_share_lies_inside_it() -> None:
     assert inner.used < outer.used < outer.limit  # type: ignore[operator]
 
 
-def test_a_share_of_unknown_use_has_no_width() -> None:
-    """Not permitted is not an empty bar."""
+def test_share_of_unknown_use_has_no_width() -> None:
     ram, _ = bars_of(unknown_figures(), {})
 
     assert [lane.used for lane in ram.lanes] == [Absent.NOT_PERMITTED]
 
 
-def test_marks_stand_where_levels_begin() -> None:
-    """60, 80 and 95 % of the size, or what the settings say for this pool."""
+def test_marks_are_at_the_thresholds() -> None:
+    """60, 80 and 95% of the size, or the configured thresholds of the pool."""
     thresholds = {"ram": Thresholds(medium=0.5, high=0.7, critical=0.9)}
 
     (usual,) = bars_of(critical_gb10(), {})
@@ -146,8 +141,8 @@ def test_marks_stand_where_levels_begin() -> None:
     assert [mark.position for mark in other.marks] == [0.5, 0.7, 0.9]
 
 
-def test_marks_stand_right_of_what_is_set_aside() -> None:
-    """Huge pages say nothing about pressure, so levels are judged, and drawn, on the rest."""
+def test_marks_exclude_reserved_huge_pages() -> None:
+    """Levels do not include reserved huge pages, so the marks are scaled to the rest."""
     (bar,) = bars_of(hugepages_host(), {})
 
     aside = bar.pool.set_aside_bytes / bar.pool.size_bytes

@@ -1,4 +1,4 @@
-"""Each series is drawn where it belongs and called what it is, on every kind of machine."""
+"""Grouping and labels of history series on every kind of machine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from support.sample_snapshots import SAMPLES, calm_workstation, critical_gb10, d
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_every_series_has_one_place_and_a_name(sample: str) -> None:
-    """All that is remembered can be chosen, once, among figures of its own unit."""
+def test_every_series_has_one_chart_and_a_label(sample: str) -> None:
     snapshot = SAMPLES[sample]()
     names = list(figures_of(snapshot))
 
@@ -24,21 +23,20 @@ def test_every_series_has_one_place_and_a_name(sample: str) -> None:
     assert len({chart.id for chart in charts}) == len(charts)
 
 
-def test_on_a_unified_machine_the_cuda_pool_is_drawn_inside_system_ram() -> None:
-    """One chart with both, the share by its relation, and what CUDA can still have."""
+def test_cuda_pool_is_drawn_in_the_chart_of_system_ram() -> None:
+    """One chart with used memory, the share, and the memory available to the GPU."""
     snapshot = critical_gb10()
 
     ram, pressure = charts_of(usual_series(list(figures_of(snapshot)), snapshot), snapshot)
 
     labels = [curve.label for curve in ram.curves]
-    assert labels == ["used", "CUDA Pool ⊂ System RAM", "headroom of NVIDIA GB10"]
+    assert labels == ["used", "CUDA Pool ⊂ System RAM", "available to gpu0"]
     assert [curve.dashed for curve in ram.curves] == [False, False, True]
     assert (ram.label, ram.top, ram.targets) == ("System RAM", snapshot.pools[0].size_bytes, ("ram",))
     assert (pressure.label, pressure.top) == ("Pressure", 1.0)
 
 
-def test_on_a_discrete_machine_each_gpu_has_a_chart() -> None:
-    """System RAM and VRAM are two pools."""
+def test_each_discrete_gpu_has_a_chart() -> None:
     snapshot = discrete_gpu()
 
     charts = charts_of(usual_series(list(figures_of(snapshot)), snapshot), snapshot)
@@ -47,8 +45,8 @@ def test_on_a_discrete_machine_each_gpu_has_a_chart() -> None:
     assert [curve.label for curve in charts[0].curves] == ["used", "available"]
 
 
-def test_what_a_gpu_can_have_is_drawn_where_most_of_it_lies() -> None:
-    """The headroom of an APU is in System RAM, not beside its carve-out, which is a hundredth of it."""
+def test_headroom_is_drawn_in_the_largest_pool_of_the_device() -> None:
+    """The headroom of an APU is in system RAM, not in its small carve-out."""
     snapshot = critical_gb10()
     carve_out = Pool("carveout", PoolKind.CARVEOUT, "GPU carve-out", 512, 455, 57, "sysfs", Quality.MEASURED)
     gpu = replace(snapshot.devices[0], allocates_from=("carveout", "ram"))
@@ -60,8 +58,8 @@ def test_what_a_gpu_can_have_is_drawn_where_most_of_it_lies() -> None:
     assert place == "ram"
 
 
-def test_a_machine_with_many_gpus_is_shown_within_what_may_be_asked_for() -> None:
-    """The pools come first."""
+def test_default_series_are_limited_to_one_request() -> None:
+    """Pools come first."""
     snapshot = mig_server()
     instance = next(share for share in snapshot.shares if share.kind is ShareKind.MIG_INSTANCE)
     shares = tuple(replace(instance, id=f"gpu0.mig{number}") for number in range(30))
@@ -80,13 +78,12 @@ def test_a_machine_with_many_gpus_is_shown_within_what_may_be_asked_for() -> Non
         ("share.gpu7.gtt.used_bytes", "bytes", "share.gpu7.gtt.used_bytes"),
         ("device.gpu7.headroom_bytes", "bytes", "device.gpu7.headroom_bytes"),
         ("pressure.gpu7.ratio", "pressure", "pressure.gpu7.ratio"),
-        ("node.0.largest_free_block_bytes", "bytes", "largest free block on node 0"),
+        ("node.0.largest_free_block_bytes", "bytes", "largest free block, node 0"),
         ("swap.used_bytes", "swap", "used"),
-        ("pressure.ram.seconds_to_full", "seconds", "System RAM full in"),
+        ("pressure.ram.seconds_to_full", "seconds", "time to full, System RAM"),
     ],
 )
-def test_what_is_gone_keeps_the_name_of_its_series(name: str, place: str, label: str) -> None:
-    """Figures of hardware that was taken out can still be shown."""
+def test_series_of_removed_hardware_keeps_its_name(name: str, place: str, label: str) -> None:
     snapshot = calm_workstation()
 
     assert (place_of(name, snapshot), label_of(name, snapshot)) == (place, label)

@@ -1,4 +1,4 @@
-"""The page about GPUs: what each is, where its memory lies, who holds it, what went wrong."""
+"""The devices page: identity, memory, processes and errors of each GPU."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def holding(pid: int, place: str, held: Bytes) -> Process:
     return replace(process(pid, f"p{pid}", "ada", GIB), device_bytes={place: held})
 
 
-def test_places_are_the_devices_own() -> None:
-    """A discrete card's VRAM with its size; on GB10 the CUDA Pool inside System RAM, and System RAM."""
+def test_device_lists_its_own_pools_and_shares() -> None:
+    """A discrete GPU has its VRAM. A GB10 has the CUDA Pool and system RAM."""
     card, gb10 = entries_of(discrete_gpu())[0], entries_of(critical_gb10())[0]
 
     assert [place.label for place in card.places if place.is_allocated_from] == ["GPU 0 VRAM"]
@@ -37,8 +37,8 @@ def test_places_are_the_devices_own() -> None:
     assert "System RAM" in [place.label for place in gb10.places]
 
 
-def test_holders_are_the_largest_and_the_rest_is_counted() -> None:
-    """What is not known of a process is left out, and so is what it holds of another device."""
+def test_largest_processes_are_listed_and_the_rest_is_counted() -> None:
+    """Unknown sizes and memory of other devices do not count."""
     card = discrete_gpu()
     place = card.devices[0].allocates_from[0]
     many = [holding(pid, place, pid * GIB) for pid in range(1, MOST_HOLDERS + 3)]
@@ -50,8 +50,8 @@ def test_holders_are_the_largest_and_the_rest_is_counted() -> None:
     assert entry.more_holders == 2
 
 
-def test_parts_of_one_process_are_added_up() -> None:
-    """VRAM and what spilled into System RAM are held by the same process."""
+def test_memory_of_one_process_is_summed_over_places() -> None:
+    """VRAM and its spill into system RAM belong to the same process."""
     card = discrete_gpu()
     place = card.devices[0].allocates_from[0]
     share = card.shares[0] if card.shares else None
@@ -66,8 +66,7 @@ def test_parts_of_one_process_are_added_up() -> None:
     ("kind", "words"),
     [("xid_79", "XID 79"), ("ecc_uncorrected", "ECC uncorrected"), ("row_remap_pending", "row remap pending")],
 )
-def test_kinds_of_errors_in_words(kind: str, words: str) -> None:
-    """Abbreviations as their makers write them."""
+def test_error_kinds_use_the_names_of_the_vendors(kind: str, words: str) -> None:
     assert fault(kind) == words
 
 
@@ -75,9 +74,9 @@ def test_kinds_of_errors_in_words(kind: str, words: str) -> None:
     ("snapshot", "sentence"),
     [
         (calm_workstation(), calm_workstation().machine.explanation),
-        (critical_gb10(), "can be allocated now"),
+        (critical_gb10(), "available to allocate"),
         (critical_gb10(), "CUDA Pool ⊂ System RAM"),
-        (critical_gb10(), "How its architecture is known"),
+        (critical_gb10(), "Detection"),
         (mig_server(), "MIG 2g.20gb ⊂ GPU 0 VRAM"),
         (with_device(discrete_gpu(), state="needs_reset"), "needs reset"),
         (
@@ -85,29 +84,29 @@ def test_kinds_of_errors_in_words(kind: str, words: str) -> None:
             "XID 79 2 1970-01-01 00:00:00 UTC",
         ),
         (with_device(discrete_gpu(), errors={"xid_79": 1}), "XID 79 1 —"),
-        (with_device(discrete_gpu(), errors={}), "The driver tells of none."),
+        (with_device(discrete_gpu(), errors={}), "None reported."),
         (with_device(discrete_gpu(), uuid=Absent.NOT_PERMITTED), "UUID — not permitted"),
         (
             replace(with_device(discrete_gpu(), process_list="partial"), processes=()),
-            "No process is seen that holds its memory, and not all of them can be seen.",
+            "No processes visible. Some processes cannot be seen from here.",
         ),
         (
             replace(with_device(discrete_gpu(), process_list="complete"), processes=()),
-            "No process holds any of its memory.",
+            "No processes.",
         ),
         (
             replace(with_device(discrete_gpu(), process_list=Absent.NOT_SUPPORTED), processes=()),
-            "Which processes hold its memory: — not supported",
+            "Process list: — not supported",
         ),
     ],
 )
-def test_the_page_says(snapshot: Snapshot, sentence: str) -> None:
-    """The sentence stands on the page word for word; an empty list is never called idle unless it is complete."""
+def test_page_contains_sentence(snapshot: Snapshot, sentence: str) -> None:
+    """An empty process list reads "No processes." only if it is complete."""
     assert sentence in read(snapshot, "devices").text
 
 
-def test_the_headroom_of_many_devices_takes_the_width_of_the_overview() -> None:
-    """Of two it is one card among others; of eight it would be a narrow column beside three empty ones."""
+def test_headroom_card_is_wide_for_many_devices() -> None:
+    """Two devices fit into a normal card. Eight would be a narrow column beside empty space."""
     two = discrete_gpu()
     eight = replace(two, devices=tuple(replace(two.devices[0], id=f"gpu{index}") for index in range(8)))
 

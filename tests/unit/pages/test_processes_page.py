@@ -1,4 +1,4 @@
-"""The page of processes says who holds memory, what is not seen, who grew, and what nobody holds."""
+"""The processes page: owners, hidden processes, growth and unattributed memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from support.sample_parts import GIB, MIB, UNIX
 from support.sample_snapshots import calm_workstation, critical_gb10, many_owners
 
 
-def test_owners_with_what_their_cgroups_say() -> None:
-    """Footprints with their bounds, the cgroup's own figure, and the sentence about what that leaves out."""
+def test_owner_shows_cgroup_usage() -> None:
+    """Footprint ranges, memory.current of the cgroup, and a note if that excludes GPU memory."""
     text = Reader(Pages().page("processes", many_owners(), view=View("container"))).text
 
     assert "Containers" in text
@@ -26,8 +26,8 @@ def test_owners_with_what_their_cgroups_say() -> None:
     assert "Kubernetes pods" not in text
 
 
-def test_what_is_hidden_is_said_first() -> None:
-    """A list that is partial says so above the list, and in what nobody holds."""
+def test_partial_process_list_is_marked_above_the_list() -> None:
+    """The unattributed memory also names the hidden processes."""
     text = read(many_owners(), "processes").text
 
     assert text.index("Processes outside this container are not seen.") < text.index("llama-server")
@@ -36,8 +36,7 @@ def test_what_is_hidden_is_said_first() -> None:
     assert "not seen" not in read(critical_gb10(), "processes").text
 
 
-def test_names_of_containers_and_owners_stay_text() -> None:
-    """What others call their containers and units becomes no markup."""
+def test_names_of_containers_and_owners_are_escaped() -> None:
     for view in (View(), View("container")):
         page = Pages().page("processes", many_owners(), view=view)
 
@@ -46,8 +45,8 @@ def test_names_of_containers_and_owners_stay_text() -> None:
         assert "</th><i>vllm" in Reader(page).text
 
 
-def test_what_nobody_holds_of_a_share() -> None:
-    """The part of GTT that no process holds stands beside the pools' remainders."""
+def test_unattributed_part_of_a_share_is_listed() -> None:
+    """The part of GTT without a process is listed like that of the pools."""
     page = read(many_owners(), "processes")
 
     assert "GTT ⊂ System RAM" in page.text
@@ -58,8 +57,8 @@ def grown(pid: int, size: int) -> Process:
     return Process(pid, UNIX - 1e6, f"p{pid}", size, size, "rss", user="ada", unit=None, container=None)
 
 
-def test_who_grew_and_who_may_leak() -> None:
-    """The fastest first, with what is known of each window; a suspect with its evidence, and what it is not."""
+def test_growing_and_leaking_processes_are_listed() -> None:
+    """The fastest first, with the growth in each window. A suspected leak has its evidence and a caveat."""
     growth, rules = Growth(), LeakRules(1200.0)
     for at in range(0, 1201, 10):
         growth.add(float(at), [grown(5, GIB + at * MIB), grown(6, GIB + at * 1024), grown(7, GIB)], rules)
@@ -67,8 +66,8 @@ def test_who_grew_and_who_may_leak() -> None:
     text = Reader(Pages(growth=growth).page("processes", calm_workstation())).text
 
     (suspect,) = growth.suspects()
-    assert text.index("Suspected leaks") < text.index(f"p5 (process 5, ada) {suspect.evidence}.")
-    assert "A hint, not a verdict" in text
+    assert text.index("Suspected leaks") < text.index(f"p5 (PID 5, ada) {suspect.evidence}.")
+    assert "A hint only" in text
     assert "+600.0 MiB 2.2 GiB +60.0 MiB +600.0 MiB —" in text
     assert text.index(" p5 +600.0 MiB") < text.index(" p6 +600.0 KiB")
     assert " p7 " not in text
@@ -84,13 +83,12 @@ def test_who_grew_and_who_may_leak() -> None:
         (0, 5, "0 – 5 B"),
     ],
 )
-def test_bounds_in_words(low: int, high: int | Absent, words: str) -> None:
-    """The unit once where it is the same; one figure where the bounds read alike."""
+def test_bounds_share_a_unit_if_equal(low: int, high: int | Absent, words: str) -> None:
+    """Bounds that read the same are one value."""
     assert wording.between(low, high) == words
 
 
-def test_changes_in_words() -> None:
-    """What came has a plus, what went a minus, and what is not known its reason."""
+def test_change_has_a_sign() -> None:
     assert [wording.change(size) for size in (MIB, -MIB, 0, Absent.NOT_AVAILABLE)] == [
         "+1.0 MiB",
         "−1.0 MiB",

@@ -1,4 +1,4 @@
-"""What changed most in the last minutes stands on the overview, from what is remembered anyway."""
+"""The largest recent changes on the overview, derived from the history."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.sample_snapshots import calm_workstation, critical_gb10
 
 
 def past(before: Snapshot, now: Snapshot, seconds: int = 900) -> History:
-    """As it was until a minute ago, then as it is."""
+    """Return a history with `before` until a minute ago, then `now`."""
     history = History()
     for at in range(seconds):
         history.add(float(at), figures_of(now if at > seconds - 60 else before))
@@ -25,7 +25,7 @@ def past(before: Snapshot, now: Snapshot, seconds: int = 900) -> History:
 
 
 def with_ram(snapshot: Snapshot, used: int) -> Snapshot:
-    """With as much page cache, and the rest free."""
+    """Change the used memory, keep the page cache, leave the rest free."""
     ram = snapshot.pools[0]
     assert isinstance(ram.available_bytes, int)
     assert isinstance(ram.free_bytes, int)
@@ -35,8 +35,8 @@ def with_ram(snapshot: Snapshot, used: int) -> Snapshot:
     return replace(snapshot, pools=(other,))
 
 
-def test_the_largest_change_stands_first() -> None:
-    """Pools, shares, swap and processes, what came and what went."""
+def test_largest_change_is_first() -> None:
+    """Pools, shares, swap and processes, growing and shrinking."""
     now = critical_gb10()
     share = replace(now.shares[0], used_bytes=40 * GIB)
     before = replace(with_ram(now, 60 * GIB), shares=(share,), swap=Swap(16 * GIB, 16 * GIB))
@@ -57,8 +57,8 @@ def test_the_largest_change_stands_first() -> None:
     assert ("swap", 16 * GIB) in [(one.label, one.before_bytes) for one in found.changes]
 
 
-def test_page_cache_is_told_apart_from_use() -> None:
-    """A file that was read changes what is free and not what is used."""
+def test_page_cache_change_is_separate_from_used_memory() -> None:
+    """Reading a file changes free memory, not used memory."""
     now = calm_workstation()
     ram = now.pools[0]
     assert isinstance(ram.free_bytes, int)
@@ -68,12 +68,11 @@ def test_page_cache_is_told_apart_from_use() -> None:
 
     assert found is not None
     (change,) = found.changes
-    assert change.label == "page cache in System RAM"
+    assert change.label == "page cache"
     assert change.grown_bytes == pytest.approx(4 * GIB, rel=1e-5)
 
 
-def test_what_hardly_changed_is_not_told() -> None:
-    """Less than a mebibyte is no news."""
+def test_change_below_one_mib_is_dropped() -> None:
     now = calm_workstation()
     still = [Grown(now.processes[0], 0.0, GIB, 600.0, GIB + MIB - 1, whole=True)]
 
@@ -83,8 +82,8 @@ def test_what_hardly_changed_is_not_told() -> None:
     assert found.changes == ()
 
 
-def test_a_short_past_says_how_short() -> None:
-    """Two minutes after the start it speaks of two minutes; at the start of nothing."""
+def test_short_history_reports_its_length() -> None:
+    """Two minutes after the start it covers two minutes, at the start nothing."""
     now = calm_workstation()
 
     found = changes_of(now, past(with_ram(now, GIB), now, seconds=121), ())
@@ -95,18 +94,16 @@ def test_a_short_past_says_how_short() -> None:
     assert changes_of(now, None, ()) is None
 
 
-def test_the_overview_says_it() -> None:
-    """With what it was, what it is, and the sign of the change."""
+def test_overview_shows_before_now_and_change() -> None:
     now = critical_gb10()
     history = past(with_ram(now, 60 * GIB), now)
 
     text = Reader(Pages(history=lambda: history).page("overview", now)).text
 
-    assert "Changed most in the last 10 min" in text
+    assert "Top changes, last 10 min" in text
     assert "System RAM +55.4 GiB 60.0 GiB 115.4 GiB" in text
-    assert "There is no past to compare with yet." in Reader(Pages().page("overview", now)).text
+    assert "Not enough history yet." in Reader(Pages().page("overview", now)).text
 
 
-def test_a_change_has_a_size() -> None:
-    """What is less than it was has shrunk."""
+def test_decrease_is_negative() -> None:
     assert Change("x", 5, 3).grown_bytes == -2

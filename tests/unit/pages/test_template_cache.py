@@ -1,4 +1,4 @@
-"""Compiled templates are kept beside the templates, as Python keeps its modules, and never trusted too far."""
+"""The on-disk cache of compiled templates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIRST, SECOND = "{% for n in (1, 2) %}{{ n }} of {{ word }} {% endfor %}", "only
 
 
 class Counting(Environment):
-    """Counts how often a template is compiled."""
+    """Environment that counts compilations."""
 
     compiled = 0
 
@@ -36,7 +36,7 @@ def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def rendered(templates: Path) -> tuple[str, int]:
-    """The page as a daemon that just started shows it, and how many templates it had to compile."""
+    """Render the page in a new environment; return it with the number of compilations."""
     environment = Counting(
         loader=FileSystemLoader(templates), bytecode_cache=CompiledTemplates(templates), optimized=False
     )
@@ -47,12 +47,12 @@ def kept(templates: Path) -> list[Path]:
     return list((templates / "__pycache__").iterdir())
 
 
-def test_the_second_start_compiles_nothing(templates: Path) -> None:
+def test_second_start_compiles_nothing(templates: Path) -> None:
     assert rendered(templates) == ("1 of GiB 2 of GiB ", 1)
     assert rendered(templates) == ("1 of GiB 2 of GiB ", 0)
 
 
-def test_a_template_that_changed_is_compiled_anew(templates: Path) -> None:
+def test_changed_template_is_compiled_again(templates: Path) -> None:
     rendered(templates)
     (templates / "page.html").write_text(SECOND)
 
@@ -62,7 +62,7 @@ def test_a_template_that_changed_is_compiled_anew(templates: Path) -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.1, 0.5, 0.99])
 @pytest.mark.parametrize("tail", [b"", b"\xff" * 64])
-def test_a_damaged_file_is_made_anew(templates: Path, share: float, tail: bytes) -> None:
+def test_damaged_file_is_compiled_again(templates: Path, share: float, tail: bytes) -> None:
     rendered(templates)
     (file,) = kept(templates)
     whole = file.read_bytes()
@@ -72,10 +72,10 @@ def test_a_damaged_file_is_made_anew(templates: Path, share: float, tail: bytes)
     assert rendered(templates)[0] == "1 of GiB 2 of GiB "
 
 
-def test_another_jinja2_has_files_of_its_own(
+def test_another_jinja2_version_uses_separate_files(
     templates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an installer writes down of another release stands in front."""
+    """The metadata of another release comes first on the path."""
     rendered(templates)
     installed = tmp_path / "site" / "jinja2-4.0.dist-info"
     installed.mkdir(parents=True)
@@ -86,24 +86,22 @@ def test_another_jinja2_has_files_of_its_own(
     assert len(kept(templates)) == 2
 
 
-def test_where_it_cannot_be_written_everything_is_compiled(templates: Path) -> None:
-    """A folder of somebody else's; here a file stands in its place, because root may write everywhere."""
+def test_read_only_cache_compiles_everything(templates: Path) -> None:
+    """A file takes the place of the folder, because root can write everywhere."""
     (templates / "__pycache__").write_text("")
 
     assert rendered(templates) == ("1 of GiB 2 of GiB ", 1)
     assert rendered(templates) == ("1 of GiB 2 of GiB ", 1)
 
 
-def test_whoever_forbids_python_to_write_is_heard(templates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dont_write_bytecode_is_respected(templates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     rendered(templates)
 
     assert not (templates / "__pycache__").exists()
 
 
-def test_it_lies_below_the_prefix_that_was_asked_for(
-    templates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_respects_pycache_prefix(templates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "elsewhere"))
     rendered(templates)
 
@@ -111,8 +109,8 @@ def test_it_lies_below_the_prefix_that_was_asked_for(
     assert [path for path in (tmp_path / "elsewhere").rglob("*") if path.is_file()]
 
 
-def test_others_may_read_it(templates: Path) -> None:
-    """Root installs, and the service is somebody else."""
+def test_files_are_readable_by_other_users(templates: Path) -> None:
+    """Root installs, the service runs as another user."""
     umask = os.umask(0o022)
     try:
         rendered(templates)

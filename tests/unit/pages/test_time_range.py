@@ -1,4 +1,4 @@
-"""Which stretch of the past is looked at: every query has one or a sentence, and every button leads somewhere."""
+"""Time ranges of the history page: parsing, moving and zooming."""
 
 from __future__ import annotations
 
@@ -26,16 +26,15 @@ NOW = 1_800_000_003.7
 HOUR, DAY = RANGES[0], RANGES[1]
 
 
-def test_a_range_ends_now_and_stands_still_between_its_steps() -> None:
-    """Asked again a second later, the buckets begin where they began: a chart does not shimmer."""
+def test_live_range_is_aligned_to_its_step() -> None:
+    """A second later the buckets start at the same times, so that the chart does not flicker."""
     first, second = (window_of(HOUR, None, None, now, LENGTHS) for now in (NOW, NOW + 1))
 
     assert first == second == Window(HOUR, 1_799_996_410.0, 1_800_000_010.0, 360, True, 10.0)
 
 
 @pytest.mark.parametrize("wanted", RANGES)
-def test_a_step_of_a_range_is_one_of_a_tier_or_a_multiple(wanted: object) -> None:
-    """So that no finer tier is read than is shown."""
+def test_step_of_a_range_is_a_multiple_of_a_tier(wanted: object) -> None:
     one = next(one for one in RANGES if one is wanted)
     window = window_of(one, None, None, NOW, LENGTHS)
 
@@ -56,18 +55,18 @@ def test_a_step_of_a_range_is_one_of_a_tier_or_a_multiple(wanted: object) -> Non
     ],
     ids=["both", "from", "to", "too narrow", "too narrow and at the end"],
 )
-def test_bounds_are_as_they_were_asked_for(
+def test_bounds_are_rounded_to_seconds(
     start: float | None, end: float | None, expected: tuple[float, float]
 ) -> None:
-    """In whole seconds, never narrower than what is remembered of their time."""
+    """A window is never narrower than the resolution of its time."""
     window = window_of(HOUR, start, end, NOW, LENGTHS)
 
     assert (window.start, window.end) == expected
     assert not window.live
 
 
-def test_a_narrow_window_of_long_ago_is_as_wide_as_its_rows_need() -> None:
-    """A week ago there is a row each five minutes: two minutes of that time show nothing."""
+def test_narrow_old_window_is_widened_to_its_rows() -> None:
+    """A week ago there is one row every five minutes, so two minutes would be empty."""
     at = NOW - 7 * 86_400
 
     window = window_of(DAY, at, at + 120, NOW, LENGTHS)
@@ -90,8 +89,8 @@ def test_a_narrow_window_of_long_ago_is_as_wide_as_its_rows_need() -> None:
         (0.0, 1e9, "at most 60 d are shown at once."),
     ],
 )
-def test_bounds_that_cannot_be_shown_get_a_sentence(start: float, end: float, sentence: str) -> None:
-    """It names what was given, as a time, and what would work."""
+def test_invalid_bounds_are_refused_with_a_sentence(start: float, end: float, sentence: str) -> None:
+    """The sentence has the given time and a valid one."""
     with pytest.raises(Problem) as refused:
         window_of(HOUR, start, end, NOW, LENGTHS)
 
@@ -99,8 +98,7 @@ def test_bounds_that_cannot_be_shown_get_a_sentence(start: float, end: float, se
     assert refused.value.status_code == 422
 
 
-def test_a_range_that_is_not_kept_is_not_offered() -> None:
-    """Who keeps two days is not led to a month."""
+def test_range_beyond_the_history_is_not_offered() -> None:
     short = (LENGTHS[0], LENGTHS[1], Length(300.0, 2 * 86_400.0))
 
     with pytest.raises(Problem, match=r"range is '30d': use one of 1h, 24h\."):
@@ -109,8 +107,8 @@ def test_a_range_that_is_not_kept_is_not_offered() -> None:
     assert range_of(None, ranges_of(short)) is HOUR
 
 
-def test_buttons_of_a_live_window() -> None:
-    """Nothing is later than now; zooming out keeps now in view."""
+def test_live_window_has_no_later_move() -> None:
+    """Zooming out keeps the present in view."""
     moves = moves_of(window_of(HOUR, None, None, NOW, LENGTHS), NOW, LENGTHS)
 
     assert moves.later is None
@@ -119,8 +117,8 @@ def test_buttons_of_a_live_window() -> None:
     assert moves.closer is not None
 
 
-def test_the_way_back_ends_in_the_range_that_moves_with_the_time() -> None:
-    """Half an hour earlier and later again is the hour until now, live."""
+def test_moving_back_to_now_is_live_again() -> None:
+    """Half an hour earlier and later again is the live hour."""
     earlier = moves_of(window_of(HOUR, None, None, NOW, LENGTHS), NOW, LENGTHS).earlier
     assert earlier is not None
 
@@ -130,8 +128,8 @@ def test_the_way_back_ends_in_the_range_that_moves_with_the_time() -> None:
 
 
 @given(st.floats(0, 40 * 86_400), st.floats(1, MOST_SECONDS - 1), st.lists(st.integers(0, 3), max_size=30))
-def test_whatever_is_pressed_leads_to_a_window(age: float, length: float, presses: list[int]) -> None:
-    """Each link of each page can be shown, and none is wider than what is kept."""
+def test_any_sequence_of_moves_is_valid(age: float, length: float, presses: list[int]) -> None:
+    """No window is wider than the history."""
     window = window_of(HOUR, NOW - age - length, NOW - age, NOW, LENGTHS)
 
     for press in presses:

@@ -104,6 +104,6 @@ def test_reasons_are_sentences_and_silent_while_low() -> None:
 
     assert use_reason(Level.LOW, 0.3, "ram", RULES) is None
     assert plain is not None
-    assert (plain.signal, plain.text) == ("util", "96.4 % used")
+    assert (plain.signal, plain.text) == ("util", "96.4% used")
     assert held is not None
-    assert held.text == "90.0 % used; critical clears after 30 s below 92 %"
+    assert held.text == "90.0% used; critical clears after 30 s below 92%"

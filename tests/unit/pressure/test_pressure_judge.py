@@ -96,7 +96,7 @@ def test_a_spike_of_waiting_is_seen_though_the_average_smooths_it() -> None:
 
     assert verdicts[19].level is Level.MEDIUM
     assert verdicts[-1].level is Level.CRITICAL
-    assert "30 % of the last 10 s" in " ".join(reason.text for reason in verdicts[-1].reasons)
+    assert "30% of the last 10 s" in " ".join(reason.text for reason in verdicts[-1].reasons)
 
 
 def test_no_swap_and_no_memory_is_critical() -> None:
@@ -136,7 +136,7 @@ def test_a_kill_at_somebodys_limit_is_no_end_of_the_machine() -> None:
     assert found[1] == [Level.LOW, Level.LOW]
     assert found[2] == [Level.HIGH, Level.LOW]
     assert found[4] == [Level.HIGH, Level.CRITICAL]
-    assert "train (pid 4242, 64.0 MiB): /job had reached its limit" in verdicts[0].reasons[0].text
+    assert "killed train (4242), 64.0 MiB (limit of /job reached)" in verdicts[0].reasons[0].text
 
 
 def test_crumbs_are_high_where_a_gpu_needs_large_blocks() -> None:
@@ -217,7 +217,7 @@ def test_memory_of_a_gpu_that_a_server_fills_is_never_critical_by_forecast() -> 
 
     assert max(verdict.level for verdict in verdicts) is Level.HIGH
     assert verdicts[-1].level is Level.HIGH
-    assert verdicts[-1].reasons[0].text == "90.0 % used"
+    assert verdicts[-1].reasons[0].text == "90.0% used"
 
 
 def test_a_budget_is_judged_like_a_size() -> None:

@@ -182,7 +182,7 @@ def test_a_suspect_is_told_once() -> None:
     (suspect,) = monitor.growth.suspects()
 
     assert len(told) == 1
-    assert told[0].text.startswith("suspected leak: p41 (process 41) grew steadily by ")
+    assert told[0].text.startswith("suspected leak: p41 (PID 41) grew steadily by ")
     assert suspect.process.pid == 41
     assert not any(watch.firing for watch in monitor.watches.values())
 

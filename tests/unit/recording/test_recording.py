@@ -225,7 +225,7 @@ def test_a_player_shows_each_moment_and_begins_again(tmp_path: Path) -> None:
     assert again.simulated
     assert again.unix == pytest.approx(1e9 + 60.0, abs=1.0)
     assert again.pools[0].used_bytes == 0
-    assert "the recording begins again" in [event.text for event in monitor.events.since(0)]
+    assert "recording restarted" in [event.text for event in monitor.events.since(0)]
 
 
 @pytest.mark.parametrize("later", [0.0, 5e6])
@@ -274,9 +274,7 @@ def test_what_is_played_at_once_is_one_line_in_the_log(tmp_path: Path, caplog: p
     ]
     assert any(message.startswith("System RAM: ") for _, message in at_once)
     assert "level" in {event.kind for event in monitor.events.since(0)}
-    assert [(record.levelname, record.message) for record in caplog.records] == [
-        ("INFO", "settings were read again")
-    ]
+    assert [(record.levelname, record.message) for record in caplog.records] == [("INFO", "configuration reloaded")]
 
 
 def test_time_passes_as_fast_as_is_wanted() -> None:

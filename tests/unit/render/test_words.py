@@ -1,4 +1,4 @@
-"""Figures read as people say them, rounding never turns something into nothing, and what is absent says why."""
+"""Formatting of sizes, percentages, durations, levels and absent values."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ from memwatch.snapshot import Level, Pressure, Reason
     ],
 )
 def test_bytes_read_in_binary_units_with_one_decimal(count: int, text: str) -> None:
-    """12.4 GiB, and never 1024.0 of a unit that has a next one."""
+    """1024.0 is shown in the next unit."""
     assert wording.size(count) == text
 
 
 @given(st.integers(min_value=1024, max_value=1024**6))
-def test_a_size_keeps_three_digits_and_its_value(count: int) -> None:
-    """What a size says is within half of its last digit of what it is."""
+def test_size_is_rounded_to_half_of_its_last_digit(count: int) -> None:
     number, unit = wording.size(count).split()
 
     unit_bytes = 1024 ** (1 + units.BINARY_UNITS.index(unit))
@@ -45,17 +44,17 @@ def test_a_size_keeps_three_digits_and_its_value(count: int) -> None:
 @pytest.mark.parametrize(
     ("part", "text"),
     [
-        (0.0, "0.0 %"),
-        (0.0001, "< 0.1 %"),
-        (0.003, "0.3 %"),
-        (0.9641, "96.4 %"),
-        (0.99999, "99.9 %"),
-        (1.0, "100.0 %"),
-        (1.25, "125.0 %"),
+        (0.0, "0.0%"),
+        (0.0001, "< 0.1%"),
+        (0.003, "0.3%"),
+        (0.9641, "96.4%"),
+        (0.99999, "99.9%"),
+        (1.0, "100.0%"),
+        (1.25, "125.0%"),
     ],
 )
-def test_a_ratio_never_rounds_to_nothing_or_to_all(part: float, text: str) -> None:
-    """0 % means zero and 100 % means full."""
+def test_ratio_never_rounds_to_zero_or_to_100_percent(part: float, text: str) -> None:
+    """0.0% means zero and 100.0% means full."""
     assert wording.ratio(part) == text
 
 
@@ -77,13 +76,12 @@ def test_a_ratio_never_rounds_to_nothing_or_to_all(part: float, text: str) -> No
     ],
 )
 def test_durations_use_two_units_at_most(seconds: float, text: str) -> None:
-    """3 min 20 s is exact enough to act on."""
     assert wording.duration(seconds) == text
 
 
 @given(st.floats(min_value=0, max_value=1e9))
-def test_any_duration_has_words(seconds: float) -> None:
-    """No length of time breaks the page, and none is shown as sixty of something."""
+def test_any_duration_is_formatted(seconds: float) -> None:
+    """60 s, 60 min and 24 h are shown in the next unit."""
     text = wording.duration(seconds)
 
     assert text.split()[1] in {"µs", "ms", "s", "min", "h", "d"}
@@ -97,93 +95,83 @@ def test_any_duration_has_words(seconds: float) -> None:
         (Absent.NOT_PERMITTED, "— not permitted"),
         (Absent.NOT_AVAILABLE, "— not available"),
         (Absent.STALE, "— stale"),
-        (Absent.INCONSISTENT, "— contradictory"),
+        (Absent.INCONSISTENT, "— inconsistent"),
     ],
 )
-def test_what_is_absent_is_a_dash_and_its_reason(reason: Absent, text: str) -> None:
-    """Unknown is never shown as a number, in whatever unit."""
-    assert {say(reason) for say in (wording.size, wording.ratio, wording.duration, wording.age)} == {text}
+def test_absent_value_is_a_dash_and_its_reason(reason: Absent, text: str) -> None:
+    """Absent values are never shown as a number."""
+    assert {format_(reason) for format_ in (wording.size, wording.ratio, wording.duration, wording.age)} == {text}
     assert wording.exact(reason).endswith(".")
 
 
-def test_every_reason_has_its_words() -> None:
-    """A new reason cannot reach the page without a sentence."""
+def test_every_reason_has_a_word_and_a_sentence() -> None:
     assert set(wording.ABSENT_WORDS) == set(wording.ABSENT_SENTENCES) == set(Absent)
 
 
-def test_exact_bytes_have_thousands_apart() -> None:
-    """Whoever wants every byte can read it."""
+def test_exact_bytes_have_thousands_separators() -> None:
     assert wording.exact(13_314_398_208) == "13,314,398,208 bytes"
 
 
-def test_ages_say_ago() -> None:
-    """A reading of this moment is now, any other has its age."""
+def test_age_is_now_or_ago() -> None:
     assert wording.age(0.0) == "now"
     assert wording.age(12.4) == "12 s ago"
 
 
-def test_a_verdict_gives_its_reasons() -> None:
-    """Level first, then why, joined as one sentence."""
-    reasons = (Reason("util", "96.4 % used"), Reason("ttf", "full in 40 s at the current rate"))
+def test_verdict_lists_its_reasons() -> None:
+    reasons = (Reason("util", "96.4% used"), Reason("ttf", "full in 40 s at the current rate"))
     pressure = Pressure("ram", Level.CRITICAL, Level.CRITICAL, 0.964, reasons, seconds_to_full=40.0)
 
     text = wording.verdict("System RAM", pressure)
 
-    assert text == "System RAM is critical: 96.4 % used; full in 40 s at the current rate"
+    assert text == "System RAM is critical: 96.4% used; full in 40 s at the current rate"
 
 
-def test_the_time_to_full_is_told_once() -> None:
-    """Where no reason speaks of the end, the figure does."""
+def test_time_to_full_is_added_if_no_reason_has_it() -> None:
     pressure = Pressure("ram", Level.HIGH, Level.HIGH, 0.87, seconds_to_full=150.0)
 
-    assert wording.reasons(pressure) == "87.0 % used; full in about 2 min 30 s at the current rate"
+    assert wording.reasons(pressure) == "87.0% used; full in about 2 min 30 s at the current rate"
 
 
-def test_low_is_said_calmly() -> None:
-    """A target with nothing to say for itself says its use."""
+def test_low_level_is_shown_as_ok() -> None:
+    """Without reasons the verdict shows the use."""
     assert wording.verdict("System RAM", Pressure("ram", Level.LOW, Level.LOW, 0.396)) == (
-        "System RAM is calm: 39.6 % used"
+        "System RAM is OK: 39.6% used"
     )
 
 
-def test_stalls_are_a_sentence() -> None:
-    """Pressure stall information reads without knowing what it is called."""
-    assert wording.waited(0.003, "10 s") == "tasks waited for memory 0.3 % of the last 10 s"
+def test_psi_is_formatted_as_a_sentence() -> None:
+    assert wording.waited(0.003, "10 s") == "tasks stalled on memory for 0.3% of the last 10 s"
 
 
 @pytest.mark.parametrize(
     ("number", "noun", "text"),
     [(0, "process", "0 processes"), (1, "process", "1 process"), (4711, "time", "4,711 times")],
 )
-def test_counts_agree_with_their_noun(number: int, noun: str, text: str) -> None:
-    """One process, two processes."""
+def test_count_agrees_with_its_noun(number: int, noun: str, text: str) -> None:
     assert wording.count(number, noun) == text
 
 
 def test_instants_are_utc() -> None:
-    """The same moment for people and for machines."""
     assert wording.clock(1_795_256_553.25) == "10:22:33 UTC"
     assert wording.timestamp(1_795_256_553.25) == "2026-11-21T10:22:33Z"
 
 
-def test_names_cannot_turn_a_line_around() -> None:
-    """Control and direction characters of a chosen name become visible."""
+def test_control_and_bidi_characters_are_escaped() -> None:
     assert wording.printable("ok\u202egnp.exe\x1b[31m") == "ok\\u202egnp.exe\\u001b[31m"
     assert wording.printable("Jörg’s ☕ 進程") == "Jörg’s ☕ 進程"
 
 
-def test_glued_sentences_are_escaped_first() -> None:
-    """Keeping a number with its unit opens no door."""
-    text = wording.glued("<b>96.4 % used; < 0.1 % of 12.4 GiB")
+def test_glued_text_is_escaped() -> None:
+    text = wording.glued("<b>96.4% used; < 0.1% of 12.4 GiB")
 
     assert str(text) == (
-        '&lt;b&gt;<span class="figure">96.4 %</span> used; '
-        '<span class="figure">&lt; 0.1 %</span> of <span class="figure">12.4 GiB</span>'
+        '&lt;b&gt;<span class="figure">96.4%</span> used; '
+        '<span class="figure">&lt; 0.1%</span> of <span class="figure">12.4 GiB</span>'
     )
 
 
-def test_words_that_are_not_known_pass_through() -> None:
-    """A kind or an architecture that a later collector invents is shown as it is named."""
+def test_unknown_names_pass_through() -> None:
+    """A kind or architecture of a newer version is shown under its own name."""
     assert wording.content("page_tables") == "page tables"
     assert wording.content_sentence("page_tables") == ""
     assert wording.architecture("quantum") == "quantum"

@@ -1,4 +1,4 @@
-"""The outermost door: which Host names are answered, who may ask, and headers every answer carries."""
+"""Outermost middleware: Host allow-list, authentication, response headers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memwatch_web.asgi.sse import HEAD_ONLY
 
 log = logging.getLogger(__name__)
 
-# One policy for every page: nothing from elsewhere, nothing inline, no framing.
+# One policy for every page: own origin only, nothing inline, no framing.
 SECURITY_HEADERS = (
     (
         "content-security-policy",
@@ -26,35 +26,35 @@ SECURITY_HEADERS = (
         "frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
     ),
     ("x-content-type-options", "nosniff"),
-    # Not no-referrer: forms without a script would be sent with the Origin "null", as a foreign page's are.
+    # Not no-referrer: forms without a script would be sent with the Origin "null", like those of other sites.
     ("referrer-policy", "same-origin"),
 )
 SIMULATED_HEADER = ("memwatch-simulated", "true")
 
-# In a scope: which process of this machine asks, over a socket file. The kernel says it, and the file's mode has
-# decided who may.
+# Scope key: the local process at the other end of a unix socket, as reported by the kernel. Access is controlled by
+# the mode of the socket file.
 PEER = "memwatch.peer"
-# In a scope: what whoever asks has shown of himself, in words.
+# Scope key: the authenticated user, for display.
 WHO = "memwatch.who"
-# What a load balancer or an orchestrator asks; they hold no passwords, and learn no figures there.
+# For load balancers and orchestrators, which have no credentials. The responses contain no memory data.
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 
 MOST_REMEMBERED = 1000
 SAFE_METHODS = frozenset({"GET", "HEAD"})
-# What changes nothing although it is sent with a body.
+# POST paths that change nothing.
 QUESTIONS = frozenset({"/fit"})
-# What a reverse proxy on this machine adds: then it is somebody else who asks.
+# Headers of a reverse proxy on this machine: the client is then another machine.
 FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})
 LONGEST_NAME = 253 + len(":65535")
 
 
 class Gate:
-    """Refuses requests whose Host nobody gave this machine, so that a foreign page cannot read it by DNS rebinding.
+    """ASGI middleware that checks the Host header, the login and the origin of changes.
 
-    A numeric address is always right: rebinding needs a name. Then it asks for a login, where there is one: of
-    everybody who does not come over a socket file. `date_header` is the server's list of headers
-    sent with every answer; its Date is renewed in place by the first request of each second. What it refuses on a
-    `simulated` machine says so.
+    An unknown Host is refused, so that a foreign page cannot read this machine by DNS rebinding. Numeric addresses
+    are always allowed: rebinding needs a name. A login, if set, is required except for unix sockets and health
+    checks. `date_headers` are the server's default headers; the first request of each second updates their Date in
+    place. Refusals on a `simulated` machine are marked as simulated.
     """
 
     def __init__(
@@ -92,25 +92,25 @@ class Gate:
             await refusal(scope, receive, send)
             return
         if scope["method"] == "HEAD":
-            # The server leaves the body out by the scope it has kept; only a stream must know not to begin.
+            # The server drops the body by its own copy of the scope. Only a stream must know not to start.
             scope = {**scope, "method": "GET", HEAD_ONLY: True}
         try:
             await self._app(scope, receive, send)
         except Exception:
-            log.debug("the defect in full", exc_info=True)
+            log.debug("traceback of the failed request", exc_info=True)
 
     @property
     def options(self) -> FaceOptions:
-        """What it decides by, and nothing else: as long as they are the same object, it decides the same."""
+        """Return the options that all decisions depend on. The same object means the same decisions."""
         return self._options()
 
     def lets_in(self, headers: Iterable[tuple[bytes, bytes]], path: str, is_peer: bool) -> bool:
-        """Whether this request is let in without a look at who asks, if it changes nothing."""
+        """Check that a request is allowed without authentication, provided that it changes nothing."""
         hosts = [value for name, value in headers if name == b"host"]
         return len(hosts) == 1 and self._is_known(hosts[0]) and not self._needs_login(path, is_peer)
 
     def renew_date(self) -> None:
-        """Write the present second into the headers of all answers; what this machine is called may change too."""
+        """Update the Date header of all responses and the host name of this machine, which may change."""
         second = int(time.time())
         if second != self._second:
             self._second, self._name = second, self._own_name().lower()
@@ -133,7 +133,7 @@ class Gate:
         return self._options().login.is_required and not is_peer and path not in OPEN_PATHS
 
     async def _refusal_of_stranger(self, scope: Scope) -> ASGIApp | None:
-        """Why whoever asks is not answered; None where he has shown who he is, or need not."""
+        """Return a refusal, or None if the client is authenticated or no login is required."""
         if not self._needs_login(scope["path"], PEER in scope):
             return None
         login = self._options().login
@@ -145,35 +145,35 @@ class Gate:
             else:
                 known = shown is not None and await self._passwords.is_right(shown, login.users)
         except TooMany:
-            return self._problem(503, "too many passwords are being tried; try again.", {"retry-after": "5"})
+            return self._problem(503, "too many password checks in progress: retry in 5 s.", {"retry-after": "5"})
         if known:
-            scope[WHO] = shown.user if isinstance(shown, Basic) else "a holder of the token"
+            scope[WHO] = shown.user if isinstance(shown, Basic) else "bearer token"
             return None
-        words = "what was shown is not right" if fields else "nobody has said who asks"
+        why = "the credentials are wrong" if fields else "no credentials were sent"
         sentence = (
-            f"this needs a login, and {words}: send a token or a user's password, as set under [web.auth]; "
-            "memwatch takes a token from MEMWATCH_TOKEN."
+            f"login required: {why}. Send a token or a user's password, as set under [web.auth]. "
+            "memwatch reads a token from MEMWATCH_TOKEN."
         )
         return self._problem(401, sentence, {"www-authenticate": login.challenge})
 
     def _refusal_of_change(self, scope: Scope, host: bytes) -> ASGIApp | None:
-        """Why a request that changes something is refused; None where it is not."""
+        """Return a refusal of a changing request, or None if it is allowed."""
         fields, options = dict(scope["headers"]), self._options()
         if is_foreign(fields, host, options.hosts):
-            return self._problem(403, "a page of another site may not change anything here.")
+            return self._problem(403, "cross-site request refused: pages of other sites cannot make changes here.")
         if options.login.is_required or options.login.by_certificate or scope["path"] in QUESTIONS:
             return None
         if FORWARDED.intersection(fields) or not is_from_here(scope.get("client")):
             return self._problem(
                 403,
-                "changes are accepted from this machine only: ask at its 127.0.0.1 or its unix socket, "
+                "changes are accepted from this machine only: use 127.0.0.1 or the unix socket, "
                 "or set a login under [web.auth].",
             )
         return None
 
     def _refuse(self, named: list[bytes]) -> ASGIApp:
         if len(named) != 1:
-            return self._problem(400, f"a request names one Host; this one names {len(named)}.")
+            return self._problem(400, f"a request needs exactly one Host header; this one has {len(named)}.")
         name = host_of(named[0].decode("latin-1"))[:80]
         return self._problem(
             400, f"Host {name!r} is not a name of this machine. To allow it, add it to hosts under [web]."
@@ -184,21 +184,21 @@ class Gate:
 
 
 def marks_of(simulated: bool) -> tuple[tuple[str, str], ...]:
-    """What every answer has in its header, beside the date."""
+    """Return the headers of every response, except the Date."""
     return (SIMULATED_HEADER, *SECURITY_HEADERS) if simulated else SECURITY_HEADERS
 
 
 def who_asks(scope: Scope) -> str:
-    """For people: a user's name where one was shown, else from where it comes."""
+    """Return the user name of a request for display, or the origin of an anonymous request."""
     peer = scope.get(PEER)
     if peer is not None:
-        return f"user {peer.uid} of this machine"
-    elsewhere = "a holder of a certificate"
+        return f"local user {peer.uid}"
+    elsewhere = "client certificate"
     return str(scope.get(WHO) or ("this machine" if is_from_here(scope.get("client")) else elsewhere))
 
 
 def is_from_here(client: Sequence[object] | None) -> bool:
-    """Whether a request comes from this machine: over a unix socket, or from a loopback address."""
+    """Check that a request comes from this machine: over a unix socket or from a loopback address."""
     if not client or not client[0]:
         return True
     try:
@@ -210,10 +210,10 @@ def is_from_here(client: Sequence[object] | None) -> bool:
 
 
 def is_foreign(fields: Mapping[bytes, bytes], host: bytes, hosts: Sequence[str]) -> bool:
-    """Whether a browser says that another site's page asks. Programs send neither header.
+    """Check whether the headers of a browser name another site as the origin. Programs send neither header.
 
-    A page's own site is the one it was asked for as, or a name that an administrator listed (behind a proxy). Any
-    numeric address is no such name: anybody has one. Browsers send Sec-Fetch-Site to https and to localhost only.
+    The own site is the Host of the request, or a listed name (behind a proxy). Other numeric addresses do not count
+    as own: every site has one. Browsers send Sec-Fetch-Site to https and localhost only.
     """
     if fields.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
         return True
@@ -225,8 +225,8 @@ def is_foreign(fields: Mapping[bytes, bytes], host: bytes, hosts: Sequence[str])
 
 
 def host_of(header: str) -> str:
-    """The Host header without its port, lower case; an IPv6 address without its brackets."""
-    if "@" in header:  # a user's name before a host: the colon is not a port's
+    """Return the host of a Host header in lower case, without port and without the brackets of IPv6."""
+    if "@" in header:  # userinfo before the host: the colon does not separate a port
         return header.lower()
     if header.startswith("["):
         return header[1:].partition("]")[0].lower()
@@ -234,7 +234,7 @@ def host_of(header: str) -> str:
 
 
 def is_allowed(header: str, hosts: set[str]) -> bool:
-    """Whether a Host header names this machine: by one of `hosts`, by name.local, or by any numeric address."""
+    """Check that a Host header is one of `hosts`, such a name with .local, or a numeric address."""
     host = host_of(header)
     if host in hosts or host.removesuffix(".local") in hosts:
         return True

@@ -1,4 +1,4 @@
-"""Who may ask: the holder of a token, or a user with a password (bcrypt hashes, as exporter-toolkit keeps them)."""
+"""Authentication by bearer token or by user and password (bcrypt hashes, as in exporter-toolkit)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-# A comparison takes 0.05 to 0.4 s at the usual cost of 10. Whoever tries passwords waits for himself, and all
-# who try wait in a short queue.
+# A comparison takes 0.05 to 0.4 s at the usual bcrypt cost of 10. They run one at a time, from a short queue.
 MOST_WAITING = 8
 MOST_REMEMBERED = 100
-BCRYPT_MOST_BYTES = 72  # what bcrypt looks at; the library from 5.0 on refuses more instead of cutting
+BCRYPT_MOST_BYTES = 72  # bcrypt ignores the rest; the library from 5.0 on raises instead of truncating
 LONGEST_FIELD_BYTES = 2048
 
 Compare = Callable[[bytes, bytes], bool]
@@ -25,7 +24,7 @@ Compare = Callable[[bytes, bytes], bool]
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A bearer token; only its digest is kept."""
+    """A bearer token, stored as its digest only."""
 
     digest: bytes = field(repr=False)
 
@@ -35,7 +34,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class PasswordHash:
-    """What bcrypt made of a password."""
+    """A bcrypt hash."""
 
     text: str = field(repr=False)
 
@@ -45,14 +44,14 @@ class PasswordHash:
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """A request that shows a token."""
+    """Credentials: a token."""
 
     token: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Basic:
-    """A request that names a user and a password."""
+    """Credentials: a user and a password."""
 
     user: str
     password: bytes = field(repr=False)
@@ -60,9 +59,9 @@ class Basic:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Who may ask over TCP. Without a token and without users, everybody.
+    """Credentials accepted over TCP. Without a token and users, no login is required.
 
-    `by_certificate`: TLS has let nobody in who had none.
+    `by_certificate`: TLS accepts clients with a valid certificate only.
     """
 
     token: Token | None = None
@@ -75,14 +74,14 @@ class Login:
 
     @property
     def challenge(self) -> str:
-        """What WWW-Authenticate says; browsers show their dialogue for Basic only."""
+        """Return the WWW-Authenticate header. Browsers show a login dialog for Basic only."""
         basic = 'Basic realm="memwatchd", charset="UTF-8"' if self.users else ""
         bearer = 'Bearer realm="memwatchd"' if self.token else ""
         return ", ".join(filter(None, (basic, bearer)))
 
 
 def token_of(text: str) -> Token:
-    """A token from what a file or a variable holds. Raises ValueError without naming it."""
+    """Parse a token from a file or a variable. Raises ValueError without repeating the token."""
     text = text.strip()
     if not 16 <= len(text) <= 1024 or not text.isascii() or not text.isprintable() or " " in text:
         raise ValueError("is not a token of 16 to 1024 printable ASCII characters without spaces")
@@ -90,7 +89,7 @@ def token_of(text: str) -> Token:
 
 
 def parse_authorization(field_value: bytes) -> Bearer | Basic | None:
-    """What an Authorization header says; None for what is neither Bearer nor Basic."""
+    """Parse an Authorization header. Return None for other schemes and for malformed values."""
     if len(field_value) > LONGEST_FIELD_BYTES:
         return None
     scheme, _, rest = field_value.partition(b" ")
@@ -106,12 +105,12 @@ def parse_authorization(field_value: bytes) -> Bearer | Basic | None:
 
 
 def is_token(token: Token, shown: Bearer) -> bool:
-    """In a time that tells nothing of either."""
+    """Compare a token in constant time."""
     return hmac.compare_digest(token.digest, hashlib.sha256(shown.token).digest())
 
 
 def compare(password: bytes, hashed: bytes) -> bool:
-    """Whether bcrypt makes this hash of this password."""
+    """Compare a password with a bcrypt hash."""
     import bcrypt
 
     try:
@@ -121,14 +120,14 @@ def compare(password: bytes, hashed: bytes) -> bool:
 
 
 class TooMany(Exception):
-    """More passwords wait to be compared than one can be made to wait for."""
+    """The queue of password comparisons is full."""
 
 
 class Passwords:
-    """Compares passwords in a thread of its own, begun when first needed, and remembers which were right.
+    """Password checks in a separate thread, started on first use, with a cache of correct passwords.
 
-    What is remembered is a keyed digest of user, password and hash, each with its length: two that differ cannot
-    meet in it (exporter-toolkit's CVE-2022-46146), and a hash that is changed makes the old password unknown.
+    The cache holds keyed digests of user, password and hash, each prefixed with its length, so that different
+    credentials cannot collide (exporter-toolkit's CVE-2022-46146). A changed hash invalidates the old password.
     """
 
     def __init__(self, compare: Compare = compare) -> None:
@@ -139,7 +138,7 @@ class Passwords:
         self._thread: ThreadPoolExecutor | None = None
 
     async def is_right(self, shown: Basic, users: Mapping[str, PasswordHash]) -> bool:
-        """Raises TooMany. A user who does not exist takes as long as one who does."""
+        """Check a password. Unknown users take as long as known ones. Raises TooMany."""
         if not users:
             return False
         known = users.get(shown.user)

@@ -1,4 +1,4 @@
-"""Whether the daemon lives: what it saw last, how old that is, and the two answers that others judge it by."""
+"""Health of the daemon: age of the latest snapshot, /healthz and /readyz."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.problems import Problem
 
 STALLED_INTERVALS = 3.0
-# Ten ticks a second do not make a machine that paused for a moment one whose daemon hangs.
+# At ten samples a second, a short pause of the machine is not a stalled daemon.
 STALLED_LEAST_SECONDS = 1.0
 
 
 def current(monitor: Monitor) -> Snapshot:
-    """The latest snapshot. Raises Problem before the first."""
+    """Return the latest snapshot. Raises Problem before the first one."""
     if monitor.latest is None:
-        raise Problem(503, "nothing has been read yet; ask again in a second.", headers={"Retry-After": "1"})
+        raise Problem(503, "no data yet: retry in a second.", headers={"Retry-After": "1"})
     return monitor.latest
 
 
 def stalled_seconds(monitor: Monitor) -> float | None:
-    """How old the latest snapshot is, where more than three intervals and a second: then the loop does not tick."""
+    """Return the age of the latest snapshot if it exceeds three intervals (at least 1 s), else None."""
     age = monitor.age_seconds()
     allowed = max(STALLED_INTERVALS * monitor.rules.interval_seconds, STALLED_LEAST_SECONDS)
     return age if age is not None and age > allowed else None

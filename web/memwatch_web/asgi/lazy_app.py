@@ -1,8 +1,8 @@
-"""What is asked most is answered at once; the application with its API and its pages is made when it is wanted.
+"""Lazy application: /metrics, /healthz and /readyz work at once, API and pages are loaded on the first request.
 
-FastAPI, pydantic, Jinja2 and 40 routes are 23 of 62 MiB (CPython 3.11, November 2026), and a machine that is only
-scraped, or only sends alerts, never needs them. They are made when somebody asks for a page or for the API, and
-before that when memory gets tight: later would be the wrong moment to load 300 modules.
+FastAPI, pydantic, Jinja2 and 40 routes take 23 of 62 MiB (CPython 3.11, November 2026). A machine that is only
+scraped or only sends alerts never needs them. They are also loaded when memory gets tight, because loading 300
+modules later would be worse.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from memwatch_web.asgi.single_flight import NotDone, Shared
 
 log = logging.getLogger(__name__)
 
-# A second or two; on a board whose memory is exhausted as long as its storage takes for 300 files.
+# Usually a second or two. With exhausted memory, as long as the storage takes to read 300 files.
 DEADLINE_SECONDS = 60.0
-# How long another thread waits for the interpreter while 300 modules are loaded, in place of CPython's 5 ms: an
-# alert on its way asks for it twenty times, and tight memory is why these are loaded.
+# Switch interval while 300 modules are loaded, in place of CPython's 5 ms. Sending an alert takes the interpreter
+# twenty times, and tight memory is a reason for both.
 SWITCH_SECONDS = 0.0005
 ALERTS_FIRST_SECONDS = 2.0
 
 
 class Front:
-    """Answers /metrics, /healthz and /readyz; `make` makes the application that answers everything else."""
+    """ASGI app for /metrics, /healthz and /readyz. Everything else goes to the application that `make` creates."""
 
     def __init__(self, monitor: Monitor, metrics: ASGIApp, make: Callable[[], ASGIApp]) -> None:
         self._at_once: dict[str, ASGIApp] = {
@@ -56,19 +56,19 @@ class Front:
             await refusal(scope, receive, send)
 
     async def prepared(self) -> ASGIApp:
-        """The application, made once for however many ask. Raises Problem."""
+        """Return the application, created once for concurrent requests. Raises Problem."""
         self.is_wanted = True
         try:
             return await self._making.ask(None)
         except NotDone as error:
             words = str(error)
-        except (ImportError, MemoryError, OSError, RuntimeError) as error:  # no thread can be started: RuntimeError
-            words = f"the API and the pages could not be made: {type(error).__name__}: {error}"
+        except (ImportError, MemoryError, OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
+            words = f"the API and the pages could not be loaded: {type(error).__name__}: {error}"
             log.error("%s", words)
-        raise Problem(503, f"{words}; try again.", headers={"Retry-After": "5"})
+        raise Problem(503, f"{words}. Retry in 5 s.", headers={"Retry-After": "5"})
 
     def prepare_soon(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Make it before somebody asks; the alerts of this moment go first. For any thread."""
+        """Create the application before the first request, after pending alerts are sent. Thread-safe."""
 
         def prepare() -> None:
             asyncio.run_coroutine_threadsafe(self.prepared(), loop)
@@ -80,7 +80,7 @@ class Front:
         self._making.close()
 
     def _made_by(self, make: Callable[[], ASGIApp]) -> Callable[[None], ASGIApp]:
-        """Whoever asked first may have left when it is made: it is kept all the same."""
+        """Keep the application even if the request that triggered it was cancelled."""
 
         def keep(_: None) -> ASGIApp:
             if self._app is None:
@@ -93,7 +93,7 @@ class Front:
 
 @contextmanager
 def giving_way() -> Iterator[None]:
-    """Other threads come first."""
+    """Let other threads take the interpreter more often."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
     try:

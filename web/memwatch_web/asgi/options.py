@@ -1,4 +1,4 @@
-"""What a user may decide about the faces, and figures that they are handed."""
+"""Options of the web interface that may change at run time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from memwatch_web.asgi.auth import Login
 
 
 class FaceOptions(Struct, frozen=True):
-    """May change while the faces are served.
+    """Options that may change while the server runs.
 
-    `hosts` are further names this machine answers to; `process_metrics` is how many processes /metrics names.
-    `patterns`: whether /patterns is served.
+    `hosts`: additional host names of this machine. `process_metrics`: number of processes in /metrics.
+    `patterns`: serve /patterns.
     """
 
     hosts: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Errors a client can act on: RFC 9457 problem+json with a sentence that says what to do."""
+"""Errors as RFC 9457 problem+json with an actionable detail."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from starlette.responses import Response
 from memwatch.render.json import answer_bytes
 
 MEDIA_TYPE = "application/problem+json"
-# As whoever sent it wrote it.
+# Python values as the client wrote them in JSON.
 IN_JSON = {None: "null", True: "true", False: "false"}
 
 
 class Problem(HTTPException):
-    """A refusal with its sentence; `headers` such as Retry-After go with it."""
+    """An error response with its detail and headers such as Retry-After."""
 
 
 def problem_response(
@@ -32,7 +32,7 @@ def problem_response(
 
 
 def sentence_of(error: Any, example: str | None = None) -> str:  # noqa: ANN401  pydantic's error dictionary
-    """What is wrong with a parameter, or a field of a body; `example` is what one may send where nothing was."""
+    """Describe an invalid parameter or body field. `example`: a value to send if it is missing."""
     where, *names = error["loc"]
     name = ".".join(str(part) for part in names) or str(where)
     if error["type"] == "missing":

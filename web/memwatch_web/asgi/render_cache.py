@@ -1,4 +1,4 @@
-"""A face is rendered at most once per tick, on first demand, and handed out as the same bytes after that."""
+"""Render cache: one rendering for each snapshot, on first use."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from memwatch.snapshot import Snapshot
 
 Key = TypeVar("Key", bound=Hashable)
 
-# RFC 9110, 12.5.3: a coding and its weight; what has the weight 0 is not wanted.
+# RFC 9110, 12.5.3: a coding and its weight. Weight 0 means "not acceptable".
 GZIP = re.compile(r"(?:^|,)\s*(?:x-)?gzip\s*(?:;\s*q\s*=\s*([0-9.]+)\s*)?(?=,|$)", re.IGNORECASE)
 
 
 def takes_gzip(accept_encoding: str) -> bool:
-    """Whether an Accept-Encoding header asks for gzip by its name."""
+    """Check that an Accept-Encoding header names gzip."""
     weights = GZIP.findall(accept_encoding)
     return any(not weight or weight.strip("0.") for weight in weights)
 
 
 class OncePerTick:
-    """Caches what `render` makes of a snapshot until the next snapshot comes. For one thread."""
+    """Cache of the output of `render` until the next snapshot. Not thread-safe."""
 
     def __init__(self, render: Callable[[Snapshot], bytes]) -> None:
         self._render = render
@@ -38,7 +38,7 @@ class OncePerTick:
         return self._plain
 
     def gzipped(self, snapshot: Snapshot) -> bytes:
-        """The same, compressed at level 1: 14 µs for 200 series, and a third of the size."""
+        """Return the output compressed at level 1: 14 µs for 200 series, a third of the size."""
         plain = self.plain(snapshot)
         if self._gzipped is None:
             self._gzipped = gzip.compress(plain, compresslevel=1, mtime=0)
@@ -46,13 +46,13 @@ class OncePerTick:
 
 
 class RenderCaches:
-    """One cache for each way to render a snapshot. For one thread."""
+    """Render caches by key. Not thread-safe."""
 
     def __init__(self) -> None:
         self._caches: dict[Hashable, OncePerTick] = {}
 
     def of(self, key: Key, render: Callable[[Key, Snapshot], bytes]) -> OncePerTick:
-        """Return the cache of this key; `render` is given the key, and is the same for it every time."""
+        """Return the cache of a key. `render` gets the key and must be the same for it every time."""
         cache = self._caches.get(key)
         if cache is None:
             cache = self._caches[key] = OncePerTick(partial(render, key))

@@ -1,4 +1,4 @@
-"""Slow work for a face that must not wait: in a thread of its own, one piece at a time, shared by all who ask."""
+"""Single-flight execution of slow work in a thread, for request handlers that must not block."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ T = TypeVar("T")
 
 
 class NotDone(Exception):
-    """No result, in a sentence: it takes too long, or the daemon is stopping."""
+    """No result: the deadline passed, or the daemon is stopping."""
 
 
 class Shared(Generic[A, T]):
-    """`work` for whoever asks; who asks while it is under way gets what comes of it. For one event loop.
+    """Run `work` in a thread, single-flight: concurrent callers share the result. For one event loop.
 
-    Its thread is not waited for at exit, as a pool's would be: work that hangs in the kernel keeps nobody from
-    stopping the daemon.
+    The thread is not joined at exit, unlike those of a pool, so that work that hangs in the kernel does not keep
+    the daemon from stopping.
     """
 
     def __init__(self, work: Callable[[A], T], name: str, deadline_seconds: float) -> None:
@@ -31,20 +31,20 @@ class Shared(Generic[A, T]):
         self._closed = False
 
     async def ask(self, about: A) -> T:
-        """What the work returns or raises. Raises NotDone after the deadline; the work itself goes on."""
+        """Return the result of the work. Raise NotDone after the deadline; the work itself continues."""
         if self._running is None or self._running.done():
             self._running = asyncio.wrap_future(self._start(about))
         try:
             return await asyncio.wait_for(asyncio.shield(self._running), self._deadline)
         except asyncio.TimeoutError:
-            raise NotDone(f"looking for {self._name} took more than {self._deadline:g} s") from None
+            raise NotDone(f"timed out after {self._deadline:g} s: {self._name}") from None
         except asyncio.CancelledError:
             if self._closed:
                 raise NotDone("memwatchd is stopping") from None
             raise
 
     def close(self) -> None:
-        """Whoever waits gets NotDone at once."""
+        """Cancel: waiting callers get NotDone."""
         self._closed = True
         if self._running is not None:
             self._running.cancel()
@@ -56,11 +56,11 @@ class Shared(Generic[A, T]):
         def run() -> None:
             try:
                 future.set_result(self._work(about))
-            except Exception as error:  # noqa: BLE001  it is raised again where the result is awaited
+            except Exception as error:  # noqa: BLE001  raised again where the result is awaited
                 future.set_exception(error)
 
         try:
             threading.Thread(target=run, name=self._name, daemon=True).start()
         except RuntimeError as error:
-            raise NotDone(f"looking for {self._name} needs a thread: {error}") from None
+            raise NotDone(f"no thread for {self._name}: {error}") from None
         return future

@@ -1,4 +1,4 @@
-"""Server-sent events: one rendering for every listener, each listener at its own pace, none of them waited for."""
+"""Server-sent events: one rendering for all clients. A slow client skips samples and delays no other client."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from starlette.types import Receive, Scope, Send
 from memwatch.snapshot import Snapshot
 
 KEEPALIVE_SECONDS = 15.0
-# So many streams get a tick before others get their turn. All of 1,000 at once made the 99th percentile of scrapes
-# 60 ms, 16 at a time make it 12 ms (November 2026).
+# Streams woken in one go before other requests run. With all of 1,000 at once the 99th percentile of scrapes was
+# 60 ms, with 16 at a time it is 12 ms (November 2026).
 TURN_STREAMS = 16
-# In a scope: only the head of the answer is wanted.
+# Scope key: send the response headers only.
 HEAD_ONLY = "memwatch.head_only"
 
 HEADERS = [
@@ -26,7 +26,7 @@ HEADERS = [
 
 
 class Broker:
-    """Wakes every stream on each tick. A slow listener misses ticks; nothing is queued for it."""
+    """Wakes every stream on each sample. A slow client misses samples; nothing is queued."""
 
     def __init__(self, latest: Callable[[], Snapshot | None], most: int) -> None:
         self.most = most
@@ -40,7 +40,7 @@ class Broker:
         return self.streams >= self.most
 
     def join(self) -> int:
-        """Count one more stream; which turn is its own."""
+        """Count one more stream and return its turn."""
         turn = self.streams // TURN_STREAMS
         if turn == len(self._turns):
             self._turns.append(asyncio.Event())
@@ -51,22 +51,22 @@ class Broker:
         self.streams -= 1
 
     def wake(self, turn: int = 0) -> None:
-        """Called in the server's own thread, once per tick while somebody listens."""
+        """Wake the streams of a turn. Called in the server's thread for each sample while there are streams."""
         tick, self._turns[turn] = self._turns[turn], asyncio.Event()
         tick.set()
         if turn + 1 < len(self._turns):
             asyncio.get_running_loop().call_soon(self.wake, turn + 1)
 
     def close(self) -> None:
-        """End every stream; their clients see a clean end."""
+        """End every stream cleanly."""
         self.closed = True
         for tick in self._turns:
             tick.set()
 
     async def newer_than(self, seen: Snapshot | None, turn: int) -> Snapshot | None:
-        """The next snapshot, or None when there was none for a while or the streams are being ended."""
+        """Return the next snapshot, or None on a keep-alive timeout or when the streams end."""
         if self._latest() is not seen or self.closed:
-            # Sending lets nobody else in: one who takes as long as a tick to be told of it would never let go.
+            # Sending may not yield to the loop. If it is as slow as sampling, the next snapshot is already there.
             await asyncio.sleep(0)
             return None if self.closed else self._latest()
         try:
@@ -77,7 +77,7 @@ class Broker:
 
 
 class EventStream(Response):
-    """An ASGI response: what `chunks_of` makes of each new snapshot, until the client or the server leaves."""
+    """ASGI response: one chunk for each new snapshot, until the client or the server closes."""
 
     def __init__(self, broker: Broker, chunk_of: Callable[[Snapshot], bytes]) -> None:
         super().__init__()
@@ -122,6 +122,6 @@ class EventStream(Response):
 
 
 def sse(event: str, data: bytes, event_id: str | None = None) -> bytes:
-    """One event on the wire; data of several lines becomes several data fields."""
+    """Format one event. Data with several lines becomes several data fields."""
     head = f"event: {event}\n" if event_id is None else f"id: {event_id}\nevent: {event}\n"
     return head.encode() + b"".join(b"data: " + line + b"\n" for line in data.split(b"\n")) + b"\n"

@@ -1,4 +1,4 @@
-"""Styles, scripts and icons: a fixed list of files, small ones compressed once, when the daemon starts."""
+"""Static files: a fixed list, small files compressed once at startup."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from memwatch_web.asgi.render_cache import takes_gzip
 
 STATIC = Path(__file__).parent.parent / "static"
 PIECE_BYTES = 64 << 10
-# Everything but the 1.7 MB of Swagger UI, which would take a tenth of a second and half a megabyte to have ready.
-# The others take 15 ms and 75 KB (November 2026).
+# Everything except the 1.7 MB of Swagger UI, which would take 0.1 s and 0.5 MB. The others take 15 ms and 75 KB
+# (November 2026).
 COMPRESSED_MOST_BYTES = 256 << 10
 
 
@@ -30,7 +30,7 @@ def routes() -> list[Route]:
 
 
 def files_under(root: Path) -> Iterable[tuple[str, Path]]:
-    """Every file by the path it is served at: a fixed list, so no request can leave it."""
+    """Yield every file with its URL path. The list is fixed, so that no request can leave the folder."""
     return [(path.relative_to(root).as_posix(), path) for path in sorted(root.rglob("*")) if path.is_file()]
 
 
@@ -39,7 +39,7 @@ def accepts_gzip(request: Request) -> bool:
 
 
 def _file_of(path: Path, versioned: bool) -> Callable[[Request], Any]:
-    """Names with a version never change; the others are checked by their tag. Only what is compressed is kept."""
+    """Return the handler of a file. Versioned names are immutable, others have an ETag."""
     lifetime = "public, max-age=31536000, immutable" if versioned else "no-cache"
     size = path.stat().st_size
     compressed = compressed_of(path.read_bytes()) if size <= COMPRESSED_MOST_BYTES else None
@@ -62,16 +62,16 @@ def _file_of(path: Path, versioned: bool) -> Callable[[Request], Any]:
 
 
 def compressed_of(content: bytes) -> bytes | None:
-    """As small as it gets; None where that is no smaller by a tenth."""
+    """Compress at level 9. Return None if that saves less than a tenth."""
     compressed = gzip.compress(content, compresslevel=9, mtime=0)
     return compressed if len(compressed) < 0.9 * len(content) else None
 
 
 async def pieces_of(path: Path, size: int) -> AsyncIterator[bytes]:
-    """The file is open only while a piece is read: a client that takes its time holds 64 KiB and no descriptor."""
+    """Read a file in pieces. It is open only during a read: a slow client holds 64 KiB and no descriptor."""
     for start in range(0, size, PIECE_BYTES):
         with path.open("rb") as file:
             file.seek(start)
             piece = file.read(min(PIECE_BYTES, size - start))
         yield piece
-        await asyncio.sleep(0)  # the loop learns here that the client has left, and that others wait
+        await asyncio.sleep(0)  # lets the loop see a closed connection and run other requests

@@ -1,4 +1,4 @@
-"""Parameters that nobody reads are refused: `history?range=30d` must not answer an hour as if it were that."""
+"""Refuse unknown query parameters: `history?range=30d` must not silently return one hour."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from memwatch_web.asgi.problems import Problem
 
 
 async def refuse_unknown(request: Request) -> None:
-    """A dependency of every route of the API. Raises Problem, with the names that there are."""
+    """Dependency of every API route. Raises Problem with the known names."""
     if not request.scope["query_string"]:
         return
     path: str = request.scope["path"]
     known = list(dict.fromkeys(names_in(request.scope["route"].dependant)))
     for name in request.query_params:
         if name not in known:
-            use = f"use {', '.join(known)}." if known else "it takes none."
-            raise Problem(422, f"there is no parameter {name[:80]!r} at {path}: {use}")
+            use = f"use {', '.join(known)}." if known else "this path takes none."
+            raise Problem(422, f"unknown parameter {name[:80]!r} for {path}: {use}")
 
 
 def example_of(dependant: Any, where: Sequence[int | str]) -> str | None:  # noqa: ANN401  FastAPI's own
-    """What one may send in place of what is missing: `seconds=3600`, or a whole body. None where none is known."""
+    """Return an example for a missing parameter or body, such as `seconds=3600`, or None."""
     if where[0] == "body":
         bodies = [field.field_info.annotation.model_config for field in dependant.body_params]
         examples = [one for body in bodies for one in body.get("json_schema_extra", {}).get("examples", ())]
@@ -40,7 +40,7 @@ def example_of(dependant: Any, where: Sequence[int | str]) -> str | None:  # noq
 
 
 def names_in(dependant: Any) -> Iterator[str]:  # noqa: ANN401  FastAPI's own, which it does not export
-    """Of all that a route reads from its address, the fields of a model one by one."""
+    """Yield the names of all query parameters of a route, including the fields of models."""
     for field in dependant.query_params:
         kind = field.field_info.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):

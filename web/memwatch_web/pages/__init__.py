@@ -1,1 +1,1 @@
-"""The dashboard."""
+"""The dashboard pages."""

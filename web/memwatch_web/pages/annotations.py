@@ -1,4 +1,4 @@
-"""What stands behind and above the curves: levels, gaps, and what happened."""
+"""Annotations of history charts: level shading, gaps and events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memwatch.render.words import duration
 from memwatch.snapshot import Level
 
 MOST_FLAGS = 100
-# Told elsewhere, or too often to be told in a chart.
+# Shown elsewhere, or too frequent for a chart.
 QUIET = frozenset({"alert", "late", "reloaded"})
 WORDS = {
     "started": "start",
@@ -24,7 +24,7 @@ WORDS = {
     "clock": "clock set",
     "collector": "collector",
     "release": "released",
-    "unclean": "unclean end",
+    "unclean": "unclean shutdown",
     "replay": "replay",
     "leak": "leak?",
     "mark": "mark",
@@ -32,7 +32,7 @@ WORDS = {
 
 
 class Gap(Struct, frozen=True):
-    """A stretch of which nothing is known; `words` say why, as far as that is known."""
+    """A time range without data; `words` give the reason if known."""
 
     start: float
     end: float
@@ -40,7 +40,7 @@ class Gap(Struct, frozen=True):
 
 
 class Run(Struct, frozen=True):
-    """A stretch at one level."""
+    """A time range at one level."""
 
     start: float
     end: float
@@ -48,7 +48,7 @@ class Run(Struct, frozen=True):
 
 
 class Flag(Struct, frozen=True):
-    """Something that happened. `word` fits above a curve; `target` is what it happened to, if to one thing."""
+    """An event in a chart. `word` is the label above the plot; `target` is set for events of one target."""
 
     unix: float
     kind: str
@@ -58,31 +58,31 @@ class Flag(Struct, frozen=True):
 
 
 def gaps_of(buckets: Sequence[Bucket], start: float, end: float, step: float, events: Iterable[Event]) -> list[Gap]:
-    """Where a series that is always there has nothing, and what was before its first figure and after its last.
+    """Return the gaps of a series that exists whenever memwatchd runs, including those before and after its data.
 
-    Times are Unix seconds, those of the buckets as well. `step` is what one point stands for.
+    All times are Unix seconds, also in the buckets. `step` is the time that one point covers.
     """
     known = [bucket.boottime for bucket in buckets if bucket.average is not None]
     if not known:
-        return [Gap(start, end, "nothing is remembered of this time")]
+        return [Gap(start, end, "no history in this range")]
     slept = [event.unix for event in events if event.kind == "suspend"]
-    gaps = [Gap(start, known[0], "nothing older is remembered")] if known[0] - start > 2 * step else []
+    gaps = [Gap(start, known[0], "no older history")] if known[0] - start > 2 * step else []
     for bucket, after in pairwise(buckets):
         if bucket.average is None:
             began, ended = bucket.boottime, after.boottime
             why = suspended_or_down(any(began <= unix <= ended + 2 * step for unix in slept))
-            gaps.append(Gap(began, ended, f"{why}: nothing is known of {duration(ended - began)}"))
+            gaps.append(Gap(began, ended, f"no data for {duration(ended - began)}: {why}"))
     if end - known[-1] > 4 * step:
-        gaps.append(Gap(known[-1] + step, end, "nothing is known of the time after"))
+        gaps.append(Gap(known[-1] + step, end, "no data since"))
     return gaps
 
 
 def suspended_or_down(suspended: bool) -> str:
-    return "the machine was suspended" if suspended else "memwatchd did not run"
+    return "machine suspended" if suspended else "memwatchd was not running"
 
 
 def restarts_of(buckets: Iterable[Bucket]) -> list[float]:
-    """When memwatchd began anew: its processor time only ever grows while it runs."""
+    """Return the times of restarts of memwatchd. Its CPU time never decreases during a run."""
     known = [bucket for bucket in buckets if bucket.minimum is not None]
     return [
         after.boottime
@@ -92,7 +92,7 @@ def restarts_of(buckets: Iterable[Bucket]) -> list[float]:
 
 
 def runs_of(buckets: Sequence[Bucket], step: float) -> list[Run]:
-    """Stretches of one level above low, each bucket at the highest level that was in it."""
+    """Return the runs of each level above low. A bucket has the highest level within it."""
     runs: list[Run] = []
     for number, bucket in enumerate(buckets):
         if not bucket.maximum:
@@ -107,7 +107,7 @@ def runs_of(buckets: Sequence[Bucket], step: float) -> list[Run]:
 
 
 def flags_of(events: Iterable[Event], start: float, end: float) -> list[Flag]:
-    """The events of this time, oldest first."""
+    """Return the events of a time range, oldest first."""
     return [
         Flag(event.unix, event.kind, word_of(event), event.text, event.target)
         for event in events
@@ -116,7 +116,7 @@ def flags_of(events: Iterable[Event], start: float, end: float) -> list[Flag]:
 
 
 def most_telling(flags: Sequence[Flag]) -> list[Flag]:
-    """As many as are listed, oldest first. Levels stand behind the curves as well: they are left out first."""
+    """Return at most MOST_FLAGS, oldest first. Level changes are dropped first: they are also shown as shading."""
     if len(flags) <= MOST_FLAGS:
         return list(flags)
     others = [flag for flag in flags if flag.kind != "level"][-MOST_FLAGS:]
@@ -126,7 +126,7 @@ def most_telling(flags: Sequence[Flag]) -> list[Flag]:
 
 
 def word_of(event: Event) -> str:
-    """What stands above the curve: a mark's own words, a level's new word, or what kind of thing it is."""
+    """Return the label of an event: the text of a mark, the new level, or the kind of event."""
     if event.kind == "mark":
         return event.text
     if event.kind == "level":
@@ -138,21 +138,18 @@ def word_of(event: Event) -> str:
 def older_flags(
     runs: Mapping[str, Sequence[Run]], labels: Mapping[str, str], restarts: Iterable[float], known_from: float
 ) -> list[Flag]:
-    """What the history alone remembers of the time before the list of events begins, high levels and restarts.
-    `runs` are by target."""
+    """Return high levels and restarts from the time before the event list begins. `runs` are by target."""
     found = [
-        Flag(run.start, "level", run.level.word, _told(labels.get(target, target), run), target)
+        Flag(run.start, "level", run.level.word, _level_text(labels.get(target, target), run), target)
         for target, its_runs in runs.items()
         for run in its_runs
         if run.end < known_from and run.level >= Level.HIGH
     ]
     found += [
-        Flag(unix, "started", WORDS["started"], "memwatchd was started again")
-        for unix in restarts
-        if unix < known_from - 1
+        Flag(unix, "started", WORDS["started"], "memwatchd restarted") for unix in restarts if unix < known_from - 1
     ]
     return sorted(found, key=lambda flag: flag.unix)
 
 
-def _told(label: str, run: Run) -> str:
+def _level_text(label: str, run: Run) -> str:
     return f"{label} was {run.level.word} for up to {duration(run.end - run.start)}"

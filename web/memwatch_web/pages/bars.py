@@ -1,4 +1,4 @@
-"""Where everything lies in the bar of a pool: parts of its size, from 0 to 1. Pure geometry, no words."""
+"""Geometry of pool bars, as fractions of the pool size (0 to 1). Pure functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from memwatch.model import Absent, Content, Pool, Share
 from memwatch.pressure.rules import Thresholds
 from memwatch.snapshot import Snapshot
 
-# Left to right: what is used, the part that may move first; then what is available.
+# Left to right: used, then available.
 ORDER = (
     "anonymous",
     "shared_memory",
@@ -27,7 +27,7 @@ ORDER = (
 
 
 class Segment(Struct, frozen=True):
-    """One part of a bar by use."""
+    """One segment of a bar."""
 
     kind: str
     size_bytes: int
@@ -36,7 +36,7 @@ class Segment(Struct, frozen=True):
 
 
 class Lane(Struct, frozen=True):
-    """The inner bar of one share. `around` are the used parts of what it is inside of, outermost first."""
+    """The bar of one share. `around`: used fractions of the enclosing shares, outermost first."""
 
     share: Share
     depth: int
@@ -46,7 +46,7 @@ class Lane(Struct, frozen=True):
 
 
 class Mark(Struct, frozen=True):
-    """Where a level begins."""
+    """The threshold of a level."""
 
     level: str
     threshold: float
@@ -54,7 +54,7 @@ class Mark(Struct, frozen=True):
 
 
 class Bar(Struct, frozen=True):
-    """One pool to scale. No segments: its use is not known."""
+    """One pool to scale. Without segments its use is unknown."""
 
     pool: Pool
     segments: tuple[Segment, ...]
@@ -63,7 +63,7 @@ class Bar(Struct, frozen=True):
 
 
 def bars_of(snapshot: Snapshot, thresholds: Mapping[str, Thresholds]) -> tuple[Bar, ...]:
-    """The bar of every pool; `thresholds` by pool id, `Thresholds()` where none is given."""
+    """Return the bar of every pool. `thresholds` are by pool id, `Thresholds()` by default."""
     inside = _by_parent(snapshot.shares)
     return tuple(
         Bar(
@@ -77,7 +77,7 @@ def bars_of(snapshot: Snapshot, thresholds: Mapping[str, Thresholds]) -> tuple[B
 
 
 def segments_of(pool: Pool) -> tuple[Segment, ...]:
-    """The parts of a pool side by side; they add up to its size. None where its use is not known."""
+    """Return the segments of a pool, which add up to its size. Empty if its use is unknown."""
     if not pool.size_bytes or isinstance(pool.used_bytes, Absent) or isinstance(pool.available_bytes, Absent):
         return ()
     parts = pool.contents or _plain(pool, pool.used_bytes, pool.available_bytes)
@@ -90,7 +90,7 @@ def segments_of(pool: Pool) -> tuple[Segment, ...]:
 
 
 def _place(part: Content) -> int:
-    """Kinds not known here stand with what is used."""
+    """Return the position of a segment. Unknown kinds are placed with used memory."""
     return ORDER.index(part.kind) if part.kind in ORDER else ORDER.index("unattributed")
 
 
@@ -101,7 +101,7 @@ def _plain(pool: Pool, used: int, available: int) -> tuple[Content, ...]:
 
 
 def _with_devices(pool: Pool, parts: tuple[Content, ...]) -> tuple[Content, ...]:
-    """What the kernel cannot explain and a share can is the devices'; only the remainder is unattributed."""
+    """Move memory that shares explain from unattributed to devices. The remainder stays unattributed."""
     remainder = pool.unattributed_bytes
     sizes = {part.kind: part.size_bytes for part in parts}
     unexplained = sizes.get("unattributed", 0)
@@ -112,7 +112,7 @@ def _with_devices(pool: Pool, parts: tuple[Content, ...]) -> tuple[Content, ...]
 
 
 def marks_of(pool: Pool, thresholds: Thresholds) -> tuple[Mark, ...]:
-    """Levels are judged on what is not set aside, so their marks stand right of it."""
+    """Return the threshold marks. Levels exclude reserved huge pages, so the marks are scaled to the rest."""
     if not pool.size_bytes:
         return ()
     aside = pool.set_aside_bytes / pool.size_bytes
@@ -123,7 +123,7 @@ def marks_of(pool: Pool, thresholds: Thresholds) -> tuple[Mark, ...]:
 def lanes_of(
     pool: Pool, inside: Mapping[str, tuple[Share, ...]], within: str | None = None, around: tuple[float, ...] = ()
 ) -> Iterator[Lane]:
-    """The shares of a pool, each followed by the shares inside it."""
+    """Yield the shares of a pool depth-first: each is followed by the shares inside it."""
     if not pool.size_bytes:
         return
     for share in inside.get(within or pool.id, ()):

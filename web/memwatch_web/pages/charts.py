@@ -1,4 +1,4 @@
-"""Which series are drawn together, and what each is called on the page."""
+"""Group history series into charts and label them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from memwatch.history.series import unit_of
 from memwatch.model import ShareKind
 from memwatch.snapshot import Snapshot
 
-# As many as one request for history may name.
+# Limit of one history request.
 MOST_SERIES = 20
 COLOURS = 6
 POOL_WORDS = {
@@ -21,19 +21,20 @@ POOL_WORDS = {
 }
 LEFT = (".available_bytes", ".free_bytes", ".headroom_bytes")
 SAID = {
+    "kernel.oom_kills_total": "OOM kills",
     "swap.used_bytes": "used",
-    "psi.some.ratio_10s": "some tasks waited",
-    "psi.full.ratio_10s": "all tasks waited",
-    "self.rss_bytes": "memory of memwatchd",
-    "self.cpu_seconds": "processor time of memwatchd",
-    "self.tick_lag_seconds": "lateness of ticks",
+    "psi.some.ratio_10s": "some",
+    "psi.full.ratio_10s": "full",
+    "self.rss_bytes": "memwatchd RSS",
+    "self.cpu_seconds": "memwatchd CPU time",
+    "self.tick_lag_seconds": "memwatchd scheduling delay",
 }
 TITLES = {
     "pressure": "Pressure",
-    "psi": "Waiting for memory",
+    "psi": "Memory pressure (PSI)",
     "swap": "Swap",
     "bytes": "Other sizes",
-    "ratio": "Other parts of a whole",
+    "ratio": "Other ratios",
     "level": "Levels",
     "seconds": "Times",
     "count": "Counts",
@@ -41,7 +42,7 @@ TITLES = {
 
 
 class Curve(Struct, frozen=True):
-    """One series in a chart; `colour` is a number from 1 on. `dashed`: what is left, not what is used."""
+    """One series in a chart. `colour` counts from 1. `dashed`: available rather than used memory."""
 
     name: str
     label: str
@@ -50,8 +51,10 @@ class Curve(Struct, frozen=True):
 
 
 class Chart(Struct, frozen=True):
-    """Series of one unit that belong together. `top` is the end of the scale where it is known: the size of the
-    pool, or all of it. `targets` are those whose levels stand behind the curves."""
+    """Related series of one unit.
+
+    `top`: end of the scale if known, which is the pool size or 1. `targets`: targets whose levels are shaded.
+    """
 
     id: str
     label: str
@@ -62,7 +65,7 @@ class Chart(Struct, frozen=True):
 
 
 def charts_of(names: Iterable[str], snapshot: Snapshot) -> tuple[Chart, ...]:
-    """The charts in which these series are drawn, pools first."""
+    """Return the charts of these series, pools first."""
     places: dict[str, list[str]] = {place: [] for place in (*(pool.id for pool in snapshot.pools), *TITLES)}
     for name in dict.fromkeys(names):
         places.setdefault(place_of(name, snapshot), []).append(name)
@@ -83,7 +86,7 @@ def _chart(place: str, names: Sequence[str], snapshot: Snapshot) -> Chart:
 
 
 def place_of(name: str, snapshot: Snapshot) -> str:
-    """The chart of a series: its pool, or what else it is about."""
+    """Return the chart id of a series: its pool, or its subject."""
     kind, _, rest = name.partition(".")
     thing = rest.rpartition(".")[0]
     if kind == "pool":
@@ -98,7 +101,7 @@ def place_of(name: str, snapshot: Snapshot) -> str:
 
 
 def _largest_pool_of(device: str, snapshot: Snapshot) -> str | None:
-    """Where most of what a device may have lies: an APU's headroom is no part of its carve-out of 512 MiB."""
+    """Return the largest pool of a device: the headroom of an APU exceeds its carve-out of 512 MiB."""
     places = [place for one in snapshot.devices if one.id == device for place in one.allocates_from]
     pools = {pool_of(place, snapshot) for place in places}
     sizes = {pool.id: pool.size_bytes for pool in snapshot.pools if pool.id in pools}
@@ -106,7 +109,7 @@ def _largest_pool_of(device: str, snapshot: Snapshot) -> str | None:
 
 
 def pool_of(place: str, snapshot: Snapshot) -> str | None:
-    """The pool that a share lies in at last, or that is named itself."""
+    """Return the pool that contains a share, or the pool itself."""
     parents = {share.id: share.within for share in snapshot.shares}
     while place in parents:
         place = parents[place]
@@ -114,7 +117,7 @@ def pool_of(place: str, snapshot: Snapshot) -> str | None:
 
 
 def label_of(name: str, snapshot: Snapshot) -> str:
-    """What a series is called within its chart; of what is gone from the machine, the name of the series."""
+    """Return the label of a series. For removed hardware it is the name of the series."""
     kind, _, rest = name.partition(".")
     thing, _, figure = rest.rpartition(".")
     if name in SAID:
@@ -124,18 +127,17 @@ def label_of(name: str, snapshot: Snapshot) -> str:
     if kind == "share":
         return next((snapshot.relation(one) for one in snapshot.shares if one.id == thing), name)
     if kind == "node":
-        return f"largest free block on node {thing}"
+        return f"largest free block, node {thing}"
     if kind == "device":
-        return next((f"headroom of {one.name}" for one in snapshot.devices if one.id == thing), name)
+        return next((f"available to {one.id}" for one in snapshot.devices if one.id == thing), name)
     if kind == "pressure" and thing in snapshot.labels:
-        words = {"ratio": "{}", "level": "level of {}", "seconds_to_full": "{} full in"}
+        words = {"ratio": "{}", "level": "level, {}", "seconds_to_full": "time to full, {}"}
         return words.get(figure, name).format(snapshot.labels[thing])
     return name
 
 
 def usual_series(known: Sequence[str], snapshot: Snapshot) -> list[str]:
-    """What is shown where nothing was chosen: what is used of each pool, by GPUs within it, what a GPU can still
-    have, or else what is available, and the pressure."""
+    """Return the default series: use of pools and device shares, headroom of devices (or available), pressure."""
     within = [share.id for share in snapshot.shares if share.kind is not ShareKind.CGROUP]
     served = {place_of(f"device.{one.id}.headroom_bytes", snapshot) for one in snapshot.devices}
     wanted = [f"pool.{pool.id}.used_bytes" for pool in snapshot.pools]

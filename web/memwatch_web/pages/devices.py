@@ -1,4 +1,4 @@
-"""What the page about GPUs shows of each, taken from all over a snapshot."""
+"""Data of the devices page, collected from a snapshot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_HOLDERS = 10
 
 
 class Place(Struct, frozen=True):
-    """A pool or share that belongs to a device, or that it allocates from. `size_bytes` is a share's limit."""
+    """A pool or share of a device, or one that it allocates from. For a share `size_bytes` is its limit."""
 
     label: str
     relation: str | None
@@ -21,14 +21,14 @@ class Place(Struct, frozen=True):
 
 
 class Holder(Struct, frozen=True):
-    """A process and what it holds of one device, in all of its places."""
+    """A process and the memory it holds in all places of one device."""
 
     process: Process
     held_bytes: int
 
 
 class Fault(Struct, frozen=True):
-    """A kind of error that the driver counts; when it was last seen, if that is known."""
+    """A kind of driver error with its count and the time of the last one, if known."""
 
     kind: str
     count: int
@@ -36,7 +36,7 @@ class Fault(Struct, frozen=True):
 
 
 class Entry(Struct, frozen=True):
-    """One device with its places, the largest holders of them and its errors."""
+    """One device with its places, its largest processes and its errors."""
 
     device: Device
     places: tuple[Place, ...]
@@ -60,7 +60,7 @@ def _entry(snapshot: Snapshot, device: Device) -> Entry:
 
 
 def _places_of(snapshot: Snapshot, device: Device) -> set[str]:
-    """The pools and shares it allocates from, the shares that name it, and a pool that has its id."""
+    """Return the ids of the device's pool and shares, and of those it allocates from."""
     named = {share.id for share in snapshot.shares if share.device == device.id}
     own = {pool.id for pool in snapshot.pools if pool.id == device.id}
     return {*device.allocates_from, *named, *own}
@@ -87,7 +87,7 @@ def _places(snapshot: Snapshot, device: Device, ids: set[str]) -> list[Place]:
 
 
 def _holders(snapshot: Snapshot, ids: set[str]) -> list[Holder]:
-    """A process' bytes are told in one place each, so they may be added up."""
+    """Sum the device memory of each process. Places do not overlap."""
     found = []
     for process in snapshot.processes:
         sizes = (size for place, size in process.device_bytes.items() if place in ids)

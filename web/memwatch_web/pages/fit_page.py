@@ -1,4 +1,4 @@
-"""/fit: will it fit? A form, and the answer as one bar a device, to scale."""
+"""GET and POST /fit: the form, and the verdict of each device as a bar to scale."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from memwatch_web.asgi.problems import sentence_of
 from memwatch_web.pages.services import PageServices
 
 MOST_FIELDS = 40
-# The shapes of the published checkpoints, as their config.json gives them.
+# The shapes of published checkpoints, from their config.json.
 EXAMPLES = (
     ("Llama 3.2 1B", Transformer(2048, 8192, 16, 128256, 32, 8, head_dim=64, tied_embeddings=True)),
     ("Mistral 7B", Transformer(4096, 14336, 32, 32000, 32, 8)),
@@ -35,8 +35,10 @@ EXAMPLES = (
 
 
 class Place(Struct, frozen=True):
-    """One verdict as a bar: parts of its scale, from 0 to 1. `taken` is what others hold; no bar where that is not
-    known. What reaches beyond `whole` is too much."""
+    """One verdict as a bar, in fractions of its scale.
+
+    `taken`: memory in use, absent if unknown (no bar). A need beyond `whole` is over capacity.
+    """
 
     verdict: Verdict
     whole: float
@@ -45,8 +47,7 @@ class Place(Struct, frozen=True):
 
 
 class Form(Struct, frozen=True):
-    """What was asked, what it came to, or the sentence that says what is wrong. `change` is the query of the
-    cheapest change."""
+    """The query and its answer or problem. `change`: the query of the cheapest change that fits."""
 
     fields: Mapping[str, str]
     answered: Answered | None = None
@@ -60,7 +61,7 @@ class Form(Struct, frozen=True):
 
     @property
     def details(self) -> dict[str, str]:
-        """What of the shape has no field of its own to be seen."""
+        """Return the fields of the shape that are shown only if given."""
         return {name: self.fields[name] for name in DETAILS if name in self.fields}
 
     @property
@@ -90,8 +91,7 @@ def places_of(fit: Fit) -> Iterator[Place]:
 
 
 async def fit(services: PageServices, request: Request) -> Response:
-    """The form, and the answer where something is asked. A form leaves its empty fields in the address: they are
-    taken out of it, so that it can be passed on."""
+    """Show the form and the answer to a query. Empty fields are removed from the URL by a redirect."""
     given = request.query_params.multi_items()
     fields = {name: value for name, value in given if value}
     if len(fields) != len(given):
@@ -100,12 +100,12 @@ async def fit(services: PageServices, request: Request) -> Response:
 
 
 async def fit_config(services: PageServices, request: Request) -> Response:
-    """A config.json becomes the fields of its shape."""
+    """Redirect to the query for a config.json."""
     text = (await request.body()).decode("utf-8", "replace")
     try:
         fields = dict(parse_qsl(text, max_num_fields=MOST_FIELDS))
     except ValueError:
-        problem = f"the form has more than {MOST_FIELDS} fields: send config alone."
+        problem = f"the form has more than {MOST_FIELDS} fields: send config only."
         return _show(services, Form({}, problem=problem))
     try:
         shape = fields_of_config(fields.get("config", ""))
@@ -120,7 +120,7 @@ def _show(services: PageServices, form: Form) -> Response:
 
 
 def asked(fields: Mapping[str, str], snapshot: Snapshot) -> Form:
-    """The answer to the fields of a form; the form itself where none is given."""
+    """Answer a query. Without fields return an empty form."""
     if not fields:
         return Form(fields)
     try:
@@ -133,7 +133,7 @@ def asked(fields: Mapping[str, str], snapshot: Snapshot) -> Form:
 
 
 def fields_of_config(text: str) -> dict[str, str]:
-    """The fields of a question from the text of a config.json. Raises BadInput."""
+    """Parse a config.json into query fields. Raises BadInput."""
     if not text.strip():
         raise BadInput("config.json is empty: paste the text of a model's config.json")
     config = config_of(parse_object(text.encode(), "config.json"), "config.json")

@@ -1,4 +1,4 @@
-"""The pages that need no module of their own, and the stream that keeps them current."""
+"""Handlers of simple pages and of the live stream."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def page(name: str) -> Callable[[PageServices, Request], Awaitable[Response]]:
 async def processes(
     services: PageServices, request: Request, by: str = "process", sort: str = "-footprint", q: str = ""
 ) -> Response:
-    """The list, grouped, sorted and filtered; without parameters the same bytes for every client."""
+    """Show the process list. The default view of each grouping is rendered once for all clients."""
     pages = services.pages
     try:
         view = view_of(by, sort, q, services.current())
@@ -51,7 +51,7 @@ async def processes(
 
 
 async def live(services: PageServices, page: str = "overview") -> Response:
-    """The part of a page that changes, on every tick."""
+    """Stream the live part of a page, once for each sample."""
     pages = services.pages
     if page not in pages.streams:
         raise Problem(422, f"page is {page[:80]!r}: use one of {', '.join(pages.streams)}.")
@@ -71,7 +71,7 @@ async def last_words(services: PageServices) -> Response:
 
 async def patterns(services: PageServices) -> Response:
     if not services.options().patterns:
-        raise Problem(404, "this page is for developers of the pages: set patterns = true under [web].")
+        raise Problem(404, "/patterns is disabled: set patterns = true under [web].")
     return HTMLResponse(services.pages.patterns())
 
 

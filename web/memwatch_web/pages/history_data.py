@@ -1,4 +1,4 @@
-"""What the script of /history draws: the columns of a window with fewer digits than the API gives."""
+"""Chart data for the script of /history, with fewer digits than the API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 def data_of(found: Found, numbered: Iterable[tuple[int, Flag]], snapshot: Snapshot) -> Json:
-    """`numbered` flags are those that have a place in the list below the charts."""
+    """Return the chart data. `numbered`: the flags listed below the charts."""
     window = found.window
     return {
         "start": window.start,
@@ -41,13 +41,13 @@ def _chart_data(chart: Chart, found: Found) -> Json:
 
 
 def _flag_data(number: int, flag: Flag, snapshot: Snapshot) -> Json:
-    """A level is flagged in the chart of its pool, anything else in all of them."""
+    """Return one flag. Level changes appear in the chart of their pool, other events in all charts."""
     place = pool_of(flag.target, snapshot) if flag.kind == "level" and flag.target else None
     return {"unix": flag.unix, "number": number, "word": flag.word, "kind": flag.kind, "chart": place}
 
 
 def _curve_data(curve: Curve, buckets: Sequence[Bucket], unit: str) -> Json:
-    """More digits than a screen shows."""
+    """Return one curve, rounded to whole bytes or five decimals."""
     digits = 0 if unit == "bytes" else 5
 
     def column(values: Sequence[float | None]) -> list[float | None]:

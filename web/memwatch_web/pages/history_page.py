@@ -1,4 +1,4 @@
-"""GET /history: a window of the past as a page, for a query that may have been typed or sent by somebody."""
+"""GET /history: one window of the history as a page. The query is validated: it may be typed by hand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from memwatch_web.pages.time_range import range_of, ranges_of, window_of
 
 # All that are kept (`events.KEPT_EVENTS` and `events.KEPT_MARKS`).
 MOST_EVENTS = 1500
-# 104 kB of a machine with eight GPUs become 13 kB in 1 ms (November 2026).
+# 104 kB (a machine with eight GPUs) compress to 13 kB in 1 ms (November 2026).
 GZIP_LEVEL = 5
 
 
@@ -41,7 +41,7 @@ def past_of(monitor: Monitor) -> Past:
 
 
 def answer_of(past: Past, query: QueryParams, snapshot: Snapshot) -> View | Refused:
-    """What is shown, or a sentence why nothing can be."""
+    """Return the view, or the reason why the query is invalid."""
     try:
         return view_of(past, asked_of(past, query, snapshot), snapshot)
     except Problem as problem:

@@ -1,4 +1,4 @@
-"""What the history has of one window: the buckets of each series, levels, gaps, and what happened."""
+"""Query the history for one window: buckets, levels, gaps and events."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from memwatch_web.pages.annotations import Flag, Gap, Run, flags_of, gaps_of, ol
 from memwatch_web.pages.charts import Chart, charts_of
 from memwatch_web.pages.time_range import Window
 
-# A series that is there whenever memwatchd runs, and that only grows until it ends.
+# A series that exists whenever memwatchd runs and never decreases during a run.
 ALWAYS_THERE = "self.cpu_seconds"
 
 
 class Past(Struct, frozen=True):
-    """What is remembered. `to_wall` is what boot times lack of Unix seconds; `events` newest first."""
+    """The stored history. `to_wall`: Unix time minus boot time, in seconds. `events`: newest first."""
 
     history: History
     to_wall: float
@@ -28,7 +28,7 @@ class Past(Struct, frozen=True):
     events: Sequence[Event]
 
     def buckets(self, name: str, window: Window) -> list[Bucket]:
-        """A series of the window, its times as Unix seconds; nothing where there is no such series yet."""
+        """Return a series of the window with Unix times. Empty if the series does not exist yet."""
         start, end = window.start - self.to_wall, window.end - self.to_wall
         try:
             found = self.history.query(name, start, end, window.points)
@@ -38,8 +38,10 @@ class Past(Struct, frozen=True):
 
 
 class Found(Struct, frozen=True):
-    """All that is shown of a window, until now at the latest. `buckets` are by series, `runs` of levels by target,
-    for those `judged` of which a level is known at all; `flags` oldest first."""
+    """Data of one window, which ends now at the latest.
+
+    `buckets`: by series. `runs`: levels by target. `judged`: targets with a known level. `flags`: oldest first.
+    """
 
     window: Window
     until: float
@@ -55,7 +57,7 @@ class Found(Struct, frozen=True):
 
 
 def found_in(past: Past, window: Window, names: Sequence[str], snapshot: Snapshot) -> Found:
-    """The buckets are those of the API for the same question."""
+    """Query one window. The buckets are those of the API for the same query."""
     charts = charts_of(names, snapshot)
     targets = [target for chart in charts for target in chart.targets]
     levels = {target: past.buckets(f"pressure.{target}.level", window) for target in targets}
@@ -77,7 +79,7 @@ def found_in(past: Past, window: Window, names: Sequence[str], snapshot: Snapsho
 def _flags(
     past: Past, window: Window, runs: Mapping[str, list[Run]], beacon: Sequence[Bucket], snapshot: Snapshot
 ) -> tuple[Flag, ...]:
-    """What the list of events tells, and before it begins what the history itself remembers."""
+    """Return the events of a window. Before the event list begins they come from the history."""
     told = flags_of(reversed(past.events), window.start, window.end)
     began = past.events[-1].unix if past.events else snapshot.unix
     older = older_flags(runs, snapshot.labels, restarts_of(beacon), began)

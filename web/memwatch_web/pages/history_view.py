@@ -1,4 +1,4 @@
-"""One window of the past as a page shows it: charts, a table of figures, and what happened."""
+"""View of one history window: charts, statistics and events."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from memwatch_web.pages.history_data import data_of
 from memwatch_web.pages.history_query import Found, Past, found_in
 from memwatch_web.pages.time_range import Moves, Range, Stretch, Window, moves_of, ranges_of
 
-# The picture that the server draws, for browsers without a script: in units of its own.
+# The chart that the server draws for browsers without JavaScript, in units of its view box.
 WIDTH, HEIGHT, PICTURE_POINTS = 1000.0, 200.0, 120
 AROUND_SECONDS = 300.0
-# So many points ago is still the latest figure.
+# The last value is current if it is at most this number of points old.
 RECENT = 3
 EXACT_SECONDS = 10.0
 
 
 class Asked(Struct, frozen=True):
-    """What a query asks for. `series` is empty where nothing was chosen, `names` are those that are shown."""
+    """A parsed query. `series`: the selected series, may be empty. `names`: the series to show."""
 
     window: Window
     series: tuple[str, ...]
     names: tuple[str, ...]
 
     def href(self, stretch: Stretch, range_name: str | None = None) -> str:
-        """A permalink to another stretch of the same series."""
+        """Return a permalink to another time range of the same series."""
         return link("history", range_name or self.window.range.name, self.series, stretch)
 
     def export(self, form: str) -> str:
-        """The same figures from the API."""
+        """Return the API link for the same data."""
         window = self.window
         bounds = [("from", timestamp(window.start)), ("to", timestamp(window.end)), ("points", str(window.points))]
         query = [("series", ",".join(self.names)), *bounds]
@@ -57,8 +57,10 @@ def link(path: str, range_name: str, series: Sequence[str], stretch: Stretch) ->
 
 
 class Figures(Struct, frozen=True):
-    """One series of the window: its row of the table, and its line in the picture that needs no script. `last` is
-    None where it ended before the window does."""
+    """Statistics of one series, and its line for browsers without JavaScript.
+
+    `last` is None if the series ended before the end of the window.
+    """
 
     curve: Curve
     least: float | None
@@ -70,7 +72,7 @@ class Figures(Struct, frozen=True):
 
 
 class Drawn(Struct, frozen=True):
-    """A chart with its figures. `top` ends its scale; `levels` says in a sentence how long it was at which."""
+    """A chart with its statistics. `top`: end of the scale. `levels`: time spent at each level, as text."""
 
     chart: Chart
     figures: tuple[Figures, ...]
@@ -79,7 +81,7 @@ class Drawn(Struct, frozen=True):
 
 
 class Entry(Struct, frozen=True):
-    """A line of what happened, with a link to the minutes around it. `number` stands at its flag in the charts."""
+    """An event in the list, with a link to the minutes around it. `number`: its label in the charts."""
 
     number: int
     flag: Flag
@@ -87,7 +89,7 @@ class Entry(Struct, frozen=True):
 
 
 class View(Struct, frozen=True):
-    """All of the page that depends on the window. `data` is what the script draws."""
+    """The part of the page that depends on the window. `data`: chart data for the script."""
 
     asked: Asked
     moves: Moves
@@ -102,7 +104,7 @@ class View(Struct, frozen=True):
 
     @property
     def here(self) -> Stretch:
-        """What is shown, as it is now, for somebody else."""
+        """Return the shown time range with fixed bounds, for a permalink."""
         return Stretch(self.asked.window.start, min(self.asked.window.end, self.data["now"]))
 
     @property
@@ -114,14 +116,14 @@ class View(Struct, frozen=True):
 
 
 class Refused(Struct, frozen=True):
-    """A query that cannot be answered, in a sentence, and what can be asked instead."""
+    """An invalid query: the reason and the valid ranges."""
 
     sentence: str
     ranges: tuple[Range, ...]
 
 
 def view_of(past: Past, asked: Asked, snapshot: Snapshot) -> View:
-    """Everything about one window."""
+    """Build the view of one window."""
     window, now = asked.window, snapshot.unix
     found = found_in(past, window, asked.names, snapshot)
     numbered = list(enumerate(most_telling(found.flags), 1))
@@ -154,16 +156,18 @@ def _drawn(chart: Chart, found: Found) -> Drawn:
 
 
 def levels_in_words(chart: Chart, found: Found) -> str:
-    """ "In this time critical for 40 s, high for 3 min." What is not known is not called low."""
+    """Format the time spent at each level: "Critical for 40 s, high for 3 min." Gaps do not count as OK."""
     if not found.judged.intersection(chart.targets):
-        return "Of this time no level is known."
+        return "No level data in this range."
     runs = found.runs_behind(chart)
     seconds = {level: sum(run.end - run.start for run in runs if run.level is level) for level in reversed(Level)}
-    # A point stands at the worst level that was in it.
-    most = "" if found.window.grain_seconds <= EXACT_SECONDS else "at most "
-    spent = [f"{level.word} for {most}{duration(length)}" for level, length in seconds.items() if length]
-    when = "In what is known of this time" if found.gaps else "In this time"
-    return f"{when} {', '.join(spent) or 'never above low'}."
+    # A point has the worst level within it.
+    most = "" if found.window.grain_seconds <= EXACT_SECONDS else "up to "
+    spent = ", ".join(f"{level.word} for {most}{duration(length)}" for level, length in seconds.items() if length)
+    missing = sum(gap.end - gap.start for gap in found.gaps)
+    recorded = max(0.0, found.until - found.window.start - missing)
+    text = spent[:1].upper() + spent[1:] if spent else "OK throughout"
+    return f"{text} ({duration(recorded)} recorded)." if found.gaps else f"{text}."
 
 
 def _figures(curve: Curve, buckets: Sequence[Bucket], found: Found, top: float) -> Figures:
@@ -183,7 +187,7 @@ def _figures(curve: Curve, buckets: Sequence[Bucket], found: Found, top: float) 
 
 
 def _pieces(buckets: Sequence[Bucket], window: Window, top: float) -> list[str]:
-    """The greatest values as lists of SVG points, one for each stretch without a gap."""
+    """Return the maxima as lists of SVG points, one for each range without a gap."""
     pieces = []
     for known, stretch in groupby(buckets, key=lambda one: one.maximum is not None):
         most: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""The final minutes of a run as a picture: lines in a box of fixed size, drawn by the server."""
+"""Chart of the last minutes of a run, drawn by the server as SVG lines."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from memwatch.history.disk.last_run import LastWords, Sample
 from memwatch.history.notable_ticks import Tick
 
 WIDTH, HEIGHT = 1000.0, 200.0
-# A pause longer than this is not bridged by a line.
+# A longer pause is drawn as a gap.
 GAP_SECONDS = 2.5
 RATIO_OF = "pressure.{}.ratio"
 
 
 class Line(Struct, frozen=True):
-    """What a line shows; `paths` has one list of SVG points for each piece without a gap."""
+    """A line of the chart. `paths`: one list of SVG points for each piece without a gap."""
 
     label: str
     paths: tuple[str, ...]
@@ -25,7 +25,7 @@ class Line(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True):
-    """One sample of the table: its time, and the used part of each target in the order of the lines."""
+    """One sample of the table: its time and the used fraction of each target, in the order of the lines."""
 
     unix: float
     ratios: tuple[float | None, ...]
@@ -39,7 +39,7 @@ class Picture(Struct, frozen=True):
 
 
 def picture_of(words: LastWords) -> Picture:
-    """How full each target was until the end."""
+    """Draw the use of each target until the end of the run."""
     labels = labels_of(words.last, words.samples)
     start, end = words.samples[0].unix, words.samples[-1].unix
     names = {RATIO_OF.format(target): label for target, label in labels.items()}
@@ -49,7 +49,7 @@ def picture_of(words: LastWords) -> Picture:
 
 
 def labels_of(last: Tick | None, samples: Sequence[Sample]) -> Mapping[str, str]:
-    """The targets that were judged, by id."""
+    """Return the labels of the targets by id."""
     if last is not None:
         return {one.target: one.label for one in last.pressure}
     before, after = RATIO_OF.split("{}")

@@ -1,4 +1,4 @@
-"""Who holds memory, beyond the single process, as the page shows it."""
+"""Data of the processes page: growth, suspected leaks, unattributed memory."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MOST_GROWN = 10
 
 
 class Risen(Struct, frozen=True):
-    """A process that grew, and what it grew by in each window."""
+    """A process that grew, with its growth in each window."""
 
     grown: Grown
     windows: Mapping[str, Bytes]
 
 
 class Rest(Struct, frozen=True):
-    """What nobody holds of a pool or of a device's share, and what that usually is."""
+    """Unattributed memory of a pool or device share, and its usual causes."""
 
     id: str
     label: str
@@ -34,7 +34,7 @@ class Rest(Struct, frozen=True):
 
 
 class Who(Struct, frozen=True):
-    """Who holds memory, beyond the single process."""
+    """Growing processes, suspected leaks and unattributed memory."""
 
     risen: tuple[Risen, ...]
     suspects: tuple[Suspect, ...]

@@ -1,4 +1,4 @@
-"""Made-up machines for /patterns: each component of the pages in each state that it can be in."""
+"""Sample machines for /patterns: every page component in every state."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ USED = {Level.LOW: 0.41, Level.MEDIUM: 0.66, Level.HIGH: 0.84, Level.CRITICAL: 0
 
 
 class Exhibit(Struct, frozen=True):
-    """A pool with what is inside of it, and the word for the state that it shows."""
+    """A snapshot of one pool, and the name of the state that it shows."""
 
     state: str
     snapshot: Snapshot
@@ -71,21 +71,21 @@ def pools() -> Iterator[Exhibit]:
         word = "unknown" if absent is Absent.NOT_AVAILABLE else "stale"
         yield Exhibit(word, machine(silent(word, absent)))
     carve_out = Pool("carveout", PoolKind.CARVEOUT, "GPU carve-out", 512 << 20, 455 << 20, 57 << 20, "", MEASURED)
-    yield Exhibit("not judged by itself", machine(carve_out))
+    yield Exhibit("no pressure level", machine(carve_out))
     yield Exhibit("shares inside shares", nested())
 
 
 def reasons_of(level: Level, ratio: float) -> tuple[Reason, ...]:
-    used = Reason("util", f"{ratio * 100:.1f} % used")
+    used = Reason("util", f"{ratio * 100:.1f}% used")
     if level is Level.LOW:
         return ()
     full = Reason("ttf", "full in 40 s at the current rate")
-    waits = Reason("psi", "some tasks stalled 12 % of the last 10 s")
+    waits = Reason("psi", "some tasks stalled on memory for 12% of the last 10 s")
     return (used, full, waits) if level is Level.CRITICAL else (used,)
 
 
 def ram(name: str, ratio: float) -> Pool:
-    """128 GiB by use, of which so much is used; half of that is the CUDA Pool's."""
+    """Return a pool of 128 GiB with this used fraction, half of it CUDA Pool."""
     size = 128 * GIB
     used = int(size * ratio)
     parts = {"anonymous": used // 4, "kernel": 3 * GIB, "devices": used // 2, "free": (size - used) // 3}
@@ -113,7 +113,7 @@ def silent(name: str, absent: Absent) -> Pool:
 
 
 def nested() -> Snapshot:
-    """Shares with a limit and without, inside a pool and inside each other; one whose use is not known."""
+    """Return nested shares with and without limits, one of unknown use."""
     shares = (
         Share("slice", ShareKind.CGROUP, "ml.slice", "nested", 40 * GIB, "", MEASURED, limit_bytes=48 * GIB),
         Share("unit", ShareKind.CGROUP, "trainer.service", "slice", 31 * GIB, "", MEASURED),
@@ -130,7 +130,7 @@ def nested() -> Snapshot:
 
 
 def machine(pool: Pool, pressure: tuple[Pressure, ...] = (), shares: tuple[Share, ...] = ()) -> Snapshot:
-    """A snapshot of one pool, with a process list and some of everything else."""
+    """Return a snapshot of one pool with processes, devices, swap, PSI and collectors."""
     some, full = PsiLine(0.121, 0.064, 0.018, 812.4), Absent.NOT_SUPPORTED
     return Snapshot(
         seq=1,
@@ -158,7 +158,7 @@ def machine(pool: Pool, pressure: tuple[Pressure, ...] = (), shares: tuple[Share
 
 
 def bare(snapshot: Snapshot) -> Snapshot:
-    """The same machine where hardly anything can be read."""
+    """Return the same machine with almost no data."""
     return replace(
         snapshot,
         machine=Machine(architecture="cpu_only"),
@@ -170,7 +170,7 @@ def bare(snapshot: Snapshot) -> Snapshot:
 
 
 def devices(pool: Pool) -> tuple[Device, ...]:
-    """One in each state; where one is lost, so are its figures."""
+    """Return one device in each state."""
     return tuple(
         Device(
             f"{pool.id}-{state}",
@@ -216,8 +216,8 @@ OWNERS = (
 )
 SUSPECTS = (Suspect(PROCESSES[0], 0.0, 9 * GIB, "grew steadily by 9.0 GiB in 1 h"),)
 EVENTS = (
-    Event(3, UNIX, "level", "System RAM: low → critical: 96.4 % used; full in 40 s at the current rate", "ram"),
-    Event(2, UNIX - 90, "mark", "a mark that a program set: epoch 3"),
+    Event(3, UNIX, "level", "System RAM: OK → critical (96.4% used; full in 40 s at the current rate)", "ram"),
+    Event(2, UNIX - 90, "mark", "mark set by a program: epoch 3"),
     Event(1, UNIX - 86_400, "unclean", "unclean shutdown: machine crash or power loss"),
 )
 ALERTS = (
@@ -235,10 +235,10 @@ NOTES = {"sil_one": "no target 'ram' at present for pressure.critical; present t
 
 
 def receivers() -> Iterator[ReceiverRow]:
-    """One that was not used yet, one that works, one that fails, one that is given up."""
+    """Yield a receiver in each state: unused, ok, failing, disabled."""
     outcomes = {"delivered": 3, "retry": 2, "gave_up": 0, "disabled": 0, "superseded": 1}
     for name, failure, attempt, last in (
-        ("not used yet", "", None, None),
+        ("unused", "", None, None),
         ("ok", "", None, UNIX),
         ("failing", "answered 503", 14.0, UNIX - 600),
         ("disabled", "answered 410: gone", None, UNIX - 600),

@@ -1,8 +1,7 @@
-"""The list of processes as somebody wants to see it: by what, in which order, and which of them. Pure rules.
+"""The process list: grouping, sorting and filtering. Pure functions.
 
-Everybody who looks is sent the same rows once a tick: an order of one's own costs the daemon nothing. A page with a
-script puts them in that order and hides what its reader filtered out (static/processes.js, by the same keys); for
-one without, the server does so when it is loaded.
+Every client gets the same rows once for each sample, so that sorting costs the daemon nothing. The script of the
+page sorts and filters by the same keys (static/processes.js). Without JavaScript the server does it on page load.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ GROUPS: tuple[By, ...] = get_args(By)
 MOST_WORDS = 200
 GROWTH_SECONDS = 600.0
 MOST_OWNERS, MOST_MEMBERS = 200, 5
-# Columns whose keys are words begin with the first of the alphabet, the others with the largest.
+# Text columns sort ascending first, numeric columns descending.
 WORD_COLUMNS = frozenset({"name", "user", "home"})
 PROCESS_COLUMNS = ("pid", "name", "user", "home", "footprint", "rss")
 OWNER_COLUMNS = ("name", "processes", "footprint", "rss", "cgroup")
@@ -34,11 +33,11 @@ T = TypeVar("T")
 
 
 class BadView(ValueError):
-    """A wish that cannot be granted; says what can."""
+    """An invalid query; the message names the valid values."""
 
 
 class View(Struct, frozen=True):
-    """What to see: grouped by what, sorted by which column, and only what has these words."""
+    """A view of the list: grouping, sort column, order and filter."""
 
     by: By = "process"
     sort: str = "footprint"
@@ -47,22 +46,22 @@ class View(Struct, frozen=True):
 
     @property
     def is_shared(self) -> bool:
-        """Whether it is one that everybody else may see as well."""
+        """Check that it is the default view, which is rendered once for all clients."""
         return (self.sort, self.descending, self.words) == ("footprint", True, "")
 
     def begins(self, column: str) -> str:
-        """What a column is sorted by when it was not yet."""
+        """Return the initial order of a column."""
         return column if column in WORD_COLUMNS else f"-{column}"
 
     def value_of(self, column: str) -> str:
-        """What the button of a column asks for: the other way round where it is the one already."""
+        """Return the order that the button of a column requests: reversed for the current column."""
         if column != self.sort:
             return self.begins(column)
         return column if self.descending else f"-{column}"
 
 
 class Row(Struct, Generic[T], frozen=True):
-    """A line of the table. `keys`: what it is sorted by, None where that is not known."""
+    """A row of the table. `keys`: sort keys by column, None if unknown."""
 
     of: T
     keys: Mapping[str, Key]
@@ -71,7 +70,7 @@ class Row(Struct, Generic[T], frozen=True):
 
 
 class Listed(Struct, frozen=True):
-    """A process and how it changed."""
+    """A process with its growth."""
 
     process: Process
     grown: Grown | None
@@ -79,7 +78,7 @@ class Listed(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """An owner, and the largest of its processes that are listed."""
+    """An owner with the largest of its listed processes."""
 
     total: Total
     members: tuple[Process, ...]
@@ -87,7 +86,7 @@ class Group(Struct, frozen=True):
 
 
 class Listing(Struct, frozen=True):
-    """All rows in the order that is wanted. `groups`: by what else they can be seen."""
+    """The sorted rows. `groups`: the available groupings."""
 
     view: View
     rows: tuple[Row[Listed] | Row[Group], ...]
@@ -101,7 +100,7 @@ class Listing(Struct, frozen=True):
 
 
 def view_of(by: str, sort: str, words: str, snapshot: Snapshot) -> View:
-    """A view from the words of an address. Raises BadView."""
+    """Parse a view from query parameters. Raises BadView."""
     group = next((one for one in GROUPS if one == by), None)
     if group is None:
         raise BadView(f"by is {by[:80]!r}: use one of {', '.join(GROUPS)}.")
@@ -109,12 +108,12 @@ def view_of(by: str, sort: str, words: str, snapshot: Snapshot) -> View:
     column = sort.removeprefix("-")
     if column not in known:
         raise BadView(
-            f"sort is {sort[:80]!r}: use one of {', '.join(known)}, with - before it for the largest first."
+            f"sort is {sort[:80]!r}: use one of {', '.join(known)}, with a leading - for descending order."
         )
     if len(words) > MOST_WORDS:
         raise BadView(f"q has {len(words)} characters: use {MOST_WORDS} at most.")
     if not words.isprintable():
-        raise BadView(f"q is {words[:80]!r}, with characters that do not show: use words of names.")
+        raise BadView(f"q is {words[:80]!r}, which has non-printable characters: search for a part of a name.")
     return View(group, column, sort.startswith("-"), words)
 
 
@@ -143,7 +142,7 @@ def _row(of: T, keys: Mapping[str, Key], words: str, view: View) -> Row[T]:
 
 
 def arranged(rows: Iterable[Row[T]], view: View) -> tuple[Row[T], ...]:
-    """In order; equals stay the largest first, and what is not known stands last either way."""
+    """Sort the rows. Equal rows are sorted by footprint, unknown keys are last in both orders."""
     largest_first = sorted(rows, key=lambda row: _number(row.keys["footprint"]), reverse=True)
     known = [row for row in largest_first if row.keys.get(view.sort) is not None]
     unknown = [row for row in largest_first if row.keys.get(view.sort) is None]
@@ -151,7 +150,7 @@ def arranged(rows: Iterable[Row[T]], view: View) -> tuple[Row[T], ...]:
 
 
 def _order(key: Key) -> tuple[int, str]:
-    """Keys of one column are all numbers or all words."""
+    """Return a comparable key. The keys of one column are all numbers or all text."""
     return (0, key) if isinstance(key, str) else (key or 0, "")
 
 

@@ -1,4 +1,4 @@
-"""What changed most lately, of everything that is remembered. Pure rules."""
+"""The largest recent changes of pools, shares, swap and processes. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec import Struct
 
 from memwatch.history.tiers import History
-from memwatch.model import Absent, Bytes
+from memwatch.model import Absent, Bytes, Pool, PoolKind
 from memwatch.processes.growth import Grown
 from memwatch.snapshot import Snapshot
 
 WINDOW_SECONDS = 600.0
-# What it was then is the mean of so long: a single reading may be a spike.
+# The earlier value is an average over this time: a single sample may be a spike.
 THEN_SECONDS = 10.0
 MOST_CHANGES, MOST_SERIES = 6, 60
 LEAST_BYTES = 1 << 20
@@ -21,7 +21,7 @@ Before = Callable[[str], float | None]
 
 
 class Change(Struct, frozen=True):
-    """Something that is not what it was. `pid` is a process's."""
+    """A change of one item. `pid` is set for processes."""
 
     label: str
     before_bytes: int
@@ -34,27 +34,27 @@ class Change(Struct, frozen=True):
 
 
 class Changes(Struct, frozen=True):
-    """The largest first; of nearly as many seconds as is wanted, or of as many as there are."""
+    """Changes, largest first. `seconds`: the covered time, shorter than the window after a start."""
 
     seconds: float
     changes: tuple[Change, ...]
 
 
 def changes_of(snapshot: Snapshot, history: History | None, grown: Iterable[Grown]) -> Changes | None:
-    """None where there is no past yet to compare with."""
+    """Return the changes, or None without enough history."""
     if history is None or not len(history):
         return None
     then = max(history.end - WINDOW_SECONDS, history.start)
     if history.end - then < THEN_SECONDS:
         return None
     found = [*places(snapshot, lambda name: value_at(history, name, then)), *processes(grown)]
-    told = [change for change in found if abs(change.grown_bytes) >= LEAST_BYTES]
-    told.sort(key=lambda change: (-abs(change.grown_bytes), change.label))
-    return Changes(history.end - then, tuple(told[:MOST_CHANGES]))
+    large = [change for change in found if abs(change.grown_bytes) >= LEAST_BYTES]
+    large.sort(key=lambda change: (-abs(change.grown_bytes), change.label))
+    return Changes(history.end - then, tuple(large[:MOST_CHANGES]))
 
 
 def value_at(history: History, name: str, boottime: float) -> float | None:
-    """The mean of the seconds that begin then; None where nothing is known of them."""
+    """Return the average over THEN_SECONDS from a time on, or None without data."""
     try:
         buckets = history.query(name, boottime, boottime + THEN_SECONDS, 1)
     except KeyError:
@@ -63,17 +63,21 @@ def value_at(history: History, name: str, boottime: float) -> float | None:
 
 
 def places(snapshot: Snapshot, before: Before) -> Iterator[Change]:
-    """Pools, the page cache in them, shares and swap."""
+    """Yield the changes of pools, page cache, shares and swap."""
     for pool in snapshot.pools[:MOST_SERIES]:
         yield from _change(pool.label, before(f"pool.{pool.id}.used_bytes"), pool.used_bytes)
         cache = [part.size_bytes for part in pool.contents if part.kind == "page_cache"]
         available, free = (before(f"pool.{pool.id}.{name}_bytes") for name in ("available", "free"))
         if cache and available is not None and free is not None:
-            yield from _change(f"page cache in {pool.label}", max(0.0, available - free), cache[0])
+            yield from _change(_cache_label(pool), max(0.0, available - free), cache[0])
     for share in snapshot.shares[:MOST_SERIES]:
         yield from _change(snapshot.relation(share), before(f"share.{share.id}.used_bytes"), share.used_bytes)
     if not isinstance(snapshot.swap, Absent):
         yield from _change("swap", before("swap.used_bytes"), snapshot.swap.used_bytes)
+
+
+def _cache_label(pool: Pool) -> str:
+    return "page cache" if pool.kind is PoolKind.SYSTEM_RAM else f"page cache in {pool.label}"
 
 
 def processes(grown: Iterable[Grown]) -> Iterator[Change]:

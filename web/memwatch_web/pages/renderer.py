@@ -1,4 +1,4 @@
-"""The dashboard: each page, and the live part of it, as a view of one Snapshot."""
+"""Render the dashboard pages and their live fragments from a snapshot."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ PATHS = {
     "alerts": "/alerts",
     "about": "/about",
 }
-# Where the bar of every page leads.
+# Links of the navigation bar.
 LINKS = {name: PATHS[name] for name in ("overview", "history", "processes", "devices")}
 LINKS |= {"fit": "/fit", "alerts": "/alerts", "about": "/about"}
-# Files of macros, by whose names the pages call them. The first is used by the others.
+# Macro files, available in templates by name. The first is used by the others.
 PARTS = ("parts", "pool_parts", "holder_parts", "device_parts", "alert_parts")
 TOP_PROCESSES = 10
 SILENCE_SPANS = ((3600, "1 h"), (28_800, "8 h"), (86_400, "1 d"))
-# What templates say `figure | size` with.
+# Filters of templates: `figure | size`.
 WORDS = (
     "age",
     "api",
@@ -64,6 +64,7 @@ WORDS = (
     "fault",
     "figure",
     "glued",
+    "level",
     "moment",
     "printable",
     "ratio",
@@ -72,19 +73,18 @@ WORDS = (
     "timestamp",
     "when",
 )
-# Long enough to smooth the clock's 10 ms steps of a process that uses 0.1 % of a core.
+# Long enough to smooth the 10 ms steps of CPU time at 0.1% of a core.
 CPU_WINDOW_SECONDS = 60.0
-# Over less nothing is said: the first page of all would read a third of a core, which is what making it took.
+# Below this no value is shown: the first page would read a third of a core, the cost of rendering itself.
 CPU_LEAST_SECONDS = 10.0
-# So long after an unclean end the overview still speaks of it.
+# The overview mentions an unclean shutdown for this time.
 TOLD_SECONDS = 86_400.0
 
 
 class Pages:
-    """Renders the pages by name; the list of processes grouped by something has the name of that behind it as well.
+    """Renderer of all pages. Streams of the grouped process list are named `processes-GROUP`.
 
-    `rules` and `events` (newest first) are asked at each rendering. `growth` is what the monitor remembers of
-    processes.
+    `rules` and `events` (newest first) are called at each rendering. `growth`: process growth from the monitor.
     """
 
     names = tuple(PATHS)
@@ -107,19 +107,18 @@ class Pages:
         self._templates = {name: self._environment.get_template(f"{name}.html") for name in self.names}
 
     def path(self, name: str) -> str:
-        """Where a page is served."""
+        """Return the URL path of a page."""
         return PATHS[name]
 
     def page(
         self, name: str, snapshot: Snapshot, stalled_seconds: float | None = None, view: ListView | None = None
     ) -> bytes:
-        """The whole page. `stalled_seconds`: how old the snapshot is, where that is too old to look alive. `view`:
-        of the list of processes."""
+        """Render a page. `stalled_seconds`: age of a stale snapshot. `view`: view of the process list."""
         context = self._context(name, snapshot, view) | {"stalled_seconds": stalled_seconds}
         return self._templates[name].render(context).encode()
 
     def fragment(self, stream: str, snapshot: Snapshot) -> bytes:
-        """The part of the page that changes, byte for byte as it stands in the page."""
+        """Render the live part of a page, byte for byte as in the page."""
         name, _, group = stream.partition("-")
         template = self._templates[name]
         view = next((ListView(by) for by in GROUPS if by == group), None)
@@ -127,16 +126,16 @@ class Pages:
         return "".join(template.blocks["live"](context)).encode()
 
     def history(self, snapshot: Snapshot, past: View | Refused, stalled_seconds: float | None = None) -> bytes:
-        """A window of the past, or why there is none."""
+        """Render the history page."""
         context = self._context("history", snapshot) | {"stalled_seconds": stalled_seconds, "past": past}
         return self._templates["history"].render(context).encode()
 
     def docs(self, simulated: bool = False) -> bytes:
-        """The description of the API, to read and to try."""
+        """Render the API reference."""
         return self._environment.get_template("docs.html").render(page="docs", simulated=simulated).encode()
 
-    def fit(self, snapshot: Snapshot, form: Any) -> bytes:  # noqa: ANN401  fit_page.Form, which stands above
-        """Whether something fits: the form, and the answer to what was asked."""
+    def fit(self, snapshot: Snapshot, form: Any) -> bytes:  # noqa: ANN401  fit_page.Form, a layer above
+        """Render the fit page: the form and the answer."""
         template = self._environment.get_template("fit.html")
         latest = latest_of(snapshot, self._rules())
         return template.render(
@@ -144,19 +143,19 @@ class Pages:
         ).encode()
 
     def last_words(self, words: LastWords | None, simulated: bool = False) -> bytes:
-        """The final two minutes of the run before this one."""
+        """Render the last two minutes of the previous run."""
         template = self._environment.get_template("last-words.html")
         picture = picture_of(words) if words and words.samples else None
         return template.render(page="last-words", words=words, picture=picture, simulated=simulated).encode()
 
     def refused(self, heading: str, sentence: str, up: str = "", simulated: bool = False) -> bytes:
-        """Why there is nothing to be seen. `up` leads from where it is shown to where the pages are: "../"."""
+        """Render an error page. `up`: relative path to the pages, such as "../"."""
         template = self._environment.get_template("refused.html")
         words = {"heading": heading, "sentence": sentence, "up": up}
         return template.render(page="refused", simulated=simulated, **words).encode()
 
     def patterns(self) -> bytes:
-        """Every component in every state, of figures that are made up: for whoever changes the pages."""
+        """Render every component in every state, with sample data, for developers of the pages."""
         from memwatch_web.pages import pattern_samples as exhibits
 
         rules = PressureRules()
@@ -226,7 +225,7 @@ class Pages:
 
 
 class CpuShare:
-    """Own processor time as a part of one core, over the last minute of what was shown."""
+    """CPU use of memwatchd as a fraction of one core, over the last minute of rendered snapshots."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, float]] = deque()
@@ -245,11 +244,11 @@ class CpuShare:
 
 
 def create_environment() -> Environment:
-    """Templates that escape everything and refuse names that do not exist."""
+    """Create the environment: autoescape, undefined names raise."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
-        optimized=False,  # what filters do is not kept in a compiled template
+        optimized=False,  # keep results of filters out of compiled templates
         bytecode_cache=CompiledTemplates(TEMPLATES),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -262,7 +261,7 @@ def create_environment() -> Environment:
     environment.tests["told"] = has_figures
     environment.globals |= {
         "version": __version__,
-        "up": "",  # every page but one that is no page lies where the others do
+        "up": "",  # only error pages may be nested
         "paths": LINKS,
         "between": wording.between,
         "verdict": wording.verdict,

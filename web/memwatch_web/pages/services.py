@@ -1,4 +1,4 @@
-"""The parts of a daemon that the handlers of the pages use."""
+"""Dependencies of the page handlers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from memwatch_web.pages.renderer import Pages
 
 
 class PageServices(Services, kw_only=True):
-    """The services of the API, what renders the pages, and what is answered in front of the application."""
+    """The services of the API, the page renderer and the metrics endpoint."""
 
     pages: Pages
     options: Callable[[], FaceOptions]

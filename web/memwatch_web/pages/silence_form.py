@@ -1,4 +1,4 @@
-"""The form on /alerts that makes a silence: works without a script, and needs what every change needs."""
+"""POST /alerts: create a silence from the form, also without JavaScript."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MOST_REASON, MOST_TARGET, MOST_DIGITS = 500, 256, 12
 
 
 class BadForm(ValueError):
-    """What was filled in cannot be done; says why and what can."""
+    """An invalid form; the message names the valid values."""
 
 
 class Wish(Struct, frozen=True):
-    """Of what nobody is to be told (None: of anything), for how long, and why."""
+    """A requested silence. `event` and `target` are None for all."""
 
     seconds: float
     event: str | None
@@ -35,16 +35,14 @@ class Wish(Struct, frozen=True):
 
 
 def wish_of(body: bytes) -> Wish:
-    """What a browser sends of the form. Raises BadForm."""
+    """Parse the form. Raises BadForm."""
     try:
         fields = dict(parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=10))
     except ValueError:
-        raise BadForm("the body is no form in UTF-8: send hours=8&reason=maintenance.") from None
+        raise BadForm("the body is not a UTF-8 form: send hours=8&reason=maintenance.") from None
     reason, event, target = (fields.get(name, "").strip() for name in ("reason", "event", "target"))
     if not 0 < len(reason) <= MOST_REASON:
-        raise BadForm(
-            f"reason has {len(reason)} characters: say in 1 to {MOST_REASON} why, for whoever wonders later."
-        )
+        raise BadForm(f"reason has {len(reason)} characters: use 1 to {MOST_REASON} to explain the silence.")
     if event and event not in EVENTS:
         raise BadForm(f"event is {event[:80]!r}: use one of {', '.join(EVENTS)}, or leave it out.")
     if len(target) > MOST_TARGET:
@@ -64,12 +62,12 @@ def _hours(fields: Mapping[str, str]) -> float:
 
 
 async def silence(services: Services, request: Request) -> Response:
-    """Makes the silence and shows the page again."""
+    """Create the silence and redirect to the page."""
     try:
         wish = wish_of(await request.body())
         services.alerting.silence(wish.seconds, wish.event, wish.target, wish.reason, who_asks(request.scope))
     except BadForm as error:
         raise Problem(422, str(error)) from None
     except TooMany:
-        raise Problem(409, f"there are {SILENCES_MOST} silences already; end one first.") from None
+        raise Problem(409, f"there are already {SILENCES_MOST} silences: expire one first.") from None
     return RedirectResponse("alerts#silences", status_code=303)

@@ -1,4 +1,4 @@
-"""Templates as Jinja2 compiled them, kept where Python keeps compiled modules: half a second of the first page."""
+"""On-disk cache of compiled Jinja2 templates. It saves half a second of the first page."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from jinja2.bccache import Bucket, BytecodeCache
 
 
 class CompiledTemplates(BytecodeCache):
-    """A folder `__pycache__` beside the templates, or below PYTHONPYCACHEPREFIX.
+    """Cache in `__pycache__` beside the templates, or below PYTHONPYCACHEPREFIX.
 
-    What cannot be read, or was made of another template, by another Jinja2 or another Python, is made anew. It is
-    written where that is possible and Python would write its modules as well; whoever can write there could put
-    other modules there, so it is trusted as they are.
+    Files that are unreadable, outdated, or from another version of Jinja2 or Python are compiled again. Files are
+    written only where Python would write its compiled modules, and have the same trust: an account that can write
+    there could also replace modules.
     """
 
     def __init__(self, templates: Path) -> None:
@@ -30,7 +30,7 @@ class CompiledTemplates(BytecodeCache):
                 bucket.load_bytecode(file)
         except FileNotFoundError:
             pass
-        except Exception:  # noqa: BLE001  what damaged bytes raise in pickle is anybody's guess
+        except Exception:  # noqa: BLE001  pickle may raise any exception on damaged bytes
             bucket.reset()
 
     def dump_bytecode(self, bucket: Bucket) -> None:
@@ -38,7 +38,7 @@ class CompiledTemplates(BytecodeCache):
             return
         file = self._file_of(bucket)
         written = file.with_suffix(f".{os.getpid()}")
-        with suppress(OSError):  # a folder that others own, a full disk
+        with suppress(OSError):  # not writable, or the disk is full
             self.folder.mkdir(parents=True, exist_ok=True)
             try:
                 with written.open("wb") as into:

@@ -1,4 +1,4 @@
-"""Which stretch of the past is looked at: read off what was asked for, and what lies beside it."""
+"""Time ranges of the history page: parse a window from a query, and move or zoom it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from memwatch.history.tier import Length
 from memwatch.render.words import duration, timestamp
 from memwatch_web.asgi.problems import Problem
 
-# What a chart of a thousand pixels shows apart: three of them a point.
+# Resolution of a chart of a thousand pixels: about three pixels for each point.
 POINTS = 360
 LEAST_ROWS = 20
 MOST_SECONDS = 60 * 86_400.0
-# Bounds are rounded to whole seconds, each time somebody moves on.
+# Bounds are rounded to whole seconds at each move.
 SLACK_SECONDS = 60.0
 
 
 class Range(Struct, frozen=True):
-    """A length that is offered. The step is one of a tier of the history or a multiple of one, so that reading a
-    range is cheap; `poll_seconds` is how often a page that shows it until now asks again."""
+    """A selectable range. `step_seconds` is a multiple of the step of a history tier, so that queries are cheap.
+
+    `poll_seconds`: refresh interval of a live page.
+    """
 
     name: str
     label: str
@@ -41,7 +43,7 @@ RANGES = (
 class Window(Struct, frozen=True):
     """From `start` to `end` in Unix seconds, in `points` steps. `live`: it ends now and moves with the time.
 
-    `grain_seconds` is the time that one point stands for: a step, or a row of the tier that reaches back so far.
+    `grain_seconds`: the time that one point covers: a step, or a row of the tier that reaches back far enough.
     """
 
     range: Range
@@ -57,14 +59,14 @@ class Window(Struct, frozen=True):
 
 
 class Stretch(Struct, frozen=True):
-    """Where a button leads; without bounds to the range that ends now."""
+    """The target of a button. Without bounds it is the live range."""
 
     start: float | None = None
     end: float | None = None
 
 
 class Moves(Struct, frozen=True):
-    """What lies beside a window; None where there is nothing."""
+    """The moves from a window, None if not possible."""
 
     earlier: Stretch | None
     later: Stretch | None
@@ -73,7 +75,7 @@ class Moves(Struct, frozen=True):
 
 
 def ranges_of(tiers: Sequence[Length]) -> tuple[Range, ...]:
-    """The ranges that the tiers can fill; the shortest always."""
+    """Return the ranges that the tiers can fill, and always the shortest."""
     most_seconds = max(tier.seconds for tier in tiers)
     return tuple(one for one in RANGES if one is RANGES[0] or one.seconds <= most_seconds)
 
@@ -87,9 +89,9 @@ def range_of(name: str | None, offered: tuple[Range, ...]) -> Range:
 
 
 def window_of(wanted: Range, start: float | None, end: float | None, now: float, tiers: Sequence[Length]) -> Window:
-    """The window that was asked for; a bound that was not named follows from the range.
+    """Return the requested window. A missing bound follows from the range.
 
-    One that is too narrow for what is remembered of its time is widened about its middle.
+    A window too narrow for the resolution of its time is widened around its middle.
     """
     if start is None and end is None:
         end = math.ceil(now / wanted.step_seconds) * wanted.step_seconds
@@ -108,7 +110,7 @@ def window_of(wanted: Range, start: float | None, end: float | None, now: float,
 
 
 def row_seconds(age: float, tiers: Sequence[Length]) -> float:
-    """What one row stands for in the finest tier that reaches back so far."""
+    """Return the step of the finest tier that reaches back to this age."""
     return next((tier.step_seconds for tier in tiers if age <= tier.seconds), tiers[-1].step_seconds)
 
 
@@ -128,7 +130,7 @@ def _refuse(start: float, end: float, now: float) -> None:
 
 
 def moves_of(window: Window, now: float, tiers: Sequence[Length]) -> Moves:
-    """Half a window to either side, half of it, and twice as much."""
+    """Return the moves: half a window to either side, half the length, twice the length."""
     start, end, length = window.start, min(window.end, now), window.seconds
     middle, row = (start + end) / 2, row_seconds(now - start, tiers)
     most_seconds = max(tier.seconds for tier in tiers)
@@ -143,7 +145,7 @@ def moves_of(window: Window, now: float, tiers: Sequence[Length]) -> Moves:
 
 
 def _until_now(start: float, length: float, usual: Range, now: float) -> Stretch:
-    """A window of this length that ends now at the latest; it is live where it is the usual one."""
+    """Return a range of this length that ends now at the latest. It is live if it is the default length."""
     if start + length < now:
         return Stretch(start, start + length)
     if abs(length - usual.seconds) < usual.step_seconds:

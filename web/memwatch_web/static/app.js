@@ -1,6 +1,6 @@
 "use strict";
 
-// The server decides what the page says. This file decides only whether it still looks alive, and draws the chart.
+// The server renders all content. This script detects stale data and draws the chart.
 
 (() => {
   const live = document.getElementById("live");
@@ -9,8 +9,8 @@
   const icon = document.getElementById("icon");
   const page = new URLSearchParams(live.getAttribute("hx-sse:connect").split("?")[1]).get("page");
 
-  const STALE_INTERVALS = 2.5; // with a tick a second, and the time between two looks: stale within 3 s
-  const LEAST_PATIENCE_SECONDS = 2; // a machine under pressure is looked at ten times a second; pages may lag a little
+  const STALE_INTERVALS = 2.5; // with one sample a second and a check every 250 ms: stale within 3 s
+  const MIN_STALE_SECONDS = 2; // under pressure there are ten samples a second; a page may lag a little
   const RETRY_SECONDS = 5;
 
   const now = () => performance.now() / 1000;
@@ -23,7 +23,7 @@
   let connection = null;
   let stale = null;
 
-  // Times come as UTC; whoever looks lives somewhere, and has a day of their own.
+  // The server sends UTC. Show times in the browser's time zone, with the date if it is not today.
   function localise(root) {
     const today = new Date().toDateString();
     for (const time of root.querySelectorAll("time")) {
@@ -33,21 +33,21 @@
     }
   }
 
-  function sayLevel(before, after) {
+  function announceLevel(before, after) {
     if (before.level === after.level) return;
     announcement.textContent = after.verdict;
     document.dispatchEvent(new CustomEvent("memwatch:level", { detail: after }));
   }
 
   function showTitle() {
-    document.title = (stale ? "no answer · " : "") + latest.title;
+    document.title = (stale ? "stale · " : "") + latest.title;
     icon.href = `static/icon-${stale ? "stale" : latest.level}.svg`;
   }
 
   function accept(next) {
-    if (next.seq === latest.seq && next.unix === latest.unix) return; // the same tick again is no sign of life
+    if (next.seq === latest.seq && next.unix === latest.unix) return; // a repeated sample does not count as fresh data
     const gap = now() - freshAt;
-    sayLevel(latest, next);
+    announceLevel(latest, next);
     latest = next;
     freshAt = now();
     showTitle();
@@ -56,10 +56,10 @@
 
   function look() {
     const quiet = now() - freshAt;
-    const patience = Math.max(STALE_INTERVALS * latest.interval_seconds, LEAST_PATIENCE_SECONDS);
-    const isStale = quiet > patience;
+    const limit = Math.max(STALE_INTERVALS * latest.interval_seconds, MIN_STALE_SECONDS);
+    const isStale = quiet > limit;
     if (isStale) {
-      banner.textContent = `no answer for ${duration(quiet)} — figures are from ${timeOfDay(latest.unix)}`;
+      banner.textContent = `No new data for ${duration(quiet)}. Showing data from ${timeOfDay(latest.unix)}.`;
       reconnect();
     }
     if (isStale !== stale) {
@@ -75,7 +75,7 @@
     return seconds < 7200 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`;
   }
 
-  // A stream may be dead without an end (a laptop slept, a cable was pulled), or refused and not tried again.
+  // A stream may be dead without being closed (suspend, unplugged cable), or refused and not retried by htmx.
   function reconnect() {
     if (now() - retriedAt < RETRY_SECONDS) return;
     retriedAt = now();
@@ -87,7 +87,7 @@
     connection = event.detail.connection;
   });
 
-  // Messages carry the name of their page; htmx swaps those without a name.
+  // Events are named after their page; htmx swaps only events without a name.
   document.addEventListener("htmx:sse:before:message", (event) => {
     if (event.detail.message.event === page) event.detail.message.event = "";
   });
@@ -95,7 +95,7 @@
   document.addEventListener("htmx:before:swap", (event) => {
     const fragment = event.detail.tasks[0]?.fragment;
     if (!fragment?.querySelector("#latest")) {
-      event.preventDefault(); // not one of ours: an error page, a proxy's login form
+      event.preventDefault(); // not a fragment of memwatchd: an error page, a login form of a proxy
       return;
     }
     localise(fragment);
@@ -106,14 +106,14 @@
 
   const SPANS = [[600, "10 min"], [1800, "30 min"], [3600, "1 h"]];
   const LONGEST = SPANS[SPANS.length - 1][0];
-  const MOST_TARGETS = 20; // as many as one request for history may name
+  const MAX_TARGETS = 20; // limit of one history request
   const STEP_SECONDS = 1;
   const HEIGHT = 240;
   const COLOURS = 6;
 
-  const percent = (ratio) => (ratio == null ? "—" : `${(ratio * 100).toFixed(1)} %`);
+  const percent = (ratio) => (ratio == null ? "—" : `${(ratio * 100).toFixed(1)}%`);
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const keyOf = (tick) => tick.targets.slice(0, MOST_TARGETS).map((target) => target.id).join();
+  const keyOf = (tick) => tick.targets.slice(0, MAX_TARGETS).map((target) => target.id).join();
 
   class Chart {
     constructor(box, spans) {
@@ -151,7 +151,7 @@
     }
 
     async load() {
-      this.targets = latest.targets.slice(0, MOST_TARGETS);
+      this.targets = latest.targets.slice(0, MAX_TARGETS);
       this.key = keyOf(latest);
       this.data = this.empty();
       this.stepBegan = 0;
@@ -162,7 +162,7 @@
           const answer = await fetch(`api/v1/history?${query}`);
           if (answer.ok) this.take(await answer.json(), names);
         } catch {
-          // Without its past the chart begins now; the banner speaks of a lost connection.
+          // Without history the chart starts empty. The banner shows a lost connection.
         }
       }
       this.build();
@@ -214,7 +214,7 @@
       });
     }
 
-    // Several ticks in one step keep their least and greatest value: a spike is never averaged away.
+    // Samples in the same step keep their minimum and maximum, so that no spike is averaged away.
     widen(last, unix, ratios) {
       this.data[0][last] = unix;
       ratios.forEach((ratio, index) => {
@@ -232,10 +232,10 @@
       const end = latest.unix;
       this.plot.setData(this.data, false);
       this.plot.setScale("x", { min: end - this.span, max: end });
-      this.tell(null);
+      this.showValues(null);
     }
 
-    tell(index) {
+    showValues(index) {
       const at = index ?? this.data[0].length - 1;
       if (at < 0) return;
       this.readout.replaceChildren(timeOfDay(this.data[0][at]), ...this.targets.map((target, number) => {
@@ -257,7 +257,7 @@
       this.plot = new uPlot(this.options(), this.data, this.plotBox);
       const labels = this.targets.map((target) => target.label).join(", ");
       this.plotBox.setAttribute("role", "img");
-      this.plotBox.setAttribute("aria-label", `Use over time of ${labels}, in percent, with the levels as lines`);
+      this.plotBox.setAttribute("aria-label", `Memory usage of ${labels} over time, in percent, with threshold lines`);
     }
 
     options() {
@@ -272,11 +272,11 @@
         scales: { x: { time: true }, y: { range: [0, 1] } },
         axes: [
           { ...axis, size: 28, space: 90, values: (_, times) => times.map((unix) => timeOfDay(unix).slice(0, 5)) },
-          { ...axis, size: 46, splits: () => [0, 0.2, 0.4, 0.6, 0.8, 1], values: (_, all) => all.map((one) => `${Math.round(one * 100)} %`) },
+          { ...axis, size: 46, splits: () => [0, 0.2, 0.4, 0.6, 0.8, 1], values: (_, all) => all.map((one) => `${Math.round(one * 100)}%`) },
         ],
         series: [{}, ...this.targets.flatMap((_, index) => this.seriesOf(index))],
         bands: this.targets.map((_, index) => this.bandOf(index)),
-        hooks: { drawAxes: [(plot) => this.drawLevels(plot)], setCursor: [(plot) => this.tell(plot.cursor.idx)] },
+        hooks: { drawAxes: [(plot) => this.drawLevels(plot)], setCursor: [(plot) => this.showValues(plot.cursor.idx)] },
       };
     }
 

@@ -1,6 +1,6 @@
 "use strict";
 
-// validatorUrl: otherwise the page would send the address of the description to a server of its makers.
+// validatorUrl: null, or the page would send the URL of the description to an external validator.
 SwaggerUIBundle({
   url: "openapi.json",
   dom_id: "#swagger",

@@ -1,6 +1,6 @@
 "use strict";
 
-// A file that is opened becomes the text of the field; nothing is sent before the button is pressed.
+// Copy an opened file into the text field. It is sent only when the form is submitted.
 
 (() => {
   const file = document.getElementById("config-file");

@@ -1,17 +1,17 @@
 "use strict";
 
-// One chart of the past: bands from least to greatest, levels and gaps behind them, flags of what happened above.
+// A history chart: min/max bands over level and gap shading, with event annotations above.
 
 const PastChart = (() => {
   const HEIGHT = 232;
-  const HEAD = 22; // above the plot, where flags have their words
-  const STRIPS = { medium: 4, high: 7, critical: 11 }; // a level is told by the height of its strip as well
+  const HEAD = 22; // above the plot, for the labels of annotations
+  const STRIPS = { medium: 4, high: 7, critical: 11 }; // the height of a strip shows its level without colour
   const LOUD = new Set(["oom_kill", "driver"]);
   const BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-  const OVERHEAD = 1.09; // so that what is full does not lie behind the strip of its level
+  const OVERHEAD = 1.09; // keep a full curve out of the level strip
   const DAY = 86400;
-  const LEAST_SPREAD = 0.005; // of the height: less is not seen in the band either
-  const NO_FIGURES = "no figures";
+  const LEAST_SPREAD = 0.005; // of the height: a smaller band is not visible
+  const NO_DATA = "no data";
 
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const dense = () => devicePixelRatio;
@@ -30,16 +30,16 @@ const PastChart = (() => {
   function words(value, unit) {
     if (value == null) return "—";
     if (unit === "bytes") return size(value);
-    if (unit === "ratio") return `${(value * 100).toFixed(1)} %`;
+    if (unit === "ratio") return `${(value * 100).toFixed(1)}%`;
     return unit === "seconds" ? `${Number(value.toPrecision(4))} s` : String(Number(value.toPrecision(4)));
   }
 
   function mark(value, unit) {
     if (unit === "bytes") return size(value, 0) === size(value).replace(".0 ", " ") ? size(value, 0) : size(value);
-    return unit === "ratio" ? `${Math.round(value * 100)} %` : words(value, unit);
+    return unit === "ratio" ? `${Math.round(value * 100)}%` : words(value, unit);
   }
 
-  // Sizes are binary: 0, 32, 64 GiB, not 0, 27.9, 55.9.
+  // Binary steps for sizes: 0, 32, 64 GiB, not 0, 27.9, 55.9.
   function splits(top, unit) {
     if (unit === "ratio" && top === 1) return [0, 0.2, 0.4, 0.6, 0.8, 1];
     const step = unit === "bytes" ? 2 ** Math.ceil(Math.log2(top / 5)) : niceStep(top / 5);
@@ -61,7 +61,7 @@ const PastChart = (() => {
   }
 
   class Chart {
-    // `pick(from, to)` is called with what somebody dragged over.
+    // `pick(from, to)` is called with the time range of a drag.
     constructor(box, pick) {
       this.box = box;
       this.pick = pick;
@@ -75,7 +75,7 @@ const PastChart = (() => {
       this.past = past;
       this.chart = past.charts.find((one) => one.id === this.box.dataset.chart);
       const mine = past.flags.filter((flag) => flag.kind !== "level" || flag.chart === this.chart.id);
-      this.flags = mine.sort((one, other) => rank(one) - rank(other)); // where words collide, the first one has room
+      this.flags = mine.sort((one, other) => rank(one) - rank(other)); // if labels collide, the first one is drawn
       const { curves } = this.chart;
       this.data = uPlot.join(curves.map((curve) => [curve.unix, curve.min, curve.max, curve.avg]));
       const highest = Math.max(0, ...curves.flatMap((curve) => curve.max));
@@ -111,13 +111,13 @@ const PastChart = (() => {
         hooks: {
           drawClear: [(plot) => this.drawBehind(plot)],
           draw: [(plot) => this.drawOver(plot)],
-          setCursor: [(plot) => this.tell(plot)],
+          setCursor: [(plot) => this.showValues(plot)],
           setSelect: [(plot) => this.take(plot)],
         },
       };
     }
 
-    // The first one is wider, to be seen under what is inside it and as large.
+    // The first curve is wider, so that it stays visible under a share of the same size.
     seriesOf(curve, index) {
       const edge = { stroke: "transparent", width: 0, points: { show: false } };
       const dash = curve.dashed ? [7, 4] : undefined;
@@ -136,13 +136,13 @@ const PastChart = (() => {
       this.pick(from, to);
     }
 
-    // Where nothing is known, the nearest point is of another time.
+    // In a gap the nearest point belongs to another time.
     isNear(index, unix) {
       return Math.abs(this.data[0][index] - unix) < 2 * this.past.grain_seconds;
     }
 
-    // What is under the pointer; without one, the latest.
-    tell(plot) {
+    // Show the values under the pointer, or the latest ones.
+    showValues(plot) {
       const { left, idx } = plot.cursor;
       const unix = left >= 0 ? plot.posToVal(left, "x") : null;
       const isNear = unix !== null && idx != null && this.isNear(idx, unix);
@@ -157,8 +157,8 @@ const PastChart = (() => {
       const [least, most, mean] = [1, 2, 3].map((column) => this.data[3 * number + column][index]);
       const [low, middle, high] = [least, mean, most].map((value) => words(value, this.chart.unit));
       if (most - least <= this.top * LEAST_SPREAD) return middle;
-      const unit = middle.split(" ")[1];
-      const [from, to] = [low, high].map((word) => (word.endsWith(` ${unit}`) ? word.split(" ")[0] : word));
+      const unit = middle.match(/[^\d.,]*$/)[0];
+      const [from, to] = [low, high].map((word) => (unit && word.endsWith(unit) ? word.slice(0, -unit.length) : word));
       return `${middle} (${from} – ${to})`;
     }
 
@@ -176,7 +176,7 @@ const PastChart = (() => {
       ctx.restore();
     }
 
-    // Left edge and width on the canvas of a stretch of time, as far as it is shown.
+    // Left edge and width on the canvas of the visible part of a time range.
     place(plot, start, end) {
       const { left, width } = plot.bbox;
       const [from, to] = [start, end].map((unix) => Math.min(left + width, Math.max(left, plot.valToPos(unix, "x", true))));
@@ -204,11 +204,11 @@ const PastChart = (() => {
       ctx.restore();
     }
 
-    // Over the grid, or its lines would run through the words.
+    // Drawn over the grid, so that no grid line crosses the label.
     drawGapWords(plot, start, end) {
       const { ctx, bbox } = plot;
       const [left, width] = this.place(plot, start, end);
-      const wide = ctx.measureText(NO_FIGURES).width + 12 * dense();
+      const wide = ctx.measureText(NO_DATA).width + 12 * dense();
       if (width < wide) return;
       const [middle, line] = [left + width / 2, bbox.top + bbox.height / 2];
       ctx.textAlign = "center";
@@ -216,7 +216,7 @@ const PastChart = (() => {
       ctx.fillStyle = css("--sunken");
       ctx.fillRect(middle - wide / 2, line - 10 * dense(), wide, 20 * dense());
       ctx.fillStyle = css("--muted");
-      ctx.fillText(NO_FIGURES, middle, line);
+      ctx.fillText(NO_DATA, middle, line);
     }
 
     drawLevel(plot, start, end, level) {
@@ -227,7 +227,7 @@ const PastChart = (() => {
       ctx.fillRect(left, bbox.top, Math.max(width, 1.5 * dense()), bbox.height);
     }
 
-    // The height of the strip and the word tell the level to whoever does not see its colour.
+    // The height and the label of a strip show its level without colour.
     drawStrip(plot, start, end, level) {
       const { ctx, bbox } = plot;
       const [left, width] = this.place(plot, start, end);
@@ -288,7 +288,7 @@ const PastChart = (() => {
       }
     }
 
-    // The longest words that have room beside those that have theirs already; the list below has them all.
+    // Draw the longest label that does not overlap an earlier one. The list below has all of them.
     drawWords(ctx, x, bbox, choices, taken) {
       for (const label of choices) {
         const wide = ctx.measureText(label).width;
@@ -301,7 +301,7 @@ const PastChart = (() => {
       }
     }
 
-    // Levels stand behind the curves already; theirs need no pole.
+    // Levels are already shaded behind the curves and need no line.
     drawPole(ctx, x, bbox, height) {
       ctx.lineWidth = dense();
       ctx.setLineDash([2 * dense(), 3 * dense()]);

@@ -1,13 +1,13 @@
 "use strict";
 
-// Looks at other stretches of the past without loading the page anew. The server makes every page; this file takes
-// the parts of it that differ, keeps the address what somebody else would need, and asks again while the page ends now.
+// Moves and zooms without a page load. The server renders every page; this script replaces the parts that differ, keeps
+// the URL a permalink, and refreshes while the range is live.
 
 (() => {
   const source = document.getElementById("past-data");
-  if (!source) return; // refused, or nothing is remembered yet
+  if (!source) return; // invalid request, or no history yet
 
-  const LEAST_PIXELS_SECONDS = 2;
+  const MIN_RANGE_SECONDS = 2;
   const KEYS = { ArrowLeft: "earlier", ArrowRight: "later", "+": "closer", "=": "closer", "-": "wider", "0": "reset" };
 
   let past = JSON.parse(source.textContent);
@@ -36,20 +36,20 @@
   function pick(from, to) {
     const query = new URLSearchParams(location.search);
     const middle = (from + to) / 2;
-    const half = Math.max(to - from, LEAST_PIXELS_SECONDS) / 2;
+    const half = Math.max(to - from, MIN_RANGE_SECONDS) / 2;
     query.set("from", rfc3339(middle - half));
     query.set("to", rfc3339(middle + half));
     go(`${location.pathname}?${query}`);
   }
 
-  // The page at an address, in the place of this one. The last one asked for wins.
+  // Fetch a page and show it in place of this one. The last request wins.
   async function go(url) {
     const number = ++asked;
     let answer;
     try {
       answer = await fetch(url);
     } catch {
-      return; // the banner speaks of a lost connection
+      return; // the banner shows a lost connection
     }
     const text = await answer.text();
     if (number !== asked) return;
@@ -67,7 +67,7 @@
     return page.getElementById("past-data") && shape(page) === shape(document);
   }
 
-  // What happened has another number in every window, and the same time.
+  // An event has a different number in each range, but the same time.
   function selectorOf(element) {
     if (element?.dataset.at) return `[data-at="${element.dataset.at}"]`;
     return element?.id ? `#${CSS.escape(element.id)}` : null;
@@ -85,7 +85,7 @@
     draw();
   }
 
-  // Only links that lead to this page, clicked as one does.
+  // Only plain clicks on links to this page.
   document.addEventListener("click", (event) => {
     const link = event.target.closest("#past-bar a[href], #past-list a[href]");
     if (!link || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
@@ -101,7 +101,7 @@
     document.querySelector(`#past-${name}[href]`)?.click();
   });
 
-  // A page in the background, or of a server that is silent, does not ask.
+  // A hidden or stale page does not refresh.
   function look() {
     const due = performance.now() - shownAt > past.poll_seconds * 1000;
     if (!past.live || !due || document.hidden || document.body.classList.contains("stale")) return;

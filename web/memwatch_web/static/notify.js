@@ -1,12 +1,12 @@
 "use strict";
 
-// A notification of the browser when memory turns critical: for whoever asked for it by a click, in this browser, while
-// a page is open. Nobody is asked by the page itself.
+// Browser notifications when memory becomes critical. Enabled by a click, in this browser only, while a page is open.
+// The page never asks for permission by itself.
 
 (() => {
   const button = document.getElementById("notify");
   const KEY = "memwatch.notify";
-  if (!("Notification" in window) || !isSecureContext) return; // plain http from another machine has none
+  if (!("Notification" in window) || !isSecureContext) return; // not available over plain HTTP from another machine
 
   const isWanted = () => localStorage.getItem(KEY) === "critical" && Notification.permission === "granted";
 
@@ -15,7 +15,7 @@
     button.hidden = false;
     button.disabled = isBlocked;
     button.setAttribute("aria-pressed", isWanted());
-    if (isBlocked) button.textContent = "This browser blocks notifications of this page";
+    if (isBlocked) button.textContent = "Notifications are blocked in this browser";
   }
 
   button.addEventListener("click", async () => {
@@ -28,10 +28,10 @@
     const { level, verdict, title } = event.detail;
     if (level !== "critical" || !isWanted()) return;
     try {
-      // The tag is the machine's: several open pages say it once.
+      // One tag for each machine: several open pages show one notification.
       new Notification(title, { body: verdict, tag: `memwatch ${location.host}`, icon: "static/icon-critical.svg" });
     } catch {
-      // Some phones let only service workers notify; the tab's title and icon say it there.
+      // Some mobile browsers allow this in service workers only. The tab title and icon still show the level.
     }
   });
 

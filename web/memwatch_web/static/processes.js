@@ -1,7 +1,7 @@
 "use strict";
 
-// Everybody is sent the same rows, the largest first. Their order, and which of them are seen, is the reader's affair:
-// by the keys that the server put on them (listing.py), kept in the address of the page.
+// The server sends the same rows to every client, largest first. This script sorts and filters them by the keys that
+// the server added (process_list.py). The choice is kept in the URL.
 
 (() => {
   const form = document.getElementById("view");
@@ -31,11 +31,11 @@
     return index;
   }
 
-  // A process and what stands below it belong together.
+  // A process row stays together with the detail rows below it.
   function groupsOf(table) {
     const groups = [];
     for (const row of table.tBodies[0].rows) {
-      if (row.classList.contains("said")) groups.at(-1).push(row);
+      if (row.classList.contains("detail-row")) groups.at(-1).push(row);
       else groups.push([row]);
     }
     return groups;
@@ -69,8 +69,8 @@
     shown.textContent = `${seen} of ${groups.length}`;
   }
 
-  function keep(name, value, usual) {
-    if (value === usual) address.searchParams.delete(name);
+  function keep(name, value, preset) {
+    if (value === preset) address.searchParams.delete(name);
     else address.searchParams.set(name, value);
     history.replaceState(null, "", address);
     for (const tab of form.querySelectorAll(".tabs a")) {
