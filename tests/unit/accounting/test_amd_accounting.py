@@ -93,7 +93,6 @@ def test_rocm_allocates_from_gtt_on_an_apu_by_kernel_and_sizes(
 )
 def test_free_memory_by_rocm_is_the_smallest_limit(gtt_used: Bytes, limit: Bytes, held: int, free: Bytes) -> None:
     """Smallest of available System RAM, the GPU's limit, the limit for all GPUs and the compute driver's budget."""
-
     gpu = gpu_of(replace(APU, nodes=(NODE,)), gtt_used=gtt_used, held={700: held})
 
     _, device = only(findings_of(gpu, limit=limit))
@@ -110,7 +109,6 @@ def test_gpu_without_a_compute_node_has_no_rocm_free_memory() -> None:
 
 def test_an_undecided_gpu_keeps_its_pools_apart() -> None:
     """Neither known card nor known APU: VRAM is a pool, GTT is in System RAM, and only VRAM is allocated from."""
-
     card = replace(CARD, has_board_info=False, release=(6, 1), device_id="ffff")
 
     whole, device = only(findings_of(gpu_of(card, GIB, GIB)))

@@ -35,7 +35,6 @@ def test_causes_depend_on_the_machine() -> None:
 
 def test_hidden_processes_are_named_first() -> None:
     """If processes are hidden, their memory is the likeliest part of the remainder."""
-
     snapshot = replace(critical_gb10(), process_scan=ProcessScan(3, 0, "partial", "why"))
 
     assert causes_of(snapshot.pools[0], snapshot).startswith("Usually what processes hold that cannot be seen")
@@ -66,7 +65,6 @@ def test_rest_of_a_share_is_unknown_where_holders_are_hidden(
     used: Bytes, held: Bytes | None, process_list: str, rest: Bytes
 ) -> None:
     """The part that no process holds; where processes are hidden, it is unknown without a holder."""
-
     snapshot = with_share(used, held, process_list)
 
     assert rest_of(snapshot.shares[0], snapshot) == rest

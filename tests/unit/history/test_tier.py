@@ -30,7 +30,6 @@ def test_tier_holds_the_rows_that_fit_and_no_other(
     runs: list[tuple[int, set[str], int, int]], rows: int, begun: int, queried_every: int
 ) -> None:
     """Compared with a plain list: gaps, series that come and go, any position in a lap or block, and queries."""
-
     tier = Tier(Length(1.0, float(rows)), len(NAMES), begun)
     everything: list[dict[str, tuple[float, float]]] = []
     for count, names, start, span in runs:

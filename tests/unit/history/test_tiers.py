@@ -177,7 +177,6 @@ def _seconds_of(history: History, name: str) -> float:
 
 def test_extreme_times_do_not_hang() -> None:
     """At 1e300 s the next row begins where this one does: rolling up still advances, and ends."""
-
     history = history_of([1.0] * 20)
     for at in (1e299, 1e300, 1.1e300):
         history.add(at, {USED: 2.0})

@@ -60,7 +60,6 @@ def test_amd_gets_hip_and_miopen_variables() -> None:
 @pytest.mark.parametrize("architecture", list(Architecture))
 def test_each_item_has_a_reason_and_a_source(vendor: str, architecture: Architecture) -> None:
     """On every machine; each name occurs once."""
-
     advice = advice_for(machine(vendor, architecture), 4)
 
     assert len({one.name for one in advice}) == len(advice)

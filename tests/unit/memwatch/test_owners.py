@@ -85,7 +85,6 @@ def test_cuda_memory_is_added_to_the_footprint() -> None:
 @given(rss=st.integers(0, 1 << 40), size=st.integers(1, 1 << 40))
 def test_overlapping_memory_makes_the_footprint_a_range(rss: int, size: int) -> None:
     """The true footprint lies between the larger of the two and their sum."""
-
     found = held(process(1, rss), size, ShareKind.GTT)
 
     assert found.footprint_bytes is Absent.NOT_SUPPORTED
@@ -308,7 +307,6 @@ def test_hidden_processes_make_the_list_partial(
     tmp_path: Path, option: str, sees_init: bool, partial: bool
 ) -> None:
     """With hidepid, other users' processes are hidden; the list is partial and its note gives the fix."""
-
     roots = host(tmp_path, V2[0] + b"22 1 0:21 / /proc rw - proc proc rw,%s\n" % option.encode(), V2[1])
     if sees_init:
         add_process(roots.procfs, stat_line(1, "systemd"))

@@ -18,7 +18,6 @@ BY_NAME = {trace.name: trace for trace in TRACES}
 @pytest.mark.parametrize("trace", TRACES, ids=lambda trace: trace.name)
 def test_pressure_is_first_on_trouble_and_has_fewest_false_alarms(trace: Trace) -> None:
     """No rule is earlier on traces that need an alert, and none is quieter on traces that need none."""
-
     mine = score_of(ours(trace), trace)
     rivals = [score_of(rule(trace), trace) for rule in RIVALS.values()]
 

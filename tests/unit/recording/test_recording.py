@@ -290,7 +290,6 @@ def test_played_clock_runs_at_its_speed() -> None:
 
 def test_redacted_recording_has_no_names() -> None:
     """Hosts, users, programs, units, containers and ids are replaced, each by the same word everywhere."""
-
     secret = Process(
         4242, 1.0, "projekt-falke", 5, 5, "rss", user="ada", unit="falke.service", container="1f6bd2a9e2c7"
     )
