@@ -1,4 +1,4 @@
-"""What the collector of AMD GPUs says of a machine in a folder."""
+"""Readings of the AMD collector for a machine in a folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.machine_folders import machine_folder, plain
 
 
 class Watch:
-    """A clock that goes when it is told to."""
+    """Manual clock."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -26,7 +26,7 @@ class Watch:
 
 
 class Asked:
-    """In place of the ioctl: remembers who was asked."""
+    """Fake of the ioctl that records its calls."""
 
     def __init__(self, answer: bool | Absent = Absent.NOT_AVAILABLE) -> None:
         self.answer = answer
@@ -57,7 +57,7 @@ def only_gpu(findings: Findings) -> AmdGpu:
 
 
 def as_written(findings: Findings) -> Any:
-    """As it stands in a file of JSON, where keys are words."""
+    """Return findings as parsed from JSON, where keys are strings."""
     return json.loads(json.dumps(plain(findings)))
 
 

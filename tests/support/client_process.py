@@ -1,4 +1,4 @@
-"""The `memwatch` command as users have it: a process."""
+"""The `memwatch` command as a process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMMANDS = (*QUESTIONS, "release", *FURTHER)
 
 
 def into_a_closed_pipe(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run it to its end while nobody reads what it prints."""
+    """Run a command to its end while its output pipe has no reader."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as closed:
@@ -29,7 +29,7 @@ def into_a_closed_pipe(command: Sequence[str]) -> subprocess.CompletedProcess[st
 
 
 def memwatch(*arguments: str, command: Sequence[str] = SCRIPT, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run it to its end. A daemon that MEMWATCH_URL names outside of a test is none of the test's business."""
+    """Run memwatch to its end, without MEMWATCH_URL, which may name a daemon outside the test."""
     clean = {name: value for name, value in clean_environment().items() if name != "MEMWATCH_URL"}
     return subprocess.run(
         [*command, *arguments],

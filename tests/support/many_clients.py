@@ -1,4 +1,4 @@
-"""Many clients at once, on real sockets, read in the background."""
+"""Many concurrent clients on real sockets, read in the background."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGEST = b"GET /static/vendor/swagger-ui-bundle-5.35.0.js HTTP/1.1\r\n" + HOST 
 
 @contextmanager
 def connections(daemon: RunningDaemon, count: int, sent: bytes = b"") -> Iterator[list[socket.socket]]:
-    """Connections that have sent the same; closed at the end."""
+    """Yield connections that have sent the same bytes; close them at the end."""
     with ExitStack() as stack:
         opened = []
         for _ in range(count):
@@ -35,8 +35,8 @@ def connections(daemon: RunningDaemon, count: int, sent: bytes = b"") -> Iterato
 
 
 class Crowd:
-    """Connections, read in the background; knows the first bytes of each answer, how many events were sent to it,
-    and when each was closed."""
+    """Connections read in the background, with the first bytes of each answer, its number of events, and the time
+    it was closed."""
 
     def __init__(self, members: list[socket.socket]) -> None:
         self.first: dict[socket.socket, bytes] = {}
@@ -77,7 +77,7 @@ class Crowd:
 
 @contextmanager
 def deaf(daemon: RunningDaemon, count: int, sent: bytes) -> Iterator[None]:
-    """Clients that ask and take next to nothing of the answer."""
+    """Keep clients connected that send a request and read almost nothing of the answer."""
     with ExitStack() as stack:
         for _ in range(count):
             one = stack.enter_context(socket.socket())

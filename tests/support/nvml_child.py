@@ -1,4 +1,4 @@
-"""The process that reads NVML, as the daemon talks to it: commands in, one line out for each."""
+"""The process that reads NVML, through its interface to the daemon: one command in, one line out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Outcome = NvmlReading | NvmlFailure
 
 
 class Child(Struct, frozen=True):
-    """A running `python -m memwatch.drivers.nvml.child`."""
+    """Running `python -m memwatch.drivers.nvml.child`."""
 
     process: subprocess.Popen[bytes]
 
@@ -55,7 +55,7 @@ class Child(Struct, frozen=True):
         return self.reading().gpus[index]
 
     def until(self, happened: Callable[[Outcome], bool], seconds: float = PATIENCE_SECONDS) -> Outcome:
-        """Rounds a twentieth of a second apart, up to the first that shows it."""
+        """Read every 0.05 s until an outcome shows it."""
         ends = time.monotonic() + seconds
         while not happened(outcome := self.ask()):
             assert time.monotonic() < ends, f"still {outcome}"
@@ -77,17 +77,17 @@ class Child(Struct, frozen=True):
 
 
 def listening(simulator: Simulator, child: Child) -> None:
-    """The child has read once and waits for events."""
+    """Wait until the child has read once and waits for events."""
     child.ask()
     ends = time.monotonic() + PATIENCE_SECONDS
     while "nvmlEventSetWait_v2" not in {call.function for call in simulator.calls()}:
-        assert time.monotonic() < ends, "it never waits for events"
+        assert time.monotonic() < ends, "the child does not wait for events"
         time.sleep(0.02)
 
 
 @contextmanager
 def running_child(simulator: Simulator, *options: str, environ: Mapping[str, str] | None = None) -> Iterator[Child]:
-    """A child on this machine. It tries again 0.2 s after a failure, unless `options` say otherwise."""
+    """Start a child on this machine. It retries 0.2 s after a failure, unless `options` change that."""
     procfs = MACHINES / (simulator.host or "") / "proc"
     command = [sys.executable, "-W", "error", "-m", "memwatch.drivers.nvml.child", f"--procfs={procfs}"]
     with (simulator.folder / "stderr").open("ab") as stderr:

@@ -175,7 +175,7 @@ def test_slow_collector_is_not_hurried_beyond_its_budget() -> None:
     sampler.wait_for_first(5.0)
 
     sampler.hurry(True)
-    came = slow.again.wait(0.3)
+    ran_again = slow.again.wait(0.3)
     left = sampler.runners[0].seconds_until_due()
     sampler.stop()
 

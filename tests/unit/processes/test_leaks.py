@@ -181,8 +181,8 @@ def test_suspect_is_one_event() -> None:
     leak_events = [event for event in monitor.events.since(0) if event.kind == "leak"]
     (suspect,) = monitor.growth.suspects()
 
-    assert len(told) == 1
-    assert told[0].text.startswith("suspected leak: p41 (process 41) grew steadily by ")
+    assert len(leak_events) == 1
+    assert leak_events[0].text.startswith("suspected leak: p41 (process 41) grew steadily by ")
     assert suspect.process.pid == 41
     assert not any(watch.firing for watch in monitor.watches.values())
 
