@@ -18,7 +18,7 @@ from support import opencl_binding, sample_nvml
 from support.client_process import memwatch
 from support.daemon_process import RunningDaemon, running_daemon
 from support.nvml_machine import Simulator
-from support.opencl_binding import binding, times_asked
+from support.opencl_binding import binding, times_imported
 from support.waiting import PATIENCE_SECONDS, Stopwatch
 
 POCL = "Portable Computing Language"
@@ -138,7 +138,7 @@ def test_many_who_ask_at_once_start_one_child(tmp_path: Path) -> None:
 
     assert len(answers) == 9
     assert all(backend(answer, "opencl")["available"] is False for answer in answers)
-    assert times_asked(tmp_path) == 1
+    assert times_imported(tmp_path) == 1
 
 
 def test_a_driver_that_hangs_holds_up_nobody_and_not_the_end(tmp_path: Path) -> None:

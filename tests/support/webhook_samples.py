@@ -1,4 +1,4 @@
-"""Notices and receivers to try webhooks with."""
+"""Notices and receivers for tests of webhooks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def notice(number: int = 1, firing: bool = True, target: str = "ram", rule: str 
 
 @dataclass
 class Told:
-    """A receiver with an outbox of its own."""
+    """Receiver with its own outbox."""
 
     receiver: Receiver
     outbox: Outbox = field(repr=False)

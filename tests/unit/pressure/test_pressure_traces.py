@@ -89,7 +89,7 @@ def test_single_large_allocation_is_no_trend() -> None:
 
 def test_stalls_of_a_cgroup_limit_are_named_as_such() -> None:
     """System-wide stalls with 80 % available: high, and the reason names a limit."""
-    *_, (_, last) = verdicts(BY_NAME["one cgroup squeezed"])
+    *_, (_, last) = verdicts(BY_NAME["one cgroup under pressure"])
 
     assert last.level is Level.HIGH
     assert last.base_level is Level.LOW
