@@ -12,7 +12,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from support.exclusive_lock import taking_turns
-from support.waiting import wait_for_a_quiet_host
+from support.waiting import wait_for_quiet_host
 
 # Links of a simulated sysfs form cycles, and there are no tests.
 collect_ignore = ["machines"]
@@ -69,5 +69,5 @@ def _turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     alone = request.node.get_closest_marker("alone") is not None
     with taking_turns(shared, alone=alone):
         if alone and getattr(request.node, "execution_count", 1) > 1:
-            wait_for_a_quiet_host()
+            wait_for_quiet_host()
         yield

@@ -14,7 +14,7 @@ from memory_limit import LimitedGroup, NoMemoryGroupError, filled, limited_group
 from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from support.daemon_process import WITHOUT_COVERAGE, running_daemon
 from support.outbox_kill_loop import kill_at_random, tally
-from support.webhook_receiver import Site, receiving, silent, talking
+from support.webhook_receiver import Site, raw_receiver, receiving, silent
 
 LIMIT_BYTES = 160 << 20
 INTERVAL_SECONDS = 0.1
@@ -34,7 +34,7 @@ def measure(times: int, group: LimitedGroup | None = None) -> list[float]:
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         machine = AlertMachine.of(scratch)
-        site, dead = stack.enter_context(receiving(200)), stack.enter_context(talking(silent))
+        site, dead = stack.enter_context(receiving(200)), stack.enter_context(raw_receiver(silent))
         config = quick_config(site, Site([], url="DEAD"), pending="0s").replace("DEAD", dead)
         arguments = [*machine.arguments, f"--state-dir={scratch / 'state'}"]
         with group.entered() if group else ExitStack():

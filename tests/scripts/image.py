@@ -25,7 +25,7 @@ import yaml
 from support.daemon_process import get
 from support.dockerfile import Stage, stages_of
 from support.paths import ROOT
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 RELEASES = {"12": "bookworm", "13": "trixie"}
 MIB = 1 << 20
@@ -167,7 +167,7 @@ def live(stage: Stage, root: Path) -> dict[str, Any]:
 def watch(inside: Sequence[str], stage: Stage, environment: Mapping[str, str]) -> dict[str, Any]:
     process = subprocess.Popen([*inside, *stage.entrypoint], env=dict(environment), start_new_session=True)
     try:
-        until = time.monotonic() + PATIENCE_SECONDS
+        until = time.monotonic() + MAX_WAIT_SECONDS
         while subprocess.run([*inside, *stage.healthcheck], env=environment, capture_output=True).returncode:
             assert process.poll() is None, f"it exited with {process.returncode}"
             assert time.monotonic() < until, "its health check does not succeed"
@@ -176,7 +176,7 @@ def watch(inside: Sequence[str], stage: Stage, environment: Mapping[str, str]) -
         snapshot = get(6360, "/api/v1/snapshot", {"Host": "memwatchd:6360"}).json
     finally:
         process.terminate()
-        code = process.wait(PATIENCE_SECONDS)
+        code = process.wait(MAX_WAIT_SECONDS)
     has_state = (
         subprocess.run([*inside, "ls", environment["MEMWATCHD_STATE_DIR"]], capture_output=True).stdout != b""
     )

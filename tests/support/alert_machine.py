@@ -54,7 +54,7 @@ class AlertMachine(Struct, frozen=True):
     def empty(self) -> None:
         self.set_available(ROOMY_KIB)
 
-    def kill_for_want_of_memory(self) -> None:
+    def count_oom_kill(self) -> None:
         """Count one more OOM kill, as the kernel does."""
         vmstat = self.folder / "proc/vmstat"
         vmstat.write_text(vmstat.read_text().replace("\noom_kill 0\n", "\noom_kill 1\n"))
@@ -78,6 +78,7 @@ def quick_config(*sites: Site, pending: str = "400ms", extra: str = "") -> str:
 
 def wait_for_deliveries(site: Site, count: int) -> list[Delivery]:
     wait_until(
-        lambda: len(site.deliveries) >= count, told=lambda: f"{len(site.deliveries)} of {count} messages arrived"
+        lambda: len(site.deliveries) >= count,
+        describe=lambda: f"{len(site.deliveries)} of {count} messages arrived",
     )
     return site.deliveries

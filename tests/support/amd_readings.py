@@ -15,7 +15,7 @@ from support.amd_machine import AmdMachine
 from support.machine_folders import machine_folder, plain
 
 
-class Watch:
+class ManualClock:
     """Manual clock."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Watch:
         return self.now
 
 
-class Asked:
+class FakeIoctl:
     """Fake of the ioctl that records its calls."""
 
     def __init__(self, answer: bool | Absent = Absent.NOT_AVAILABLE) -> None:
@@ -44,7 +44,7 @@ def reading_of(findings: Findings) -> AmdReading:
 
 
 def read(machine: AmdMachine) -> Findings:
-    collector = Collector(machine.roots, 4096, GpuPids(), Asked())
+    collector = Collector(machine.roots, 4096, GpuPids(), FakeIoctl())
     try:
         return collector.collect()
     finally:
@@ -62,7 +62,7 @@ def as_written(findings: Findings) -> Any:
 
 
 def read_folder(name: str) -> Findings:
-    collector = Collector(machine_folder(name).roots, 4096, GpuPids(), Asked())
+    collector = Collector(machine_folder(name).roots, 4096, GpuPids(), FakeIoctl())
     try:
         return collector.collect()
     finally:

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from support.daemon_process import clean_environment
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 SCRIPT = [str(Path(sys.executable).with_name("memwatch"))]
 MODULE = [sys.executable, "-m", "memwatchd.client"]
-QUESTIONS = ("status", "devices", "backends", "doctor", "events")
-FURTHER = ("advise", "fit", "history", "run", "top", "wait", "watch")
-COMMANDS = (*QUESTIONS, "release", *FURTHER)
+QUERIES = ("status", "devices", "backends", "doctor", "events")
+OTHERS = ("advise", "fit", "history", "run", "top", "wait", "watch")
+COMMANDS = (*QUERIES, "release", *OTHERS)
 
 
 def into_a_closed_pipe(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -24,7 +24,7 @@ def into_a_closed_pipe(command: Sequence[str]) -> subprocess.CompletedProcess[st
     os.close(reader)
     with os.fdopen(writer, "wb") as closed:
         return subprocess.run(
-            command, stdout=closed, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_SECONDS, check=False
+            command, stdout=closed, stderr=subprocess.PIPE, text=True, timeout=MAX_WAIT_SECONDS, check=False
         )
 
 
@@ -36,6 +36,6 @@ def memwatch(*arguments: str, command: Sequence[str] = SCRIPT, **environ: str) -
         env={**clean, **environ},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=MAX_WAIT_SECONDS,
         check=False,
     )

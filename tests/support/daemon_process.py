@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from support.waiting import PATIENCE_SECONDS, wait_until
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 MEMWATCHD = str(Path(sys.executable).with_name("memwatchd"))
 # Prefix of a command: root without the capabilities that bypass file permissions. It is not another user, who
@@ -68,7 +68,7 @@ class RunningDaemon(Struct):
     def snapshot(self) -> Any:
         return self.get("/api/v1/snapshot").json
 
-    def wait_for(self, path: str, wanted: Any, seconds: float = PATIENCE_SECONDS) -> Any:
+    def wait_for(self, path: str, wanted: Any, seconds: float = MAX_WAIT_SECONDS) -> Any:
         """Poll until `wanted(json)` is true; fail with the last answer after `seconds`."""
         until = time.monotonic() + seconds
         while True:
@@ -78,12 +78,12 @@ class RunningDaemon(Struct):
             assert time.monotonic() < until, f"{path} did not reach the expected state; last: {answer}"
             time.sleep(0.05)
 
-    def wait_for_log(self, words: str, seconds: float = PATIENCE_SECONDS) -> None:
+    def wait_for_log(self, words: str, seconds: float = MAX_WAIT_SECONDS) -> None:
         """Wait until the log contains these words."""
         wait_until(
             lambda: words in self.log.read_text(),
             seconds,
-            told=lambda: f"{words!r} is missing in the log: {self.log.read_text()}",
+            describe=lambda: f"{words!r} is missing in the log: {self.log.read_text()}",
         )
 
     def wait_until_ok(self, collector: str) -> None:
@@ -95,7 +95,7 @@ class RunningDaemon(Struct):
 
     def terminate(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE_SECONDS)
+        return self.process.wait(MAX_WAIT_SECONDS)
 
 
 def get(
@@ -105,9 +105,9 @@ def get(
     method: str = "GET",
     tls: ssl.SSLContext | None = None,
 ) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=MAX_WAIT_SECONDS)
     if tls is not None:
-        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS, context=tls)
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=MAX_WAIT_SECONDS, context=tls)
     try:
         names = {name.replace("_", "-"): value for name, value in (headers or {}).items()}
         connection.request(method, path, headers=names)
@@ -184,15 +184,15 @@ def running_daemon(
         if process.poll() is None:
             process.terminate()
             try:
-                process.wait(PATIENCE_SECONDS)
+                process.wait(MAX_WAIT_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(PATIENCE_SECONDS)
+                process.wait(MAX_WAIT_SECONDS)
                 raise
 
 
 def _wait_until_ready(daemon: RunningDaemon) -> None:
-    until = time.monotonic() + PATIENCE_SECONDS
+    until = time.monotonic() + MAX_WAIT_SECONDS
     while True:
         assert daemon.process.poll() is None, f"memwatchd exited: {daemon.log.read_text()}"
         try:

@@ -38,11 +38,11 @@ class FakeCollector:
     may_block: bool = False
     findings: Findings = field(default_factory=Findings)
     error: Exception | None = None
-    asked: int = 0
+    calls: int = 0
     closed: bool = False
 
     def collect(self) -> Findings:
-        self.asked += 1
+        self.calls += 1
         if self.error is not None:
             raise self.error
         return self.findings

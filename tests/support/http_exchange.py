@@ -7,7 +7,7 @@ import socket
 from msgspec import Struct
 
 from support.daemon_process import RunningDaemon
-from support.waiting import PATIENCE_SECONDS, Stopwatch
+from support.waiting import MAX_WAIT_SECONDS, Stopwatch
 
 
 def assert_quiet(daemon: RunningDaemon) -> None:
@@ -43,7 +43,7 @@ class Exchange(Struct, frozen=True):
 def exchange(port: int, sent: bytes) -> Exchange:
     """Send bytes, read until the daemon closes; with a generous timeout, as the API may have to be built first."""
     watch = Stopwatch()
-    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=MAX_WAIT_SECONDS) as connection:
         connection.sendall(sent)
         received = b""
         while part := connection.recv(1 << 20):

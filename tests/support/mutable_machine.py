@@ -11,13 +11,13 @@ from msgspec import Struct
 from support.paths import MACHINES
 
 
-class LivingMachine(Struct, frozen=True):
+class MutableMachine(Struct, frozen=True):
     """Copy of a machine folder."""
 
     folder: Path
 
     @classmethod
-    def of(cls, name: str, folder: Path) -> LivingMachine:
+    def of(cls, name: str, folder: Path) -> MutableMachine:
         shutil.copytree(MACHINES / name, folder, symlinks=True)
         return cls(folder)
 
@@ -38,7 +38,7 @@ class LivingMachine(Struct, frozen=True):
             file.write(text)
             file.truncate()
 
-    def killed(self, oom_kills: int) -> None:
+    def set_oom_kills(self, oom_kills: int) -> None:
         vmstat = self.folder / "proc/vmstat"
         text = re.sub(rb"(?m)^oom_kill \d+", f"oom_kill {oom_kills}".encode(), vmstat.read_bytes())
         with vmstat.open("r+b", buffering=0) as file:

@@ -17,7 +17,7 @@ from memwatch.helper.codec import from_line
 from support.daemon_process import clean_environment
 from support.nvml_machine import Simulator
 from support.paths import MACHINES
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 Outcome = NvmlReading | NvmlFailure
 
@@ -54,7 +54,7 @@ class Child(Struct, frozen=True):
     def gpu(self, index: int = 0) -> GpuReading:
         return self.reading().gpus[index]
 
-    def until(self, happened: Callable[[Outcome], bool], seconds: float = PATIENCE_SECONDS) -> Outcome:
+    def until(self, happened: Callable[[Outcome], bool], seconds: float = MAX_WAIT_SECONDS) -> Outcome:
         """Read every 0.05 s until an outcome shows it."""
         ends = time.monotonic() + seconds
         while not happened(outcome := self.ask()):
@@ -76,10 +76,10 @@ class Child(Struct, frozen=True):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
 
-def listening(simulator: Simulator, child: Child) -> None:
+def wait_until_listening(simulator: Simulator, child: Child) -> None:
     """Wait until the child has read once and waits for events."""
     child.ask()
-    ends = time.monotonic() + PATIENCE_SECONDS
+    ends = time.monotonic() + MAX_WAIT_SECONDS
     while "nvmlEventSetWait_v2" not in {call.function for call in simulator.calls()}:
         assert time.monotonic() < ends, "the child does not wait for events"
         time.sleep(0.02)

@@ -144,7 +144,7 @@ class Simulator(Struct, frozen=True):
         lines = self._log.read_text().splitlines() if self._log.exists() else []
         return [Call(function, device, int(pid)) for function, device, pid in map(str.split, lines)]
 
-    def forget_calls(self) -> None:
+    def clear_calls(self) -> None:
         with self._log.open("a") as log:
             log.truncate(0)
 
@@ -152,7 +152,7 @@ class Simulator(Struct, frozen=True):
         """Wait until this call has begun; it may still be in progress."""
         wait_until(
             lambda: (function, device) in {call[:2] for call in self.calls()},
-            told=lambda: f"{function} on {device} was not called: {self.calls()}",
+            describe=lambda: f"{function} on {device} was not called: {self.calls()}",
         )
 
     @property

@@ -68,7 +68,7 @@ def ready(simulator: Simulator) -> Iterator[Probe]:
     """Yield a process in which NVML is initialized and no other call was made."""
     with probe(simulator.environ) as ready_probe:
         assert ready_probe.ask("nvmlInit()") is None
-        simulator.forget_calls()
+        simulator.clear_calls()
         yield ready_probe
 
 

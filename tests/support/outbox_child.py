@@ -16,7 +16,7 @@ from pathlib import Path
 from memwatch.notify.outbox.open import open_outbox
 from memwatch.notify.outbox.outbox import Draft, Outbox
 from memwatch.notify.outbox.queue import Kind
-from support.webhook_samples import made_receiver, webhook_channel
+from support.webhook_samples import new_receiver, webhook_channel
 
 LAST = "last"
 BURST = 3
@@ -34,7 +34,7 @@ def work(folder: Path, url: str, first: int, count: int) -> None:
         report(f"complaint {complaint}")
     outbox = Outbox(opened.store, opened.kept)
     report(f"last {outbox.values.get(LAST, b'none').decode()}")
-    made = made_receiver(webhook_channel(url, timeout_seconds=5.0), schedule=[0.0, *[0.02] * 100], outbox=outbox)
+    made = new_receiver(webhook_channel(url, timeout_seconds=5.0), schedule=[0.0, *[0.02] * 100], outbox=outbox)
     made.start()
     for start in range(first, first + count, BURST):
         numbers = range(start, start + BURST)

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from support.daemon_process import free_port, get
 from support.paths import DEPLOY
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 
 class Engine(Struct, frozen=True):
@@ -37,7 +37,7 @@ class Engine(Struct, frozen=True):
     def query(self, expression: str) -> list[Any]:
         return list(self.ask("/api/v1/query", query=expression)["data"]["result"])
 
-    def wait_for(self, expression: str, seconds: float = PATIENCE_SECONDS) -> list[Any]:
+    def wait_for(self, expression: str, seconds: float = MAX_WAIT_SECONDS) -> list[Any]:
         """Return the result of a query as soon as it has one."""
         until = time.monotonic() + seconds
         while not (result := self.query(expression)):
@@ -67,11 +67,11 @@ def running(name: str, command: list[str], port: int, ready: str, folder: Path) 
         yield engine
     finally:
         process.terminate()
-        process.wait(PATIENCE_SECONDS)
+        process.wait(MAX_WAIT_SECONDS)
 
 
 def _wait_until_ready(engine: Engine, path: str) -> None:
-    until = time.monotonic() + PATIENCE_SECONDS
+    until = time.monotonic() + MAX_WAIT_SECONDS
     while True:
         assert engine.process.poll() is None, f"it exited: {engine.log.read_text()}"
         try:

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from memwatchd.http_server.protocol import AtOnce, Limits
 from memwatchd.http_server.server import Server
-from support.waiting import PATIENCE_SECONDS, Stopwatch
+from support.waiting import MAX_WAIT_SECONDS, Stopwatch
 
 HOST = b"Host: localhost\r\n"
 WHOLE = b"GET /whole HTTP/1.1\r\n" + HOST + b"\r\n"
@@ -75,20 +75,20 @@ class Client:
 
     async def answer(self) -> bytes:
         """Return one chunked answer, to its last byte."""
-        return await asyncio.wait_for(self._reader.readuntil(b"0\r\n\r\n"), PATIENCE_SECONDS)
+        return await asyncio.wait_for(self._reader.readuntil(b"0\r\n\r\n"), MAX_WAIT_SECONDS)
 
     async def bytes_of(self, length: int) -> bytes:
         """Return the next `length` bytes."""
-        return await asyncio.wait_for(self._reader.readexactly(length), PATIENCE_SECONDS)
+        return await asyncio.wait_for(self._reader.readexactly(length), MAX_WAIT_SECONDS)
 
-    async def rest(self, seconds: float = PATIENCE_SECONDS) -> bytes:
+    async def rest(self, seconds: float = MAX_WAIT_SECONDS) -> bytes:
         """Return all bytes received until the server closes the connection in any way."""
         found = bytearray()
         with contextlib.suppress(ConnectionError):
             await asyncio.wait_for(self._read_into(found), seconds)
         return bytes(found)
 
-    async def heard(self, seconds: float) -> bytes:
+    async def receive_for(self, seconds: float) -> bytes:
         """Return all bytes received in this time, or until the server closes."""
         found = bytearray()
         with contextlib.suppress(ConnectionError, asyncio.TimeoutError):

@@ -35,9 +35,9 @@ from support.sample_past import past_of
 from support.sample_snapshots import SAMPLES, critical_gb10, hostile_names, mig_server
 
 # For browser tests of each sample. These three together show most parts of the pages.
-TELLING = (critical_gb10, hostile_names, mig_server)
+REPRESENTATIVE = (critical_gb10, hostile_names, mig_server)
 IN_A_BROWSER = [
-    pytest.param(name, marks=() if make in TELLING else pytest.mark.long) for name, make in SAMPLES.items()
+    pytest.param(name, marks=() if make in REPRESENTATIVE else pytest.mark.long) for name, make in SAMPLES.items()
 ]
 
 OPENAPI = {

@@ -30,7 +30,7 @@ def is_alive(pid: int) -> bool:
 
 def wait_until_gone(pid: int) -> None:
     """Wait until the process is gone: the kernel delivers a kill asynchronously."""
-    wait_until(lambda: not is_alive(pid), told=lambda: f"process {pid} is still there")
+    wait_until(lambda: not is_alive(pid), describe=lambda: f"process {pid} is still there")
 
 
 class Tegrastats(Struct, frozen=True):

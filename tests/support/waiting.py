@@ -15,38 +15,38 @@ from pathlib import Path
 
 import psutil
 
-PATIENCE_SECONDS = 60.0
+MAX_WAIT_SECONDS = 60.0
 
 
 def wait_until(
-    true: Callable[[], object], seconds: float = PATIENCE_SECONDS, told: Callable[[], object] = lambda: "not so"
+    true: Callable[[], object], seconds: float = MAX_WAIT_SECONDS, describe: Callable[[], object] = lambda: "not so"
 ) -> float:
-    """Return the seconds until `true` holds; fail with the text of `told` after the timeout."""
+    """Return the seconds until `true` holds; fail with the text of `describe` after the timeout."""
     began = time.monotonic()
     while not true():
-        assert time.monotonic() - began < seconds, f"after {seconds:g} s: {told()}"
+        assert time.monotonic() - began < seconds, f"after {seconds:g} s: {describe()}"
         time.sleep(0.01)
     return time.monotonic() - began
 
 
-def seconds_kept_by_host() -> float:
+def steal_seconds() -> float:
     """Return the steal time of this virtual machine's cores; 0 on a physical machine."""
     return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 
-def wait_for_a_quiet_host(seconds: float = 30.0) -> None:
+def wait_for_quiet_host(seconds: float = 30.0) -> None:
     """Wait until this machine gets nine tenths of the time that it wants, for `seconds` at most."""
     until = time.monotonic() + seconds
     while True:
-        began, kept = time.monotonic(), seconds_kept_by_host()
+        began, kept = time.monotonic(), steal_seconds()
         while time.monotonic() - began < 0.5:
             pass
-        if seconds_kept_by_host() - kept < 0.05 or time.monotonic() > until:
+        if steal_seconds() - kept < 0.05 or time.monotonic() > until:
             return
         time.sleep(2.0)
 
 
-def seconds_without_a_core(*pids: int) -> float:
+def run_delay_seconds(*pids: int) -> float:
     """Return how long threads of these processes were runnable while the cores were busy with others."""
     total = 0
     for pid in pids:
@@ -73,4 +73,4 @@ class Stopwatch:
         return max(0.0, passed - (self._lost_so_far() - self._lost))
 
     def _lost_so_far(self) -> float:
-        return seconds_without_a_core(*self._pids) + seconds_kept_by_host()
+        return run_delay_seconds(*self._pids) + steal_seconds()

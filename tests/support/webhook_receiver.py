@@ -90,7 +90,7 @@ def receiving(*answers: int | tuple[int, dict[str, str]], certificate: Path | No
 
 
 @contextmanager
-def talking(talk: Callable[[socket.socket], None]) -> Iterator[str]:
+def raw_receiver(talk: Callable[[socket.socket], None]) -> Iterator[str]:
     """Yield the URL of a receiver that passes every connection to `talk`; an OSError there ends the connection."""
     listener = socket.create_server(("127.0.0.1", 0))
     connections: list[socket.socket] = []

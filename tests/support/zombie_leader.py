@@ -1,4 +1,4 @@
-"""Process whose first thread ends while another continues and keeps its memory: `with going_on(64) as one`.
+"""Process whose first thread ends while another continues and keeps its memory: `with zombie_leader(64) as one`.
 
 The kernel lists it as a zombie then, without memory and files.
 """
@@ -25,7 +25,7 @@ MIB = 1 << 20
 EXIT = {"x86_64": 60, "aarch64": 93}
 
 
-class GoingOn(Struct, frozen=True):
+class ZombieLeader(Struct, frozen=True):
     """Process `pid`, and `thread`, which continues until `end` is called."""
 
     process: subprocess.Popen[str]
@@ -52,7 +52,7 @@ class GoingOn(Struct, frozen=True):
 
 
 @contextmanager
-def going_on(mib: int) -> Iterator[GoingOn]:
+def zombie_leader(mib: int) -> Iterator[ZombieLeader]:
     """Start a process that holds this many MiB, with both threads running."""
     command = [sys.executable, "-m", "support.zombie_leader", str(mib)]
     environ = {**os.environ, "PYTHONPATH": str(TESTS)}
@@ -61,7 +61,7 @@ def going_on(mib: int) -> Iterator[GoingOn]:
     ) as process:
         assert process.stdout is not None
         try:
-            yield GoingOn(process, int(process.stdout.readline()))
+            yield ZombieLeader(process, int(process.stdout.readline()))
         finally:
             process.kill()
 

@@ -11,7 +11,7 @@ import pytest
 from memwatch.collectors.amdgpu import LOOK_SECONDS, Collector
 from memwatch.linux.pci import GpuPids
 from support.amd_machine import GIB, MIB, AmdMachine, discrete
-from support.amd_readings import Asked, Watch
+from support.amd_readings import FakeIoctl, ManualClock
 
 
 def eight_gpus(folder: Path) -> AmdMachine:
@@ -27,7 +27,7 @@ def eight_gpus(folder: Path) -> AmdMachine:
 def test_tick_with_eight_gpus_is_cheap(tmp_path: Path) -> None:
     """Measured: 0.05 ms without changes, 0.15 ms with changes everywhere; five times that is allowed."""
     machine = eight_gpus(tmp_path)
-    collector = Collector(machine.roots, 4096, GpuPids(), Asked())
+    collector = Collector(machine.roots, 4096, GpuPids(), FakeIoctl())
     collector.collect()
     spent = []
     for at in range(200):
@@ -44,8 +44,8 @@ def test_tick_with_eight_gpus_is_cheap(tmp_path: Path) -> None:
 
 def test_hotplug_leaks_no_descriptor(tmp_path: Path) -> None:
     """Cards unplugged and plugged a hundred times leave no descriptor open."""
-    machine, watch = eight_gpus(tmp_path), Watch()
-    collector = Collector(machine.roots, 4096, GpuPids(), Asked(), watch)
+    machine, watch = eight_gpus(tmp_path), ManualClock()
+    collector = Collector(machine.roots, 4096, GpuPids(), FakeIoctl(), watch)
     collector.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(100):

@@ -42,10 +42,10 @@ def test_findings_equal_those_recorded(machine_name: str, collector: str) -> Non
         with pytest.raises(Unavailable, match=expected["unavailable"]):
             make()
         return
-    collector = make()
-    found = plain(collector.collect())
-    again = plain(collector.collect())
-    collector.close()
+    opened = make()
+    found = plain(opened.collect())
+    again = plain(opened.collect())
+    opened.close()
 
     assert found == expected
     assert again == expected

@@ -13,7 +13,7 @@ import pytest
 
 from memwatch.helper.process import Child
 from memwatch.helper.supervisor import Helper, HelperFailed
-from support.waiting import PATIENCE_SECONDS, Stopwatch, wait_until
+from support.waiting import MAX_WAIT_SECONDS, Stopwatch, wait_until
 
 ECHO = "import sys\nfor line in sys.stdin: print('you said ' + line.strip(), flush=True)"
 HANG = "import sys, time\nsys.stdin.readline()\ntime.sleep(60)"
@@ -146,7 +146,7 @@ def test_answer_is_reported_only_when_complete() -> None:
         one.put(b"read")
         early = one.has_answer(0.1)
         one.put(b"go on")
-        found = one.has_answer(PATIENCE_SECONDS), one.has_answer(0.0)
+        found = one.has_answer(MAX_WAIT_SECONDS), one.has_answer(0.0)
         answer = one.answer()
 
     assert not early
@@ -205,7 +205,7 @@ def many_descriptors() -> Iterator[None]:
 @pytest.mark.usefixtures("many_descriptors")
 def test_answer_arrives_on_a_descriptor_above_1023() -> None:
     """`select` does not support descriptors above 1,023."""
-    with helper(ECHO, deadline=PATIENCE_SECONDS) as one:
+    with helper(ECHO, deadline=MAX_WAIT_SECONDS) as one:
         one.put(b"read")
         wait_until(lambda: one.has_answer(0.1))
 

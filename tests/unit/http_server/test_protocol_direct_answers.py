@@ -12,7 +12,7 @@ import pytest
 
 from memwatchd.http_server.protocol import MOST_HEARD, AtOnce, BoundedProtocol, Limits
 from support.raw_http import HOST, QUICK, WHOLE, Application, Client, Connect, served
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nat once"
 POST = b"POST /whole HTTP/1.1\r\n" + HOST
@@ -32,7 +32,7 @@ def asking(request: bytes, answer: AtOnce = at_once) -> bytes:
     async def talk(connect: Connect, _app: Application) -> bytes:
         client = await connect()
         client.send(request)
-        return await client.heard(1.0)
+        return await client.receive_for(1.0)
 
     found: bytes = served(Limits(), talk, {b"/whole": answer})
     return found
@@ -110,7 +110,7 @@ def test_answers_keep_the_order_of_requests() -> None:
         slow = WHOLE.replace(b"/whole", b"/slow")
         client.send(WHOLE + slow + WHOLE + slow)
         client.send(WHOLE)
-        return await client.heard(4.0)
+        return await client.receive_for(4.0)
 
     rest = served(Limits(), talk, {b"/whole": at_once})
 
@@ -188,7 +188,7 @@ def test_bytes_of_a_request_inside_another_are_no_request(head: bytes, answer: b
         client.send(head)
         await asyncio.sleep(0.2)
         client.send(WHOLE)
-        return await client.heard(0.5)
+        return await client.receive_for(0.5)
 
     rest = served(Limits(), talk, {b"/whole": at_once})
 
@@ -204,7 +204,7 @@ def test_known_request_waits_behind_an_answer() -> None:
         client.send(WHOLE.replace(b"/whole", b"/slow"))
         await asyncio.sleep(0.2)
         client.send(WHOLE)
-        return await client.heard(2.0)
+        return await client.receive_for(2.0)
 
     rest = served(Limits(), talk, {b"/whole": at_once})
 
@@ -267,7 +267,7 @@ def test_client_that_does_not_read_queues_one_answer() -> None:
             client.connect(app.address)
             client.sendall(WHOLE * 64)
             await asyncio.sleep(1.0)
-            client.settimeout(PATIENCE_SECONDS)
+            client.settimeout(MAX_WAIT_SECONDS)
             with contextlib.suppress(ConnectionError):
                 while part := client.recv(4096):
                     received += len(part)

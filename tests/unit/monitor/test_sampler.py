@@ -12,7 +12,7 @@ from memwatch.model import Absent, Quality, Share, ShareKind
 from memwatch.monitor.sampler import Sampler
 from memwatch.snapshot import CollectorStatus
 from support.fakes import GIB, FakeClock, FakeCollector, ram
-from support.waiting import PATIENCE_SECONDS, wait_until
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 
 def enlist(*collectors: FakeCollector) -> list[Enlisted]:
@@ -91,7 +91,7 @@ def test_hanging_collector_is_stalled_and_ticks_continue() -> None:
 
     class Hanging(FakeCollector):
         def collect(self) -> Findings:
-            if self.asked:
+            if self.calls:
                 entered.set()
                 release.wait(20)
             return super().collect()
@@ -100,7 +100,7 @@ def test_hanging_collector_is_stalled_and_ticks_continue() -> None:
     hanging = Hanging("slow", may_block=True, findings=Findings(pools=(ram(GIB),)))
     sampler = Sampler(enlist(hanging), clock)
     sampler.start()
-    assert entered.wait(PATIENCE_SECONDS)
+    assert entered.wait(MAX_WAIT_SECONDS)
 
     fresh, _ = sampler.gather()
     clock.now += 10.0
@@ -125,7 +125,7 @@ def test_collector_runs_at_its_own_period() -> None:
         findings, _ = sampler.gather()
         clock.now += 1.0
 
-    assert slow.asked == 3
+    assert slow.calls == 3
     assert findings.pools[0].used_bytes == GIB
 
 
@@ -140,7 +140,7 @@ class Hurried(FakeCollector):
         self.again = threading.Event()
 
     def collect(self) -> Findings:
-        if self.asked >= 2:
+        if self.calls >= 2:
             self.again.set()
         threading.Event().wait(self.took)
         return super().collect()
@@ -152,19 +152,19 @@ def test_hurried_collector_runs_at_once() -> None:
     sampler = Sampler(enlist(eager, patient), SystemClock())
     sampler.start()
     sampler.wait_for_first(5.0)
-    before = eager.asked
+    before = eager.calls
 
     sampler.hurry(True)
     ran_again = eager.again.wait(5.0)
     sampler.hurry(False)
     threading.Event().wait(0.1)  # a run in progress ends
-    after = eager.asked
+    after = eager.calls
     threading.Event().wait(0.2)
     sampler.stop()
 
     assert (before, ran_again) == (1, True)
-    assert eager.asked == after
-    assert patient.asked == 1
+    assert eager.calls == after
+    assert patient.calls == 1
 
 
 def test_slow_collector_is_not_hurried_beyond_its_budget() -> None:
@@ -180,7 +180,7 @@ def test_slow_collector_is_not_hurried_beyond_its_budget() -> None:
     sampler.stop()
 
     assert not ran_again
-    assert slow.asked == 1
+    assert slow.calls == 1
     assert left > 10.0
 
 
@@ -205,7 +205,7 @@ def test_collector_thread_survives_a_memory_error() -> None:
     sampler.start()
     try:
         wait_until(lambda: sampler.runners[0].slot.state == "ok")
-        asked = collector.asked
-        wait_until(lambda: collector.asked > asked)
+        asked = collector.calls
+        wait_until(lambda: collector.calls > asked)
     finally:
         sampler.stop()

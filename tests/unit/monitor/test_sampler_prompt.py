@@ -13,7 +13,7 @@ from memwatch.findings import Findings
 from memwatch.linux.files import Unavailable
 from memwatch.monitor.sampler import CollectorRunner, Sampler
 from support.fakes import GIB, FakeClock, FakeCollector, ram
-from support.waiting import PATIENCE_SECONDS, wait_until
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 
 class Willing(FakeCollector):
@@ -35,7 +35,7 @@ class Willing(FakeCollector):
         return self.answers
 
     def collect(self) -> Findings:
-        self.late.wait(PATIENCE_SECONDS)
+        self.late.wait(MAX_WAIT_SECONDS)
         self.by.append(threading.current_thread().name)
         return super().collect()
 
@@ -189,5 +189,5 @@ def test_collector_of_one_second_runs_on_every_tick_of_a_second() -> None:
         sampler.gather()
     fast = [sampler.gather() for clock.now in (1009.1 + step / 10 for step in range(10))]
 
-    assert collector.asked == 11
+    assert collector.calls == 11
     assert len(fast) == 10

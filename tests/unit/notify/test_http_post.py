@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memwatch.notify.http_post import is_forbidden, retry_after_seconds
-from support.waiting import PATIENCE_SECONDS, Stopwatch, wait_until
-from support.webhook_receiver import Endless, dripping, expired, garbage, receiving, self_signed, talking
-from support.webhook_samples import ids, notice, receiver, told
+from support.waiting import MAX_WAIT_SECONDS, Stopwatch, wait_until
+from support.webhook_receiver import Endless, dripping, expired, garbage, raw_receiver, receiving, self_signed
+from support.webhook_samples import ids, notice, put_notices, receiver
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_redirect_is_a_failure_and_not_followed(caplog: pytest.LogCaptureFixture
         places = (other.url, "http://169.254.169.254/latest/meta-data", "file:///etc/passwd")
         answers = [(status, {"Location": place}) for status in (301, 302, 307, 308) for place in places]
         with receiving(*answers, 200) as site, receiver(site.url, schedule=(0.0, *[0.01] * 12)) as made:
-            told(made, notice())
+            put_notices(made, notice())
             wait_until(lambda: made.counts()["delivered"] == 1)
 
             assert made.counts()["retry"] == 12
@@ -54,9 +54,9 @@ def test_redirect_is_a_failure_and_not_followed(caplog: pytest.LogCaptureFixture
 
 def test_dripping_answer_ends_at_the_deadline(caplog: pytest.LogCaptureFixture) -> None:
     """An answer that arrives byte by byte does not extend the attempt."""
-    with talking(dripping) as url, receiver(url, timeout_seconds=0.5) as made:
+    with raw_receiver(dripping) as url, receiver(url, timeout_seconds=0.5) as made:
         started, watch = time.monotonic(), Stopwatch()
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["retry"] == 1)
 
         assert time.monotonic() - started >= 0.5
@@ -68,8 +68,8 @@ def test_dripping_answer_ends_at_the_deadline(caplog: pytest.LogCaptureFixture) 
 def test_endless_answer_is_read_in_part() -> None:
     """Of a body of 2 GB at most 64 kB are read; the status 200 before it counts."""
     endless = Endless()
-    with talking(endless) as url, receiver(url) as made:
-        told(made, notice())
+    with raw_receiver(endless) as url, receiver(url) as made:
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["delivered"] == 1)
 
     assert endless.sent_bytes < 32_000_000  # buffered by the kernel
@@ -77,8 +77,8 @@ def test_endless_answer_is_read_in_part() -> None:
 
 def test_answer_that_is_not_http_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     """The failure names a wrong protocol, such as SMTP, and the log does not quote the answer."""
-    with talking(garbage) as url, receiver(url) as made:
-        told(made, notice())
+    with raw_receiver(garbage) as url, receiver(url) as made:
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["retry"] >= 1)
 
     assert "what came back is not an HTTP answer" in caplog.text
@@ -98,7 +98,7 @@ def test_answer_that_is_not_http_is_a_failure(caplog: pytest.LogCaptureFixture) 
 def test_failed_connection_logs_its_cause(url: str, words: str, caplog: pytest.LogCaptureFixture) -> None:
     """Each cause of a failed connection has its own text, and none contains the path."""
     with receiver(url) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["retry"] >= 1)
 
     assert words in caplog.text
@@ -121,7 +121,7 @@ def test_forbidden_addresses_are_recognized_in_every_encoding(address: str, forb
 def test_link_local_can_be_permitted(caplog: pytest.LogCaptureFixture) -> None:
     """With allow_link_local the address is tried, and a failure there is an ordinary one."""
     with receiver("http://169.254.77.77:9/", allow_link_local=True, timeout_seconds=0.2) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["retry"] >= 1)
 
     assert "metadata" not in caplog.text
@@ -132,7 +132,7 @@ def test_self_signed_certificate_is_rejected(tmp_path: Path, caplog: pytest.LogC
     """A receiver that cannot prove its identity gets nothing, and the log gives the reason."""
     certificate = self_signed(tmp_path)
     with receiving(200, certificate=certificate) as site, receiver(site.url) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["retry"] >= 1)
 
     assert site.deliveries == []
@@ -148,10 +148,10 @@ def test_trusted_certificate_is_accepted_for_its_name_only(
     trusting = ssl.create_default_context(cadata=right.read_text() + wrong.read_text())
 
     with receiving(200, certificate=right) as site, receiver(site.url, tls=trusting) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["delivered"] == 1)
     with receiving(200, certificate=wrong) as elsewhere, receiver(elsewhere.url, tls=trusting) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["retry"] >= 1)
 
     assert ids(site) == ["msg_1"]
@@ -162,7 +162,7 @@ def test_trusted_certificate_is_accepted_for_its_name_only(
 def test_plain_text_behind_https_is_rejected(caplog: pytest.LogCaptureFixture) -> None:
     """https never falls back to http."""
     with receiving(200) as site, receiver(site.url.replace("http:", "https:")) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["retry"] >= 1)
 
     assert site.deliveries == []
@@ -174,7 +174,7 @@ def test_expired_certificate_is_rejected(tmp_path: Path, caplog: pytest.LogCaptu
     certificate = expired(tmp_path)
     trusting = ssl.create_default_context(cadata=certificate.read_text())
     with receiving(200, certificate=certificate) as site, receiver(site.url, tls=trusting) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["retry"] >= 1)
 
     assert site.deliveries == []
@@ -186,7 +186,7 @@ def test_hanging_name_server_delays_its_own_receiver_only() -> None:
     answered = threading.Event()
 
     def resolve(*name: Any, **how: Any) -> Any:
-        answered.wait(PATIENCE_SECONDS)
+        answered.wait(MAX_WAIT_SECONDS)
         return socket.getaddrinfo(*name, **how)
 
     with (
@@ -196,8 +196,8 @@ def test_hanging_name_server_delays_its_own_receiver_only() -> None:
         receiver(second.url) as quick,
     ):
         watch = Stopwatch()
-        told(stuck, notice())
-        told(quick, notice())
+        put_notices(stuck, notice())
+        put_notices(quick, notice())
         wait_until(lambda: quick.counts()["delivered"] == 1)
         took = watch.seconds
         waited = stuck.pending()
@@ -214,7 +214,7 @@ def test_clock_jumps_delay_no_attempt() -> None:
     walls = (time.time(), 10.0, 4.1e9, 4.1e9)
     with receiving(500, 500, 200) as site, receiver(site.url, wall=lambda: walls[len(site.deliveries)]) as made:
         watch = Stopwatch()
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["delivered"] == 1)
 
     assert watch.seconds < 2.0
@@ -227,7 +227,7 @@ def test_flapping_receiver_gets_every_message_once() -> None:
     flaps = [answer for status in (500, 429, 502, 404, 503) for answer in (status, 200)] * 2
     with receiving(*flaps, 200) as site, receiver(site.url, schedule=(0.0, *[0.02] * 10)) as made:
         for number in range(10):
-            told(made, notice(number, firing=number % 2 == 0))
+            put_notices(made, notice(number, firing=number % 2 == 0))
             wait_until(lambda wanted=number + 1: made.counts()["delivered"] == wanted)  # type: ignore[misc]
 
     assert site.accepted == [f"msg_{number}" for number in range(10)]

@@ -17,18 +17,18 @@ from memwatch.notify.outbox.queue import Kind
 from memwatch.notify.receiver import Receiver, Subscription
 from support.waiting import wait_until
 from support.webhook_receiver import receiving
-from support.webhook_samples import Told, ids, made_receiver, notice, told, webhook_channel
+from support.webhook_samples import QueuedReceiver, ids, new_receiver, notice, put_notices, webhook_channel
 
 UNREACHABLE = "http://127.0.0.1:1/"
 LONG_SCHEDULE = (0.0, 60.0, 60.0, 60.0)
 
 
 @contextmanager
-def outbox_in(folder: Path, url: str = UNREACHABLE) -> Iterator[Told]:
+def outbox_in(folder: Path, url: str = UNREACHABLE) -> Iterator[QueuedReceiver]:
     """Yield a receiver whose outbox is on disk, from a start to the next stop."""
     opened = open_outbox(folder, 1_795_256_553.0)
     schedule = LONG_SCHEDULE if url == UNREACHABLE else (0.0, 0.05, 0.05)
-    made = made_receiver(webhook_channel(url), schedule, Outbox(opened.store, opened.kept))
+    made = new_receiver(webhook_channel(url), schedule, Outbox(opened.store, opened.kept))
     made.start()
     try:
         yield made
@@ -36,7 +36,7 @@ def outbox_in(folder: Path, url: str = UNREACHABLE) -> Iterator[Told]:
         made.close()
 
 
-def put_facts(made: Told, count: int) -> list[str]:
+def put_facts(made: QueuedReceiver, count: int) -> list[str]:
     names = [f"msg_{number}" for number in range(count)]
     for name in names:
         draft = Draft(name, f"fact {name}", Kind.FACT, name.encode() * 50)
@@ -78,16 +78,16 @@ def test_delivered_alerts_are_known_after_a_restart(tmp_path: Path) -> None:
     """The end of a delivered alert is delivered after a restart; that of an undelivered one is dropped with it."""
     with receiving(200) as site:
         with outbox_in(tmp_path, site.url) as made:
-            told(made, notice(1))
+            put_notices(made, notice(1))
             wait_until(lambda: made.counts()["delivered"] == 1)
         with outbox_in(tmp_path, site.url) as made:
-            told(made, notice(2, firing=False))
+            put_notices(made, notice(2, firing=False))
             wait_until(lambda: made.counts()["delivered"] == 1)
     with outbox_in(tmp_path) as made:
-        told(made, notice(3))
+        put_notices(made, notice(3))
         wait_until(lambda: made.counts()["retry"] == 1)
     with outbox_in(tmp_path) as made:
-        told(made, notice(4, firing=False))
+        put_notices(made, notice(4, firing=False))
         wait_until(lambda: made.pending() == 0)
 
         assert made.counts()["superseded"] == 2
@@ -227,10 +227,10 @@ def test_unwritable_folder_leaves_an_outbox_in_memory(tmp_path: Path) -> None:
 def test_messages_outside_the_subscription_are_dropped(tmp_path: Path) -> None:
     """After a change of settings, queued messages and firing alerts outside the subscription are dropped."""
     with receiving(200) as site, outbox_in(tmp_path, site.url) as made:
-        told(made, notice(1), notice(2, target="vram0"))
+        put_notices(made, notice(1), notice(2, target="vram0"))
         wait_until(lambda: made.counts()["delivered"] == 2)
     with outbox_in(tmp_path) as made:
-        told(made, notice(3, target="vram1"), notice(4, target="vram0", firing=False))
+        put_notices(made, notice(3, target="vram1"), notice(4, target="vram0", firing=False))
         wait_until(lambda: made.counts()["retry"] == 2)
 
     opened = open_outbox(tmp_path, 0.0)

@@ -17,14 +17,14 @@ from standardwebhooks.webhooks import Webhook
 from memwatch.notify.http_post import Answer
 from memwatch.notify.receiver import SCHEDULE, close_all
 from support.waiting import Stopwatch, wait_until
-from support.webhook_receiver import receiving, silent, talking
-from support.webhook_samples import SECRET, ids, made_receiver, notice, receiver, told, webhook_channel
+from support.webhook_receiver import raw_receiver, receiving, silent
+from support.webhook_samples import SECRET, ids, new_receiver, notice, put_notices, receiver, webhook_channel
 
 
 def test_notice_is_posted_once_to_path_and_query() -> None:
     """A delivered notice is counted, nothing stays pending, and nothing is sent twice."""
     with receiving(204) as site, receiver(site.url) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["delivered"] == 1)
         time.sleep(0.1)
 
@@ -39,7 +39,7 @@ def test_retries_keep_id_and_body_and_change_the_timestamp() -> None:
     """Every attempt has the id and the body of the first, and its own timestamp and signature."""
     seconds = itertools.count(int(time.time()))
     with receiving(500, 502, 404, 200) as site, receiver(site.url, wall=lambda: next(seconds)) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["delivered"] == 1)
 
         assert made.counts()["retry"] == 3
@@ -62,7 +62,7 @@ def test_schedule_lasts_a_day() -> None:
 def test_last_failure_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     """At the end of the schedule the notice is counted as given up."""
     with receiving(500) as site, receiver(site.url, schedule=(0.0, 0.02, 0.02)) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["gave_up"] == 1)
 
         assert (len(site.deliveries), made.pending()) == (3, 0)
@@ -75,9 +75,9 @@ def test_retry_after_is_honoured(status: int, as_date: bool, caplog: pytest.LogC
     """Retry-After, in seconds or as a date, delays all notices of the receiver, and the log shows the delay."""
     wanted = formatdate(time.time() + 3, usegmt=True) if as_date else "1"
     with receiving((status, {"Retry-After": wanted}), 200) as site, receiver(site.url) as made:
-        told(made, notice(1))
+        put_notices(made, notice(1))
         wait_until(lambda: len(site.deliveries) == 1)
-        told(made, notice(2, target="vram0"))
+        put_notices(made, notice(2, target="vram0"))
         wait_until(lambda: made.counts()["delivered"] == 2)
 
     assert site.deliveries[1].at - site.deliveries[0].at >= 0.95
@@ -88,9 +88,9 @@ def test_retry_after_is_honoured(status: int, as_date: bool, caplog: pytest.LogC
 def test_gone_disables_the_receiver_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """After 410 nothing more is sent; queued and later notices are counted as disabled."""
     with receiving(410) as site, receiver(site.url) as made:
-        told(made, notice(1), notice(2, target="vram0"))
+        put_notices(made, notice(1), notice(2, target="vram0"))
         wait_until(lambda: made.disabled)
-        told(made, notice(3))
+        put_notices(made, notice(3))
         time.sleep(0.1)
 
         assert made.counts()["disabled"] == 3
@@ -103,13 +103,13 @@ def test_gone_disables_the_receiver_and_is_logged(caplog: pytest.LogCaptureFixtu
 def test_silent_receiver_delays_no_other(caplog: pytest.LogCaptureFixture) -> None:
     """While one endpoint never answers, another gets its notice at once; the silent one times out."""
     with (
-        talking(silent) as url,
+        raw_receiver(silent) as url,
         receiving(200) as site,
         receiver(url, timeout_seconds=1.0) as stuck,
         receiver(site.url) as quick,
     ):
-        told(stuck, notice())
-        told(quick, notice())
+        put_notices(stuck, notice())
+        put_notices(quick, notice())
         wait_until(lambda: quick.counts()["delivered"] == 1, seconds=2.0)
         stuck_meanwhile = (stuck.pending(), stuck.counts()["retry"])
         wait_until(lambda: stuck.counts()["retry"] == 1)
@@ -122,7 +122,7 @@ def test_repeated_failure_and_its_recovery_are_logged_once(caplog: pytest.LogCap
     """Four equal failures are one line; a different one is another; the recovery is logged."""
     caplog.set_level(logging.INFO)
     with receiving(500, 500, 500, 502, 200) as site, receiver(site.url) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["delivered"] == 1)
 
     assert [message.split("): ")[1].split(";")[0] for message in caplog.messages] == [
@@ -136,7 +136,7 @@ def test_log_never_shows_secret_path_or_query(caplog: pytest.LogCaptureFixture) 
     """The log shows only name, scheme, host and port of a receiver."""
     caplog.set_level(logging.DEBUG)
     with receiving(500, (302, {"Location": "/token"}), 410) as site, receiver(site.url) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.disabled)
 
     assert site.url.partition("/hook")[0] in caplog.text
@@ -148,9 +148,9 @@ def test_resolve_follows_its_firing() -> None:
     """A resolve queued during the delivery of its firing is delivered after it."""
     with receiving(200) as site, receiver(site.url) as made:
         site.may_answer.clear()
-        told(made, notice(1))
+        put_notices(made, notice(1))
         wait_until(lambda: len(site.deliveries) == 1)
-        told(made, notice(2, firing=False))
+        put_notices(made, notice(2, firing=False))
         time.sleep(0.1)
         before = ids(site)
         site.may_answer.set()
@@ -163,9 +163,9 @@ def test_resolve_follows_its_firing() -> None:
 def test_undelivered_firing_is_dropped_with_its_resolve() -> None:
     """An alert that came and went while the receiver was unreachable is not sent afterwards."""
     with receiver("http://127.0.0.1:1/", schedule=(0.0, 60.0)) as made:
-        told(made, notice(1))
+        put_notices(made, notice(1))
         wait_until(lambda: made.counts()["retry"] == 1)
-        told(made, notice(2, firing=False))
+        put_notices(made, notice(2, firing=False))
 
         assert made.counts()["superseded"] == 2
         assert made.pending() == 0
@@ -179,9 +179,9 @@ def broken_off(connection: socket.socket) -> None:
 def test_rejected_firing_is_dropped_with_its_resolve(status: int) -> None:
     """A receiver that rejected the firing does not get its end either."""
     with receiving(status) as site, receiver(site.url, schedule=(0.0, 60.0)) as made:
-        told(made, notice(1))
+        put_notices(made, notice(1))
         wait_until(lambda: made.counts()["retry"] == 1)
-        told(made, notice(2, firing=False))
+        put_notices(made, notice(2, firing=False))
 
         assert (made.counts()["superseded"], made.pending()) == (2, 0)
 
@@ -192,9 +192,9 @@ def test_firing_that_fails_after_its_resolve_is_not_retried(caplog: pytest.LogCa
     """An alert that ended during its failing first attempt is not sent again."""
     with receiving(500) as site, receiver(site.url, schedule=(0.0, 60.0)) as made:
         site.may_answer.clear()
-        told(made, notice(1))
+        put_notices(made, notice(1))
         wait_until(lambda: len(site.deliveries) == 1)
-        told(made, notice(2, firing=False))
+        put_notices(made, notice(2, firing=False))
         site.may_answer.set()
         wait_until(lambda: made.counts()["superseded"] == 2)
 
@@ -206,9 +206,9 @@ def test_firing_that_fails_after_its_resolve_is_not_retried(caplog: pytest.LogCa
 def test_firing_that_may_have_arrived_gets_its_resolve() -> None:
     """After a gateway timeout the end is sent, and the firing is not repeated."""
     with receiving(504, 200) as site, receiver(site.url, schedule=(0.0, 60.0)) as made:
-        told(made, notice(1))
+        put_notices(made, notice(1))
         wait_until(lambda: made.counts()["retry"] == 1)
-        told(made, notice(2, firing=False))
+        put_notices(made, notice(2, firing=False))
         wait_until(lambda: made.counts()["delivered"] == 1)
 
         assert made.counts()["superseded"] == 1
@@ -218,10 +218,10 @@ def test_firing_that_may_have_arrived_gets_its_resolve() -> None:
 
 def test_request_without_an_answer_may_have_arrived(caplog: pytest.LogCaptureFixture) -> None:
     """A connection closed after the request leaves the resolve pending."""
-    with talking(broken_off) as url, receiver(url, schedule=(0.0, 60.0)) as made:
-        told(made, notice(1))
+    with raw_receiver(broken_off) as url, receiver(url, schedule=(0.0, 60.0)) as made:
+        put_notices(made, notice(1))
         wait_until(lambda: made.counts()["retry"] == 1)
-        told(made, notice(2, firing=False))
+        put_notices(made, notice(2, firing=False))
         wait_until(lambda: made.counts()["retry"] == 2)
 
         assert (made.counts()["superseded"], made.pending()) == (1, 1)
@@ -232,9 +232,9 @@ def test_request_without_an_answer_may_have_arrived(caplog: pytest.LogCaptureFix
 def test_other_targets_do_not_wait() -> None:
     """A notice of one target that waits for its retry does not delay another target's."""
     with receiving(500, 200) as site, receiver(site.url, schedule=(0.0, 60.0)) as made:
-        told(made, notice(1))
+        put_notices(made, notice(1))
         wait_until(lambda: made.counts()["retry"] == 1)
-        told(made, notice(2, target="vram0"))
+        put_notices(made, notice(2, target="vram0"))
         wait_until(lambda: made.counts()["delivered"] == 1)
 
         assert made.pending() == 1
@@ -245,10 +245,10 @@ def test_other_targets_do_not_wait() -> None:
 @pytest.mark.alone
 def test_close_ends_an_attempt_in_progress() -> None:
     """Stopping takes at most two seconds, also while an endpoint does not answer; the message is kept."""
-    with talking(silent) as url:
-        made = made_receiver(webhook_channel(url, timeout_seconds=60.0))
+    with raw_receiver(silent) as url:
+        made = new_receiver(webhook_channel(url, timeout_seconds=60.0))
         made.start()
-        told(made, notice())
+        put_notices(made, notice())
         time.sleep(0.2)
         watch = Stopwatch()
 
@@ -262,11 +262,11 @@ def test_close_ends_an_attempt_in_progress() -> None:
 @pytest.mark.alone
 def test_many_silent_receivers_are_closed_in_the_time_of_one() -> None:
     """Stopping takes two seconds in total, not two for each silent endpoint."""
-    with talking(silent) as url:
-        stuck = [made_receiver(webhook_channel(url, timeout_seconds=60.0)) for _ in range(6)]
+    with raw_receiver(silent) as url:
+        stuck = [new_receiver(webhook_channel(url, timeout_seconds=60.0)) for _ in range(6)]
         for one in stuck:
             one.start()
-            told(one, notice())
+            put_notices(one, notice())
         time.sleep(0.2)
         watch = Stopwatch()
 
@@ -281,14 +281,14 @@ def test_many_silent_receivers_are_closed_in_the_time_of_one() -> None:
 @pytest.mark.alone
 def test_close_between_attempts_is_immediate() -> None:
     """A receiver between attempts stops at once, and so does one that never started."""
-    made = made_receiver(webhook_channel("http://127.0.0.1:1/"), schedule=(0.0, 3600.0))
+    made = new_receiver(webhook_channel("http://127.0.0.1:1/"), schedule=(0.0, 3600.0))
     made.start()
-    told(made, notice())
+    put_notices(made, notice())
     wait_until(lambda: made.counts()["retry"] == 1)
     watch = Stopwatch()
 
     made.close()
-    made_receiver(webhook_channel("http://127.0.0.1:1/")).close()
+    new_receiver(webhook_channel("http://127.0.0.1:1/")).close()
 
     assert watch.seconds < 0.8
 
@@ -300,8 +300,8 @@ def test_attempt_in_progress_may_finish_when_stopping() -> None:
         time.sleep(0.4)
         connection.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
 
-    with talking(answer_late) as url, receiver(url) as made:
-        told(made, notice())
+    with raw_receiver(answer_late) as url, receiver(url) as made:
+        put_notices(made, notice())
         time.sleep(0.1)
 
         made.close(timeout=2.0)
@@ -328,9 +328,9 @@ def test_attempt_is_repeated_after_a_memory_error() -> None:
         channel = webhook_channel(site.url)
         post = channel.send
         channel.send = lambda message_id, body: Starved(post(message_id, body).status)  # type: ignore[method-assign]
-        made = made_receiver(channel)
+        made = new_receiver(channel)
         made.start()
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["delivered"] == 1)
         made.close()
 

@@ -18,7 +18,7 @@ from memwatch.snapshot import Reason
 from support.sample_snapshots import calm_workstation, container_with_limit, critical_gb10
 from support.waiting import wait_until
 from support.webhook_receiver import receiving
-from support.webhook_samples import SECRET, notice, receiver, told
+from support.webhook_samples import SECRET, notice, put_notices, receiver
 
 
 def test_body_has_alert_target_and_largest_processes() -> None:
@@ -97,7 +97,7 @@ def test_processes_of_unknown_size_are_not_ranked() -> None:
 def test_signature_is_verified_by_standard_webhooks() -> None:
     """The reference library of Standard Webhooks accepts headers and body, and rejects another body."""
     with receiving(200) as site, receiver(site.url) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: len(site.deliveries) == 1)
 
     delivery = site.deliveries[0]
