@@ -1,4 +1,4 @@
-"""Settings of hypothesis, and which tests run alone or together."""
+"""Hypothesis settings, and the scheduling of tests that run alone or together."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from support.exclusive_lock import taking_turns
-from support.waiting import wait_for_a_quiet_host
+from support.waiting import wait_for_quiet_host
 
-# The links of a simulated sysfs lead in circles, and no test lives there.
+# Links of a simulated sysfs form cycles, and there are no tests.
 collect_ignore = ["machines"]
 
-# A busy machine is slow; how long an example takes says nothing about the code. What passed passes again: the same
-# examples every time; `make fuzz` is who looks for others.
+# On a busy machine examples are slow, so there is no deadline. Examples are the same in every run;
+# `make fuzz` tries others.
 settings.register_profile("memwatch", deadline=None, derandomize=True)
 settings.load_profile("memwatch")
 
-# A shell starts what runs in its background with SIGINT ignored, and so would be every program that a test ends so.
+# A shell starts background programs with SIGINT ignored, which programs started by a test would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# What these files share takes 5 to 20 seconds to make: a Prometheus with a past, a built wheel, recordings.
+# Fixtures shared in these files take 5 to 20 seconds: a Prometheus with history, a built wheel, recordings.
 _SHARING = (
     "deploy/test_dashboards",
     "deploy/test_package",
@@ -38,7 +38,7 @@ TOGETHER = tuple(f"tests/{name}.py::" for name in _SHARING)
 
 
 class Scheduling(LoadScopeScheduling):
-    """Each worker gets the next test when it is done with one, or the next of those files, the first of all."""
+    """Give each idle worker the next test, or the next of the files that stay together, these first."""
 
     def _split_scope(self, nodeid: str) -> str:
         return nodeid.partition("::")[0] if nodeid.startswith(TOGETHER) else nodeid
@@ -50,10 +50,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Who must be alone comes last: in between, all workers would wait until the longest test is over.
+    """Move tests marked `alone` to the end: in between, all workers would wait for the longest running test.
 
-    A figure that is too high is measured again, four times at most and in a quieter moment if one comes: a machine
-    has other work as well, and its host too.
+    A measurement above its limit is repeated, at most four times and in a quieter moment if possible: the machine
+    and its host may have other work.
     """
     items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
     for item in items:
@@ -63,11 +63,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A test that is marked `alone` measures this machine, and a neighbour would be in its figures."""
+    """Run a test marked `alone` without others, which would distort its measurement of this machine."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     alone = request.node.get_closest_marker("alone") is not None
     with taking_turns(shared, alone=alone):
         if alone and getattr(request.node, "execution_count", 1) > 1:
-            wait_for_a_quiet_host()
+            wait_for_quiet_host()
         yield

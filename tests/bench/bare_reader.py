@@ -1,4 +1,4 @@
-"""Reads once a second the files that a tick reads, and does nothing with them: what watching costs at the least."""
+"""Baseline: read the files of a tick once a second and do nothing with them."""
 
 import os
 import time

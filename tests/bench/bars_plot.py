@@ -1,4 +1,4 @@
-"""Bars as SVG that is readable on white and on black: no dependency for a picture of seven rows."""
+"""Bar charts as SVG, readable on white and black, without a dependency."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ OWN, OTHER, WORDS = "#3f6fc6", "#8a94a3", "#7a8494"
 
 
 def bars(names: Sequence[str], panels: Sequence[tuple[str, Sequence[float]]]) -> str:
-    """One panel of bars for each title, side by side; the first name is ours."""
+    """Return one panel of bars for each title, side by side; the first name is ours."""
     width, height = NAME + len(panels) * (PANEL + GAP), HEAD + ROW * len(names) + 8
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
@@ -26,7 +26,7 @@ def bars(names: Sequence[str], panels: Sequence[tuple[str, Sequence[float]]]) ->
             colour = OTHER if place else OWN
             top = HEAD + place * ROW + 4
             lines.append(f'<rect x="{left}" y="{top}" width="{length:.1f}" height="{ROW - 8}" fill="{colour}"/>')
-            lines.append(f'<text x="{left + length + 6:.1f}" y="{_middle(place)}">{_shown(figure)}</text>')
+            lines.append(f'<text x="{left + length + 6:.1f}" y="{_middle(place)}">{_formatted(figure)}</text>')
     return "\n".join([*lines, "</svg>\n"])
 
 
@@ -34,5 +34,5 @@ def _middle(place: int) -> int:
     return HEAD + place * ROW + ROW // 2 + 5
 
 
-def _shown(figure: float) -> str:
+def _formatted(figure: float) -> str:
     return f"{figure:,.0f}" if figure >= 100 else f"{figure:.2g}" if figure < 1 else f"{figure:.1f}"

@@ -1,4 +1,4 @@
-"""What watching costs: our reading beside a bare read of the same files, our daemon beside its peers."""
+"""Measure the cost of watching: our reading against bare reads of the same files, our daemon against its peers."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from memwatch.monitor.loop import Identity, Monitor, Rules
 from memwatch.monitor.sampler import Sampler
 from support.sleeping_processes import sleepers
 
-WITNESSED = ["name", "create_time", "memory_info"]
+PSUTIL_FIELDS = ["name", "create_time", "memory_info"]
 
 
 def costs_of(works: Mapping[str, Callable[[], object]], times: int, rounds: int = 150) -> dict[str, float]:
-    """Microseconds of processor time for one call of each, the best of many rounds of `times` calls.
+    """Return microseconds of CPU for one call of each, the best of many rounds of `times` calls.
 
-    They take turns in short rounds: what a neighbour takes from this machine it takes from all of them.
+    Rounds are short and alternate, so that interference from other programs affects all of them alike.
     """
     best = dict.fromkeys(works, float("inf"))
     for _ in range(rounds):
@@ -46,7 +46,7 @@ def costs_of(works: Mapping[str, Callable[[], object]], times: int, rounds: int 
 
 
 def bench_reading(times: int) -> None:
-    """The host's files: bare, read and parsed, made into a checked model, and a whole tick around that."""
+    """Measure the host's files: bare, parsed, as checked model, and within a whole tick."""
     parsers = parsers_of_host()
     files = [(KeptFile(Path(name)), parse) for name, parse in parsers.items() if Path(name).exists()]
     descriptors = [os.open(file.path, os.O_RDONLY) for file, _ in files]
@@ -73,7 +73,7 @@ def bench_reading(times: int) -> None:
 
 
 def parsers_of_host() -> dict[str, Callable[[bytes], object]]:
-    """The files that every machine has, and what reads each of them."""
+    """Return the files that every machine has, and their parsers."""
     return {
         "/proc/meminfo": meminfo.Meminfo().parse,
         "/proc/pressure/memory": psi.parse_pressure,
@@ -91,7 +91,7 @@ def monitor_of(entries: Sequence[Enlisted]) -> Monitor:
 
 
 def bench_pauses() -> None:
-    """The bare files and a tick, by how long nobody asked before."""
+    """Measure bare reads and a tick after pauses of different length."""
     descriptors = [os.open(name, os.O_RDONLY) for name in parsers_of_host() if Path(name).exists()]
     tick = monitor_of(quick_sources()).tick
     for _ in range(100):
@@ -102,7 +102,7 @@ def bench_pauses() -> None:
 
 
 def a_second(parsers: Mapping[str, Callable[[bytes], object]], times: int) -> tuple[float, float]:
-    """What the bare files of an average second cost, and the same parsed."""
+    """Return the cost of the bare reads of an average second, and of parsing them."""
     files = {name: KeptFile(Path(name)) for name in parsers if Path(name).exists()}
     descriptors = {name: os.open(name, os.O_RDONLY) for name in files}
     last: dict[str, bytes] = {}
@@ -131,14 +131,14 @@ def a_second(parsers: Mapping[str, Callable[[bytes], object]], times: int) -> tu
 
 
 def bench_processes(count: int) -> None:
-    """A repeated look at so many processes, of which 20 are listed: ours, the plain ways, and psutil's."""
+    """Measure a repeated scan of this many processes with 20 listed: ours, the plain ways, and psutil's."""
     with sleepers(count):
         collector = processes.Collector(Roots(), top=20, page_size=os.sysconf("SC_PAGE_SIZE"))
         collector.collect()
         collector.collect()
         folder = os.open("/proc", os.O_RDONLY)
         works: dict[str, Callable[[], object]] = {
-            "psutil: name, start and memory of each": lambda: list(psutil.process_iter(WITNESSED)),
+            "psutil: name, start and memory of each": lambda: list(psutil.process_iter(PSUTIL_FIELDS)),
             "stat of each opened, read and closed": lambda: each_file(folder, "stat"),
             "statm of each opened, read and closed": lambda: each_file(folder, "statm"),
             "ours: all of them, owners and cgroups too": collector.collect,
@@ -161,16 +161,16 @@ def each_file(folder: int, file: str) -> None:
 
 
 def bench_judges() -> None:
-    """How early we and others speak, how often in vain, and how often each changes its mind."""
+    """Print the lead, the false alarms and the level changes of our model and of others."""
     from support.pressure_judges import table
 
     print(table(), end="\n\n")
 
 
-def kept_by_host(before: Any, after: Any) -> float:
-    """The part of what was wanted, idle time left out, that a virtual machine did not get, by psutil's `cpu_times`.
+def steal_ratio(before: Any, after: Any) -> float:
+    """Return the steal time of a virtual machine as a fraction of its busy time, from psutil's `cpu_times`.
 
-    It is charged to whoever ran just then: absolute figures from above a few percent are figures of the host.
+    It is charged to the running program: above a few percent, absolute values say more about the host.
     """
     passed = {name: getattr(after, name) - getattr(before, name) for name in after._fields}
     wanted = sum(passed.get(name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
@@ -179,11 +179,11 @@ def kept_by_host(before: Any, after: Any) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=40, help="how long each daemon is watched while idle")
-    parser.add_argument("--times", type=int, default=3000, help="how often each reading is repeated")
-    parser.add_argument("--processes", type=int, default=2000, help="how many processes to look at")
-    parser.add_argument("--only", help="some of the sections below, with commas between them")
-    parser.add_argument("--plot", type=Path, help="an SVG file for the comparison with peers")
+    parser.add_argument("--seconds", type=int, default=40, help="duration of each idle measurement")
+    parser.add_argument("--times", type=int, default=3000, help="repetitions of each reading")
+    parser.add_argument("--processes", type=int, default=2000, help="number of processes to scan")
+    parser.add_argument("--only", help="comma-separated list of sections")
+    parser.add_argument("--plot", type=Path, help="SVG file for the comparison with peers")
     options = parser.parse_args()
     sections: dict[str, Callable[[], None]] = {
         "judges": bench_judges,
@@ -210,9 +210,7 @@ def main() -> None:
         print(f"### {name}\n", flush=True)
         before = psutil.cpu_times()
         sections[name]()
-        print(
-            f"Meanwhile the host of this machine kept {kept_by_host(before, psutil.cpu_times()):.0%} of its time.\n"
-        )
+        print(f"Steal time during this section: {steal_ratio(before, psutil.cpu_times()):.0%}.\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What caches are worth here: the same work right after itself and after a pause, asleep or awake.
+"""Measure the effect of CPU caches: the same work after a pause, asleep or busy.
 
-Whoever only counts in the pause needs next to no cache. What those of a quiet machine have lost by then went to
-others on the same processor: to the kernel, or to neighbours that cannot be seen from here.
+A pause in which the process only counts needs almost no cache. Lines lost on an idle machine went to other work on
+the same processor: to the kernel, or to neighbours on the host.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import time
 from collections.abc import Callable, Mapping
 
 PAUSES = (0.001, 0.02, 0.2, 1.0)
-LEAST_ROUNDS, MOST_ROUNDS, SECONDS = 10, 200, 5.0
+MIN_ROUNDS, MAX_ROUNDS, SECONDS = 10, 200, 5.0
 
 
 def count(seconds: float) -> None:
-    """Be awake for so long, and touch nothing."""
+    """Stay busy for this time without touching memory."""
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         pass
 
 
 def cost_after(pause: Callable[[float], None], seconds: float, work: Callable[[], object]) -> float:
-    """The median of microseconds of processor time that work takes after such pauses."""
+    """Return the median CPU time of the work after such pauses, in microseconds."""
     costs = []
-    for _ in range(min(MOST_ROUNDS, max(LEAST_ROUNDS, round(SECONDS / seconds)))):
+    for _ in range(min(MAX_ROUNDS, max(MIN_ROUNDS, round(SECONDS / seconds)))):
         pause(seconds)
         started = time.thread_time_ns()
         work()
@@ -33,7 +33,7 @@ def cost_after(pause: Callable[[float], None], seconds: float, work: Callable[[]
 
 
 def bench_caches(works: Mapping[str, Callable[[], object]]) -> None:
-    """A table of each work by what came before it."""
+    """Print a table of each work by the pause before it."""
     print(f"| after a pause | {' | '.join(f'{name}, µs of CPU' for name in works)} |")
     print("|---|" + "---:|" * len(works))
     for seconds in PAUSES:

@@ -1,4 +1,4 @@
-"""What a daemon holds that has watched for thirty days: started on a state folder with every tier full."""
+"""Measure the memory of a daemon after thirty days: started on a state folder with every tier full."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from support.sleeping_processes import sleepers
 DISK_BYTES = 64 << 20
 STRIP_ROWS = 360
 DAYS = 29
-# What never stands still on a machine that does nothing: a hundredth of it to and fro.
+# Series that vary even on an idle machine, by up to one hundredth.
 MOVING = ("pool.ram.", "self.", "psi.", "node.")
 
 
 def fill(folder: Path) -> list[str]:
-    """Put thirty days in place of the few seconds that a daemon has written there: its series, on its time line."""
+    """Replace the few seconds that a daemon has written by thirty days of its series, on its time line."""
     now = time.time()
     shelf = open_shelf(folder, DISK_BYTES, now)
     last = shelf.records("fine", ROWS)[-1]
@@ -37,7 +37,7 @@ def fill(folder: Path) -> list[str]:
     if written is None:
         raise SystemExit(f"{folder}: the daemon wrote no rows")
     strip = written[0]
-    # Of a boot before this one, which was long enough.
+    # Of an earlier boot, which was long enough.
     stamp = replace(last.stamp, boot=b"a boot before it", boottime=LENGTHS[-1].seconds + 1.0)
     values = {name: value for name, cells in strip.columns.items() if (value := cells.least[-1]) == value}
     for path in folder.glob("*.ring"):
@@ -67,7 +67,7 @@ def _cells(series: str, value: float, rows: int) -> Cells:
 
 
 def bench_full() -> None:
-    """Eight GPUs, 300 processes."""
+    """Measure with eight GPUs and 300 processes."""
     with tempfile.TemporaryDirectory() as state, sleepers(300):
         with daemon_on(machine_of(8), "--state-dir", state):
             time.sleep(5)
@@ -82,7 +82,7 @@ def bench_full() -> None:
             ).json
     buckets = past["series"][0]["min"]
     if len(buckets) != DAYS or None in buckets:
-        raise SystemExit(f"the thirty days are not there: {buckets}")
+        raise SystemExit(f"thirty days of history are missing: {buckets}")
     rows = sum(length.rows for length in LENGTHS)
     print(
         f"8 GPUs, every tier full ({rows:,} rows of {len(series)} series): RSS {rss:.1f} MiB = "

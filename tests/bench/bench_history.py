@@ -1,4 +1,4 @@
-"""What remembering costs: memory of all tiers when full, a row, and the slowest questions."""
+"""Measure the cost of history: memory of all full tiers, one row, and the slowest queries."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ POINTS = (300, 2000)
 
 
 def rows() -> Iterator[tuple[str, Row]]:
-    """What a row may be, in words and figures."""
+    """Yield kinds of rows, each with its name."""
     least, mean, most = sorted(random.random() * 1e11 for _ in range(3))
-    yield "every figure read once", dict.fromkeys(SERIES, mean)
+    yield "each value read once", dict.fromkeys(SERIES, mean)
     yield "of ten ticks a second", dict.fromkeys(SERIES, Cell(least, mean, most))
 
 
@@ -40,10 +40,14 @@ def add_us(history: History, row: Row, count: int = 600) -> float:
 def bench_history() -> None:
     history = full_history(jumping)
     print("| history of 100 series: 1 h at 1 s, 24 h at 10 s, 30 d at 5 min | |\n|---|---:|")
-    for what, cells_of in (("figures stand still", still), ("all jump about", jumping), ("all are noise", noise)):
-        print(f"| memory of all tiers when full, MB, where {what} | {memory_mb(cells_of):.1f} |")
-    for what, row in rows():
-        print(f"| one row a second, {what}, coarser tiers included, µs of CPU | {add_us(history, row):.0f} |")
+    for name, cells_of in (
+        ("values are constant", still),
+        ("all values vary", jumping),
+        ("all values are noise", noise),
+    ):
+        print(f"| memory of all tiers when full, MB, if {name} | {memory_mb(cells_of):.1f} |")
+    for kind, row in rows():
+        print(f"| one row a second, {kind}, coarser tiers included, µs of CPU | {add_us(history, row):.0f} |")
     for name, seconds in (("1 hour", 3600.0), ("24 hours", 86_400.0), ("30 days", 30 * 86_400.0)):
         for points in POINTS:
             print(f"| {name} of one series in {points} points, ms | {query_ms(history, seconds, points):.1f} |")

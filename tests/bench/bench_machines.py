@@ -1,4 +1,4 @@
-"""The daemon on machines of different sizes: simulated GPUs, real processes; and with listeners on its streams."""
+"""Measure the daemon on machines of different sizes, with simulated GPUs, real processes and open streams."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from support.nvml_state import Machine
 from support.paths import MACHINES
 from support.sleeping_processes import sleepers
 
-# The first looks open what is kept open from then on: thousands of files, where there are so many processes.
+# The first scans open files that stay open: thousands, on a machine with as many processes.
 SETTLE_SECONDS = 15.0
 IN_A_CGROUP = '[collectors.cgroup]\nscope = "cgroup"\n'
 STREAMS = "[web]\nmax_streams = 1000\n"
 
 
 class Cost(Struct, frozen=True):
-    """Of the daemon (`main`), of the helper that asks the driver, and, beside them, of who only reads (`bare`).
+    """Cost of the daemon (`main`), of the helper that calls the driver, and of a bare reader beside them (`bare`).
 
     Wake-ups are those of daemon and helper.
     """
@@ -56,7 +56,7 @@ class Cost(Struct, frozen=True):
 
 
 def machine_of(gpus: int, mig: int = 0) -> Machine | None:
-    """So many H100 of which a quarter is used, each with `mig` instances; None without any."""
+    """Return this many H100, each one quarter used and with `mig` instances; None without GPUs."""
     if not gpus:
         return None
     model = sample_nvml.H100_MIG.gpus[0] if mig else sample_nvml.EIGHT_H100.gpus[0]
@@ -77,7 +77,7 @@ def machine_of(gpus: int, mig: int = 0) -> Machine | None:
 
 @contextmanager
 def daemon_on(machine: Machine | None, *arguments: str, config: str = "") -> Iterator[RunningDaemon]:
-    """The processes and the memory of this machine, and GPUs that a simulated driver shows."""
+    """Run a daemon with this machine's processes and memory, and the GPUs of a simulated driver."""
     with tempfile.TemporaryDirectory() as folder:
         environ = dict(WITHOUT_COVERAGE)
         if machine is not None:
@@ -90,7 +90,7 @@ def daemon_on(machine: Machine | None, *arguments: str, config: str = "") -> Ite
 
 @contextmanager
 def bare_reader() -> Iterator[int]:
-    """The process id of one who reads the same files once a second: how fast this machine is at that, just then."""
+    """Yield the pid of a process that reads the same files once a second, as a baseline for this machine."""
     with subprocess.Popen([sys.executable, "-S", "-E", HERE / "bare_reader.py"]) as child:
         try:
             yield child.pid
@@ -99,7 +99,7 @@ def bare_reader() -> Iterator[int]:
 
 
 def cost_of(daemon: RunningDaemon, seconds: float) -> Cost:
-    """While nobody asks it anything."""
+    """Measure a daemon without clients."""
     with bare_reader() as reader:
         time.sleep(SETTLE_SECONDS)
         helpers = children_of(daemon.pid)
@@ -116,9 +116,9 @@ def cost_of(daemon: RunningDaemon, seconds: float) -> Cost:
     )
 
 
-def row(what: str, cost: Cost) -> str:
+def row(name: str, cost: Cost) -> str:
     return (
-        f"| {what} | {cost.main_percent:.3f} | {cost.helper_percent:.3f} "
+        f"| {name} | {cost.main_percent:.3f} | {cost.helper_percent:.3f} "
         f"| {cost.main_percent / cost.bare_percent:.1f} | {cost.helper_percent / cost.bare_percent:.1f} "
         f"| {cost.rss_mib:.1f} | {cost.pss_mib:.1f} | {cost.helper_pss_mib:.1f} | {cost.threads} "
         f"| {cost.wakeups:.1f} |"
@@ -126,7 +126,7 @@ def row(what: str, cost: Cost) -> str:
 
 
 def bench_machines(seconds: float) -> None:
-    """By GPUs and by processes, and how much one more of each costs."""
+    """Measure by GPUs and by processes, and the cost of one more of each."""
     print(
         "| one tick a second, no client | CPU % of a core | helper % | × a bare read a second | helper × "
         "| RSS MiB | PSS MiB | helper PSS MiB | threads | wake-ups/s |\n"
@@ -137,8 +137,8 @@ def bench_machines(seconds: float) -> None:
         with sleepers(300), daemon_on(machine_of(count, mig)) as daemon:
             found = cost_of(daemon, seconds)
         gpus[count, mig] = found.main_percent + found.helper_percent
-        what = f"{count} GPUs" if not mig else f"{count} GPUs in {count * mig} MIG instances"
-        print(row(f"{what}, 300 processes more", found), flush=True)
+        name = f"{count} GPUs" if not mig else f"{count} GPUs in {count * mig} MIG instances"
+        print(row(f"{name}, 300 more processes", found), flush=True)
     bench_limit(seconds)
     bench_near_the_edge(seconds)
     processes = {100: 0.0, 1000: 0.0, 2000: 0.0, 5000: 0.0}
@@ -146,20 +146,20 @@ def bench_machines(seconds: float) -> None:
         with sleepers(count), daemon_on(machine_of(8)) as daemon:
             found = cost_of(daemon, seconds)
         processes[count] = found.main_percent + found.helper_percent
-        print(row(f"8 GPUs, {count:,} processes more", found), flush=True)
+        print(row(f"8 GPUs, {count:,} more processes", found), flush=True)
     by_gpu = (gpus[16, 0] - gpus[1, 0]) / 15
     by_thousand = (processes[5000] - processes[100]) / 4.9
-    print(f"\nOne GPU more: {by_gpu:.4f} % of a core; a thousand processes more: {by_thousand:.3f} %.\n")
+    print(f"\nOne more GPU: {by_gpu:.4f} % of a core; a thousand more processes: {by_thousand:.3f} %.\n")
 
 
 def bench_streams(seconds: float) -> None:
-    """Listeners of the live page, each of which gets every tick."""
+    """Measure clients of the live page, each of which gets every tick."""
     print("| listeners | CPU % of a core | RSS MiB |\n|---|---:|---:|")
-    asked = b"GET /live?page=overview HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    request = b"GET /live?page=overview HTTP/1.1\r\nHost: localhost\r\n\r\n"
     for count in (0, 200, 1000):
         with (
             daemon_on(None, config=STREAMS) as daemon,
-            connections(daemon, count, asked) as members,
+            connections(daemon, count, request) as members,
             Crowd(members),
         ):
             time.sleep(SETTLE_SECONDS)
@@ -171,20 +171,22 @@ def bench_streams(seconds: float) -> None:
 
 
 def bench_limit(seconds: float) -> None:
-    """Where a container's limit is looked at once a second: of the cgroup that the daemon itself is in."""
+    """Measure with a container's limit, read once a second: that of the daemon's own cgroup."""
     with memory_cgroup(1 << 30) as limit:
         if limit is None:
-            print("no limit can be set here: the row of a container with a limit is missing")
+            print("no limit can be set: the row of a container with a limit is missing")
             return
         with sleepers(300), daemon_on(None, config=IN_A_CGROUP) as daemon:
             limit.add(daemon.pid)
             found = cost_of(daemon, seconds)
-            assert "cgroup" in {one["target"] for one in daemon.get("/api/v1/pressure").json}, "no limit is seen"
-    print(row("0 GPUs, 300 processes more, a limit", found), flush=True)
+            assert "cgroup" in {one["target"] for one in daemon.get("/api/v1/pressure").json}, (
+                "the limit was not found"
+            )
+    print(row("0 GPUs, 300 more processes, a limit", found), flush=True)
 
 
 def bench_near_the_edge(seconds: float) -> None:
-    """A DGX Spark that serves a model all day: 64 % used, looked at ten times a second, and nothing moves."""
+    """Measure a DGX Spark that serves a model all day: 64 % used, read ten times a second, without changes."""
     machine = MACHINES / "gb10"
     with tempfile.TemporaryDirectory() as folder:
         simulator = Simulator.of(Path(folder), sample_nvml.GB10)
@@ -192,12 +194,14 @@ def bench_near_the_edge(seconds: float) -> None:
         with running_daemon(Path(folder), *simulator.roots, environ=environ) as daemon:
             found = cost_of(daemon, seconds)
     processes = len([one for one in (machine / "proc").iterdir() if one.name.isdecimal()])
-    print(row(f"DGX Spark, 64 % used, {processes} processes in all", found), flush=True)
+    print(row(f"DGX Spark, 64 % used, {processes} processes in total", found), flush=True)
 
 
 def bench_requests(times: int = 300, rounds: int = 5) -> None:
-    """What single requests take, from one client that keeps its connection: in turns, several times. Of the medians
-    and of the 99th percentiles the least, as what disturbs a round only makes it slower."""
+    """Measure single requests of a client with a persistent connection, in several alternating rounds.
+
+    The least of the medians and of the 99th percentiles counts, as interference only makes a round slower.
+    """
     paths = (
         "/metrics",
         "/healthz",
@@ -227,14 +231,14 @@ def latencies(port: int, path: str, times: int) -> tuple[list[float], int]:
         size = len(answer.read())
         if answer.status != 200:
             raise SystemExit(f"{path} answers {answer.status}")
-        if number:  # the first may have to make the pages
+        if number:  # the first may have to build the pages
             found.append((time.perf_counter() - began) * 1000)
     connection.close()
     return sorted(found), size
 
 
 def bench_wear(seconds: float) -> None:
-    """What is written to storage with a state folder, at low pressure."""
+    """Measure writes to storage with a state folder, at low pressure."""
     with tempfile.TemporaryDirectory() as state, daemon_on(None, "--state-dir", state) as daemon:
         time.sleep(SETTLE_SECONDS)
         before, began = written_bytes(daemon.pid), time.monotonic()

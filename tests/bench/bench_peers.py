@@ -1,4 +1,4 @@
-"""Our daemon beside its peers: each alone while nobody asks it, then all, in turns, asked as fast as they can."""
+"""Compare our daemon with its peers: each idle_one without clients, then all, in turns, under full load."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLUMNS = (
 
 
 class Quiet(Struct, frozen=True):
-    """One program that nobody asks anything."""
+    """One program without clients."""
 
     rss_mib: float
     pss_mib: float
@@ -38,7 +38,7 @@ class Quiet(Struct, frozen=True):
 
 
 class Busy(Struct, frozen=True):
-    """The same with each number of clients, and its memory afterwards."""
+    """The same program with each number of clients, and its memory afterwards."""
 
     rss_mib: float
     loads: Mapping[int, Load]
@@ -46,27 +46,29 @@ class Busy(Struct, frozen=True):
 
 def bench_peers(seconds: float, plot: Path | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        everybody = list(subjects(Path(folder)))
-        quiet = [quiet_of(subject, seconds) for subject in everybody]
-        busy = in_turns(everybody)
+        programs = list(subjects(Path(folder)))
+        quiet = [quiet_of(subject, seconds) for subject in programs]
+        busy = in_turns(programs)
     print(f"| {' | '.join(COLUMNS)} |\n|---|{'---:|' * (len(COLUMNS) - 1)}")
-    for subject, alone, loaded in zip(everybody, quiet, busy, strict=True):
-        print(row(subject, alone, loaded))
+    for subject, idle_one, loaded in zip(programs, quiet, busy, strict=True):
+        print(row(subject, idle_one, loaded))
     print("\nAs ratios, memwatchd being 1: scrapes a second with 16 clients, memory, idle processor time.\n")
-    for subject, alone, loaded in list(zip(everybody, quiet, busy, strict=True))[1:]:
-        if not subject.is_yardstick:
+    for subject, idle_one, loaded in list(zip(programs, quiet, busy, strict=True))[1:]:
+        if not subject.is_baseline:
             rate = loaded.loads[16].per_second / busy[0].loads[16].per_second
-            memory = alone.rss_mib / quiet[0].rss_mib
-            print(f"- {subject.name}: {rate:.3f}, {memory:.2f}, {alone.idle.percent / quiet[0].idle.percent:.2f}")
+            memory = idle_one.rss_mib / quiet[0].rss_mib
+            print(
+                f"- {subject.name}: {rate:.3f}, {memory:.2f}, {idle_one.idle.percent / quiet[0].idle.percent:.2f}"
+            )
     print()
     if plot is not None:
-        shown = [number for number, subject in enumerate(everybody) if not subject.is_yardstick]
+        shown = [number for number, subject in enumerate(programs) if not subject.is_baseline]
         panels = (
             ("scrapes a second, 16 clients", [busy[number].loads[16].per_second for number in shown]),
             ("resident memory, MiB", [quiet[number].rss_mib for number in shown]),
             ("idle processor, % of a core", [quiet[number].idle.percent for number in shown]),
         )
-        plot.write_text(bars([everybody[number].name for number in shown], panels))
+        plot.write_text(bars([programs[number].name for number in shown], panels))
 
 
 def quiet_of(subject: Subject, seconds: float) -> Quiet:
@@ -76,20 +78,22 @@ def quiet_of(subject: Subject, seconds: float) -> Quiet:
         return Quiet(rss_mib(pid), pss_mib(pid), found, start_seconds * 1000)
 
 
-def in_turns(everybody: Sequence[Subject]) -> list[Busy]:
-    """All of them run, one at a time is asked, round after round: what the host takes from this machine for a while
-    it takes from each of them. Of each figure the best, as what disturbs a round only makes it worse."""
+def in_turns(programs: Sequence[Subject]) -> list[Busy]:
+    """Run all programs and load one at a time, round after round, so that interference affects all alike.
+
+    The best of each value counts, as interference only makes a round worse.
+    """
     found: dict[tuple[str, int], list[Load]] = {}
     with ExitStack() as stack:
-        pids = [stack.enter_context(running(subject))[0] for subject in everybody]
+        pids = [stack.enter_context(running(subject))[0] for subject in programs]
         for _ in range(ROUNDS):
             for clients in CLIENTS:
-                for subject in everybody:
+                for subject in programs:
                     seen = load(subject.port, clients, ROUND_SECONDS, subject.path)
                     found.setdefault((subject.name, clients), []).append(seen)
         return [
             Busy(rss_mib(pid), {clients: best_of(found[subject.name, clients]) for clients in CLIENTS})
-            for subject, pid in zip(everybody, pids, strict=True)
+            for subject, pid in zip(programs, pids, strict=True)
         ]
 
 
@@ -98,15 +102,15 @@ def best_of(loads: Sequence[Load]) -> Load:
     return Load(most.per_second, min(one.p99_ms for one in loads), most.refused)
 
 
-def row(subject: Subject, alone: Quiet, loaded: Busy) -> str:
+def row(subject: Subject, idle_one: Quiet, loaded: Busy) -> str:
     cells = [
         subject.name,
-        f"{alone.rss_mib:.1f}",
-        f"{alone.pss_mib:.1f}",
+        f"{idle_one.rss_mib:.1f}",
+        f"{idle_one.pss_mib:.1f}",
         f"{loaded.rss_mib:.1f}",
-        f"{alone.idle.percent:.3f}",
-        f"{alone.idle.wakeups:.1f}",
-        f"{alone.first_ms:.0f}",
+        f"{idle_one.idle.percent:.3f}",
+        f"{idle_one.idle.wakeups:.1f}",
+        f"{idle_one.first_ms:.0f}",
     ]
     for one in loaded.loads.values():
         refused = f" ({one.refused:.0%} refused)" if one.refused else ""

@@ -1,4 +1,4 @@
-"""What history on disk costs: our ring of blocks beside SQLite in WAL mode with as many slots, on the same disk."""
+"""Measure history on disk: our ring of blocks against SQLite in WAL mode with as many slots, on the same disk."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ DAY = 86_400.0
 
 
 def bytes_to_disk() -> int:
-    """What this process has caused to be written to storage."""
+    """Return the bytes that this process has written to storage."""
     text = Path("/proc/self/io").read_text()
     return int(text.partition("\nwrite_bytes: ")[2].partition("\n")[0])
 
 
 def synced(write: Callable[[bytes], None], times: int) -> tuple[float, float]:
-    """Milliseconds for a record to be safe from a power cut, the median, and bytes to the disk for each."""
+    """Return the median milliseconds until a record survives a power cut, and the bytes written for each."""
     payloads = [random.randbytes(TICK_BYTES) for _ in range(times)]
     took = []
     before = bytes_to_disk()
@@ -55,7 +55,7 @@ def ring_writer(folder: Path) -> Callable[[bytes], None]:
 
 
 def sqlite_writer(folder: Path) -> Callable[[bytes], None]:
-    """A table of fixed slots, each with a checksum; committed with synchronous=FULL."""
+    """Return a writer of a table with fixed slots, each with a checksum, committed with synchronous=FULL."""
     base = sqlite3.connect(folder / "base", isolation_level=None)
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=256"):
         base.execute(f"PRAGMA {pragma}")
@@ -72,7 +72,7 @@ def sqlite_writer(folder: Path) -> Callable[[bytes], None]:
 
 
 def wear_per_day(series: int, moving: int) -> float:
-    """Bytes a day at low pressure: `moving` of the series change each second, the others stay."""
+    """Return bytes a day at low pressure: `moving` of the series change each second, the others stay."""
     history = History()
     names = [f"pool.gpu{number % 8}.figure{number}_bytes" for number in range(series)]
     values = {name: random.random() * 64e9 for name in names}
@@ -98,7 +98,9 @@ def bench_store(times: int = 500) -> None:
         print(f"| {name} | {took:.2f} | {written:,.0f} |")
     print("\n| history on disk at low pressure | MB a day |\n|---|---:|")
     for series, moving in ((16, 6), (100, 50)):
-        print(f"| {series} series, {moving} of which move each second | {wear_per_day(series, moving) / 1e6:.0f} |")
+        print(
+            f"| {series} series, {moving} of which change each second | {wear_per_day(series, moving) / 1e6:.0f} |"
+        )
     print()
 
 

@@ -1,4 +1,4 @@
-"""A control group with little memory, and somebody who leaves none of it: where this user may make one."""
+"""Control group with little memory, and a program that fills it, where this user may create one."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ while True:
 """
 
 
-class NotHere(Exception):
-    """No such group can be made here; says why."""
+class NoMemoryGroupError(Exception):
+    """No such group can be created; the text gives the reason."""
 
 
 class LimitedGroup(Struct, frozen=True):
-    """A control group and the files that say what may be used in it, and what is."""
+    """Control group and the names of its files for limit and usage."""
 
     folder: Path
     limit: str
@@ -43,7 +43,7 @@ class LimitedGroup(Struct, frozen=True):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """This process, and what it starts meanwhile, in the group: only what is allocated there is charged."""
+        """Move this process and its later children into the group, as only memory allocated there is charged."""
         home = home_of_this_process(self.folder.parent)
         self.take(os.getpid())
         try:
@@ -57,18 +57,18 @@ class LimitedGroup(Struct, frozen=True):
 
 @contextmanager
 def limited_group(limit_bytes: int) -> Iterator[LimitedGroup]:
-    """Raises NotHere."""
+    """Yield a group with this limit; raise NoMemoryGroupError if none can be created."""
     if (V1 / "memory.limit_in_bytes").exists():
         group = LimitedGroup(V1 / f"memwatch-bench-{os.getpid()}", "memory.limit_in_bytes", "memory.usage_in_bytes")
     elif "memory" in _read(V2 / "cgroup.subtree_control").split():
         group = LimitedGroup(V2 / f"memwatch-bench-{os.getpid()}", "memory.max", "memory.current")
     else:
-        raise NotHere("no memory controller of control groups is mounted")
+        raise NoMemoryGroupError("no memory controller of control groups is mounted")
     try:
         group.folder.mkdir()
         (group.folder / group.limit).write_text(str(limit_bytes))
     except OSError as error:
-        raise NotHere(f"a control group cannot be made ({error.strerror}); try as root") from None
+        raise NoMemoryGroupError(f"a control group cannot be created ({error.strerror}); try as root") from None
     try:
         yield group
     finally:
@@ -77,7 +77,7 @@ def limited_group(limit_bytes: int) -> Iterator[LimitedGroup]:
 
 @contextmanager
 def filled(group: LimitedGroup) -> Iterator[subprocess.Popen[bytes]]:
-    """While somebody in the group takes whatever it has left, up to 99 %."""
+    """Fill the group to 99 % with another process while the block runs."""
     limit = int((group.folder / group.limit).read_text())
     command = [sys.executable, "-c", HOG, str(group.folder / group.usage), str(int(limit * FULL_PART))]
     with subprocess.Popen(command, preexec_fn=lambda: group.take(os.getpid())) as hog:
@@ -89,7 +89,7 @@ def filled(group: LimitedGroup) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def home_of_this_process(root: Path) -> Path:
-    """The group that this process is in, of version 1 or 2."""
+    """Return the group of this process, of version 1 or 2."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == ("memory" if root == V1 else ""):
@@ -105,7 +105,7 @@ def _read(file: Path) -> str:
 
 
 def _remove(folder: Path) -> None:
-    """The group is empty a moment after its last process has ended."""
+    """Remove the group, which is empty shortly after its last process has ended."""
     until = time.monotonic() + 5
     while (folder / "cgroup.procs").read_text().strip() and time.monotonic() < until:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""memwatchd and what people use instead, each told to look at memory once a second, each on a port of its own."""
+"""memwatchd and its alternatives, each configured to read memory once a second, each on its own port."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MEMORY_ONLY = (
     "--collector.vmstat",
     "--collector.pressure",
 )
-# Everything that is not memory is off, as far as it can be.
+# Everything except memory is disabled, as far as possible.
 NETDATA = """
 [global]
     run as user = root
@@ -63,7 +63,7 @@ NETDATA = """
 
 
 def subjects(folder: Path) -> Iterator[Subject]:
-    """Those that are installed here; whoever is not is named on stderr. `folder` holds their configurations."""
+    """Yield the installed programs and name the missing ones on stderr. `folder` holds their configurations."""
     port = free_port()
     memwatchd = Path(sys.executable).with_name("memwatchd")
     yield Subject("memwatchd", port, [str(memwatchd), "--listen", f"127.0.0.1:{port}", "--log-level", "error"])
@@ -71,7 +71,7 @@ def subjects(folder: Path) -> Iterator[Subject]:
         if shutil.which(subject.argv[0]):
             yield subject
         else:
-            print(f"{subject.name} is not here: {subject.argv[0]}", file=sys.stderr)
+            print(f"{subject.name} is not installed: {subject.argv[0]}", file=sys.stderr)
 
 
 def _peers(folder: Path) -> Iterator[Subject]:
@@ -92,7 +92,7 @@ def _peers(folder: Path) -> Iterator[Subject]:
     yield Subject("prometheus_client + psutil, 30 lines", port, exporter)
     port = free_port()
     constant = [sys.executable, "-S", "-E", str(HERE / "constant_answer.py"), str(port)]
-    yield Subject("asyncio alone, always the same 8 KiB", port, constant, is_yardstick=True)
+    yield Subject("asyncio alone, always the same 8 KiB", port, constant, is_baseline=True)
 
 
 def _file(folder: Path, name: str, text: str, port: int) -> str:

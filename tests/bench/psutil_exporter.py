@@ -1,4 +1,4 @@
-"""The exporter one writes in an afternoon: prometheus_client and psutil. A peer for the bench."""
+"""Simple exporter with prometheus_client and psutil, as a peer for the bench."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One of the programs that are compared: how it is started, measured and ended."""
+"""A compared program: start, measurement and end."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ STRETCH_SECONDS = 10.0
 
 
 class Subject(Struct, frozen=True):
-    """A program that answers at `path` on `port`, as its command line tells it. A yardstick watches nothing."""
+    """Program that answers at `path` on `port`, as configured by its command line. A baseline watches nothing."""
 
     name: str
     port: int
     argv: Sequence[str]
     path: str = "/metrics"
-    is_yardstick: bool = False
+    is_baseline: bool = False
 
 
 class Idle(Struct, frozen=True):
-    """Of programs that nobody asks anything: % of a core, and how often a second any of their threads woke up."""
+    """Cost of programs without clients: % of a core, and wake-ups of all their threads a second."""
 
     percent: float
     wakeups: float
 
 
 class Load(Struct, frozen=True):
-    """What a load generator saw: answers a second, the slowest of a hundred in milliseconds, and which part of the
-    requests was refused (node_exporter serves 40 at a time)."""
+    """Result of a load generator: answers a second, the 99th percentile in milliseconds, and the fraction of
+    requests refused (node_exporter serves 40 at a time)."""
 
     per_second: float
     p99_ms: float
@@ -53,7 +53,7 @@ def free_port() -> int:
 
 @contextmanager
 def running(subject: Subject) -> Iterator[tuple[int, float]]:
-    """Start it, wait for its first answer: its process id and the seconds that took."""
+    """Start the program; yield its pid and the seconds until its first answer."""
     started = time.perf_counter()
     child = subprocess.Popen(subject.argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -79,7 +79,7 @@ def answers(port: int, path: str = "/metrics") -> bool:
 
 
 def pss_mib(pid: int) -> float:
-    """What it would give back: what it shares with others counts in parts."""
+    """Return the proportional set size, in which shared pages count in part."""
     found = re.search(r"^Pss:\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
     return int(found[1]) / 1024 if found else 0.0
 
@@ -94,7 +94,7 @@ def threads_of(pid: int) -> int:
 
 
 def written_bytes(pid: int) -> int:
-    """What it has had written to storage so far."""
+    """Return the bytes written to storage so far."""
     found = re.search(r"^write_bytes: (\d+)", Path(f"/proc/{pid}/io").read_text(), re.MULTILINE)
     return int(found[1]) if found else 0
 
@@ -105,7 +105,7 @@ def rss_mib(pid: int) -> float:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time so far, to the nanosecond, where the kernel keeps it (schedstat), else in clock ticks."""
+    """Return CPU time so far, in nanosecond resolution from schedstat."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         total += int((task / "schedstat").read_text().split()[0])
@@ -113,11 +113,11 @@ def cpu_seconds(pid: int) -> float:
 
 
 def idle(groups: Sequence[Sequence[int]], seconds: float) -> list[Idle]:
-    """Of each group of processes the least of several stretches of ten seconds.
+    """Return the least of several measurements of ten seconds, for each group of processes.
 
-    A virtual machine that its host stops is charged for the pause, and so is who happened to run: seconds, now and
-    then, where three milliseconds are measured. A pause only adds, so the least is nearest to what the daemon did;
-    what it does every ten seconds is in each stretch.
+    If the host stops a virtual machine, the pause is charged to whatever was running: seconds, now and then,
+    against the three milliseconds measured here. A pause only adds, so the least value is closest to the daemon's
+    cost. Work that it does every ten seconds is in each measurement.
     """
     found: list[list[Idle]] = []
     for _ in range(max(1, round(seconds / STRETCH_SECONDS))):
@@ -137,12 +137,12 @@ def idle(groups: Sequence[Sequence[int]], seconds: float) -> list[Idle]:
 
 
 def spent(pids: Sequence[int]) -> tuple[float, int]:
-    """Processor time and wake-ups so far, of all of them."""
+    """Return CPU time and wake-ups so far, over all processes."""
     return sum(map(cpu_seconds, pids)), sum(map(wakeups, pids))
 
 
 def wakeups(pid: int) -> int:
-    """How often any of its threads was put on a processor after waiting."""
+    """Return how often threads of a process were scheduled after waiting."""
     found = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         match = re.search(r"^voluntary_ctxt_switches:\s+(\d+)", (task / "status").read_text(), re.MULTILINE)
@@ -151,14 +151,14 @@ def wakeups(pid: int) -> int:
 
 
 def load(port: int, clients: int, seconds: int, path: str = "/metrics") -> Load:
-    """wrk with one thread."""
+    """Run wrk with one thread."""
     argv = ["wrk", "--latency", "-t1", f"-c{clients}", f"-d{seconds}s", f"http://127.0.0.1:{port}{path}"]
     output = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     rate = re.search(r"Requests/sec:\s+([\d.]+)", output)
     slow = re.search(r"99%\s+([\d.]+)(us|ms|s)", output)
     count = re.search(r"(\d+) requests in", output)
     if rate is None or slow is None or count is None:
-        raise SystemExit(f"wrk said something unexpected:\n{output}")
+        raise SystemExit(f"unexpected output of wrk:\n{output}")
     scale = {"us": 1e-3, "ms": 1.0, "s": 1e3}[slow[2]]
     refusals = re.search(r"Non-2xx or 3xx responses: (\d+)", output)
     refused = int(refusals[1]) / max(1, int(count[1])) if refusals else 0.0

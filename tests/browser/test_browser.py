@@ -14,7 +14,7 @@ from playwright.sync_api import Page
 from scripts.screenshots import chromium
 from support.alert_machine import quick_config
 from support.daemon_process import running_daemon
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 from support.webhook_receiver import receiving
 
 MIB = 1 << 20
@@ -31,7 +31,7 @@ def process_that_takes_512_mib() -> Iterator[None]:
         assert child.stdout.readline() == b"held\n"
         yield
     finally:
-        child.communicate(timeout=PATIENCE_SECONDS)
+        child.communicate(timeout=MAX_WAIT_SECONDS)
 
 
 def wait_for(page: Page, expression: str, arg: float) -> None:

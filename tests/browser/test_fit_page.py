@@ -20,7 +20,7 @@ from scripts.screenshots import chromium
 from support import sample_nvml
 from support.daemon_process import RunningDaemon, running_daemon
 from support.nvml_machine import Simulator
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 GIB = 1 << 30
 LLAMA_70B = urlencode(fields_of(dict(EXAMPLES)["Llama 3 70B"]))
@@ -38,7 +38,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 def sent(daemon: RunningDaemon, body: bytes) -> tuple[int, str, str]:
     """Post the config form; return status, Location and body."""
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=PATIENCE_SECONDS)
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=MAX_WAIT_SECONDS)
     try:
         connection.request("POST", "/fit", body, {"Content-Type": "application/x-www-form-urlencoded"})
         answer = connection.getresponse()

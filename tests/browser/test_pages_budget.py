@@ -16,7 +16,7 @@ from memwatch_web.pages.renderer import PATHS
 from scripts.screenshots import chromium
 from support.calibration import slowness
 from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
-from support.mutable_machine import LivingMachine
+from support.mutable_machine import MutableMachine
 from support.sample_site import Site, served
 from support.sample_snapshots import critical_gb10
 
@@ -109,7 +109,7 @@ def first_paint_seconds(browser: Browser, address: str) -> float:
 
 def test_sample_reaches_the_page_within_a_second(browser: Browser, tmp_path: Path) -> None:
     """From the moment at which the daemon read that memory is critical to the moment at which the tab says so."""
-    machine = LivingMachine.of("workstation", tmp_path / "machine")
+    machine = MutableMachine.of("workstation", tmp_path / "machine")
     machine.use(0.3)
     with (
         running_daemon(tmp_path, *machine.arguments, environ=WITHOUT_COVERAGE) as daemon,

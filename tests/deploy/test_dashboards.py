@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from scripts.golden import roots_arguments
 from support.daemon_process import RunningDaemon, running_daemon
-from support.mutable_machine import LivingMachine
+from support.mutable_machine import MutableMachine
 from support.nvml_machine import Simulator
 from support.paths import DEPLOY
 from support.prometheus_servers import Engine, prometheus, shipped
@@ -78,7 +78,7 @@ QUERIES = [
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     began = time.time()
     with ExitStack() as stack:
-        spark = LivingMachine.of("gb10", tmp_path_factory.mktemp("spark") / "machine")
+        spark = MutableMachine.of("gb10", tmp_path_factory.mktemp("spark") / "machine")
         server_gpus = Simulator.of(tmp_path_factory.mktemp("server"), EIGHT_H100)
 
         def start(name: str, arguments: list[str], environ: dict[str, str]) -> RunningDaemon:
@@ -89,7 +89,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
         spark.use(0.5)
         gpu = Simulator.of(tmp_path_factory.mktemp("gb10"), GB10)
-        amd = LivingMachine.of("mi210", tmp_path_factory.mktemp("amd") / "machine")
+        amd = MutableMachine.of("mi210", tmp_path_factory.mktemp("amd") / "machine")
         daemons = {
             "gb10": start("gb10", spark.arguments, dict(gpu.environ)),
             "8x-h100": start("8x-h100", roots_arguments("8x-h100"), dict(server_gpus.environ)),
@@ -114,7 +114,7 @@ def watching(instances: dict[str, str]) -> str:
     return shipped("prometheus/prometheus.yml", {**changes, "rules/": f"{rules}/"})
 
 
-def fill(server: Engine, spark: LivingMachine) -> None:
+def fill(server: Engine, spark: MutableMachine) -> None:
     """Slowly, until there is a forecast, then until memory is critical and the kernel kills."""
     used = 0.5
     while not server.query("memwatch_time_to_full_seconds"):
@@ -123,7 +123,7 @@ def fill(server: Engine, spark: LivingMachine) -> None:
         spark.use(used)
         time.sleep(0.25)
     spark.use(0.97)
-    spark.killed(3)
+    spark.set_oom_kills(3)
     server.wait_for("memwatch_kernel_oom_kills_total == 3")
     server.wait_for('ALERTS{alertname="MemoryCritical", alertstate="firing"}', 40)
 

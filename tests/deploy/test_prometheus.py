@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scripts.golden import roots_arguments
 from support.daemon_process import running_daemon
-from support.mutable_machine import LivingMachine
+from support.mutable_machine import MutableMachine
 from support.nvml_machine import Simulator
 from support.nvml_state import Trouble
 from support.paths import DEPLOY
@@ -47,7 +47,7 @@ def test_prometheus_scrapes_us_and_a_query_answers(tmp_path: Path) -> None:
 
 def test_memory_that_fills_up_reaches_a_receiver_through_alertmanager(tmp_path: Path) -> None:
     """Scrape, rule, Alertmanager, webhook: with the shipped files, shorter waits, and resolved afterwards."""
-    machine = LivingMachine.of("workstation", tmp_path / "machine")
+    machine = MutableMachine.of("workstation", tmp_path / "machine")
     rules = tmp_path / "rules"
     rules.mkdir()
     (rules / "alerts.yml").write_text(
@@ -125,14 +125,14 @@ def test_a_driver_that_is_gone_takes_its_figures_along_and_its_collector_says_wh
 
 def test_counters_survive_a_restart_of_the_daemon(tmp_path: Path) -> None:
     """One more kill is one more kill, whether the daemon was restarted in between or not."""
-    machine = LivingMachine.of("workstation", tmp_path / "machine")
-    machine.killed(5)
+    machine = MutableMachine.of("workstation", tmp_path / "machine")
+    machine.set_oom_kills(5)
     targets = tmp_path / "machines.json"
     listed = shipped("prometheus/discovery/file.yml", {"machines.json": str(targets)})
     with prometheus(tmp_path, f"global: {{scrape_interval: 1s}}\n{listed}") as server:
 
         def watch(kills: int) -> None:
-            machine.killed(kills)
+            machine.set_oom_kills(kills)
             with running_daemon(tmp_path, *machine.arguments) as daemon:
                 target = {"targets": [f"127.0.0.1:{daemon.port}"], "labels": {"instance": "a"}}
                 targets.write_text(json.dumps([target]))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from support.daemon_process import RunningDaemon, running_daemon
-from support.waiting import seconds_kept_by_host, seconds_without_a_core
+from support.waiting import run_delay_seconds, steal_seconds
 
 MIB = 1 << 20
 BACK_SECONDS = 5.0
@@ -32,9 +32,9 @@ def survived(daemon: RunningDaemon) -> Iterator[None]:
 @contextmanager
 def back_in_time(tmp_path: Path, *arguments: str, **how: Any) -> Iterator[RunningDaemon]:
     """Started again as systemd would, but at once: its RestartSec is not ours to measure."""
-    began, kept = time.monotonic(), seconds_kept_by_host()
+    began, kept = time.monotonic(), steal_seconds()
     with running_daemon(tmp_path, *arguments, **how) as daemon:
-        took = time.monotonic() - began - (seconds_without_a_core(daemon.pid) + seconds_kept_by_host() - kept)
+        took = time.monotonic() - began - (run_delay_seconds(daemon.pid) + steal_seconds() - kept)
         assert took <= BACK_SECONDS, f"it was back after {took:.1f} s"
         assert_well(daemon)
         yield daemon

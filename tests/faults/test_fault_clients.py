@@ -14,7 +14,7 @@ from fault_oracle import MIB, rss_bytes, survived
 
 from support.alert_machine import WEBHOOK
 from support.daemon_process import WITHOUT_COVERAGE, descriptors, running_daemon
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 from support.webhook_receiver import self_signed
 from support.webhook_samples import SECRET
 
@@ -31,7 +31,7 @@ ORIGIN = (
 
 def asked(connection: socket.socket, request: bytes) -> bytes:
     with connection:
-        connection.settimeout(PATIENCE_SECONDS)
+        connection.settimeout(MAX_WAIT_SECONDS)
         connection.sendall(request)
         return connection.recv(65536).lower()
 
@@ -87,7 +87,7 @@ def test_a_hundred_reloads_leave_nothing_behind(tmp_path: Path) -> None:
             before = daemon.log.read_text().count("configuration reloaded") + bad_of()
             settings.write_text("nonsense = 1\n" if number % 25 == 24 else good[number % 2])
             daemon.process.send_signal(signal.SIGHUP)
-            until = time.monotonic() + PATIENCE_SECONDS
+            until = time.monotonic() + MAX_WAIT_SECONDS
             while daemon.log.read_text().count("configuration reloaded") + bad_of() == before:
                 assert time.monotonic() < until, f"reload {number} was not noticed"
                 time.sleep(0.01)

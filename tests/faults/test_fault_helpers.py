@@ -13,7 +13,7 @@ from support import sample_nvml
 from support.daemon_process import open_files, running_daemon
 from support.nvml_machine import Simulator
 from support.nvml_state import Trouble
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 QUICK = '[collectors.nvml]\nrestart_after = "1s"\n'
 RTX = sample_nvml.READY["rtx-4090"]
@@ -55,7 +55,7 @@ def test_a_stuck_helper_holds_nothing_that_a_new_daemon_needs(tmp_path: Path) ->
         time.sleep(1.5)
         held = open_files(helper)
         daemon.process.kill()
-        daemon.process.wait(PATIENCE_SECONDS)
+        daemon.process.wait(MAX_WAIT_SECONDS)
         again = [*arguments, "--listen", f"127.0.0.1:{daemon.port}"]
         with back_in_time(tmp_path, *again, environ=simulator.environ, config=QUICK) as successor:
             log = successor.log.read_text()

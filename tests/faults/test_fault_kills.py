@@ -13,9 +13,9 @@ from fault_oracle import back_in_time
 
 from support.alert_machine import AlertMachine, quick_config
 from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, running_daemon
-from support.many_clients import LARGEST, deaf
+from support.many_clients import LARGEST, slow_readers
 from support.memory_cgroup import memory_cgroup
-from support.waiting import PATIENCE_SECONDS, wait_until
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 from support.webhook_receiver import receiving
 
 MIB = 1 << 20
@@ -48,7 +48,7 @@ def test_kills_at_random_while_alerts_come_and_go(tmp_path: Path) -> None:
 
 def assert_killed_and_reaped(daemon: RunningDaemon, number: int) -> None:
     daemon.process.kill()
-    assert daemon.process.wait(PATIENCE_SECONDS) == -9, f"kill {number}"
+    assert daemon.process.wait(MAX_WAIT_SECONDS) == -9, f"kill {number}"
 
 
 def test_killed_at_its_own_limit_it_is_back_and_says_who_was_killed(tmp_path: Path) -> None:
@@ -65,9 +65,9 @@ def test_killed_at_its_own_limit_it_is_back_and_says_who_was_killed(tmp_path: Pa
             else:
                 cgroup.leave_room(MIB)
                 make_it_grow(daemon)
-            assert daemon.process.wait(PATIENCE_SECONDS) == -9
+            assert daemon.process.wait(MAX_WAIT_SECONDS) == -9
         # The simulated machine counts the kill as its kernel would have.
-        machine.kill_for_want_of_memory()
+        machine.count_oom_kill()
         with back_in_time(tmp_path, *arguments, environ=WITHOUT_COVERAGE) as daemon:
             daemon.wait_for("/api/v1/events", lambda events: "oom_kill" in {event["kind"] for event in events})
             events = {event["kind"]: event["text"] for event in daemon.get("/api/v1/events").json}
@@ -80,5 +80,5 @@ def test_killed_at_its_own_limit_it_is_back_and_says_who_was_killed(tmp_path: Pa
 
 def make_it_grow(daemon: RunningDaemon) -> None:
     """Clients that ask for much and read nothing, until the kernel has had enough."""
-    with suppress(OSError), deaf(daemon, 200, LARGEST * 4):
+    with suppress(OSError), slow_readers(daemon, 200, LARGEST * 4):
         wait_until(lambda: daemon.process.poll() is not None)

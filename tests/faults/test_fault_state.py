@@ -17,7 +17,7 @@ from msgspec import Struct
 from memwatch.history.disk.ring_set import PARTS
 from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from support.daemon_process import RunningDaemon, running_daemon
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 from support.webhook_receiver import receiving
 
 FLIPS = 1000
@@ -49,7 +49,7 @@ def wreck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wreck]:
             wait_for_deliveries(site, 1)
             daemon.wait_for("/api/v1/snapshot", lambda now: now["seq"] >= 30)
             daemon.process.kill()
-            daemon.process.wait(PATIENCE_SECONDS)
+            daemon.process.wait(MAX_WAIT_SECONDS)
         yield Wreck(machine, state, config)
 
 

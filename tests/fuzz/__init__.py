@@ -1,1 +1,1 @@
-"""Coverage-guided fuzzing: a parser a file, whose `check` takes any bytes and fails where a promise is broken."""
+"""Coverage-guided fuzzing: one module per parser, whose `check` accepts any bytes and fails on a broken promise."""

@@ -1,4 +1,4 @@
-"""What alerts and silences leave on disk: taken as it was and fit to be shown, or refused; never another error."""
+"""State of alerts and silences on disk: restored unchanged and displayable, or rejected; never another error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody answers whom the library or `memwatch` has asked: records, lines, or that it is not understood."""
+"""Answers to the library and to `memwatch`: records, lines, or not understood."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from fuzz.oracle import are_figures
+from fuzz.oracle import are_valid
 from memwatch.collectors.containers import NAME_MOST_CHARACTERS, parse_containers
 from memwatch.library.decode import NotAnAnswer, backends_of, devices_of, pools_of, shares_of
 from memwatch.library.pressure_watch import parse_events
@@ -21,7 +21,7 @@ from memwatchd.client.address import DEFAULT
 from memwatchd.client.context import NotUnderstood, understood
 from memwatchd.client.http import date_of
 
-MOST_BYTES = 6000
+MAX_BYTES = 6000
 HERE = DEFAULT
 LINES: tuple[Callable[[Any], Iterable[str]], ...] = (
     lambda found: tree.lines_of(found, 5.0),
@@ -57,6 +57,6 @@ def library(found: Any) -> None:
     readers: dict[str, Callable[[Any], Any]] = {"pools": pools_of, "shares": shares_of, "devices": devices_of}
     for name, read in readers.items():
         with suppress(NotAnAnswer):
-            are_figures(read(places.get(name, found)))
+            are_valid(read(places.get(name, found)))
     with suppress(NotAnAnswer):
         backends_of(found)

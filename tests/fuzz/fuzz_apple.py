@@ -1,10 +1,10 @@
-"""vm_stat, sysctl and ioreg of macOS, and what libraries tell of themselves elsewhere: the linker's cache."""
+"""vm_stat, sysctl and ioreg of macOS, and the dynamic linker's cache of libraries elsewhere."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 
-from fuzz.oracle import are_figures
+from fuzz.oracle import are_valid
 from memwatch.backends.libraries import LONGEST_PATH, parse_linker_cache
 from memwatch.drivers.apple import ioreg, text
 from memwatch.drivers.apple import metal_child as metal
@@ -13,12 +13,12 @@ from memwatch.drivers.apple import metal_child as metal
 def check(data: bytes) -> None:
     found = text.parse_vm_stat(data)
     if found is not None:
-        are_figures(found)
+        are_valid(found)
     settings = text.parse_sysctl(data)
-    are_figures((text.wired_limit_of(settings), text.memory_of(settings)))
+    are_valid((text.wired_limit_of(settings), text.memory_of(settings)))
     text.pressure_of(settings)
     with suppress(ioreg.NotAList):
         accelerators = ioreg.parse_ioreg(data)
-        are_figures(accelerators)
-    are_figures(metal.parse_metal(data))
+        are_valid(accelerators)
+    are_valid(metal.parse_metal(data))
     assert all(path.startswith("/") and len(path) <= LONGEST_PATH for path in parse_linker_cache(data))

@@ -1,8 +1,8 @@
-"""fdinfo of graphics descriptors, and what else drivers without a library say: dmem, uevent, debugfs, pci.ids."""
+"""fdinfo of graphics descriptors, and other files of drivers without a library: dmem, uevent, debugfs, pci.ids."""
 
 from __future__ import annotations
 
-from fuzz.oracle import are_figures, are_said
+from fuzz.oracle import are_in_input, are_valid
 from memwatch.drivers.drm import cards
 from memwatch.drivers.drm.fdinfo import Held, clients_of, is_pci_address, parse_fdinfo
 
@@ -12,9 +12,9 @@ def check(data: bytes) -> None:
     infos = [info for info in (parse_fdinfo(first), parse_fdinfo(second)) if info is not None]
     for info in infos:
         sizes = (info.resident, info.shared, info.other)
-        are_figures(sizes)
-        are_said(sizes, data)
-        are_said(info.client_id, data)
+        are_valid(sizes)
+        are_in_input(sizes, data)
+        are_in_input(info.client_id, data)
         assert info.pdev is None or is_pci_address(info.pdev)
         assert (info.basis is None) == (not info.resident)
         assert all(count > 0 for count in info.rejected.values())
@@ -25,11 +25,11 @@ def check(data: bytes) -> None:
 
 
 def files(data: bytes) -> None:
-    are_said(cards.parse_dmem(data), data)
+    are_in_input(cards.parse_dmem(data), data)
     for region in (cards.parse_vram_mm("vram0", data), cards.parse_lmem(data)):
         if region is not None:
-            are_figures(region)
-            are_said((region.size_bytes, region.used_bytes), data)
+            are_valid(region)
+            are_in_input((region.size_bytes, region.used_bytes), data)
             assert not isinstance(region.used_bytes, int) or region.used_bytes <= region.size_bytes
     cards.compatible_of(cards.parse_uevent(data))
     cards.id_of(data)

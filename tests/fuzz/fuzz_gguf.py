@@ -1,4 +1,4 @@
-"""Heads of GGUF files: tensors take no more than the file has, and what the keys describe can be reckoned with."""
+"""Headers of GGUF files: tensors take no more than the file has, and the keys give a usable shape."""
 
 from __future__ import annotations
 

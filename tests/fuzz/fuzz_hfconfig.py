@@ -1,4 +1,4 @@
-"""A model's config.json: a shape whose needs can be reckoned, for answering and for training, or refused."""
+"""A model's config.json: a shape with estimates for inference and training, or a rejection."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The compute driver's and amdgpu's files: topology, memory banks, figures of sysfs, errors, names."""
+"""Files of the compute driver and of amdgpu: topology, memory banks, values of sysfs, errors, names."""
 
 from __future__ import annotations
 
-from fuzz.oracle import are_figures, are_said
+from fuzz.oracle import are_in_input, are_valid
 from memwatch.drivers.amd import kfd, names, sysfs
 from memwatch.drivers.amd.apu import parse_device
 from memwatch.model import Absent
@@ -11,33 +11,33 @@ KNOWN = frozenset({"0000:03:00.0", "0000:0b:00.0", "0001:03:00.0"})
 
 
 def check(data: bytes) -> None:
-    """A node's properties, and behind each `---` those of one of its banks."""
+    """Check a node's properties, and after each `---` those of one of its banks."""
     front, *banks = data.split(b"---\n")[:20]
     properties, of_banks = kfd.parse_properties(front), [kfd.parse_properties(bank) for bank in banks]
-    are_said([properties, of_banks], data)
+    are_in_input([properties, of_banks], data)
     node = kfd.node_of(1, 7, properties, of_banks, KNOWN)
     if node is not None:
         assert node.pci in KNOWN
-        are_figures(node)
+        are_valid(node)
         assert not isinstance(node.bank_bytes, int) or node.bank_bytes <= sum(
             bank.get("size_in_bytes", 0) for bank in of_banks
         )
         held, _ = kfd.held_by_gpu([(9, 7, sysfs.parse_figure(front)), (9, 7, 5)], [node])
-        are_figures(held)
+        are_valid(held)
     files(front)
 
 
 def files(data: bytes) -> None:
     figure = sysfs.parse_figure(data)
-    are_said(figure, data)
+    are_in_input(figure, data)
     region = sysfs.region_of(figure, sysfs.parse_figure(data[::-1]))
     assert not isinstance(region.used_bytes, int) or not isinstance(figure, int) or region.used_bytes <= figure
     ratio = sysfs.parse_ratio(data)
     assert isinstance(ratio, Absent) or 0 <= ratio <= 1
     text = sysfs.parse_text(data)
     assert isinstance(text, Absent) or ("\n" not in text and text)
-    are_said(sysfs.parse_errors(data), data)
-    are_figures((sysfs.parse_bad_pages(data), sysfs.parse_release(data)))
+    are_in_input(sysfs.parse_errors(data), data)
+    are_valid((sysfs.parse_bad_pages(data), sysfs.parse_release(data)))
     sysfs.parse_id(data)
     sysfs.parse_metrics_format(data)
     parse_device(data)

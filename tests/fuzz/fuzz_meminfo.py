@@ -1,11 +1,11 @@
-"""/proc/meminfo and what is made of it: each figure stands in the line of its name, and parts are the whole."""
+"""/proc/meminfo and its derived values: each value is in the line of its name, and parts add up."""
 
 from __future__ import annotations
 
 import re
 from contextlib import suppress
 
-from fuzz.oracle import are_figures, are_said, at_most_said
+from fuzz.oracle import are_in_input, are_valid, at_most_sum_of_input
 from memwatch.collectors import cgroup, cgroup_pressure, drm, meminfo, numa
 from memwatch.drivers.tegra import nvmap
 from memwatch.helper.codec import Garbled
@@ -15,7 +15,7 @@ from memwatch.model import Absent, Pool
 
 
 def check(data: bytes) -> None:
-    """Behind `---` stands what is read after what is before it, and must be read as if it were the first."""
+    """Check both parts around `---`: the second must be parsed as if it were the first."""
     front, _, back = data.partition(b"---\n")
     whole(front)
     parts(front)
@@ -32,8 +32,8 @@ def whole(data: bytes) -> None:
         of_its_line(kib, data)
         with suppress(Unreadable):
             swap = meminfo.swap_of(kib)
-            are_figures(swap)
-            are_said(swap.size_bytes if swap else 0, data + b" 0")
+            are_valid(swap)
+            are_in_input(swap.size_bytes if swap else 0, data + b" 0")
         adds_up(meminfo.pool_of(kib, meminfo.parse_low_watermark(data, 4096)), data)
 
 
@@ -44,8 +44,8 @@ def of_its_line(kib: dict[str, int], data: bytes) -> None:
 
 
 def adds_up(pool: Pool, data: bytes) -> None:
-    are_figures(pool)
-    are_said(pool.size_bytes, data)
+    are_valid(pool)
+    are_in_input(pool.size_bytes, data)
     assert isinstance(pool.used_bytes, int)
     assert isinstance(pool.available_bytes, int)
     assert isinstance(pool.free_bytes, int)
@@ -56,17 +56,17 @@ def adds_up(pool: Pool, data: bytes) -> None:
 
 
 def parts(data: bytes) -> None:
-    """Those who want some lines of it."""
+    """Check readers of single lines."""
     with suppress(Unreadable):
-        are_said(cgroup.parse_size(data), data)
+        are_in_input(cgroup.parse_size(data), data)
     with suppress(Unreadable):
         node = numa.node_of(0, data, None)
-        are_figures(node)
-        at_most_said(node, data)
+        are_valid(node)
+        at_most_sum_of_input(node, data)
     with suppress(Garbled):
-        are_said(nvmap.parse_meminfo(data), data)
-    are_said(dict(drm.parse_gpu_lines(data)), data)
+        are_in_input(nvmap.parse_meminfo(data), data)
+    are_in_input(dict(drm.parse_gpu_lines(data)), data)
     ram = host.parse_meminfo(data)
-    are_said(ram, data)
+    are_in_input(ram, data)
     assert isinstance(ram, Absent) or ram.available_bytes <= ram.total_bytes
     assert 0 <= cgroup_pressure.parse_used(data) <= 1

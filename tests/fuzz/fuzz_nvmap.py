@@ -1,10 +1,10 @@
-"""nvmap's table of clients: every size is a row's, every process too, and no row is counted twice."""
+"""nvmap's table of clients: every size and every process is from a row, and no row is counted twice."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 
-from fuzz.oracle import are_figures, are_said
+from fuzz.oracle import are_in_input, are_valid
 from memwatch.drivers.tegra.nvmap import parse_clients
 from memwatch.helper.codec import Garbled
 
@@ -12,7 +12,7 @@ from memwatch.helper.codec import Garbled
 def check(data: bytes) -> None:
     with suppress(Garbled):
         found = parse_clients(data)
-        are_figures(found)
-        are_said(found.total_bytes, data)
-        are_said([(one.pid, one.used_bytes) for one in found.clients], data)
+        are_valid(found)
+        are_in_input(found.total_bytes, data)
+        are_in_input([(one.pid, one.used_bytes) for one in found.clients], data)
         assert len(found.clients) + found.rejected <= data.count(b"\n") - 2

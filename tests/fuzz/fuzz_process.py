@@ -1,10 +1,10 @@
-"""The files of /proc/<pid>: stat, statm, status, cmdline, cgroup, smaps_rollup, mountinfo; and /etc/passwd."""
+"""Files of /proc/<pid>: stat, statm, status, cmdline, cgroup, smaps_rollup, mountinfo; and /etc/passwd."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 
-from fuzz.oracle import are_figures, are_said
+from fuzz.oracle import are_in_input, are_valid
 from memwatch.collectors import cgroup
 from memwatch.linux import process_files as files
 from memwatch.linux.cgroup_mounts import home_of
@@ -12,7 +12,7 @@ from memwatch.linux.cgroups import folders_of, parse_cgroup, parse_mountinfo, pl
 from memwatch.linux.files import Roots, Unavailable, Unreadable
 from memwatch.processes.pss import parse_rollup
 
-MOST_COMMAND = 40
+MAX_COMMAND = 40
 
 
 def check(data: bytes) -> None:
@@ -20,33 +20,33 @@ def check(data: bytes) -> None:
     home(data)
     with suppress(Unreadable):
         rollup = parse_rollup(data, 1)
-        are_said(rollup, data + b" 1")
-    command = files.parse_command(data, MOST_COMMAND)
-    assert len(command) <= MOST_COMMAND
+        are_in_input(rollup, data + b" 1")
+    command = files.parse_command(data, MAX_COMMAND)
+    assert len(command) <= MAX_COMMAND
     names = files.parse_passwd(data)
-    are_said(list(names), data)
+    are_in_input(list(names), data)
     assert all(names.values())
 
 
 def figures(data: bytes) -> None:
     with suppress(Unreadable):
         stat = files.parse_stat(data)
-        are_figures(stat)
+        are_valid(stat)
         if stat:
-            are_said((stat.rss_pages, stat.pid, stat.start_ticks), data)
+            are_in_input((stat.rss_pages, stat.pid, stat.start_ticks), data)
             assert stat.name in data
     with suppress(Unreadable):
-        are_said(files.parse_statm(data), data)
+        are_in_input(files.parse_statm(data), data)
     with suppress(Unreadable):
-        are_said(files.parse_boot_time(data), data)
+        are_in_input(files.parse_boot_time(data), data)
     with suppress(Unreadable):
-        are_said([one for one in (cgroup.parse_limit(data),) if one is not None], data)
-    are_said(cgroup.parse_stat(data), data)
-    are_said([one for one in (files.parse_uid(data), files.parse_swap(data)) if one is not None], data)
+        are_in_input([one for one in (cgroup.parse_limit(data),) if one is not None], data)
+    are_in_input(cgroup.parse_stat(data), data)
+    are_in_input([one for one in (files.parse_uid(data), files.parse_swap(data)) if one is not None], data)
 
 
 def home(data: bytes) -> None:
-    """A process's owners are a part of its own path."""
+    """Check that the owners of a process are a part of its path."""
     paths = parse_cgroup(data)
     place = place_of(paths)
     for path in paths.values():

@@ -1,10 +1,10 @@
-"""/proc/pressure/memory: ratios are from 0 to 1, and totals stand in the file."""
+"""/proc/pressure/memory: ratios are from 0 to 1, and totals are in the file."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 
-from fuzz.oracle import are_figures, said
+from fuzz.oracle import are_valid, numbers_of
 from memwatch.collectors.psi import parse_pressure
 from memwatch.linux.files import Unreadable
 from memwatch.linux.psi_trigger import parse_waiting
@@ -12,12 +12,12 @@ from memwatch.model import Absent
 
 
 def check(data: bytes) -> None:
-    micros = {number / 1e6 for number in said(data)}
+    micros = {number / 1e6 for number in numbers_of(data)}
     waited = parse_waiting(data)
     assert waited is None or waited in micros
     with suppress(Unreadable):
         psi = parse_pressure(data)
-        are_figures(psi)
+        are_valid(psi)
         for time in (psi.some, psi.full):
             if not isinstance(time, Absent):
                 assert time.total_seconds in micros

@@ -1,4 +1,4 @@
-"""Every path of the application with any query string or body: a right status, and JSON without NaN."""
+"""Every path of the application with any query string or body: a valid status, and JSON without NaN."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HTML = b"text/html; charset=utf-8"
 
 
 def check(data: bytes) -> None:
-    """The first byte chooses the path, the first line is the query, and what follows it is a body."""
+    """Check one request: the first byte chooses the path, the first line is the query, the rest is a body."""
     here = site()
     here.complaints.found.clear()
     number, rest = (data[0] if data else 0), data[1:]
@@ -40,14 +40,14 @@ def check(data: bytes) -> None:
     assert not here.complaints.found, here.complaints.found
     assert status in RIGHT, status
     if b"json" in kind:
-        said = json.loads(body, parse_constant=refuse)
-        assert status == 200 or isinstance(said["detail"], str), body
+        answer = json.loads(body, parse_constant=reject)
+        assert status == 200 or isinstance(answer["detail"], str), body
     else:
         assert (status, kind) in ((200, HTML), (422, HTML), (303, b""))
 
 
-def refuse(constant: str) -> NoReturn:
-    raise AssertionError(f"{constant} is no JSON")
+def reject(constant: str) -> NoReturn:
+    raise AssertionError(f"{constant} is not JSON")
 
 
 async def answer_of(method: str, path: str, query: bytes, body: bytes) -> tuple[int, bytes, bytes]:
@@ -76,5 +76,5 @@ async def answer_of(method: str, path: str, query: bytes, body: bytes) -> tuple[
         "server": ("127.0.0.1", 6360),
     }
     await asyncio.wait_for(site().app(scope, receive, send), 5)
-    said = b"".join(message.get("body", b"") for message in sent)
-    return int(sent[0]["status"]), dict(sent[0]["headers"]).get(b"content-type", b""), said
+    content = b"".join(message.get("body", b"") for message in sent)
+    return int(sent[0]["status"]), dict(sent[0]["headers"]).get(b"content-type", b""), content

@@ -1,4 +1,4 @@
-"""A recording, damaged or made up: refused in a sentence, or played to its end, twice."""
+"""Recordings, damaged or invented: rejected with a message, or played to the end, twice."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from memwatchd.recording.file_format import GZIP, BadRecording, _with_sum, first
 from memwatchd.recording.frames import frames_of, open_recording
 from memwatchd.recording.player import PlayedClock, PlayedSleep, Player
 
-MOST_BYTES = 6000
-MOST_TICKS = 5
-MOST_SECONDS = 3600.0
+MAX_BYTES = 6000
+MAX_TICKS = 5
+MAX_SECONDS = 3600.0
 
 
 @dataclass
-class Turned(PlayedClock):
-    """A played clock that goes only where it is sent."""
+class ManualClock(PlayedClock):
+    """Played clock that advances only on request."""
 
     now: float = 0.0
     speed: float = 1.0
@@ -36,7 +36,7 @@ class Turned(PlayedClock):
 
 
 def check(data: bytes) -> None:
-    """What begins like gzip is a file as it stands; of anything else the lines get sums and are packed."""
+    """Check bytes that begin like gzip as a file; otherwise checksum and pack the lines."""
     whole = data if data.startswith(b"\x1f\x8b") else packed(data)
     with as_file(whole, ".gz") as path:
         with suppress(BadRecording):
@@ -47,13 +47,13 @@ def check(data: bytes) -> None:
         assert [one.unix for one in frames] == sorted(one.unix for one in frames)
         with suppress(BadRecording):
             contents = open_recording(path, salvage=True)
-            clock = Turned()
+            clock = ManualClock()
             player = Player(contents, clock)
             monitor = Monitor(player, clock, Rules(), Identity("x", "y"), PlayedSleep(1.0), 1.0)
             try:
-                for _ in range(MOST_TICKS):
+                for _ in range(MAX_TICKS):
                     monitor.tick()
-                    clock.now += min(2 * contents.length / MOST_TICKS, MOST_SECONDS)
+                    clock.now += min(2 * contents.length / MAX_TICKS, MAX_SECONDS)
             finally:
                 player.stop()
 

@@ -1,6 +1,6 @@
-"""Bytes on a connection: whole answers with a right status, no error of ours, and nothing left running.
+"""Bytes on a connection: complete answers with a valid status, no internal error, and no task left running.
 
-A connection that knows requests by their bytes gives as many answers as one that parses every piece.
+A connection that recognizes requests by their bytes gives as many answers as one that parses every piece.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 from fuzz.site import RIGHT, Site, site
 from memwatch_web.asgi.auth import parse_authorization
 
-MOST_BYTES = 20_000
-# Between two pieces of what a client sends.
+MAX_BYTES = 20_000
+# Separator of the pieces that a client sends.
 PAUSE = b"<|>"
 TURNS = 200
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) [A-Z]")
 
 
 class Wire(asyncio.Transport):
-    """Takes all that is written, at once."""
+    """Transport that accepts all writes at once."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 50000), "sockname": ("127.0.0.1", 6360)})
@@ -43,16 +43,16 @@ class Wire(asyncio.Transport):
         return True
 
     def write_eof(self) -> None:
-        """Nobody reads."""
+        """Ignore the end of input."""
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Nothing is kept back."""
+        """Buffer nothing."""
 
     def pause_reading(self) -> None:
-        """Nothing comes by itself."""
+        """Do nothing: input is pushed by the test."""
 
     def resume_reading(self) -> None:
-        """Nothing comes by itself."""
+        """Do nothing: input is pushed by the test."""
 
 
 def check(data: bytes) -> None:
@@ -60,7 +60,7 @@ def check(data: bytes) -> None:
     here = site()
     here.complaints.found.clear()
     written = here.loop.run_until_complete(answered(here, data))
-    parsed = here.loop.run_until_complete(answered(here, data, forgets=True))
+    parsed = here.loop.run_until_complete(answered(here, data, without_cache=True))
     assert STATUS.findall(written) == STATUS.findall(parsed), (written[:200], parsed[:200])
     assert not here.complaints.found, here.complaints.found
     assert not written or written.startswith(b"HTTP/1.1 "), written[:200]
@@ -69,16 +69,16 @@ def check(data: bytes) -> None:
     assert not asyncio.all_tasks(here.loop)
 
 
-async def answered(here: Site, data: bytes, forgets: bool = False) -> bytes:
-    """What is written; where it `forgets`, no piece is known from before."""
+async def answered(here: Site, data: bytes, without_cache: bool = False) -> bytes:
+    """Return the written bytes; `without_cache`, every piece is parsed."""
     wire, protocol = Wire(), here.connection()
-    if forgets:
+    if without_cache:
         protocol._heard = {}
     protocol.connection_made(wire)
     for piece in data.split(PAUSE):
         if wire.closing:
             break
-        if forgets:
+        if without_cache:
             protocol._heard.clear()
         protocol.data_received(piece)
         await settled(protocol)
@@ -88,13 +88,13 @@ async def answered(here: Site, data: bytes, forgets: bool = False) -> bytes:
             break
         await asyncio.sleep(0)
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
-        task.cancel()  # what waits for a thread: a search for backends
+        task.cancel()  # it waits for a thread: a search for backends
         await asyncio.gather(task, return_exceptions=True)
     return bytes(wire.written)
 
 
 async def settled(protocol: Any) -> None:
-    """Until the answer is whole, or is a stream."""
+    """Wait until the answer is complete, or is a stream."""
     for _ in range(TURNS):
         if protocol.cycle is None or protocol.cycle.response_complete:
             return

@@ -1,4 +1,4 @@
-"""The files of the history, damaged in any way: what is whole is read, and the rest keeps nobody from starting."""
+"""Files of the history, damaged in any way: intact records are read, and damage never prevents a start."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from memwatch.history.disk.row_codec import MOST_ROWS, Unreadable, packed_rows, 
 from memwatch.history.notable_ticks import KeptTicks
 from memwatch.history.tiers import History
 
-MOST_BYTES = 3 * BLOCK
+MAX_BYTES = 3 * BLOCK
 SIZE = 256 << 10
 NOW = Stamp(9, 1000.0, 1.7e9, b"\5" * 16)
 FILES = tuple(PARTS)
 
 
 def check(data: bytes) -> None:
-    """The first byte says which file it is, and whether its checksums are made right before it is read."""
+    """Check a file: the first byte chooses it, and whether its checksums are corrected before it is read."""
     which, body = data[:1] or b"\0", data[1:]
     rows(body)
     if which[0] & 128:
@@ -35,8 +35,8 @@ def check(data: bytes) -> None:
         events = EventLog()
         words = restore(shelf, history, KeptTicks(), events, NOW).last_words
         assert words is None or words.sentence
-        told = events.since(0)
-        assert events.add(0.0, "started", "again").seq > max((event.seq for event in told), default=0)
+        stored = events.since(0)
+        assert events.add(0.0, "started", "again").seq > max((event.seq for event in stored), default=0)
         for name in history.names():
             assert len(history.query(name, history.start, history.end, 10)) <= 11
         assert sum(len(tier) for tier in history.tiers) <= len(body) * MOST_ROWS
@@ -63,7 +63,7 @@ def rows(data: bytes) -> None:
 
 
 def with_right_sums(data: bytes) -> bytes:
-    """As a writer would have left it, whatever the fields say."""
+    """Correct the checksums, whatever the fields contain."""
     whole = bytearray(data)
     for start in range(0, len(data), BLOCK):
         if data.startswith(MAGIC, start) and len(data) >= start + HEAD_BYTES:

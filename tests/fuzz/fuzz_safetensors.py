@@ -1,4 +1,4 @@
-"""Heads of safetensors files and the index of shards: as many bytes as there are, or refused."""
+"""Headers of safetensors files and the index of shards: as many bytes as there are, or a rejection."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fuzz.oracle import as_file, said
+from fuzz.oracle import as_file, numbers_of
 from memwatch.planning.checkpoint import INDEX, read_checkpoint
 from memwatch.planning.safetensors import checked_bytes, parse_header, tensor_bytes_of
 from memwatch.planning.sizes import BadInput
 
-# The last number of the head is most often where the last tensor ends; the others are tried as well.
-MOST_ROOMS = 6
+# The last number of the header is usually the end of the last tensor; others are tried as well.
+MAX_SIZES = 6
 
 
 def check(data: bytes) -> None:
-    """A head alone with every room it speaks of; a whole file; an index beside a shard."""
+    """Check a header with every size that it mentions, a whole file, and an index beside a shard."""
     if data.startswith(b"{"):
         head(data)
         index(data)
@@ -28,7 +28,7 @@ def check(data: bytes) -> None:
 def head(data: bytes) -> None:
     with suppress(BadInput):
         found = parse_header(data, "a")
-        for room in sorted(said(data), reverse=True)[:MOST_ROOMS]:
+        for room in sorted(numbers_of(data), reverse=True)[:MAX_SIZES]:
             with suppress(BadInput):
                 assert checked_bytes(found, room, "a") == room
 

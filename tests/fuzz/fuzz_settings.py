@@ -1,4 +1,4 @@
-"""The configuration file: settings, or sentences that name the file, each on one line; never another error."""
+"""The configuration file: settings, or messages of one line that name the file; never another error."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from memwatchd.settings.schema import Settings
 from memwatchd.settings.toml import BadFile, read_toml
 
 LONGEST_SENTENCE = 1000
-# Others' files must not be read on account of mutations.
+# Mutations must not read other files.
 NOT_TRIED = (b"file:", b"procfs", b"apprise")
 
 
 def check(data: bytes) -> None:
-    """A file, and behind `---` variables of the environment."""
+    """Check a file, and environment variables after `---`."""
     if any(word in data.lower() for word in NOT_TRIED):
         return
     file, _, rest = data.partition(b"---\n")

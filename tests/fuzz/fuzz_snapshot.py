@@ -1,17 +1,17 @@
-"""The JSON of a snapshot, as recordings hold it: refused, or the same again and fit for every face."""
+"""JSON of a snapshot, as in recordings: rejected, or decoded unchanged and fit for metrics and pages."""
 
 from __future__ import annotations
 
 from functools import cache
 
-from fuzz.oracle import are_figures
+from fuzz.oracle import are_valid
 from memwatch import __version__
 from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.render.json_decode import NotASnapshot, snapshot_from
 from memwatch_web.metrics.families import Exporter, negotiated
 from memwatch_web.pages.renderer import Pages
 
-MOST_BYTES = 6000
+MAX_BYTES = 6000
 
 
 @cache
@@ -24,12 +24,12 @@ def check(data: bytes) -> None:
         snapshot = snapshot_from(data)
     except NotASnapshot:
         return
-    said = snapshot_json(snapshot)
-    line = to_bytes(said)
-    assert snapshot_json(snapshot_from(line)) == said
-    are_figures((snapshot.pools, snapshot.shares))
+    document = snapshot_json(snapshot)
+    line = to_bytes(document)
+    assert snapshot_json(snapshot_from(line)) == document
+    are_valid((snapshot.pools, snapshot.shares))
     for process in snapshot.processes:
-        are_figures((process.rss_bytes, process.footprint_bytes, process.swap_bytes, process.device_bytes))
+        are_valid((process.rss_bytes, process.footprint_bytes, process.swap_bytes, process.device_bytes))
     encode, _ = negotiated("text/plain")
     exporter = Exporter(__version__, dict, tuple, lambda: 5)
     assert b" NaN\n" not in exporter.render(snapshot, encode)

@@ -1,10 +1,10 @@
-"""A line of tegrastats: figures that stand in it, no more used than there is, loads from 0 to 1; or refused."""
+"""A line of tegrastats: values are in it, use is at most the total, loads are from 0 to 1; or a rejection."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 
-from fuzz.oracle import are_figures, are_said
+from fuzz.oracle import are_in_input, are_valid
 from memwatch.drivers.tegra.board import parse_compatible, parse_release
 from memwatch.drivers.tegra.records import Load
 from memwatch.drivers.tegra.tegrastats_line import parse_line
@@ -14,23 +14,23 @@ from memwatch.model import Absent
 
 def check(data: bytes) -> None:
     with suppress(Garbled):
-        judge(data)
+        check_line(data)
     chip = parse_compatible(data)
     assert chip is None or chip.encode() in data
     release = parse_release(data).l4t
     assert isinstance(release, Absent) or release.replace(".", "").isdigit()
 
 
-def judge(data: bytes) -> None:
+def check_line(data: bytes) -> None:
     reading = parse_line(data)
     areas = [area for area in (reading.swap, *reading.areas.values()) if not isinstance(area, Absent)]
-    are_figures(areas)
-    are_said(areas, data)
+    are_valid(areas)
+    are_in_input(areas, data)
     assert reading.ram_used_bytes <= reading.ram_total_bytes
     assert all(area.used_bytes <= area.total_bytes for area in areas)
-    are_said((reading.ram_used_bytes, reading.ram_total_bytes, reading.largest_free_block_bytes), data)
+    are_in_input((reading.ram_used_bytes, reading.ram_total_bytes, reading.largest_free_block_bytes), data)
     loads = [*reading.engines.values(), reading.gr3d, reading.emc, *reading.cpus]
     for load in loads:
         if isinstance(load, Load):
-            are_figures(load)
+            are_valid(load)
             assert isinstance(load.busy_ratio, Absent) or load.busy_ratio <= 1

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from fuzz.oracle import are_figures, are_said, said
+from fuzz.oracle import are_in_input, are_valid, numbers_of
 from memwatch.collectors import buddyinfo, meminfo, vmstat, zram
 from memwatch.linux.files import Unreadable
 
 
 def check(data: bytes) -> None:
-    """Behind `---` stands what is read after what is before it."""
+    """Check both parts around `---`, read one after the other."""
     front, _, back = data.partition(b"---\n")
     reader = vmstat.Vmstat()
-    are_said(reader.parse(front), front)
-    are_said(reader.parse(back), back)
+    are_in_input(reader.parse(front), front)
+    are_in_input(reader.parse(back), back)
     with suppress(Unreadable):
-        are_said(meminfo.parse_arcstats(data), data)
+        are_in_input(meminfo.parse_arcstats(data), data)
     with suppress(Unreadable):
-        are_said(zram.parse_mm_stat(data), data)
+        are_in_input(zram.parse_mm_stat(data), data)
     watermark = meminfo.parse_low_watermark(data, 4096)
-    assert 0 <= watermark <= sum(said(data)) * 4096 * data.count(b"low")
+    assert 0 <= watermark <= sum(numbers_of(data)) * 4096 * data.count(b"low")
     protection = buddyinfo.parse_protection(data)
-    are_said(protection, data)
+    are_in_input(protection, data)
     with suppress(Unreadable):
         zones = buddyinfo.parse_buddyinfo(data)
-        are_said([zone.counts for zone in zones], data)
+        are_in_input([zone.counts for zone in zones], data)
         nodes = buddyinfo.nodes_of(zones, protection, 4096)
-        are_figures(nodes)
+        are_valid(nodes)
         assert {node.id for node in nodes} == {zone.zone[0] for zone in zones}
         free = sum(zone.pages for zone in zones) * 4096
         for node in nodes:

@@ -1,4 +1,4 @@
-"""The lines of helper processes (NVML, amdsmi, OpenCL, Metal): a record that goes round unchanged, or refused."""
+"""Lines of helper processes (NVML, amdsmi, OpenCL, Metal): a record that survives a round trip, or a rejection."""
 
 from __future__ import annotations
 

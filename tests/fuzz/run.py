@@ -1,8 +1,8 @@
-"""Fuzzes targets one after the other, prints what came of each, and keeps the table in docs/quality/fuzz.md.
+"""Fuzz targets one after the other, print the outcome of each, and update the table in docs/quality/fuzz.md.
 
     PYTHONPATH=tests python -m fuzz.run --seconds 600 [--docs docs/quality/fuzz.md] [TARGET...]
 
-Exits with 1 where something was found, and says where the input lies.
+Exits with 1 if there is a finding, and prints the path of its input.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from msgspec import Struct
 from fuzz.table import Row, rows_in, written
 from fuzz.targets import FOLDER, NAMES, Target, target
 
-# For one input; the slowest seed takes 30 ms with everything instrumented.
-MOST_SECONDS = 5
-MOST_RSS_MIB = 1024
+# Timeout of one input; the slowest seed takes 30 ms with full instrumentation.
+MAX_SECONDS = 5
+MAX_RSS_MIB = 1024
 STATUS = re.compile(r"^#(\d+)\s.*? cov: (\d+) ", re.MULTILINE)
 EXECUTED = re.compile(r"^stat::number_of_executed_units: *(\d+)", re.MULTILINE)
 FOUND = re.compile(r"Test unit written to (.+)$", re.MULTILINE)
 
 
 class Outcome(Struct, frozen=True):
-    """What a run came to. `found` are the inputs that broke a promise."""
+    """Outcome of a run. `found` are the inputs that broke a promise."""
 
     name: str
     seconds: int
@@ -46,9 +46,9 @@ def command_of(one: Target, folder: Path, seconds: int) -> list[str]:
     new.mkdir(exist_ok=True)
     options = {
         "max_total_time": seconds,
-        "timeout": MOST_SECONDS,
-        "rss_limit_mb": MOST_RSS_MIB,
-        "max_len": one.most_bytes,
+        "timeout": MAX_SECONDS,
+        "rss_limit_mb": MAX_RSS_MIB,
+        "max_len": one.max_bytes,
         "print_final_stats": 1,
         "use_value_profile": 1,
         "artifact_prefix": f"{folder}/",
@@ -75,7 +75,7 @@ def fuzzed(name: str, seconds: int, out: Path) -> Outcome:
 
 
 def outcome_of(name: str, seconds: int, log: str) -> Outcome:
-    """By what libFuzzer prints: a line now and then, where it wrote what it found, and how often it ran."""
+    """Parse libFuzzer's output: status lines, paths of findings, and the number of executions."""
     lines, executed = STATUS.findall(log), EXECUTED.search(log)
     executions = int(executed[1]) if executed else max((int(count) for count, _ in lines), default=0)
     found = tuple(Path(path) for path in FOUND.findall(log))
@@ -89,14 +89,14 @@ def sentence_of(outcome: Outcome) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=int, default=600, help="for each target")
-    parser.add_argument("--docs", type=Path, help="the page whose table is kept")
+    parser.add_argument("--seconds", type=int, default=600, help="seconds for each target")
+    parser.add_argument("--docs", type=Path, help="page with the table to update")
     parser.add_argument("--out", type=Path, default=Path("out/fuzz"))
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"all by default: {', '.join(NAMES)}")
     given = parser.parse_args()
     unknown = set(given.targets) - set(NAMES)
     if unknown:
-        parser.error(f"there is no target {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+        parser.error(f"no such target: {', '.join(sorted(unknown))}; use some of {', '.join(NAMES)}")
     outcomes = []
     for name in given.targets or NAMES:
         outcomes.append(fuzzed(name, given.seconds, given.out.resolve()))

@@ -1,4 +1,4 @@
-"""The daemon's whole web side in this process: the real application on a simulated machine, and no socket."""
+"""The daemon's whole web side in this process: the real application on a simulated machine, without sockets."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from memwatchd.settings.schema import Settings
 from support.paths import MACHINES
 
 MACHINE = MACHINES / "strix-halo"
-# What a request may be answered with: what was asked for, what is wrong with it, or that it is not there now.
+# Valid statuses: success, errors of the request, or temporarily unavailable.
 RIGHT = {100, 200, 204, 206, 303, 304, 307, *range(400, 432), 503}
 
 
 class Complaints(logging.Handler):
-    """What was logged with a traceback: an error of ours."""
+    """Handler that records log messages with a traceback, which are internal errors."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -39,7 +39,7 @@ class Complaints(logging.Handler):
 
 
 class Site(Struct, frozen=True):
-    """`loop` turns only while somebody runs it."""
+    """Web side of a daemon. `loop` advances only while it is run."""
 
     loop: asyncio.AbstractEventLoop
     app: ASGIApp

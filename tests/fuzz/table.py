@@ -29,7 +29,7 @@ FOOT = """
 - A row is the newest run of at least 600 s, the default of `make fuzz` for every target. A shorter run replaces it
   only if it found something.
 """
-# What every target is to have had; `make fuzz` gives it without SECONDS.
+# Minimum time of each target; `make fuzz` without SECONDS runs as long.
 FULL_SECONDS = 600
 FIGURE = r" ([\d,]+) \|"
 ROW = re.compile(rf"^\| (\w+) \|{5 * FIGURE} (\d{{4}}-\d\d-\d\d) \|$", re.MULTILINE)
@@ -47,8 +47,8 @@ class Row(Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        mended = len(list((FOLDER / "corpus" / self.name).glob("found-*")))
-        figures = (self.seconds, self.executions, self.edges, self.finds, mended)
+        fixed = len(list((FOLDER / "corpus" / self.name).glob("found-*")))
+        figures = (self.seconds, self.executions, self.edges, self.finds, fixed)
         return f"| {self.name} | {' | '.join(f'{figure:,}' for figure in figures)} | {self.date} |\n"
 
 
@@ -64,7 +64,7 @@ def _number(text: str) -> int:
 
 
 def written(rows: Iterable[Row]) -> str:
-    """The page, with one row a target. The later row counts, unless its time was short and shorter than before."""
+    """Return the page with one row a target. A later row counts, unless its run was short and shorter."""
     kept: dict[str, Row] = {}
     for row in rows:
         before = kept.get(row.name)

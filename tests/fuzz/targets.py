@@ -1,4 +1,4 @@
-"""The targets: `check` of `fuzz_NAME.py`, seeds in `corpus/NAME`, and in `words` what a mutation may put in."""
+"""The targets: `check` of `fuzz_NAME.py`, seeds in `corpus/NAME`, and a dictionary for mutations in `words`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from msgspec import Struct
 
 FOLDER = Path(__file__).parent
 NAMES = tuple(sorted(path.stem.removeprefix("fuzz_") for path in FOLDER.glob("fuzz_*.py")))
-MOST_BYTES = 4096
+MAX_BYTES = 4096
 
 
 class Target(Struct, frozen=True):
-    """`most_bytes` is as long as inputs become."""
+    """Fuzz target; `max_bytes` is the maximum length of inputs."""
 
     name: str
     check: Callable[[bytes], None]
-    most_bytes: int
+    max_bytes: int
 
     @property
     def seeds(self) -> Path:
@@ -26,10 +26,10 @@ class Target(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """A dictionary as libFuzzer reads it: words of this format, and numbers that are trouble in any."""
+        """Return libFuzzer's dictionary: words of this format, and numbers that are critical in any."""
         return "".join((FOLDER / "words" / f"{name}.dict").read_text() for name in (self.name, "usual"))
 
 
 def target(name: str) -> Target:
     module = importlib.import_module(f"fuzz.fuzz_{name}")
-    return Target(name, module.check, getattr(module, "MOST_BYTES", MOST_BYTES))
+    return Target(name, module.check, getattr(module, "MAX_BYTES", MAX_BYTES))

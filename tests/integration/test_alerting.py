@@ -17,8 +17,8 @@ from standardwebhooks import Webhook
 from memwatch_web.api import schema as contract
 from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from support.daemon_process import MEMWATCHD, RunningDaemon, clean_environment, get, running_daemon
-from support.waiting import PATIENCE_SECONDS, Stopwatch, wait_until
-from support.webhook_receiver import receiving, silent, talking
+from support.waiting import MAX_WAIT_SECONDS, Stopwatch, wait_until
+from support.webhook_receiver import raw_receiver, receiving, silent
 from support.webhook_samples import SECRET, ids
 
 
@@ -76,7 +76,7 @@ def test_alert_outlives_its_daemon(tmp_path: Path) -> None:
             wait_for_deliveries(site, 1)
             time.sleep(0.2)
             os.kill(daemon.pid, signal.SIGKILL)
-            daemon.process.wait(PATIENCE_SECONDS)
+            daemon.process.wait(MAX_WAIT_SECONDS)
         site.may_answer.set()
         site.answers[:] = [(200, {})]
         with running_daemon(tmp_path, *machine.arguments, state, config=config) as daemon:
@@ -182,7 +182,7 @@ def test_alert_comes_before_the_kernel_kills(tmp_path: Path) -> None:
             threads = threads_of(daemon.pid)
             machine.fill()
             wait_for_deliveries(site, 1)
-            machine.kill_for_want_of_memory()
+            machine.count_oom_kill()
             deliveries = wait_for_deliveries(site, 2)
             threads_after = threads_of(daemon.pid)
 
@@ -202,7 +202,7 @@ def threads_of(pid: int) -> set[int]:
 def test_dead_receiver_delays_no_other(tmp_path: Path) -> None:
     """One never answers, one is not there; the third is told within two seconds, and the page says how each is."""
     machine = AlertMachine.of(tmp_path)
-    with talking(silent) as dead, receiving(200) as gone, receiving(200) as site:
+    with raw_receiver(silent) as dead, receiving(200) as gone, receiving(200) as site:
         config = quick_config(site, gone, extra="").replace(gone.url, dead)
         with running_daemon(tmp_path, *machine.arguments, config=config) as daemon:
             machine.fill()

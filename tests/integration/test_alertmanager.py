@@ -22,7 +22,7 @@ from support.alert_machine import QUICK, AlertMachine
 from support.daemon_process import free_port, get, running_daemon
 from support.waiting import wait_until
 from support.webhook_receiver import Site, receiving
-from support.webhook_samples import made_receiver, notice, told
+from support.webhook_samples import new_receiver, notice, put_notices
 
 CONFIG = """
 global:
@@ -151,13 +151,13 @@ def channel_to(url: str, repeat_seconds: float, ahead_seconds: float = 0.0) -> A
 def test_what_fires_does_not_expire_while_it_is_sent_again(tmp_path: Path) -> None:
     """With a resolve_timeout of 2 s Alertmanager would forget; told again each half second it does not."""
     with receiving(200) as site, alertmanager(tmp_path, site.url, timeout="2s") as port:
-        made = made_receiver(channel_to(f"http://127.0.0.1:{port}", 0.5))
+        made = new_receiver(channel_to(f"http://127.0.0.1:{port}", 0.5))
         made.start()
-        told(made, notice(1))
+        put_notices(made, notice(1))
         wait_until(lambda: made.counts()["delivered"] == 1)
         time.sleep(4.0)
         still = get(port, "/api/v2/alerts").json
-        told(made, notice(2, firing=False))
+        put_notices(made, notice(2, firing=False))
         wait_until(lambda: get(port, "/api/v2/alerts").json == [])
         wait_until(lambda: alerts_in(site)[-1]["status"] == "resolved")
         made.close()
@@ -171,9 +171,9 @@ def test_what_happened_is_told_however_late_it_arrives(tmp_path: Path) -> None:
     an_hour_ago = time.time() - 3600.0
     killed = replace(notice(1, target="kernel", rule="kernel.oom_kill"), unix=an_hour_ago, fact=True)
     with receiving(200) as site, alertmanager(tmp_path, site.url, timeout="2s") as port:
-        made = made_receiver(channel_to(f"http://127.0.0.1:{port}", 0.5))
+        made = new_receiver(channel_to(f"http://127.0.0.1:{port}", 0.5))
         made.start()
-        told(made, replace(killed, started_unix=an_hour_ago))
+        put_notices(made, replace(killed, started_unix=an_hour_ago))
         wait_until(lambda: bool(alerts_in(site)))
         wait_until(lambda: alerts_in(site)[-1]["status"] == "resolved")
         made.close()
@@ -188,11 +188,11 @@ def test_a_clock_that_is_two_days_ahead_holds_no_alert_up(tmp_path: Path, correc
     ahead = 2 * 86_400.0
     began = time.time() + ahead
     with receiving(200) as site, alertmanager(tmp_path, site.url) as port:
-        made = made_receiver(channel_to(f"http://127.0.0.1:{port}", 60.0, 0.0 if corrected else ahead))
+        made = new_receiver(channel_to(f"http://127.0.0.1:{port}", 60.0, 0.0 if corrected else ahead))
         made.start()
-        told(made, replace(notice(1), unix=began, started_unix=began))
+        put_notices(made, replace(notice(1), unix=began, started_unix=began))
         wait_until(lambda: bool(alerts_in(site)))
-        told(made, replace(notice(2, firing=False), unix=began + 5.0, started_unix=began))
+        put_notices(made, replace(notice(2, firing=False), unix=began + 5.0, started_unix=began))
         wait_until(lambda: alerts_in(site)[-1]["status"] == "resolved")
         made.close()
 
@@ -203,11 +203,11 @@ def test_a_clock_that_is_two_days_ahead_holds_no_alert_up(tmp_path: Path, correc
 def test_all_that_fires_is_sent_again_in_one_request() -> None:
     """Two alerts that fire and one that is over are one array, under the path of Alertmanager's own API."""
     with receiving(200) as site:
-        made = made_receiver(channel_to(site.url.partition("/hook")[0] + "/alertmanager/", 0.3))
+        made = new_receiver(channel_to(site.url.partition("/hook")[0] + "/alertmanager/", 0.3))
         made.start()
-        told(made, notice(1), notice(2, target="vram0"), notice(3, target="vram1"))
+        put_notices(made, notice(1), notice(2, target="vram0"), notice(3, target="vram1"))
         wait_until(lambda: made.counts()["delivered"] == 3)
-        told(made, notice(4, firing=False, target="vram1"))
+        put_notices(made, notice(4, firing=False, target="vram1"))
         wait_until(lambda: made.counts()["delivered"] == 4)
         wait_until(lambda: len(site.deliveries) >= 6)
         made.close()

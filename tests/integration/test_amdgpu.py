@@ -17,7 +17,7 @@ from memwatch.linux.files import Roots, Unavailable
 from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent
 from support.amd_machine import GIB, MIB, PCI, AmdMachine, discrete, memory
-from support.amd_readings import Asked, Watch, as_written, only_gpu, read, read_folder, reading_of
+from support.amd_readings import FakeIoctl, ManualClock, as_written, only_gpu, read, read_folder, reading_of
 from support.machine_folders import machine_folder
 
 MACHINES = ("rx-7900-xtx", "mi210", "mi300a-x4", "strix-halo", "strix-halo-96g", "phoenix", "steam-deck")
@@ -27,7 +27,7 @@ MACHINES = ("rx-7900-xtx", "mi210", "mi300a-x4", "strix-halo", "strix-halo-96g",
 def test_machine(name: str) -> None:
     """What is found on a machine is what is written down for it, once and again."""
     machine = machine_folder(name)
-    collector, sensors = Collector(machine.roots, 4096, GpuPids(), Asked()), Sensors(machine.roots)
+    collector, sensors = Collector(machine.roots, 4096, GpuPids(), FakeIoctl()), Sensors(machine.roots)
 
     found = [as_written(collector.collect()) for _ in range(2)]
     sensed = as_written(sensors.collect())
@@ -133,7 +133,7 @@ def test_figures_change_and_a_tick_sees_it(tmp_path: Path) -> None:
     """The files stay open, and every reading is what they say then."""
     machine = AmdMachine(tmp_path)
     machine.gpu(discrete(used=GIB))
-    collector = Collector(machine.roots, 4096, GpuPids(), Asked())
+    collector = Collector(machine.roots, 4096, GpuPids(), FakeIoctl())
     before = only_gpu(collector.collect())
     path = f"sys/devices/pci0000:00/{PCI}"
 
@@ -148,9 +148,9 @@ def test_figures_change_and_a_tick_sees_it(tmp_path: Path) -> None:
 
 def test_a_card_that_is_plugged_in_is_found(tmp_path: Path) -> None:
     """At the next look around, which is not every tick."""
-    machine, watch = AmdMachine(tmp_path), Watch()
+    machine, watch = AmdMachine(tmp_path), ManualClock()
     machine.gpu(discrete())
-    collector = Collector(machine.roots, 4096, GpuPids(), Asked(), watch)
+    collector = Collector(machine.roots, 4096, GpuPids(), FakeIoctl(), watch)
     collector.collect()
 
     machine.gpu(discrete(vram=8 * GIB), pci="0000:0a:00.0", card=2)
@@ -165,10 +165,10 @@ def test_a_card_that_is_plugged_in_is_found(tmp_path: Path) -> None:
 
 def test_a_card_that_is_unplugged_is_missing_and_keeps_its_place(tmp_path: Path) -> None:
     """No other GPU takes its number; its figures are gone, and when it is back it is itself again."""
-    machine, watch = AmdMachine(tmp_path), Watch()
+    machine, watch = AmdMachine(tmp_path), ManualClock()
     machine.gpu(discrete(), pci="0000:03:00.0", card=1)
     machine.gpu(discrete(vram=8 * GIB), pci="0000:0a:00.0", card=2)
-    collector = Collector(machine.roots, 4096, GpuPids(), Asked(), watch)
+    collector = Collector(machine.roots, 4096, GpuPids(), FakeIoctl(), watch)
     collector.collect()
 
     machine.unplug(card=1)
@@ -195,7 +195,7 @@ def test_a_file_whose_owner_is_gone_is_opened_anew(tmp_path: Path) -> None:
     figure.unlink()
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as owner:
         figure.symlink_to(f"/proc/{owner.pid}/oom_score")
-        collector = Collector(machine.roots, 4096, GpuPids(), Asked())
+        collector = Collector(machine.roots, 4096, GpuPids(), FakeIoctl())
         first = only_gpu(collector.collect())
         figure.unlink()
         figure.write_text(f"{5 * GIB}\n")
@@ -212,10 +212,10 @@ def test_a_file_whose_owner_is_gone_is_opened_anew(tmp_path: Path) -> None:
 
 def test_limits_that_an_administrator_changes_are_seen(tmp_path: Path) -> None:
     """The limit on all pages can be written while the kernel runs; AMD's own module goes before the kernel's."""
-    machine, watch = AmdMachine(tmp_path), Watch()
+    machine, watch = AmdMachine(tmp_path), ManualClock()
     machine.gpu(discrete())
     machine.write("sys/module/ttm/parameters/pages_limit", 1000)
-    collector = Collector(machine.roots, 4096, GpuPids(), Asked(), watch)
+    collector = Collector(machine.roots, 4096, GpuPids(), FakeIoctl(), watch)
     limits = [reading_of(collector.collect()).pages_limit_bytes]
 
     machine.write("sys/module/ttm/parameters/pages_limit", 2000)
@@ -231,12 +231,12 @@ def test_limits_that_an_administrator_changes_are_seen(tmp_path: Path) -> None:
 
 def test_what_processes_hold_is_told_and_read_now_and_then(tmp_path: Path) -> None:
     """Its readers are few and slow to change, and the list of processes must not leave its owners out."""
-    machine, watch, pids = AmdMachine(tmp_path), Watch(), GpuPids()
+    machine, watch, pids = AmdMachine(tmp_path), ManualClock(), GpuPids()
     machine.gpu(discrete())
     machine.node(1, 77, 0x300, 24 * GIB)
     machine.held(4242, 77, GIB)
     machine.write("sys/class/kfd/kfd/proc/4242/context_3/vram_77", MIB)
-    collector = Collector(machine.roots, 4096, pids, Asked(), watch)
+    collector = Collector(machine.roots, 4096, pids, FakeIoctl(), watch)
     held = [only_gpu(collector.collect()).held]
 
     machine.held(4242, 77, 2 * GIB)
@@ -257,7 +257,7 @@ UNDECIDED = {**memory(16 * GIB, GIB, 16 * GIB, 0), "device": "0xffff"}
 
 def test_the_driver_is_asked_only_where_files_do_not_decide(tmp_path: Path) -> None:
     """Once, at the start, for the card that could be either; not while polling, nor for one that comes later."""
-    machine, watch, asked = AmdMachine(tmp_path), Watch(), Asked(answer=True)
+    machine, watch, asked = AmdMachine(tmp_path), ManualClock(), FakeIoctl(answer=True)
     machine.write("proc/sys/kernel/osrelease", "6.1.0")
     machine.gpu(UNDECIDED)
     machine.gpu(discrete(), pci="0000:0a:00.0", card=2)
@@ -275,7 +275,7 @@ def test_the_driver_is_asked_only_where_files_do_not_decide(tmp_path: Path) -> N
 
 def test_a_layout_of_the_metrics_file_decides_before_the_driver_is_asked(tmp_path: Path) -> None:
     """The file of an awake GPU is read before anything of it is opened."""
-    machine, asked = AmdMachine(tmp_path), Asked(answer=False)
+    machine, asked = AmdMachine(tmp_path), FakeIoctl(answer=False)
     machine.write("proc/sys/kernel/osrelease", "6.1.0")
     machine.gpu({**UNDECIDED, "gpu_metrics": b"\x80\x00\x02\x01" + bytes(124)})
 
@@ -289,7 +289,7 @@ def test_a_layout_of_the_metrics_file_decides_before_the_driver_is_asked(tmp_pat
 
 def test_a_sleeping_card_is_not_woken(tmp_path: Path) -> None:
     """Suspended: memory is read, which touches only the driver; its metrics and its nodes are left alone."""
-    machine, asked = AmdMachine(tmp_path), Asked(answer=False)
+    machine, asked = AmdMachine(tmp_path), FakeIoctl(answer=False)
     machine.write("proc/sys/kernel/osrelease", "6.1.0")
     sleeping: dict[str, str | bytes | int] = {
         "power/control": "auto",
@@ -321,7 +321,7 @@ def test_a_card_that_may_fall_asleep_is_not_kept_awake(tmp_path: Path) -> None:
 
 def test_memory_errors_are_looked_at_once_a_minute(tmp_path: Path) -> None:
     """How busy it is, each time; errors, seldom, for the firmware has to be asked."""
-    machine, watch = AmdMachine(tmp_path), Watch()
+    machine, watch = AmdMachine(tmp_path), ManualClock()
     machine.gpu({**discrete(), "gpu_busy_percent": 50, "ras/umc_err_count": "ue: 0\nce: 1"})
     sensors = Sensors(machine.roots, watch)
     sensors.collect()

@@ -11,16 +11,16 @@ import pytest
 from memwatch.collectors.amdgpu import LOOK_SECONDS, Collector
 from memwatch.linux.pci import GpuPids
 from support.amd_machine import GIB, AmdMachine, discrete
-from support.amd_readings import Asked, Watch, only_gpu, reading_of
+from support.amd_readings import FakeIoctl, ManualClock, only_gpu, reading_of
 from support.fd_limit import descriptors, few_descriptors, no_descriptors
 
 
 @pytest.mark.parametrize("left", range(4))
 def test_without_descriptors_no_figure_is_lost_for_good(tmp_path: Path, left: int) -> None:
     """They run out while a card is taken up, at the start or later: an error now, all figures afterwards."""
-    machine, watch = AmdMachine(tmp_path), Watch()
+    machine, watch = AmdMachine(tmp_path), ManualClock()
     machine.gpu(discrete())
-    make = partial(Collector, machine.roots, 4096, GpuPids(), Asked(), watch)
+    make = partial(Collector, machine.roots, 4096, GpuPids(), FakeIoctl(), watch)
     before = descriptors()
     whole = make()
     expected = reading_of(whole.collect()).gpus
@@ -50,7 +50,7 @@ def test_a_card_that_goes_while_there_are_no_descriptors_is_taken_up_later(tmp_p
     figure.unlink()
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as owner:
         figure.symlink_to(f"/proc/{owner.pid}/oom_score")
-        collector = Collector(machine.roots, 4096, GpuPids(), Asked(), Watch())
+        collector = Collector(machine.roots, 4096, GpuPids(), FakeIoctl(), ManualClock())
         collector.collect()
         figure.unlink()
         figure.write_text(f"{5 * GIB}\n")

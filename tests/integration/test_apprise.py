@@ -14,7 +14,7 @@ from memwatch.notify.apprise import AppriseChannel, service_of
 from support.settings_sample import problems_from, settings_from
 from support.waiting import wait_until
 from support.webhook_receiver import Site, receiving
-from support.webhook_samples import made_receiver, notice, told
+from support.webhook_samples import new_receiver, notice, put_notices
 
 
 def channel_to(site: Site) -> AppriseChannel:
@@ -24,11 +24,11 @@ def channel_to(site: Site) -> AppriseChannel:
 def test_apprise_delivers_title_and_text() -> None:
     """A service gets what is the matter in a line, and why, how much and by whom below it."""
     with receiving(200) as site:
-        made = made_receiver(channel_to(site))
+        made = new_receiver(channel_to(site))
         made.start()
-        told(made, notice(1))
+        put_notices(made, notice(1))
         wait_until(lambda: made.counts()["delivered"] == 1)
-        told(made, notice(2, firing=False))
+        put_notices(made, notice(2, firing=False))
         wait_until(lambda: made.counts()["delivered"] == 2)
         made.close()
 
@@ -44,9 +44,9 @@ def test_apprise_delivers_title_and_text() -> None:
 def test_apprise_failure_is_tried_again_and_names_the_status_only(caplog: pytest.LogCaptureFixture) -> None:
     """A service that refuses is a receiver like any other; no path and no token is logged."""
     with receiving(500, (302, {"Location": "http://169.254.169.254/"}), 200) as site:
-        made = made_receiver(channel_to(site))
+        made = new_receiver(channel_to(site))
         made.start()
-        told(made, notice(1))
+        put_notices(made, notice(1))
         wait_until(lambda: made.counts()["delivered"] == 1)
         made.close()
 

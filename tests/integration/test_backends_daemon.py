@@ -18,8 +18,8 @@ from support import opencl_binding, sample_nvml
 from support.client_process import memwatch
 from support.daemon_process import RunningDaemon, running_daemon
 from support.nvml_machine import Simulator
-from support.opencl_binding import binding, times_asked
-from support.waiting import PATIENCE_SECONDS, Stopwatch
+from support.opencl_binding import binding, times_imported
+from support.waiting import MAX_WAIT_SECONDS, Stopwatch
 
 POCL = "Portable Computing Language"
 
@@ -138,7 +138,7 @@ def test_many_who_ask_at_once_start_one_child(tmp_path: Path) -> None:
 
     assert len(answers) == 9
     assert all(backend(answer, "opencl")["available"] is False for answer in answers)
-    assert times_asked(tmp_path) == 1
+    assert times_imported(tmp_path) == 1
 
 
 def test_a_driver_that_hangs_holds_up_nobody_and_not_the_end(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def seconds_for(daemon: RunningDaemon, path: str) -> float:
 
 def child_of(daemon: RunningDaemon) -> Path:
     """The folder in /proc of the process that asks OpenCL, once it is there."""
-    until = time.monotonic() + PATIENCE_SECONDS
+    until = time.monotonic() + MAX_WAIT_SECONDS
     while True:
         for task in Path(f"/proc/{daemon.pid}/task").iterdir():
             with suppress(FileNotFoundError, ProcessLookupError):  # threads and children come and go
@@ -182,7 +182,7 @@ def child_of(daemon: RunningDaemon) -> Path:
 
 
 def wait_until_gone(process: Path) -> None:
-    until = time.monotonic() + PATIENCE_SECONDS
+    until = time.monotonic() + MAX_WAIT_SECONDS
     while process.exists() and (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
         assert time.monotonic() < until, f"{process} still runs"
         time.sleep(0.05)

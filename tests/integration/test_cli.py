@@ -13,7 +13,7 @@ import pytest
 from memwatch import __version__
 from memwatchd.settings.environment import FLAGS
 from support.client_process import into_a_closed_pipe
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 SCRIPT = [str(Path(sys.executable).with_name("memwatchd"))]
 MODULE = [sys.executable, "-m", "memwatchd"]
@@ -26,7 +26,7 @@ def memwatchd(*arguments: str, command: Sequence[str] = MODULE, **environ: str) 
         env=clean | environ,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=MAX_WAIT_SECONDS,
         check=False,
     )
 

@@ -26,7 +26,7 @@ from memwatch.linux.cgroup_mounts import V1, V2, Version, home_of
 from memwatch.linux.cgroups import Place, in_container, parse_cgroup, parse_mountinfo, place_of
 from memwatch.linux.files import Roots, Unavailable, Unreadable
 from memwatch.model import Absent
-from support.amd_readings import Watch
+from support.amd_readings import ManualClock
 from support.fd_limit import descriptors, few_descriptors
 from support.machine_folders import machine_folder, plain
 
@@ -337,7 +337,7 @@ def test_a_group_that_counts_no_more_costs_no_look(tmp_path: Path) -> None:
 def test_what_lies_around_is_looked_at_once_a_minute(tmp_path: Path) -> None:
     """Memory that is counted of one more group, because it was delegated since, and a machine that has shrunk."""
     roots = copied(tmp_path, "container-nested")
-    watch = Watch()
+    watch = ManualClock()
     collector = Collector(roots, clock=watch)
     before = collector.collect().shares[0]
     meminfo = roots.procfs / "meminfo"
@@ -357,7 +357,7 @@ def test_what_lies_around_is_looked_at_once_a_minute(tmp_path: Path) -> None:
 def test_without_descriptors_no_limit_is_lost(tmp_path: Path, left: int) -> None:
     """They run out while it looks around: an error at that moment, the limit afterwards, and nothing left open."""
     roots = copied(tmp_path, "container-nested")
-    before, watch = descriptors(), Watch()
+    before, watch = descriptors(), ManualClock()
     collector = Collector(roots, clock=watch)
     expected = collector.collect()
 

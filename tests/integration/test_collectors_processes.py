@@ -22,7 +22,7 @@ from memwatch.snapshot import ProcessScan
 from support.daemon_process import descriptors
 from support.machine_folders import machine_folder
 from support.process_folders import add_process, folder_of, stat_line, statm_line
-from support.zombie_leader import going_on
+from support.zombie_leader import zombie_leader
 
 PAGE, TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 HOLD = "import sys; block = bytearray(b'x') * (200 << 20); print('held', flush=True); sys.stdin.read()"
@@ -55,7 +55,7 @@ def test_psutil_agrees_on_a_real_process() -> None:
 
 def test_one_whose_first_thread_has_ended_is_described_by_another() -> None:
     """Its size, swap, owner and command line, under the name and the start it had; psutil sees nothing of it."""
-    with going_on(200) as child:
+    with zombie_leader(200) as child:
         collector = Collector(Roots(), top=10, page_size=PAGE, clock_ticks=TICKS, commands=True)
         before = find(collector.collect().processes, child.pid)
         child.end_first_thread()

@@ -22,7 +22,7 @@ from support.daemon_process import (
     free_port,
     running_daemon,
 )
-from support.waiting import PATIENCE_SECONDS, Stopwatch
+from support.waiting import MAX_WAIT_SECONDS, Stopwatch
 
 MIB = 1 << 20
 
@@ -137,7 +137,7 @@ def test_sigterm_ends_it_within_five_seconds_with_streams_open(tmp_path: Path) -
 
 
 def listen(port: int, path: str = "/api/v1/stream") -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=MAX_WAIT_SECONDS)
     connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     return connection
 
@@ -182,7 +182,7 @@ def test_a_port_in_use_is_one_sentence_and_no_restart(tmp_path: Path) -> None:
             [MEMWATCHD, "--listen", f"127.0.0.1:{daemon.port}"],
             capture_output=True,
             text=True,
-            timeout=PATIENCE_SECONDS,
+            timeout=MAX_WAIT_SECONDS,
             env=clean_environment(),
             check=False,
         )
@@ -199,7 +199,7 @@ def test_a_unix_socket_is_listened_on_and_replaced_when_left_behind(tmp_path: Pa
     with running_daemon(tmp_path, "--listen", f"unix:{path}") as daemon:
         assert b"200 OK" in ask_unix(path)
         daemon.process.kill()
-        daemon.process.wait(PATIENCE_SECONDS)
+        daemon.process.wait(MAX_WAIT_SECONDS)
 
     assert path.exists()
     with running_daemon(tmp_path, "--listen", f"unix:{path}"):
@@ -209,7 +209,7 @@ def test_a_unix_socket_is_listened_on_and_replaced_when_left_behind(tmp_path: Pa
 
 def ask_unix(path: Path) -> bytes:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(PATIENCE_SECONDS)
+        connection.settimeout(MAX_WAIT_SECONDS)
         connection.connect(str(path))
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         return read_until(connection, b"\r\n\r\n")
@@ -220,7 +220,7 @@ def test_systemd_hears_of_every_completed_tick(tmp_path: Path) -> None:
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(path)
-        manager.settimeout(PATIENCE_SECONDS)
+        manager.settimeout(MAX_WAIT_SECONDS)
         with running_daemon(tmp_path, environ={"NOTIFY_SOCKET": path}) as daemon:
             heard = [manager.recv(4096).decode() for _ in range(4)]
             daemon.terminate()
@@ -236,7 +236,7 @@ def test_rare_ticks_get_a_patient_watchdog(tmp_path: Path) -> None:
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(path)
-        manager.settimeout(PATIENCE_SECONDS)
+        manager.settimeout(MAX_WAIT_SECONDS)
         environ = {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "30000000"}
         with running_daemon(tmp_path, "--interval", "60s", environ=environ):
             heard = [manager.recv(4096).decode()]
@@ -269,7 +269,7 @@ def test_many_scrapers_and_a_vanishing_stream_leave_no_descriptors(tmp_path: Pat
             one.join()
         for stream in streams:
             stream.close()
-        until = time.monotonic() + PATIENCE_SECONDS
+        until = time.monotonic() + MAX_WAIT_SECONDS
         while descriptors(daemon.pid) > before:
             assert time.monotonic() < until
             time.sleep(0.1)
@@ -281,7 +281,7 @@ def test_once_prints_and_leaves() -> None:
         [MEMWATCHD, "--once"],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=MAX_WAIT_SECONDS,
         env=clean_environment(),
         check=False,
     )

@@ -20,7 +20,7 @@ from memwatch.model import Absent
 from support.calibration import COLD_SECONDS, seconds_of_work, slowness
 from support.drm_machine import KERNEL_THREAD, DrmMachine, fdinfo
 from support.waiting import wait_until
-from support.zombie_leader import going_on
+from support.zombie_leader import zombie_leader
 
 MIB, GIB = 1 << 20, 1 << 30
 IGPU, DGPU = "0000:00:02.0", "0000:03:00.0"
@@ -237,7 +237,7 @@ def test_what_a_process_has_open_whose_first_thread_has_ended(machine: DrmMachin
 
 def test_real_descriptors_of_a_process_whose_first_thread_has_ended() -> None:
     """On this kernel: nothing under its own number, as much as before under the other thread's."""
-    with going_on(1) as process:
+    with zombie_leader(1) as process:
         before = len(os.listdir(f"/proc/{process.pid}/fd"))
         process.end_first_thread()
         folder = os.open("/proc", os.O_RDONLY)

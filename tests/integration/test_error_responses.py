@@ -11,7 +11,7 @@ import pytest
 
 from memwatch_web.error_handlers import MOST_STEPS_UP
 from support.daemon_process import Answer, RunningDaemon, running_daemon
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 PROBLEM = "application/problem+json"
@@ -102,7 +102,7 @@ def test_deep_path_makes_no_large_page(daemon: RunningDaemon) -> None:
 
 
 def test_invalid_form_gets_a_page(daemon: RunningDaemon) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=PATIENCE_SECONDS)
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=MAX_WAIT_SECONDS)
     try:
         connection.request("POST", "/alerts", b"hours=x&reason=y", {"Accept": BROWSER})
         response = connection.getresponse()

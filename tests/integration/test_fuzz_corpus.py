@@ -12,7 +12,7 @@ from types import FrameType
 
 import pytest
 
-from fuzz.oracle import are_figures, are_said
+from fuzz.oracle import are_in_input, are_valid
 from fuzz.run import Outcome, keep, outcome_of
 from fuzz.table import Row, rows_in, written
 from fuzz.targets import FOLDER, NAMES, target
@@ -63,7 +63,7 @@ def test_every_target_has_seeds_and_takes_nothing_at_all(name: str) -> None:
     one.check(b"")
 
     assert list(one.seeds.iterdir())
-    assert max(path.stat().st_size for path in one.seeds.iterdir()) <= 2 * one.most_bytes
+    assert max(path.stat().st_size for path in one.seeds.iterdir()) <= 2 * one.max_bytes
 
 
 def test_the_corpus_stays_small() -> None:
@@ -76,16 +76,16 @@ def test_the_corpus_stays_small() -> None:
 def test_no_lie_passes_as_a_figure(lie: object) -> None:
     """However deep it lies in a result."""
     with pytest.raises(AssertionError):
-        are_figures({"good": 1, "bad": lie})
+        are_valid({"good": 1, "bad": lie})
 
 
 def test_a_figure_that_nobody_said_is_told() -> None:
     """Sums, beginnings of longer numbers, and units that do not exist."""
-    are_said([12, 12 << 10, 7], b"a 12 kB, b 007")
+    are_in_input([12, 12 << 10, 7], b"a 12 kB, b 007")
 
     for made_up in (1, 19, 12_000):
         with pytest.raises(AssertionError):
-            are_said(made_up, b"a 12 kB, b 007")
+            are_in_input(made_up, b"a 12 kB, b 007")
 
 
 def test_a_log_becomes_a_row_and_the_table_keeps_the_newest_full_run(tmp_path: Path) -> None:
@@ -112,4 +112,4 @@ def test_a_target_that_does_not_exist_is_named() -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=FOLDER.parent, check=False)
 
     assert done.returncode == 2
-    assert "there is no target nonsense; there are alertstate, amdsmi," in done.stderr
+    assert "no such target: nonsense; use some of alertstate, amdsmi," in done.stderr

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from memwatch_web.api import schema_history as contract_past
 from support.daemon_process import RunningDaemon, running_daemon
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 CRITICAL = """MemTotal:       16000000 kB
 MemFree:          200000 kB
@@ -43,7 +43,7 @@ def host(tmp_path: Path) -> list[str]:
 
 def kill(daemon: RunningDaemon) -> None:
     os.kill(daemon.pid, signal.SIGKILL)
-    daemon.process.wait(PATIENCE_SECONDS)
+    daemon.process.wait(MAX_WAIT_SECONDS)
 
 
 def test_killed_under_critical_pressure_it_shows_the_last_tick_anybody_saw(tmp_path: Path, host: list[str]) -> None:

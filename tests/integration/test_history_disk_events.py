@@ -18,7 +18,7 @@ from support.alert_machine import AlertMachine, quick_config, wait_for_deliverie
 from support.daemon_process import running_daemon
 from support.fakes import GIB
 from support.store_machine import Machine, Running
-from support.waiting import PATIENCE_SECONDS, wait_until
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 from support.webhook_receiver import receiving
 
 
@@ -210,7 +210,7 @@ def test_killed_in_a_crisis_the_daemon_still_knows_what_happened(tmp_path: Path)
             wait_for_deliveries(site, 1)
             before = daemon.get("/api/v1/events").json
             os.kill(daemon.pid, signal.SIGKILL)
-            daemon.process.wait(PATIENCE_SECONDS)
+            daemon.process.wait(MAX_WAIT_SECONDS)
         with running_daemon(tmp_path, *machine.arguments, state, config=config) as daemon:
             daemon.wait_for("/api/v1/snapshot", lambda now: now["seq"] >= 5)
             after = daemon.get("/api/v1/events").json

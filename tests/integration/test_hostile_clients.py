@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from support.daemon_process import RunningDaemon, descriptors, get, kept_files, running_daemon
 from support.hostile_requests import HOST, HOSTILE, request
 from support.http_exchange import assert_quiet, complaints, exchange
-from support.many_clients import LARGEST, Crowd, connections, deaf
-from support.waiting import PATIENCE_SECONDS, Stopwatch, wait_until
+from support.many_clients import LARGEST, Crowd, connections, slow_readers
+from support.waiting import MAX_WAIT_SECONDS, Stopwatch, wait_until
 
 MIB = 1 << 20
 PAGE = resource.getpagesize()
@@ -77,7 +77,7 @@ def documented_paths(daemon: RunningDaemon) -> list[str]:
 
 def test_head_is_get_without_the_body_everywhere(daemon: RunningDaemon) -> None:
     """Same status, same fields, no byte of a body, and the connection goes on; a stream does not begin."""
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=PATIENCE_SECONDS)
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=MAX_WAIT_SECONDS)
     for path in documented_paths(daemon):
         if "{" in path:
             continue  # names one process of many, and is answered once a second
@@ -222,7 +222,7 @@ def test_slow_senders_are_gone_after_ten_seconds_and_disturb_nobody(tmp_path: Pa
     with ExitStack() as stack:
         daemon = stack.enter_context(running_daemon(tmp_path))
         base = descriptors(daemon.pid)
-        scraper = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=PATIENCE_SECONDS)
+        scraper = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=MAX_WAIT_SECONDS)
         scraper.request("GET", "/metrics")
         scraper.getresponse().read()
         (stream,) = stack.enter_context(connections(daemon, 1, b"GET /api/v1/stream HTTP/1.1\r\n" + HOST + b"\r\n"))
@@ -306,7 +306,7 @@ def test_clients_that_never_read_do_not_make_it_grow(tmp_path: Path) -> None:
     """200 clients ask for the largest file four times and take nothing: each holds a piece of it, not the file."""
     with running_daemon(tmp_path) as daemon:
         before = rss_bytes(daemon)
-        with deaf(daemon, 200, LARGEST * 4):
+        with slow_readers(daemon, 200, LARGEST * 4):
             time.sleep(1)
             health = daemon.get("/healthz")
             grown = rss_bytes(daemon) - before
@@ -327,7 +327,7 @@ def warm(daemon: RunningDaemon) -> RunningDaemon:
 @pytest.mark.alone
 def test_clients_that_never_read_do_not_delay_the_end(tmp_path: Path) -> None:
     """SIGTERM lets go of answers nobody takes: out at once, with code 0 and no traceback."""
-    with running_daemon(tmp_path, "--interval", "100ms") as daemon, deaf(warm(daemon), 20, LARGEST * 4):
+    with running_daemon(tmp_path, "--interval", "100ms") as daemon, slow_readers(warm(daemon), 20, LARGEST * 4):
         time.sleep(1)
         watch = Stopwatch()
 

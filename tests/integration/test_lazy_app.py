@@ -19,7 +19,7 @@ from memwatch.monitor.loop import Monitor
 from memwatch_web.asgi.lazy_app import ALERTS_FIRST_SECONDS, Front
 from memwatch_web.asgi.problems import Problem
 from support.daemon_process import RunningDaemon, running_daemon
-from support.waiting import PATIENCE_SECONDS, Stopwatch
+from support.waiting import MAX_WAIT_SECONDS, Stopwatch
 
 # A machine of which nine tenths are used: high from the first tick.
 FULL = "MemTotal: 8000000 kB\nMemFree: 300000 kB\nMemAvailable: 700000 kB\nBuffers: 0 kB\nCached: 400000 kB\n"
@@ -202,7 +202,7 @@ def test_memory_that_gets_tight_has_the_pages_made(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text(FULL)
     with running_daemon(tmp_path, "--procfs", str(tmp_path / "proc")) as daemon:
-        until = time.monotonic() + PATIENCE_SECONDS
+        until = time.monotonic() + MAX_WAIT_SECONDS
         before = rss_bytes(daemon)
         while rss_bytes(daemon) < 56 << 20:
             assert time.monotonic() < until, (before, daemon.log.read_text())
@@ -221,7 +221,7 @@ def test_it_ends_while_its_pages_are_being_made(tmp_path: Path) -> None:
         watch = Stopwatch()
         code = daemon.terminate()
         took = watch.seconds
-        asking.join(PATIENCE_SECONDS)
+        asking.join(MAX_WAIT_SECONDS)
 
     assert code == 0
     assert took < 5

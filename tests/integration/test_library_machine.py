@@ -15,7 +15,7 @@ from memwatch.library.machine import Source, aged, from_daemon
 from memwatch.model import Absent
 from support import sample_nvml
 from support.daemon_process import RunningDaemon, running_daemon
-from support.library_process import roots_environment, run_program, told
+from support.library_process import roots_environment, run_json, run_program
 from support.nvml_machine import Simulator
 
 GIB = 1 << 30
@@ -45,8 +45,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningDae
 def test_a_unified_gpu_has_the_memory_of_its_pool(spark: tuple[RunningDaemon, Simulator]) -> None:
     """NVML says NOT_SUPPORTED on a GB10; its memory is System RAM, once, by daemon and without."""
     daemon, simulator = spark
-    by_daemon = told(TRUTH, daemon.url, **roots_environment("gb10"))
-    alone = told(TRUTH, **roots_environment("gb10"), **simulator.environ)
+    by_daemon = run_json(TRUTH, daemon.url, **roots_environment("gb10"))
+    alone = run_json(TRUTH, **roots_environment("gb10"), **simulator.environ)
 
     assert by_daemon["from_daemon"]
     assert not alone["from_daemon"]
@@ -58,7 +58,7 @@ def test_a_unified_gpu_has_the_memory_of_its_pool(spark: tuple[RunningDaemon, Si
 
 def test_without_a_gpu_there_is_system_ram() -> None:
     """No device, no guess: its information is None, its size is System RAM or the default."""
-    found = told(TRUTH, **roots_environment("zram-laptop"))
+    found = run_json(TRUTH, **roots_environment("zram-laptop"))
 
     assert (found["unified"], found["pool"]) == (False, None)
     assert found["size"] == found["ram"] == found["sum"]
@@ -112,7 +112,7 @@ def test_importing_costs_next_to_nothing_and_nothing_of_others() -> None:
         "took = time.perf_counter() - at; new = {name.partition('.')[0] for name in set(sys.modules) - before}; "
         "import json; print(json.dumps([took, sorted(new)]))"
     )
-    answers = [told(code) for _ in range(5)]
+    answers = [run_json(code) for _ in range(5)]
 
     assert min(took for took, _ in answers) <= 0.030
     for _, names in answers:
@@ -184,7 +184,7 @@ def test_backends_are_the_daemons(spark: tuple[RunningDaemon, Simulator]) -> Non
         "memwatch.select_backend_for('20GiB').name, [one.name for one in found.backends]]))"
     )
 
-    assert told(code, spark[0].url) == [
+    assert run_json(code, spark[0].url) == [
         "cpu",
         "cpu",
         "cpu",

@@ -26,7 +26,7 @@ from support.custom_pool import OwnPool
 from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, clean_environment, running_daemon
 from support.library_process import run_program
 from support.paths import TESTS
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 GIB = 1 << 30
 
@@ -236,7 +236,7 @@ def test_a_guard_looks_by_itself() -> None:
         raise RuntimeError("the callback is broken")
 
     with memwatch.guard("1MiB", on_warn=fail, interval=0.01):
-        assert reached.wait(PATIENCE_SECONDS)
+        assert reached.wait(MAX_WAIT_SECONDS)
 
 
 @pytest.mark.parametrize(

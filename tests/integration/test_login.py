@@ -13,7 +13,7 @@ import pytest
 
 from support.daemon_process import MEMWATCHD, RunningDaemon, clean_environment, get, running_daemon
 from support.login_settings import BEARER, PASSWORD, TOKEN, basic, login_config
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_the_client_shows_the_token_that_the_environment_holds(daemon: RunningDa
 
 def test_two_authorizations_are_none(daemon: RunningDaemon) -> None:
     """Which of them would count is a question that two programs answer differently."""
-    with socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_SECONDS) as connection:
+    with socket.create_connection(("127.0.0.1", daemon.port), timeout=MAX_WAIT_SECONDS) as connection:
         field = f"Authorization: Bearer {TOKEN}\r\n"
         connection.sendall(f"GET /metrics HTTP/1.1\r\nHost: localhost\r\n{field}{field}\r\n".encode())
 

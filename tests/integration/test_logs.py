@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 SPEAK = """
 import logging, os
@@ -25,7 +25,7 @@ def spoken(environ: dict[str, str]) -> list[str]:
         env=environ,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=MAX_WAIT_SECONDS,
         check=True,
     )
     return done.stderr.splitlines()

@@ -18,7 +18,7 @@ from support.nvml_child import running_child
 from support.nvml_machine import Simulator
 from support.nvml_state import Holder, Trouble
 from support.sample_nvml import EIGHT_H100, GB10, RTX_4090
-from support.waiting import PATIENCE_SECONDS, wait_until
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 PRINTS = r"""
 #include <stdio.h>
@@ -66,7 +66,7 @@ def test_it_ends_when_its_commands_end(tmp_path: Path) -> None:
         child.reading()
         assert child.process.stdin is not None
         child.process.stdin.close()
-        code = child.process.wait(timeout=PATIENCE_SECONDS)
+        code = child.process.wait(timeout=MAX_WAIT_SECONDS)
 
     assert code == 0
     assert simulator.calls()[-1].function == "nvmlShutdown"
@@ -80,7 +80,7 @@ def test_it_ends_on_sigterm(tmp_path: Path) -> None:
     with running_child(simulator) as child:
         child.reading()
         child.process.send_signal(signal.SIGTERM)
-        code = child.process.wait(timeout=PATIENCE_SECONDS)
+        code = child.process.wait(timeout=MAX_WAIT_SECONDS)
 
     assert code == 0
     assert simulator.calls()[-1].function == "nvmlShutdown"
@@ -96,7 +96,7 @@ def test_a_reader_that_is_gone_is_an_end(tmp_path: Path) -> None:
         assert child.process.stdout is not None
         child.process.stdout.close()
         child.send("read")
-        code = child.process.wait(timeout=PATIENCE_SECONDS)
+        code = child.process.wait(timeout=MAX_WAIT_SECONDS)
 
     assert code == 0
     assert (simulator.folder / "stderr").read_text() == ""

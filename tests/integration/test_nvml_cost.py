@@ -40,7 +40,7 @@ def test_a_round_makes_few_calls(tmp_path: Path, machine: Machine, most: int) ->
 
     with running_child(simulator) as child:
         child.reading()
-        simulator.forget_calls()
+        simulator.clear_calls()
         child.reading()
         calls = [call for call in simulator.calls() if "Event" not in call.function]
 
@@ -54,7 +54,7 @@ def test_slow_facts_cost_one_call_a_round(tmp_path: Path) -> None:
     with running_child(simulator, "--slow-seconds=0.0001") as child:
         child.reading()
         for _ in range(20):
-            simulator.forget_calls()
+            simulator.clear_calls()
             child.reading()
             calls = [call.function for call in simulator.calls() if "Event" not in call.function]
             assert len(calls) <= 4, calls

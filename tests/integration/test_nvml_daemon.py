@@ -15,7 +15,7 @@ from support import sample_nvml
 from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, get, running_daemon
 from support.nvml_machine import Simulator
 from support.nvml_state import Event, Holder, Memory, Trouble
-from support.waiting import PATIENCE_SECONDS, Stopwatch
+from support.waiting import MAX_WAIT_SECONDS, Stopwatch
 
 MIB, GIB = 1 << 20, 1 << 30
 QUICK = '[collectors.nvml]\nrestart_after = "1s"\n'
@@ -148,7 +148,7 @@ def test_a_killed_daemon_leaves_no_helper(tmp_path: Path) -> None:
         daemon.wait_until_ok("nvml")
         helpers = {call.pid for call in simulator.calls()}
         daemon.process.send_signal(signal.SIGKILL)
-        daemon.process.wait(PATIENCE_SECONDS)
+        daemon.process.wait(MAX_WAIT_SECONDS)
 
         assert_gone(helpers)
 
@@ -283,7 +283,7 @@ def test_a_tick_costs_at_most_four_calls_a_gpu(tmp_path: Path) -> None:
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
         daemon.wait_until_ok("nvml")
         time.sleep(3)
-        simulator.forget_calls()
+        simulator.clear_calls()
         before = daemon.snapshot()["unix"]
         time.sleep(6)
         calls, rounds = simulator.calls(), daemon.snapshot()["unix"] - before

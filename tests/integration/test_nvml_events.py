@@ -8,7 +8,7 @@ from pathlib import Path
 
 from memwatch.drivers.nvml.events import WAIT_SECONDS
 from memwatch.drivers.nvml.records import NvmlReading, Xid
-from support.nvml_child import Outcome, listening, running_child
+from support.nvml_child import Outcome, running_child, wait_until_listening
 from support.nvml_machine import Simulator
 from support.nvml_state import Event, Trouble
 from support.sample_nvml import DOUBLE_BIT_ECC, EIGHT_H100, RTX_4090, WSL2, XID
@@ -31,7 +31,7 @@ def test_xids_are_counted_by_gpu_and_code(tmp_path: Path) -> None:
     before = time.time()
 
     with running_child(simulator) as child:
-        listening(simulator, child)
+        wait_until_listening(simulator, child)
         simulator.show(
             EIGHT_H100.with_event(
                 Event(0, XID, 79),
@@ -52,7 +52,7 @@ def test_a_counter_stays_and_is_never_repeated(tmp_path: Path) -> None:
     simulator = Simulator.of(tmp_path, RTX_4090)
 
     with running_child(simulator) as child:
-        listening(simulator, child)
+        wait_until_listening(simulator, child)
         simulator.show(RTX_4090.with_event(Event(0, XID, 31)))
         child.until(xids_are({(RTX_4090.gpus[0].uuid, 31): 1}))
         first = child.reading().xids
@@ -68,7 +68,7 @@ def test_quiet_waits_are_no_errors(tmp_path: Path) -> None:
     simulator = Simulator.of(tmp_path, RTX_4090)
 
     with running_child(simulator) as child:
-        listening(simulator, child)
+        wait_until_listening(simulator, child)
         time.sleep(WAIT_SECONDS + 1.0)
         found = child.reading()
         waits = [call.function for call in simulator.calls()].count("nvmlEventSetWait_v2")
@@ -85,7 +85,7 @@ def test_a_wait_that_fails_is_not_repeated_hotly(tmp_path: Path) -> None:
     )
 
     with running_child(simulator) as child:
-        listening(simulator, child)
+        wait_until_listening(simulator, child)
         time.sleep(1.5)
         child.reading()
         waits = [call.function for call in simulator.calls()].count("nvmlEventSetWait_v2")
@@ -114,15 +114,15 @@ def test_counters_survive_a_gpu_that_falls_off_the_bus(tmp_path: Path) -> None:
     simulator = Simulator.of(tmp_path, machine)
 
     with running_child(simulator) as child:
-        listening(simulator, child)
+        wait_until_listening(simulator, child)
         machine = machine.with_event(Event(0, XID, 79))
         simulator.show(machine)
         child.until(xids_are({(FIRST, 79): 1}))
         machine = machine.with_gpu(0, down=15)
         simulator.show(machine)
         child.until(lambda _: [call.function for call in simulator.calls()].count("nvmlInitWithFlags") >= 2)
-        simulator.forget_calls()
-        listening(simulator, child)
+        simulator.clear_calls()
+        wait_until_listening(simulator, child)
         simulator.show(machine.with_event(Event(1, XID, 31)))
         child.until(xids_are({(FIRST, 79): 1, (SECOND, 31): 1}))
 
@@ -134,12 +134,12 @@ def test_one_silent_round_does_not_end_listening(tmp_path: Path) -> None:
     sick = RTX_4090.with_gpu(0, troubles=dict.fromkeys(silent, Trouble(error=999, times=1)))
 
     with running_child(simulator) as child:
-        listening(simulator, child)
+        wait_until_listening(simulator, child)
         time.sleep(0.25)
         simulator.show(sick)
         child.reading()
         child.until(lambda _: [call.function for call in simulator.calls()].count("nvmlInitWithFlags") == 2)
-        simulator.forget_calls()
-        listening(simulator, child)
+        simulator.clear_calls()
+        wait_until_listening(simulator, child)
         simulator.show(sick.with_event(Event(0, XID, 31)))
         child.until(xids_are({(RTX_4090.gpus[0].uuid, 31): 1}))

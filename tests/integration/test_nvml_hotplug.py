@@ -15,7 +15,7 @@ from support.nvml_child import Child, Outcome, running_child
 from support.nvml_machine import Simulator
 from support.nvml_state import Machine, Trouble
 from support.sample_nvml import EIGHT_H100, GB10, RTX_4090
-from support.waiting import PATIENCE_SECONDS, Stopwatch
+from support.waiting import MAX_WAIT_SECONDS, Stopwatch
 
 TWO = replace(EIGHT_H100, gpus=EIGHT_H100.gpus[:2])
 FIRST, SECOND = (gpu.uuid for gpu in TWO.gpus)
@@ -155,7 +155,7 @@ def test_a_gpu_that_needs_a_reset_is_let_go(tmp_path: Path) -> None:
         simulator.show(TWO.with_gpu(0, down=16))
         state = child.gpu(0).state
         child.until(lambda _: openings(simulator) == 2)
-        simulator.forget_calls()
+        simulator.clear_calls()
         released, other = child.reading().gpus
         touched = {call.device for call in simulator.calls()}
         simulator.show(TWO)
@@ -291,7 +291,7 @@ def test_a_driver_upgraded_underneath_ends_the_process(tmp_path: Path, machine: 
 
     with running_child(simulator) as child:
         failure = child.failure()
-        code = child.process.wait(timeout=PATIENCE_SECONDS)
+        code = child.process.wait(timeout=MAX_WAIT_SECONDS)
 
     assert (failure.reason, failure.code, code) == ("needs_new_process", 18, 75)
 
@@ -304,7 +304,7 @@ def test_a_wait_that_is_stuck_ends_the_process(tmp_path: Path) -> None:
 
     with running_child(simulator) as child:
         found = child.until(fails("needs_new_process"), seconds=20)
-        code = child.process.wait(timeout=PATIENCE_SECONDS)
+        code = child.process.wait(timeout=MAX_WAIT_SECONDS)
 
     assert isinstance(found, NvmlFailure)
     assert "stuck" in found.text
@@ -321,7 +321,7 @@ def test_a_crash_in_the_library_ends_the_process_only(tmp_path: Path) -> None:
         child.send("read")
         assert child.process.stdout is not None
         line = child.process.stdout.readline()
-        code = child.process.wait(timeout=PATIENCE_SECONDS)
+        code = child.process.wait(timeout=MAX_WAIT_SECONDS)
 
     assert line == b""
     assert code == -11

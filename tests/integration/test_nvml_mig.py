@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlReading
 from memwatch.model import Absent
-from support.nvml_child import Outcome, listening, running_child
+from support.nvml_child import Outcome, running_child, wait_until_listening
 from support.nvml_machine import Simulator
 from support.nvml_state import Event, Holder, Machine, Memory, Mig, Trouble
 from support.nvml_state import GpuInstance as SimulatedInstance
@@ -164,7 +164,7 @@ def test_a_new_instance_beside_the_old_ones_is_told_when_it_is_announced(tmp_pat
     simulator = Simulator.of(tmp_path, H200_MIG.with_gpu(0, mig=few))
 
     with running_child(simulator) as child:
-        listening(simulator, child)
+        wait_until_listening(simulator, child)
         assert list(used(child.gpu())) == [2]
         simulator.show(H200_MIG.with_event(Event(0, MIG_CHANGE, 0)))
         child.until(instances_are(2, 3, 9, 10), seconds=3)

@@ -12,7 +12,7 @@ import pytest
 from support import sample_nvml
 from support.daemon_process import MEMWATCHD, clean_environment
 from support.nvml_machine import Simulator
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 MIB = 1 << 20
 GB10 = sample_nvml.READY["gb10"]
@@ -45,7 +45,7 @@ def once(simulator: Simulator) -> Any:
         [MEMWATCHD, "--once", "--json", *simulator.roots],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=MAX_WAIT_SECONDS,
         env=clean_environment(**simulator.environ),
         check=False,
     )

@@ -332,7 +332,7 @@ def test_mps_clients_are_asked_for_every_round_once_seen(tmp_path: Path) -> None
         second = child.gpu().processes
         simulator.show(RTX_4090)
         child.gpu()
-        simulator.forget_calls()
+        simulator.clear_calls()
         child.gpu()
         asked = [call.function for call in simulator.calls()]
 

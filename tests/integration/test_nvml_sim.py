@@ -19,7 +19,7 @@ from support.nvml_probe import Raised, probe, ready
 from support.nvml_state import Holder, Machine, Memory, Trouble
 from support.nvml_state_file import FUNCTIONS, state_file
 from support.sample_nvml import EIGHT_H100, GB10, GIB, H200_MIG, MIB, RTX_4090, mib, uuid
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 MEMORY = "nvmlDeviceGetMemoryInfo(gpu({}), version=nvmlMemory_v2).used"
 COMPUTE = "[[p.pid, p.usedGpuMemory] for p in nvmlDeviceGetComputeRunningProcesses(gpu(0))]"
@@ -210,7 +210,7 @@ def test_hang(tmp_path: Path) -> None:
         assert asked.process.stdout is not None
         assert not select.select([asked.process.stdout], [], [], 0.3)[0]
         asked.process.kill()
-        assert asked.process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
+        assert asked.process.wait(MAX_WAIT_SECONDS) == -signal.SIGKILL
 
 
 def test_slow_call(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_segfault(tmp_path: Path) -> None:
 
     with ready(simulator) as asked:
         asked.begin("nvmlDeviceGetBAR1MemoryInfo(gpu(0))")
-        assert asked.process.wait(PATIENCE_SECONDS) == -signal.SIGSEGV
+        assert asked.process.wait(MAX_WAIT_SECONDS) == -signal.SIGSEGV
 
 
 def test_old_driver(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from support.paths import TESTS
 from support.thread_limit import no_threads
 from support.waiting import Stopwatch, wait_until
 from support.webhook_receiver import receiving
-from support.webhook_samples import ids, made_receiver, notice, told, webhook_channel
+from support.webhook_samples import ids, new_receiver, notice, put_notices, webhook_channel
 
 PATIENT = (0.0, 60.0, 60.0, 60.0)
 
@@ -30,10 +30,10 @@ from memwatch.notify.outbox.open import open_outbox
 from memwatch.notify.outbox.outbox import Draft, Outbox
 from memwatch.notify.outbox.queue import Kind
 from memwatch.notify.outbox.rows import Batch
-from support.webhook_samples import made_receiver, webhook_channel
+from support.webhook_samples import new_receiver, webhook_channel
 
 opened = open_outbox(Path(sys.argv[1]), 0.0)
-made = made_receiver(webhook_channel(sys.argv[2]), outbox=Outbox(opened.store, opened.kept))
+made = new_receiver(webhook_channel(sys.argv[2]), outbox=Outbox(opened.store, opened.kept))
 made.start()
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
 for number in range(20):
@@ -121,9 +121,9 @@ def test_without_memory_the_outbox_goes_on_and_writes_everything_later() -> None
 def test_slow_disk_brings_no_attempt_forward() -> None:
     """A message that failed before the disk had it is tried again by its schedule, not when the disk answers."""
     with receiving(503) as site:
-        made = made_receiver(webhook_channel(site.url), PATIENT, Outbox(Stuck()))
+        made = new_receiver(webhook_channel(site.url), PATIENT, Outbox(Stuck()))
         made.start()
-        told(made, notice())
+        put_notices(made, notice())
         time.sleep(1.3)
         made.close()
 
@@ -133,10 +133,10 @@ def test_slow_disk_brings_no_attempt_forward() -> None:
 def test_disk_that_hangs_holds_no_message_up() -> None:
     """A message does not wait for a disk that takes a second; and it is not sent twice when the disk is back."""
     with receiving(200) as site:
-        made = made_receiver(webhook_channel(site.url), outbox=Outbox(Stuck()))
+        made = new_receiver(webhook_channel(site.url), outbox=Outbox(Stuck()))
         made.start()
         watch = Stopwatch()
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["delivered"] == 1)
         took = watch.seconds
         time.sleep(1.0)

@@ -20,7 +20,7 @@ from memwatch.snapshot import Level, Pressure
 from scripts.golden import roots_arguments
 from support.daemon_process import MEMWATCHD, clean_environment
 from support.paths import MACHINES
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 GIB = 1 << 30
 
@@ -28,7 +28,7 @@ GIB = 1 << 30
 def once(arguments: list[str]) -> Any:
     command = [MEMWATCHD, "--once", "--json", *arguments]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, env=clean_environment(), check=False
+        command, capture_output=True, text=True, timeout=MAX_WAIT_SECONDS, env=clean_environment(), check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)

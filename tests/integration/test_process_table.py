@@ -22,7 +22,7 @@ from support.daemon_process import kept_files
 from support.process_folders import add_process, folder_of, stat_line, statm_line
 from support.sleeping_processes import sleepers
 from support.waiting import wait_until
-from support.zombie_leader import going_on
+from support.zombie_leader import zombie_leader
 
 KERNEL = 0x208040
 
@@ -108,7 +108,7 @@ def test_a_process_that_ended_is_gone_at_the_next_look() -> None:
 @pytest.mark.parametrize("room", [0, 2000], ids=["read anew", "kept"])
 def test_a_process_whose_first_thread_has_ended_keeps_its_memory(room: int) -> None:
     """The kernel says 0 of it then, and so does ps; it is in the files of the thread that goes on."""
-    with going_on(64) as process, table_of(Path("/proc"), lambda: room) as table:
+    with zombie_leader(64) as process, table_of(Path("/proc"), lambda: room) as table:
         table.look()
         before = pages(table)[process.pid]
         process.end_first_thread()
@@ -128,7 +128,7 @@ def test_a_process_whose_first_thread_has_ended_keeps_its_memory(room: int) -> N
 @pytest.mark.parametrize("room", [0, 2000], ids=["read anew", "kept"])
 def test_one_whose_first_thread_had_ended_before_is_seen_as_well(room: int) -> None:
     """A daemon may start later than that."""
-    with going_on(64) as process, table_of(Path("/proc"), lambda: room) as table:
+    with zombie_leader(64) as process, table_of(Path("/proc"), lambda: room) as table:
         process.end_first_thread()
         table.look()
         found = pages(table)[process.pid]

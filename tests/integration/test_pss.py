@@ -19,7 +19,7 @@ from memwatch_web.api.services import Turnstile
 from support.daemon_process import RunningDaemon, running_daemon
 from support.memory_holder import holder
 from support.process_folders import add_process, folder_of, stat_line
-from support.zombie_leader import going_on
+from support.zombie_leader import zombie_leader
 
 MIB = 1 << 20
 ROLLUP = b"00400000-7fff ---p 00000000 00:00 0    [rollup]\nRss:     900 kB\nPss:     700 kB\nPss_Anon:   600 kB\n"
@@ -130,7 +130,7 @@ def test_a_real_process(tmp_path: Path) -> None:
 
 def test_a_process_whose_first_thread_has_ended() -> None:
     """Its memory is told by a thread that goes on; once that has ended too there is none."""
-    with going_on(64) as one:
+    with zombie_leader(64) as one:
         start = psutil.Process(one.pid).create_time()
         one.end_first_thread()
         process = Process(one.pid, start, "x", 1, 1, "rss", unit=None, container=None)

@@ -25,7 +25,7 @@ from support.daemon_process import MEMWATCHD, RunningDaemon, clean_environment, 
 from support.http_exchange import exchange
 from support.ingest_client import own_ticks, post
 from support.login_settings import login_config
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 MEMWATCH = str(Path(MEMWATCHD).with_name("memwatch"))
 PATHS = ("snapshot", "pools", "shares", "devices", "processes", "pressure", "collectors", "alerts", "events")
@@ -68,7 +68,7 @@ def test_what_programs_tell_is_answered_as_simulated(demo: RunningDaemon) -> Non
 
 def test_a_tick_of_a_stream_is_marked(demo: RunningDaemon) -> None:
     """Who wants no snapshots learns it too."""
-    connection = http.client.HTTPConnection("127.0.0.1", demo.port, timeout=PATIENCE_SECONDS)
+    connection = http.client.HTTPConnection("127.0.0.1", demo.port, timeout=MAX_WAIT_SECONDS)
     try:
         connection.request("GET", "/api/v1/stream?events=event")
         lines = iter(connection.getresponse().readline, b"")

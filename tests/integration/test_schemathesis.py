@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.daemon_process import RunningDaemon, running_daemon
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of its own dependencies, while they are imported
@@ -68,7 +68,7 @@ def keeps_its_promise(operation: Any, mode: GenerationMode, url: str) -> None:
     )
     @given(case=operation.as_strategy(generation_mode=mode))
     def judge(case: schemathesis.Case[Any]) -> None:
-        answer = case.call(base_url=url, timeout=PATIENCE_SECONDS)
+        answer = case.call(base_url=url, timeout=MAX_WAIT_SECONDS)
         if answer.status_code == TOO_LONG:  # the server's own word, before anybody looked at what is asked
             assert len(answer.request.url or "") > MOST_TARGET_BYTES
         else:

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from memwatch_web.pages.silence_form import MOST_HOURS, BadForm, wish_of
 from support.daemon_process import RunningDaemon, running_daemon
 from support.login_settings import BEARER, PASSWORD, basic, login_config
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 FORM = b"event=pressure.critical&target=ram&hours=2&reason=new+disk"
 
 
 def post(daemon: RunningDaemon, body: bytes, headers: Mapping[str, str] | None = None) -> tuple[int, str, str]:
     """Status, Location, body."""
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=PATIENCE_SECONDS)
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=MAX_WAIT_SECONDS)
     try:
         connection.request("POST", "/alerts", body, dict(headers or {}))
         answer = connection.getresponse()

@@ -14,7 +14,7 @@ import pytest
 from msgspec import Struct, field
 
 from support.daemon_process import RunningDaemon, running_daemon
-from support.waiting import PATIENCE_SECONDS, seconds_kept_by_host
+from support.waiting import MAX_WAIT_SECONDS, steal_seconds
 
 
 class Listener(Struct):
@@ -39,7 +39,7 @@ class Listener(Struct):
             return self.next()
         return named["event"], json.loads(named["data"])
 
-    def until(self, name: str, seconds: float = PATIENCE_SECONDS) -> Any:
+    def until(self, name: str, seconds: float = MAX_WAIT_SECONDS) -> Any:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             found, data = self.next()
@@ -51,11 +51,11 @@ class Listener(Struct):
         """Until so many snapshots followed each other. A hole is a fault, unless this virtual machine's host kept
         time for itself meanwhile (`steal`): two ticks may be ready at once then, and the older is not sent."""
         numbers: list[int] = []
-        stolen = seconds_kept_by_host()
+        stolen = steal_seconds()
         while len(numbers) < most:
             numbers.append(self.until("snapshot")["seq"])
             if len(numbers) > 1 and numbers[-1] != numbers[-2] + 1:
-                assert seconds_kept_by_host() > stolen, f"a hole, and no host to blame: {numbers}"
+                assert steal_seconds() > stolen, f"a hole, and no host to blame: {numbers}"
             if numbers[-wanted:] == list(range(numbers[-1] - wanted + 1, numbers[-1] + 1)):
                 return
         raise AssertionError(f"never {wanted} in a row: {numbers}")
@@ -63,7 +63,7 @@ class Listener(Struct):
 
 @contextmanager
 def listening(daemon: RunningDaemon, path: str = "/api/v1/stream", **headers: str) -> Iterator[Listener]:
-    with socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_SECONDS) as connection:
+    with socket.create_connection(("127.0.0.1", daemon.port), timeout=MAX_WAIT_SECONDS) as connection:
         lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
         connection.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n{lines}\r\n".encode())
         yield Listener(connection)
@@ -117,7 +117,7 @@ def test_the_number_of_streams_is_bounded_and_metrics_are_not(tmp_path: Path) ->
     assert scraped.status == 200
 
 
-def status_when_freed(daemon: RunningDaemon, seconds: float = PATIENCE_SECONDS) -> bytes:
+def status_when_freed(daemon: RunningDaemon, seconds: float = MAX_WAIT_SECONDS) -> bytes:
     """Ask for a stream until there is one again; the status of the last answer."""
     until = time.monotonic() + seconds
     while True:
@@ -154,7 +154,7 @@ def test_a_listener_that_never_reads_delays_nobody(tmp_path: Path) -> None:
 def test_the_live_page_is_a_stream_of_its_own_fragment(tmp_path: Path) -> None:
     """What the browser swaps in is HTML of the page, and an unknown page is refused by name."""
     with running_daemon(tmp_path, "--interval", "100ms") as daemon:
-        with socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_SECONDS) as connection:
+        with socket.create_connection(("127.0.0.1", daemon.port), timeout=MAX_WAIT_SECONDS) as connection:
             connection.sendall(b"GET /live?page=overview HTTP/1.0\r\nHost: localhost\r\n\r\n")
             received = b""
             while received.count(b"event: overview") < 2:

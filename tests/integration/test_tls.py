@@ -11,7 +11,7 @@ import pytest
 
 from support.certificates import Certificate, authority, signed_by
 from support.daemon_process import get, running_daemon
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 
 def tls_config(server: Certificate, ca: Certificate | None = None) -> str:
@@ -26,7 +26,7 @@ def test_tls_is_spoken_and_nothing_else_beside_it(tmp_path: Path) -> None:
     with running_daemon(tmp_path, *listen, config=tls_config(signed_by(ca)), tls=ca.context_of_client()) as daemon:
         assert daemon.get("/api/v1/pools").json[0]["id"] == "ram"
         assert daemon.get("/metrics", Host="evil.example").status == 400
-        with socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_SECONDS) as connection:
+        with socket.create_connection(("127.0.0.1", daemon.port), timeout=MAX_WAIT_SECONDS) as connection:
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b"HTTP/" not in connection.recv(100)
         with socket.socket(socket.AF_UNIX) as connection:
@@ -49,7 +49,7 @@ def test_old_versions_are_not_spoken(tmp_path: Path) -> None:
         with pytest.warns(DeprecationWarning, match="TLSv1_1"):
             old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
         with (
-            socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_SECONDS) as connection,
+            socket.create_connection(("127.0.0.1", daemon.port), timeout=MAX_WAIT_SECONDS) as connection,
             pytest.raises(ssl.SSLError, match=r"(?i)version|unsupported|EOF"),
         ):
             old.wrap_socket(connection)
@@ -60,8 +60,8 @@ def test_silence_ends_in_time(tmp_path: Path) -> None:
     ca = authority(tmp_path)
     with (
         running_daemon(tmp_path, config=tls_config(signed_by(ca)), tls=ca.context_of_client()) as daemon,
-        socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_SECONDS) as silent,
-        socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_SECONDS) as opened,
+        socket.create_connection(("127.0.0.1", daemon.port), timeout=MAX_WAIT_SECONDS) as silent,
+        socket.create_connection(("127.0.0.1", daemon.port), timeout=MAX_WAIT_SECONDS) as opened,
         ca.context_of_client().wrap_socket(opened, server_hostname="localhost") as shaken,
     ):
         shaken.sendall(b"GET /healthz HTTP/1.1\r\nX: ")

@@ -1,9 +1,9 @@
-"""Kills a recorder with SIGKILL at random moments under critical pressure, over and over, and reads what it left.
+"""Kill a recorder with SIGKILL at random moments under critical pressure, and check the files that it left.
 
     PYTHONPATH=tests python -m scripts.crash_loop [ROUNDS]
 
-Each round is a process with the real loop, rules and files, whose System RAM is nearly full; it says on a pipe
-which tick anybody could have seen. After its end every one of them is on disk, but for one at most.
+Each round is a process with the real loop, rules and files, whose System RAM is nearly full; it writes the number
+of each published tick to a pipe. After its end all of these ticks are on disk, except one at most.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BOOT = "5b4e1c1e-3c1f-4a7e-8a51-1f0a3c1f4a7e"
 
 
 class Round(Struct, frozen=True):
-    """`seen` ticks could be seen before the end, `kept` of them were on disk; `unclean` if the end was noticed."""
+    """`seen` ticks were published, `kept` of them are on disk; `unclean` if the crash was detected."""
 
     seen: int
     kept: int
@@ -44,7 +44,7 @@ class Round(Struct, frozen=True):
 
 
 def record(folder: Path, pipe: int) -> None:
-    """Tick until killed; the number of each tick goes to the pipe when the tick is published."""
+    """Tick until killed; the number of each tick is written to the pipe when the tick is published."""
     clock = SystemClock()
     collector = FakeCollector("meminfo", findings=Findings(pools=(ram(int(63.9 * GIB)),)))
     sampler = Sampler([Enlisted("meminfo", lambda: collector, False)], clock)
@@ -101,8 +101,10 @@ def main() -> int:
         found = crash(rounds, Path(folder))
     missing = [max(0, one.seen - one.kept) for one in found]
     ticks = sum(one.seen for one in found)
-    print(f"{rounds} times SIGKILL, {ticks} ticks seen, missing {max(missing)} at most, {sum(missing)} in all")
-    print(f"{sum(one.damaged for one in found)} torn records set aside; every start succeeded")
+    print(
+        f"{rounds} times SIGKILL, {ticks} ticks published, at most {max(missing)} missing, {sum(missing)} in total"
+    )
+    print(f"{sum(one.damaged for one in found)} torn records dropped; every start succeeded")
     return 0 if max(missing) <= 1 else 1
 
 

@@ -1,11 +1,11 @@
-"""Makes the recordings of simulated machines that are shipped with memwatchd.
+"""Generate the recordings of simulated machines that are shipped with memwatchd.
 
     PYTHONPATH=tests python -m scripts.demo_machines [NAME...]
 
-Each machine is a folder of /proc and /sys from tests/machines, whose files are written anew each second as a story
-goes on: a model is loaded, the page cache is flooded, a program leaks until the kernel kills it, all is well again.
-The real collectors read those files, the real accounting and the real rules make snapshots of them. What needs a
-driver or another system (NVML, macOS) begins one step later: with what the driver says.
+Each machine is a folder of /proc and /sys from tests/machines, whose files are rewritten each second of a story: a
+model is loaded, the page cache is flooded, a program leaks until the OOM killer ends it, and memory recovers. The
+real collectors read those files, and the real accounting and rules make snapshots of them. Sources that need a
+driver or another operating system (NVML, macOS) are replaced by the driver's readings.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Gpu = Callable[[Host, Scene, int], Findings]
 
 
 class Story(Struct, frozen=True):
-    """What happens on which machine. `leaks_gpu`: it is the GPU's own memory that fills up."""
+    """Events of one machine. `leaks_gpu`: the GPU's own memory fills up."""
 
     folder: str
     gpu: Gpu
@@ -95,7 +95,7 @@ def rtx4090(_host: Host, _scene: Scene, used: int) -> Findings:
 
 
 def gh200(host: Host, _scene: Scene, used: int) -> Findings:
-    """The GPU's memory is a NUMA node of its own, inside MemTotal."""
+    """Return the reading of a GPU whose memory is a separate NUMA node inside MemTotal."""
     total = HBM_BYTES
     free = total - used - 12582912 * KIB
     node = host.root / "sys/devices/system/node/node1/meminfo"
@@ -130,7 +130,7 @@ def h100x8_mig(_host: Host, scene: Scene, used: int) -> Findings:
 
 
 def jetson_orin(host: Host, _scene: Scene, used: int) -> Findings:
-    """The driver's own list of who holds what."""
+    """Write the driver's list of clients and their memory."""
     clients = host.root / "sys/kernel/debug/nvmap/iovmm/clients"
     clients.write_text(
         "CLIENT                        PROCESS      PID        SIZE\n"
@@ -142,7 +142,7 @@ def jetson_orin(host: Host, _scene: Scene, used: int) -> Findings:
 
 
 def strix_halo(host: Host, _scene: Scene, used: int) -> Findings:
-    """GTT is System RAM that the GPU uses; amdgpu says how much, and for whom."""
+    """Write GTT, the System RAM that the GPU uses, in total and by process, as amdgpu reports it."""
     card = host.root / "sys/devices/pci0000:00/0000:00:08.1/0000:c5:00.0"
     (card / "mem_info_gtt_used").write_text(f"{used}\n")
     (host.root / "sys/class/kfd/kfd/proc/6110/vram_5536").write_text(f"{used - STRIX_IDLE_BYTES}\n")
@@ -166,7 +166,7 @@ STORIES = {
 
 
 def linux_story(name: str, folder: Path) -> list[Snapshot]:
-    """Every second of the story, read by the collectors of Linux."""
+    """Return every second of the story, read by the collectors of Linux."""
     story = STORIES[name]
     shutil.copytree(MACHINES / story.folder, folder, symlinks=True)
     host = Host(folder, story.held_bytes)
@@ -189,16 +189,20 @@ def linux_story(name: str, folder: Path) -> list[Snapshot]:
         host.write(scene, of_ram, leak)
 
     show(scene_of(0, not story.leaks_gpu))
-    return [elsewhere(one, folder) for one in told(enlisted, identity_of(roots), show, not story.leaks_gpu)]
+    return [without_folder(one, folder) for one in play(enlisted, identity_of(roots), show, not story.leaks_gpu)]
 
 
 def at_each_tick(enlisted: Enlisted) -> Enlisted:
-    """Nodes and free blocks are of the same second as the rest: a machine reads them now and then."""
-    return replace(enlisted, make=lambda: Anew(enlisted)) if enlisted.name in ("numa", "buddyinfo") else enlisted
+    """Read nodes and free blocks on every tick, so that they match the rest; live machines read them less often."""
+    return (
+        replace(enlisted, make=lambda: FreshCollector(enlisted))
+        if enlisted.name in ("numa", "buddyinfo")
+        else enlisted
+    )
 
 
-class Anew:
-    """A collector that is made anew each time it is asked, which is at every tick."""
+class FreshCollector:
+    """Collector that is created again for each collection, which is every tick."""
 
     period_seconds = 0.0
     may_block = False
@@ -216,17 +220,17 @@ class Anew:
             collector.close()
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Close nothing: no collector is kept."""
 
 
-def elsewhere(snapshot: Snapshot, folder: Path) -> Snapshot:
-    """The same with paths as they are on such a machine."""
+def without_folder(snapshot: Snapshot, folder: Path) -> Snapshot:
+    """Return the snapshot with paths as on such a machine."""
     errors = [(status, (status.error or "").replace(str(folder), "") or None) for status in snapshot.collectors]
     return replace(snapshot, collectors=tuple(replace(status, error=error) for status, error in errors))
 
 
 def macbook_story() -> list[Snapshot]:
-    """36 GB of an M3 Pro, as psutil and macOS describe them."""
+    """Return 36 GB of an M3 Pro, as reported by psutil and macOS."""
     size, limit = 36 * GIB, 27 * GIB
     memory, apple, people = FakeCollector("psutil_host"), FakeCollector("apple"), FakeCollector("psutil_processes")
     machine = Machine("MacBook Pro (Mac15,6)", details={"chip": "Apple M3 Pro"})
@@ -255,7 +259,7 @@ def macbook_story() -> list[Snapshot]:
 
     show(scene_of(0))
     enlisted = [entry(one) for one in (memory, apple, people)]
-    return told(enlisted, Identity("macbook", "5b4e1c1e-3c1f-4a7e-8a51-1f0a3c1f4a7e"), show)
+    return play(enlisted, Identity("macbook", "5b4e1c1e-3c1f-4a7e-8a51-1f0a3c1f4a7e"), show)
 
 
 def entry(one: FakeCollector) -> Enlisted:
@@ -270,10 +274,10 @@ def mac_processes(metal: int, leak: int, scene: Scene) -> Findings:
     return Findings(processes=tuple(found), process_scan=ProcessScan(412, 0))
 
 
-def told(
+def play(
     enlisted: list[Enlisted], identity: Identity, show: Callable[[Scene], None], of_host: bool = True
 ) -> list[Snapshot]:
-    """The story through the loop, tick by tick, at no time of day but its own."""
+    """Run the story through the loop, tick by tick, at the story's own time of day."""
     clock = FakeClock(now=1000.0, wall_offset=BEGAN - 1000.0)
     sampler = Sampler(enlisted, clock)
     monitor = Monitor(sampler, clock, Rules(), replace(identity, simulated=True), speed=1.0)

@@ -1,7 +1,7 @@
-"""What /metrics of a machine folder says, without the figures that differ from run to run.
+"""The stable part of /metrics of machine folders, without values that vary from run to run.
 
 `PYTHONPATH=tests python -m scripts.golden` rewrites the samples in tests/machines/*/metrics.txt, and the HELP and
-TYPE lines of all machines in tests/machines/metrics_help.txt. Read the difference before you keep it.
+TYPE lines of all machines in tests/machines/metrics_help.txt. Review the difference before committing it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from support.paths import MACHINES
 from support.sample_nvml import READY
 from support.tegra_machine import Tegrastats
 
-# Pages of 64 KiB are simulated by an argument of the collectors; a running daemon asks its own kernel.
+# Pages of 64 KiB are simulated by an argument of the collectors; a running daemon uses its own kernel's page size.
 RUN_HERE = tuple(dict.fromkeys((*(name for name in NAMES if name != "arm64-64k-pages"), *READY)))
 VOLATILE = (
     "memwatch_collector_duration_seconds{",
@@ -39,7 +39,7 @@ HELP = MACHINES / "metrics_help.txt"
 
 
 class Host(Struct, frozen=True):
-    """A machine to run the daemon on: where it looks, what is in its environment, where its metrics are written."""
+    """Machine to run the daemon on: its folders, its environment, and the file with its metrics."""
 
     roots: list[str]
     environ: Mapping[str, str]
@@ -53,7 +53,7 @@ def roots_arguments(name: str) -> list[str]:
 
 
 def host_of(name: str, scratch: Path) -> Host:
-    """A machine by its name, NVIDIA's with their simulated driver, Jetsons with their tegrastats."""
+    """Return a machine by name, with a simulated driver for NVIDIA's and a simulated tegrastats for Jetsons."""
     machine = READY.get(name)
     folder = MACHINES / str(machine.host if machine else name)
     environ: dict[str, str] = {}
@@ -69,7 +69,7 @@ def host_of(name: str, scratch: Path) -> Host:
 
 
 def exported(daemon: RunningDaemon, waits_for: Sequence[str] = ()) -> str:
-    """The stable part of /metrics once every collector has said what it has to say."""
+    """Return the stable part of /metrics once every collector has started."""
     daemon.wait_for("/api/v1/collectors", lambda found: all(one["state"] != "starting" for one in found))
     for name in waits_for:
         daemon.wait_until_ok(name)
@@ -78,12 +78,12 @@ def exported(daemon: RunningDaemon, waits_for: Sequence[str] = ()) -> str:
 
 
 def family_of(line: str) -> str:
-    """The metric name in a sample, or in a HELP or TYPE line."""
+    """Return the metric name in a sample, or in a HELP or TYPE line."""
     return line.split()[2] if line.startswith("#") else re.split("[{ ]", line, maxsplit=1)[0]
 
 
 def by_family(text: str) -> dict[str, str]:
-    """The lines of each family, in the order of the text."""
+    """Return the lines of each family, in the order of the text."""
     found: dict[str, str] = {}
     for line in text.splitlines(keepends=True):
         found[family_of(line)] = found.get(family_of(line), "") + line
@@ -95,13 +95,13 @@ def samples_of(exposition: str) -> str:
 
 
 def with_help(samples: str) -> str:
-    """The exposition as the daemon sends it: HELP and TYPE lines before the samples of each family."""
+    """Return the exposition as sent by the daemon: HELP and TYPE lines before the samples of each family."""
     known, found = by_family(HELP.read_text()), by_family(samples)
     return "".join(head + found.get(name, "") for name, head in known.items() if name in found or name in ALWAYS)
 
 
 def help_of(expositions: Iterable[str]) -> str:
-    """HELP and TYPE lines of all families, once each, in an order that agrees with each exposition."""
+    """Return HELP and TYPE lines of all families once, in an order that agrees with each exposition."""
     heads: dict[str, str] = {}
     order: TopologicalSorter[str] = TopologicalSorter()
     for exposition in expositions:

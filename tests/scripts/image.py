@@ -1,8 +1,8 @@
-"""The image without a container engine: each step of deploy/Dockerfile in a chroot, and then the container's life.
+"""Build the image without a container engine: run each step of deploy/Dockerfile in a chroot, then the container.
 
-The base is debootstrap's Debian of the release that FROM names, which is what Debian's image is made of too. The
-result runs as the image's user, on a root folder that cannot be written, with the mounts and the environment of
-docker-compose.yml, until its health check succeeds and its figures are this machine's. Needs root; 3 minutes.
+The base is debootstrap's Debian of the release in FROM, the origin of Debian's image as well. The result runs as
+the image's user, on a read-only root folder, with the mounts and the environment of docker-compose.yml, until its
+health check succeeds and it reports this machine's memory. Needs root; takes 3 minutes.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ import yaml
 from support.daemon_process import get
 from support.dockerfile import Stage, stages_of
 from support.paths import ROOT
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 RELEASES = {"12": "bookworm", "13": "trixie"}
 MIB = 1 << 20
-MOST_SECONDS = 900
+MAX_SECONDS = 900
 CERTIFICATES = "/run/certificates-of-this-machine.crt"
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     print(f"== {text}", flush=True)
 
 
 def run(*command: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, check=True, text=True, timeout=MOST_SECONDS, **more)
+    return subprocess.run(command, check=True, text=True, timeout=MAX_SECONDS, **more)
 
 
 def base_of(stage: Stage, scratch: Path) -> Path:
-    """Debian's base system, made once."""
+    """Return Debian's base system, created once."""
     name, _, tag = stage.base.partition(":")
-    assert name == "debian", f"{stage.base}: only Debian's base can be made here"
+    assert name == "debian", f"{stage.base}: only Debian's base is supported"
     release = RELEASES[tag.partition(".")[0]]
     folder = scratch / release
     if not folder.exists():
-        say(f"debootstrap {release}")
+        report(f"debootstrap {release}")
         run("debootstrap", "--variant=minbase", release, folder, stdout=subprocess.DEVNULL)
     return folder
 
 
 @contextmanager
 def mounted(*mounts: tuple[str, Path, str]) -> Iterator[None]:
-    """Binds of a folder or file each, undone in any case."""
+    """Bind-mount folders or files, and unmount them in any case."""
     with ExitStack() as stack:
         for source, target, options in mounts:
             if Path(source).is_dir():
@@ -70,8 +70,8 @@ def mounted(*mounts: tuple[str, Path, str]) -> Iterator[None]:
         yield
 
 
-def outside() -> dict[str, str]:
-    """How this machine reaches package registries: the one thing that a build takes from its surroundings."""
+def registry_access() -> dict[str, str]:
+    """Return the access to package registries: the only thing that a build takes from its environment."""
     names = ("PIP_", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
     return {name: value for name, value in os.environ.items() if name.startswith(names)} | {
         "PIP_CERT": CERTIFICATES
@@ -88,7 +88,7 @@ def with_network(root: Path) -> list[tuple[str, Path, str]]:
 
 
 def build(stages: Sequence[Stage], scratch: Path) -> Path:
-    """The root folder of the last stage."""
+    """Build all stages; return the root folder of the last one."""
     folders: dict[str, Path] = {}
     for stage in stages:
         root = folders[stage.name] = scratch / f"stage-{stage.name or 'final'}"
@@ -96,7 +96,7 @@ def build(stages: Sequence[Stage], scratch: Path) -> Path:
         run("cp", "--archive", "--reflink=auto", base_of(stage, scratch), root)
         place = "/"
         for word, rest in stage.steps:
-            say(f"{word} {rest}")
+            report(f"{word} {rest}")
             if word == "WORKDIR":
                 place = rest
                 (root / place.lstrip("/")).mkdir(parents=True, exist_ok=True)
@@ -105,13 +105,17 @@ def build(stages: Sequence[Stage], scratch: Path) -> Path:
             else:
                 with mounted(*with_network(root)):
                     script = f"cd {shlex.quote(place)} && {rest}"
-                    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **outside(), **stage.environment}
+                    environment = {
+                        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+                        **registry_access(),
+                        **stage.environment,
+                    }
                     run("chroot", root, "/bin/sh", "-c", script, env=environment, stdout=subprocess.DEVNULL)
     return folders[stages[-1].name]
 
 
 def copy(words: str, root: Path, here: Path, folders: Mapping[str, Path]) -> None:
-    """From the context, where .dockerignore's list of exceptions is the list of what there is, or from a stage."""
+    """Copy from the context, which has only what .dockerignore excepts, or from a stage."""
     *sources, target = words.split()
     origin = ROOT
     if sources[0].startswith("--from="):
@@ -134,11 +138,11 @@ def sizes(root: Path) -> dict[str, float]:
         done = run("du", "--summarize", "--bytes", "--one-file-system", folder, capture_output=True)
         return int(done.stdout.split()[0]) / MIB
 
-    return {"whole image": size(root), "of it memwatchd and what it needs": size(root / "opt/memwatchd")}
+    return {"whole image": size(root), "memwatchd and its dependencies": size(root / "opt/memwatchd")}
 
 
 def live(stage: Stage, root: Path) -> dict[str, Any]:
-    """Start it as docker-compose.yml does, wait for its health check, ask it, and stop it."""
+    """Start the container as docker-compose.yml does, wait for its health check, read its API, and stop it."""
     service = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["memwatchd"]
     assert service["read_only"]
     assert service["cap_drop"] == ["ALL"]
@@ -147,7 +151,7 @@ def live(stage: Stage, root: Path) -> dict[str, Any]:
         for one in service["volumes"]
         if one["type"] == "bind"
     ]
-    # A new volume is what the image has in its place.
+    # A new volume has the image's content of that folder.
     (volume,) = (root / one["target"].lstrip("/") for one in service["volumes"] if one["type"] == "volume")
     environment = stage.environment | {name: str(value) for name, value in service["environment"].items()}
     user, _, group = stage.user.partition(":")
@@ -163,16 +167,16 @@ def live(stage: Stage, root: Path) -> dict[str, Any]:
 def watch(inside: Sequence[str], stage: Stage, environment: Mapping[str, str]) -> dict[str, Any]:
     process = subprocess.Popen([*inside, *stage.entrypoint], env=dict(environment), start_new_session=True)
     try:
-        until = time.monotonic() + PATIENCE_SECONDS
+        until = time.monotonic() + MAX_WAIT_SECONDS
         while subprocess.run([*inside, *stage.healthcheck], env=environment, capture_output=True).returncode:
-            assert process.poll() is None, f"it left with {process.returncode}"
+            assert process.poll() is None, f"it exited with {process.returncode}"
             assert time.monotonic() < until, "its health check does not succeed"
             time.sleep(0.5)
         status = Path(f"/proc/{process.pid}/status").read_text()
         snapshot = get(6360, "/api/v1/snapshot", {"Host": "memwatchd:6360"}).json
     finally:
         process.terminate()
-        code = process.wait(PATIENCE_SECONDS)
+        code = process.wait(MAX_WAIT_SECONDS)
     has_state = (
         subprocess.run([*inside, "ls", environment["MEMWATCHD_STATE_DIR"]], capture_output=True).stdout != b""
     )
@@ -203,7 +207,7 @@ def complaints_about(found: Mapping[str, Any]) -> list[str]:
 
 
 def wheels_for(machine: str, root: Path, scratch: Path) -> int:
-    """Downloads what the image holds for another architecture; a dependency without a wheel there ends it."""
+    """Download the image's packages for another architecture; a dependency without a wheel there is an error."""
     code = "import importlib.metadata as m; print(*(f'{d.name}=={d.version}' for d in m.distributions()))"
     listed = run("chroot", root, "/opt/memwatchd/bin/python3", "-c", code, capture_output=True).stdout.split()
     wanted = [one for one in listed if not one.startswith("memwatchd==")]
@@ -216,23 +220,25 @@ def wheels_for(machine: str, root: Path, scratch: Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scratch", type=Path, help="where root folders are made; base systems stay there")
+    parser.add_argument("scratch", type=Path, help="folder for root folders; base systems are kept there")
     scratch = parser.parse_args().scratch.absolute()
     if os.geteuid() != 0:
         print("This mounts and changes root folders. Run it as root: sudo make test-image", file=sys.stderr)
         return 2
     if "MEMWATCH_UNSHARED" not in os.environ:
-        # Mounts of ours are nobody else's, and end with this process, whatever happens.
+        # In a private mount namespace our mounts are invisible to others, and end with this process in any case.
         os.environ["MEMWATCH_UNSHARED"] = "1"
         os.execvp("unshare", ["unshare", "--mount", sys.executable, *sys.argv])
     scratch.mkdir(parents=True, exist_ok=True)
     stages = stages_of((ROOT / "deploy/Dockerfile").read_text())
     root = build(stages, scratch)
-    for what, mib in sizes(root).items():
-        say(f"{what}: {mib:.0f} MiB")
-    say(f"{wheels_for('aarch64', root, scratch)} wheels are there for aarch64, too")
+    for part, mib in sizes(root).items():
+        report(f"{part}: {mib:.0f} MiB")
+    report(f"{wheels_for('aarch64', root, scratch)} wheels exist for aarch64 as well")
     complaints = complaints_about(live(stages[-1], root))
-    say("\n".join(complaints) or "it builds, runs confined, is healthy, and knows this machine's memory")
+    report(
+        "\n".join(complaints) or "the image builds, runs confined, is healthy, and reports this machine's memory"
+    )
     return 1 if complaints else 0
 
 

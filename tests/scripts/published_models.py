@@ -1,4 +1,4 @@
-"""Published checkpoints: their config.json, as far as it is read, and the parameters that their files hold.
+"""Published checkpoints: the relevant part of their config.json, and the number of parameters in their files.
 
 `PYTHONPATH=tests python -m scripts.published_models` prints the table of docs/howto/training.md.
 """
@@ -16,8 +16,8 @@ from memwatch.units import size
 
 
 class Published(Struct, frozen=True):
-    """`parameters`: the sum of the tensors in its safetensors files, as its index or its card says;
-    where embeddings are tied, they are in the files once."""
+    """`parameters`: sum of the tensors in its safetensors files, from its index or its card. Tied embeddings are in
+    the files once."""
 
     name: str
     parameters: int

@@ -1,8 +1,8 @@
-"""Five hundred machines for one Prometheus: how long scrapes take, what it holds, and what the rules cost.
+"""Scrape five hundred machines with one Prometheus; measure scrapes, memory, and the cost of rules.
 
-One process serves 500 different expositions, each made of what a real daemon said on a simulated machine; every
-figure moves from scrape to scrape. A real Prometheus scrapes them all every 5 s with our rules loaded, and then
-answers every query of the fleet dashboard.
+One process serves 500 different expositions, each based on a real daemon's on a simulated machine; every value
+changes from scrape to scrape. A real Prometheus scrapes them all every 5 s with our rules loaded, and then answers
+every query of the fleet dashboard.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ MIB = 1 << 20
 
 
 class Machine(Struct, frozen=True):
-    """The lines of an exposition; those with a figure that moves are cut before it."""
+    """Lines of an exposition; those with a changing value are split before it."""
 
     lines: Sequence[tuple[str, float | None]]
 
     def exposition(self, number: int, turn: int) -> bytes:
-        # Between 90 and 110 %, differently for each machine and at each scrape.
+        # Between 90 and 110 %, different for each machine and scrape.
         factor = 0.9 + ((number * 7919 + turn * 104_729) % 2000) / 10_000
         return b"".join(
             f"{text} {value * factor}\n".encode() if value is not None else f"{text}\n".encode()
@@ -54,7 +54,7 @@ def machine_of(metrics: str) -> Machine:
 
 
 def machines() -> list[Machine]:
-    """What a daemon says on each kind of machine."""
+    """Return the exposition of a daemon on each kind of machine."""
     found = []
     for kind in KINDS:
         with tempfile.TemporaryDirectory() as folder:
@@ -69,7 +69,7 @@ def machines() -> list[Machine]:
 
 @contextmanager
 def serving(kinds: Sequence[Machine]) -> Iterator[int]:
-    """A port whose path /N/metrics is what machine N says now."""
+    """Yield a port that serves the current exposition of machine N at /N/metrics."""
     loop = asyncio.new_event_loop()
     turns: dict[int, int] = {}
 
@@ -138,7 +138,7 @@ FIGURES = {
 
 
 def dashboard_seconds(server: Engine) -> tuple[float, str]:
-    """The slowest query of the fleet dashboard over the last quarter of an hour, at a step of 15 s."""
+    """Return the slowest query of the fleet dashboard over the last 15 minutes, at a step of 15 s."""
     board = json.loads((DEPLOY / "grafana/dashboards/memwatch-fleet.json").read_text())
     slowest = (0.0, "")
     for panel in board["panels"]:
@@ -153,15 +153,15 @@ def dashboard_seconds(server: Engine) -> tuple[float, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--machines", type=int, default=500, help="how many (default 500)")
+    parser.add_argument("--machines", type=int, default=500, help="number of machines (default 500)")
     parser.add_argument(
-        "--minutes", type=float, default=6.0, help="how long (default 6; the last two are measured)"
+        "--minutes", type=float, default=6.0, help="duration (default 6; the last two are measured)"
     )
     chosen = parser.parse_args()
     kinds = machines()
     with tempfile.TemporaryDirectory() as name, serving(kinds) as port:
         folder = Path(name)
-        # Its own port is known only when it has started.
+        # Its port is known only once it has started.
         with prometheus(folder, configuration(folder, port, chosen.machines).replace("OWN", "1")) as server:
             file = folder / f"prometheus-{server.port}.yml"
             file.write_text(file.read_text().replace("127.0.0.1:1", server.address))
@@ -174,7 +174,7 @@ def main() -> int:
         print(f"| {name} | {figure:,.1f} |")
     print(f"| slowest query of the fleet dashboard ({panel}), ms | {seconds * 1000:,.0f} |")
     well = found["machines that answer"] == chosen.machines and found["scrapes that failed"] == 0
-    print("" if well else "NOT WELL: not every machine was scraped every time")
+    print("" if well else "FAILED: not every machine was scraped every time")
     return 0 if well else 1
 
 

@@ -1,4 +1,4 @@
-"""Takes pictures of every page of every demo, and of every sample machine, light and dark, wide and narrow.
+"""Take screenshots of every page of every demo, and of every sample machine, light and dark, wide and narrow.
 
 PYTHONPATH=tests python -m scripts.screenshots [NAME...]   into out/screenshots; NAME of a demo or a sample machine
 PYTHONPATH=tests python -m scripts.screenshots --readme    the three that the README shows, into docs
@@ -35,12 +35,12 @@ QUIET = (
     "--disable-sync",
 )
 LOOKS = (("light", 1280, "light"), ("dark", 1280, "dark"), ("phone", 390, "light"), ("phone-dark", 390, "dark"))
-# What a sample machine serves.
+# Pages of a sample machine.
 PAGES = {**PATHS, "docs": "/docs", "patterns": "/patterns"}
-# What a daemon answers as well.
+# Further pages of a daemon.
 MORE = {**LINKS, "refused": "/no/such/page"}
-# How much faster than life a demo goes until something is to be seen, and how long that may take.
-SPEED, PATIENCE_SECONDS = 20, 60.0
+# The speed of a demo until its level is reached, and the maximum wait for that.
+SPEED, MAX_WAIT_SECONDS = 20, 60.0
 SETTLED_MS = 900
 
 
@@ -55,7 +55,7 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextmanager
-def looked_at(browser: Browser, url: str, width: int, theme: str, height: int = 900) -> Iterator[Page]:
+def opened_page(browser: Browser, url: str, width: int, theme: str, height: int = 900) -> Iterator[Page]:
     context = browser.new_context(
         viewport={"width": width, "height": height}, color_scheme="dark" if theme == "dark" else "light"
     )
@@ -70,21 +70,21 @@ def take_all(browser: Browser, address: str, name: str, pages: dict[str, str]) -
     for page, path in pages.items():
         for look, width, theme in LOOKS:
             target = FOLDER / f"{name}-{page}-{look}.png"
-            with looked_at(browser, address + path, width, theme) as opened:
+            with opened_page(browser, address + path, width, theme) as opened:
                 opened.screenshot(path=target, full_page=True)
             print(target)
 
 
 @contextmanager
 def demo(name: str, level: str, speed: int = SPEED) -> Iterator[RunningDaemon]:
-    """A demo that has come to a level, or that has gone on for a while without."""
+    """Run a demo until it has reached a level, or until the maximum wait."""
     with (
         tempfile.TemporaryDirectory() as folder,
         running_daemon(
             Path(folder), "--demo", name, "--speed", str(speed), config="[web]\npatterns = true\n"
         ) as one,
     ):
-        until = time.monotonic() + PATIENCE_SECONDS
+        until = time.monotonic() + MAX_WAIT_SECONDS
         while level not in worst_levels(one) and time.monotonic() < until:
             time.sleep(0.1)
         yield one
@@ -95,7 +95,7 @@ def worst_levels(daemon: RunningDaemon) -> set[str]:
 
 
 def take_for_readme(browser: Browser) -> None:
-    """Small enough to be kept beside the text: WebP, which only the browser's own tools make."""
+    """Take the screenshots of the README, small enough for the repository: WebP through the developer tools."""
     with demo("dgx-spark", "high", speed=5) as daemon:
         keep(browser, daemon, "overview", 1280, 990, "light")
     with demo("dgx-spark", "critical", speed=5) as daemon:
@@ -105,7 +105,7 @@ def take_for_readme(browser: Browser) -> None:
 
 def keep(browser: Browser, daemon: RunningDaemon, name: str, width: int, height: int, theme: str) -> None:
     target = ROOT / "docs" / f"page-{name}.webp"
-    with looked_at(browser, daemon.url, width, theme, height) as page:
+    with opened_page(browser, daemon.url, width, theme, height) as page:
         tools = page.context.new_cdp_session(page)
         picture = tools.send("Page.captureScreenshot", {"format": "webp", "quality": 62})
     target.write_bytes(base64.b64decode(picture["data"]))
@@ -122,7 +122,7 @@ def main(wanted: list[str]) -> None:
             with demo(name, "critical") as daemon:
                 take_all(browser, daemon.url, name, {**PAGES, **MORE} if name == DEMOS[0] else LINKS)
         for name in [one for one in SAMPLES if not wanted or one in wanted]:
-            # Still figures, and a stream that says so often enough to look alive.
+            # Constant values, and a stream with frequent events so that it stays live.
             with served(Site(SAMPLES[name](), interval_seconds=0.3)) as address:
                 take_all(browser, address, name, PATHS if name == "critical_gb10" else {"overview": "/"})
 

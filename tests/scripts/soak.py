@@ -1,9 +1,9 @@
-"""Does memory stay flat? The daemon at ten ticks a second under load, and a line through its second half.
+"""Soak test: run the daemon at ten ticks a second under load, and fit a line through its second half.
 
-Ticks are what is accelerated: growth is measured per tick and told per day at one tick a second, which is what
-the daemon does by itself. Requests, processes and eight simulated GPUs come and go far more often than in life and
-count as if they came with their tick. `make soak` gives it process ids of its own where it may: what else runs on
-this machine is then none of the processes that its daemon watches.
+Ticks are accelerated: growth is measured per tick and given per day at one tick a second, the daemon's default.
+Requests, processes and eight simulated GPUs come and go far more often than in reality and count as if they came at
+the rate of ticks. `make soak` uses a separate PID namespace where permitted, so that its daemon does not watch
+other processes of this machine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_MEGABYTES_A_DAY = 1.0
 
 
 class Reading(Struct, frozen=True):
-    """The daemon seen from outside at one time."""
+    """Values of the daemon at one time, read from outside."""
 
     seconds: float
     ticks: int
@@ -45,7 +45,7 @@ class Reading(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """A straight line through readings: its growth, and how far nine of ten readings stay within it."""
+    """Straight line through readings: its growth, and the distance that nine of ten readings keep."""
 
     bytes_per_tick: float
     spread_bytes: float
@@ -56,7 +56,7 @@ class Line(Struct, frozen=True):
 
 
 class Soak(Struct, frozen=True):
-    """Readings under load, and one with nobody asking before and after it."""
+    """Readings under load, and one without load before and after it."""
 
     before: Reading
     loaded: Sequence[Reading]
@@ -68,7 +68,7 @@ class Soak(Struct, frozen=True):
 
 
 def line_through(ticks: Sequence[int], figures: Sequence[int]) -> Line:
-    """The median slope of all pairs (Theil and Sen): a single step or peak does not turn it."""
+    """Return the median slope of all pairs (Theil and Sen), which a single step or peak does not change."""
     slope = median(
         (figures[late] - figures[early]) / (ticks[late] - ticks[early])
         for late in range(len(ticks))
@@ -91,26 +91,26 @@ def lines_of(soak: Soak) -> dict[str, Line]:
 
 
 def counts_of(soak: Soak) -> dict[str, float]:
-    """By how much what is counted grows in a day at one tick a second."""
+    """Return the growth of each count in a day at one tick a second."""
     half = soak.second_half
     ticks = [reading.ticks for reading in half]
     return {
-        what: line_through(ticks, [getattr(reading, what) for reading in half]).bytes_per_tick * DAY_SECONDS
-        for what in ("descriptors", "threads")
+        name: line_through(ticks, [getattr(reading, name) for reading in half]).bytes_per_tick * DAY_SECONDS
+        for name in ("descriptors", "threads")
     }
 
 
 def complaints_about(soak: Soak) -> list[str]:
-    """What is not flat, in sentences; none when all is well."""
+    """Return one sentence for each value that grows; none if all is well."""
     found = [
         f"{name} grows by {line.megabytes_a_day:.2f} MB a day at one tick a second (limit {MOST_MEGABYTES_A_DAY:g})"
         for name, line in lines_of(soak).items()
         if line.megabytes_a_day > MOST_MEGABYTES_A_DAY
     ]
-    for what in ("descriptors", "threads"):
-        before, after = getattr(soak.before, what), getattr(soak.after, what)
+    for name in ("descriptors", "threads"):
+        before, after = getattr(soak.before, name), getattr(soak.after, name)
         if after > before:
-            found.append(f"{before} {what} before the load and {after} after it")
+            found.append(f"{before} {name} before the load and {after} after it")
     return found
 
 
@@ -127,14 +127,14 @@ def read(daemon: RunningDaemon, started: float) -> Reading:
 
 
 def figure_in(pid: int, name: str) -> int:
-    """A line of /proc/<pid>/status, in its own unit."""
+    """Return a value of /proc/<pid>/status, in its unit."""
     found = re.search(rf"^{name}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     assert found, f"/proc/{pid}/status has no {name}"
     return int(found[1])
 
 
 def soak(daemon: RunningDaemon, simulator: Simulator, minutes: float) -> tuple[Soak, Load]:
-    """A warm-up, then load for so many minutes with a reading every two seconds, then quiet."""
+    """Warm up, run the load for this many minutes with a reading every two seconds, then read without load."""
     started = time.monotonic()
     with Load(daemon.port) as warm_up:
         warm_up.fill()
@@ -151,7 +151,7 @@ def soak(daemon: RunningDaemon, simulator: Simulator, minutes: float) -> tuple[S
 
 
 def read_quiet(daemon: RunningDaemon, started: float) -> Reading:
-    """Nobody asks but this. The least of ten readings: a scan of /proc opens files while it lasts."""
+    """Return the least of ten readings without load: a scan of /proc opens files while it lasts."""
     time.sleep(QUIET_SECONDS)
     readings = []
     for _ in range(10):
@@ -176,19 +176,19 @@ def report(done: Soak, load: Load) -> None:
     show_row(done.after)
     first, last = done.loaded[0], done.loaded[-1]
     ticks, seconds = last.ticks - first.ticks, last.seconds - first.seconds
-    answers = ", ".join(f"{count:,} × {what}" for what, count in sorted(load.answers.items()))
-    print(f"\nasked meanwhile: {answers}")
-    print(f"{ticks:,} ticks in {seconds / 60:.1f} minutes: as many as in {ticks / 3600:.1f} hours at one a second.")
+    answers = ", ".join(f"{count:,} × {name}" for name, count in sorted(load.answers.items()))
+    print(f"\nanswers during the load: {answers}")
+    print(f"{ticks:,} ticks in {seconds / 60:.1f} minutes: equal to {ticks / 3600:.1f} hours at one tick a second.")
     half = done.second_half
     print(f"The second half ({half[-1].ticks - half[0].ticks:,} ticks), per tick × {DAY_SECONDS:,} ticks a day:")
     for name, line in lines_of(done).items():
         print(
             f"  {name}: {line.bytes_per_tick:+.2f} bytes a tick = {line.megabytes_a_day:+.3f} MB a day "
             f"(limit {MOST_MEGABYTES_A_DAY:g}); "
-            f"90 % of the readings are within {line.spread_bytes / 1024:.0f} KiB of that line"
+            f"90 % of readings lie within {line.spread_bytes / 1024:.0f} KiB of that line"
         )
-    for what, growth in counts_of(done).items():
-        print(f"  {what}: {growth:+.1f} a day")
+    for name, growth in counts_of(done).items():
+        print(f"  {name}: {growth:+.1f} a day")
     print(
         f"  before and after the load: {done.before.descriptors} and {done.after.descriptors} descriptors, "
         f"{done.before.threads} and {done.after.threads} threads"
@@ -196,7 +196,7 @@ def report(done: Soak, load: Load) -> None:
 
 
 def config_for(minutes: float) -> str:
-    """The ring is as many ticks long as an hour's at one a second, and full before the second half begins."""
+    """Return settings whose ring has as many ticks as one hour at one a second, full before the second half."""
     history = max(60, min(360, int(minutes * 60 * 0.45)))
     return (
         f'[history]\nlength = "{history}s"\nmedium_length = "10m"\n[processes]\ninterval = "1s"\nmetrics = true\n'
@@ -207,12 +207,12 @@ def config_for(minutes: float) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--minutes", type=float, default=15.0, help="how long (default 15); less than 5 says little"
+        "--minutes", type=float, default=15.0, help="duration (default 15); below 5 the result is unreliable"
     )
-    parser.add_argument("--hours", type=float, default=0.0, help="how long, in place of --minutes")
+    parser.add_argument("--hours", type=float, default=0.0, help="duration, instead of --minutes")
     given = parser.parse_args()
     minutes = given.hours * 60 or given.minutes
-    print(f"{len(process_ids())} processes when it began\n")
+    print(f"{len(process_ids())} processes at the start\n")
     print("| minute | ticks | RSS MiB | anonymous MiB | descriptors | threads |\n|---:|---:|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
         simulator = Simulator.of(Path(folder), CALM)
@@ -225,8 +225,8 @@ def main() -> int:
             log = daemon.log.read_text()
     report(done, load)
     complaints = complaints_about(done)
-    complaints += [f"{count} × {what}" for what, count in load.wrong.items()]
-    complaints += [f"the daemon said: {line}" for line in log.splitlines() if "collector nvml" not in line][:20]
+    complaints += [f"{count} × {name}" for name, count in load.wrong.items()]
+    complaints += [f"the daemon logged: {line}" for line in log.splitlines() if "collector nvml" not in line][:20]
     print("\n".join(f"NOT FLAT: {one}" for one in complaints) or "flat")
     return 1 if complaints else 0
 

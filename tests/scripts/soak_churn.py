@@ -1,4 +1,4 @@
-"""What comes and goes on a machine all day, faster than in life: GPUs, who holds their memory, and processes."""
+"""Churn of a busy day, faster than in reality: GPUs, holders of their memory, and short-lived processes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ STORM = TESTS / "support" / "fork_storm.py"
 CALM = sample_nvml.READY["8x-h100"]
 GIB = 1 << 30
 STEP_SECONDS = 0.5
-# In steps: a GPU falls off the bus every half a minute, the driver is exchanged every four.
+# In steps: a GPU is lost every half minute, and the driver is replaced every four minutes.
 LOST_EVERY, EXCHANGED_EVERY, TROUBLE_STEPS = 60, 480, 10
 IS_LOST, VERSION_MISMATCH = 15, 18
 PROCESSES, STORM_SECONDS = 600, 60.0
 
 
 def machine_at(step: int, chance: random.Random) -> Machine:
-    """Eight GPUs at one moment: held by other processes each time, and in trouble now and then."""
+    """Return eight GPUs at one step: with new holders each time, and with periodic faults."""
     if step % EXCHANGED_EVERY >= EXCHANGED_EVERY - TROUBLE_STEPS:
         return replace(CALM, down=VERSION_MISMATCH)
     machine = CALM
     for slot in range(8):
-        # The sum stays: ticks that change a level are kept, and to fill the 2,000 places for them is not growth.
+        # The sum is constant: ticks with a level change are stored, and filling their 2,000 places is not growth.
         used = (20 + slot) * GIB
         pids = [chance.randrange(1000, 60_000) for _ in range(chance.randrange(1, 4))]
         holders = tuple(Holder(pid, chance.randrange(1, 5) * GIB) for pid in pids)
@@ -42,7 +42,7 @@ def machine_at(step: int, chance: random.Random) -> Machine:
 
 
 class Churn(Struct):
-    """Goes on while the context is open; `stop` ends both threads within a moment."""
+    """Churn while the context is open; it ends both threads promptly."""
 
     simulator: Simulator
     steps: int = 0

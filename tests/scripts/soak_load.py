@@ -1,4 +1,4 @@
-"""Those who ask a daemon all day, faster than in life: scrapers, readers, listeners and strangers."""
+"""Clients of a busy day, faster than in reality: scrapers, API readers, streams and unknown clients."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from msgspec import Struct, field
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 PAGES = ("/", "/history?range=30d", "/processes", "/alerts", "/about", "/docs")
-QUESTIONS = ("/api/v1/snapshot", "/api/v1/history?points=300", "/api/v1/events?limit=1000", "/readyz")
+QUERIES = ("/api/v1/snapshot", "/api/v1/history?points=300", "/api/v1/events?limit=1000", "/readyz")
 STREAMS = ("/api/v1/stream", "/live?page=overview", "/live?page=processes")
 
 
 class Load(Struct):
-    """Asks from several threads while the context is open, and counts what came back."""
+    """Load from several threads while the context is open, with a count of the answers."""
 
     port: int
     answers: Counter[str] = field(default_factory=Counter)
@@ -33,19 +33,19 @@ class Load(Struct):
         kept, reader = self._kept
         self._every(0.2, lambda _: self._ask(kept, "/metrics"))
         self._every(0.2, lambda _: self._ask_once("/metrics", Accept=OPENMETRICS, Accept_Encoding="gzip"))
-        self._every(0.2, lambda rng: self._ask(reader, rng.choice(QUESTIONS)))
+        self._every(0.2, lambda rng: self._ask(reader, rng.choice(QUERIES)))
         self._every(0.5, lambda rng: self._ask_once(rng.choice(PAGES)))
-        self._every(0.1, self._be_a_stranger)
+        self._every(0.1, self._send_unknown)
         self._every(0.5, self._listen_without_reading)
         for _ in range(3):
             self._every(0.1, self._listen)
         return self
 
     def fill(self) -> None:
-        """Fill what is kept and bounded (1,000 names of hosts, for one): filling it is not growth."""
+        """Fill bounded caches, such as that of 1,000 host names: filling them is not growth."""
         rng = random.Random(0)
         for _ in range(6000):
-            self._be_a_stranger(rng)
+            self._send_unknown(rng)
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
@@ -85,8 +85,8 @@ class Load(Struct):
         finally:
             connection.close()
 
-    def _be_a_stranger(self, rng: random.Random) -> None:
-        """A path, a query, a name and a wish that nobody had before: whatever is kept per client would grow."""
+    def _send_unknown(self, rng: random.Random) -> None:
+        """Send a path, query, host name or header value never used before: any state per client would grow."""
         word = f"{rng.getrandbits(64):x}"
         match rng.randrange(4):
             case 0:
@@ -99,7 +99,7 @@ class Load(Struct):
                 self._ask_once("/metrics", 200, Accept=f"text/plain; version={word}")
 
     def _listen(self, rng: random.Random) -> None:
-        """A stream for a while; half of the listeners leave by a reset."""
+        """Read a stream for some events; half of the clients end it by a reset."""
         with self._open_stream(rng.choice(STREAMS)) as connection:
             until = rng.randrange(1, 40)
             for _ in range(until):
@@ -112,7 +112,7 @@ class Load(Struct):
     def _listen_without_reading(self, rng: random.Random) -> None:
         with self._open_stream(rng.choice(STREAMS)):
             self._stop.wait(rng.uniform(1, 10))
-            self.answers["deaf streams"] += 1
+            self.answers["unread streams"] += 1
 
     def _open_stream(self, path: str) -> socket.socket:
         connection = socket.socket()

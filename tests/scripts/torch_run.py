@@ -1,6 +1,6 @@
-"""Every call of the library in a training run of PyTorch on the CPU: `make test-torch`.
+"""Run every call of the library in a training run of PyTorch on the CPU: `make test-torch`.
 
-JAX and CuPy stand beside it. Not among the tests, since PyTorch is 200 MB; it needs no GPU and two minutes.
+JAX and CuPy are imported as well. It is not part of the tests: PyTorch is 200 MB. It needs no GPU and two minutes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HIDDEN, WIDE, LAYERS, TOKENS = 512, 1792, 3, 256
 
 
 class Norm(torch.nn.Module):
-    """As Llama's: in 32 bits, whatever comes in."""
+    """Llama's norm, which computes in 32 bits for any input."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Norm(torch.nn.Module):
 
 
 class Layer(torch.nn.Module):
-    """One layer of a Llama with 8 heads, 2 of them for keys and values."""
+    """Layer of a Llama with 8 heads, 2 of them for keys and values."""
 
     def __init__(self, heads: int = 8, kv_heads: int = 2) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Layer(torch.nn.Module):
 
 
 def saved_bytes(model: torch.nn.Module, given: torch.Tensor) -> int:
-    """What PyTorch keeps for the way back, parameters aside."""
+    """Return the bytes that PyTorch saves for the backward pass, without parameters."""
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, torch.Tensor] = {}
 
@@ -71,17 +71,17 @@ def saved_bytes(model: torch.nn.Module, given: torch.Tensor) -> int:
 
 
 def check_activations() -> None:
-    """The estimate against PyTorch itself, within 1 %."""
+    """Compare the estimate with PyTorch itself, within 1 %."""
     model = torch.nn.Sequential(*[Layer() for _ in range(LAYERS)]).bfloat16()
     given = torch.randn(2, TOKENS, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
     measured = saved_bytes(model, given) / (2 * TOKENS * LAYERS)
-    reckoned = layer_bytes(memwatch.Transformer(HIDDEN, WIDE, LAYERS, 1, 8, 2), 2)
-    print(f"a token leaves {measured:,.0f} bytes in a layer; reckoned are {reckoned:,.0f}")
-    assert abs(reckoned / measured - 1) < 0.01
+    estimated = layer_bytes(memwatch.Transformer(HIDDEN, WIDE, LAYERS, 1, 8, 2), 2)
+    print(f"saved per token and layer: {measured:,.0f} bytes; estimated: {estimated:,.0f}")
+    assert abs(estimated / measured - 1) < 0.01
 
 
 def check_training(folder: Path) -> None:
-    """Stages, tracking, the ledger, the guard and the profiler around real steps."""
+    """Check stages, tracking, the ledger, the guard and the profiler around real steps."""
     model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)])
     optimizer = torch.optim.AdamW(model.parameters())
     ledger = memwatch.AllocationTracker()
@@ -110,7 +110,7 @@ def check_training(folder: Path) -> None:
 
 
 def check_out_of_memory() -> None:
-    """PyTorch's own error on the CPU is understood, and half is tried."""
+    """Check that PyTorch's error on the CPU is recognized, and the batch halved."""
 
     @memwatch.retry_on_oom(batch_size=1 << 36, attempts=40)
     def allocate(batch_size: int) -> int:
@@ -122,7 +122,7 @@ def check_out_of_memory() -> None:
 
 
 def check_the_rest() -> None:
-    """Truth, pools, pressure, waiting, advice, backends."""
+    """Check memory info, pools, pressure, waiting, advice and backends."""
     assert memwatch.pools() == []  # no GPU is in use
     assert not memwatch.is_unified_memory_gpu(0)
     assert memwatch.get_device_memory_bytes(0, default=7) == 7
@@ -137,7 +137,7 @@ def check_the_rest() -> None:
 
 
 def check_neighbours() -> None:
-    """JAX with its clients running and CuPy without a driver: neither is a pool, and the line stays useful."""
+    """Check JAX with running clients and CuPy without a driver: neither is a pool, and the log line is useful."""
     import cupy
     import jax
 
@@ -150,7 +150,7 @@ def check_neighbours() -> None:
 
 
 def check_cost() -> None:
-    """With PyTorch imported a line costs what it costs without."""
+    """Check that a log line costs the same with PyTorch imported."""
     best = min(_cost() for _ in range(20))
     print(f"log_memory_usage takes {best * 1e6:.0f} µs")
     assert best < 50e-6

@@ -1,4 +1,4 @@
-"""A simulated machine whose memory can be filled and emptied, and settings by which alerts come quickly."""
+"""Simulated machine with variable memory, and settings with short alert times."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FULL_KIB, ROOMY_KIB = 1_000_000, 40_000_000
 
 
 class AlertMachine(Struct, frozen=True):
-    """A folder with the machine's /proc, /sys and /."""
+    """Folder with the machine's /proc, /sys and /."""
 
     folder: Path
 
@@ -44,7 +44,7 @@ class AlertMachine(Struct, frozen=True):
 
     @property
     def arguments(self) -> list[str]:
-        """What a daemon is started with to watch it, ten times a second."""
+        """Return the arguments of a daemon that watches this machine ten times a second."""
         roots = [f"--{name}fs={self.folder / name}" for name in ("proc", "sys")]
         return ["--interval", "100ms", *roots, f"--rootfs={self.folder / 'root'}"]
 
@@ -54,13 +54,13 @@ class AlertMachine(Struct, frozen=True):
     def empty(self) -> None:
         self.set_available(ROOMY_KIB)
 
-    def kill_for_want_of_memory(self) -> None:
+    def count_oom_kill(self) -> None:
         """Count one more OOM kill, as the kernel does."""
         vmstat = self.folder / "proc/vmstat"
         vmstat.write_text(vmstat.read_text().replace("\noom_kill 0\n", "\noom_kill 1\n"))
 
     def set_available(self, kib: int) -> None:
-        """Rewrite the simulated meminfo at one stroke, as the kernel does."""
+        """Rewrite the simulated meminfo in one write, as the kernel does."""
         lines = (MACHINES / "workstation/proc/meminfo").read_text().splitlines(keepends=True)
         width = len("MemAvailable:   ")
         changed = [
@@ -71,13 +71,14 @@ class AlertMachine(Struct, frozen=True):
 
 
 def quick_config(*sites: Site, pending: str = "400ms", extra: str = "") -> str:
-    """Settings with one webhook for each site, named site0, site1, …"""
+    """Return settings with one webhook for each site, named site0, site1, …"""
     hooks = [WEBHOOK.format(name=f"site{number}", url=site.url, secret=SECRET) for number, site in enumerate(sites)]
     return QUICK.format(pending=pending) + "".join(hooks) + extra
 
 
 def wait_for_deliveries(site: Site, count: int) -> list[Delivery]:
     wait_until(
-        lambda: len(site.deliveries) >= count, told=lambda: f"{len(site.deliveries)} of {count} messages came"
+        lambda: len(site.deliveries) >= count,
+        describe=lambda: f"{len(site.deliveries)} of {count} messages arrived",
     )
     return site.deliveries

@@ -1,4 +1,4 @@
-"""A machine with AMD GPUs, built file by file under a folder as the amdgpu driver builds it in sysfs."""
+"""Machine with AMD GPUs, built file by file in a folder, with the sysfs layout of the amdgpu driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PCI = "0000:03:00.0"
 
 
 class AmdMachine(Struct, frozen=True):
-    """`folder` holds proc, sys and root. Every method adds something; files may be written over later."""
+    """Machine in `folder`, which has proc, sys and root. Methods add files; a test may overwrite them later."""
 
     folder: Path
 
@@ -36,13 +36,13 @@ class AmdMachine(Struct, frozen=True):
         file.write_bytes(text if isinstance(text, bytes) else f"{text}\n".encode())
 
     def link(self, path: str, target: Path) -> None:
-        """A relative link, as sysfs has them."""
+        """Create a relative link, as in sysfs."""
         file = self.folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.symlink_to(os.path.relpath(target, file.parent))
 
     def host(self, ram: int, available: int, kernel: str = "6.16.0", held_by_nobody: int = 0) -> None:
-        """What is neither available nor held by nobody is anonymous memory."""
+        """Write /proc; memory that is neither available nor unattributed is anonymous."""
         anonymous = ram - available - held_by_nobody
         lines = {"MemTotal": ram, "MemFree": available, "MemAvailable": available, "AnonPages": anonymous}
         lines |= {"Shmem": 0, "SUnreclaim": 0}
@@ -75,7 +75,7 @@ class AmdMachine(Struct, frozen=True):
             (self.folder / "sys/class/drm" / name).unlink()
 
     def node(self, number: int, gpu_id: int, location: int, bank: int, gfx: int = 110501) -> None:
-        """A GPU in the compute driver's topology."""
+        """Add a GPU to the compute driver's topology."""
         folder = f"sys/class/kfd/kfd/topology/nodes/{number}"
         self.write(f"{folder}/gpu_id", gpu_id)
         lines = {"simd_count": 80, "gfx_target_version": gfx, "location_id": location, "domain": 0}
@@ -89,12 +89,12 @@ class AmdMachine(Struct, frozen=True):
 
 
 def discrete(vram: int = 24 * GIB, used: int = 0, gtt: int = 32 * GIB, gtt_used: int = 0) -> dict[str, str | int]:
-    """The files of a card."""
+    """Return the files of a card."""
     return {**memory(vram, used, gtt, gtt_used), "board_info": "type : cem"}
 
 
 def memory(vram: int, used: int, gtt: int, gtt_used: int) -> dict[str, str | int]:
-    """The memory files of any GPU; on Linux 6.12 and later, without board_info, an APU's."""
+    """Return the memory files of any GPU; without board_info on Linux 6.12 and later, of an APU."""
     return {
         "mem_info_vram_total": vram,
         "mem_info_vram_used": used,

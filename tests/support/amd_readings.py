@@ -1,4 +1,4 @@
-"""What the collector of AMD GPUs says of a machine in a folder."""
+"""Readings of the AMD collector for a machine in a folder."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from support.amd_machine import AmdMachine
 from support.machine_folders import machine_folder, plain
 
 
-class Watch:
-    """A clock that goes when it is told to."""
+class ManualClock:
+    """Manual clock."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -25,8 +25,8 @@ class Watch:
         return self.now
 
 
-class Asked:
-    """In place of the ioctl: remembers who was asked."""
+class FakeIoctl:
+    """Fake of the ioctl that records its calls."""
 
     def __init__(self, answer: bool | Absent = Absent.NOT_AVAILABLE) -> None:
         self.answer = answer
@@ -44,7 +44,7 @@ def reading_of(findings: Findings) -> AmdReading:
 
 
 def read(machine: AmdMachine) -> Findings:
-    collector = Collector(machine.roots, 4096, GpuPids(), Asked())
+    collector = Collector(machine.roots, 4096, GpuPids(), FakeIoctl())
     try:
         return collector.collect()
     finally:
@@ -57,12 +57,12 @@ def only_gpu(findings: Findings) -> AmdGpu:
 
 
 def as_written(findings: Findings) -> Any:
-    """As it stands in a file of JSON, where keys are words."""
+    """Return findings as parsed from JSON, where keys are strings."""
     return json.loads(json.dumps(plain(findings)))
 
 
 def read_folder(name: str) -> Findings:
-    collector = Collector(machine_folder(name).roots, 4096, GpuPids(), Asked())
+    collector = Collector(machine_folder(name).roots, 4096, GpuPids(), FakeIoctl())
     try:
         return collector.collect()
     finally:

@@ -1,4 +1,4 @@
-"""What axe-core finds wrong with a page for people who cannot see it, see it badly, or use no mouse."""
+"""Accessibility checks of a page with axe-core."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from playwright.sync_api import Page
 
-# Evaluated by the browser's own tools: the policy of the page lets no script of others in.
+# Evaluated through the browser's developer tools: the page's policy blocks scripts of other origins.
 AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
 RUN = "rules => axe.run(document, {resultTypes: ['violations'], ...(rules.length ? {runOnly: rules} : {})})"
 
 
 def faults(page: Page, *rules: str) -> list[str]:
-    """Serious and critical violations, a line for each place; of these rules only, where any are given."""
+    """Return serious and critical violations, one line for each place; limited to `rules` if given."""
     if not page.evaluate("'axe' in window"):
         page.evaluate(AXE)
     found: dict[str, Any] = page.evaluate(RUN, list(rules))

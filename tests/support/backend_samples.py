@@ -1,4 +1,4 @@
-"""What tests of backends build: a machine with GPUs, what was looked at, and what OpenCL answered."""
+"""Samples for tests of backends: a machine with GPUs, probe results, and answers of OpenCL."""
 
 from __future__ import annotations
 

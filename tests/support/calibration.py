@@ -1,4 +1,4 @@
-"""A piece of work to measure others by: what a machine takes for it says how fast it is, just then."""
+"""Reference workload: its duration tells how fast the machine is at the moment."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import os
 import time
 from collections.abc import Callable
 
-# What it takes where budgets in seconds hold: again and again, and between other work, with caches cold.
+# Its duration on a machine where budgets in seconds hold: repeated, and with cold caches between other work.
 HOT_SECONDS, COLD_SECONDS = 60e-6, 150e-6
 RECORDS = {str(number): {"pid": number, "sizes": [number] * 5} for number in range(20)}
 
 
 def work() -> None:
-    """A bit of everything that a collector does: objects, text, and small files of the kernel."""
+    """Do a bit of everything that collectors do: objects, text, and small files of the kernel."""
     json.loads(json.dumps(RECORDS))
     for _ in range(8):
         descriptor = os.open("/proc/self/stat", os.O_RDONLY)
@@ -26,7 +26,7 @@ def seconds_of_work() -> float:
 
 
 def best_ratio(ours: Callable[[], object], witness: Callable[[], object], rounds: int = 7) -> float:
-    """What one costs in terms of the other, in the best of some rounds of both: a machine may change its speed."""
+    """Return the cost of one relative to the other, the best of some rounds: a machine may change its speed."""
     return min(_seconds_of(ours) / _seconds_of(witness) for _ in range(rounds))
 
 
@@ -37,5 +37,5 @@ def _seconds_of(call: Callable[[], object]) -> float:
 
 
 def slowness(seconds: float, usual: float) -> float:
-    """How many times as long one piece of work took; never below 1."""
+    """Return by what factor one run of the workload was slower than usual; never below 1."""
     return max(1.0, seconds / usual)

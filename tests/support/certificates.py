@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority and what it signs, made by openssl."""
+"""Certificates for tests, created by openssl: an authority, and certificates signed by it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from msgspec import Struct
 
 
 class Certificate(Struct, frozen=True):
-    """A certificate and its key, as PEM files."""
+    """Certificate and its key, as PEM files."""
 
     cert: Path
     key: Path
 
     def context_of_client(self, shown: Certificate | None = None) -> ssl.SSLContext:
-        """A client that trusts this authority and shows `shown`."""
+        """Return the context of a client that trusts this authority and presents `shown`."""
         context = ssl.create_default_context(cafile=str(self.cert))
         if shown is not None:
             context.load_cert_chain(shown.cert, shown.key)
@@ -37,7 +37,7 @@ def authority(folder: Path, name: str = "ca") -> Certificate:
 
 
 def signed_by(ca: Certificate, name: str = "server") -> Certificate:
-    """A certificate for localhost."""
+    """Create a certificate for localhost."""
     folder = ca.cert.parent
     made = Certificate(folder / f"{name}.pem", folder / f"{name}.key")
     request, extensions = folder / f"{name}.csr", folder / f"{name}.ext"

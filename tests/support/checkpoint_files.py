@@ -1,4 +1,4 @@
-"""Small checkpoints, written as the formats' descriptions say: safetensors, sharded or not, and GGUF."""
+"""Small checkpoints in the formats safetensors, sharded or not, and GGUF."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WIDTHS = {"F32": 4, "BF16": 2, "I8": 1}
 
 
 def safetensors(path: Path, tensors: Mapping[str, tuple[str, list[int]]], header: Any = None, cut: int = 0) -> Path:
-    """A file with tensors of zeros; `header` instead of the right one; `cut` bytes too short."""
+    """Write a file with tensors of zeros; `header` replaces the correct one; the file is `cut` bytes too short."""
     right, end = {}, 0
     for name, (dtype, shape) in tensors.items():
         size = WIDTHS[dtype]
@@ -27,7 +27,7 @@ def safetensors(path: Path, tensors: Mapping[str, tuple[str, list[int]]], header
 
 
 def gguf(path: Path, keys: Mapping[str, Any], tensors: Mapping[str, tuple[int, list[int], int]], data: int) -> Path:
-    """`tensors`: type, dimensions and offset by name; `data` bytes follow the head."""
+    """Write a file. `tensors`: type, dimensions and offset by name; `data` bytes follow the header."""
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
     for name, value in keys.items():
         head += _text(name) + _value(value)

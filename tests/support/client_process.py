@@ -1,4 +1,4 @@
-"""The `memwatch` command as users have it: a process."""
+"""The `memwatch` command as a process."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from support.daemon_process import clean_environment
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 SCRIPT = [str(Path(sys.executable).with_name("memwatch"))]
 MODULE = [sys.executable, "-m", "memwatchd.client"]
-QUESTIONS = ("status", "devices", "backends", "doctor", "events")
-FURTHER = ("advise", "fit", "history", "run", "top", "wait", "watch")
-COMMANDS = (*QUESTIONS, "release", *FURTHER)
+QUERIES = ("status", "devices", "backends", "doctor", "events")
+OTHERS = ("advise", "fit", "history", "run", "top", "wait", "watch")
+COMMANDS = (*QUERIES, "release", *OTHERS)
 
 
 def into_a_closed_pipe(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run it to its end while nobody reads what it prints."""
+    """Run a command to its end while its output pipe has no reader."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as closed:
         return subprocess.run(
-            command, stdout=closed, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_SECONDS, check=False
+            command, stdout=closed, stderr=subprocess.PIPE, text=True, timeout=MAX_WAIT_SECONDS, check=False
         )
 
 
 def memwatch(*arguments: str, command: Sequence[str] = SCRIPT, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run it to its end. A daemon that MEMWATCH_URL names outside of a test is none of the test's business."""
+    """Run memwatch to its end, without MEMWATCH_URL, which may name a daemon outside the test."""
     clean = {name: value for name, value in clean_environment().items() if name != "MEMWATCH_URL"}
     return subprocess.run(
         [*command, *arguments],
         env={**clean, **environ},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=MAX_WAIT_SECONDS,
         check=False,
     )

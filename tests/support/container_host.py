@@ -1,4 +1,4 @@
-"""A simulated host with one container."""
+"""Simulated host with one container."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 def simulated(folder: Path, *, contained: bool = False, mount: str = "") -> tuple[str, ...]:
-    """A host with a container whose only process holds 512 MiB."""
+    """Create a host with a container whose only process holds 512 MiB; return the arguments of its daemon."""
     procfs, root = folder / "proc", folder / "root"
     identity = "c0ffee" * 10 + "beef"
     cgroup = f"/kubepods.slice/kubepods-pod{'1a' * 16}.slice/cri-containerd-{identity}.scope"

@@ -1,4 +1,4 @@
-"""A pool of memory such as a framework has one."""
+"""Memory pool of a program, like that of a framework."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ GIB = 1 << 30
 
 
 class OwnPool:
-    """A program's own pool, with half of what it reserved in use."""
+    """Pool of a program, with half of its reserved memory in use."""
 
     backend_name, device = "Own", "cuda:0"
 

@@ -1,4 +1,4 @@
-"""memwatchd as users have it: a process with a command line, asked over HTTP."""
+"""memwatchd as a process with a command line, accessed over HTTP."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from typing import Any
 
 from msgspec import Struct
 
-from support.waiting import PATIENCE_SECONDS, wait_until
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 MEMWATCHD = str(Path(sys.executable).with_name("memwatchd"))
-# In front of a command: root without what lets it pass every permission. Not another user, who may not be let into
-# the folder that these sources are in.
+# Prefix of a command: root without the capabilities that bypass file permissions. It is not another user, who
+# might have no access to the folder of this checkout.
 POWERLESS = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
-# Coverage costs a daemon 6 MiB and a tenth of a second: tests of what it costs do without.
+# Coverage costs a daemon 6 MiB and 0.1 s, so tests that measure its cost run without.
 WITHOUT_COVERAGE = {"COVERAGE_PROCESS_CONFIG": "", "COVERAGE_PROCESS_START": ""}
-# Called with every daemon that a test has finished with, while it still runs: `make faults` adds its oracle.
+# Called with every daemon at the end of its test, while it still runs: `make faults` adds its checks here.
 WITNESSES: list[Callable[[RunningDaemon], None]] = []
 
 
 class Answer(Struct, frozen=True):
-    """An HTTP answer with its body read."""
+    """HTTP answer with its body."""
 
     status: int
     headers: Mapping[str, str]
@@ -47,7 +47,7 @@ class Answer(Struct, frozen=True):
 
 
 class RunningDaemon(Struct):
-    """A daemon that has answered once."""
+    """Daemon that has answered once."""
 
     process: subprocess.Popen[bytes]
     port: int
@@ -68,26 +68,26 @@ class RunningDaemon(Struct):
     def snapshot(self) -> Any:
         return self.get("/api/v1/snapshot").json
 
-    def wait_for(self, path: str, wanted: Any, seconds: float = PATIENCE_SECONDS) -> Any:
-        """Ask until `wanted(json)` is true; fail with the last answer after `seconds`."""
+    def wait_for(self, path: str, wanted: Any, seconds: float = MAX_WAIT_SECONDS) -> Any:
+        """Poll until `wanted(json)` is true; fail with the last answer after `seconds`."""
         until = time.monotonic() + seconds
         while True:
             answer = self.get(path).json
             if wanted(answer):
                 return answer
-            assert time.monotonic() < until, f"{path} never became as wanted; last: {answer}"
+            assert time.monotonic() < until, f"{path} did not reach the expected state; last: {answer}"
             time.sleep(0.05)
 
-    def wait_for_log(self, words: str, seconds: float = PATIENCE_SECONDS) -> None:
-        """Until the log has these words."""
+    def wait_for_log(self, words: str, seconds: float = MAX_WAIT_SECONDS) -> None:
+        """Wait until the log contains these words."""
         wait_until(
             lambda: words in self.log.read_text(),
             seconds,
-            told=lambda: f"the log never said {words!r}: {self.log.read_text()}",
+            describe=lambda: f"{words!r} is missing in the log: {self.log.read_text()}",
         )
 
     def wait_until_ok(self, collector: str) -> None:
-        """Until this collector has answered well."""
+        """Wait until the state of this collector is ok."""
         self.wait_for(
             "/api/v1/collectors",
             lambda found: any((one["name"], one["state"]) == (collector, "ok") for one in found),
@@ -95,7 +95,7 @@ class RunningDaemon(Struct):
 
     def terminate(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE_SECONDS)
+        return self.process.wait(MAX_WAIT_SECONDS)
 
 
 def get(
@@ -105,9 +105,9 @@ def get(
     method: str = "GET",
     tls: ssl.SSLContext | None = None,
 ) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=MAX_WAIT_SECONDS)
     if tls is not None:
-        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS, context=tls)
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=MAX_WAIT_SECONDS, context=tls)
     try:
         names = {name.replace("_", "-"): value for name, value in (headers or {}).items()}
         connection.request(method, path, headers=names)
@@ -125,7 +125,7 @@ def free_port() -> int:
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
-    """This environment without settings of a memwatchd that may run here, plus `extra`."""
+    """Return this environment without settings of a memwatchd that may run here, plus `extra`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MEMWATCHD_", "NOTIFY_"))}
     return {**kept, **extra}
 
@@ -134,18 +134,18 @@ def open_files(pid: int) -> list[str]:
     folder = Path(f"/proc/{pid}/fd")
     names = []
     for entry in os.listdir(folder):
-        with suppress(FileNotFoundError):  # closed since it was listed, like the one that lists
+        with suppress(FileNotFoundError):  # closed since it was listed, such as that of the listing itself
             names.append(os.readlink(folder / entry))
     return names
 
 
 def kept_files(pid: int) -> int:
-    """How many files of processes are kept open."""
+    """Return the number of process files that the daemon keeps open."""
     return sum(name.endswith("/statm") and name != f"/proc/{pid}/statm" for name in open_files(pid))
 
 
 def descriptors(pid: int) -> int:
-    """Open descriptors without the files of processes, of which there are as many as processes come and go."""
+    """Return the number of open descriptors without process files, whose number varies with the processes."""
     return len(open_files(pid)) - kept_files(pid)
 
 
@@ -161,7 +161,7 @@ def running_daemon(
 ) -> Iterator[RunningDaemon]:
     """Start memwatchd on a free port, wait for its first snapshot, and end it with SIGTERM.
 
-    `through` is a command that runs the one it is given in its own place, such as `unshare --mount`.
+    `through` is a command that replaces itself by the one given to it, such as `unshare --mount`.
     """
     port = free_port()
     settings = tmp_path / "memwatchd.toml"
@@ -184,17 +184,17 @@ def running_daemon(
         if process.poll() is None:
             process.terminate()
             try:
-                process.wait(PATIENCE_SECONDS)
+                process.wait(MAX_WAIT_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(PATIENCE_SECONDS)
+                process.wait(MAX_WAIT_SECONDS)
                 raise
 
 
 def _wait_until_ready(daemon: RunningDaemon) -> None:
-    until = time.monotonic() + PATIENCE_SECONDS
+    until = time.monotonic() + MAX_WAIT_SECONDS
     while True:
-        assert daemon.process.poll() is None, f"memwatchd left: {daemon.log.read_text()}"
+        assert daemon.process.poll() is None, f"memwatchd exited: {daemon.log.read_text()}"
         try:
             if daemon.get("/readyz").status == 200:
                 return

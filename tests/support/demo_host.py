@@ -1,4 +1,4 @@
-"""The kernel's files on a simulated machine, written anew as its story goes on: see scripts/demo_machines.py."""
+"""Kernel files of a simulated machine, rewritten as its story advances: see scripts/demo_machines.py."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from msgspec import Struct
 KIB, MIB = 1 << 10, 1 << 20
 PAGE_KIB = 4
 LEAKING_PID = 51210
-# Somebody logged in and began to train.
+# The session of a user who logged in and started a training.
 LEAKING_CGROUP = "0::/user.slice/user-1000.slice/session-7.scope\n"
-# What the kernel gives back when memory gets tight, as parts that add up and as all lines that say so.
+# Memory that the kernel reclaims under pressure: parts that add up, and all lines that include them.
 CACHE = ("Active(file)", "Inactive(file)", "SReclaimable")
 RECLAIMED = (*CACHE, "KReclaimable", "Buffers", "Cached")
 
 
 def ramp(second: float, start: float, end: float) -> float:
-    """0 before `start`, 1 after `end`, and a straight line between."""
+    """Return 0 before `start`, 1 after `end`, and interpolate between."""
     return min(1.0, max(0.0, (second - start) / (end - start)))
 
 
 class Scene(Struct, frozen=True):
-    """One second of the story, as parts of what the machine has for it: 0 to 1."""
+    """One second of the story, as fractions, 0 to 1, of what the machine has for it."""
 
     second: int
     loaded: float
@@ -39,7 +39,7 @@ class Scene(Struct, frozen=True):
 
     @property
     def waiting(self) -> float:
-        """The part of the time that tasks wait for memory; nobody waits for a GPU's own."""
+        """Return the fraction of time that tasks stall on memory; a GPU's own memory causes no stalls."""
         return 0.55 * ramp(self.leaked, 0.9, 1.0) if self.of_host else 0.0
 
 
@@ -51,26 +51,26 @@ def scene_of(second: int, of_host: bool = True) -> Scene:
 
 
 def figures_in(text: str) -> dict[str, int]:
-    """The lines of a meminfo by name, the machine's or a node's."""
+    """Return the lines of a meminfo by name, of the machine or of a node."""
     return {name: int(value) for name, value in re.findall(r"^(?:Node \d+ )?(\S+):\s+(\d+)", text, re.MULTILINE)}
 
 
 def with_figures(text: str, values: Mapping[str, int]) -> str:
-    """The same meminfo with other values, where it has such lines."""
+    """Return the same meminfo with other values in existing lines."""
     for name, value in values.items():
         text = re.sub(rf"^((?:Node \d+ )?{re.escape(name)}:\s+)\d+", rf"\g<1>{value}", text, flags=re.M)
     return text
 
 
 def split(whole: int, weights: Sequence[int]) -> list[int]:
-    """Parts of `whole` by weight, which add up to it."""
+    """Split `whole` into parts by weight, which add up to it."""
     total = sum(weights) or 1
     ends = [whole * weight // total for weight in accumulate(weights, initial=0)]
     return [end - start for start, end in pairwise(ends)]
 
 
 def blocks_of(pages: int, counts: Sequence[int]) -> list[int]:
-    """So many free pages in blocks of 2^n pages, as many of each size as in `counts` by proportion."""
+    """Split free pages into blocks of 2^n pages, in the proportions of `counts`."""
     parts = split(pages, [count << order for order, count in enumerate(counts)])
     blocks, rest = [], 0
     for order, part in reversed(list(enumerate(parts))):
@@ -80,7 +80,7 @@ def blocks_of(pages: int, counts: Sequence[int]) -> list[int]:
 
 
 class NodeFile:
-    """The meminfo of a NUMA node."""
+    """Meminfo file of a NUMA node."""
 
     def __init__(self, path: Path) -> None:
         self.number = int(path.parent.name.removeprefix("node"))
@@ -97,7 +97,7 @@ class NodeFile:
         return self.base["MemFree"] + cache_of(self.base)
 
     def write(self, free: int, taken: int, leak: int) -> None:
-        """With `taken` less available than in the figures as they stand."""
+        """Write values with `taken` less available than in the original file."""
         values = {"MemFree": free, "MemUsed": self.base["MemTotal"] - free}
         values["AnonPages"] = self.base.get("AnonPages", 0) + leak
         values |= with_cache(self.base, self.available - taken - free)
@@ -106,10 +106,10 @@ class NodeFile:
 
 @dataclass
 class Host:
-    """The folder of a machine. `held_bytes`: what its GPU holds of MemTotal in the figures as they stand.
+    """Folder of a machine. `held_bytes`: memory that its GPU holds of MemTotal in the original files.
 
-    What is said of System RAM is without nodes that are a GPU's memory: their files are the GPU's to write, and
-    here they are added. `least` KiB are always available.
+    Values of System RAM exclude nodes that are a GPU's memory: the GPU writes the files of these, and their values
+    are added here. `least` KiB are always available.
     """
 
     root: Path
@@ -129,14 +129,14 @@ class Host:
         self.killed = False
 
     def write(self, scene: Scene, gpu_bytes: int, leak_bytes: int) -> None:
-        """The kernel's files as they are in this scene."""
+        """Write the kernel's files for this scene."""
         base = self.meminfo
         leak, least = leak_bytes // KIB, self.least
         taken = (gpu_bytes - self.held_bytes) // KIB + leak
         available = max(least, base["MemAvailable"] - taken)
         room = base["MemFree"] - taken
         free = min(available, max(least // 2, room - int(max(0, room - least) * scene.cache)))
-        # What is available and not free is cache, by the measure of the figures as they stand.
+        # Memory that is available and not free is cache, in the proportions of the original file.
         lost = base["MemAvailable"] - available
         cache = cache_of(base) + base["MemFree"] - free - lost
         swapped = int(min(base.get("SwapTotal", 0), base["MemTotal"] // 16) * ramp(scene.waiting, 0.2, 0.55))
@@ -158,14 +158,14 @@ class Host:
         self._write_leak(scene, leak_bytes)
 
     def _write_nodes(self, free: int, lost: int, leak: int) -> None:
-        """Each node has its part in what the machine has."""
+        """Write the nodes, each with its part of the machine's memory."""
         weights = [node.available for node in self.nodes]
         frees = split(free, [node.base["MemFree"] for node in self.nodes])
         for node, *parts in zip(self.nodes, frees, split(lost, weights), split(leak, weights), strict=True):
             node.write(*parts)
 
     def _write_blocks(self, free: int) -> None:
-        """Free memory of each node by the size of its pieces; where a machine has no nodes, all is node 0."""
+        """Write free memory of each node by block size; on a machine without nodes, all is node 0."""
         frees = {node.number: node.now()["MemFree"] for node in (*self.nodes, *self.gpu_nodes)} or {0: free}
         found = re.findall(r"^(Node +(\d+), zone +\S+)((?: +\d+)+)", self.blocks, re.MULTILINE)
         zones = [(head, int(number), [int(word) for word in words.split()]) for head, number, words in found]
@@ -190,7 +190,7 @@ class Host:
             path.write_text(re.sub(r"^oom_kill \d+", "oom_kill 1", path.read_text(), flags=re.M))
 
     def _write_leak(self, scene: Scene, leak_bytes: int) -> None:
-        """The process that leaks, as long as it lives: like another one, but a user's, in a session."""
+        """Write the leaking process while it lives: a copy of another one, but of a user, in a session."""
         folder = self.root / "proc" / str(LEAKING_PID)
         if scene.killed:
             shutil.rmtree(folder, ignore_errors=True)
@@ -217,12 +217,12 @@ def cache_of(figures: Mapping[str, int]) -> int:
 
 
 def with_cache(base: Mapping[str, int], cache: int) -> dict[str, int]:
-    """The lines of cache where there is so much of it."""
+    """Return the lines of cache for this amount of it."""
     return {name: base[name] * max(0, cache) // cache_of(base) for name in RECLAIMED if name in base}
 
 
 def added(parts: Iterable[Mapping[str, int]]) -> Counter[str]:
-    """What the nodes of GPUs add to the machine's own figures; all their cache can be had back."""
+    """Sum what the nodes of GPUs add to the machine's values; all their cache is reclaimable."""
     sums: Counter[str] = Counter()
     for part in parts:
         sums.update({name: part[name] for name in ("MemTotal", "MemFree", *CACHE)})

@@ -1,4 +1,4 @@
-"""Who opens device files, by the kernel's own word (inotify): whatever library or process does it."""
+"""Count of opened device files, from inotify: it covers any library and process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEVICES = ("dri/card0", "dri/card1", "dri/renderD128", "accel/accel0", "kfd", "n
 
 
 def put_devices(rootfs: Path) -> None:
-    """Files that stand for the devices under a machine's root."""
+    """Create files that stand for the devices under a machine's root."""
     for name in DEVICES:
         file = rootfs / "dev" / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -22,7 +22,7 @@ def put_devices(rootfs: Path) -> None:
 
 @contextmanager
 def watching(rootfs: Path) -> Iterator[Callable[[], int]]:
-    """How many times one of them was opened since."""
+    """Yield a function that counts how often one of them has been opened since."""
     libc = ctypes.CDLL(None, use_errno=True)
     watch = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -34,7 +34,7 @@ def watching(rootfs: Path) -> Iterator[Callable[[], int]]:
 
 
 def _events_of(watch: int) -> int:
-    """An event about a watched file itself has 16 bytes; the kernel keeps equal ones that follow as one."""
+    """Count events; one of a watched file has 16 bytes, and the kernel merges equal ones in sequence."""
     try:
         return len(os.read(watch, 1 << 16)) // 16
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""A Dockerfile's instructions, read well enough to carry them out by hand."""
+"""Parser of a Dockerfile's instructions, sufficient to execute them by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KNOWN = frozenset(
 
 
 class Stage(Struct):
-    """From one FROM to the next. `steps` are its RUN, COPY and WORKDIR in order."""
+    """Instructions from one FROM to the next. `steps` are its RUN, COPY and WORKDIR in order."""
 
     name: str
     base: str
@@ -32,11 +32,11 @@ def instructions_of(text: str) -> list[tuple[str, str]]:
     joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
     found = [line.strip().partition(" ") for line in joined.splitlines() if line.strip()]
     unknown = {word for word, _, _ in found} - KNOWN
-    assert not unknown, f"instructions that nobody here can carry out: {unknown}"
+    assert not unknown, f"unsupported instructions: {unknown}"
     return [(word, rest.strip()) for word, _, rest in found]
 
 
-def replaced(text: str, arguments: Mapping[str, str]) -> str:
+def substituted(text: str, arguments: Mapping[str, str]) -> str:
     return re.sub(r"\$\{(\w+)\}", lambda found: arguments[found[1]], text)
 
 
@@ -48,7 +48,7 @@ def stages_of(text: str) -> list[Stage]:
             name, _, value = rest.partition("=")
             arguments[name] = value
         elif word == "FROM":
-            base, _, name = replaced(rest, arguments).partition(" AS ")
+            base, _, name = substituted(rest, arguments).partition(" AS ")
             stages.append(Stage(name, base))
         else:
             _add(stages[-1], word, rest, arguments)
@@ -57,7 +57,7 @@ def stages_of(text: str) -> list[Stage]:
 
 def _add(stage: Stage, word: str, rest: str, arguments: Mapping[str, str]) -> None:
     if word in ("ENV", "LABEL"):
-        pairs = dict(pair.partition("=")[::2] for pair in shlex.split(replaced(rest, arguments)))
+        pairs = dict(pair.partition("=")[::2] for pair in shlex.split(substituted(rest, arguments)))
         (stage.environment if word == "ENV" else stage.labels).update(pairs)
     elif word == "USER":
         stage.user = rest

@@ -1,4 +1,4 @@
-"""A machine with graphics cards in a folder: its processes' descriptors and its cards, and nothing else.
+"""Machine with graphics cards in a folder: cards and descriptors of processes, and nothing else.
 
     machine = DrmMachine(tmp_path)
     machine.card("card0", "xe", "0000:00:02.0")
@@ -6,8 +6,8 @@
     ...
     machine.ends(2100)
 
-Links lead to /dev/dri/renderD128 as they do in /proc; nobody follows them. (In tests/machines they lead to the
-machine's own root/dev: a source distribution must not hold links to absolute paths.)
+Links point to /dev/dri/renderD128 as in /proc; they are never followed. (In tests/machines they point to the
+machine's own root/dev: a source distribution must not contain links to absolute paths.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ USER_PROCESS, KERNEL_THREAD = 0x400100, 0x208040
 
 
 def fdinfo(driver: str, client: int, pdev: str | None = None, *lines: str, **resident: str) -> str:
-    """What the kernel prints for one descriptor: `resident` by region, further lines as they are."""
+    """Return the kernel's fdinfo of one descriptor: `resident` by region, and further lines verbatim."""
     head = ["pos:\t0", "flags:\t02100002", "mnt_id:\t26", "ino:\t284"]
     head += [f"drm-driver:\t{driver}", f"drm-client-id:\t{client}"]
     head += [f"drm-pdev:\t{pdev}"] if pdev else []
@@ -54,7 +54,7 @@ class DrmMachine(Struct, frozen=True):
         kind: str = "drm",
         **files: str,
     ) -> Path:
-        """A card of the kernel's: a PCI function, or a platform device if `place` is no PCI address."""
+        """Add a card: a PCI function, or a platform device if `place` is no PCI address."""
         bus = "pci0000:00" if place.count(":") == 2 else "platform"
         folder = self.folder / "sys/devices" / bus / place
         for node in nodes or (name, f"renderD{128 + int(name[4:])}"):
@@ -72,7 +72,7 @@ class DrmMachine(Struct, frozen=True):
         return folder
 
     def npu(self, name: str, driver: str, place: str, vendor: str = "0x8086", device: str = "0x643e") -> Path:
-        """A neural processing unit: a device of the kernel's that computes and shows nothing."""
+        """Add a neural processing unit: a device that computes and has no display."""
         return self.card(name, driver, place, (name,), vendor, device, kind="accel")
 
     def process(
@@ -84,7 +84,7 @@ class DrmMachine(Struct, frozen=True):
         state: str = "S",
         threads: int = 1,
     ) -> Path:
-        """A process with some open files that are no GPUs."""
+        """Add a process with some open files that are not GPUs."""
         folder = self.folder / "proc" / str(pid)
         (folder / "fd").mkdir(parents=True)
         (folder / "fdinfo").mkdir()
@@ -100,14 +100,14 @@ class DrmMachine(Struct, frozen=True):
         return folder
 
     def opens(self, pid: int, fd: int, text: str, node: str = "/dev/dri/renderD128") -> None:
-        """Descriptor `fd` of a process, which need not be there yet, is a graphics device from now on."""
+        """Make descriptor `fd` of a process a graphics device; the process is created if needed."""
         if not (self.folder / "proc" / str(pid)).exists():
             self.process(pid)
         self.says(pid, fd, text)
         self.links(pid, fd, node)
 
     def opens_in_thread(self, pid: int, thread: int, fd: int, text: str) -> None:
-        """A graphics device that is open in a process, told under another thread than its first."""
+        """Make a descriptor of a thread other than the first a graphics device."""
         folder = self.folder / "proc" / str(pid) / "task" / str(thread)
         for name in ("fd", "fdinfo"):
             (folder / name).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Who may run beside whom: tests that measure wait until they are alone, the others wait until those are done."""
+"""Lock between tests: those that measure wait until they run alone, others wait until these are done."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 @contextmanager
 def taking_turns(folder: Path, *, alone: bool) -> Iterator[None]:
-    """Hold a place among the workers that share `folder`; `alone`, nobody else holds one meanwhile.
+    """Hold a place among the workers that share `folder`; with `alone`, no other worker holds one meanwhile.
 
-    Everybody goes through a gate that who wants to be alone keeps shut while it waits: without that, two busy
-    workers would pass places to each other and it would wait for ever.
+    All pass a gate that a worker waiting to be alone keeps locked. Without it, two busy workers would alternate and
+    it would wait forever.
     """
     with (folder / "gate").open("w") as gate, (folder / "place").open("w") as place:
         fcntl.flock(gate, fcntl.LOCK_EX)

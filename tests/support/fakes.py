@@ -1,4 +1,4 @@
-"""Stand-ins for the world outside: a clock one can turn, a collector one can break."""
+"""Fakes: a manual clock and a collector that can fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GIB = 1 << 30
 
 
 class FakeClock(Struct):
-    """All three clocks, moved by hand."""
+    """Manual clock for all three time scales."""
 
     now: float = 1000.0
     slept: float = 0.0
@@ -31,18 +31,18 @@ class FakeClock(Struct):
 
 @dataclass
 class FakeCollector:
-    """Answers with what it is given; raises what it is given instead, if anything."""
+    """Collector that returns the given findings, or raises the given error."""
 
     name: str = "fake"
     period_seconds: float = 0.0
     may_block: bool = False
     findings: Findings = field(default_factory=Findings)
     error: Exception | None = None
-    asked: int = 0
+    calls: int = 0
     closed: bool = False
 
     def collect(self) -> Findings:
-        self.asked += 1
+        self.calls += 1
         if self.error is not None:
             raise self.error
         return self.findings
@@ -52,7 +52,7 @@ class FakeCollector:
 
 
 def ram(used: int, size: int = 64 * GIB, pool_id: str = "ram") -> Pool:
-    """System RAM with so much of it used."""
+    """Return System RAM with this much used."""
     return Pool(
         id=pool_id,
         kind=PoolKind.SYSTEM_RAM,

@@ -1,4 +1,4 @@
-"""A process that may open few files, or none, for a while."""
+"""Limits of this process on open files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def descriptors() -> int:
 
 @contextmanager
 def few_descriptors(left: int) -> Iterator[None]:
-    """This process may open so many files more."""
-    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    """Allow this process `left` more descriptors."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = max(map(int, os.listdir("/proc/self/fd"))) + 1 + left
     held = []
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, usual[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, before[1]))
     try:
         with suppress(OSError):
             while True:
@@ -27,17 +27,17 @@ def few_descriptors(left: int) -> Iterator[None]:
             os.close(held.pop())
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
         for one in held:
             os.close(one)
 
 
 @contextmanager
 def no_descriptors() -> Iterator[None]:
-    """This process may open nothing, not even what it has just closed."""
-    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, usual[1]))
+    """Allow this process no new descriptor, even after closing one."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

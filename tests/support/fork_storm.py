@@ -1,4 +1,4 @@
-"""A storm of processes that live for a moment, evenly spread.
+"""Many short-lived processes, evenly spread over time.
 
 python tests/support/fork_storm.py COUNT SECONDS
 """
@@ -15,7 +15,7 @@ LIVES_SECONDS = 0.2
 
 
 def main(count: int, seconds: float) -> None:
-    """Batches of children that sleep a moment; never more at a time than are born in two of their lives."""
+    """Start batches of sleeping children; the number alive is bounded by two of their lifetimes."""
     started = time.monotonic()
     for born in range(0, count, BATCH):
         for _ in range(BATCH):

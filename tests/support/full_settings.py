@@ -1,4 +1,4 @@
-"""The shipped configuration file with every key switched on, and other values for each of them."""
+"""The shipped configuration file with every key enabled, and another value for each key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scripts.shipped_configuration import SHIPPED
 from support.certificates import authority, signed_by
 from support.settings_sample import SECRET
 
-# Other values than those of the shipped file, of keys whose type does not suggest one.
+# Other values than in the shipped file, for keys whose type does not imply one.
 OTHERS: dict[tuple[str, ...], str] = {
     ("web", "listen"): '["127.0.0.1:1"]',
     ("web", "hosts"): '["gpu2.example.com"]',
@@ -47,12 +47,12 @@ OTHERS: dict[tuple[str, ...], str] = {
 
 
 def uncommented(text: str) -> str:
-    """Switch every key on: a # directly before a key or a table, without a space."""
+    """Enable every key: remove a # directly before a key or a table, without a space."""
     return re.sub(r"^#(?=[\[a-z])", "", text, flags=re.MULTILINE)
 
 
 def full_text(folder: Path) -> str:
-    """Return the text of a file that sets every key; what it names is written into the folder."""
+    """Return a file that sets every key; the files that it names are written into the folder."""
     for name, content in (
         ("webhook-secret", SECRET),
         ("apprise-url", "json://localhost/"),
@@ -73,7 +73,7 @@ def in_folder(text: str, folder: Path) -> str:
 
 
 def with_other_value(text: str, path: tuple[str, ...], value: object, folder: Path) -> str:
-    """Return the text with another value of one key. In a path, receivers go by their names."""
+    """Return the text with another value of one key. In a path, receivers are given by name."""
     place: KeyPath = path
     if path[0] == "alerts" and len(path) == 4:
         place = (*path[:2], 0, path[3])
@@ -87,7 +87,7 @@ def with_other_value(text: str, path: tuple[str, ...], value: object, folder: Pa
 
 
 def other_value(path: tuple[str, ...], value: Any) -> str:
-    """Return another value than this one for a key, as the file writes it."""
+    """Return a different value of a key, as written in the file."""
     if path in OTHERS:
         return OTHERS[path]
     if path[0] == "alerts" and len(path) == 4 and path[3] in ("name", "events", "targets"):

@@ -1,4 +1,4 @@
-"""Requests no honest client sends, as bytes, each with the answers that are right for it."""
+"""Malformed and hostile requests as bytes, each with its valid status codes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def request(
 
 
 def client_hello() -> bytes:
-    """What a TLS client says first."""
+    """Return the first message of a TLS client."""
     outgoing = ssl.MemoryBIO()
     client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
     with contextlib.suppress(ssl.SSLWantReadError):
@@ -60,7 +60,7 @@ HOSTILE: dict[str, tuple[bytes, set[int]]] = {
     "control byte in the path": (request(b"/a\x1bb"), {400}),
     "high byte in the path": (request(b"/a\xe4b"), {400}),
     "escaped control bytes": (request(b"/a%00%0d%0aSet-Cookie:%20a%1b%5b2J"), {404}),
-    "escaped rubbish": (request(b"/%ff%fe%zz%"), {404}),
+    "escaped garbage": (request(b"/%ff%fe%zz%"), {404}),
     "up and out": (request(b"/static/../../../../etc/passwd"), {404}),
     "up and out, escaped": (request(b"/static/%2e%2e%2f%2e%2e%2fetc%2fpasswd"), {404}),
     "another root": (request(b"//evil.example/%2f.."), {404}),
@@ -86,7 +86,7 @@ HOSTILE: dict[str, tuple[bytes, set[int]]] = {
     "two lengths": (request(fields=HOST + b"Content-Length: 3\r\nContent-Length: 4\r\n", body=b"abcd"), {400}),
     "length and chunks": (request(fields=HOST + CHUNKED + b"Content-Length: 3\r\n", body=b"abc"), {400}),
     "chunks": (request(fields=HOST + CHUNKED, body=b"3\r\nabc\r\n0\r\n\r\n", method=b"POST"), {411}),
-    "rubbish chunks": (request(fields=HOST + CHUNKED, body=b"zz\r\n-1\r\n", method=b"POST"), {400, 411}),
+    "garbage chunks": (request(fields=HOST + CHUNKED, body=b"zz\r\n-1\r\n", method=b"POST"), {400, 411}),
     "enormous chunk": (request(fields=HOST + CHUNKED, body=b"f" * 30 + b"\r\n", method=b"POST"), {400, 411}),
     "body gzipped": (request(fields=HOST + b"Transfer-Encoding: gzip\r\n", method=b"POST"), {400, 411}),
     "websocket": (request(fields=HOST + UPGRADE + b"websocket\r\nSec-WebSocket-Key: eA==\r\n"), {200}),

@@ -1,4 +1,4 @@
-"""Pages as a browser reads them: words and tags."""
+"""HTML pages parsed into text and tags."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WITHIN_A_LINE = {"a", "b", "data", "i", "small", "span", "time"}
 
 
 class Reader(HTMLParser):
-    """Reads a page as a browser would: its words, its tags, and whether they close."""
+    """Parser of a page: its text, its tags, and the check that they close."""
 
     def __init__(self, page: bytes) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""One request as bytes, and what came back before the daemon closed; and whether its log stayed quiet."""
+"""One request as bytes and its answer, and a check that the daemon logs nothing."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import socket
 from msgspec import Struct
 
 from support.daemon_process import RunningDaemon
-from support.waiting import PATIENCE_SECONDS, Stopwatch
+from support.waiting import MAX_WAIT_SECONDS, Stopwatch
 
 
 def assert_quiet(daemon: RunningDaemon) -> None:
-    """Alive, healthy, and no word of it in the log: nobody can fill a disk from outside."""
+    """Check that the daemon is healthy and logged nothing: no client may fill a disk."""
     assert daemon.get("/healthz").status == 200
     assert complaints(daemon) == []
 
 
 def complaints(daemon: RunningDaemon) -> list[str]:
-    """What its log holds but news: lines of a traceback have no level."""
+    """Return log lines other than INFO; lines of a traceback have no level."""
     return [line for line in daemon.log.read_text().splitlines() if " INFO " not in line]
 
 
 class Exchange(Struct, frozen=True):
-    """What came back before the daemon closed, and how long that took."""
+    """Bytes received until the daemon closed, and the duration."""
 
     received: bytes
     seconds: float
@@ -41,9 +41,9 @@ class Exchange(Struct, frozen=True):
 
 
 def exchange(port: int, sent: bytes) -> Exchange:
-    """Send bytes, read until the daemon closes; it has its time, for it may have to make its API first."""
+    """Send bytes, read until the daemon closes; with a generous timeout, as the API may have to be built first."""
     watch = Stopwatch()
-    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=MAX_WAIT_SECONDS) as connection:
         connection.sendall(sent)
         received = b""
         while part := connection.recv(1 << 20):

@@ -1,4 +1,4 @@
-"""Somebody who answers HTTP and is no memwatchd, or one that says what a test wants."""
+"""HTTP server that is not memwatchd, with a fixed answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def http(body: bytes, kind: str = "application/json", status: str = "200 OK", *h
 
 @contextmanager
 def site(answer: bytes | None) -> Iterator[int]:
-    """The port of a server that says `answer` to everybody and hangs up; None: that says nothing, ever."""
+    """Yield the port of a server that sends `answer` to every client and closes; None: it never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=_serve, args=(listener, answer), daemon=True).start()
         yield listener.getsockname()[1]

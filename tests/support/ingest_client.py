@@ -9,11 +9,11 @@ from typing import Any
 
 from memwatch.processes.allocator_reports import start_ticks_of
 from support.daemon_process import RunningDaemon
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 
 def post(daemon: RunningDaemon, path: str, body: Any) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=PATIENCE_SECONDS)
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=MAX_WAIT_SECONDS)
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     try:
         connection.request("POST", path, data, {"Content-Type": "application/json"})

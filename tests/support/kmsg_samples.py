@@ -1,4 +1,4 @@
-"""Lines of the kernel's log as they come out of /dev/kmsg, in the forms of several kernels and drivers."""
+"""Records of /dev/kmsg, in the forms of several kernels and drivers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ UNRELATED = (
 
 
 def record(text: str, sequence: int, priority: int = 3) -> str:
-    """A record of /dev/kmsg, with one of the further lines that devices have."""
+    """Return a record of /dev/kmsg with one of the additional lines of devices."""
     return f"{priority},{sequence},{sequence * 1000},-;{text}\n SUBSYSTEM=pci\n"
 
 

@@ -1,4 +1,4 @@
-"""Programs that use the library as users have it: processes of their own, with or without a daemon."""
+"""Programs that use the library, as separate processes with or without a daemon."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.paths import MACHINES
 
 
 def run_program(code: str, url: str | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Without `url` nobody answers."""
+    """Run a program; without `url` no daemon answers."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         env=clean_environment(MEMWATCH_URL=url or f"http://127.0.0.1:{free_port()}", **environ),
@@ -23,8 +23,8 @@ def run_program(code: str, url: str | None = None, **environ: str) -> subprocess
     )
 
 
-def told(code: str, url: str | None = None, **environ: str) -> Any:
-    """What a program prints as JSON; it must say nothing else."""
+def run_json(code: str, url: str | None = None, **environ: str) -> Any:
+    """Return the JSON that a program prints; it must print nothing else."""
     done = run_program(code, url, **environ)
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""A configuration with a login, and the headers that it accepts."""
+"""Configuration with a login, and the headers that it accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines as folders: what /proc, /sys and / look like there, and the figures the daemon must report."""
+"""Machines as folders: their /proc, /sys and /, and the values that the daemon must report."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ NAMES = tuple(sorted(folder.name for folder in MACHINES.iterdir() if (folder / "
 
 
 class MachineFolder(Struct, frozen=True):
-    """A machine. `expected` holds by collector what it finds: fields of `Findings`, or why it is unavailable.
+    """Machine. `expected` has the findings by collector: fields of `Findings`, or why it is unavailable.
 
-    `report` is what all of them together say, for machines whose GPU is read without a driver of its maker.
+    `report` is the composed result, for machines whose GPU is read without a driver of its vendor.
     """
 
     name: str
@@ -38,7 +38,7 @@ def machine_folder(name: str) -> MachineFolder:
 
 
 def plain(findings: Findings) -> dict[str, Any]:
-    """Findings as they are written in expected.json: fields that were not found are left out."""
+    """Return findings in the form of expected.json, without fields that were not found."""
     named = asdict(findings)
     return {
         name: _plain(value) for name, value in named.items() if value not in (None, (), False, 0, {}, frozenset())

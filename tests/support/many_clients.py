@@ -1,4 +1,4 @@
-"""Many clients at once, on real sockets, read in the background."""
+"""Many concurrent clients on real sockets, read in the background."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Any
 
 from support.daemon_process import RunningDaemon
 from support.hostile_requests import HOST
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
-DEAF_BYTES = 2048
+SLOW_READER_BYTES = 2048
 # The largest file that is served.
 LARGEST = b"GET /static/vendor/swagger-ui-bundle-5.35.0.js HTTP/1.1\r\n" + HOST + b"\r\n"
 
 
 @contextmanager
 def connections(daemon: RunningDaemon, count: int, sent: bytes = b"") -> Iterator[list[socket.socket]]:
-    """Connections that have sent the same; closed at the end."""
+    """Yield connections that have sent the same bytes; close them at the end."""
     with ExitStack() as stack:
         opened = []
         for _ in range(count):
             one = stack.enter_context(
-                socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_SECONDS)
+                socket.create_connection(("127.0.0.1", daemon.port), timeout=MAX_WAIT_SECONDS)
             )
             one.sendall(sent)
             opened.append(one)
@@ -35,8 +35,8 @@ def connections(daemon: RunningDaemon, count: int, sent: bytes = b"") -> Iterato
 
 
 class Crowd:
-    """Connections, read in the background; knows the first bytes of each answer, how many events were sent to it,
-    and when each was closed."""
+    """Connections read in the background, with the first bytes of each answer, its number of events, and the time
+    it was closed."""
 
     def __init__(self, members: list[socket.socket]) -> None:
         self.first: dict[socket.socket, bytes] = {}
@@ -76,12 +76,12 @@ class Crowd:
 
 
 @contextmanager
-def deaf(daemon: RunningDaemon, count: int, sent: bytes) -> Iterator[None]:
-    """Clients that ask and take next to nothing of the answer."""
+def slow_readers(daemon: RunningDaemon, count: int, sent: bytes) -> Iterator[None]:
+    """Keep clients connected that send a request and read almost nothing of the answer."""
     with ExitStack() as stack:
         for _ in range(count):
             one = stack.enter_context(socket.socket())
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, DEAF_BYTES)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_READER_BYTES)
             one.connect(("127.0.0.1", daemon.port))
             one.sendall(sent)
         yield

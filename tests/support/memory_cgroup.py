@@ -1,4 +1,4 @@
-"""A control group with a memory limit, made for a test where that is permitted, and a program that fills it."""
+"""Control group with a memory limit, created where permitted, and programs that fill it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-# Pages are touched as they are taken, so many MiB in each of twenty steps a second.
+# Touches pages as they are allocated: this many MiB a second, in twenty steps a second.
 HOG = """
 import sys, time
 step, most = int(float(sys.argv[1]) * 2**20 / 20), float(sys.argv[2]) * 2**20
@@ -23,7 +23,7 @@ while taken < most:
     time.sleep(0.05)
 time.sleep(600)
 """
-# Reads a file again and again that is larger than the limit: nothing but waiting for pages that were just dropped.
+# Reads a file larger than the limit repeatedly, so that it only waits for pages just dropped.
 THRASH = """
 import mmap, sys
 with open(sys.argv[1], "rb") as file:
@@ -35,7 +35,7 @@ while True:
 
 
 class MemoryCgroup(Struct, frozen=True):
-    """`folder` is where memory is limited; `folders` are one for each hierarchy that it is in."""
+    """Control group. `folder` has the memory limit; `folders` are its folders in all hierarchies."""
 
     folder: Path
     folders: tuple[Path, ...]
@@ -46,12 +46,12 @@ class MemoryCgroup(Struct, frozen=True):
 
     @property
     def inside(self) -> list[str]:
-        """A command that runs another one in its place, inside from its first page on."""
+        """Return a command that replaces itself by another one, in the group from its first page on."""
         move = "".join(f"echo $$ > '{folder}/cgroup.procs'; " for folder in self.folders)
         return ["sh", "-c", f'{move}exec "$@"', "sh"]
 
     def leave_room(self, more_bytes: int) -> None:
-        """From now on no more than what is held and so much."""
+        """Limit the group to its current use plus this much."""
         usage, limit = ("memory.current", "memory.max")
         if not (self.folder / usage).exists():
             usage, limit = ("memory.usage_in_bytes", "memory.limit_in_bytes")
@@ -59,7 +59,7 @@ class MemoryCgroup(Struct, frozen=True):
         (self.folder / limit).write_text(str(held + more_bytes))
 
     def run(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """A Python program that is inside from its first page on."""
+        """Start a Python program in the group, from its first page on."""
         return subprocess.Popen(
             [*self.inside, sys.executable, "-c", program, *arguments],
             stdout=subprocess.DEVNULL,
@@ -69,7 +69,7 @@ class MemoryCgroup(Struct, frozen=True):
 
 @contextlib.contextmanager
 def memory_cgroup(limit_bytes: int) -> Iterator[MemoryCgroup | None]:
-    """None where this user, this kernel or this container cannot make one."""
+    """Yield a new group; None where this user, kernel or container cannot create one."""
     name = f"memwatch-test-{os.getpid()}"
     made: list[Path] = []
     try:
@@ -95,14 +95,14 @@ def _made(name: str, limit_bytes: int, made: list[Path]) -> MemoryCgroup | None:
 
 
 def _refuse_swap(folder: Path) -> None:
-    """What cannot be swapped out is killed, on machines with swap as on those without."""
+    """Disable swap, so that machines with swap kill processes as those without do."""
     for name in ("memory.swap.max", "memory.swappiness"):
         if (folder / name).exists():
             (folder / name).write_text("0")
 
 
 def _homes() -> Iterator[tuple[Path, str]]:
-    """Where memory is limited, and the tree of version 2 beside it, in which waiting is counted."""
+    """Yield the hierarchy that limits memory, and the tree of version 2 beside it, which counts stalls."""
     for line in Path("/proc/mounts").read_text().splitlines():
         _, point, kind, options, *_ = line.split()
         if kind == "cgroup" and "memory" in options.split(","):
@@ -113,7 +113,7 @@ def _homes() -> Iterator[tuple[Path, str]]:
 
 
 def _remove(folder: Path) -> None:
-    """A group can be removed once its last process is gone, which takes the kernel a moment."""
+    """Remove a group; this works once its last process is gone, which takes the kernel a moment."""
     for pid in (folder / "cgroup.procs").read_text().split():
         with contextlib.suppress(OSError):
             (folder.parent / "cgroup.procs").write_text(pid)

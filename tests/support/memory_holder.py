@@ -1,4 +1,4 @@
-"""A process that holds memory, as a child of this one: `with holder(512 << 20) as pid`."""
+"""Child process that holds memory: `with holder(512 << 20) as pid`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 @contextmanager
 def holder(size: int, *, uid: int | None = None, cgroups: tuple[Path, ...] = ()) -> Iterator[int]:
-    """Its id, once it holds that many bytes; as another user, in these cgroups if any."""
+    """Yield its pid once it holds this many bytes; as another user and in these cgroups, if given."""
     command = [sys.executable, "-S", "-E", __file__, str(size), str(uid or ""), *map(str, cgroups)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
@@ -24,7 +24,7 @@ def holder(size: int, *, uid: int | None = None, cgroups: tuple[Path, ...] = ())
 
 
 def main(size: int, uid: str, cgroups: list[str]) -> None:
-    """A user without rights may not start a Python that lies in somebody's home: it becomes that user later."""
+    """Hold memory. Another user may not be permitted to start a Python in a home folder, so setuid comes later."""
     for cgroup in cgroups:
         Path(cgroup, "cgroup.procs").write_text(str(os.getpid()))
     if uid:
@@ -37,7 +37,7 @@ def main(size: int, uid: str, cgroups: list[str]) -> None:
 
 @contextmanager
 def real_cgroup(path: str) -> Iterator[tuple[Path, ...]]:
-    """A cgroup of this machine wherever memory and units are counted; nothing where this user may make none."""
+    """Yield a cgroup of this machine in each hierarchy of memory and units; nothing if none may be created."""
     roots = [CGROUPS / "memory", CGROUPS / "systemd"] if (CGROUPS / "memory").is_dir() else [CGROUPS]
     made: list[Path] = []
     try:

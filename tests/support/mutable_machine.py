@@ -1,4 +1,4 @@
-"""A machine folder whose memory somebody fills while a daemon watches it."""
+"""Machine folder whose memory changes while a daemon watches it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from msgspec import Struct
 from support.paths import MACHINES
 
 
-class LivingMachine(Struct, frozen=True):
-    """A copy of a machine folder."""
+class MutableMachine(Struct, frozen=True):
+    """Copy of a machine folder."""
 
     folder: Path
 
     @classmethod
-    def of(cls, name: str, folder: Path) -> LivingMachine:
+    def of(cls, name: str, folder: Path) -> MutableMachine:
         shutil.copytree(MACHINES / name, folder, symlinks=True)
         return cls(folder)
 
@@ -26,19 +26,19 @@ class LivingMachine(Struct, frozen=True):
         return [f"--{root}fs={self.folder / root}" for root in ("proc", "sys", "root")]
 
     def use(self, ratio: float) -> None:
-        """Set what is available, and what is free within it, so that this part of System RAM is used."""
+        """Set available memory, and free memory within it, so that this part of System RAM is used."""
         meminfo = self.folder / "proc/meminfo"
         text = meminfo.read_bytes()
         total = int(re.search(rb"MemTotal:\s+(\d+)", text)[1])  # type: ignore[index]
         available = int(total * (1 - ratio))
         for name, value in (("MemAvailable", available), ("MemFree", available // 2)):
             text = re.sub(rf"{name}:\s+\d+".encode(), f"{name}:{value:>{23 - len(name)}}".encode(), text)
-        # In place and in one go: the daemon keeps the file open.
+        # In place and in one write: the daemon keeps the file open.
         with meminfo.open("r+b", buffering=0) as file:
             file.write(text)
             file.truncate()
 
-    def killed(self, oom_kills: int) -> None:
+    def set_oom_kills(self, oom_kills: int) -> None:
         vmstat = self.folder / "proc/vmstat"
         text = re.sub(rb"(?m)^oom_kill \d+", f"oom_kill {oom_kills}".encode(), vmstat.read_bytes())
         with vmstat.open("r+b", buffering=0) as file:
@@ -46,6 +46,6 @@ class LivingMachine(Struct, frozen=True):
             file.truncate()
 
     def garble(self, file: str) -> None:
-        """What its collector cannot read, in the file that it has open."""
+        """Make an open file unreadable to its collector."""
         with (self.folder / file).open("r+b", buffering=0) as opened:
             opened.write(b"?")

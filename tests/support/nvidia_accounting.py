@@ -1,4 +1,4 @@
-"""Readings of NVIDIA GPUs in few words, and what the accounting makes of them."""
+"""Short constructors of NVIDIA readings, and their accounting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO = Absent.NOT_SUPPORTED
 
 
 def memory(total: int, reserved: Bytes, used: int, free: int) -> GpuMemory:
-    """In MiB, as nvidia-smi prints them; what rounding took goes to free."""
+    """Return memory in MiB, as printed by nvidia-smi; the rounding difference goes to free."""
     kept = reserved if isinstance(reserved, Absent) else reserved * MIB
     return GpuMemory(2, total * MIB, used * MIB, free * MIB, kept)
 
@@ -32,7 +32,7 @@ def gb10(*processes: GpuProcess, **fields: object) -> GpuReading:
 
 
 class Accounts(Struct, frozen=True):
-    """What is looked at here of a machine."""
+    """Parts of a composed snapshot that these tests check."""
 
     pools: tuple[Pool, ...]
     shares: tuple[Share, ...]

@@ -1,4 +1,4 @@
-"""The process that reads NVML, as the daemon talks to it: commands in, one line out for each."""
+"""The process that reads NVML, through its interface to the daemon: one command in, one line out."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from memwatch.helper.codec import from_line
 from support.daemon_process import clean_environment
 from support.nvml_machine import Simulator
 from support.paths import MACHINES
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 Outcome = NvmlReading | NvmlFailure
 
 
 class Child(Struct, frozen=True):
-    """A running `python -m memwatch.drivers.nvml.child`."""
+    """Running `python -m memwatch.drivers.nvml.child`."""
 
     process: subprocess.Popen[bytes]
 
@@ -54,8 +54,8 @@ class Child(Struct, frozen=True):
     def gpu(self, index: int = 0) -> GpuReading:
         return self.reading().gpus[index]
 
-    def until(self, happened: Callable[[Outcome], bool], seconds: float = PATIENCE_SECONDS) -> Outcome:
-        """Rounds a twentieth of a second apart, up to the first that shows it."""
+    def until(self, happened: Callable[[Outcome], bool], seconds: float = MAX_WAIT_SECONDS) -> Outcome:
+        """Read every 0.05 s until an outcome shows it."""
         ends = time.monotonic() + seconds
         while not happened(outcome := self.ask()):
             assert time.monotonic() < ends, f"still {outcome}"
@@ -76,18 +76,18 @@ class Child(Struct, frozen=True):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
 
-def listening(simulator: Simulator, child: Child) -> None:
-    """The child has read once and waits for events."""
+def wait_until_listening(simulator: Simulator, child: Child) -> None:
+    """Wait until the child has read once and waits for events."""
     child.ask()
-    ends = time.monotonic() + PATIENCE_SECONDS
+    ends = time.monotonic() + MAX_WAIT_SECONDS
     while "nvmlEventSetWait_v2" not in {call.function for call in simulator.calls()}:
-        assert time.monotonic() < ends, "it never waits for events"
+        assert time.monotonic() < ends, "the child does not wait for events"
         time.sleep(0.02)
 
 
 @contextmanager
 def running_child(simulator: Simulator, *options: str, environ: Mapping[str, str] | None = None) -> Iterator[Child]:
-    """A child on this machine. It tries again 0.2 s after a failure, unless `options` say otherwise."""
+    """Start a child on this machine. It retries 0.2 s after a failure, unless `options` change that."""
     procfs = MACHINES / (simulator.host or "") / "proc"
     command = [sys.executable, "-W", "error", "-m", "memwatch.drivers.nvml.child", f"--procfs={procfs}"]
     with (simulator.folder / "stderr").open("ab") as stderr:

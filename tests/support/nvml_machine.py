@@ -1,4 +1,4 @@
-"""A machine with NVIDIA GPUs that are not there.
+"""Machine with simulated NVIDIA GPUs.
 
     simulator = Simulator.of(tmp_path, sample_nvml.RTX_4090)
     with running_daemon(tmp_path, *simulator.roots, environ=simulator.environ) as daemon:
@@ -8,7 +8,7 @@
         simulator.calls()
 
 Any program started with `environ` loads the library built from tests/nvml_sim in place of NVIDIA's, and each of its
-calls answers from what was last shown.
+calls returns the state shown last.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CACHE = ROOT / ".pytest_cache" / "nvml_sim"
 LIBRARY = "libnvidia-ml.so.1"
 FLAGS = ("-shared", "-fPIC", "-fvisibility=hidden", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread")
 
-# What a driver of 2020 (450) does not have yet.
+# Functions missing in a driver of 2020 (450).
 NOT_IN_OLD_DRIVERS = frozenset(
     {
         "nvmlDeviceGetAddressingMode",
@@ -57,7 +57,7 @@ NOT_IN_OLD_DRIVERS = frozenset(
 
 
 class Call(NamedTuple):
-    """One call of the library: `device` is `gpu.0`, `gpu.0.mig.1` or, for the whole machine, `-`."""
+    """Call of the library: `device` is `gpu.0`, `gpu.0.mig.1` or, for the whole machine, `-`."""
 
     function: str
     device: str
@@ -65,7 +65,7 @@ class Call(NamedTuple):
 
 
 def built_library(hidden: Collection[str] = ()) -> Path:
-    """The library without the functions in `hidden`, built unless these sources were built like that before."""
+    """Return the library without the functions in `hidden`, built unless these sources were built so before."""
     exported = "{ global: nvml*; local: " + " ".join(f"{name};" for name in (*sorted(hidden), "*")) + " };\n"
     sources = sorted(SOURCES.glob("*.[ch]"))
     digest = hashlib.sha256(exported.encode() + " ".join(FLAGS).encode())
@@ -78,7 +78,7 @@ def built_library(hidden: Collection[str] = ()) -> Path:
 
 
 def _build(sources: list[str], exported: str, library: Path) -> None:
-    """Test processes build side by side, so the library appears in one step."""
+    """Build the library and put it in place in one step, since test processes build concurrently."""
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         script, built = Path(scratch, "exported"), Path(scratch, LIBRARY)
@@ -90,14 +90,14 @@ def _build(sources: list[str], exported: str, library: Path) -> None:
 
 
 class Simulator(Struct, frozen=True):
-    """A library, a state and a log in a folder of their own."""
+    """Library, state and log in a separate folder."""
 
     folder: Path
     host: str | None = None
 
     @classmethod
     def of(cls, folder: Path, machine: Machine, hidden: Collection[str] = ()) -> Simulator:
-        """`machine` with a driver that is loaded and installed."""
+        """Create a simulator of `machine` with its driver loaded and installed."""
         simulator = cls(folder / "nvml", machine.host)
         simulator._libraries.mkdir(parents=True)
         simulator.install(hidden)
@@ -106,7 +106,7 @@ class Simulator(Struct, frozen=True):
 
     @property
     def environ(self) -> dict[str, str]:
-        """What a process needs in its environment to be on this machine."""
+        """Return the environment of a process on this machine."""
         before = os.environ.get("LD_LIBRARY_PATH")
         return {
             "LD_LIBRARY_PATH": os.pathsep.join([str(self._libraries), *([before] if before else [])]),
@@ -116,43 +116,43 @@ class Simulator(Struct, frozen=True):
 
     @property
     def roots(self) -> list[str]:
-        """The arguments that show memwatchd the host of this machine."""
+        """Return the arguments that give memwatchd the host of this machine."""
         assert self.host is not None
         folder = MACHINES / self.host
         return [f"--procfs={folder / 'proc'}", f"--sysfs={folder / 'sys'}", f"--rootfs={folder / 'root'}"]
 
     def show(self, machine: Machine) -> None:
-        """From the next call on the driver says this. In one step: no call sees half of it."""
+        """Set the driver's state from the next call on. It is replaced atomically: no call reads half of it."""
         self._replace(self.folder / "state", state_file(machine))
 
     def unload_driver(self) -> None:
-        """The kernel module is gone: init fails with DRIVER_NOT_LOADED, other calls with UNKNOWN."""
+        """Unload the kernel module: init fails with DRIVER_NOT_LOADED, other calls with UNKNOWN."""
         (self.folder / "state").unlink()
 
     def install(self, hidden: Collection[str] = ()) -> None:
-        """From the next process on, the library is there, without the functions in `hidden`."""
+        """Install the library for later processes, without the functions in `hidden`."""
         self.uninstall()
         link = self._libraries / LIBRARY
         link.unlink()
         link.symlink_to(built_library(hidden))
 
     def uninstall(self) -> None:
-        """A file that is no library: it hides a real one that may be installed here."""
+        """Put a file that is no library in place: it hides a real one that may be installed."""
         self._replace(self._libraries / LIBRARY, "")
 
     def calls(self) -> list[Call]:
         lines = self._log.read_text().splitlines() if self._log.exists() else []
         return [Call(function, device, int(pid)) for function, device, pid in map(str.split, lines)]
 
-    def forget_calls(self) -> None:
+    def clear_calls(self) -> None:
         with self._log.open("a") as log:
             log.truncate(0)
 
     def wait_for_call(self, function: str, device: str = "-") -> None:
-        """Until this call has begun; it may still be under way."""
+        """Wait until this call has begun; it may still be in progress."""
         wait_until(
             lambda: (function, device) in {call[:2] for call in self.calls()},
-            told=lambda: f"{function} on {device} was not called: {self.calls()}",
+            describe=lambda: f"{function} on {device} was not called: {self.calls()}",
         )
 
     @property

@@ -1,6 +1,6 @@
-"""A process that asks the unmodified binding, one expression at a time.
+"""Process that evaluates expressions with the unmodified binding, one at a time.
 
-The binding loads the library once per process and keeps it, so each test asks in a process of its own.
+The binding loads the library once per process and keeps it, so each test uses a separate process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from support.paths import TESTS
 
 
 class Raised(Struct, frozen=True):
-    """The exception an expression ended in; `code` is that of an NVMLError."""
+    """Exception raised by an expression; `code` is that of an NVMLError."""
 
     kind: str
     code: int | None
@@ -30,7 +30,7 @@ class Probe(Struct, frozen=True):
     process: subprocess.Popen[str]
 
     def ask(self, expression: str) -> Any:
-        """Its value, or what it raised. pynvml's names are there, and handles are `gpu(i)` and `mig(i, m)`."""
+        """Return the value or what was raised. Names are pynvml's, and handles are `gpu(i)` and `mig(i, m)`."""
         self.begin(expression)
         return self.answer()
 
@@ -42,7 +42,7 @@ class Probe(Struct, frozen=True):
     def answer(self) -> Any:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, "the probe is gone"
+        assert line, "the probe has exited"
         value, raised = json.loads(line)
         return Raised(*raised) if raised else value
 
@@ -65,11 +65,11 @@ def probe(environ: Mapping[str, str]) -> Iterator[Probe]:
 
 @contextmanager
 def ready(simulator: Simulator) -> Iterator[Probe]:
-    """A process in which NVML is initialized and nothing else was asked."""
-    with probe(simulator.environ) as asked:
-        assert asked.ask("nvmlInit()") is None
-        simulator.forget_calls()
-        yield asked
+    """Yield a process in which NVML is initialized and no other call was made."""
+    with probe(simulator.environ) as ready_probe:
+        assert ready_probe.ask("nvmlInit()") is None
+        simulator.clear_calls()
+        yield ready_probe
 
 
 def _serve() -> None:
@@ -89,7 +89,7 @@ def _serve() -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Structures of the binding as dictionaries, its arrays as lists."""
+    """Convert structures of the binding to dictionaries, and its arrays to lists."""
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
     if hasattr(value, "_length_"):

@@ -1,4 +1,4 @@
-"""What a simulated NVIDIA driver says, as values; `nvml_state_file` writes them down for the library."""
+"""State of a simulated NVIDIA driver; `nvml_state_file` writes it for the library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNSIGNED_INT, UNSIGNED_LONG_LONG = 1, 3
 
 
 class Trouble(Struct, frozen=True):
-    """What befalls a call: it takes long, then kills its process or fails. With `times`, only the first so many."""
+    """Fault of a call: it takes long, then kills its process or fails. With `times`, only the first so often."""
 
     error: int | None = None
     latency_ms: int | None = None
@@ -21,7 +21,7 @@ class Trouble(Struct, frozen=True):
 
 
 class Memory(Struct, frozen=True):
-    """Version 2 of NVML's memory info, where the rest is free unless it says otherwise."""
+    """Version 2 of NVML's memory info; memory is free unless stated otherwise."""
 
     total: int
     used: int
@@ -45,7 +45,7 @@ class Limits(Struct, frozen=True):
 
 
 class Holder(Struct, frozen=True):
-    """A process in a list of NVML; `used` is None where the driver does not know."""
+    """Process in a list of NVML; `used` is None if the driver does not report it."""
 
     pid: int
     used: int | None
@@ -73,7 +73,7 @@ class Ecc(Struct, frozen=True):
         return {name.replace("_", "."): getattr(self, name) for name in names + totals}
 
     def fields(self) -> dict[int, tuple[int, int]]:
-        """The same through nvmlDeviceGetFieldValues: ECC mode, then totals."""
+        """Return the same for nvmlDeviceGetFieldValues: ECC mode, then totals."""
         totals = (
             self.volatile_corrected,
             self.volatile_uncorrected,
@@ -85,7 +85,7 @@ class Ecc(Struct, frozen=True):
 
 
 class Remapped(Struct, frozen=True):
-    """Rows of memory replaced by spare ones; `banks` by how many spares are left: max, high, partial, low, none."""
+    """Remapped rows; `banks` counts banks by spare rows left: max, high, partial, low, none."""
 
     corrected: int = 0
     uncorrected: int = 0
@@ -106,7 +106,7 @@ class Remapped(Struct, frozen=True):
 
 
 class Retired(Struct, frozen=True):
-    """Addresses of pages taken out of use, as before Ampere."""
+    """Addresses of retired pages, as before Ampere."""
 
     corrected: tuple[int, ...] = ()
     uncorrected: tuple[int, ...] = ()
@@ -128,7 +128,7 @@ class MigDevice(Struct, frozen=True):
 
 
 class Mig(Struct, frozen=True):
-    """How a GPU is cut: GPU instances by id, MIG devices by index. `generation` counts reconfigurations."""
+    """MIG partitioning: GPU instances by id, MIG devices by index. `generation` counts reconfigurations."""
 
     current: bool = True
     pending: bool = True
@@ -190,9 +190,9 @@ class Event(Struct, frozen=True):
 
 
 class Machine(Struct, frozen=True):
-    """A driver and its GPUs by slot. A GPU keeps its slot when others leave; `visible` lists those that are there.
+    """Driver and its GPUs by slot. A GPU keeps its slot when others leave; `visible` lists the present ones.
 
-    `host` names the folder under tests/machines with the /proc, /sys and / that belong to it.
+    `host` names the folder under tests/machines with the matching /proc, /sys and /.
     """
 
     gpus: tuple[Gpu, ...]
@@ -212,5 +212,5 @@ class Machine(Struct, frozen=True):
         return replace(self, gpus=tuple(gpus))
 
     def with_event(self, *events: Event) -> Machine:
-        """These happen next. The state file is the whole history: leave out none that came before."""
+        """Append events. The state file is the whole history, so earlier events must stay."""
         return replace(self, events=self.events + events)

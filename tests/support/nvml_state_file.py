@@ -1,14 +1,14 @@
 """The state file that the library built from tests/nvml_sim reads at every call.
 
 Lines are `key = value`; `#` begins a comment line, and of equal keys the last wins. Numbers are decimal or 0x…, and
-`na` is what NVML calls not available; a text is plain, or `hex:` and its bytes. What is not written is answered
-with NOT_SUPPORTED: a list of processes that is empty has to be written, one that is missing is an error.
+`na` is NVML_VALUE_NOT_AVAILABLE; a text is plain, or `hex:` and its bytes. A missing key is answered with
+NOT_SUPPORTED: an empty list of processes has to be written, a missing one is an error.
 
     devices = 0 2                     slots of the GPUs, in the order of their NVML indices
     version.driver version.nvml version.cuda
     init.error = 18                   nvmlInit fails; without a state file it fails with DRIVER_NOT_LOADED
     down = 999                        every call but init and shutdown fails
-    call.FUNCTION.error = 4           this call fails; also latency_ms, segfault, and times (then no more of it)
+    call.FUNCTION.error = 4           this call fails; also latency_ms, segfault, and times (only the first calls)
     event.7 = 0:0x8:79[:GI[:CI]]      slot, type, data; happens to event sets older than the line
     gpu.S.name uuid serial minor_number brand architecture cuda.major cuda.minor persistence
     gpu.S.pci.bus_id pci.device_id pci.subsystem_id
@@ -17,7 +17,7 @@ with NOT_SUPPORTED: a list of processes that is empty has to be written, one tha
     gpu.S.memory.v1.total used free                 version 1 where it differs, or alone
     gpu.S.bar1.total used    gpu.S.limits.soft hard used
     gpu.S.compute = PID:BYTES[:GI[:CI]] …           also graphics, mps
-    gpu.S.compute.announced = 1                     the number told to a caller without a buffer
+    gpu.S.compute.announced = 1                     the number returned to a caller without a buffer
     gpu.S.processes.layout = r535                   lists of version 3 in the records of drivers 535.54 to 535.98
     gpu.S.ecc.current pending volatile.corrected volatile.uncorrected aggregate.corrected aggregate.uncorrected
     gpu.S.remapped.corrected uncorrected pending failure banks.max banks.high banks.partial banks.low banks.none
@@ -29,7 +29,7 @@ with NOT_SUPPORTED: a list of processes that is empty has to be written, one tha
     gpu.S.down = 15                                 every call on this GPU and its MIG devices fails
     gpu.S.call.FUNCTION.error = 4                   as above, for this GPU's own handle, not for its MIG devices
     gpu.S.mig.current pending max generation        a new generation makes the old handles invalid
-    gpu.S.mig.M.gi ci uuid name attributes.memory_mib attributes.multiprocessors …     no line, no device: a gap
+    gpu.S.mig.M.gi ci uuid name attributes.memory_mib attributes.multiprocessors …     without a line there is a gap
     gpu.S.mig.M.call.FUNCTION.error
     gpu.S.gi.G.memory.total …  gpu.S.gi.G.bar1.total …                   of a GPU instance, for all its MIG devices
 """
@@ -155,7 +155,7 @@ def _under(prefix: str, facts: Any) -> Iterator[Fact]:
 
 
 def _written(value: object) -> str:
-    """Text that would be read otherwise than it stands is written as its bytes."""
+    """Write text as bytes if it would not be read back as it is."""
     if isinstance(value, str | bytes):
         data = value.encode() if isinstance(value, str) else value
         plain = re.fullmatch(rb"(?!hex:)(?:[!-~](?:[ -~]*[!-~])?)?", data)

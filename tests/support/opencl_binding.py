@@ -1,9 +1,9 @@
-"""Another pyopencl than the one that is installed: a module that is found first, and behaves as a test wants.
+"""Fake pyopencl with the behavior of a test, found before an installed one.
 
 environ = binding(tmp_path, LISTS_A_GPU)
 with running_daemon(tmp_path, environ=environ) as daemon:
     ...
-    assert times_asked(tmp_path) == 1
+    assert times_imported(tmp_path) == 1
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ os.write(1, b"loading...")
 os.write(2, b"oops")
 raise KeyError("libamd.so")
 """
-# A slow driver, so that several who ask meet while it works.
+# A slow driver, so that concurrent requests overlap.
 SLOW_AND_EMPTY = "import time; time.sleep(1.0)\ndef get_platforms():\n    return []\n"
 LISTS_A_GPU = """
 class Device:
@@ -52,15 +52,15 @@ def get_platforms():
 
 
 def binding(folder: Path, source: str) -> dict[str, str]:
-    """What a process needs in its environment to import this pyopencl; each import is counted."""
+    """Return the environment of a process that imports this pyopencl; each import is counted."""
     place = folder / "binding"
     place.mkdir()
-    counter = f"open({str(place / 'asked')!r}, 'a').write('.')\n"
+    counter = f"open({str(place / 'imports')!r}, 'a').write('.')\n"
     (place / "pyopencl.py").write_text(counter + source)
     before = os.environ.get("PYTHONPATH")
     return {"PYTHONPATH": os.pathsep.join([str(place), *([before] if before else [])])}
 
 
-def times_asked(folder: Path) -> int:
-    asked = folder / "binding/asked"
-    return len(asked.read_text()) if asked.exists() else 0
+def times_imported(folder: Path) -> int:
+    imports = folder / "binding/imports"
+    return len(imports.read_text()) if imports.exists() else 0

@@ -1,9 +1,9 @@
-"""A process with an outbox that is to be killed: `python -m support.outbox_child FOLDER URL`.
+"""Process with an outbox that is to be killed: `python -m support.outbox_child FOLDER URL`.
 
-It forks one for each line of its input.
+It forks a child for each line of its input.
 
-A line names the first number to use and how many messages to put; 0 puts none and leaves when all are delivered.
-Each child writes its pid, and the id of every message that has been kept.
+A line has the first number to use and how many messages to put; with 0 the child puts none and exits when all are
+delivered. Each child writes its pid, and the id of every message that is stored.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 from memwatch.notify.outbox.open import open_outbox
 from memwatch.notify.outbox.outbox import Draft, Outbox
 from memwatch.notify.outbox.queue import Kind
-from support.webhook_samples import made_receiver, webhook_channel
+from support.webhook_samples import new_receiver, webhook_channel
 
 LAST = "last"
 BURST = 3
-MOST_PENDING = 200
+MAX_PENDING = 200
 
 
 def body_of(number: int) -> bytes:
@@ -28,49 +28,49 @@ def body_of(number: int) -> bytes:
 
 
 def work(folder: Path, url: str, first: int, count: int) -> None:
-    """Put messages in bursts, each with a value that names the last of them, and say when they are kept."""
+    """Put messages in bursts, each with a value that names the last of them, and write their ids once stored."""
     opened = open_outbox(folder, time.time())
     for complaint in opened.complaints:
-        say(f"complaint {complaint}")
+        report(f"complaint {complaint}")
     outbox = Outbox(opened.store, opened.kept)
-    say(f"last {outbox.values.get(LAST, b'none').decode()}")
-    told = made_receiver(webhook_channel(url, timeout_seconds=5.0), schedule=[0.0, *[0.02] * 100], outbox=outbox)
-    told.start()
+    report(f"last {outbox.values.get(LAST, b'none').decode()}")
+    made = new_receiver(webhook_channel(url, timeout_seconds=5.0), schedule=[0.0, *[0.02] * 100], outbox=outbox)
+    made.start()
     for start in range(first, first + count, BURST):
         numbers = range(start, start + BURST)
         ids = [f"msg_{number}" for number in numbers]
         drafts = [
-            (told.receiver.box, Draft(f"msg_{number}", f"fact {number}", Kind.FACT, body_of(number)))
+            (made.receiver.box, Draft(f"msg_{number}", f"fact {number}", Kind.FACT, body_of(number)))
             for number in numbers
         ]
-        while told.pending() > MOST_PENDING:  # more than a thousand would not be kept, as promised
+        while made.pending() > MAX_PENDING:  # the outbox keeps at most a thousand
             time.sleep(0.005)
         outbox.put(drafts, {LAST: ids[-1].encode()})
         if outbox.flush(5.0):
-            say(*(f"kept {its_id}" for its_id in ids))
-    while told.pending():
+            report(*(f"kept {its_id}" for its_id in ids))
+    while made.pending():
         time.sleep(0.01)
     outbox.flush(5.0)
-    told.close()
-    say("drained")
+    made.close()
+    report("drained")
 
 
-def say(*lines: str) -> None:
-    """All lines at once, or none: a pipe takes so few bytes in one piece."""
+def report(*lines: str) -> None:
+    """Write all lines in one call or none: a pipe accepts few bytes atomically."""
     os.write(1, "".join(f"{line}\n" for line in lines).encode())
 
 
 def main(folder: Path, url: str) -> None:
-    say("ready")
+    report("ready")
     for line in sys.stdin:
         first, count = map(int, line.split())
         pid = os.fork()
         if pid == 0:
-            say(f"pid {os.getpid()}")
+            report(f"pid {os.getpid()}")
             work(folder, url, first, count)
             os._exit(0)
         os.waitpid(pid, 0)
-        say("dead")
+        report("dead")
 
 
 if __name__ == "__main__":

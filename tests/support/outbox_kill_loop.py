@@ -1,4 +1,4 @@
-"""Kills processes that have an outbox, at random, and counts what became of their messages."""
+"""Random kills of processes that have an outbox, and the count of lost and duplicate messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHILD = "support.outbox_child"
 
 
 class Killed(Struct):
-    """What the children said before they died, and what arrived."""
+    """Output of the killed children."""
 
     kept: set[str] = field(default_factory=set)
     complaints: list[str] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Killed(Struct):
 
 
 class Tally(Struct, frozen=True):
-    """Messages that were acknowledged and never arrived, that arrived twice, and ids with two bodies."""
+    """Acknowledged messages, how many of them never arrived, duplicates, and ids with two bodies."""
 
     kept: int
     lost: int
@@ -53,29 +53,29 @@ class Tally(Struct, frozen=True):
 
 def tally(killed: Killed, site: Site) -> Tally:
     arrived = Counter(site.accepted)
-    said = {delivery.headers["webhook-id"] for delivery in site.deliveries}
+    sent_ids = {delivery.headers["webhook-id"] for delivery in site.deliveries}
     bodies = {(delivery.headers["webhook-id"], delivery.body) for delivery in site.deliveries}
     lost = (killed.kept | {last for last in killed.last_values if last != "none"}) - set(arrived)
-    return Tally(len(killed.kept), len(lost), arrived.total() - len(arrived), len(bodies) - len(said))
+    return Tally(len(killed.kept), len(lost), arrived.total() - len(arrived), len(bodies) - len(sent_ids))
 
 
 def kill_at_random(folder: Path, url: str, rounds: int, longest_seconds: float = 0.06) -> Killed:
-    """So many processes killed while they put and deliver messages, then one that delivers what is left."""
+    """Kill `rounds` processes while they put and deliver messages, then run one that delivers the rest."""
     killed = Killed()
-    with nursery(folder, url) as process:
+    with parent_process(folder, url) as process:
         for number in range(rounds):
             pid = begin(process, killed, f"{number * 1000} 900")
             time.sleep(random.uniform(0.005, longest_seconds))
             os.kill(pid, signal.SIGKILL)
-            listen(process, killed, "dead")
+            read_until(process, killed, "dead")
             killed.rounds += 1
         begin(process, killed, "0 0")
-        listen(process, killed, "dead")
+        read_until(process, killed, "dead")
     return killed
 
 
 @contextmanager
-def nursery(folder: Path, url: str) -> Iterator[subprocess.Popen[str]]:
+def parent_process(folder: Path, url: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", CHILD, str(folder), url]
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
     environ = {**os.environ, "PYTHONPATH": str(TESTS)}
@@ -88,18 +88,18 @@ def nursery(folder: Path, url: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def begin(process: subprocess.Popen[str], killed: Killed, line: str) -> int:
-    """Start a child; its pid."""
+    """Start a child and return its pid."""
     assert process.stdin is not None
     process.stdin.write(line + "\n")
     process.stdin.flush()
-    return int(listen(process, killed, "pid").partition(" ")[2])
+    return int(read_until(process, killed, "pid").partition(" ")[2])
 
 
-def listen(process: subprocess.Popen[str], killed: Killed, until: str) -> str:
+def read_until(process: subprocess.Popen[str], killed: Killed, until: str) -> str:
     assert process.stdout is not None
     for line in process.stdout:
         text = line.rstrip("\n")
         if text.partition(" ")[0] == until:
             return text
         killed.take(text)
-    raise AssertionError("the nursery died")
+    raise AssertionError("the parent of the children exited")

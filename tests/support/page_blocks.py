@@ -1,4 +1,4 @@
-"""Run the blocks of a page as its reader would, in one folder, against a daemon; or check what cannot be run."""
+"""Run the blocks of a page as a reader does, in one folder, against a daemon; check those that cannot be run."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class PageRun:
         prepare(folder)
 
     def run(self, fence: Fence) -> None:
-        """Run a block to its end; BlockError with its output where its exit code is not 0."""
+        """Run a block to its end; raise BlockError with its output if its exit code is not 0."""
         done = subprocess.run(
             self._command(fence),
             cwd=self._folder,
@@ -76,7 +76,7 @@ class PageRun:
             raise BlockError(f"line {fence.line}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
 
     def start(self, fence: Fence) -> None:
-        """Start a block that stays, and wait until it listens: a daemon that replaces the page's, or a receiver."""
+        """Start a background block and wait until it listens: a daemon replacing the page's, or a receiver."""
         replaces_daemon = "memwatchd" in fence.code and str(RECEIVER_PORT) not in fence.code
         port = DAEMON_PORT if replaces_daemon else RECEIVER_PORT
         self._ports[port] = free_port()
@@ -100,7 +100,7 @@ class PageRun:
             time.sleep(0.05)
 
     def close(self) -> None:
-        """Stop background blocks; BlockError where one has ended by itself."""
+        """Stop background blocks; raise BlockError if one has ended by itself."""
         try:
             self._refuse_ended()
         finally:
@@ -149,7 +149,7 @@ def page_run(folder: Path, is_live: bool) -> Iterator[PageRun]:
 
 
 def prepare(folder: Path) -> None:
-    """Put the files into a folder that pages name without making them, and a curl that fails with the answer."""
+    """Create the files that pages name without creating them, and a curl that fails with the answer."""
     (folder / "train.py").write_text(TRAIN)
     model = folder / "Mistral-7B"
     model.mkdir()
@@ -158,7 +158,7 @@ def prepare(folder: Path) -> None:
     programs = folder / "bin"
     programs.mkdir()
     curl = programs / "curl"
-    # A block that prints the status shows it, whatever it is.
+    # A block that prints the status shows it, for any status.
     strict = 'case "$*" in *http_code*) ;; *) set -- --fail --show-error "$@" ;; esac'
     curl.write_text(f'#!/bin/sh\n{strict}\nPATH=${{PATH#{programs}:}} exec curl "$@"\n')
     curl.chmod(0o755)
@@ -191,7 +191,7 @@ def check_shell(code: str) -> None:
 
 
 def commands_in(code: str) -> Iterator[list[str]]:
-    """Yield the words of each simple command, without assignments, redirections, and what runs it, such as sudo."""
+    """Yield the words of each simple command, without assignments, redirections, and prefixes such as sudo."""
     for line in logical_lines(code):
         reader = shlex.shlex(line, posix=True, punctuation_chars=True)
         reader.whitespace_split = True
@@ -206,7 +206,7 @@ def commands_in(code: str) -> Iterator[list[str]]:
 
 
 def logical_lines(code: str) -> Iterator[str]:
-    """Yield lines, joined where a quote or a backslash continues one, without here-documents."""
+    """Yield lines, joined if a quote or a backslash continues one, without here-documents."""
     pending, ending = "", ""
     for line in code.splitlines():
         if ending:
@@ -228,7 +228,7 @@ def logical_lines(code: str) -> Iterator[str]:
 
 
 def check_command(words: Sequence[str]) -> None:
-    """Check the options of memwatchd and memwatch, and the targets of make; others are not known here."""
+    """Check the options of memwatchd and memwatch, and the targets of make; other commands pass."""
     program = words[0].rpartition("/")[2]
     if program == "make":
         targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -259,14 +259,14 @@ def check_client(words: Sequence[str]) -> None:
 
 
 def options_of(command: click.Command) -> Mapping[str, bool]:
-    """Return the options of a command, and if each takes a value."""
+    """Return the options of a command, and for each if it takes a value."""
     context = click.Context(command, help_option_names=["--help"])
     options = [one for one in command.get_params(context) if isinstance(one, click.Option)]
     return {name: not one.is_flag and not one.count for one in options for name in one.opts + one.secondary_opts}
 
 
 def check_options(words: Sequence[str], command: click.Command, name: str) -> None:
-    """Raise BlockError for an option that a command does not have; words after `--` are another program's."""
+    """Raise BlockError for an unknown option; words after `--` belong to another program."""
     known = options_of(command)
     for word in words:
         if word == "--":
@@ -276,5 +276,5 @@ def check_options(words: Sequence[str], command: click.Command, name: str) -> No
 
 
 def console_commands(code: str) -> str:
-    """Return the commands of a sample of a terminal: what follows `$ ` or `# ` at the begin of a line."""
+    """Return the commands of a terminal sample: text after `$ ` or `# ` at the start of a line."""
     return "\n".join(line[2:] for line in code.splitlines() if line.startswith(("$ ", "# ")))

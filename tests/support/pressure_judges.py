@@ -1,4 +1,4 @@
-"""Who says what of a trace, and when: our model, plain thresholds, and the rules that others ship, re-stated.
+"""Verdicts on a trace over time: of our model, of plain thresholds, and of common rules, re-implemented.
 
 earlyoom 1.8: acts (SIGTERM) at 10 % available and 10 % swap free, both. node-mixin: a warning after 15 minutes
 above 90 %. Netdata: critical above 98 % used (clear below 90), warning above 90.
@@ -20,22 +20,22 @@ from memwatch.pressure.rules import PressureRules, Thresholds
 from memwatch.snapshot import Level, MemoryPsi, Pressure, PsiLine, Swap
 from support.pressure_traces import LEAD_IN_SECONDS, TRACES, Sample, Trace
 
-Said = list[tuple[float, Level]]
+Levels = list[tuple[float, Level]]
 
 
 class Score(Struct, frozen=True):
-    """`lead`: seconds between the first critical and the end; None if there was none. `flips`: changes of level."""
+    """`lead`: seconds from the first critical to the end; None without one. `flips`: level changes."""
 
     lead: float | None
     criticals: int
     flips: int
 
 
-def score_of(said: Said, trace: Trace) -> Score:
-    levels = [level for _, level in said]
+def score_of(found: Levels, trace: Trace) -> Score:
+    levels = [level for _, level in found]
     onsets = [
         at
-        for (at, level), before in zip(said, [Level.LOW, *levels], strict=False)
+        for (at, level), before in zip(found, [Level.LOW, *levels], strict=False)
         if level is Level.CRITICAL and before is not Level.CRITICAL
     ]
     flips = sum(one is not other for one, other in pairwise(levels))
@@ -44,7 +44,7 @@ def score_of(said: Said, trace: Trace) -> Score:
 
 
 def evidence_of(sample: Sample, at: float, resumed: bool = False) -> Evidence:
-    """A sample as the collectors hand it on: huge pages are set aside, ZFS's cache is available."""
+    """Return a sample as collectors report it: huge pages are set aside, ZFS's cache is available."""
     size = sample.total - sample.huge
     available = min(size, sample.available + sample.arc)
     psi = MemoryPsi(
@@ -57,7 +57,7 @@ def evidence_of(sample: Sample, at: float, resumed: bool = False) -> Evidence:
 
 
 def verdicts(trace: Trace, fixed: bool = False) -> Iterator[tuple[float, Pressure]]:
-    """Our model with its own cadence, or with one tick a second."""
+    """Yield the verdicts of our model at its own pace, or with one tick a second."""
     memory, pacing, at, slept, available = Memory(), Pacing(), -LEAD_IN_SECONDS, 0.0, 0
     while at <= trace.seconds:
         sample = trace.at(at)
@@ -73,29 +73,29 @@ def verdicts(trace: Trace, fixed: bool = False) -> Iterator[tuple[float, Pressur
         at = round(at + (1.0 if fixed else pacing.pace.interval(1.0)), 3)
 
 
-def ours(trace: Trace) -> Said:
+def ours(trace: Trace) -> Levels:
     return [(at, verdict.level) for at, verdict in verdicts(trace)]
 
 
-def each_second(trace: Trace, rule: Callable[[Sample, Level, float], Level]) -> Said:
-    said: Said = []
+def each_second(trace: Trace, rule: Callable[[Sample, Level, float], Level]) -> Levels:
+    found: Levels = []
     level, at = Level.LOW, -LEAD_IN_SECONDS
     while at <= trace.seconds:
         level = rule(trace.at(at), level, at)
-        said += [(at, level)] if at >= 0 else []
+        found += [(at, level)] if at >= 0 else []
         at += 1.0
-    return said
+    return found
 
 
 def used(sample: Sample) -> float:
     return 1 - sample.available / sample.total
 
 
-def plain_thresholds(trace: Trace) -> Said:
+def plain_thresholds(trace: Trace) -> Levels:
     return each_second(trace, lambda sample, _before, _at: base_level(used(sample), Thresholds()))
 
 
-def earlyoom(trace: Trace) -> Said:
+def earlyoom(trace: Trace) -> Levels:
     def rule(sample: Sample, _before: Level, _at: float) -> Level:
         swap_low = not sample.swap_total or sample.swap_free <= 0.10 * sample.swap_total
         return Level.CRITICAL if used(sample) >= 0.90 and swap_low else Level.LOW
@@ -103,7 +103,7 @@ def earlyoom(trace: Trace) -> Said:
     return each_second(trace, rule)
 
 
-def node_mixin(trace: Trace) -> Said:
+def node_mixin(trace: Trace) -> Levels:
     since: list[float] = []
 
     def rule(sample: Sample, _before: Level, at: float) -> Level:
@@ -116,7 +116,7 @@ def node_mixin(trace: Trace) -> Said:
     return each_second(trace, rule)
 
 
-def netdata(trace: Trace) -> Said:
+def netdata(trace: Trace) -> Levels:
     def rule(sample: Sample, before: Level, _at: float) -> Level:
         critical_line = 0.90 if before is Level.CRITICAL else 0.98
         if used(sample) > critical_line:
@@ -126,7 +126,7 @@ def netdata(trace: Trace) -> Said:
     return each_second(trace, rule)
 
 
-RIVALS: dict[str, Callable[[Trace], Said]] = {
+RIVALS: dict[str, Callable[[Trace], Levels]] = {
     "plain thresholds": plain_thresholds,
     "earlyoom": earlyoom,
     "node-mixin": node_mixin,
@@ -135,21 +135,21 @@ RIVALS: dict[str, Callable[[Trace], Said]] = {
 
 
 def cell_of(score: Score, trace: Trace) -> str:
-    """What a judge did in a few words: how early, or how often it cried wolf, and how often it changed its mind."""
+    """Format a score: the lead or the number of alarms, and the number of level changes."""
     if trace.critical == "must":
-        what = "missed" if score.lead is None else f"{score.lead:.1f} s before"
+        outcome = "missed" if score.lead is None else f"{score.lead:.1f} s before"
     elif trace.critical == "never":
-        what = "quiet" if not score.criticals else f"{score.criticals} false"
+        outcome = "quiet" if not score.criticals else f"{score.criticals} false"
     else:
-        what = "no alarm" if not score.criticals else f"{score.criticals} alarm"
-    return f"{what}, {score.flips}"
+        outcome = "no alarm" if not score.criticals else f"{score.criticals} alarm"
+    return f"{outcome}, {score.flips}"
 
 
 def table() -> str:
-    """Everybody's scores on every trace, as docs/explanation/pressure.md has them."""
+    """Return the scores of all rules on every trace, as in docs/explanation/pressure.md."""
     judges = {"memwatchd": ours, **RIVALS}
     lines = [f"| trace | {' | '.join(judges)} |", f"|---|{'---|' * len(judges)}"]
     for trace in TRACES:
-        cells = [cell_of(score_of(said(trace), trace), trace) for said in judges.values()]
+        cells = [cell_of(score_of(rule(trace), trace), trace) for rule in judges.values()]
         lines.append(f"| {trace.name} | **{cells[0]}** | {' | '.join(cells[1:])} |")
     return "\n".join(lines)

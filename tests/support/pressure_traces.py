@@ -1,8 +1,8 @@
-"""Machines filling up, thrashing or only looking full, as functions of time; and what must be said of each.
+"""Machines that fill up, thrash or only look full, as functions of time, each with the expected verdict.
 
-Figures of the traces are those measured or reported in practice: a 1 GiB machine thrashing (kernel 6.1: some 25 %,
-full 24 % stalled at 8.7 of 735 MiB available), one cgroup held back by memory.high on a calm host (some and full 25
-to 36 %), KVM hosts with huge page pools, ZFS caches, a model loaded at 200 MiB/s.
+The traces use values measured or reported in practice: a 1 GiB machine thrashing (kernel 6.1: some 25 %, full 24 %
+stalled at 8.7 of 735 MiB available), one cgroup held back by memory.high on a calm host (some and full 25 to 36 %),
+KVM hosts with huge page pools, ZFS caches, a model loaded at 200 MiB/s.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LEAD_IN_SECONDS = 30.0
 
 
 class Sample(Struct, frozen=True):
-    """What /proc says at one time. `huge` is the huge page pool, `arc` what ZFS would give back."""
+    """Values of /proc at one time. `huge` is the huge page pool, `arc` the reclaimable part of ZFS's cache."""
 
     total: int
     available: int
@@ -31,10 +31,10 @@ class Sample(Struct, frozen=True):
 
 
 class Trace(Struct, frozen=True):
-    """A machine over `seconds`. `critical`: whether somebody must be woken, must not be, or either is defensible.
+    """Machine over `seconds`. `critical`: an alert must be sent, must never be sent, or either is defensible.
 
-    `ends_at`: when nothing is left. `gap`: from when until when nobody could look (suspend). The machine was
-    watched for `LEAD_IN_SECONDS` before 0, in which `at` is asked with negative times.
+    `ends_at`: the time when no memory is left. `gap`: start and end of a suspend. The machine is also read during
+    `LEAD_IN_SECONDS` before 0, in which `at` gets negative times.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Trace(Struct, frozen=True):
 
 
 def falling(total: int, start: float, per_second: float, floor: float = 0.0) -> Callable[[float], int]:
-    """Available bytes that go from a part of the whole down at a rate, and stop at another part."""
+    """Return available bytes that fall from one fraction of the total at a rate, down to another fraction."""
     return lambda seconds: int(max(floor * total, start * total - per_second * max(0.0, seconds)))
 
 
@@ -55,22 +55,22 @@ def plain(total: int, available: Callable[[float], int]) -> Callable[[float], Sa
 
 
 def loading(name: str, total: int, start: float, per_second: int, stops: float, critical: str) -> Trace:
-    """A model of some size is read into memory at a steady rate."""
+    """Return a trace of a model read into memory at a steady rate."""
     ends = None if stops < 1 else (1 - start) * total / per_second
     available = falling(total, 1 - start, per_second, 1 - stops)
-    # A machine that ends is not looked at any longer.
+    # A machine without memory left is not read any longer.
     seconds = 120.0 if ends is None else ends
     return Trace(name, seconds, plain(total, available), critical, ends)  # type: ignore[arg-type]
 
 
 def leaking(name: str, start: float, per_minute: int) -> Trace:
-    """16 GiB with a program that never gives back, until nothing is left."""
+    """Return a trace of 16 GiB with a leaking program, until no memory is left."""
     ends = (1 - start) * 16 * GIB / (per_minute / 60)
     return Trace(name, ends, plain(16 * GIB, falling(16 * GIB, 1 - start, per_minute / 60)), "must", ends)
 
 
 def sawtooth(seconds: float) -> Sample:
-    """A garbage collector's teeth: 78 to 82 % every four seconds."""
+    """Garbage collection: 78 to 82 % every four seconds."""
     phase = seconds % 4.0
     used = 0.78 + 0.02 * (phase if phase <= 2 else 4 - phase)
     available = int((1 - used) * 16 * GIB)
@@ -83,7 +83,7 @@ def cache_flood(seconds: float) -> Sample:
 
 
 def thrash(seconds: float) -> Sample:
-    """At the end of memory with swap left: rules that wait for swap to be gone stay silent."""
+    """Almost no memory available, swap left: rules that wait for swap to run out stay silent."""
     available = int(max(8.7 * MIB, 300 * MIB - max(0.0, seconds) * 30 * MIB))
     stalled = max(0.0, seconds - 8)
     return Sample(735 * MIB, available, 8 * MIB, 0, 0, GIB, 300 * MIB, stalled * 0.25, stalled * 0.24)
@@ -101,12 +101,12 @@ def huge_pages(seconds: float) -> Sample:
 
 
 def zfs(seconds: float) -> Sample:
-    """A file server: 3 % available, 40 of 64 GiB in a cache that would be given back."""
+    """A file server: 3 % available, 40 of 64 GiB in a reclaimable cache."""
     return Sample(64 * GIB, int(0.03 * 64 * GIB) + int(seconds), GIB, arc=38 * GIB)
 
 
 def suspended(seconds: float) -> Sample:
-    """A laptop sleeps for an hour and has more programs open afterwards: no rate can be made of that."""
+    """A laptop suspends for one hour and has more programs open afterwards: this gives no rate."""
     available = 9 * GIB if seconds < 60 else 5 * GIB
     return Sample(16 * GIB, available, GIB)
 
@@ -118,12 +118,12 @@ def leak(seconds: float) -> Sample:
 
 
 def resident(seconds: float) -> Sample:
-    """The one model that a machine serves: 92 % by design, day and night, and a little coming and going."""
+    """A machine that serves one model: constantly 92 % by design, with small variations."""
     available = int((0.08 + 0.005 * (seconds % 20 < 10)) * 122 * GIB)
     return Sample(122 * GIB, available, GIB)
 
 
-# MemTotal of boards and machines of 8, 1 and 64 GB: firmware and kernel have taken theirs.
+# MemTotal of boards and machines of 8, 1 and 64 GB, without the memory of firmware and kernel.
 BOARD, SMALL, LARGE = 7508 * MIB, 977 * MIB, 62 * GIB
 TRACES = (
     loading("8 GB board, model until the end", BOARD, 0.35, 200 * MIB, 1.0, "must"),

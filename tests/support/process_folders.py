@@ -1,4 +1,4 @@
-"""Made-up processes in a folder like /proc, as the kernel would write their files."""
+"""Simulated processes in a folder like /proc, with the kernel's file formats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def statm_line(rss: int) -> bytes:
 
 
 def folder_of(procfs: Path, *stats: bytes) -> Roots:
-    """Processes with nothing but a stat: no statm, so that each look reads stat anew."""
+    """Create processes with stat only: without statm each reading parses stat again."""
     procfs.mkdir(exist_ok=True)
     (procfs / "stat").write_bytes(b"cpu 1\nbtime 1700000000\n")
     for stat in stats:
@@ -27,7 +27,7 @@ def folder_of(procfs: Path, *stats: bytes) -> Roots:
 
 
 def add_process(procfs: Path, stat: bytes, **files: bytes) -> None:
-    """A process with `stat` and further files by name."""
+    """Add a process with `stat` and further files by name."""
     folder = procfs / stat.split()[0].decode()
     folder.mkdir(exist_ok=True)
     for name, data in {"stat": stat, **files}.items():

@@ -1,4 +1,4 @@
-"""Prometheus and its Alertmanager as Debian ships them: real processes with the configuration files we ship."""
+"""Prometheus and its Alertmanager from Debian, as processes with the shipped configuration files."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from msgspec import Struct
 
 from support.daemon_process import free_port, get
 from support.paths import DEPLOY
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 
 class Engine(Struct, frozen=True):
-    """A server that has said it is ready."""
+    """Server that has reported to be ready."""
 
     process: subprocess.Popen[bytes]
     port: int
@@ -37,8 +37,8 @@ class Engine(Struct, frozen=True):
     def query(self, expression: str) -> list[Any]:
         return list(self.ask("/api/v1/query", query=expression)["data"]["result"])
 
-    def wait_for(self, expression: str, seconds: float = PATIENCE_SECONDS) -> list[Any]:
-        """The result of a query as soon as it has one."""
+    def wait_for(self, expression: str, seconds: float = MAX_WAIT_SECONDS) -> list[Any]:
+        """Return the result of a query as soon as it has one."""
         until = time.monotonic() + seconds
         while not (result := self.query(expression)):
             assert time.monotonic() < until, f"{expression} has no result; the log: {self.log.read_text()[-2000:]}"
@@ -47,7 +47,7 @@ class Engine(Struct, frozen=True):
 
 
 def shipped(path: str, changes: Mapping[str, str]) -> str:
-    """A file of deploy/ with addresses and waiting times replaced; each of them must be there."""
+    """Return a file of deploy/ with addresses and waiting times replaced; each must occur in it."""
     text = (DEPLOY / path).read_text()
     for old, new in changes.items():
         assert old in text, f"deploy/{path} has no {old}"
@@ -57,7 +57,7 @@ def shipped(path: str, changes: Mapping[str, str]) -> str:
 
 @contextmanager
 def running(name: str, command: list[str], port: int, ready: str, folder: Path) -> Iterator[Engine]:
-    """A server, ready to answer, and ended with SIGTERM."""
+    """Run a server until it is ready, and end it with SIGTERM."""
     log = folder / f"{name}-{port}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder, start_new_session=True)
@@ -67,13 +67,13 @@ def running(name: str, command: list[str], port: int, ready: str, folder: Path) 
         yield engine
     finally:
         process.terminate()
-        process.wait(PATIENCE_SECONDS)
+        process.wait(MAX_WAIT_SECONDS)
 
 
 def _wait_until_ready(engine: Engine, path: str) -> None:
-    until = time.monotonic() + PATIENCE_SECONDS
+    until = time.monotonic() + MAX_WAIT_SECONDS
     while True:
-        assert engine.process.poll() is None, f"it left: {engine.log.read_text()}"
+        assert engine.process.poll() is None, f"it exited: {engine.log.read_text()}"
         try:
             if get(engine.port, path).status == 200:
                 return
@@ -85,7 +85,7 @@ def _wait_until_ready(engine: Engine, path: str) -> None:
 
 @contextmanager
 def prometheus(folder: Path, configuration: str, *arguments: str, agent: bool = False) -> Iterator[Engine]:
-    """A Prometheus with this configuration, checked by promtool beforehand."""
+    """Run a Prometheus with this configuration, checked by promtool before."""
     port = free_port()
     file = folder / f"prometheus-{port}.yml"
     file.write_text(configuration)
@@ -124,7 +124,7 @@ def alertmanager(folder: Path, configuration: str) -> Iterator[Engine]:
 
 
 def scrape(*targets: str, interval: str = "1s", labels: Mapping[str, str] | None = None) -> str:
-    """A configuration that scrapes these addresses and nothing else."""
+    """Return a configuration that scrapes these addresses and nothing else."""
     static = json.dumps([{"targets": list(targets), "labels": dict(labels or {})}])
     return (
         f"global: {{scrape_interval: {interval}, scrape_timeout: {interval}}}\n"

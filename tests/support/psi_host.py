@@ -1,4 +1,4 @@
-"""A machine whose cgroups wait for memory, as the files in which its kernel would say so."""
+"""Machine whose cgroups stall on memory, as files of its kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDERS = {"unified": "sys/fs/cgroup", "hybrid": "sys/fs/cgroup/unified"}
 
 
 class Host:
-    """A folder of files in which tasks wait."""
+    """Folder of a machine with stalled tasks."""
 
     def __init__(self, folder: Path, layout: str = "unified", used: float = 0.2) -> None:
         self.roots = Roots(folder / "proc", folder / "sys", folder)
@@ -31,7 +31,7 @@ class Host:
         self.wait(0.0)
 
     def wait(self, seconds: float, **groups: float) -> None:
-        """Everybody's waiting so far; a name is a path with _ for /."""
+        """Set the stall times of the machine and of cgroups; a name is a path with _ for /."""
         write(self.roots.procfs / "pressure/memory", pressure(seconds))
         for name, waited in groups.items():
             folder = self.groups / name.replace("_", "/")
@@ -40,7 +40,7 @@ class Host:
 
 
 def write(path: Path, text: str) -> None:
-    """In place, since readers keep the file open, and in one piece, since they may look at any time."""
+    """Write in place, since readers keep the file open, and in one call, since they may read at any time."""
     with path.open("r+b" if path.exists() else "wb", buffering=0) as file:
         file.write(text.encode())
 

@@ -1,4 +1,4 @@
-"""A server under test with a small application, and clients that talk to it byte by byte."""
+"""Server under test with a small application, and clients that control every byte."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from memwatchd.http_server.protocol import AtOnce, Limits
 from memwatchd.http_server.server import Server
-from support.waiting import PATIENCE_SECONDS, Stopwatch
+from support.waiting import MAX_WAIT_SECONDS, Stopwatch
 
 HOST = b"Host: localhost\r\n"
 WHOLE = b"GET /whole HTTP/1.1\r\n" + HOST + b"\r\n"
@@ -21,7 +21,7 @@ QUICK = Limits(receive_seconds=0.3, take_seconds=0.3)
 
 
 class Application:
-    """/whole answers at once, /large with 60 kB, /slow after a second, /stream ten times, /flood without end."""
+    """/whole answers at once, /large with 60 kB, /slow after one second, /stream ten times, /flood endlessly."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address
@@ -37,7 +37,7 @@ class Application:
             self.running -= 1
 
     async def whole(self, _receive: Receive, _send: Send) -> None:
-        """Nothing but the end."""
+        """Send only the end."""
 
     async def large(self, _receive: Receive, send: Send) -> None:
         await send({"type": "http.response.body", "body": bytes(60_000), "more_body": True})
@@ -59,7 +59,7 @@ class Application:
 
 
 def whole_at_once(_fields: object, _peer: object) -> bytes:
-    """What /whole answers, to the byte."""
+    """Return the exact answer of /whole."""
     return b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n6\r\n/whole\r\n0\r\n\r\n"
 
 
@@ -74,22 +74,22 @@ class Client:
         self._writer.write(data)
 
     async def answer(self) -> bytes:
-        """One chunked answer, to its last byte."""
-        return await asyncio.wait_for(self._reader.readuntil(b"0\r\n\r\n"), PATIENCE_SECONDS)
+        """Return one chunked answer, to its last byte."""
+        return await asyncio.wait_for(self._reader.readuntil(b"0\r\n\r\n"), MAX_WAIT_SECONDS)
 
     async def bytes_of(self, length: int) -> bytes:
-        """The next so many bytes."""
-        return await asyncio.wait_for(self._reader.readexactly(length), PATIENCE_SECONDS)
+        """Return the next `length` bytes."""
+        return await asyncio.wait_for(self._reader.readexactly(length), MAX_WAIT_SECONDS)
 
-    async def rest(self, seconds: float = PATIENCE_SECONDS) -> bytes:
-        """All that comes until the server closes, by whatever way."""
+    async def rest(self, seconds: float = MAX_WAIT_SECONDS) -> bytes:
+        """Return all bytes received until the server closes the connection in any way."""
         found = bytearray()
         with contextlib.suppress(ConnectionError):
             await asyncio.wait_for(self._read_into(found), seconds)
         return bytes(found)
 
-    async def heard(self, seconds: float) -> bytes:
-        """All that comes in so much time, or until the server closes."""
+    async def receive_for(self, seconds: float) -> bytes:
+        """Return all bytes received in this time, or until the server closes."""
         found = bytearray()
         with contextlib.suppress(ConnectionError, asyncio.TimeoutError):
             await asyncio.wait_for(self._read_into(found), seconds)
@@ -107,7 +107,7 @@ Talk = Callable[[Connect, Application], Awaitable[Any]]
 def served(
     limits: Limits, talk: Talk, at_once: Mapping[bytes, AtOnce], keep_alive_seconds: float | None = None
 ) -> Any:
-    """What `talk` makes of a server with these limits."""
+    """Run `talk` against a server with these limits and return its result."""
 
     async def run() -> Any:
         listener = socket.create_server(("127.0.0.1", 0))
@@ -136,7 +136,7 @@ def served(
 
 
 class Closed(Struct, frozen=True):
-    """What came until the daemon closed, the seconds until then, and how many of them the machine was there."""
+    """Bytes received until the daemon closed, elapsed seconds, and seconds that this machine was running."""
 
     rest: bytes
     seconds: float

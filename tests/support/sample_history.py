@@ -1,4 +1,4 @@
-"""History as after thirty days, of figures that are easy or hard to pack."""
+"""History after thirty days, with values that are easy or hard to compress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SERIES = [f"pool.gpu{number % 8}.figure{number}_bytes" for number in range(100)]
 
 
 def full_history(cells_of: Callable[[int], Cells], end: float = 3e6) -> History:
-    """Every row of every tier in use, as after thirty days; `cells_of` makes so many rows of one series."""
+    """Return history with all rows of all tiers in use; `cells_of` makes that many rows of one series."""
     history = History()
     for tier in history.tiers:
         step = tier.length.step_seconds
@@ -26,25 +26,25 @@ def full_history(cells_of: Callable[[int], Cells], end: float = 3e6) -> History:
 
 
 def still(rows: int) -> Cells:
-    """A figure that never changes."""
+    """Return a value that never changes."""
     return Cells(array("f", [5e9]) * rows, array("f", [5e9]) * rows, array("H", [0]) * rows)
 
 
 def jumping(rows: int) -> Cells:
-    """One that jumps about by 20 MB around 20 GB, in pages, and has as wide a span in every row."""
+    """Return values that vary by 20 MB around 20 GB, in pages, with as wide a span in every row."""
     least = array("f", [2e10 + 4096 * random.randrange(5000) for _ in range(rows)])
     most = array("f", [value + 4096 * random.randrange(5000) for value in least])
     return Cells(least, most, array("H", [random.randrange(PLACES) for _ in range(rows)]))
 
 
 def noise(rows: int) -> Cells:
-    """One of which no bit follows from another: the most that there can be."""
+    """Return random bits, which compress worst."""
     least = array("f", random.randbytes(4 * rows))
     return Cells(least, array("f", random.randbytes(4 * rows)), array("H", random.randbytes(2 * rows)))
 
 
 def memory_mb(cells_of: Callable[[int], Cells]) -> float:
-    """All tiers with 100 series, full."""
+    """Return the memory of all tiers, full, with 100 series."""
     gc.collect()
     tracemalloc.start()
     history = full_history(cells_of)

@@ -1,8 +1,8 @@
-"""Machines with NVIDIA GPUs, each with the host folder that belongs to it.
+"""Machines with NVIDIA GPUs, each with the name of its host folder.
 
-Figures of the H100 and H200 cut by MIG are those of nvidia-smi captures published by nvidia_gpu_exporter (driver
+Values of the H100 and H200 with MIG are those of nvidia-smi captures published by nvidia_gpu_exporter (driver
 590.48.01, under load); totals and reserved memory of the others are from public logs of such machines. UUIDs and
-process ids are made up, and so are the PCI numbers of N1X.
+process ids are invented, and so are the PCI numbers of N1X.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from support.nvml_state import (
 MIB = 1 << 20
 GIB = 1 << 30
 
-# Brands, architectures, modes and kinds of events as NVML numbers them.
+# Brands, architectures, modes and event types by their NVML numbers.
 GEFORCE, NVIDIA_VWS, NVIDIA_RTX, NVIDIA = 5, 10, 13, 14
 AMPERE, ADA, HOPPER, BLACKWELL = 7, 8, 9, 10
 NO_ADDRESSING, HMM, ATS = 0, 1, 2
@@ -71,7 +71,7 @@ RTX_4090 = Machine(
             addressing_mode=HMM,
             memory=mib(24564, used=13320, reserved=424),
             bar1=window(32768, 30),
-            # The desktop is in both lists, as C+G of nvidia-smi.
+            # The desktop is in both lists, as type C+G in nvidia-smi.
             compute=(Holder(31337, 12610 * MIB), Holder(2165, 25 * MIB)),
             graphics=(Holder(2101, 412 * MIB), Holder(2165, 25 * MIB), Holder(2496, 201 * MIB)),
             recovery_action=0,
@@ -151,7 +151,7 @@ H100_MIG = Machine(
     ),
 )
 
-# MIG devices 0 and 1 are two compute instances of GPU instance 2: the same 16925 MiB, seen twice.
+# MIG devices 0 and 1 are two compute instances of GPU instance 2: the same 16925 MiB, reported twice.
 H200_MIG = Machine(
     host="h200-mig",
     driver="590.48.01",
@@ -215,7 +215,7 @@ GB10 = Machine(
     ),
 )
 GB10_TOTAL_ZERO = GB10.with_gpu(0, memory=Memory(0, 0))
-# A shim between the binding and the driver puts the host's figures in NVML's mouth.
+# A shim between the binding and the driver returns the host's memory as NVML's.
 GB10_SHIM = GB10.with_gpu(0, memory=Memory(GB10_RAM, used=GB10_RAM - GB10_AVAILABLE))
 
 N1X_CARVEOUT = Machine(
@@ -261,7 +261,7 @@ THOR = Machine(
 
 
 def orin(host: str, driver: str) -> Machine:
-    """NVML on an Orin: it names the GPU, and answers NOT_SUPPORTED to whatever else it is asked."""
+    """Return NVML on an Orin: it names the GPU, and answers NOT_SUPPORTED to all else."""
     not_supported = Trouble(error=3)
     gpu = Gpu(
         name="Orin (nvgpu)",
@@ -299,7 +299,7 @@ GH200_NUMA = Machine(
 )
 GH200_CDMM = Machine(host="gh200-cdmm", driver="615.43", nvml="13.615.43", cuda=13040, gpus=(_GH200,))
 
-# The memory figure is that of all Windows, what processes hold is known to nobody.
+# Memory in use is that of all of Windows; memory of processes is not reported.
 WSL2 = Machine(
     host="wsl2",
     driver="591.86",
@@ -350,7 +350,7 @@ VGPU_GUEST_A40 = Machine(
     ),
 )
 
-# 40 GiB are in use by processes of another namespace, which the driver leaves out of its lists.
+# 40 GiB are used by processes of another namespace, which the driver leaves out of its lists.
 CONTAINER_HIDDEN_PIDS = Machine(
     host="container-hidden-pids",
     driver="595.80",

@@ -1,4 +1,4 @@
-"""What sample machines are made of: pools, processes and the figures of a healthy machine."""
+"""Parts of sample machines: pools, processes and the values of a healthy machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def system_ram(
     huge_pages: int = 0,
     unexplained: int | None = None,
 ) -> Pool:
-    """System RAM by use; what is left over is page cache. `unexplained` is what no share accounts for either."""
+    """Return System RAM by use; the rest is page cache. `unexplained` is the part without any share."""
     used = anonymous + shared_memory + huge_pages + kernel + unattributed
     parts = {
         "anonymous": anonymous,
@@ -99,8 +99,8 @@ def pressure(target: str, level: Level, ratio: float) -> Pressure:
 
 
 def snapshot(host: str, machine: Machine, **known: object) -> Snapshot:
-    """A snapshot with everything a healthy machine has, and `known` in its place."""
-    usual: dict[str, object] = {
+    """Return the snapshot of a healthy machine, with `known` replacing its values."""
+    defaults: dict[str, object] = {
         "self_usage": SelfUsage(51_380_224, 18.4, 0.00021, 0.00043, True),
         "process_scan": ProcessScan(312, 0),
         "psi": MemoryPsi(PsiLine(0.003, 0.001, 0.0, 41.7), PsiLine(0.0, 0.0, 0.0, 6.1)),
@@ -116,7 +116,7 @@ def snapshot(host: str, machine: Machine, **known: object) -> Snapshot:
         interval_seconds=1.0,
         simulated=False,
         machine=machine,
-        **(usual | known),  # type: ignore[arg-type]
+        **(defaults | known),  # type: ignore[arg-type]
     )
 
 

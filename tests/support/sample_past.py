@@ -1,4 +1,4 @@
-"""An hour of a sample machine until its snapshot: a slow rise, a spike, a gap, a restart and what happened."""
+"""One hour of a sample machine before its snapshot: a slow rise, a spike, a gap, a restart and events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def past_of(snapshot: Snapshot) -> Past:
 
 
 def _then(name: str, value: float, second: int) -> float:
-    """What a figure was when so many seconds of the hour were over: at the end it is what it is."""
+    """Return a value at this second of the hour; at the end it is that of the snapshot."""
     if name == "self.cpu_seconds":
         return second * 0.0012 if second > GAP.stop else 900 + second * 0.0012
     rise = 0.55 + 0.45 * second / SECONDS + 0.02 * math.sin(second / 47 + len(name)) * (1 - second / SECONDS)
@@ -43,9 +43,9 @@ def _then(name: str, value: float, second: int) -> float:
 
 
 def events_of(snapshot: Snapshot) -> list[Event]:
-    """Newest first."""
+    """Return events, newest first."""
     start = snapshot.unix - SECONDS
-    told = [
+    texts = [
         (GAP.stop, "started", f"memwatchd started on {snapshot.host}"),
         (2400, "mark", "Before VAE Load (process 4242)"),
         (2420, "mark", "<script>alert(3)</script>"),
@@ -55,5 +55,5 @@ def events_of(snapshot: Snapshot) -> list[Event]:
     ]
     return [
         Event(seq, start + at, kind, text, "ram" if kind == "level" else None)
-        for seq, (at, kind, text) in reversed(list(enumerate(told, 1)))
+        for seq, (at, kind, text) in reversed(list(enumerate(texts, 1)))
     ]

@@ -1,4 +1,4 @@
-"""The pages of a sample machine behind a real server and the real policy; its live stream can be stopped."""
+"""Pages of a sample machine on a real server with the real security headers; the live stream can be stopped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from starlette.staticfiles import StaticFiles
 from memwatch.notify.status import AlertView
 from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.access import SECURITY_HEADERS
-from memwatch_web.pages import pattern_samples as exhibits
+from memwatch_web.pages import pattern_samples as samples
 from memwatch_web.pages.history_page import answer_of
 from memwatch_web.pages.history_query import Past
 from memwatch_web.pages.history_view import Refused
@@ -34,10 +34,10 @@ from support.paths import STATIC
 from support.sample_past import past_of
 from support.sample_snapshots import SAMPLES, critical_gb10, hostile_names, mig_server
 
-# For what a browser does with each sample. Three show between them most of what pages are made of.
-TELLING = (critical_gb10, hostile_names, mig_server)
+# For browser tests of each sample. These three together show most parts of the pages.
+REPRESENTATIVE = (critical_gb10, hostile_names, mig_server)
 IN_A_BROWSER = [
-    pytest.param(name, marks=() if make in TELLING else pytest.mark.long) for name, make in SAMPLES.items()
+    pytest.param(name, marks=() if make in REPRESENTATIVE else pytest.mark.long) for name, make in SAMPLES.items()
 ]
 
 OPENAPI = {
@@ -65,17 +65,17 @@ OPENAPI = {
 BEGAN = time.time()
 SILENCES = tuple(
     replace(one, created_unix=BEGAN, until_unix=BEGAN + one.until_unix - one.created_unix)
-    for one in exhibits.SILENCES
+    for one in samples.SILENCES
 )
 ALERTING = AlertView(
-    exhibits.ALERTS, SILENCES, tuple(exhibits.receivers()), exhibits.EVENTS, durable=True, disk_errors=0
+    samples.ALERTS, SILENCES, tuple(samples.receivers()), samples.EVENTS, durable=True, disk_errors=0
 )
 
 
 class Site:
-    """Serves `snapshot`, moved to the present. `frozen` keeps streams silent, `refusing` ends and refuses them.
+    """Server of `snapshot`, moved to the present. `frozen` stops events of streams, `refusing` ends and rejects.
 
-    `speed`: how many seconds of the machine's pass in one.
+    `speed`: seconds of the machine's time per second.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Site:
         self._speed = speed
         self._began = time.monotonic()
         self._still = still
-        self._remembered: Past | None = None
+        self._cached_past: Past | None = None
 
     def now(self) -> Snapshot:
         if self._still:
@@ -129,8 +129,8 @@ class Site:
 
     async def _past(self, request: Request) -> Response:
         snapshot = self.now()
-        self._remembered = self._remembered or past_of(snapshot)
-        shown = answer_of(self._remembered, request.query_params, snapshot)
+        self._cached_past = self._cached_past or past_of(snapshot)
+        shown = answer_of(self._cached_past, request.query_params, snapshot)
         return self._html(self._pages.history(snapshot, shown), 422 if isinstance(shown, Refused) else 200)
 
     @staticmethod
@@ -153,7 +153,7 @@ class Site:
             await asyncio.sleep(self._interval_seconds)
 
     async def _history(self, request: Request) -> Response:
-        """An hour with a slow wave, one spike and one gap, ending where the snapshot is."""
+        """Return one hour with a slow wave, one spike and one gap, ending at the snapshot."""
         snapshot = self.now()
         ratios = {f"pressure.{verdict.target}.ratio": verdict.ratio for verdict in snapshot.pressure}
         names = request.query_params["series"].split(",")
@@ -181,7 +181,7 @@ def _wave(name: str, steps: list[float], end: float) -> dict[str, Any]:
 
 @contextmanager
 def served(site: Site) -> Iterator[str]:
-    """The address of a running site."""
+    """Yield the address of a running site."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(site.app(), log_level="warning", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)

@@ -1,4 +1,4 @@
-"""Machines as the model describes them, to look at: each in a state that a page must be able to show."""
+"""Sample machines, each in a state that pages must be able to show."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def calm_workstation() -> Snapshot:
 
 
 def critical_gb10() -> Snapshot:
-    """A GB10 that serves a big model: the CUDA Pool is inside System RAM, and System RAM is nearly full."""
+    """GB10 that serves a large model: the CUDA Pool is inside System RAM, which is nearly full."""
     ram = system_ram(
         size=128_492_535_808,
         free=2_147_483_648,
@@ -121,7 +121,7 @@ def critical_gb10() -> Snapshot:
 
 
 def container_with_limit() -> Snapshot:
-    """A container that may use 4 GiB of a host with 64 GB."""
+    """Container with a limit of 4 GiB on a host with 64 GB."""
     base = calm_workstation()
     share = Share(
         "cgroup",
@@ -141,7 +141,7 @@ def container_with_limit() -> Snapshot:
         base,
         host="7f3c91d0a2be",
         machine=replace(
-            base.machine, in_container=True, explanation="A container with a limit of its own, inside System RAM."
+            base.machine, in_container=True, explanation="A container with its own limit, inside System RAM."
         ),
         shares=(share,),
         pressure=(*base.pressure, high),
@@ -151,7 +151,7 @@ def container_with_limit() -> Snapshot:
 
 
 def discrete_gpu() -> Snapshot:
-    """Two cards with memory of their own beside System RAM."""
+    """Two cards with their own memory beside System RAM."""
     base = calm_workstation()
     cards = (
         vram("gpu0.vram", "GPU 0 VRAM", size=25_757_220_864, used=21_260_088_115, reserved=536_870_912),
@@ -173,7 +173,7 @@ def discrete_gpu() -> Snapshot:
     return replace(
         base,
         host="trainer",
-        machine=Machine("Workstation", "discrete", "Each GPU has memory of its own beside System RAM."),
+        machine=Machine("Workstation", "discrete", "Each GPU has its own memory beside System RAM."),
         pools=(*base.pools, *cards),
         devices=devices,
         processes=tuple(
@@ -189,7 +189,7 @@ def discrete_gpu() -> Snapshot:
 
 
 def mig_server() -> Snapshot:
-    """One big card cut into instances, a unit limit inside System RAM, and a share inside a share."""
+    """One large card with MIG instances, a unit limit inside System RAM, and a share inside a share."""
     base = calm_workstation()
     card = vram("gpu0.vram", "GPU 0 VRAM", size=85_520_809_984, used=59_055_800_320, reserved=644_245_094)
     shares = (
@@ -209,7 +209,7 @@ def mig_server() -> Snapshot:
     return replace(
         base,
         host="mig-1",
-        machine=Machine("Server", "discrete", "The GPU has memory of its own, cut into two instances."),
+        machine=Machine("Server", "discrete", "The GPU has its own memory, split into two instances."),
         pools=(*base.pools, card),
         shares=shares,
         devices=(device,),
@@ -224,7 +224,7 @@ def mig_server() -> Snapshot:
 
 
 def hugepages_host() -> Snapshot:
-    """A KVM host that set most of its memory aside for huge pages."""
+    """KVM host with most of its memory set aside for huge pages."""
     base = calm_workstation()
     aside = 51_539_607_552
     ram = replace(
@@ -244,7 +244,7 @@ def hugepages_host() -> Snapshot:
 
 
 def stale_collector() -> Snapshot:
-    """The collector of System RAM stopped answering: its size is known, its use is not."""
+    """Stalled collector of System RAM: its size is known, its use is not."""
     base = calm_workstation()
     pool = base.pools[0]
     lost = replace(
@@ -268,7 +268,7 @@ def stale_collector() -> Snapshot:
 
 
 def failing_collector() -> Snapshot:
-    """One collector breaks: it costs its own figures only, and says what it found."""
+    """One failing collector: only its own values are missing, and its error is shown."""
     base = calm_workstation()
     error = "/proc/buddyinfo line 2: found 'Node 0, zone', expected a zone name and numbers"
     failing = CollectorStatus("buddyinfo", "failing", 340.0, 0.00011, UNIX - 340.0, error, {"unreadable": 340})
@@ -277,7 +277,7 @@ def failing_collector() -> Snapshot:
 
 
 def unknown_figures() -> Snapshot:
-    """Hardly anything is known, each for a reason of its own."""
+    """Machine with hardly any known value, each for a different reason."""
     base = calm_workstation()
     card = Pool(
         "gpu0.vram",
@@ -311,12 +311,12 @@ def unknown_figures() -> Snapshot:
 
 
 def no_psi() -> Snapshot:
-    """A kernel that does not report PSI."""
+    """Kernel without PSI."""
     return replace(calm_workstation(), psi=Absent.NOT_SUPPORTED)
 
 
 def hostile_names() -> Snapshot:
-    """A process that chose its name to break a page."""
+    """Processes whose names try to break a page."""
     names = ("<script>alert(1)</script>", "\" onmouseover='x' ", "</script><b>", "{{ 7*7 }}", "…\u202e\x1b[31mred")
     processes = tuple(
         Process(100 + index, UNIX, name, 7 * MIB, 7 * MIB, "rss", user="<i>root</i>")
@@ -326,7 +326,7 @@ def hostile_names() -> Snapshot:
 
 
 def many_owners() -> Snapshot:
-    """An APU in a container: footprints with bounds, owners with and without cgroups, processes that are hidden."""
+    """APU in a container: footprints with bounds, owners with and without cgroups, hidden processes."""
     base = calm_workstation()
     share = Share("gpu0.gtt", ShareKind.GTT, "GTT", "ram", 3 * GIB, "sysfs:mem_info_gtt_used", MEASURED)
     server = Process(
@@ -359,7 +359,7 @@ def many_owners() -> Snapshot:
 
 
 def simulated() -> Snapshot:
-    """Figures that are made up must say so."""
+    """Simulated machine; its values must be marked as such."""
     return replace(critical_gb10(), simulated=True)
 
 

@@ -1,4 +1,4 @@
-"""Settings from a text, as if it stood in a configuration file."""
+"""Settings from the text of a configuration file."""
 
 from __future__ import annotations
 

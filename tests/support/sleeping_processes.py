@@ -1,7 +1,7 @@
-"""Real processes that do nothing, by the hundred: `with sleepers(300) as pids`.
+"""Idle processes by the hundred: `with sleepers(300) as pids`.
 
-They are children of a process of their own, which this module is when it is run. All of them end when their pipe
-is closed, whatever this process comes to.
+They are children of a separate process, which runs this module. All of them end when their pipe is closed, however
+this process ends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def sleepers(count: int) -> Iterator[list[int]]:
-    """So many processes that wait for an end; their ids."""
+    """Yield the pids of this many idle processes."""
     command = [sys.executable, "-S", "-E", __file__, str(count)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None

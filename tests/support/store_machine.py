@@ -1,4 +1,4 @@
-"""A machine whose history is kept in a folder, through starts and ends of what keeps it."""
+"""Machine whose history is stored in a folder, across restarts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOG = Process(4242, 1.0, "hog", 7 * GIB, 7 * GIB, "rss", user="ada", unit=None, 
 
 
 class Machine(Struct):
-    """A machine that can be run for a while, killed, stopped, and started again on the same state folder."""
+    """Machine that runs for a while, is killed or stopped, and starts again with the same state folder."""
 
     folder: Path
     clock: FakeClock = field(default_factory=FakeClock)
@@ -47,7 +47,7 @@ class Machine(Struct):
         return Running(self, monitor, keeper, memory)
 
     def reboot(self, off_seconds: float = 60.0) -> None:
-        """Boot time begins anew; the wall clock has gone on, if it is right."""
+        """Reboot: boot time starts again; the wall clock continues, if it is right."""
         wall = self.clock.wall() + off_seconds
         self.clock = FakeClock(now=20.0, wall_offset=wall - 20.0)
         self.boot = BOOTS[1] if self.boot == BOOTS[0] else BOOTS[0]
@@ -60,13 +60,13 @@ class Running(Struct):
     memory: FakeCollector
 
     def tick(self, used: float, seconds: float = 1.0) -> None:
-        """One tick with so much of 64 GiB used, and then time passes."""
+        """Run one tick with this much of 64 GiB used, then let time pass."""
         self.memory.findings = replace(self.memory.findings, pools=(ram(int(used)),))
         self.monitor.tick()
         self.machine.clock.now += seconds
 
     def kill(self) -> None:
-        """What SIGKILL leaves: the files as they are at this moment. The machine goes on with those."""
+        """Leave the files as after SIGKILL, in their current state. The machine continues with these."""
         left = Path(f"{self.machine.folder}-")
         shutil.copytree(self.machine.folder, left)
         self.keeper.stop(30.0)

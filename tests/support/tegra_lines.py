@@ -1,7 +1,7 @@
-"""Lines of tegrastats from JetPack 3 to 7, and what each of them says.
+"""Lines of tegrastats from JetPack 3 to 7, each with its expected values.
 
-Shortened from lines that the tests of Datadog's agent and of Beszel and public logs hold; 12, 15 and 16 are made
-up in the forms that such logs describe.
+Shortened from lines in tests of Datadog's agent and of Beszel and in public logs; 12, 15 and 16 are invented in the
+forms that such logs describe.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNKNOWN = Absent.NOT_AVAILABLE
 
 
 class Sample(Struct, frozen=True):
-    """A line, and some of the fields of its reading."""
+    """Line, and some fields of its reading."""
 
     name: str
     text: str
@@ -202,7 +202,7 @@ LINES = (
         },
     ),
     Sample(
-        "12 AGX Orin, JetPack 7.2, no SWAP and three figures",
+        "12 AGX Orin, JetPack 7.2, no SWAP and three values",
         "07-25-2026 09:08:28 RAM 20642/62817MB (lfb 1x2MB) CPU [23%@2201,4%@2201] EMC_FREQ 3%@3199"
         " GR3D_FREQ 12%@[1300,1300] NVENC0 off NVDEC0 off cpu@52.968C/52.968C gpu@50.5C/51C"
         " VDD_GPU_SOC 5139mW/5140mW/5141mW",
@@ -227,7 +227,7 @@ LINES = (
         },
     ),
     Sample(
-        "14 Thor, its GPU switched off and drawing less than nothing",
+        "14 Thor, its GPU switched off with negative power",
         "01-20-2026 22:46:22 RAM 17842/125772MB (lfb 79x4MB) CPU [0%@972] cpu@30.468C tj@31.218C"
         " VDD_GPU -392mW/-392mW VDD_CPU_SOC_MSS 5535mW/5535mW",
         {
@@ -266,7 +266,7 @@ LINES = (
         },
     ),
     Sample(
-        "16 a sensor that is not there",
+        "16 a missing sensor",
         "RAM 250/490MB (lfb 17x1MB) GPU@-256C NC 0mW/0mW",
         {
             **ram(250, 490, 17, MIB),
@@ -275,7 +275,7 @@ LINES = (
         },
     ),
     Sample(
-        "17 Orin Nano, an engine at work",
+        "17 Orin Nano, a busy engine",
         "06-18-2025 11:25:24 RAM 3452/7620MB (lfb 25x4MB) SWAP 1518/16384MB (cached 174MB) CPU [1%@1420,2%@729]"
         " GR3D_FREQ 0% NVENC 0%@115 cpu@50.031C",
         {

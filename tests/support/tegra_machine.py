@@ -1,4 +1,4 @@
-"""A Jetson that is not there: its tegrastats on PATH, and what that does next.
+"""Simulated Jetson: its tegrastats on PATH, with the given behavior.
 
 jetson = Tegrastats.of(tmp_path, "jetson-nano-jp4")
 with running_daemon(tmp_path, *jetson.roots, environ=jetson.environ) as daemon:
@@ -21,7 +21,7 @@ SIMULATOR = TESTS / "tegra_sim" / "tegrastats"
 
 
 def is_alive(pid: int) -> bool:
-    """Whether it runs: what nobody has waited for yet is no longer alive."""
+    """Return if the process runs: a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -29,12 +29,12 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_until_gone(pid: int) -> None:
-    """A kill is delivered when the kernel comes to it."""
-    wait_until(lambda: not is_alive(pid), told=lambda: f"process {pid} is still there")
+    """Wait until the process is gone: the kernel delivers a kill asynchronously."""
+    wait_until(lambda: not is_alive(pid), describe=lambda: f"process {pid} is still there")
 
 
 class Tegrastats(Struct, frozen=True):
-    """A program of that name with its orders and the list of its process ids, in a folder of their own."""
+    """Program of that name with its orders and the list of its process ids, in a separate folder."""
 
     folder: Path
     name: str
@@ -55,17 +55,17 @@ class Tegrastats(Struct, frozen=True):
 
     @property
     def environ(self) -> dict[str, str]:
-        """What a process needs in its environment to find this tegrastats."""
+        """Return the environment of a process that finds this tegrastats."""
         return {"PATH": os.pathsep.join([str(self.folder), os.environ["PATH"]])}
 
     @property
     def roots(self) -> list[str]:
-        """The arguments that show memwatchd the host of this machine."""
+        """Return the arguments that give memwatchd the host of this machine."""
         folder = MACHINES / self.name
         return [f"--procfs={folder / 'proc'}", f"--sysfs={folder / 'sys'}", f"--rootfs={folder / 'root'}"]
 
     def does(self, what: str, line: str | None = None, deaf: bool = False) -> None:
-        """From the next line on. In one step: it never reads half of an order."""
+        """Set its behavior from the next line on. The order is replaced atomically: it never reads half of one."""
         printed = MACHINES / self.name / "tegrastats"
         line = printed.read_text().strip() if line is None and printed.exists() else line
         orders = {"line": line, "does": what, "deaf": deaf}
@@ -74,6 +74,6 @@ class Tegrastats(Struct, frozen=True):
         fresh.replace(self.folder / "orders")
 
     def pids(self) -> list[int]:
-        """Every process there was, the oldest first."""
+        """Return the pids of all processes so far, the oldest first."""
         started = self.folder / "orders.pids"
         return [int(line) for line in started.read_text().split()] if started.exists() else []

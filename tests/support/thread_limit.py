@@ -1,4 +1,4 @@
-"""A system that has no thread to give: there is no room for what one would have as its stack."""
+"""Fault: no new thread can be started, since its stack does not fit into memory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ MORE_THAN_ANY_ADDRESS_SPACE = 1 << 60
 
 @contextmanager
 def no_threads() -> Iterator[None]:
-    """Nobody in this process gets a new thread meanwhile: the kernel refuses its stack."""
-    usual = threading.stack_size(MORE_THAN_ANY_ADDRESS_SPACE)
+    """Make every new thread of this process fail: the kernel rejects its stack."""
+    before = threading.stack_size(MORE_THAN_ANY_ADDRESS_SPACE)
     try:
         yield
     finally:
-        threading.stack_size(usual)
+        threading.stack_size(before)

@@ -1,8 +1,8 @@
-"""How long tests wait for what will come, and how they measure what must not take long.
+"""Waiting for events in tests, and measuring time without that of other programs.
 
-Tests share a machine that may be slow, busy or a guest that its host stops for half a second at a time. Who waits
-for something that comes anyway has patience, which costs nothing where it comes at once; who holds the daemon to a
-time counts the time that its machine was there.
+Tests share a machine that may be slow or busy, or a guest that its host stops for half a second at a time. Waiting
+for an event uses a long timeout, which costs nothing if the event comes at once. A time limit for the daemon counts
+only the time in which its machine ran.
 """
 
 from __future__ import annotations
@@ -15,51 +15,51 @@ from pathlib import Path
 
 import psutil
 
-PATIENCE_SECONDS = 60.0
+MAX_WAIT_SECONDS = 60.0
 
 
 def wait_until(
-    true: Callable[[], object], seconds: float = PATIENCE_SECONDS, told: Callable[[], object] = lambda: "not so"
+    true: Callable[[], object], seconds: float = MAX_WAIT_SECONDS, describe: Callable[[], object] = lambda: "not so"
 ) -> float:
-    """Seconds until it is so; fails with what is `told` when it is not so in time."""
+    """Return the seconds until `true` holds; fail with the text of `describe` after the timeout."""
     began = time.monotonic()
     while not true():
-        assert time.monotonic() - began < seconds, f"after {seconds:g} s: {told()}"
+        assert time.monotonic() - began < seconds, f"after {seconds:g} s: {describe()}"
         time.sleep(0.01)
     return time.monotonic() - began
 
 
-def seconds_kept_by_host() -> float:
-    """How long this virtual machine's cores wanted to run and were not let; 0 on a machine of its own."""
+def steal_seconds() -> float:
+    """Return the steal time of this virtual machine's cores; 0 on a physical machine."""
     return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 
-def wait_for_a_quiet_host(seconds: float = 30.0) -> None:
-    """Until this machine gets nine tenths of the time that it wants, or so many seconds have passed."""
+def wait_for_quiet_host(seconds: float = 30.0) -> None:
+    """Wait until this machine gets nine tenths of the time that it wants, for `seconds` at most."""
     until = time.monotonic() + seconds
     while True:
-        began, kept = time.monotonic(), seconds_kept_by_host()
+        began, kept = time.monotonic(), steal_seconds()
         while time.monotonic() - began < 0.5:
             pass
-        if seconds_kept_by_host() - kept < 0.05 or time.monotonic() > until:
+        if steal_seconds() - kept < 0.05 or time.monotonic() > until:
             return
         time.sleep(2.0)
 
 
-def seconds_without_a_core(*pids: int) -> float:
-    """How long the threads of these were ready to run while the cores of this machine had others to run."""
+def run_delay_seconds(*pids: int) -> float:
+    """Return how long threads of these processes were runnable while the cores were busy with others."""
     total = 0
     for pid in pids:
         for task in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(OSError):  # a thread that ended since
+            with suppress(OSError):  # a thread that has ended since
                 total += int((task / "schedstat").read_text().split()[1])
     return total / 1e9
 
 
 class Stopwatch:
-    """Measures time in which the machine was there for these processes and for this one.
+    """Elapsed time without the time in which these processes and this one could not run.
 
-    Without that a measured time is the machine's, and not the daemon's, wherever others work on it too.
+    On a shared machine plain elapsed time would measure the machine's load instead of the daemon.
     """
 
     def __init__(self, *pids: int) -> None:
@@ -73,4 +73,4 @@ class Stopwatch:
         return max(0.0, passed - (self._lost_so_far() - self._lost))
 
     def _lost_so_far(self) -> float:
-        return seconds_without_a_core(*self._pids) + seconds_kept_by_host()
+        return run_delay_seconds(*self._pids) + steal_seconds()

@@ -1,4 +1,4 @@
-"""Somebody who receives webhooks, over real sockets: well, badly, slowly, for ever."""
+"""Receivers of webhooks on real sockets: correct, failing, slow or endless."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 
 class Delivery(Struct, frozen=True):
-    """One request as it arrived."""
+    """Request as it arrived."""
 
     at: float
     path: str
@@ -25,9 +25,9 @@ class Delivery(Struct, frozen=True):
 
 
 class Site(Struct):
-    """What has arrived, the ids of what was answered 2xx, and how the next requests are answered.
+    """Received requests, ids of those answered with 2xx, and the next answers by status and headers.
 
-    By status and headers; the last answer stays. While `may_answer` is cleared, requests wait for their answer.
+    The last answer is repeated. While `may_answer` is cleared, requests wait for their answer.
     """
 
     answers: list[tuple[int, dict[str, str]]]
@@ -45,14 +45,14 @@ class Site(Struct):
 
 @contextmanager
 def receiving(*answers: int | tuple[int, dict[str, str]], certificate: Path | None = None) -> Iterator[Site]:
-    """A receiver on a port of its own that answers each request in turn as told; 200 if not told."""
+    """Run a receiver on its own port that gives these answers in turn; by default 200."""
     site = Site([(answer, {}) if isinstance(answer, int) else answer for answer in answers or (200,)])
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if len(body) < int(self.headers["Content-Length"]):
-                return  # the sender died in mid-sentence
+                return  # the sender was killed during the request
             headers = {name.lower(): value for name, value in self.headers.items()}
             site.deliveries.append(Delivery(time.monotonic(), self.path, headers, body))
             site.may_answer.wait(5.0)
@@ -67,11 +67,11 @@ def receiving(*answers: int | tuple[int, dict[str, str]], certificate: Path | No
                 site.accepted.append(headers.get("webhook-id", ""))
 
         def log_message(self, *_: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     class Quiet(ThreadingHTTPServer):
         def handle_error(self, *_: object) -> None:
-            """A client that refuses the certificate is no news."""
+            """Ignore clients that reject the certificate."""
 
     server = Quiet(("127.0.0.1", 0), Handler)
     if certificate:
@@ -90,8 +90,8 @@ def receiving(*answers: int | tuple[int, dict[str, str]], certificate: Path | No
 
 
 @contextmanager
-def talking(talk: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A receiver's URL whose every connection is handed to `talk`; OSError in there means the sender hung up."""
+def raw_receiver(talk: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Yield the URL of a receiver that passes every connection to `talk`; an OSError there ends the connection."""
     listener = socket.create_server(("127.0.0.1", 0))
     connections: list[socket.socket] = []
 
@@ -125,7 +125,7 @@ def _talk(talk: Callable[[socket.socket], None], connection: socket.socket) -> N
 
 
 def silent(connection: socket.socket) -> None:
-    """Takes the request and never says a word."""
+    """Read the request and never answer."""
     connection.recv(1)
 
 
@@ -135,7 +135,7 @@ def garbage(connection: socket.socket) -> None:
 
 
 def dripping(connection: socket.socket) -> None:
-    """Sends a header a byte at a time, so that no single read ever waits for long."""
+    """Send a header byte by byte, so that no single read waits for long."""
     connection.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
     while True:
         connection.sendall(b"x")
@@ -143,7 +143,7 @@ def dripping(connection: socket.socket) -> None:
 
 
 class Endless:
-    """Answers 200 and a body of 2 GB, and counts what it gets rid of."""
+    """Answer of 200 and a body of 2 GB, with a count of the sent bytes."""
 
     def __init__(self) -> None:
         self.sent_bytes = 0
@@ -155,7 +155,7 @@ class Endless:
 
 
 def self_signed(folder: Path, name: str = "localhost") -> Path:
-    """A certificate that nobody vouches for, with its key in the same file."""
+    """Create a self-signed certificate, with its key in the same file."""
     file, key = folder / f"{name}.pem", folder / f"{name}.key"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",
@@ -168,7 +168,7 @@ def self_signed(folder: Path, name: str = "localhost") -> Path:
 
 
 def expired(folder: Path) -> Path:
-    """A certificate for localhost whose time is over when this returns, with its key in the same file."""
+    """Create a certificate for localhost that has expired on return, with its key in the same file."""
     file, key, request = folder / "expired.pem", folder / "expired.key", folder / "expired.csr"
     for command in (
         ["req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost",

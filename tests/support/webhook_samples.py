@@ -1,4 +1,4 @@
-"""Notices and receivers to try webhooks with."""
+"""Notices and receivers for tests of webhooks."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def notice(number: int = 1, firing: bool = True, target: str = "ram", rule: str 
 
 
 @dataclass
-class Told:
-    """A receiver with an outbox of its own."""
+class QueuedReceiver:
+    """Receiver with its own outbox."""
 
     receiver: Receiver
     outbox: Outbox = field(repr=False)
@@ -80,15 +80,17 @@ def webhook_channel(
     return WebhookChannel("ops", endpoint, secret_of(SECRET), made, wall)
 
 
-def made_receiver(channel: Channel, schedule: Sequence[float] = QUICK, outbox: Outbox | None = None) -> Told:
+def new_receiver(
+    channel: Channel, schedule: Sequence[float] = QUICK, outbox: Outbox | None = None
+) -> QueuedReceiver:
     box = outbox or Outbox(None)
-    return Told(Receiver("ops", channel, box.box("ops"), schedule=schedule), box)
+    return QueuedReceiver(Receiver("ops", channel, box.box("ops"), schedule=schedule), box)
 
 
 @contextmanager
-def receiver(url: str, schedule: Sequence[float] = QUICK, **options: object) -> Iterator[Told]:
+def receiver(url: str, schedule: Sequence[float] = QUICK, **options: object) -> Iterator[QueuedReceiver]:
     options = {"timeout_seconds": 2.0, **options}
-    made = made_receiver(webhook_channel(url, **options), schedule)  # type: ignore[arg-type]
+    made = new_receiver(webhook_channel(url, **options), schedule)  # type: ignore[arg-type]
     made.start()
     try:
         yield made
@@ -96,7 +98,7 @@ def receiver(url: str, schedule: Sequence[float] = QUICK, **options: object) -> 
         made.close()
 
 
-def told(made: Told, *notices: Notice) -> None:
+def put_notices(made: QueuedReceiver, *notices: Notice) -> None:
     for one in notices:
         body = made.receiver.channel.body(one, critical_gb10(), None)
         made.outbox.put([(made.receiver.box, Draft(one.id, one.alert, kind_of(one), body))], {})

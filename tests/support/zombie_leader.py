@@ -1,6 +1,6 @@
-"""A process whose first thread ends while another goes on with all that it holds: `with going_on(64) as one`.
+"""Process whose first thread ends while another continues and keeps its memory: `with zombie_leader(64) as one`.
 
-The kernel lists it as a zombie then, with no memory and no files of its own.
+The kernel lists it as a zombie then, without memory and files.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from support.paths import TESTS
 from support.waiting import wait_until
 
 MIB = 1 << 20
-# The number of the call that ends one thread alone.
+# Number of the system call that ends a single thread.
 EXIT = {"x86_64": 60, "aarch64": 93}
 
 
-class GoingOn(Struct, frozen=True):
-    """The process: `pid`, and `thread`, the one that goes on until `end` is called."""
+class ZombieLeader(Struct, frozen=True):
+    """Process `pid`, and `thread`, which continues until `end` is called."""
 
     process: subprocess.Popen[str]
     thread: int
@@ -36,24 +36,24 @@ class GoingOn(Struct, frozen=True):
         return self.process.pid
 
     def end_first_thread(self) -> None:
-        """Returns when the kernel calls the process a zombie."""
-        self._say("first")
+        """End the first thread, and wait until the kernel lists the process as a zombie."""
+        self._write("first")
         wait_until(lambda: b") Z " in Path(f"/proc/{self.pid}/stat").read_bytes())
 
     def end(self) -> None:
-        """The other thread ends as well: what is left is a real zombie, until it is waited for."""
-        self._say("other")
+        """End the other thread as well, which leaves a real zombie until it is reaped."""
+        self._write("other")
         wait_until(lambda: os.listdir(f"/proc/{self.pid}/task") == [str(self.pid)])
 
-    def _say(self, word: str) -> None:
+    def _write(self, word: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(word + "\n")
         self.process.stdin.flush()
 
 
 @contextmanager
-def going_on(mib: int) -> Iterator[GoingOn]:
-    """It holds so many MiB, and both threads still live."""
+def zombie_leader(mib: int) -> Iterator[ZombieLeader]:
+    """Start a process that holds this many MiB, with both threads running."""
     command = [sys.executable, "-m", "support.zombie_leader", str(mib)]
     environ = {**os.environ, "PYTHONPATH": str(TESTS)}
     with subprocess.Popen(
@@ -61,7 +61,7 @@ def going_on(mib: int) -> Iterator[GoingOn]:
     ) as process:
         assert process.stdout is not None
         try:
-            yield GoingOn(process, int(process.stdout.readline()))
+            yield ZombieLeader(process, int(process.stdout.readline()))
         finally:
             process.kill()
 
@@ -75,7 +75,7 @@ def main(mib: int) -> None:
 
 
 def _go_on(first_may_end: threading.Event, held: bytearray) -> None:
-    """Until it is told to end, with what it was given to hold."""
+    """Keep running and hold the memory until the order to end."""
     print(threading.get_native_id(), flush=True)
     for word in sys.stdin:
         if word == "other\n":

@@ -1,8 +1,8 @@
-"""The arm64 package under an emulated processor: python tests/system/arm64.py FILE.deb.
+"""Check the arm64 package on an emulated processor: python tests/system/arm64.py FILE.deb.
 
-Debian's Python for arm64 and the package are unpacked side by side, and qemu runs the daemon out of that folder: it
-must find this machine's memory, serve the page, and leave when it is told to. Nothing is installed; root is needed
-for debootstrap only. Processes that the daemon would start are not emulated.
+Debian's Python for arm64 and the package are unpacked side by side, and qemu runs the daemon from that folder. The
+daemon must read this machine's memory, serve the page, and exit on SIGTERM. Nothing is installed; only debootstrap
+needs root. Child processes of the daemon are not emulated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ main({arguments!r})
 
 
 def make_tree(package: Path) -> None:
-    """The first stage of debootstrap runs nothing of the other architecture; it leaves the packages that it got."""
+    """Unpack Debian and the package. The first stage of debootstrap runs no arm64 program and keeps .deb files."""
     if not (TREE / "usr/bin/python3").exists():
         shutil.rmtree(TREE, ignore_errors=True)
         TREE.parent.mkdir(parents=True, exist_ok=True)
@@ -42,14 +42,14 @@ def make_tree(package: Path) -> None:
     subprocess.run(["dpkg-deb", "--extract", str(package), str(TREE)], check=True)
 
 
-def started(port: int) -> subprocess.Popen[bytes]:
+def start_daemon(port: int) -> subprocess.Popen[bytes]:
     python = (TREE / "usr/bin/python3").resolve()
     packages = TREE / f"usr/lib/memwatchd/lib/{python.name}/site-packages"
     text = START.format(packages=str(packages), arguments=["--listen", f"127.0.0.1:{port}"])
     return subprocess.Popen(["qemu-aarch64", "-L", str(TREE), str(python), "-c", text])
 
 
-def asked(port: int, path: str) -> bytes:
+def get(port: int, path: str) -> bytes:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
         return bytes(answer.read())
 
@@ -57,9 +57,9 @@ def asked(port: int, path: str) -> bytes:
 def wait_until_ready(port: int, daemon: subprocess.Popen[bytes]) -> float:
     began = time.monotonic()
     while time.monotonic() - began < SECONDS:
-        assert daemon.poll() is None, f"it ended with {daemon.returncode}"
+        assert daemon.poll() is None, f"the daemon exited with {daemon.returncode}"
         try:
-            asked(port, "/readyz")
+            get(port, "/readyz")
         except OSError:
             time.sleep(0.5)
         else:
@@ -68,19 +68,19 @@ def wait_until_ready(port: int, daemon: subprocess.Popen[bytes]) -> float:
 
 
 def check(port: int) -> None:
-    """What it says of this machine, against the kernel."""
-    snapshot = json.loads(asked(port, "/api/v1/snapshot"))
+    """Compare the daemon's answers about this machine with the kernel's."""
+    snapshot = json.loads(get(port, "/api/v1/snapshot"))
     known = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal:"))
     assert snapshot["pools"][0]["size_bytes"] == int(known.split()[1]) * 1024
-    assert b"memwatch_pool_size_bytes" in asked(port, "/metrics")
-    assert b"<h1" in asked(port, "/")
+    assert b"memwatch_pool_size_bytes" in get(port, "/metrics")
+    assert b"<h1" in get(port, "/")
 
 
 def main() -> None:
     make_tree(Path(sys.argv[1]))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    daemon = started(port)
+    daemon = start_daemon(port)
     try:
         print(f"ready after {wait_until_ready(port, daemon):.0f} s under emulation")
         check(port)
@@ -89,8 +89,8 @@ def main() -> None:
     finally:
         daemon.kill()
         daemon.wait()
-    assert code == 0, f"it left with {code}"
-    print("1 passed: the arm64 package runs, serves and leaves")
+    assert code == 0, f"the daemon exited with {code}"
+    print("1 passed: the arm64 package runs, serves and exits")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One machine for all the checks, in the order in which an administrator would go through them."""
+"""One machine for all checks, which run in the order of an administrator's work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.fixture(scope="session")
 def machine() -> Iterator[Machine]:
-    """A fresh Debian with the package lying in /root, not installed."""
+    """Run a fresh Debian with the package in /root, not installed."""
     work = ROOT / "out" / "system"
     work.mkdir(parents=True, exist_ok=True)
     (package,) = (ROOT / "dist").glob("memwatchd_*_amd64.deb")

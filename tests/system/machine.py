@@ -1,4 +1,4 @@
-"""A Debian machine of its own, booted by systemd-nspawn from a folder; commands run in it as root."""
+"""Debian machine booted by systemd-nspawn from a folder; commands run in it as root."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from msgspec import Struct
 
 BASE_PACKAGES = "systemd,systemd-sysv,dbus,python3,curl"
 SUITE = os.environ.get("SUITE", "bookworm")
-# Where debootstrap takes packages from; by default where it does by itself.
+# Mirror for debootstrap; empty for its default.
 MIRROR = os.environ.get("MIRROR", "")
 BOOT_SECONDS = 60.0
 
 
 class Machine(Struct, frozen=True):
-    """A machine that has booted. `leader` is its first process, seen from outside."""
+    """Booted machine. `leader` is its first process, by its pid outside."""
 
     root: Path
     leader: int
 
     def run(self, command: str, check: bool = True) -> str:
-        """What a command prints, errors included."""
+        """Return the output of a command, errors included."""
         done = subprocess.run(
             ["nsenter", "--target", str(self.leader), "--all", "--", "sh", "-c", command],
             capture_output=True,
             text=True,
             check=False,
             timeout=180,
-            start_new_session=True,  # else `kill 0` in there would be heard out here
+            start_new_session=True,  # else `kill 0` in the machine would also signal this process
         )
         output = done.stdout + done.stderr
         assert not check or done.returncode == 0, f"{command}: {done.returncode}\n{output}"
         return output
 
     def property_of(self, name: str) -> str:
-        """What systemd knows of the service."""
+        """Return a property of the service in systemd."""
         return self.run(f"systemctl show --value --property={name} memwatchd").strip()
 
     def wait_until(self, wanted: Callable[[], bool], seconds: float = 20.0) -> float:
-        """How long it took."""
+        """Return the seconds that it took."""
         begin = time.monotonic()
         while not wanted():
             assert time.monotonic() < begin + seconds, self.journal()
@@ -60,7 +60,7 @@ class Machine(Struct, frozen=True):
 
 
 def base_of(folder: Path) -> Path:
-    """A fresh Debian, made once by debootstrap."""
+    """Return a fresh Debian, created once by debootstrap."""
     base = folder / SUITE
     if not (base / "made").exists():
         shutil.rmtree(base, ignore_errors=True)
@@ -80,7 +80,7 @@ def base_of(folder: Path) -> Path:
 
 @contextmanager
 def booted(base: Path, root: Path) -> Iterator[Machine]:
-    """A copy of `base`, running, without a network; gone at the end."""
+    """Run a copy of `base` without a network, and remove it at the end."""
     shutil.rmtree(root, ignore_errors=True)
     subprocess.run(["cp", "--archive", "--reflink=auto", base, root], check=True)
     log = root.with_suffix(".log").open("wb")
@@ -108,11 +108,11 @@ def booted(base: Path, root: Path) -> Iterator[Machine]:
 
 
 def leader_of(process: subprocess.Popen[bytes]) -> int:
-    """The machine's process number 1."""
+    """Return the pid of the machine's process 1."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     until = time.monotonic() + BOOT_SECONDS
     while time.monotonic() < until:
-        assert process.poll() is None, "systemd-nspawn left; see its log"
+        assert process.poll() is None, "systemd-nspawn exited; see its log"
         for child in children.read_text().split():
             if Path(f"/proc/{child}/comm").read_text().strip() == "systemd":
                 return int(child)

@@ -1,7 +1,7 @@
-"""The package under a kernel of its own (User-Mode Linux): what control groups and the OOM killer do to it.
+"""Run the package under its own kernel (User-Mode Linux): effects of control groups and the OOM killer.
 
-python tests/system/vm.py: builds the machine's disk from out/system, boots it, prints what it found. As root.
-Exits with 77 where this kernel cannot run at all.
+python tests/system/vm.py: builds the machine's disk from out/system, boots it, and prints the results. Needs root.
+Exits with 77 where this kernel cannot run.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from machine import base_of
 ROOT = Path(__file__).parent.parent.parent
 WORK = ROOT / "out" / "system"
 BOOT = ["mem=768M", "root=/dev/ubda", "rw", "con=null", "con0=fd:0,fd:1", "quiet"]
-# Twice what it takes where it is slow.
+# Twice the time that it takes on a slow machine.
 VM_SECONDS = 900
-# On processors with AMX (seen on a Sapphire Rapids) User-Mode Linux 6.1 dies so before its init: it sets registers
-# of the size that it was built with, and the host wants those of this processor.
+# On processors with AMX (seen on a Sapphire Rapids) User-Mode Linux 6.1 fails with this before its init: it sets
+# registers of the size that it was built with, and the host expects those of the processor.
 CANNOT = "ptrace set fp regs failed"
 NOT_RUN = 77
 
-# Runs in the machine, after multi-user.target. What it prints on the console is judged outside.
+# Runs in the machine, after multi-user.target. Its output on the console is checked outside.
 SCRIPT = r"""#!/bin/bash
 exec >/dev/console 2>&1
 say() { echo "VM $1=$2"; }
@@ -42,7 +42,7 @@ say memory_min "$(cat /sys/fs/cgroup/memwatchd.slice/memwatchd.service/memory.mi
 say slice_min "$(cat /sys/fs/cgroup/memwatchd.slice/memory.min)"
 kill -9 "$pid"; sleep 3; ready && say after_kill yes
 pid=$(show MainPID)
-# What was written last is half a minute old at most, and then tells how many kills there had been.
+# The state on disk is half a minute old at most, and has the number of earlier kills.
 sleep 35
 echo 20M > /sys/fs/cgroup/memwatchd.slice/memwatchd.service/memory.max
 sleep 3; ready
@@ -50,7 +50,7 @@ sleep 3; ready
     grep -q 'while memwatchd was gone' && say own_oom yes
 pid=$(show MainPID)
 dd if=/dev/zero of=/swap bs=1M count=400 status=none; chmod 600 /swap; mkswap -q /swap; swapon /swap
-# Each page of a process is a mapping on the host, which allows 65,530: most memory is taken by a file instead.
+# Each page of a process is a mapping on the host, which allows 65,530: a file takes most of the memory instead.
 mkdir /taken; mount -t ramfs ramfs /taken; dd if=/dev/zero of=/taken/file bs=1M count=440 status=none
 python3 /root/thrash "$pid"
 umount /taken; swapoff /swap
@@ -76,7 +76,7 @@ print("VM critical_first=" + ("yes" if first else f"no {critical} {kills}"))
 PY
 systemctl poweroff --no-block
 """
-# A hundred MiB more than are available, touched all over for half a minute; then what that did to the daemon.
+# Touch a hundred MiB more than are available for half a minute, then print the effects on the daemon.
 THRASH = r"""
 import json, random, sys, time, urllib.request
 
@@ -128,7 +128,7 @@ WANTED = {
 
 
 def make_disk(package: Path) -> Path:
-    """A disk with the package installed and the script to be run."""
+    """Create a disk with the package installed and the script enabled."""
     root, disk = WORK / "vm", WORK / "vm.img"
     shutil.rmtree(root, ignore_errors=True)
     subprocess.run(["cp", "--archive", "--reflink=auto", base_of(WORK), root], check=True)
@@ -148,9 +148,9 @@ def make_disk(package: Path) -> Path:
 
 
 def boot(disk: Path) -> str:
-    """What the machine printed until it switched itself off, or had its time.
+    """Boot the machine and return its console output, until it powers off or times out.
 
-    All of its processes end with this one, also where it is told to end: the machine would go on without.
+    All of its processes are killed at the end, also on SIGTERM, as the machine would otherwise keep running.
     """
     command = ["linux.uml", f"ubda={disk}", *BOOT]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -160,7 +160,7 @@ def boot(disk: Path) -> str:
         try:
             output, _ = machine.communicate(timeout=VM_SECONDS)
         except subprocess.TimeoutExpired:
-            print(f"✗ the machine had not ended after {VM_SECONDS} s")
+            print(f"✗ the machine was still running after {VM_SECONDS} s")
             os.killpg(machine.pid, signal.SIGKILL)
             output, _ = machine.communicate()
         finally:
@@ -174,21 +174,19 @@ def main() -> int:
     output = boot(make_disk(package))
     (WORK / "vm.log").write_text(output)
     if CANNOT in output:
-        print(
-            "NOT RUN: User-Mode Linux cannot start on this processor, which has more registers (AMX) than it knows"
-        )
+        print("NOT RUN: User-Mode Linux cannot start on this processor: it does not support its registers (AMX)")
         return NOT_RUN
     found = dict(re.findall(r"VM (\w+)=([^\r\n]*)", output))
     bad = [key for key, wanted in WANTED.items() if not re.fullmatch(wanted, found.get(key, ""))]
     if found.get("before_oom") != found.get("survivor"):
         bad.append("survivor")
-    lines = [f"{'✗' if key in bad else '✓'} {key}: {found.get(key, 'not told')}" for key in {**found, **WANTED}]
+    lines = [f"{'✗' if key in bad else '✓'} {key}: {found.get(key, 'missing')}" for key in {**found, **WANTED}]
     (WORK / "vm.txt").write_text("".join(f"{line}\n" for line in lines))
     print("\n".join(lines))
     for key in bad:
-        print(f"✗ {key} is {found.get(key, 'not told')}, and should be {WANTED.get(key, found.get('before_oom'))}")
+        print(f"✗ {key} is {found.get(key, 'missing')}, expected {WANTED.get(key, found.get('before_oom'))}")
     if bad:
-        print(f"what the machine printed is in {WORK / 'vm.log'}")
+        print(f"console output: {WORK / 'vm.log'}")
     return 1 if bad else 0
 
 

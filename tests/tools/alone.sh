@@ -1,9 +1,9 @@
 #!/bin/sh
-# A command whose /proc shows nothing but itself and what it starts, where that is allowed; else the command as it is.
-# A shell stays above it, for the first process of such a namespace has to take in those whose parents ended.
+# Run a command whose /proc shows only itself and its children, where that is allowed; otherwise run it unchanged.
+# A shell stays as its parent, since the first process of a PID namespace must reap orphans.
 set -eu
 if unshare --pid --fork --mount-proc true 2>/dev/null; then
     exec unshare --pid --fork --mount-proc --kill-child sh -c '"$@"; exit $?' sh "$@"
 fi
-echo "unshare --pid is not allowed here: all processes of this machine are watched" >&2
+echo "unshare --pid is not permitted: all processes of this machine are visible" >&2
 exec "$@"

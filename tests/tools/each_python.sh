@@ -1,5 +1,5 @@
 #!/bin/sh
-# The tests on every supported Python that is found here; each has an environment of its own.
+# Run the tests on every supported Python found here, each in its own environment.
 set -eu
 found=
 for version in 3.10 3.11 3.12 3.13 3.14; do
@@ -9,7 +9,7 @@ for version in 3.10 3.11 3.12 3.13 3.14; do
     make --no-print-directory test PYTHON="$python" VENV=".venv-$version"
 done
 if [ -z "$found" ]; then
-    echo "no Python from 3.10 to 3.14 is here. Try: pyenv install 3.11" >&2
+    echo "no Python from 3.10 to 3.14 found. Try: pyenv install 3.11" >&2
     exit 1
 fi
 echo "passed on:$found"

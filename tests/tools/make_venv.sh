@@ -1,11 +1,11 @@
 #!/bin/sh
-# make_venv.sh PYTHON FOLDER: a virtual environment with a pip that knows dependency groups.
+# make_venv.sh PYTHON FOLDER: create a virtual environment whose pip supports dependency groups.
 set -eu
 python=$1
 folder=$2
 
 if ! command -v "$python" >/dev/null; then
-    echo "$python is not here. Name a Python from 3.10 on: make PYTHON=/usr/bin/python3.11" >&2
+    echo "$python not found. Name a Python 3.10 or newer: make PYTHON=/usr/bin/python3.11" >&2
     exit 1
 fi
 
@@ -27,7 +27,7 @@ if ! can_make; then
         apt-get update -qq && apt-get install -y -qq --no-install-recommends "$package" >/dev/null || true
     fi
     if ! can_make; then
-        echo "$python cannot make virtual environments here: it has no ensurepip." \
+        echo "$python cannot create virtual environments: ensurepip is missing." \
             "Run: sudo apt install $package, or name another: make PYTHON=python3.11" >&2
         exit 1
     fi

@@ -1,5 +1,5 @@
 #!/bin/sh
-# need.sh WHAT...: make sure that programs the tests drive are here; install them where that is possible.
+# need.sh NAME...: check that programs used by the tests are installed; install them where that is possible.
 set -eu
 
 program_of() {
@@ -34,6 +34,6 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     # shellcheck disable=SC2086
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing fonts-dejavu-core >/dev/null
 else
-    echo "Programs are driven that are not here:$missing. On Debian and Ubuntu: sudo apt install$missing" >&2
+    echo "missing programs:$missing. On Debian and Ubuntu: sudo apt install$missing" >&2
     exit 1
 fi

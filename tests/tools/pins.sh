@@ -1,7 +1,7 @@
 #!/bin/sh
-# pins.sh CONSTRAINTS: whether what is pinned for the tests can be had for every supported Python that is found here.
-# pip works it out and installs nothing. A marker such as python_version < '3.11' is judged by the Python that runs
-# pip, so each has to do it itself.
+# pins.sh CONSTRAINTS: check that the pinned versions exist for every supported Python found here. pip resolves them
+# and installs nothing. A marker such as python_version < '3.11' is evaluated by the Python that runs pip, so each
+# Python resolves its own.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -9,10 +9,10 @@ for version in 3.10 3.11 3.12 3.13 3.14; do
     python=$(sh tests/tools/find_python.sh "$version") || continue
     sh tests/tools/make_venv.sh "$python" "$folder/$version" >/dev/null
     if ! "$folder/$version/bin/python" -m pip --quiet --disable-pip-version-check install --dry-run --constraint "$1" \
-        --build-constraint "$1" --editable . --group test --group lint --group docs >"$folder/said" 2>&1; then
-        cat "$folder/said" >&2
-        echo "$1: not all of it is there for Python $version. Pin another for it: NAME==VERSION; python_version < '3.11'" >&2
+        --build-constraint "$1" --editable . --group test --group lint --group docs >"$folder/log" 2>&1; then
+        cat "$folder/log" >&2
+        echo "$1: some pins do not exist for Python $version. Pin another version: NAME==VERSION; python_version < '3.11'" >&2
         exit 1
     fi
-    echo "$1: all of it is there for Python $version"
+    echo "$1: all pins exist for Python $version"
 done

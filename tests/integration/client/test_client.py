@@ -14,7 +14,7 @@ import pytest
 from memwatch import __version__
 from scripts.golden import roots_arguments
 from support import sample_nvml
-from support.client_process import COMMANDS, MODULE, QUESTIONS, SCRIPT, into_a_closed_pipe, memwatch
+from support.client_process import COMMANDS, MODULE, QUERIES, SCRIPT, into_a_closed_pipe, memwatch
 from support.daemon_process import RunningDaemon, free_port, running_daemon
 from support.nvml_machine import Simulator
 from support.paths import MACHINES
@@ -161,7 +161,7 @@ def test_backends_are_a_summary_with_reasons(daemon: RunningDaemon) -> None:
     assert "Recommended: CPU — no backend supports a GPU of this machine" in lines
 
 
-@pytest.mark.parametrize("command", QUESTIONS)
+@pytest.mark.parametrize("command", QUERIES)
 def test_json_is_the_daemons_answer(command: str, daemon: RunningDaemon) -> None:
     """--json before or behind the command: one line that jq can read, with the daemon's own words."""
     for arguments in (["--json", command], [command, "--json"]):
@@ -179,7 +179,7 @@ def test_json_is_the_daemons_answer(command: str, daemon: RunningDaemon) -> None
             assert "started" in {event["kind"] for event in found}
 
 
-@pytest.mark.parametrize("command", QUESTIONS)
+@pytest.mark.parametrize("command", QUERIES)
 def test_a_socket_file_answers_as_well(command: str, daemon: RunningDaemon) -> None:
     """unix:/PATH, by flag and by environment; the gate lets it in."""
     by_flag = memwatch(command, "--url", unix_url(daemon))
@@ -200,7 +200,7 @@ def test_the_driver_is_let_go_of_and_taken_up_again(tmp_path: Path) -> None:
         watch = Stopwatch(running.pid)
         running.wait_for("/api/v1/devices", lambda devices: [one["state"] for one in devices] == ["stalled"])
         let_go = watch.seconds
-        simulator.forget_calls()
+        simulator.clear_calls()
         time.sleep(1.0)
         calls = simulator.calls()
         running.wait_for("/api/v1/devices", lambda devices: [one["state"] for one in devices] == ["ok"])

@@ -27,7 +27,7 @@ from support.daemon_process import RunningDaemon, clean_environment, free_port, 
 from support.library_process import roots_environment
 from support.nvml_machine import Simulator
 from support.sample_snapshots import critical_gb10
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 MIB = 1 << 20
 
@@ -100,7 +100,7 @@ def test_top_on_a_terminal_leaves_it_as_it_was(spark: RunningDaemon) -> None:
             seen = read_until(ours, lambda data: b"CUDA Pool" in data)
             process.send_signal(signal.SIGINT)
             seen += read_until(ours, lambda data: data.endswith(b"\x1b[?1049l"))
-            _, said = process.communicate(timeout=PATIENCE_SECONDS)
+            _, said = process.communicate(timeout=MAX_WAIT_SECONDS)
         finally:
             process.kill()
     os.close(ours)
@@ -110,7 +110,7 @@ def test_top_on_a_terminal_leaves_it_as_it_was(spark: RunningDaemon) -> None:
     assert (process.returncode, said.strip()) == (130, b"")
 
 
-def read_until(descriptor: int, is_enough: Callable[[bytes], bool], seconds: float = PATIENCE_SECONDS) -> bytes:
+def read_until(descriptor: int, is_enough: Callable[[bytes], bool], seconds: float = MAX_WAIT_SECONDS) -> bytes:
     seen, until = b"", time.monotonic() + seconds
     while not is_enough(seen):
         ready, _, _ = select.select([descriptor], [], [], max(0.0, until - time.monotonic()))
@@ -252,12 +252,12 @@ def test_run_passes_signals_on(tmp_path: Path) -> None:
     script = f'trap "exit 5" TERM; touch {tmp_path}/ready; while :; do sleep 0.05; done'
     command = [*SCRIPT, "--url", f"http://127.0.0.1:{free_port()}", "run", "--", "sh", "-c", script]
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=clean_environment()) as process:
-        until = time.monotonic() + PATIENCE_SECONDS
+        until = time.monotonic() + MAX_WAIT_SECONDS
         while not (tmp_path / "ready").exists():
             assert time.monotonic() < until
             time.sleep(0.02)
         process.terminate()
-        process.communicate(timeout=PATIENCE_SECONDS)
+        process.communicate(timeout=MAX_WAIT_SECONDS)
 
     assert process.returncode == 5
 

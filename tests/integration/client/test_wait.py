@@ -11,7 +11,7 @@ from memwatch.library.cgroup_limit import Limit
 from memwatchd.client.headroom import Room
 from support.client_process import memwatch
 from support.daemon_process import free_port, running_daemon
-from support.library_process import roots_environment, run_program, told
+from support.library_process import roots_environment, run_json, run_program
 
 GIB = 1 << 30
 # Used are 700,000,256 bytes less 270,004,224 of file cache and reclaimable slab.
@@ -75,8 +75,8 @@ def test_the_library_waits_within_the_limit_too() -> None:
         "print(json.dumps([memwatch.wait_for(size, timeout=0.02, interval=0.01) for size in ('11GiB', '20GiB')]))"
     )
 
-    assert told(code, **roots_environment("container-v2")) == [True, False]
-    assert told(code, **roots_environment("numa-server-2tib")) == [True, True]
+    assert run_json(code, **roots_environment("container-v2")) == [True, False]
+    assert run_json(code, **roots_environment("numa-server-2tib")) == [True, True]
 
 
 def test_a_limit_that_cannot_be_read_is_none(tmp_path: Path) -> None:

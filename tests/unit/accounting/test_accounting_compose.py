@@ -1,4 +1,4 @@
-"""What everybody found is added up once, and again when it was not."""
+"""Test that findings are composed once, and again after a failed attempt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.fakes import GIB, ram
 
 
 class Pools(tuple[Pool, ...]):
-    """There is no memory to go through them the first time."""
+    """Pools that raise MemoryError on the first iteration."""
 
     __slots__ = ()
     left: ClassVar = [1]
@@ -27,14 +27,14 @@ class Pools(tuple[Pool, ...]):
         return super().__iter__()
 
 
-def test_what_could_not_be_added_up_is_added_up_the_next_time() -> None:
-    """Collectors that say the same again are not looked through again, but for those of a tick that failed."""
+def test_findings_are_composed_again_after_a_memory_error() -> None:
+    """Unchanged findings are not composed again, except after a tick that failed."""
     composer, machine = Composer(), Machine("workbench")
     findings = [Findings(pools=Pools([ram(GIB)])), Findings(machine=machine, cgroup_oom_kills_total=3)]
 
     with pytest.raises(MemoryError):
         composer.composed(findings)
-    found = [composer.composed(findings) for _ in range(2)]
+    composed = [composer.composed(findings) for _ in range(2)]
 
-    assert [one.pools for one in found] == [(ram(GIB),)] * 2
-    assert [(one.machine, one.cgroup_oom_kills_total) for one in found] == [(machine, 3)] * 2
+    assert [one.pools for one in composed] == [(ram(GIB),)] * 2
+    assert [(one.machine, one.cgroup_oom_kills_total) for one in composed] == [(machine, 3)] * 2

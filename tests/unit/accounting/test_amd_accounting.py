@@ -1,4 +1,4 @@
-"""What an AMD GPU adds to a machine's memory, from what its driver and the kernel said. No daemon, no files."""
+"""Test how an AMD GPU is accounted, from readings of its driver and the kernel. No daemon, no files."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def only(found: Findings) -> tuple[Findings, Device]:
         ((7, 0), GIB, Absent.NOT_SUPPORTED, 0, Absent.NOT_SUPPORTED, False),
     ],
 )
-def test_where_rocm_allocates_on_an_apu(
+def test_rocm_allocates_from_gtt_on_an_apu_by_kernel_and_sizes(
     release: tuple[int, ...], carve_out: Bytes, gtt: Bytes, bank: Bytes, limit: Bytes, expected: bool
 ) -> None:
-    """As the compute driver's size of the GPU tells; where that says nothing, as its version did."""
+    """The compute driver's size of the GPU decides; without it, the kernel version does."""
     node = replace(NODE, bank_bytes=bank)
     gpu = gpu_of(replace(APU, release=release, vram_bytes=carve_out, gtt_bytes=gtt, nodes=(node,)))
 
@@ -91,8 +91,8 @@ def test_where_rocm_allocates_on_an_apu(
         (Absent.INCONSISTENT, Absent.NOT_SUPPORTED, 0, Absent.INCONSISTENT),
     ],
 )
-def test_what_rocm_calls_free(gtt_used: Bytes, limit: Bytes, held: int, free: Bytes) -> None:
-    """The least of System RAM, the GPU's limit, the limit for all GPUs, and what the compute driver keeps back."""
+def test_free_memory_by_rocm_is_the_smallest_limit(gtt_used: Bytes, limit: Bytes, held: int, free: Bytes) -> None:
+    """Smallest of available System RAM, the GPU's limit, the limit for all GPUs and the compute driver's budget."""
     gpu = gpu_of(replace(APU, nodes=(NODE,)), gtt_used=gtt_used, held={700: held})
 
     _, device = only(findings_of(gpu, limit=limit))
@@ -100,15 +100,15 @@ def test_what_rocm_calls_free(gtt_used: Bytes, limit: Bytes, held: int, free: By
     assert device.api_free_bytes == {"rocm": free}
 
 
-def test_without_rocm_there_is_no_such_figure() -> None:
-    """A GPU that the compute driver does not know cannot be used by ROCm."""
+def test_gpu_without_a_compute_node_has_no_rocm_free_memory() -> None:
+    """ROCm cannot use a GPU that the compute driver (KFD) does not list."""
     _, device = only(findings_of(gpu_of(APU)))
 
     assert device.api_free_bytes == {}
 
 
 def test_an_undecided_gpu_keeps_its_pools_apart() -> None:
-    """Neither card nor APU: VRAM is a pool, GTT is inside System RAM, and only the first is counted on."""
+    """Neither known card nor known APU: VRAM is a pool, GTT is in System RAM, and only VRAM is allocated from."""
     card = replace(CARD, has_board_info=False, release=(6, 1), device_id="ffff")
 
     whole, device = only(findings_of(gpu_of(card, GIB, GIB)))
@@ -120,8 +120,8 @@ def test_an_undecided_gpu_keeps_its_pools_apart() -> None:
     assert "could not be established" in whole.machine.explanation
 
 
-def test_clients_that_have_not_been_looked_for_yet_explain_nothing() -> None:
-    """Until they are, what nobody holds is not known, and neither is whether the list is complete."""
+def test_unattributed_memory_is_unknown_before_clients_are_read() -> None:
+    """Before the first scan of clients, unattributed memory is unknown and so is the state of the process list."""
     whole, device = only(findings_of(gpu_of(CARD, 5 * GIB)))
     late, stale = only(findings_of(gpu_of(CARD, 5 * GIB), drm=clients(), stale=frozenset({"drm"})))
 
@@ -131,8 +131,8 @@ def test_clients_that_have_not_been_looked_for_yet_explain_nothing() -> None:
     assert stale.process_list is Absent.STALE
 
 
-def test_processes_outside_a_container_are_not_seen() -> None:
-    """A list that cannot be complete says so, though everything in it could be read."""
+def test_process_list_in_a_container_is_partial() -> None:
+    """An incomplete list is reported as partial, even if every entry in it could be read."""
     hidden = Machine(in_container=True, sees_all_processes=False)
 
     _, device = only(findings_of(gpu_of(CARD), drm=clients(), machine=hidden))
@@ -140,8 +140,8 @@ def test_processes_outside_a_container_are_not_seen() -> None:
     assert device.process_list == "partial"
 
 
-def test_clients_of_other_drivers_and_gpus_are_not_ours() -> None:
-    """The same descriptor number elsewhere is somebody else's; a partition's client is known by its device file."""
+def test_clients_of_other_drivers_and_gpus_are_ignored() -> None:
+    """A client matches by PCI address; without one, a partition's client matches by its device file."""
     slice_node = replace(NODE, render_minor=131)
     card = replace(CARD, nodes=(slice_node,))
     found = clients(
@@ -158,8 +158,8 @@ def test_clients_of_other_drivers_and_gpus_are_not_ours() -> None:
     assert holding.pools[0].unattributed_bytes == 3 * GIB
 
 
-def test_two_witnesses_of_one_process_are_not_added_up() -> None:
-    """The larger figure is its figure; a process that only one of them knows has that one's."""
+def test_kfd_and_fdinfo_of_one_process_are_not_added_up() -> None:
+    """KFD and fdinfo: the larger value counts; a process that only one of them lists keeps that value."""
     gpu = gpu_of(replace(CARD, nodes=(NODE,)), 12 * GIB, held={700: 4 * GIB, 701: 2 * GIB, 702: GIB, 703: 0})
     found = clients(client(700, vram=5 * GIB), client(701, vram=GIB), client(704, gtt=GIB))
 
@@ -174,8 +174,8 @@ def test_two_witnesses_of_one_process_are_not_added_up() -> None:
     assert holding.pools[0].unattributed_bytes == 4 * GIB
 
 
-def test_a_silent_driver_leaves_sizes_and_no_figures() -> None:
-    """The GPU is still there, and what it last said is not repeated."""
+def test_stale_driver_keeps_sizes_and_drops_use() -> None:
+    """The GPU stays listed, and its last values are not repeated."""
     sensors = {PCI: AmdSensors(0.5, 0.25, {"ecc_corrected": 3})}
     gpu = gpu_of(replace(CARD, nodes=(NODE,)), 5 * GIB, GIB)
     found = findings_of(gpu, drm=clients(), amdgpu_sensors=sensors, stale=frozenset({"amdgpu"}))
@@ -189,8 +189,8 @@ def test_a_silent_driver_leaves_sizes_and_no_figures() -> None:
     assert device.api_free_bytes == {}
 
 
-def test_silent_sensors_cost_their_own_figures() -> None:
-    """Memory goes on; how busy it is does not."""
+def test_stale_sensors_make_only_utilization_stale() -> None:
+    """Stale sensors make utilization stale; memory stays valid."""
     found = findings_of(gpu_of(CARD, GIB), amdgpu_sensors={}, stale=frozenset({"amdgpu_sensors"}))
 
     whole, device = only(found)
@@ -200,24 +200,24 @@ def test_silent_sensors_cost_their_own_figures() -> None:
     assert whole.pools[1].used_bytes == GIB
 
 
-def test_contradictory_use_has_a_size_and_no_figure() -> None:
-    """Rejected by the collector: the pool is as large as it was, and how full is not known."""
+def test_inconsistent_use_keeps_the_size_of_the_pool() -> None:
+    """The collector rejected the value: the pool keeps its size, and its use is inconsistent."""
     whole, device = only(findings_of(gpu_of(CARD, Absent.INCONSISTENT)))
 
     assert whole.pools[1].used_bytes is whole.pools[1].available_bytes is Absent.INCONSISTENT
     assert device.headroom_bytes is Absent.INCONSISTENT
 
 
-def test_a_bar_that_is_too_small_is_told() -> None:
-    """Visible VRAM is a part of VRAM: a sentence, and no pool."""
+def test_small_bar_adds_a_note() -> None:
+    """Visible VRAM is a part of VRAM: it adds a note, and no pool."""
     whole, device = only(findings_of(gpu_of(replace(CARD, visible_vram_bytes=256 * MIB))))
 
     assert any("no resizable BAR" in note for note in device.notes)
     assert len(whole.pools) == 2
 
 
-def test_a_card_and_an_apu_in_one_machine() -> None:
-    """Each is what it is, the machine is both, and labels tell them apart."""
+def test_card_and_apu_in_one_machine_are_mixed() -> None:
+    """Each keeps its own architecture, the machine is mixed, and labels distinguish the two."""
     apu = replace(APU, pci="0000:c5:00.0", cards=("card2",))
 
     whole = Composer().composed([findings_of(gpu_of(CARD), gpu_of(apu, gtt_used=GIB), drm=clients())])
@@ -228,8 +228,8 @@ def test_a_card_and_an_apu_in_one_machine() -> None:
     assert whole.machine.architecture == "mixed"
 
 
-def test_numbers_go_on_after_other_makers() -> None:
-    """A lone AMD GPU beside somebody else's has a number in its labels too."""
+def test_numbering_continues_after_other_vendors() -> None:
+    """A single AMD GPU next to another vendor's GPU is numbered in its labels as well."""
     (holding,) = amd.holdings_of(findings_of(gpu_of(CARD)), 2)
 
     assert holding.device.id == "gpu2"
@@ -245,8 +245,10 @@ def test_numbers_go_on_after_other_makers() -> None:
         (48 * GIB, 32 * GIB, {"ram", "gpu0", "gpu0.gtt"}),
     ],
 )
-def test_a_small_carve_out_is_not_judged(carve_out: int, gtt: Bytes, targets: set[str]) -> None:
-    """Where the GPU has more from elsewhere; a carve-out that is most of what it can have is judged."""
+def test_carve_out_is_judged_only_if_it_is_most_of_the_memory(
+    carve_out: int, gtt: Bytes, targets: set[str]
+) -> None:
+    """A carve-out is skipped if the GPU has more elsewhere, and judged if it is most of what the GPU can use."""
     card = replace(APU, vram_bytes=carve_out, gtt_bytes=gtt, has_uma=True)
     whole = Composer().composed([findings_of(gpu_of(card, 400 * MIB))])
 

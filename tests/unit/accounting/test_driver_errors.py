@@ -1,4 +1,4 @@
-"""A line of the kernel's log is put down to the GPU it is about, once."""
+"""Test that an error in the kernel log is counted once, on the GPU it concerns."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_addresses_are_compared_as_addresses(one: str, other: str, same: bool) -
     assert same_slot(one, other) is same
 
 
-def test_a_line_goes_to_the_gpu_whose_address_it_has() -> None:
-    """And to no other; what NVML counted as well is not counted twice."""
+def test_error_is_counted_on_the_gpu_with_its_address() -> None:
+    """An error already counted by NVML is not counted again."""
     devices = (gpu("gpu0", "NVIDIA", "00000000:65:00.0", {"xid_79": 3}), gpu("gpu1", "NVIDIA", "00000000:66:00.0"))
     log = KernelLog(
         driver_errors=(error("nvidia", "0000:65:00", "xid_79", 2), error("nvidia", "0000:66:00", "xid_48"))
@@ -47,8 +47,8 @@ def test_a_line_goes_to_the_gpu_whose_address_it_has() -> None:
     assert homeless(devices, log) == ()
 
 
-def test_a_line_without_an_address_goes_to_the_only_gpu_of_its_driver() -> None:
-    """Of two it could be either: then it is nobody's, and shown under the driver's name."""
+def test_error_without_an_address_is_counted_on_the_only_gpu_of_its_driver() -> None:
+    """With two such GPUs it belongs to neither and is listed under the driver's name."""
     line = KernelLog(driver_errors=(error("nvidia", "", "nv_err_no_memory"),))
     one = (gpu("gpu0", "NVIDIA", "00000000:65:00.0"), gpu("gpu1", "AMD", "0000:03:00.0"))
     two = (*one, gpu("gpu2", "NVIDIA", "00000000:66:00.0"))

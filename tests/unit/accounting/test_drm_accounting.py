@@ -1,4 +1,4 @@
-"""What is inside what on machines with GPUs of Intel's and of systems on a chip, from what their drivers said."""
+"""Test memory accounting of Intel GPUs and of systems on a chip, from readings of their drivers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def held(found: Findings) -> dict[int, dict[str, Bytes]]:
 
 
 def test_an_integrated_gpu_is_inside_system_ram() -> None:
-    """Two pools of the driver's, one of them firmware's: a share of System RAM, and nothing beside it."""
+    """Buffers in several regions, one set aside by firmware: a single share of System RAM, and no other pool."""
     found = composed_with(reading_of(client(1, gtt=2 * GIB, system=GIB, stolen=32 * MIB)))
 
     device, share = one(found)
@@ -91,8 +91,8 @@ def test_an_integrated_gpu_is_inside_system_ram() -> None:
     assert found.machine.architecture == "unified"
 
 
-def test_buffers_of_xe_are_taken_out_of_what_nobody_holds() -> None:
-    """They come from page pools that no line of /proc/meminfo names."""
+def test_buffers_of_xe_are_subtracted_from_unattributed_memory() -> None:
+    """Pages of xe come from page pools that no line of /proc/meminfo counts."""
     parts = (Content("anonymous", 20 * GIB), Content("unattributed", 20 * GIB), Content("free", 24 * GIB))
     host = replace(ram(40 * GIB), unattributed_bytes=20 * GIB, contents=parts)
 
@@ -111,8 +111,8 @@ def test_buffers_of_xe_are_taken_out_of_what_nobody_holds() -> None:
     ],
     ids=["i915", "panthor", "msm"],
 )
-def test_buffers_of_others_are_in_shared_memory_already(cards: tuple[DrmCard, ...], of: DrmClient) -> None:
-    """i915, msm, panfrost and panthor take shmem pages, which are in Shmem: nothing is counted a second time."""
+def test_buffers_of_shmem_drivers_are_not_subtracted_again(cards: tuple[DrmCard, ...], of: DrmClient) -> None:
+    """i915, msm, panfrost and panthor allocate shmem pages, already in Shmem: they are not counted again."""
     found = composed_with(reading_of(of, cards=cards))
 
     device, share = one(found)
@@ -121,8 +121,8 @@ def test_buffers_of_others_are_in_shared_memory_already(cards: tuple[DrmCard, ..
     assert found.pools[0].unattributed_bytes == 20 * GIB
 
 
-def test_the_gpu_of_a_system_on_a_chip() -> None:
-    """No PCI address: the device file joins clients and card; the neural engine's client is another matter."""
+def test_gpu_of_a_system_on_a_chip_is_matched_by_device_file() -> None:
+    """Without a PCI address the device file joins client and card; the neural engine's client is left out."""
     engine = DrmClient("rocket", None, "accel0", 1, (200,), "resident", {"memory": GIB})
     own = replace(
         client(1, driver="panthor", pdev=None, memory=100 * MIB), other={"panthor-resident-memory": 7 * MIB}
@@ -137,8 +137,8 @@ def test_the_gpu_of_a_system_on_a_chip() -> None:
     assert held(found) == {100: {"gpu0.buffers": 107 * MIB}, 200: {}}
 
 
-def test_the_kernels_own_count_beats_the_sum_of_clients() -> None:
-    """GPUActive sees what clients nobody may look at hold; with two drivers that use such pools it is nobody's."""
+def test_gpu_active_is_preferred_to_the_sum_of_clients() -> None:
+    """GPUActive includes clients that may not be read. If two drivers use such pools, it belongs to neither."""
     reading = replace(reading_of(client(1, gtt=GIB), unreadable=3), gpu_active_bytes=3 * GIB)
     beside = replace(card("amdgpu", DGPU), name="card1", nodes=("card1", "renderD129"), vendor_id="1002")
 
@@ -149,8 +149,8 @@ def test_the_kernels_own_count_beats_the_sum_of_clients() -> None:
     assert (two.shares[0].used_bytes, two.shares[0].source) == (GIB, "fdinfo:drm-resident")
 
 
-def test_unreadable_processes_make_it_a_lower_bound() -> None:
-    """The figure stands for those that could be looked into, and says so; the list is partial."""
+def test_unreadable_processes_make_the_use_a_lower_bound() -> None:
+    """The value covers readable processes, which a note states; the process list is partial."""
     device, share = one(composed_with(reading_of(client(1, gtt=GIB), unreadable=3)))
 
     assert share.used_bytes == GIB
@@ -160,8 +160,8 @@ def test_unreadable_processes_make_it_a_lower_bound() -> None:
     assert any("may not be looked into" in note for note in device.notes)
 
 
-def test_in_a_container_the_sum_would_be_too_small() -> None:
-    """Whoever is outside is not even seen to be missing, so there is no figure."""
+def test_use_is_not_permitted_in_a_container() -> None:
+    """Missing clients cannot even be detected there, so there is no value."""
     found = composed_with(reading_of(client(1, gtt=GIB)), machine=Machine("box", sees_all_processes=False))
 
     device, share = one(found)
@@ -172,7 +172,7 @@ def test_in_a_container_the_sum_would_be_too_small() -> None:
 
 
 def test_a_client_of_two_processes_is_counted_once_and_listed_twice() -> None:
-    """An inherited descriptor: 1 GiB in the share, and both processes are named with it."""
+    """An inherited descriptor: 1 GiB in the share, and both processes are listed with it."""
     found = composed_with(reading_of(client(1, (100, 200), gtt=GIB)))
 
     device, share = one(found)
@@ -191,7 +191,7 @@ def test_buffers_that_clients_share_make_the_sum_an_estimate() -> None:
     assert share.note == "buffers that clients share count for each of them"
 
 
-def test_what_was_only_asked_for_is_an_estimate() -> None:
+def test_total_size_of_buffers_is_an_estimate() -> None:
     """drm-total-* counts buffers without memory behind them."""
     of = client(1, driver="lima", pdev=None, basis="total", memory=GIB)
 
@@ -200,15 +200,15 @@ def test_what_was_only_asked_for_is_an_estimate() -> None:
     assert (share.used_bytes, share.source, share.quality) == (GIB, "fdinfo:drm-total", Quality.ESTIMATED)
 
 
-def test_more_than_there_is_contradicts_itself() -> None:
-    """A driver that claims more of System RAM than the machine has is not believed."""
+def test_use_beyond_system_ram_is_inconsistent() -> None:
+    """A driver that reports more System RAM than the machine has is rejected."""
     share = one(composed_with(reading_of(client(1, gtt=65 * GIB))))[1]
 
     assert share.used_bytes is Absent.INCONSISTENT
 
 
-def test_a_discrete_card_with_a_counter() -> None:
-    """VRAM by the card's own counter; what clients hold of it explains a part; spill lies in System RAM."""
+def test_discrete_card_with_a_counter_is_a_pool() -> None:
+    """VRAM by the card's own counter; clients' use explains a part; spilled buffers lie in System RAM."""
     clients = (client(1, pdev=DGPU, vram0=8 * GIB, gtt=GIB), client(2, (200,), pdev=DGPU, vram0=GIB))
 
     found = composed_with(reading_of(*clients, cards=(card("xe", DGPU, VRAM),)))
@@ -230,14 +230,14 @@ def test_a_discrete_card_with_a_counter() -> None:
 
 
 def test_clients_that_hold_more_than_is_used_overlap() -> None:
-    """A shared buffer counts for each of its clients: the remainder is 0, and says why."""
+    """A shared buffer counts for each of its clients: the remainder is 0 and marked as overlap."""
     found = composed_with(reading_of(client(1, pdev=DGPU, vram0=11 * GIB), cards=(card("xe", DGPU, VRAM),)))
 
     assert (found.pools[1].unattributed_bytes, found.pools[1].overlap) == (0, True)
 
 
-def test_a_discrete_card_whose_size_nobody_tells() -> None:
-    """Mainline i915 tells it to ioctls with CAP_PERFMON only: no pool, no headroom, and the reason in words."""
+def test_discrete_card_of_unknown_size_has_no_pool() -> None:
+    """Mainline i915 reports it only to ioctls with CAP_PERFMON: no pool, no headroom, and a note on the reason."""
     of = client(1, driver="i915", pdev=DGPU, local0=8 * GIB, system0=GIB)
 
     found = composed_with(reading_of(of, cards=(card("i915", DGPU),)))
@@ -250,8 +250,8 @@ def test_a_discrete_card_whose_size_nobody_tells() -> None:
     assert share.used_bytes == GIB
 
 
-def test_a_discrete_card_whose_use_nobody_tells() -> None:
-    """The size is in sysfs, the use is unknown: not 0, and not the sum of the clients one may look into."""
+def test_discrete_card_of_unknown_use_keeps_its_size() -> None:
+    """The size is in sysfs, the use is unknown: not 0, and not the sum of the readable clients."""
     size = DrmRegion("local0", 16 * GIB, Absent.NOT_PERMITTED, "sysfs:lmem_total_bytes")
 
     found = composed_with(
@@ -265,8 +265,8 @@ def test_a_discrete_card_whose_use_nobody_tells() -> None:
     assert found.devices[0].headroom_bytes is Absent.NOT_PERMITTED
 
 
-def test_a_discrete_card_that_nobody_uses() -> None:
-    """No client and no counter: where it allocates from is not known, and is not claimed to be System RAM."""
+def test_discrete_card_without_clients_is_unknown() -> None:
+    """No client and no counter: the pool it allocates from is unknown, and not assumed to be System RAM."""
     found = composed_with(reading_of(cards=(card("i915", DGPU),)))
 
     (device,) = found.devices
@@ -274,8 +274,8 @@ def test_a_discrete_card_that_nobody_uses() -> None:
     assert (found.shares, device.allocates_from) == ((), ())
 
 
-def test_an_integrated_gpu_that_nobody_uses_has_a_measured_zero() -> None:
-    """Everybody was looked at and nobody has it open."""
+def test_integrated_gpu_without_clients_uses_zero_bytes() -> None:
+    """All processes were read and none has the device open."""
     device, share = one(composed_with(reading_of()))
 
     assert (device.architecture, share.used_bytes) == (Architecture.UNIFIED, 0)
@@ -283,7 +283,7 @@ def test_an_integrated_gpu_that_nobody_uses_has_a_measured_zero() -> None:
 
 @pytest.mark.parametrize("driver", ["i915", "xe"])
 def test_a_driver_without_memory_keys_is_not_zero(driver: str) -> None:
-    """i915 before Linux 6.7 names its clients and not their memory."""
+    """i915 before Linux 6.7 lists its clients without their memory."""
     device, share = one(composed_with(reading_of(client(1, driver=driver, basis=None), cards=(card(driver),))))
 
     assert share.used_bytes is Absent.NOT_SUPPORTED
@@ -291,7 +291,7 @@ def test_a_driver_without_memory_keys_is_not_zero(driver: str) -> None:
 
 
 def test_nouveau_is_listed_and_its_memory_is_not_supported() -> None:
-    """Its fdinfo has no memory at all: no pool, no share, and no 0."""
+    """Its fdinfo has no memory keys: no pool, no share, and no 0."""
     found = composed_with(reading_of(cards=(replace(card("nouveau", DGPU), vendor_id="10de", device_id="1f82"),)))
 
     (device,) = found.devices
@@ -300,7 +300,7 @@ def test_nouveau_is_listed_and_its_memory_is_not_supported() -> None:
     assert device.notes == ("Its driver says nothing of memory.",)
 
 
-def test_displays_and_amds_cards_are_nobodys_here() -> None:
+def test_displays_and_amd_cards_are_left_out() -> None:
     """A virtual display without memory keys, AMD's GPUs and their partitions have no device in this list."""
     cards = (
         replace(card("virtio-pci", "0000:00:01.0"), vendor_id="1af4"),
@@ -313,7 +313,7 @@ def test_displays_and_amds_cards_are_nobodys_here() -> None:
     assert (found.devices, found.shares) == ((), ())
 
 
-def test_numbers_follow_the_cards_places() -> None:
+def test_numbers_follow_the_order_of_cards() -> None:
     """Two GPUs: numbers in the order in which the reading lists them, each share with its own."""
     clients = (client(1, gtt=GIB), client(1, (200,), pdev=DGPU, vram0=GIB, gtt=2 * MIB))
     cards = (card(), replace(card("xe", DGPU, VRAM), name="card1"))
@@ -329,8 +329,8 @@ def test_numbers_follow_the_cards_places() -> None:
     assert found.machine.architecture == "mixed"
 
 
-def test_a_silent_collector_leaves_the_devices_without_figures() -> None:
-    """What was there is still listed; no figure of it is repeated, and the remainder is not known either."""
+def test_stale_collector_keeps_devices_and_drops_values() -> None:
+    """The device stays listed; its values are not repeated, and the remainder is unknown too."""
     found = composed_with(reading_of(client(1, gtt=GIB)), stale=True)
 
     device, share = one(found)

@@ -1,4 +1,4 @@
-"""A rule that is given the very same objects answers with what it made before, and with nothing else."""
+"""Test that a memoized rule returns its earlier result for identical objects only."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from memwatch.accounting.memoize import remembered
 
 
 class Rule:
-    """Adds lengths up, and counts how often it had to."""
+    """Sum of lengths that counts its calls."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
 
     def __call__(self, *given: list[int]) -> int:
-        self.asked += 1
+        self.calls += 1
         return sum(map(len, given))
 
 
-def test_the_same_objects_are_made_once() -> None:
-    """Equal ones are not the same, and neither are fewer, more, or the same in another order."""
+def test_identical_objects_are_computed_once() -> None:
+    """Equal objects are not identical, and neither are fewer, more, or the same in another order."""
     rule = Rule()
     add = remembered(rule)
     one, two = [1], [1, 2]
 
     assert [add(one, two), add(one, two)] == [3, 3]
-    assert rule.asked == 1
+    assert rule.calls == 1
     for at, given in enumerate(((one,), (one, two), (two, one), (one, two, two), (one, list(two)), ()), 2):
         assert add(*given) == sum(map(len, given))
-        assert rule.asked == at
+        assert rule.calls == at
 
 
-def test_what_fails_is_tried_again() -> None:
-    """And what was made before that is still remembered."""
+def test_failed_call_is_repeated() -> None:
+    """The earlier result stays cached."""
     add = remembered(lambda one: 10 // len(one))
     good: list[int] = [1]
 
@@ -46,22 +46,22 @@ def test_what_fails_is_tried_again() -> None:
     assert add(good) == 10
 
 
-def test_by_name_nothing_is_remembered() -> None:
-    """A name says nothing of the place."""
+def test_keyword_arguments_are_not_cached() -> None:
+    """Keyword arguments do not identify a position, so such calls are never cached."""
     made = remembered(lambda one, two=0: (one, two))
 
     assert [made(1, two=2), made(1), made(1, two=3), made(1)] == [(1, 2), (1, 0), (1, 3), (1, 0)]
 
 
-def test_threads_get_what_is_their_own() -> None:
-    """However they come between each other."""
+def test_threads_do_not_share_results() -> None:
+    """Each thread gets the result for its arguments, however calls interleave."""
     add = remembered(lambda given: len(given))
     wrong: list[int] = []
 
-    def ask(given: list[int]) -> None:
+    def check(given: list[int]) -> None:
         wrong.extend(found for _ in range(2000) if (found := add(given)) != len(given))
 
-    threads = [threading.Thread(target=ask, args=([0] * length,)) for length in range(4)]
+    threads = [threading.Thread(target=check, args=([0] * length,)) for length in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,4 +1,4 @@
-"""What is inside what, on every NVIDIA machine: pools add up to the machine's memory and to nothing more."""
+"""Test containment on NVIDIA machines: pools add up to the machine's memory and to nothing more."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.nvidia_accounting import NO, SPARK, accounts, gb10, gpu, memory
 KIB, MIB = 1 << 10, 1 << 20
 
 
-def test_an_idle_gb10_is_one_pool_and_a_measured_zero() -> None:
+def test_idle_gb10_is_one_pool_with_zero_cuda_memory() -> None:
     """NOT_SUPPORTED means unified, not "no GPU" and not "the host's memory is the GPU's"."""
     host = ram(30 * GIB, SPARK)
 
@@ -32,8 +32,8 @@ def test_an_idle_gb10_is_one_pool_and_a_measured_zero() -> None:
     assert found.machine.architecture == "unified"
 
 
-def test_cuda_memory_is_inside_system_ram_and_out_of_the_remainder() -> None:
-    """63,931 MiB in two processes: a share of RAM, taken from what nobody held, added to nothing."""
+def test_cuda_memory_is_inside_system_ram_and_not_unattributed() -> None:
+    """63,931 MiB in two processes: a share of RAM, subtracted from unattributed memory, added to nothing."""
     used = SPARK - 40 * GIB
     parts = (Content("anonymous", 10 * GIB), Content("unattributed", used - 10 * GIB), Content("free", 40 * GIB))
     host = replace(ram(used, SPARK), unattributed_bytes=used - 10 * GIB, contents=parts)
@@ -46,8 +46,8 @@ def test_cuda_memory_is_inside_system_ram_and_out_of_the_remainder() -> None:
     assert {part.kind: part.size_bytes for part in found.pools[0].contents}["devices"] == 63931 * MIB
 
 
-def test_more_cuda_memory_than_is_unexplained_is_an_overlap() -> None:
-    """Pinned host memory counts twice: the remainder is 0 and says so, never negative."""
+def test_cuda_memory_beyond_the_remainder_is_an_overlap() -> None:
+    """Pinned host memory counts twice: the remainder is 0 with overlap set, never negative."""
     host = replace(ram(20 * GIB, SPARK), unattributed_bytes=GIB)
 
     found = accounts(gb10(GpuProcess(5, 3 * GIB)), host=host)
@@ -57,8 +57,8 @@ def test_more_cuda_memory_than_is_unexplained_is_an_overlap() -> None:
 
 
 @pytest.mark.parametrize("answer", [GpuMemory(2, 0, 0, 0, 0), GpuMemory(2, SPARK - GIB, 30 * GIB, 90 * GIB, 0)])
-def test_the_other_answers_of_a_gb10_are_one_pool_too(answer: GpuMemory) -> None:
-    """Success with a total of 0, and a shim that answers with the machine's memory."""
+def test_zero_and_shimmed_totals_of_a_gb10_are_one_pool(answer: GpuMemory) -> None:
+    """Success with a total of 0, and a shim that returns the machine's memory."""
     shim = gpu("NVIDIA GB10", memory=answer, bar1_bytes=NO, processes=(GpuProcess(5, GIB),))
 
     found = accounts(shim, host=ram(30 * GIB, SPARK))
@@ -68,22 +68,22 @@ def test_the_other_answers_of_a_gb10_are_one_pool_too(answer: GpuMemory) -> None
     assert found.shares[0].used_bytes == GIB
 
 
-def test_a_process_without_a_figure_makes_the_sum_unknown() -> None:
-    """None is not 0: the share says why it has no figure."""
+def test_process_without_a_value_makes_the_sum_unknown() -> None:
+    """None is not 0: the share carries the reason."""
     found = accounts(gb10(GpuProcess(5, GIB), GpuProcess(6, Absent.NOT_AVAILABLE)), host=ram(30 * GIB, SPARK))
 
     assert found.shares[0].used_bytes is Absent.NOT_AVAILABLE
 
 
-def test_huge_pages_are_what_a_gb10_can_allocate_from() -> None:
-    """Where huge pages are configured, CUDA allocates from those that are free; swap never counts."""
+def test_gb10_allocates_from_free_huge_pages() -> None:
+    """With huge pages configured, CUDA allocates from the free ones; swap never counts."""
     host = replace(ram(60 * GIB, SPARK), set_aside_bytes=40 * GIB, set_aside_free_bytes=16 * GIB)
 
     assert accounts(gb10(), host=host).devices[0].headroom_bytes == 16 * GIB
 
 
 def test_a_small_carve_out_is_not_the_gpus_capacity() -> None:
-    """8,128 MiB on a 46 GiB machine, with success: a carve-out, reported as one."""
+    """8,128 MiB on a 46 GiB machine, with success: a carve-out, and reported as one."""
     found = accounts(gpu("NVIDIA RTX Spark N1X", memory=memory(8128, 0, 1000, 7128)), host=ram(20 * GIB, 46 * GIB))
 
     assert found.devices[0].architecture is Architecture.CARVEOUT
@@ -122,8 +122,8 @@ def test_gh200_in_numa_mode_counts_its_hbm_once() -> None:
     assert found.devices[0].architecture is Architecture.COHERENT
 
 
-def test_gh200_says_who_holds_each_of_its_two_pools() -> None:
-    """By node: what lies on the HBM is taken out of System RAM's parts; the driver's part is named; all adds up."""
+def test_gh200_contents_are_split_by_node() -> None:
+    """Per node: pages on HBM are subtracted from System RAM's parts; the driver's part is listed; all adds up."""
     size, hbm = 600 * GIB, 96 * GIB
     on_gpu = (Content("anonymous", 2 * GIB), Content("shared_memory", GIB), Content("kernel", GIB))
     node = Node(1, hbm, 40 * GIB, 30 * GIB, has_cpus=False, contents=on_gpu)
@@ -175,7 +175,7 @@ def test_gh200_in_cdmm_mode_keeps_memtotal_whole() -> None:
 
 
 def test_a_node_without_processors_is_no_gpu() -> None:
-    """CXL memory has a node of its own; without NVML's word it stays in System RAM."""
+    """CXL memory has its own node; unless NVML names that node, it stays in System RAM."""
     found = accounts(
         gpu("NVIDIA H100", memory=memory(81559, 479, 0, 81080)),
         nodes=(Node(1, 64 * GIB, 60 * GIB, 60 * GIB, has_cpus=False),),
@@ -185,8 +185,8 @@ def test_a_node_without_processors_is_no_gpu() -> None:
     assert found.devices[0].architecture is Architecture.DISCRETE
 
 
-def test_what_the_driver_reserves_is_used_and_named() -> None:
-    """H200 idle: 614 MiB reserved are used, are not an application's, and are not unexplained."""
+def test_memory_reserved_by_the_driver_is_used_and_attributed() -> None:
+    """H200 idle: 614 MiB reserved are used, belong to no application, and are not unattributed."""
     found = accounts(gpu("NVIDIA H200", memory=memory(143771, 613, 0, 143158)))
 
     vram = found.pools[1]
@@ -195,8 +195,8 @@ def test_what_the_driver_reserves_is_used_and_named() -> None:
     assert found.devices[0].headroom_bytes == 143158 * MIB
 
 
-def test_managed_memory_is_a_remainder_and_nobodys() -> None:
-    """60 GiB used, 5 GiB in the process list: the gap is shown, named, not assigned."""
+def test_managed_memory_is_unattributed() -> None:
+    """60 GiB used, 5 GiB in the process list: the gap is shown as unattributed and assigned to no process."""
     big = gpu("NVIDIA H100", memory=memory(81559, 479, 61440, 19640), processes=(GpuProcess(7, 5 * GIB),))
 
     assert accounts(big).pools[1].unattributed_bytes == 55 * GIB
@@ -220,8 +220,8 @@ def test_mig_instances_are_shares_of_their_gpu_once_each() -> None:
     assert found.devices[0].headroom_bytes == 65948 * MIB
 
 
-def test_a_gpu_one_may_not_ask_still_shows_its_instances() -> None:
-    """NO_PERMISSION on the parent: its use is absent with that reason, its instances have their figures."""
+def test_gpu_without_permission_still_shows_its_instances() -> None:
+    """NO_PERMISSION on the parent: its use is absent with that reason, its instances keep their values."""
     parent = gpu(
         "NVIDIA H100",
         memory=Absent.NOT_PERMITTED,
@@ -237,8 +237,8 @@ def test_a_gpu_one_may_not_ask_still_shows_its_instances() -> None:
 
 
 @pytest.mark.parametrize("reason", [Absent.NOT_AVAILABLE, Absent.INCONSISTENT])
-def test_a_failing_card_never_turns_into_system_ram(reason: Absent) -> None:
-    """An error is an error: no pool, no share, `unknown`, and the host as it was."""
+def test_failing_card_is_never_counted_as_system_ram(reason: Absent) -> None:
+    """An error stays an error: no pool, no share, architecture `unknown`, and an unchanged host."""
     host = ram(16 * GIB)
 
     found = accounts(gpu("NVIDIA B200", memory=reason, state="lost", codes={"memory_info": 15}), host=host)
@@ -250,16 +250,16 @@ def test_a_failing_card_never_turns_into_system_ram(reason: Absent) -> None:
     assert "memory_info answered 15" in found.devices[0].evidence
 
 
-def test_a_container_that_may_not_ask_is_not_called_unified() -> None:
-    """NOT_SUPPORTED alone can mean a restricted container: nothing confirms it, so it is unknown."""
+def test_restricted_container_is_not_classified_as_unified() -> None:
+    """NOT_SUPPORTED alone can mean a restricted container: nothing confirms unified memory, so it is unknown."""
     found = accounts(gpu("NVIDIA H100", memory=NO, bar1_bytes=NO), contained=True)
 
     assert found.devices[0].architecture is Architecture.UNKNOWN
     assert "a container may be kept from asking" in found.devices[0].evidence[-1]
 
 
-def test_a_mixed_box_has_one_way_of_accounting_per_device() -> None:
-    """A coherent GPU beside a card on PCI: three pools, none inside another."""
+def test_mixed_machine_is_accounted_per_device() -> None:
+    """A coherent GPU beside a PCI card: three pools, none inside another."""
     size, hbm = 600 * GIB, 95 * GIB
     b300 = gpu(
         "NVIDIA B300", memory=memory(97280, 0, 0, 97280), numa_node=1, pci="0009:01:00.0", addressing_mode="ats"
@@ -280,7 +280,7 @@ def test_a_mixed_box_has_one_way_of_accounting_per_device() -> None:
 
 
 def test_ids_follow_the_bus_and_not_nvmls_order() -> None:
-    """After a reboot that turns NVML's order round, gpu0 is still the same card."""
+    """If a reboot reverses NVML's order, gpu0 is still the same card."""
     first = gpu("A", memory=memory(8192, 0, 0, 8192), pci="0000:01:00.0", index=1, uuid="GPU-a")
     second = gpu("B", memory=memory(8192, 0, 0, 8192), pci="0000:41:00.0", index=0, uuid="GPU-b")
 
@@ -288,8 +288,8 @@ def test_ids_follow_the_bus_and_not_nvmls_order() -> None:
     assert [device.uuid for device in accounts(first, second).devices] == ["GPU-a", "GPU-b"]
 
 
-def test_a_gpu_that_vanished_keeps_its_number_and_the_others_theirs() -> None:
-    """It is listed as missing, has no pool, and does not make a machine of equal GPUs a mixed one."""
+def test_missing_gpu_keeps_its_number() -> None:
+    """It is listed as missing, has no pool, and does not make a machine of equal GPUs mixed."""
     cards = [
         gpu("H100", memory=memory(81559, 479, 0, 81080), pci=f"0000:{bus}:00.0", uuid=f"GPU-{bus}")
         for bus in ("1b", "43")
@@ -308,7 +308,7 @@ def test_a_gpu_that_vanished_keeps_its_number_and_the_others_theirs() -> None:
     assert found.machine.architecture == "discrete"
 
 
-def test_a_process_holds_where_the_bytes_lie() -> None:
+def test_process_memory_is_listed_by_pool() -> None:
     """In the CUDA Pool on a unified machine, in the instance under MIG, in the card otherwise."""
     mig = gpu(
         "NVIDIA H100",
@@ -326,8 +326,8 @@ def test_a_process_holds_where_the_bytes_lie() -> None:
     assert in_pool.device_bytes == {"cuda0": GIB}
 
 
-def test_where_processes_are_hidden_their_sum_is_not_the_cuda_pool() -> None:
-    """A container's list is partial: the pool has no figure, the list says so, and so does a sentence."""
+def test_cuda_pool_is_unknown_where_processes_are_hidden() -> None:
+    """A container's list is partial: the pool has no use value, and the list and a note state why."""
     hidden = Machine("test", in_container=True, sees_all_processes=False)
 
     found = accounts(gb10(GpuProcess(9, GIB)), host=ram(30 * GIB, SPARK), machine=hidden, pids=(9,))
@@ -338,8 +338,8 @@ def test_where_processes_are_hidden_their_sum_is_not_the_cuda_pool() -> None:
     assert found.processes[0].device_bytes == {"cuda0": GIB}
 
 
-def test_cudas_own_free_stands_beside_the_headroom() -> None:
-    """On one pool CUDA calls MemFree free, and page cache used: both figures are there, each under its name."""
+def test_free_memory_by_cuda_is_shown_beside_the_headroom() -> None:
+    """With one pool CUDA reports MemFree as free, and page cache as used: both values are shown, named apart."""
     host = ram(30 * GIB, SPARK)
 
     device = accounts(gb10(), host=host).devices[0]
@@ -348,8 +348,8 @@ def test_cudas_own_free_stands_beside_the_headroom() -> None:
     assert device.headroom_bytes == host.available_bytes
 
 
-def test_a_silent_driver_leaves_the_node_of_a_gh200_its_figures() -> None:
-    """HBM is read from the NUMA node; what only NVML says is stale, and MemTotal is still counted once."""
+def test_node_of_a_gh200_keeps_its_values_when_nvml_is_stale() -> None:
+    """HBM is read from the NUMA node; values that only NVML has are stale, and MemTotal is still counted once."""
     node = Node(1, 96 * GIB, 60 * GIB, 55 * GIB, has_cpus=False)
     gh200 = gpu("NVIDIA GH200 480GB", memory=memory(97871, 1103, 2, 96767), bar1_bytes=NO, numa_node=1)
 
@@ -361,8 +361,8 @@ def test_a_silent_driver_leaves_the_node_of_a_gh200_its_figures() -> None:
     assert found.devices[0].state == "stalled"
 
 
-def test_the_same_answer_is_looked_at_again_where_something_else_changed() -> None:
-    """Other memory, another machine, other nodes, silence; where nothing of that is new, its pool is the same."""
+def test_unchanged_reading_is_accounted_again_after_other_changes() -> None:
+    """Changes of memory, machine, nodes or staleness are applied; without any, the pool is the same object."""
     figures = memory(81559, 479, 20210, 60870)
     hopper = gpu("NVIDIA GH200", memory=figures, numa_node=1, processes=(GpuProcess(5, GIB),))
     answer = NvmlReading("580.126.09", "13.0", (hopper, replace(gb10(GpuProcess(6, GIB)), pci="0000:02:00.0")))
@@ -385,8 +385,8 @@ def test_the_same_answer_is_looked_at_again_where_something_else_changed() -> No
         for place in (*places, *reversed(places)):
             for stale in (frozenset[str](), frozenset({"nvml"})):
                 got = composer.composed([place, Findings(nvml=reading, stale=stale)])
-                anew = Composer().composed([place, Findings(nvml=replace(reading), stale=stale)])
-                assert got == replace(anew, nvml=got.nvml)
+                fresh = Composer().composed([place, Findings(nvml=replace(reading), stale=stale)])
+                assert got == replace(fresh, nvml=got.nvml)
 
     twice = [composer.composed([places[3], Findings(nvml=discrete)]).pools[1] for _ in range(2)]
     assert twice[0] is twice[1]

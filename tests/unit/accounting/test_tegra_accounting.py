@@ -1,4 +1,4 @@
-"""A Tegra is one pool with one CUDA Pool inside it and one device, whoever tells of its GPU."""
+"""Test that a Tegra is one pool, one CUDA Pool inside it and one device, whichever driver reports its GPU."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def thor() -> TegraReading:
 
 
 def gpu(name: str, **fields: Any) -> GpuReading:
-    """The chip's own, as NVML tells of it."""
+    """Return a reading of the integrated GPU as NVML reports it."""
     nothing: dict[str, Any] = {"memory": NO, "bar1_bytes": NO, "processes": NO}
     return GpuReading(0, "GPU-1", fields.pop("pci", NO), name, **(nothing | fields))
 
@@ -71,8 +71,8 @@ def machine(
     return Composer().composed([board, Findings(tegra=tegra, stale=frozenset(stale), **readings)])
 
 
-def test_the_cuda_pool_is_what_anybody_may_read() -> None:
-    """NvMapMemUsed, inside System RAM, in place of what nobody holds; and the rest is still nobody's."""
+def test_cuda_pool_is_known_without_root() -> None:
+    """NvMapMemUsed lies inside System RAM and is subtracted from unattributed memory, which keeps the rest."""
     found = machine(orin())
 
     (share,), (pool,), (device,) = found.shares, found.pools, found.devices
@@ -88,8 +88,8 @@ def test_the_cuda_pool_is_what_anybody_may_read() -> None:
     assert found.machine.details == {"board": "Jetson Orin", "soc": "tegra234", "l4t": "36.4.3", "jetpack": "6"}
 
 
-def test_a_stub_of_nvml_is_the_same_device() -> None:
-    """It adds a uuid and a driver's version, and neither a second GPU nor a zero."""
+def test_nvml_stub_is_the_same_device() -> None:
+    """A stub of NVML adds a uuid and a driver version, but neither a second GPU nor a zero."""
     without, with_stub = machine(orin()), machine(orin(), nvml=nvml(gpu("Orin (nvgpu)")))
 
     (device,) = with_stub.devices
@@ -100,16 +100,16 @@ def test_a_stub_of_nvml_is_the_same_device() -> None:
     assert "it is called Orin (nvgpu)" in device.evidence
 
 
-def test_a_stub_that_falls_silent_takes_nothing_along() -> None:
-    """The figures were not its own."""
+def test_stale_nvml_stub_changes_no_value() -> None:
+    """No value came from the stub."""
     found = machine(orin(), "nvml", nvml=nvml(gpu("Orin (nvgpu)")))
 
     assert found.shares[0].used_bytes == 3 * GIB
     assert found.devices[0].state == "ok"
 
 
-def test_root_sees_what_each_process_holds() -> None:
-    """By NvMap's clients; several of one process are added up, and the kernel's own are nobody's."""
+def test_root_sees_memory_by_process() -> None:
+    """By NvMap's clients: those of one process are added up, and the kernel's are left out."""
     clients = nvmap(python_7=GIB, Xorg_8=GIB // 2, kernel_0=GIB)
     again = replace(clients, clients=(*clients.clients, NvMapClient(7, "python", GIB // 4)))  # type: ignore[misc]
 
@@ -122,16 +122,16 @@ def test_root_sees_what_each_process_holds() -> None:
     assert found.devices[0].notes == ()
 
 
-def test_clients_that_share_hold_more_than_there_is() -> None:
-    """The total is the exact one; that the sum of the others is larger is said and not hidden."""
+def test_clients_that_share_buffers_add_a_note() -> None:
+    """The total is exact; a note states that the sum of the clients is larger."""
     found = machine(orin(GIB), nvmap=nvmap(GIB, camera_7=GIB, inference_8=GIB))
 
     assert found.shares[0].used_bytes == GIB
     assert "count for each of them" in found.devices[0].notes[0]
 
 
-def test_without_rights_there_is_the_pool_and_a_word_on_what_is_missing() -> None:
-    """NvMapMemUsed is for everybody, the table of clients for root."""
+def test_without_root_the_pool_is_known_and_a_note_added() -> None:
+    """NvMapMemUsed is readable by all users, the table of clients only by root."""
     found = machine(orin(), pids=(7,), nvmap=REFUSED)
 
     assert found.shares[0].used_bytes == 3 * GIB
@@ -149,10 +149,10 @@ def test_without_rights_there_is_the_pool_and_a_word_on_what_is_missing() -> Non
         (None, (), Absent.NOT_AVAILABLE, "nvml:processes"),
     ],
 )
-def test_a_kernel_without_nvmap_mem_used(
+def test_cuda_pool_without_nvmap_mem_used(
     table: NvMapReading | None, stale: tuple[str, ...], used: Bytes, source: str
 ) -> None:
-    """The total of the table, which root may read, is the next source; without it nothing is known, never 0."""
+    """The total of the table, readable by root, comes next; without it the use is unknown, never 0."""
     found = machine(orin(NO), *stale, nvmap=table)
 
     assert (found.shares[0].used_bytes, found.shares[0].source) == (used, source)
@@ -161,16 +161,16 @@ def test_a_kernel_without_nvmap_mem_used(
     )
 
 
-def test_a_silent_meminfo_is_stale() -> None:
-    """The last figure is too old to repeat, for the share as for what nobody holds."""
+def test_stale_meminfo_makes_the_share_stale() -> None:
+    """The last value is too old to repeat, both for the share and for unattributed memory."""
     found = machine(orin(), "tegra")
 
     assert found.shares[0].used_bytes is Absent.STALE
     assert found.pools[0].unattributed_bytes is Absent.STALE
 
 
-def test_a_silent_table_takes_the_processes_figures_along() -> None:
-    """And nothing else."""
+def test_stale_nvmap_table_drops_only_the_values_of_processes() -> None:
+    """Other values stay valid."""
     found = machine(orin(), "nvmap", pids=(7,), nvmap=nvmap(python_7=GIB))
 
     assert found.shares[0].used_bytes == 3 * GIB
@@ -179,7 +179,7 @@ def test_a_silent_table_takes_the_processes_figures_along() -> None:
 
 
 def test_on_thor_nvml_lists_the_processes() -> None:
-    """There NvMap has no figure, and the sum over NVML's list is the CUDA Pool."""
+    """On Thor NvMap has no value, and the sum over NVML's process list is the CUDA Pool."""
     own = gpu("NVIDIA Thor", pci="0000:01:00.0", processes=(GpuProcess(7, 2 * GIB), GpuProcess(8, GIB)))
 
     found = machine(thor(), pids=(7, 8), nvml=nvml(own))
@@ -191,8 +191,8 @@ def test_on_thor_nvml_lists_the_processes() -> None:
     assert found.pools[0].unattributed_bytes == GIB
 
 
-def test_on_thor_a_silent_nvml_takes_its_figures_along() -> None:
-    """The device stays, without them."""
+def test_stale_nvml_on_thor_drops_its_values() -> None:
+    """The device stays listed, without these values."""
     own = gpu("NVIDIA Thor", processes=(GpuProcess(7, GIB),))
 
     found = machine(thor(), "nvml", pids=(7,), nvml=nvml(own), tegrastats=LINE)
@@ -203,8 +203,8 @@ def test_on_thor_a_silent_nvml_takes_its_figures_along() -> None:
     assert found.processes[0].device_bytes == {}
 
 
-def test_a_thor_without_nvml_is_a_device_too() -> None:
-    """With its memory not known yet: not 0, and not all that nobody holds."""
+def test_thor_without_nvml_is_a_device_of_unknown_use() -> None:
+    """Its memory is unknown: not 0, and not all of the unattributed memory."""
     found = machine(thor())
 
     assert found.shares[0].used_bytes is Absent.NOT_AVAILABLE
@@ -213,7 +213,7 @@ def test_a_thor_without_nvml_is_a_device_too() -> None:
 
 
 def test_a_thor_in_mig_mode_has_no_memory_beside_system_ram() -> None:
-    """Instances share the one pool as well, so none of them becomes another."""
+    """MIG instances share the one pool as well, so none of them becomes another pool."""
     own = gpu("NVIDIA Thor", memory=Absent.NOT_PERMITTED, instances=(GpuInstance(1, (), NO),), processes=())
 
     found = machine(thor(), nvml=nvml(own))
@@ -223,8 +223,8 @@ def test_a_thor_in_mig_mode_has_no_memory_beside_system_ram() -> None:
     assert found.devices[0].allocates_from == ("ram",)
 
 
-def test_a_thor_that_vanished_from_nvml_is_one_device() -> None:
-    """It is missing there, and still soldered here."""
+def test_thor_missing_in_nvml_is_one_device() -> None:
+    """It is missing in NVML and still part of the board."""
     found = machine(thor(), nvml=nvml(missing=(MissingGpu("GPU-1", "0000:01:00.0", "NVIDIA Thor"),)))
 
     (device,) = found.devices
@@ -232,8 +232,8 @@ def test_a_thor_that_vanished_from_nvml_is_one_device() -> None:
     assert found.shares[0].used_bytes is Absent.NOT_AVAILABLE
 
 
-def test_huge_pages_of_a_thor_are_what_cuda_takes() -> None:
-    """DRIVE OS sets them aside for the GPU: what is free of them is what it can have."""
+def test_headroom_of_a_thor_is_its_free_huge_pages() -> None:
+    """DRIVE OS reserves them for the GPU: the free ones are its headroom."""
     found = machine(thor(), set_aside=2 * GIB, nvml=nvml(gpu("NVIDIA Thor", processes=())))
 
     assert found.devices[0].headroom_bytes == GIB
@@ -241,7 +241,7 @@ def test_huge_pages_of_a_thor_are_what_cuda_takes() -> None:
 
 @pytest.mark.parametrize("own", [(), (gpu("Orin (nvgpu)"),)])
 def test_a_card_plugged_into_a_board_is_a_second_device(own: tuple[GpuReading, ...]) -> None:
-    """With memory of its own; the chip's GPU comes first, whether NVML names it or not."""
+    """The card has its own memory; the integrated GPU comes first, whether NVML lists it or not."""
     found = machine(orin(), nvml=nvml(plugged_in(), *own))
 
     assert [(device.id, device.architecture.value) for device in found.devices] == [
@@ -252,8 +252,8 @@ def test_a_card_plugged_into_a_board_is_a_second_device(own: tuple[GpuReading, .
     assert found.shares[0].used_bytes == 3 * GIB
 
 
-def test_in_a_container_nvmaps_numbers_are_nobodys() -> None:
-    """They are those of the host: process 7 here is another one."""
+def test_nvmap_pids_are_ignored_in_a_container() -> None:
+    """They are pids of the host: process 7 here is another one."""
     host = Machine("board", in_container=True, sees_all_processes=False)
 
     found = machine(orin(), pids=(7,), host=host, nvmap=nvmap(python_7=GIB))
@@ -278,18 +278,18 @@ def test_in_a_container_nvmaps_numbers_are_nobodys() -> None:
         ),
     ],
 )
-def test_what_tegrastats_adds(
+def test_tegrastats_adds_loads_and_free_blocks(
     line: TegrastatsReading | None, stale: tuple[str, ...], busy: Any, memory_busy: Any, blocks: Any
 ) -> None:
-    """Loads and free blocks; a line without GR3D or EMC is no idle GPU."""
+    """Loads and free blocks; a line without GR3D or EMC is not an idle GPU."""
     found = machine(orin(), *stale, tegrastats=line)
 
     assert (found.devices[0].busy_ratio, found.devices[0].memory_busy_ratio) == (busy, memory_busy)
     assert tegrastats_of(found) == blocks
 
 
-def test_a_tegra_nobody_knows_yet_is_called_by_its_chip() -> None:
-    """No name is made up."""
+def test_unknown_tegra_is_named_by_its_chip() -> None:
+    """The name is the chip's, not an invented one."""
     found = machine(replace(orin(), soc="tegra999"))
 
     assert found.devices[0].name == "NVIDIA tegra999"

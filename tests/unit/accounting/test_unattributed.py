@@ -1,4 +1,4 @@
-"""What nobody holds is explained by what this machine is, and by what cannot be seen of it."""
+"""Test the explanations of unattributed memory, which depend on the machine and on its permissions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from support.sample_snapshots import SAMPLES, calm_workstation, critical_gb10, d
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_every_pool_has_a_sentence_or_no_remainder(name: str) -> None:
-    """Wherever there is a remainder there is a sentence about it, and nowhere else."""
+def test_every_known_remainder_has_an_explanation(name: str) -> None:
+    """A pool has an explanation exactly if its unattributed memory is known."""
     snapshot = SAMPLES[name]()
 
     for pool in snapshot.pools:
@@ -22,8 +22,8 @@ def test_every_pool_has_a_sentence_or_no_remainder(name: str) -> None:
         assert sentence == "" or sentence.endswith(".")
 
 
-def test_the_causes_are_those_of_this_machine() -> None:
-    """Managed memory on a unified machine, contexts on a card, and no GPU's where there is none."""
+def test_causes_depend_on_the_machine() -> None:
+    """Managed memory on a unified machine, contexts on a card, and no GPU on a machine without one."""
     unified, plain = critical_gb10(), calm_workstation()
 
     assert "cudaMallocManaged" in causes_of(unified.pools[0], unified)
@@ -33,15 +33,15 @@ def test_the_causes_are_those_of_this_machine() -> None:
     assert "CUDA context" in causes_of(vram, discrete)
 
 
-def test_hidden_processes_come_first() -> None:
-    """Where processes are hidden, theirs is the likeliest part of what nobody seems to hold."""
+def test_hidden_processes_are_named_first() -> None:
+    """If processes are hidden, their memory is the likeliest part of the remainder."""
     snapshot = replace(critical_gb10(), process_scan=ProcessScan(3, 0, "partial", "why"))
 
     assert causes_of(snapshot.pools[0], snapshot).startswith("Usually what processes hold that cannot be seen")
 
 
 def with_share(used: Bytes, held: Bytes | None, process_list: str) -> Snapshot:
-    """GB10 with a CUDA Pool of this size, of which one process holds so much."""
+    """Return a GB10 snapshot with a CUDA Pool of this use, of which one process holds `held`."""
     snapshot = critical_gb10()
     shares = tuple(replace(share, used_bytes=used, device="gpu0") for share in snapshot.shares)
     device = replace(snapshot.devices[0], id="gpu0", process_list=process_list)
@@ -61,13 +61,15 @@ def with_share(used: Bytes, held: Bytes | None, process_list: str) -> Snapshot:
         (Absent.NOT_PERMITTED, 7, "complete", Absent.NOT_PERMITTED),
     ],
 )
-def test_rest_of_a_share(used: Bytes, held: Bytes | None, process_list: str, rest: Bytes) -> None:
-    """What no process holds of a share; where nobody could look, no holder does not mean nobody holds it."""
+def test_rest_of_a_share_is_unknown_where_holders_are_hidden(
+    used: Bytes, held: Bytes | None, process_list: str, rest: Bytes
+) -> None:
+    """The part that no process holds; where processes are hidden, it is unknown without a holder."""
     snapshot = with_share(used, held, process_list)
 
     assert rest_of(snapshot.shares[0], snapshot) == rest
 
 
-def test_limits_are_held_by_nobody() -> None:
-    """A cgroup's limit is no share that a process holds."""
+def test_cgroup_limits_are_not_held_by_processes() -> None:
+    """A cgroup's limit is not a share that a process holds."""
     assert ShareKind.CGROUP not in HELD_BY_PROCESSES

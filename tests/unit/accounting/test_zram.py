@@ -1,4 +1,4 @@
-"""What one collector cannot explain, another may; nothing is explained twice."""
+"""Test that memory explained by zram is moved out of the remainder once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def with_remainder(unattributed: int) -> Pool:
 
 @given(st.integers(0, 20 * GIB), st.integers(0, 40 * GIB))
 def test_compressed_pages_belong_to_the_kernel(unattributed: int, held: int) -> None:
-    """What zram holds moves from nobody to the kernel, and never more than nobody held."""
+    """Memory of zram moves from unattributed to kernel, and never more than was unattributed."""
     pool = with_zram(with_remainder(unattributed), Zram(2 * held, held))
 
     moved = min(held, unattributed)
@@ -30,8 +30,8 @@ def test_compressed_pages_belong_to_the_kernel(unattributed: int, held: int) -> 
     assert pool.used_bytes == 4 * GIB + unattributed
 
 
-def test_without_zram_or_a_remainder_nothing_moves() -> None:
-    """A machine without zram keeps its figures, and an unknown remainder stays unknown."""
+def test_pool_without_zram_or_remainder_is_unchanged() -> None:
+    """A machine without zram keeps its values, and an unknown remainder stays unknown."""
     pool = with_remainder(GIB)
     unknown = replace(ram(GIB), unattributed_bytes=Absent.STALE)
 

@@ -1,4 +1,4 @@
-"""Alerts and silences as they are taken up after a restart, whatever clocks and files have done meanwhile."""
+"""Test how alerts and silences are restored after a restart, whatever clocks and files did meanwhile."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ PENDING = Watch(since=998.0, before=Level.MEDIUM)
 WATCHES: dict[Key, Watch] = {("pressure.critical", "ram"): FIRING, ("pressure.critical", "gpu0.vram"): PENDING}
 
 
-def test_alerts_go_on_where_they_were() -> None:
-    """Five seconds later, after the same boot, what fires fires since then, and what is pending goes on waiting."""
+def test_alerts_resume_after_a_restart() -> None:
+    """Five seconds later in the same boot, firing alerts keep their start and pending ones keep their wait."""
     started = Moment(monotonic=1005.0, boottime=1505.0, wall=1e9 + 5)
 
     found = watches_from_bytes(watches_to_bytes(WATCHES, STOPPED, "boot"), started, "boot")
@@ -47,8 +47,8 @@ def test_alerts_go_on_where_they_were() -> None:
     assert found[("pressure.critical", "gpu0.vram")] == PENDING
 
 
-def test_wall_clock_and_suspend_change_nothing() -> None:
-    """Set to 1970, slept for an hour: times count from boot."""
+def test_wall_clock_is_ignored_and_suspend_counts_as_time() -> None:
+    """The clock set to 1970 and one hour of suspend: times count from boot."""
     started = Moment(monotonic=1005.0, boottime=5105.0, wall=3.0)
 
     found = watches_from_bytes(watches_to_bytes(WATCHES, STOPPED, "boot"), started, "boot")
@@ -57,8 +57,8 @@ def test_wall_clock_and_suspend_change_nothing() -> None:
     assert found[("pressure.critical", "gpu0.vram")].since == pytest.approx(998.0 - 3600.0)
 
 
-def test_after_another_boot_what_fires_still_fires() -> None:
-    """A machine that was reset tells the end of its alert; what was only about to fire begins anew."""
+def test_firing_alerts_survive_a_reboot() -> None:
+    """After a reset the end of the alert is still sent; the wait of a pending alert starts again."""
     started = Moment(monotonic=20.0, boottime=20.0, wall=1e9 + 60)
 
     found = watches_from_bytes(watches_to_bytes(WATCHES, STOPPED, "boot"), started, "another boot")
@@ -68,8 +68,8 @@ def test_after_another_boot_what_fires_still_fires() -> None:
     assert found[("pressure.critical", "gpu0.vram")].since is None
 
 
-def test_nothing_is_remembered_of_what_was_calm() -> None:
-    """A quiet machine writes the same few bytes for ever."""
+def test_calm_targets_are_not_written() -> None:
+    """A calm machine writes the same few bytes every time."""
     calm: dict[Key, Watch] = {("pressure.critical", "ram"): Watch(before=Level.MEDIUM)}
     later = Moment(monotonic=2000.3, boottime=2500.3001, wall=1e9)
 
@@ -77,8 +77,8 @@ def test_nothing_is_remembered_of_what_was_calm() -> None:
     assert watches_to_bytes(WATCHES, STOPPED, "b") == watches_to_bytes(WATCHES, later, "b")
 
 
-def test_silences_come_back_until_they_end() -> None:
-    """A silence of an hour is an hour long, whatever was restarted meanwhile."""
+def test_silences_are_restored_until_they_end() -> None:
+    """A silence of one hour lasts one hour, across restarts."""
     silence = Silence("sil_1", until_unix=3600.0, created_unix=0.0, target="ram", comment="loading")
     data = silences_to_bytes((silence,))
 
@@ -94,8 +94,8 @@ ANY_JSON = st.recursive(
 
 
 @given(st.binary(max_size=200) | ANY_JSON.map(lambda value: json.dumps(value).encode()))
-def test_any_bytes_are_state_or_refused(data: bytes) -> None:
-    """No content whatever raises anything but BadState."""
+def test_arbitrary_bytes_are_read_or_rejected(data: bytes) -> None:
+    """No content raises anything except BadState."""
     with suppress(BadState):
         assert watches_from_bytes(data, STOPPED, "boot") == {}
     with suppress(BadState):
@@ -103,8 +103,8 @@ def test_any_bytes_are_state_or_refused(data: bytes) -> None:
 
 
 @given(st.sampled_from(["firing", "since", "before", "started_unix", "reasons", "rule", "told"]), ANY_JSON)
-def test_any_value_in_an_alert_is_taken_or_refused(name: str, value: object) -> None:
-    """One field that is anything: the alerts are read, or refused as a whole."""
+def test_arbitrary_field_is_read_or_rejected(name: str, value: object) -> None:
+    """With an arbitrary value in one field, the alerts are read, or rejected as a whole."""
     state = json.loads(watches_to_bytes(WATCHES, STOPPED, "boot"))
     state["watches"][0][name] = value
 

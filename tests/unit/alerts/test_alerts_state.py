@@ -1,4 +1,4 @@
-"""One notice when it is bad for long enough, one when it is good again, and nothing in between."""
+"""Test the alert state machine: one notice when a condition persists, one when it clears, none in between."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RULES = AlertRules(pending_seconds=5, resolve_seconds=60, keep_firing_seconds=0,
 def snapshot_of(
     level: Level | None, reasons: tuple[Reason, ...] = (), seconds_to_full: float | None = None
 ) -> Snapshot:
-    """A machine whose System RAM is at this level; None where nobody knows."""
+    """Return a machine whose System RAM is at this level; None: its pressure is unknown."""
     if level is None:
         return replace(calm_workstation(), pressure=())
     verdict = Pressure("ram", level, level, 0.5, reasons)
@@ -40,9 +40,9 @@ def notices_from(
     events: dict[int, Event] | None = None,
     silences: Sequence[Silence] = (),
 ) -> list[tuple[int, Notice]]:
-    """What is said in each second."""
+    """Return the notices with their second, for one snapshot a second."""
     watches: dict[Key, Watch] = {}
-    numbers, said = count(1), []
+    numbers, sent = count(1), []
     for second, snapshot in enumerate(snapshots):
         happened = [events[second]] if events and second in events else []
         conditions = conditions_of(snapshot, happened, rules)
@@ -50,116 +50,116 @@ def notices_from(
             watches, conditions, float(second), 100.0 + second, rules, lambda: f"msg_{next(numbers)}", silences
         )
         watches = dict(after)
-        said += [(second, notice) for notice in notices]
-    return said
+        sent += [(second, notice) for notice in notices]
+    return sent
 
 
 def notices_over(levels: Sequence[Level | None], rules: AlertRules = RULES) -> list[tuple[int, Notice]]:
-    """What is said over a trace of levels; None is a second without a figure."""
+    """Return the notices for a trace of levels; None is a second without a reading."""
     return notices_from([snapshot_of(level) for level in levels], rules)
 
 
-def said_at(said: list[tuple[int, Notice]]) -> list[tuple[int, str]]:
-    return [(second, notice.event) for second, notice in said]
+def timeline(sent: list[tuple[int, Notice]]) -> list[tuple[int, str]]:
+    return [(second, notice.event) for second, notice in sent]
 
 
 def test_critical_for_five_seconds_fires_once_and_resolves_once() -> None:
-    """The pair of messages an administrator wants, with what was before in each."""
-    said = notices_over([Level.HIGH] * 3 + [Level.CRITICAL] * 100 + [Level.MEDIUM] * 100)
+    """An administrator gets a pair of messages, each with the previous level."""
+    sent = notices_over([Level.HIGH] * 3 + [Level.CRITICAL] * 100 + [Level.MEDIUM] * 100)
 
-    assert [(second, notice.event) for second, notice in said] == [
+    assert [(second, notice.event) for second, notice in sent] == [
         (8, "pressure.critical"),
         (163, "pressure.resolved"),
     ]
-    firing, resolved = (notice for _, notice in said)
+    firing, resolved = (notice for _, notice in sent)
     assert (firing.previous, firing.level, firing.firing) == (Level.HIGH, Level.CRITICAL, True)
     assert (resolved.previous, resolved.level, resolved.firing) == (Level.CRITICAL, Level.MEDIUM, False)
     assert firing.id != resolved.id
 
 
-def test_a_short_peak_says_nothing() -> None:
-    """Four seconds of critical, again and again, are nobody's business."""
+def test_short_peaks_send_no_notice() -> None:
+    """Four seconds of critical pressure, again and again, send no notice."""
     assert notices_over(([Level.CRITICAL] * 4 + [Level.HIGH] * 4) * 50) == []
 
 
-def test_flapping_while_firing_says_nothing_more() -> None:
-    """Ten minutes of ups and downs make one alert."""
-    said = notices_over([Level.CRITICAL] * 10 + ([Level.HIGH] * 30 + [Level.CRITICAL] * 30) * 10)
+def test_flapping_while_firing_sends_one_notice() -> None:
+    """Ten minutes of ups and downs are one alert."""
+    sent = notices_over([Level.CRITICAL] * 10 + ([Level.HIGH] * 30 + [Level.CRITICAL] * 30) * 10)
 
-    assert [notice.event for _, notice in said] == ["pressure.critical"]
-
-
-def test_a_gap_in_the_readings_resolves_nothing() -> None:
-    """When nobody can see the machine, nobody may call it well."""
-    said = notices_over([Level.CRITICAL] * 10 + [None] * 300 + [Level.CRITICAL] * 10)
-
-    assert [notice.event for _, notice in said] == ["pressure.critical"]
+    assert [notice.event for _, notice in sent] == ["pressure.critical"]
 
 
-def test_a_target_that_starts_critical_is_told_after_the_same_wait() -> None:
-    """A daemon started on a full machine speaks as soon as it may."""
-    said = notices_over([Level.CRITICAL] * 7)
+def test_missing_readings_do_not_resolve_an_alert() -> None:
+    """Unknown pressure never counts as recovery."""
+    sent = notices_over([Level.CRITICAL] * 10 + [None] * 300 + [Level.CRITICAL] * 10)
 
-    assert [(second, notice.previous) for second, notice in said] == [(5, Level.LOW)]
+    assert [notice.event for _, notice in sent] == ["pressure.critical"]
 
 
-def test_an_alert_fires_for_a_while_at_least() -> None:
-    """An alert that is over in ten seconds is one alert of two minutes."""
+def test_target_that_starts_critical_waits_as_long_as_others() -> None:
+    """A daemon started on a full machine sends the alert after the pending time."""
+    sent = notices_over([Level.CRITICAL] * 7)
+
+    assert [(second, notice.previous) for second, notice in sent] == [(5, Level.LOW)]
+
+
+def test_alert_fires_for_its_minimum_time() -> None:
+    """A condition of ten seconds fires for keep_firing_seconds, here two minutes."""
     rules = replace(RULES, keep_firing_seconds=120)
 
-    said = notices_over([Level.CRITICAL] * 10 + [Level.LOW] * 200, rules)
+    sent = notices_over([Level.CRITICAL] * 10 + [Level.LOW] * 200, rules)
 
-    assert said_at(said) == [(5, "pressure.critical"), (125, "pressure.resolved")]
+    assert timeline(sent) == [(5, "pressure.critical"), (125, "pressure.resolved")]
 
 
-def test_an_alert_that_comes_back_is_told_at_most_every_five_minutes() -> None:
-    """Up and down every 100 seconds for half an hour is a handful of messages; at once where it cannot wait."""
+def test_recurring_alert_is_sent_at_most_every_five_minutes() -> None:
+    """Up and down every 100 seconds for half an hour sends at most six alerts; urgent ones are sent at once."""
     rules = replace(RULES, again_seconds=300, resolve_seconds=10)
     waves = ([Level.CRITICAL] * 50 + [Level.LOW] * 50) * 18
 
-    said = notices_over(waves, rules)
+    sent = notices_over(waves, rules)
 
-    fired = [second for second, notice in said if notice.firing]
+    fired = [second for second, notice in sent if notice.firing]
     assert len(fired) <= 6
     assert all(later - earlier >= 300 for earlier, later in pairwise(fired))
     urgent = [snapshot_of(level, (Reason("floor", "the last 256 MiB"),)) for level in waves[:200]]
     assert [second for second, notice in notices_from(urgent, rules) if notice.firing] == [0, 100]
 
 
-def test_what_goes_on_is_said_again() -> None:
-    """After four hours the alert is repeated, as such, under an id of its own."""
+def test_lasting_alert_is_repeated() -> None:
+    """After four hours the alert is sent again, marked as repeated, under a new id."""
     rules = replace(RULES, repeat_seconds=14_400)
 
-    said = notices_over([Level.CRITICAL] * 14_410, rules)
+    sent = notices_over([Level.CRITICAL] * 14_410, rules)
 
-    assert [(second, notice.repeated, notice.id) for second, notice in said] == [
+    assert [(second, notice.repeated, notice.id) for second, notice in sent] == [
         (5, False, "msg_1"),
         (14_405, True, "msg_2"),
     ]
-    assert {notice.started_unix for _, notice in said} == {105.0}
+    assert {notice.started_unix for _, notice in sent} == {105.0}
 
 
-def test_silence_keeps_messages_back_and_tells_what_still_fires_at_its_end() -> None:
-    """Nobody hears of an alert while a silence covers it; when the silence ends, what still fires is told."""
+def test_firing_alerts_are_sent_when_a_silence_ends() -> None:
+    """A silence holds notices back; alerts still firing when it ends are sent then."""
     silence = Silence("sil_1", until_unix=150.0, created_unix=0.0, target="ram")
     trace = [snapshot_of(Level.CRITICAL)] * 100 + [snapshot_of(Level.LOW)] * 70
 
-    said = notices_from(trace, silences=[silence])
-    over_in_silence = notices_from([snapshot_of(Level.CRITICAL)] * 10 + [snapshot_of(Level.LOW)] * 90,
+    sent = notices_from(trace, silences=[silence])
+    resolved_in_silence = notices_from([snapshot_of(Level.CRITICAL)] * 10 + [snapshot_of(Level.LOW)] * 90,
                                    silences=[replace(silence, until_unix=500.0)])  # fmt: skip
     elsewhere = notices_from(trace, silences=[replace(silence, target="vram0")])
 
-    assert said_at(said) == [(50, "pressure.critical"), (160, "pressure.resolved")]
-    assert over_in_silence == []
+    assert timeline(sent) == [(50, "pressure.critical"), (160, "pressure.resolved")]
+    assert resolved_in_silence == []
     assert [second for second, _ in elsewhere] == [5, 160]
 
 
-def test_what_somebody_new_has_missed() -> None:
-    """What fires and was told: not what is silenced, is still waited for, was never told or is over."""
-    told = Watch(firing=True, told=True)
+def test_standing_alerts_are_those_sent_and_not_silenced() -> None:
+    """Alerts that fire and were sent: none that are silenced, pending, unsent or over."""
+    sent = Watch(firing=True, told=True)
     watches = {
-        ("pressure.critical", "ram"): told,
-        ("pressure.critical", "vram0"): told,
+        ("pressure.critical", "ram"): sent,
+        ("pressure.critical", "vram0"): sent,
         ("pressure.high", "ram"): Watch(firing=True),
         ("device.lost", "gpu0"): Watch(since=1.0),
         ("collector.failing", "nvml"): Watch(said_at=1.0),
@@ -172,64 +172,64 @@ def test_what_somebody_new_has_missed() -> None:
     assert after == [("pressure.critical", "ram"), ("pressure.critical", "vram0")]
 
 
-def test_end_of_what_was_told_is_told_in_silence_too() -> None:
-    """Who was woken by an alert hears that it is over."""
+def test_end_of_a_sent_alert_is_sent_during_a_silence() -> None:
+    """Receivers that got an alert get its end as well."""
     silence = Silence("sil_1", until_unix=1e9, created_unix=120.0)
     trace = [snapshot_of(Level.CRITICAL)] * 30 + [snapshot_of(Level.LOW)] * 70
     loud = notices_from(trace[:20])
 
     watches: dict[Key, Watch] = {}
-    said = []
+    sent = []
     for second, snapshot in enumerate(trace):
         conditions = conditions_of(snapshot, (), RULES)
         silences = [silence] if second > 20 else []
         after, notices = step(watches, conditions, float(second), 100.0 + second, RULES, lambda: "id", silences)
         watches = dict(after)
-        said += [notice.event for notice in notices]
+        sent += [notice.event for notice in notices]
 
     assert len(loud) == 1
-    assert said == ["pressure.critical", "pressure.resolved"]
+    assert sent == ["pressure.critical", "pressure.resolved"]
 
 
 @pytest.mark.parametrize(("rule", "level"), [("pressure.high", Level.HIGH), ("pressure.medium", Level.MEDIUM)])
-def test_lower_levels_are_told_to_those_who_ask(rule: str, level: Level) -> None:
-    """Each level is an alert of its own, which worse levels keep firing."""
+def test_lower_levels_are_alerts_if_enabled(rule: str, level: Level) -> None:
+    """Each level is a separate alert, kept firing by worse levels."""
     rules = replace(RULES, events=frozenset({rule}))
 
-    said = notices_over([level] * 10 + [Level.CRITICAL] * 100 + [Level.LOW] * 70, rules)
+    sent = notices_over([level] * 10 + [Level.CRITICAL] * 100 + [Level.LOW] * 70, rules)
 
-    assert said_at(said) == [(5, rule), (170, "pressure.resolved")]
-    assert [notice.previous for _, notice in said] == [Level.LOW, level]
+    assert timeline(sent) == [(5, rule), (170, "pressure.resolved")]
+    assert [notice.previous for _, notice in sent] == [Level.LOW, level]
 
 
 @pytest.mark.parametrize(
-    ("available_gib", "signals", "told"),
+    ("available_gib", "signals", "fires"),
     [(72, ("util",), False), (64, ("util",), False), (63, ("util",), True), (72, ("util", "psi_some"), True)],
 )
-def test_where_enough_is_left_its_use_alone_is_no_alert(
-    tmp_path: Path, available_gib: int, signals: tuple[str, ...], told: bool
+def test_use_alone_is_no_alert_above_min_available(
+    tmp_path: Path, available_gib: int, signals: tuple[str, ...], fires: bool
 ) -> None:
-    """2 TiB at 96.5 %: the level is critical all the same."""
+    """2 TiB at 96.5 %: the level stays critical without an alert."""
     settings = settings_from(tmp_path, '[pressure.targets.ram]\nmin_available = "64GiB"\n')
     rules = rules_of(settings).alerts
     critical = snapshot_of(Level.CRITICAL, tuple(Reason(signal, "because") for signal in signals))
     verdict = replace(critical.pressure[0], available_bytes=available_gib << 30)
 
-    said = notices_from([replace(critical, pressure=(verdict,))] * 10, rules)
+    sent = notices_from([replace(critical, pressure=(verdict,))] * 10, rules)
 
-    assert bool(said) == told
+    assert bool(sent) == fires
 
 
-def test_forecast_is_an_alert_to_those_who_ask() -> None:
-    """Full within five minutes at the current rate, and then not."""
+def test_forecast_is_an_alert_if_enabled() -> None:
+    """Full within five minutes at the current rate, then no longer."""
     rules = replace(RULES, events=frozenset({"pressure.forecast"}))
     trace = [snapshot_of(Level.LOW, seconds_to_full=250.0)] * 10 + [snapshot_of(Level.LOW)] * 70
 
-    assert said_at(notices_from(trace, rules)) == [(5, "pressure.forecast"), (70, "pressure.resolved")]
+    assert timeline(notices_from(trace, rules)) == [(5, "pressure.forecast"), (70, "pressure.resolved")]
 
 
-def test_failed_collector_and_lost_gpu_are_alerts() -> None:
-    """A collector that fails for a minute and a GPU that is lost are told, each with its reason, and their ends."""
+def test_failing_collector_and_lost_gpu_are_alerts() -> None:
+    """A collector that fails for a minute and a lost GPU are sent with their reasons, and so are their ends."""
     rules = replace(RULES, events=frozenset({"collector.failing", "device.lost"}))
     gpu = Device("gpu0", "NVIDIA", "NVIDIA H100", Architecture.DISCRETE)
     well = replace(calm_workstation(), devices=(gpu,), collectors=(CollectorStatus("nvml", "ok"),))
@@ -239,21 +239,21 @@ def test_failed_collector_and_lost_gpu_are_alerts() -> None:
         collectors=(CollectorStatus("nvml", "failing", error="GPU is lost"),),
     )
 
-    said = notices_from([well] * 5 + [ill] * 100 + [well] * 70, rules)
+    sent = notices_from([well] * 5 + [ill] * 100 + [well] * 70, rules)
 
-    assert [(second, notice.event, notice.target) for second, notice in said] == [
+    assert [(second, notice.event, notice.target) for second, notice in sent] == [
         (10, "device.lost", "gpu0"),
         (65, "collector.failing", "nvml"),
         (165, "collector.resolved", "nvml"),
         (165, "device.resolved", "gpu0"),
     ]
-    assert said[0][1].reasons[0].text == "NVIDIA H100 is lost"
-    assert said[1][1].reasons[0].text == "nvml is failing: GPU is lost"
-    assert {notice.level for _, notice in said} == {None}
+    assert sent[0][1].reasons[0].text == "NVIDIA H100 is lost"
+    assert sent[1][1].reasons[0].text == "nvml is failing: GPU is lost"
+    assert {notice.level for _, notice in sent} == {None}
 
 
 def test_gpu_whose_driver_was_released_is_not_lost() -> None:
-    """Nothing is known of it for an hour: no alert begins, and one that fires is not over by that."""
+    """Its state is unknown for an hour: no alert begins, and a firing one does not resolve."""
     rules = replace(RULES, events=frozenset({"device.lost"}))
     gpu = Device("gpu0", "NVIDIA", "NVIDIA H100", Architecture.DISCRETE)
     well, silent, lost = (
@@ -274,43 +274,43 @@ def test_gpu_whose_driver_was_released_is_not_lost() -> None:
     ("kind", "rule"),
     [("oom_kill", "kernel.oom_kill"), ("driver", "driver.error"), ("unclean", "daemon.unclean_restart")],
 )
-def test_what_happened_is_told_once_and_has_no_end(kind: str, rule: str) -> None:
-    """An event of that name is a message at once; there is nothing to resolve. The next one is told as well."""
+def test_event_is_sent_once_and_never_resolves(kind: str, rule: str) -> None:
+    """An event is sent at once and has no end. Later ones are sent as well, at most every `again_seconds`."""
     rules = replace(RULES, events=frozenset({rule}), again_seconds=300)
     events = {second: Event(second, 0.0, kind, f"number {second}") for second in (3, 10, 11, 400, 500, 900)}
 
-    said = notices_from([calm_workstation()] * 1200, rules, events)
+    sent = notices_from([calm_workstation()] * 1200, rules, events)
 
-    assert said_at(said) == [(3, rule), (303, rule), (603, rule), (903, rule)]
-    told = [[reason.text for reason in notice.reasons] for _, notice in said]
-    assert told == [["number 3"], ["number 10", "number 11"], ["number 400", "number 500"], ["number 900"]]
-    assert len({notice.alert for _, notice in said}) == 4
+    assert timeline(sent) == [(3, rule), (303, rule), (603, rule), (903, rule)]
+    texts = [[reason.text for reason in notice.reasons] for _, notice in sent]
+    assert texts == [["number 3"], ["number 10", "number 11"], ["number 400", "number 500"], ["number 900"]]
+    assert len({notice.alert for _, notice in sent}) == 4
 
 
-def test_alert_about_what_was_not_looked_at_for_long_goes_on() -> None:
-    """The daemon stood still for two hours (a container that was paused): what is bad still has not got better."""
+def test_alert_keeps_firing_after_a_long_pause() -> None:
+    """The daemon was paused for two hours, as in a frozen container: a bad condition has not improved since."""
     watches: Mapping[Key, Watch] = {}
-    said = []
+    sent = []
     for second in (*range(300), *range(7500, 8000)):
         conditions = conditions_of(snapshot_of(Level.CRITICAL), (), RULES)
         watches, notices = step(watches, conditions, float(second), 100.0 + second, RULES, lambda: "msg_1")
-        said += [(second, notice.event) for notice in notices]
+        sent += [(second, notice.event) for notice in notices]
 
-    assert said == [(5, "pressure.critical")]
+    assert sent == [(5, "pressure.critical")]
 
 
-def test_alert_about_what_is_gone_is_over_in_the_end() -> None:
-    """A MIG instance that was removed while it was full does not fire for ever."""
+def test_alert_of_a_removed_target_resolves() -> None:
+    """A MIG instance that was removed while full does not fire forever."""
     trace = [snapshot_of(Level.CRITICAL)] * 10 + [snapshot_of(None)] * 3700
 
-    said = notices_from(trace)
+    sent = notices_from(trace)
 
-    assert said_at(said) == [(5, "pressure.critical"), (9 + 3600 + 60, "pressure.resolved")]
-    assert said[1][1].reasons[0].text == "ram has not been seen for 1 h 1 min"
+    assert timeline(sent) == [(5, "pressure.critical"), (9 + 3600 + 60, "pressure.resolved")]
+    assert sent[1][1].reasons[0].text == "ram has not been seen for 1 h 1 min"
 
 
-def test_what_alerts_can_be_about_is_known_without_one() -> None:
-    """Of each event its own; of all of them each once, memory first."""
+def test_targets_are_known_without_an_alert() -> None:
+    """Each event has its own targets; all events together have each target once, memory first."""
     snapshot = snapshot_of(Level.LOW)
 
     assert targets_of(snapshot, ("pressure.high",)) == ("ram",)

@@ -1,4 +1,4 @@
-"""The tables of routes say who may call what, and the access control does the same."""
+"""Test that access control follows the permissions in the tables of routes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WITH_LOGIN = FaceOptions(login=Login(token_of("sixteen-letters-")))
 
 
 async def let_in(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
-    """Stands for the application."""
+    """Fake application that answers 200."""
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b""})
 
@@ -30,7 +30,7 @@ async def let_in(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: A
 def status_of(
     route: Route, options: FaceOptions, client: str, headers: tuple[tuple[bytes, bytes], ...] = ()
 ) -> int:
-    """Return the status that the access control answers a client with."""
+    """Return the status of the access control's answer to a client."""
     sent: list[MutableMapping[str, Any]] = []
 
     async def send(message: MutableMapping[str, Any]) -> None:
@@ -51,7 +51,7 @@ def status_of(
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
-def test_access_control_is_what_the_table_says(route: Route) -> None:
+def test_access_control_follows_the_table(route: Route) -> None:
     bearer = ((b"authorization", b"Bearer sixteen-letters-"),)
 
     assert status_of(route, FaceOptions(), HERE) == 200
@@ -60,11 +60,11 @@ def test_access_control_is_what_the_table_says(route: Route) -> None:
     assert status_of(route, WITH_LOGIN, ELSEWHERE, bearer) == 200
 
 
-def test_operators_alone_change_something() -> None:
+def test_only_operators_may_change_state() -> None:
     assert [route.path for route in ROUTES if (route.who == "operator") != bool(route.changes)] == []
 
 
-def test_no_two_routes_have_the_same_method_and_path() -> None:
+def test_method_and_path_of_routes_are_unique() -> None:
     places = [(route.method, route.path) for route in ROUTES]
 
     assert len(places) == len(set(places))

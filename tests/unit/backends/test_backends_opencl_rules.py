@@ -1,4 +1,4 @@
-"""What OpenCL lists, judged: a CPU among it is never a GPU, and what was not asked is not known."""
+"""Test the verdict on OpenCL: a CPU device is never a GPU, and a probe that did not run leaves it unknown."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from support.backend_samples import EVIDENCE, POCL, RTX, found, gpu_device, mach
 from support.fakes import GIB
 
 
-def test_an_opencl_cpu_is_listed_and_refused_as_a_gpu() -> None:
-    """Its platform is named, no memory is printed for it, and nothing recommends it."""
+def test_opencl_cpu_is_listed_and_is_no_gpu() -> None:
+    """Its platform is named, no memory is listed for it, and it is not recommended."""
     answer = found(with_opencl(POCL), machine())
 
     (backend,) = [one for one in answer.backends if one.name == "opencl"]
@@ -26,15 +26,15 @@ def test_an_opencl_cpu_is_listed_and_refused_as_a_gpu() -> None:
     assert (answer.recommended, answer.recommended_reason) == ("cpu", "no backend supports a GPU of this machine")
 
 
-def test_a_platform_that_is_listed_twice_is_one() -> None:
-    """Two .icd files that name one driver, and versions that differ, are still the same CPU once."""
+def test_platform_listed_twice_counts_once() -> None:
+    """Two .icd files of one driver, even with different versions, are one CPU."""
     backend = opencl.backend_of(with_opencl(POCL, replace(POCL, version="PoCL 7.1")), machine())
 
     assert len(backend.devices) == 1
 
 
-def test_two_cards_of_one_kind_are_two() -> None:
-    """What tells them apart is their address; two alike without an address are still two."""
+def test_two_cards_of_one_model_count_twice() -> None:
+    """Their PCI addresses differ; two identical cards without an address are still two."""
     alike = OpenclPlatform("AMD", "1", (gpu_device(""), gpu_device("")))
     apart = OpenclPlatform("NVIDIA CUDA", "1", (gpu_device(), gpu_device("0000:02:00.0")))
 
@@ -42,8 +42,8 @@ def test_two_cards_of_one_kind_are_two() -> None:
     assert len(opencl.backend_of(with_opencl(apart), machine()).devices) == 2
 
 
-def test_an_opencl_gpu_has_the_figures_of_the_snapshot() -> None:
-    """Found by its address; a GPU that is in no snapshot has OpenCL's size, and no headroom."""
+def test_opencl_gpu_has_the_values_of_the_snapshot() -> None:
+    """Matched by address; a GPU that is in no snapshot has OpenCL's size and no headroom."""
     known = opencl.backend_of(with_opencl(OpenclPlatform("NVIDIA CUDA", "1", (gpu_device(),))), machine(RTX))
     foreign = opencl.backend_of(with_opencl(OpenclPlatform("X", "1", (gpu_device("0000:09:00.0"),))), machine(RTX))
 
@@ -77,10 +77,10 @@ def test_an_opencl_gpu_has_the_figures_of_the_snapshot() -> None:
         ),
     ],
 )
-def test_opencl_says_why_it_does_not_work(
+def test_unavailable_opencl_has_a_reason(
     answer: OpenclAnswer | None, drivers: tuple[str, ...], available: bool | Absent, words: str
 ) -> None:
-    """A binding that is missing leaves open what drivers could do; a driver that is missing does not."""
+    """Without a binding the drivers remain unknown; without a driver, OpenCL is unavailable."""
     backend = opencl.backend_of(replace(EVIDENCE, opencl=answer, opencl_drivers=drivers), machine())
 
     assert backend.available is available
@@ -95,10 +95,10 @@ def test_opencl_says_why_it_does_not_work(
         (POCL, True, True),
     ],
 )
-def test_opencl_that_may_not_open_the_gpu_has_not_seen_all(
+def test_opencl_without_permission_for_the_gpu_is_not_permitted(
     platform: OpenclPlatform, for_others: bool, available: bool | Absent
 ) -> None:
-    """That a daemon's user is shown no GPU says nothing of those who ask the daemon."""
+    """If the daemon's user may not open a GPU, OpenCL may still work for its clients."""
     closed = replace(with_opencl(platform), closed="/dev/dri/renderD128", for_others=for_others)
     backend = opencl.backend_of(closed, machine())
 

@@ -1,4 +1,4 @@
-"""Which backends a machine has: verdicts from a snapshot and what files said, without a machine."""
+"""Test the verdicts on compute backends, from a snapshot and from probes of files. No machine is read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.sample_parts import snapshot
 
 
 def test_cuda_works_with_a_driver_and_its_library() -> None:
-    """A GPU that NVML lists and libcuda: available, with the figures of the snapshot."""
+    """A GPU that NVML lists and libcuda: available, with the values of the snapshot."""
     backend = cuda.backend_of(replace(EVIDENCE, libcuda="/usr/lib64/libcuda.so.1"), machine(RTX))
 
     assert (backend.available, backend.reason) == (True, "driver 580.95.05, /usr/lib64/libcuda.so.1")
@@ -62,18 +62,18 @@ def test_cuda_works_with_a_driver_and_its_library() -> None:
         (EVIDENCE, machine(collector=CollectorStatus("psi", "ok")), Absent.NOT_AVAILABLE, "is not running"),
     ],
 )
-def test_cuda_says_why_it_does_not_work(
+def test_unavailable_cuda_has_a_reason(
     evidence: Evidence, at: Snapshot, available: bool | Absent, words: str
 ) -> None:
-    """No is said where no is known; a collector that is silent leaves it open."""
+    """Unavailable only with proof; without an answer from the driver it stays unknown."""
     backend = cuda.backend_of(evidence, at)
 
     assert backend.available is available
     assert words in backend.reason
 
 
-def test_a_driver_that_is_not_the_makers_own_has_no_cuda() -> None:
-    """nouveau lists the same card, and no CUDA program can use it; radeon is no amdgpu."""
+def test_nouveau_and_radeon_have_no_vendor_backend() -> None:
+    """nouveau drives the same card, and no CUDA program can use it; radeon is not amdgpu."""
     nouveau = cuda.backend_of(
         replace(EVIDENCE, libcuda="/lib/libcuda.so.1"), machine(replace(RTX, driver="nouveau"))
     )
@@ -85,8 +85,8 @@ def test_a_driver_that_is_not_the_makers_own_has_no_cuda() -> None:
     assert "gpu1 uses the driver radeon" in radeon.reason
 
 
-def test_a_silent_jetson_is_explained_by_what_fails_there() -> None:
-    """NVML is not there on older Jetsons, which explains nothing; the collector that hangs does."""
+def test_stalled_jetson_names_the_failing_collector() -> None:
+    """Older Jetsons have no NVML, so its absence explains nothing; the collector that hangs does."""
     stub = CollectorStatus("nvml", "unavailable", error="no library")
     silent = CollectorStatus("tegra", "stalled", error="no answer for 9 s")
     orin = replace(RTX, name="NVIDIA Orin", driver=Absent.NOT_SUPPORTED)
@@ -96,8 +96,8 @@ def test_a_silent_jetson_is_explained_by_what_fails_there() -> None:
     assert cuda.backend_of(replace(EVIDENCE, libcuda="/l/libcuda.so.1"), machine(orin)).reason == "/l/libcuda.so.1"
 
 
-def test_one_lost_gpu_of_two_is_said_and_the_other_counts() -> None:
-    """CUDA works with what is left; the lost one is listed as lost."""
+def test_one_lost_gpu_of_two_leaves_cuda_available() -> None:
+    """CUDA works with the other GPU; the lost one is listed as lost."""
     other = replace(RTX, id="gpu2", state="lost", allocates_from=(), headroom_bytes=Absent.NOT_AVAILABLE)
     backend = cuda.backend_of(replace(EVIDENCE, libcuda="/lib/libcuda.so.1"), machine(RTX, other))
 
@@ -106,8 +106,8 @@ def test_one_lost_gpu_of_two_is_said_and_the_other_counts() -> None:
     assert backend.devices[1].size_bytes is Absent.NOT_AVAILABLE
 
 
-def test_a_lost_gpu_recommends_nothing() -> None:
-    """Whoever reads why CUDA is the one to use reads the names of GPUs that work."""
+def test_lost_gpu_is_not_named_in_the_recommendation() -> None:
+    """The reason for CUDA names only working GPUs."""
     lost = replace(RTX, id="gpu2", name="NVIDIA T400", state="lost", headroom_bytes=Absent.NOT_AVAILABLE)
     answer = found(replace(EVIDENCE, libcuda="/lib/libcuda.so.1"), machine(RTX, lost))
 
@@ -117,8 +117,8 @@ def test_a_lost_gpu_recommends_nothing() -> None:
     )
 
 
-def test_what_nobody_knows_is_not_said_to_reach_no_gpu() -> None:
-    """A driver of Vulkan that nobody asked, an NVML that has not answered: either may reach one."""
+def test_unknown_backends_are_named_in_the_recommendation() -> None:
+    """A Vulkan driver that was not probed and an NVML that has not answered might both reach a GPU."""
     intel = replace(EVIDENCE, vulkan_drivers=("intel_icd.x86_64.json",))
     answer = found(intel, machine(collector=CollectorStatus("nvml", "starting")))
 
@@ -128,8 +128,8 @@ def test_what_nobody_knows_is_not_said_to_reach_no_gpu() -> None:
     )
 
 
-def test_rocm_is_listed_with_what_its_own_rule_leaves() -> None:
-    """An APU's carve-out and its System RAM are both the GPU's, and ROCm is given one of the two."""
+def test_rocm_is_listed_with_its_own_headroom() -> None:
+    """Carve-out and System RAM both belong to the APU's GPU, and ROCm allocates from one of the two."""
     strix = replace(APU, api_free_bytes={"rocm": 26 * GIB})
     (device,) = rocm.backend_of(READY, machine(strix)).devices
     (by_opencl,) = opencl.backend_of(
@@ -142,8 +142,8 @@ def test_rocm_is_listed_with_what_its_own_rule_leaves() -> None:
     assert replace(device, headroom_bytes=Absent.STALE).room_bytes is Absent.STALE
 
 
-def test_in_a_container_the_cpu_has_what_its_limit_leaves() -> None:
-    """64 GiB of System RAM are of no use to whoever may take 16 and has taken 10."""
+def test_cpu_headroom_is_bounded_by_the_container_limit() -> None:
+    """With a limit of 16 GiB and 10 GiB used, 6 of 64 GiB of System RAM can be allocated."""
     limit = Share(
         "cgroup", ShareKind.CGROUP, "Container limit", "ram", 10 * GIB, "t", Quality.MEASURED, limit_bytes=16 * GIB
     )
@@ -171,43 +171,43 @@ def test_in_a_container_the_cpu_has_what_its_limit_leaves() -> None:
 def test_rocm_needs_a_gpu_its_device_file_and_a_runtime(
     evidence: Evidence, at: Snapshot, available: bool, words: str
 ) -> None:
-    """Each missing part has its own sentence."""
+    """Each missing part has its own text."""
     backend = rocm.backend_of(evidence, at)
 
     assert backend.available is available
     assert words in backend.reason
 
 
-def test_a_daemon_that_may_not_open_kfd_does_not_speak_for_others() -> None:
-    """Its user is in no group of people who compute; those who ask it are, or are told which one."""
+def test_rocm_is_available_to_the_group_of_kfd() -> None:
+    """The daemon's user may lack the group of /dev/kfd; the reason names the group that its clients need."""
     daemons = replace(READY, kfd_permitted=False, kfd_group="render", for_others=True, user="memwatchd")
     backend = rocm.backend_of(daemons, machine(APU))
-    nobodys = rocm.backend_of(replace(daemons, kfd_group=None), machine(APU))
+    ungrouped = rocm.backend_of(replace(daemons, kfd_group=None), machine(APU))
 
     assert (backend.available, backend.reason) == (
         True,
         "ROCm 6.2.0, /opt/rocm; only for programs that may open /dev/kfd: group render",
     )
     assert found(daemons, machine(APU)).recommended == "rocm"
-    assert (nobodys.available, "user memwatchd may not open" in nobodys.reason) == (False, True)
+    assert (ungrouped.available, "user memwatchd may not open" in ungrouped.reason) == (False, True)
 
 
-def test_rocm_names_everything_that_is_missing_at_once() -> None:
-    """Who mends one thing learns of the other beforehand."""
+def test_rocm_names_all_missing_parts_at_once() -> None:
+    """A single check lists all missing parts."""
     backend = rocm.backend_of(replace(READY, kfd=False, rocm=None), machine(APU))
 
     assert "/dev/kfd does not exist" in backend.reason
     assert "ROCm is not installed" in backend.reason
 
 
-def test_an_apus_capacity_is_its_carve_out_and_its_limit_in_system_ram() -> None:
+def test_capacity_of_an_apu_is_its_carve_out_and_its_limit() -> None:
     """Different pools add up, a limit bounds its pool, and System RAM is not counted on top."""
     assert capacity_of(APU, machine(APU)) == GIB + 60 * GIB
     assert capacity_of(replace(APU, allocates_from=()), machine(APU)) is Absent.NOT_AVAILABLE
 
 
-def test_of_mig_instances_the_largest_counts() -> None:
-    """Two ways into one pool are alternatives."""
+def test_capacity_of_mig_is_the_largest_instance() -> None:
+    """Two instances of one pool are alternatives."""
     gpu = replace(RTX, allocates_from=("gpu0.mig1", "gpu0.mig2"))
     at = snapshot(
         "box",
@@ -220,7 +220,7 @@ def test_of_mig_instances_the_largest_counts() -> None:
     assert capacity_of(gpu, at) == 40 * GIB
 
 
-def test_metal_is_apples() -> None:
+def test_metal_needs_macos_and_a_device() -> None:
     """Never on Linux; on macOS only with a device that was read."""
     mac = replace(EVIDENCE, platform="darwin")
     m4 = Device("gpu0", "Apple", "Apple M4", Architecture.UNIFIED, allocates_from=("ram",), headroom_bytes=GIB)
@@ -244,15 +244,15 @@ def test_metal_is_apples() -> None:
 def test_vulkan_is_not_probed(
     drivers: tuple[str, ...], architecture: str, available: bool | Absent, words: str
 ) -> None:
-    """Installed drivers prove nothing, and asking them would wake GPUs."""
+    """Installed drivers prove nothing, and a probe would wake GPUs."""
     backend = vulkan.backend_of(replace(EVIDENCE, vulkan_drivers=drivers), machine(architecture=architecture))
 
     assert backend.available is available
     assert words in backend.reason
 
 
-def test_a_makers_own_backend_is_recommended_before_opencl() -> None:
-    """OpenCL is for a GPU that nothing else reaches."""
+def test_vendor_backend_is_recommended_before_opencl() -> None:
+    """OpenCL is recommended for a GPU that no other backend reaches."""
     cards = with_opencl(OpenclPlatform("NVIDIA CUDA", "1", (gpu_device(),)))
 
     own = found(replace(cards, libcuda="/lib/libcuda.so.1"), machine(RTX))
@@ -263,7 +263,7 @@ def test_a_makers_own_backend_is_recommended_before_opencl() -> None:
 
 
 def test_every_backend_has_a_verdict_and_a_reason() -> None:
-    """Six, in one order, none without words."""
+    """Six backends in a fixed order, each with a reason."""
     answer = found(EVIDENCE, machine())
 
     names = [backend.name for backend in answer.backends]
@@ -284,6 +284,6 @@ def test_every_backend_has_a_verdict_and_a_reason() -> None:
         (Absent.NOT_SUPPORTED, None),
     ],
 )
-def test_one_address_is_written_in_two_ways(address: object, numbers: tuple[int, ...] | None) -> None:
-    """NVML writes eight digits of the domain, sysfs four."""
+def test_pci_addresses_of_nvml_and_sysfs_are_parsed(address: object, numbers: tuple[int, ...] | None) -> None:
+    """NVML writes eight digits for the domain, sysfs four."""
     assert pci_numbers(address) == numbers

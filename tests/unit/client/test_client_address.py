@@ -1,4 +1,4 @@
-"""Where a daemon answers, as people write it."""
+"""Test the daemon address as users write it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from memwatchd.client.address import DEFAULT, Address, parse_url
         ("unix:///run/memwatchd.sock", Address("unix", "/run/memwatchd.sock"), "unix:/run/memwatchd.sock"),
     ],
 )
-def test_an_address_is_read_and_written(url: str, address: Address, text: str | None) -> None:
-    """http, https, a proxy's prefix, IPv6, and a socket file."""
+def test_address_is_parsed_and_formatted(url: str, address: Address, text: str | None) -> None:
+    """http, https, a proxy's prefix, IPv6, and a Unix socket."""
     assert parse_url(url) == address
     assert text is None or str(address) == text
 
@@ -55,15 +55,15 @@ def test_an_address_is_read_and_written(url: str, address: Address, text: str | 
         "unix:/" + "x" * 200,
     ],
 )
-def test_what_is_no_address_is_refused(url: str) -> None:
-    """Half a URL, a secret in a URL, a header in a URL: none of them is used."""
+def test_invalid_address_is_rejected(url: str) -> None:
+    """An incomplete URL, a secret in a URL and a header in a URL are all rejected."""
     with pytest.raises(Refused):
         parse_url(url)
 
 
 @given(st.text(max_size=60) | st.text(max_size=40).map(lambda rest: f"http://{rest}"))
-def test_any_text_is_an_address_or_refused(url: str) -> None:
-    """Nothing else comes of it, and what was understood can be written and read again."""
+def test_arbitrary_text_is_parsed_or_rejected(url: str) -> None:
+    """A parsed address can be formatted and parsed again."""
     try:
         address = parse_url(url)
     except Refused:
@@ -83,14 +83,14 @@ def test_any_text_is_an_address_or_refused(url: str) -> None:
         ("http://192.0.2.7:6360", False, None),
     ],
 )
-def test_this_machines_addresses_are_known(url: str, here: bool, start: str | None) -> None:
-    """Only for those may this machine be read in place of its daemon."""
+def test_local_addresses_are_recognized(url: str, here: bool, start: str | None) -> None:
+    """Only for local addresses may the client read this machine directly."""
     address = parse_url(url)
 
     assert address.is_here == here
     assert start is None or address.start_command == start
 
 
-def test_this_machines_own_name_is_this_machine() -> None:
-    """As `hostname` says it."""
+def test_own_host_name_is_local() -> None:
+    """The name that `hostname` prints."""
     assert Address("http", socket.gethostname().lower(), 6360).is_here

@@ -1,4 +1,4 @@
-"""`memwatch status` as text: every sample machine, from the JSON a daemon sends."""
+"""Test `memwatch status` as text for every sample machine, from the JSON that a daemon sends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def text_of(snapshot: Snapshot, age_seconds: float | None = 0.2) -> str:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_everything_of_a_machine_is_named(name: str) -> None:
+def test_all_parts_of_a_machine_are_listed(name: str) -> None:
     """Each pool with its size, each share as a subset, each device, each level in words, each failing collector."""
     snapshot = SAMPLES[name]()
 
@@ -47,7 +47,7 @@ def test_everything_of_a_machine_is_named(name: str) -> None:
         assert (f"collector {status.name} is {status.state}" in text) == (status.state in ("failing", "stalled"))
 
 
-def test_the_tree_of_a_unified_machine() -> None:
+def test_tree_of_a_unified_machine_adds_up() -> None:
     """The CUDA Pool lies inside System RAM, and the two halves of System RAM add up to it."""
     lines = text_of(critical_gb10()).splitlines()
 
@@ -68,16 +68,16 @@ def test_the_tree_of_a_unified_machine() -> None:
     ]
 
 
-def test_a_share_with_a_limit_says_so() -> None:
-    """A MIG instance: what it holds, of at most how much."""
+def test_share_with_a_limit_shows_it() -> None:
+    """A MIG instance: its use and its limit."""
     text = text_of(mig_server())
 
     assert "(subset)" in text
     assert "of at most" in text
 
 
-def test_an_absent_figure_is_a_dash_with_its_reason() -> None:
-    """Never 0, and never the word None."""
+def test_absent_value_is_a_dash_with_its_reason() -> None:
+    """Never 0, and never the text None."""
     text = text_of(unknown_figures())
 
     assert "— " in text
@@ -85,28 +85,28 @@ def test_an_absent_figure_is_a_dash_with_its_reason() -> None:
     assert "null" not in text
 
 
-def test_a_forecast_is_told() -> None:
-    """When it will be full stands beside the level."""
+def test_forecast_is_shown() -> None:
+    """The time to full is shown beside the level."""
     snapshot = critical_gb10()
     soon = replace(snapshot.pressure[0], reasons=(), seconds_to_full=42.0)
 
     assert "; full in about 40 s at the current rate." in text_of(replace(snapshot, pressure=(soon,)))
 
 
-def test_simulated_figures_say_so() -> None:
-    """Nobody takes a demonstration for this machine."""
+def test_simulated_data_is_marked() -> None:
+    """Demo data must not be mistaken for this machine."""
     assert "Simulated data" in text_of(simulated())
     assert "simulated" not in text_of(critical_gb10())
 
 
 @pytest.mark.parametrize(("age", "old"), [(None, False), (0.9, False), (3.9, False), (4.5, True), (600.0, True)])
-def test_stale_figures_look_stale(age: float | None, old: bool) -> None:
-    """A daemon that does not tick serves its last snapshot; three intervals later that is said."""
+def test_old_snapshot_is_marked_as_stale(age: float | None, old: bool) -> None:
+    """A daemon that does not tick serves its last snapshot; after three intervals the text marks it as stale."""
     assert ("the daemon does not tick" in text_of(critical_gb10(), age)) is old
 
 
-def test_notes_stand_below_their_device() -> None:
-    """What a device has to say to people is shown by status and by devices."""
+def test_notes_are_listed_below_their_device() -> None:
+    """Notes of a device are shown by both status and devices."""
     snapshot = critical_gb10()
     noted = replace(snapshot, devices=(replace(snapshot.devices[0], notes=("CUDA calls less free.", "Two.")),))
 
@@ -116,8 +116,8 @@ def test_notes_stand_below_their_device() -> None:
     assert "\n  CUDA calls less free.\n  Two." in text_of(noted)
 
 
-def test_a_lost_device_says_so() -> None:
-    """Its state stands beside its name, and its headroom is a dash."""
+def test_failed_device_shows_its_state() -> None:
+    """Its state is shown beside its name, and its headroom is a dash."""
     snapshot = critical_gb10()
     lost = replace(snapshot.devices[0], state="needs_reset", headroom_bytes=Absent.NOT_AVAILABLE)
     noted = sent(replace(snapshot, devices=(lost,)))
@@ -126,8 +126,8 @@ def test_a_lost_device_says_so() -> None:
     assert list(device_lines(noted))[1].endswith("— not available  needs reset")
 
 
-def test_columns_stand_one_below_the_other() -> None:
-    """Left by default, right for figures, and no blanks at the end of a line."""
+def test_columns_are_aligned() -> None:
+    """Text is left-aligned, numbers are right-aligned, and lines have no trailing blanks."""
     lines = columns([("a", "1", ""), ("bbb", "22", "")], right=frozenset({1}))
 
     assert lines == ["a     1", "bbb  22"]

@@ -1,4 +1,4 @@
-"""What a look at eight AMD GPUs costs, and that nothing is left of those that come and go."""
+"""Test the cost of reading eight AMD GPUs, and that GPUs that come and go leave no descriptor open."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from memwatch.collectors.amdgpu import LOOK_SECONDS, Collector
 from memwatch.linux.pci import GpuPids
 from support.amd_machine import GIB, MIB, AmdMachine, discrete
-from support.amd_readings import Asked, Watch
+from support.amd_readings import FakeIoctl, ManualClock
 
 
 def eight_gpus(folder: Path) -> AmdMachine:
@@ -24,10 +24,10 @@ def eight_gpus(folder: Path) -> AmdMachine:
 
 
 @pytest.mark.alone
-def test_a_tick_with_eight_gpus_is_cheap(tmp_path: Path) -> None:
-    """0.05 ms were measured when nothing changes, 0.15 ms when everything does; five times that is allowed."""
+def test_tick_with_eight_gpus_is_cheap(tmp_path: Path) -> None:
+    """Measured: 0.05 ms without changes, 0.15 ms with changes everywhere; five times that is allowed."""
     machine = eight_gpus(tmp_path)
-    collector = Collector(machine.roots, 4096, GpuPids(), Asked())
+    collector = Collector(machine.roots, 4096, GpuPids(), FakeIoctl())
     collector.collect()
     spent = []
     for at in range(200):
@@ -42,10 +42,10 @@ def test_a_tick_with_eight_gpus_is_cheap(tmp_path: Path) -> None:
     assert sorted(spent)[100] < 0.0008
 
 
-def test_nothing_grows(tmp_path: Path) -> None:
-    """Cards that come and go a hundred times leave no descriptor behind."""
-    machine, watch = eight_gpus(tmp_path), Watch()
-    collector = Collector(machine.roots, 4096, GpuPids(), Asked(), watch)
+def test_hotplug_leaks_no_descriptor(tmp_path: Path) -> None:
+    """Cards unplugged and plugged a hundred times leave no descriptor open."""
+    machine, watch = eight_gpus(tmp_path), ManualClock()
+    collector = Collector(machine.roots, 4096, GpuPids(), FakeIoctl(), watch)
     collector.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""The cgroup that waits for memory while the machine has plenty is named, and nobody is searched in vain."""
+"""Test that the cgroup that waits for memory on an otherwise calm machine is named, without needless searches."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from support.psi_host import Host
 
 
 @pytest.mark.parametrize("layout", ["unified", "hybrid"])
-def test_the_innermost_group_that_waits_is_named(layout: str, tmp_path: Path) -> None:
-    """Not the slice around it, and not the neighbour that waits a little."""
+def test_innermost_waiting_cgroup_is_named(layout: str, tmp_path: Path) -> None:
+    """Neither the slice around it nor the neighbour with a short wait is named."""
     host, now = Host(tmp_path, layout), [0.0]
     collector = cgroup_pressure.Collector(host.roots, lambda: now[0])
     found = []
@@ -34,8 +34,8 @@ def test_the_innermost_group_that_waits_is_named(layout: str, tmp_path: Path) ->
     assert later is None
 
 
-def test_waiting_that_is_everybodys_is_nobodys() -> None:
-    """Three groups that wait a third each: the machine waits, and no limit is to blame."""
+def test_wait_spread_over_groups_names_no_cgroup() -> None:
+    """Three groups that wait one third each: the whole machine waits, and no single limit is the cause."""
     before = {"/": 0.0, "/a": 0.0, "/b": 0.0, "/c": 0.0}
 
     assert cgroup_pressure.worst_of(before, {"/": 0.9, "/a": 0.3, "/b": 0.3, "/c": 0.3}, 1.0) is None
@@ -43,8 +43,8 @@ def test_waiting_that_is_everybodys_is_nobodys() -> None:
 
 
 @pytest.mark.parametrize(("used", "rate"), [(0.7, 0.3), (0.2, 0.01)], ids=["full", "calm"])
-def test_nobody_is_searched_without_need(used: float, rate: float, tmp_path: Path) -> None:
-    """A machine that is full waits for that reason, and one that does not wait has no victim."""
+def test_groups_are_not_searched_without_need(used: float, rate: float, tmp_path: Path) -> None:
+    """On a full machine the pressure is the machine's, and without waiting no cgroup is under pressure."""
     host, now = Host(tmp_path, used=used), [0.0]
     collector = cgroup_pressure.Collector(host.roots, lambda: now[0])
     for second in range(5):
@@ -56,16 +56,16 @@ def test_nobody_is_searched_without_need(used: float, rate: float, tmp_path: Pat
     assert found is None
 
 
-def test_a_forest_of_groups_is_searched_in_part(tmp_path: Path) -> None:
-    """2,000 groups: the first 500 are looked at, so a search has its price and no more."""
+def test_search_of_groups_is_bounded(tmp_path: Path) -> None:
+    """Of 2,000 groups the first 500 are read, which bounds the cost of a search."""
     host = Host(tmp_path)
     host.wait(0.0, **{f"group{number}": 0.0 for number in range(600)})
 
     assert len(list(cgroup_pressure.waiting_groups(host.groups))) == cgroup_pressure.MOST_GROUPS
 
 
-def test_without_version_2_nothing_is_counted(tmp_path: Path) -> None:
-    """Said in words, once."""
+def test_collector_is_unavailable_without_cgroup_v2(tmp_path: Path) -> None:
+    """The reason is reported once."""
     host = Host(tmp_path)
     (host.roots.procfs / "self/mountinfo").write_text("")
 
@@ -74,6 +74,6 @@ def test_without_version_2_nothing_is_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "some", "some avg10=0.00 total=x", "full avg10=0.00 total=7", "\0" * 100])
-def test_garbled_pressure_is_no_figure(text: str) -> None:
-    """And no crash."""
+def test_garbled_pressure_is_no_value(text: str) -> None:
+    """It raises nothing either."""
     assert parse_waiting(text.encode()) is None

@@ -1,4 +1,4 @@
-"""Every machine folder is reported to the byte, by every collector."""
+"""Test that every collector reports every machine folder to the byte."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MORE = ["tegra", "nvmap"]
 
 
 def enlisted(machine: MachineFolder, name: str) -> Enlisted:
-    """The line of the list, with the page size of that machine in place of this one's."""
+    """Return the enlisted collector, with the page size of that machine in place of this one's."""
     host = Host(machine.roots, platform="linux", page_size=machine.page_size)
     return next(entry for entry in enlist(host) if entry.name == name)
 
 
-def test_the_twelve_machines_are_there() -> None:
-    """No machine is lost, and each says what every collector of the host finds."""
+def test_twelve_machines_exist_with_all_collectors() -> None:
+    """No machine is missing, and each lists the expected findings of every collector of the host."""
     assert len(NAMES) >= 12
 
     for name in NAMES:
@@ -32,8 +32,8 @@ def test_the_twelve_machines_are_there() -> None:
 @pytest.mark.parametrize(
     ("machine_name", "collector"), [(name, one) for name in NAMES for one in machine_folder(name).expected]
 )
-def test_machine(machine_name: str, collector: str) -> None:
-    """What a collector finds on a machine is what is written down for that machine, figure by figure."""
+def test_findings_equal_those_recorded(machine_name: str, collector: str) -> None:
+    """The findings of a collector equal those recorded for the machine, value by value."""
     machine = machine_folder(machine_name)
     expected = machine.expected[collector]
     make = enlisted(machine, collector).make
@@ -42,17 +42,17 @@ def test_machine(machine_name: str, collector: str) -> None:
         with pytest.raises(Unavailable, match=expected["unavailable"]):
             make()
         return
-    made = make()
-    found = plain(made.collect())
-    again = plain(made.collect())
-    made.close()
+    opened = make()
+    found = plain(opened.collect())
+    again = plain(opened.collect())
+    opened.close()
 
     assert found == expected
     assert again == expected
 
 
 @pytest.mark.parametrize("machine_name", NAMES)
-def test_nothing_is_written_twice(machine_name: str) -> None:
+def test_recorded_findings_add_up(machine_name: str) -> None:
     """A machine has one pool of System RAM, its parts add up, and every share lies within it."""
     machine = machine_folder(machine_name)
     pool = machine.expected["meminfo"]["pools"][0]

@@ -1,4 +1,4 @@
-"""No bytes, whatever they are, get more out of a parser than a true figure or a named refusal."""
+"""Test that parsers turn arbitrary bytes into valid values or an error of a known kind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from support.machine_folders import NAMES, machine_folder
 
 Parser = Callable[[bytes], Any]
 
-# Each parser with the files whose bytes are bent, cut and mixed for it.
+# Each parser with the files whose bytes are damaged, cut and mixed for it.
 PARSERS: dict[str, tuple[Parser, tuple[str, ...]]] = {
     "meminfo": (lambda data: meminfo.pool_of(meminfo.Meminfo().parse(data)), ("proc/meminfo",)),
     "swap": (lambda data: meminfo.swap_of(meminfo.Meminfo().parse(data)), ("proc/meminfo",)),
@@ -74,8 +74,8 @@ def samples_of(paths: tuple[str, ...]) -> list[bytes]:
 
 
 @st.composite
-def bent(draw: st.DrawFn, samples: list[bytes]) -> bytes:
-    """A real file with a piece cut out of it, another put in, and perhaps its end missing."""
+def damaged(draw: st.DrawFn, samples: list[bytes]) -> bytes:
+    """Return a real file with a piece cut out, another inserted, and perhaps its end missing."""
     data = draw(st.sampled_from(samples))
     start = draw(st.integers(0, len(data)))
     end = draw(st.integers(start, min(len(data), start + 40)))
@@ -98,7 +98,7 @@ def numbers_in(value: Any) -> list[float]:
     return [number for part in value for number in numbers_in(part)] if isinstance(value, (list, tuple)) else []
 
 
-def judge(parse: Parser, data: bytes) -> None:
+def check(parse: Parser, data: bytes) -> None:
     try:
         found = parse(data)
     except (Unreadable, Unavailable):
@@ -107,27 +107,27 @@ def judge(parse: Parser, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_bent_files(name: str) -> None:
-    """A damaged file gives a figure that is not negative, or is refused; nothing else ever happens."""
+def test_damaged_files_are_parsed_or_rejected(name: str) -> None:
+    """A damaged file yields no negative value, or is rejected; nothing else happens."""
     parse, paths = PARSERS[name]
     samples = samples_of(paths)
     assert samples
 
-    @given(bent(samples))
+    @given(damaged(samples))
     def attack(data: bytes) -> None:
-        judge(parse, data)
+        check(parse, data)
 
     attack()
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_any_bytes(name: str) -> None:
-    """Bytes that never were such a file give nothing negative, or are refused."""
+def test_arbitrary_bytes_are_parsed_or_rejected(name: str) -> None:
+    """Arbitrary bytes yield no negative value, or are rejected."""
     parse, _ = PARSERS[name]
 
     @given(st.binary(max_size=300))
     def attack(data: bytes) -> None:
-        judge(parse, data)
+        check(parse, data)
 
     attack()
 
@@ -135,8 +135,8 @@ def test_any_bytes(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["meminfo", "pressure", "buddyinfo", "vmstat", "node", "mm_stat", "stat", "arcstats"]
 )
-def test_cut_off_files(name: str) -> None:
-    """A file that is cut off inside a line says nothing that the whole file does not say."""
+def test_truncated_files_yield_no_other_values(name: str) -> None:
+    """A file cut off inside a line yields no value that the whole file does not yield."""
     parse, paths = PARSERS[name]
     for data in samples_of(paths):
         whole = set(numbers_in(parse(data)))

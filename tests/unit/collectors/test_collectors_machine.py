@@ -1,4 +1,4 @@
-"""What the machine is called, and which displays are GPUs."""
+"""Test the name of the machine, and the detection of GPUs among its displays."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from memwatch.snapshot import Machine
         ({}, None),
     ],
 )
-def test_name(dmi: dict[str, str], name: str | None) -> None:
-    """A machine is called what its maker calls it, and fillers of the firmware are nobody's name."""
+def test_machine_name_skips_firmware_placeholders(dmi: dict[str, str], name: str | None) -> None:
+    """The name is the vendor's product name; placeholders of the firmware are ignored."""
     assert name_of(dmi) == (Absent.NOT_AVAILABLE if name is None else name)
 
 
@@ -51,8 +51,8 @@ def test_name(dmi: dict[str, str], name: str | None) -> None:
         ("", "", "", None),
     ],
 )
-def test_gpu(pci_class: str, vendor: str, device: str, gpu: Gpu | None) -> None:
-    """GPUs are told from the displays of server boards and virtual machines, and from neural engines."""
+def test_gpu_is_recognized_by_class_and_vendor(pci_class: str, vendor: str, device: str, gpu: Gpu | None) -> None:
+    """GPUs are told apart from management displays, virtual displays and neural engines."""
     assert gpu_of(pci_class, vendor, device) == gpu
 
 
@@ -62,8 +62,8 @@ def machine_under(tmp_path: Path) -> Machine:
     return machine
 
 
-def test_jetson(tmp_path: Path) -> None:
-    """A Jetson is known by its device tree: its name without the NUL, and a GPU on no bus."""
+def test_jetson_is_recognized_by_its_device_tree(tmp_path: Path) -> None:
+    """A Jetson is recognized by its device tree: its name without the NUL, and a GPU on no bus."""
     (tmp_path / "proc/device-tree").mkdir(parents=True)
     (tmp_path / "proc/device-tree/model").write_bytes(b"NVIDIA Jetson AGX Thor Developer Kit\0")
     (tmp_path / "proc/device-tree/compatible").write_bytes(
@@ -77,23 +77,23 @@ def test_jetson(tmp_path: Path) -> None:
     assert "(nvidia,tegra264)" in machine.explanation
 
 
-def test_nothing_can_be_seen(tmp_path: Path) -> None:
-    """Where /sys is hidden nobody can say that there is no GPU."""
+def test_architecture_is_unknown_without_sysfs(tmp_path: Path) -> None:
+    """With /sys hidden, the absence of a GPU cannot be known."""
     machine = machine_under(tmp_path)
 
     assert (machine.name, machine.architecture) == (Absent.NOT_AVAILABLE, "unknown")
     assert "cannot be seen" in machine.explanation
 
 
-def test_machine_without_pci(tmp_path: Path) -> None:
-    """A machine that has buses and no PCI among them has no GPU."""
+def test_machine_without_pci_has_no_gpu(tmp_path: Path) -> None:
+    """A machine that has buses but no PCI has no GPU."""
     (tmp_path / "sys/bus/platform").mkdir(parents=True)
 
     assert machine_under(tmp_path).architecture == "cpu_only"
 
 
-def test_gpu_that_is_plugged_in(tmp_path: Path) -> None:
-    """A GPU that appears while the daemon runs is seen at the next look, and two of a kind are one word."""
+def test_added_gpu_is_found_by_the_next_reading(tmp_path: Path) -> None:
+    """A GPU added while the daemon runs is found by the next reading; two of one model are listed once."""
     pci = tmp_path / "sys/bus/pci/devices"
     pci.mkdir(parents=True)
     collector = Collector(Roots(tmp_path / "proc", tmp_path / "sys", tmp_path))

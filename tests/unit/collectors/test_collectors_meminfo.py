@@ -1,4 +1,4 @@
-"""System RAM and swap: the kernel's figures, their fallbacks, and what is refused."""
+"""Test System RAM and swap: the kernel's values, their fallbacks, and rejected input."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def meminfo_of(name: str) -> bytes:
 
 
 def with_line(data: bytes, key: str, kib: int) -> bytes:
-    """The same meminfo with another figure in one line."""
+    """Return the same meminfo with another value in one line."""
     lines = [
         b"%s: %d kB" % (key.encode(), kib) if line.startswith(key.encode() + b":") else line
         for line in data.split(b"\n")
@@ -77,15 +77,15 @@ def test_keys_are_matched_exactly() -> None:
 
 
 def test_unknown_lines_are_ignored() -> None:
-    """Lines of kernels to come, and lines that are no lines at all, change nothing."""
+    """Lines of future kernels, and malformed lines, change nothing."""
     plain = meminfo_of("workstation")
     odd = plain.replace(b"Buffers:", b"Quantum: 7 qB\nno colon here\n\n: 5 kB\n\xff\xfe: 1 kB\nA:B: 3 kB\nBuffers:")
 
     assert Meminfo().parse(odd) == Meminfo().parse(plain)
 
 
-def test_cut_off_file_is_never_half_parsed() -> None:
-    """A file that ends in the middle of a line is refused; one that ends between lines gives whole lines."""
+def test_truncated_file_is_never_half_parsed() -> None:
+    """A file that ends inside a line is rejected; one that ends between lines yields whole lines."""
     data = meminfo_of("workstation")
     whole = Meminfo().parse(data)
 
@@ -122,8 +122,8 @@ LINES = b"MemTotal:       24635552 kB\nDirty:               512 kB\nMemFree:    
         "underscore", "sign", "another key", "too long", "wide column", "twice",
     ],
 )  # fmt: skip
-def test_what_was_read_before_decides_nothing(other: bytes) -> None:
-    """Whatever the file looked like the last time, it is read as if it were the first."""
+def test_previous_file_does_not_affect_parsing(other: bytes) -> None:
+    """A file is parsed like a first one, whatever the previous file looked like."""
     reader = Meminfo()
     for data in (LINES, other, LINES, meminfo_of("workstation"), other, LINES):
         assert reader.parse(data) == Meminfo().parse(data)
@@ -131,8 +131,8 @@ def test_what_was_read_before_decides_nothing(other: bytes) -> None:
 
 
 @pytest.mark.parametrize("key", ["MemAvailable", "MemFree", "Hugetlb"])
-def test_more_than_there_is(key: str) -> None:
-    """A part that exceeds MemTotal is a contradiction: the whole answer is refused and says which part."""
+def test_part_beyond_the_total_is_rejected(key: str) -> None:
+    """A part that exceeds MemTotal is a contradiction: the whole file is rejected, and the error names the part."""
     kib = Meminfo().parse(with_line(meminfo_of("kvm-hugepages"), key, 65_536_001))
 
     with pytest.raises(Unreadable, match="more than MemTotal 65536000 kB"):
@@ -140,7 +140,7 @@ def test_more_than_there_is(key: str) -> None:
 
 
 @pytest.mark.parametrize("missing", ["MemTotal", "MemFree"])
-def test_no_total_or_no_free(missing: str) -> None:
+def test_meminfo_without_total_or_free_is_rejected(missing: str) -> None:
     """Without MemTotal or MemFree there is no pool, rather than one of size 0."""
     kib = Meminfo().parse(without(meminfo_of("workstation"), missing))
 
@@ -148,19 +148,19 @@ def test_no_total_or_no_free(missing: str) -> None:
         pool_of(kib)
 
 
-def test_swap_more_free_than_there_is() -> None:
-    """Swap that is freer than large is refused."""
+def test_swap_freer_than_its_size_is_rejected() -> None:
+    """Swap with more free than its size is rejected."""
     with pytest.raises(Unreadable, match="SwapFree 5 kB"):
         swap_of({"SwapTotal": 4, "SwapFree": 5})
 
 
-def test_no_swap_lines() -> None:
+def test_kernel_without_swap_has_none() -> None:
     """A kernel without swap support has no swap, rather than swap of size 0."""
     assert swap_of({"MemTotal": 4, "MemFree": 2}) is None
 
 
-def test_zswap() -> None:
-    """Compressed swap in front of a disk: what is stored, and the RAM that it occupies."""
+def test_zswap_is_read() -> None:
+    """Compressed swap in front of a disk: the stored bytes, and the RAM that they occupy."""
     swap = swap_of({"SwapTotal": 100, "SwapFree": 40, "Zswap": 10, "Zswapped": 30})
 
     assert swap is not None
@@ -180,7 +180,7 @@ def test_page_cache_is_available() -> None:
 
 
 def test_driver_memory_is_unattributed() -> None:
-    """Memory that leaves MemFree and appears in no other line is held by nobody known, to the byte."""
+    """Memory that leaves MemFree and appears in no other line is unattributed, to the byte."""
     kib = Meminfo().parse(meminfo_of("container-v2"))
     taken = kib | {"MemFree": kib["MemFree"] - 4096, "MemAvailable": kib["MemAvailable"] - 4096}
     before, after = pool_of(kib), pool_of(taken)
@@ -190,7 +190,7 @@ def test_driver_memory_is_unattributed() -> None:
 
 
 def test_huge_pages_are_set_aside() -> None:
-    """The huge page pool is used memory that says nothing about pressure (84 % used reads as 31.7 %)."""
+    """The huge page pool is used memory that is not pressure (84 % used is judged as 31.7 %)."""
     kib = Meminfo().parse(meminfo_of("kvm-hugepages"))
     pool = pool_of(kib)
 
@@ -199,23 +199,23 @@ def test_huge_pages_are_set_aside() -> None:
     assert pool.judged_ratio == pytest.approx(0.317, abs=0.001)
 
 
-def test_free_huge_pages() -> None:
-    """What a GPU can still have where huge pages are configured: the free ones that are promised to nobody."""
+def test_free_huge_pages_exclude_reserved_ones() -> None:
+    """With huge pages configured, a GPU can allocate the free ones that are not reserved."""
     kib = Meminfo().parse(meminfo_of("kvm-hugepages"))
     kib |= {"HugePages_Total": 20480, "HugePages_Free": 8192, "HugePages_Rsvd": 0, "Hugetlb": 20480 * 2048}
 
     assert pool_of(kib).set_aside_free_bytes == 16 << 30
 
 
-def test_huge_pages_before_they_had_a_sum() -> None:
+def test_huge_pages_without_hugetlb_line_are_counted() -> None:
     """Kernels without the line Hugetlb count huge pages of the default size."""
     kib = Meminfo().parse(without(meminfo_of("kvm-hugepages"), "Hugetlb"))
 
     assert pool_of(kib).set_aside_bytes == 48 << 30
 
 
-def test_old_kernel_without_watermarks() -> None:
-    """Where neither MemAvailable nor zoneinfo is there, the sum is taken whole and called an estimate."""
+def test_available_without_watermarks_is_an_estimate() -> None:
+    """Without MemAvailable and zoneinfo, the whole sum is used and marked as an estimate."""
     kib = Meminfo().parse(meminfo_of("old-kernel"))
     expected = kib["MemFree"] + kib["Active(file)"] + kib["Inactive(file)"] + kib["SReclaimable"]
 
@@ -223,22 +223,22 @@ def test_old_kernel_without_watermarks() -> None:
     assert available_of(kib, None).quality is Quality.ESTIMATED
 
 
-def test_kernel_halving_rule() -> None:
-    """Of cache and slab no more than half is held back, and no more than the low watermark."""
+def test_available_follows_the_kernel_halving_rule() -> None:
+    """Of cache and slab at most half is held back, and at most the low watermark."""
     kib = {"MemFree": 1000, "Active(file)": 50, "Inactive(file)": 50, "SReclaimable": 10_000}
 
     assert available_of(kib, 300).kib == 1000 - 300 + 100 - 50 + 10_000 - 300
     assert available_of(kib | {"MemFree": 0, "SReclaimable": 0}, 300).kib == 0
 
 
-def test_neither_available_nor_its_parts() -> None:
-    """A file from which available memory cannot be told is refused by the name of what is missing."""
+def test_meminfo_without_available_or_its_parts_is_rejected() -> None:
+    """A file without the inputs for available memory is rejected, and the error names the missing ones."""
     with pytest.raises(Unreadable, match=r"MemAvailable nor Active\(file\)"):
         available_of({"MemTotal": 10, "MemFree": 5}, None)
 
 
-def test_parts_that_exceed_the_whole() -> None:
-    """Parts that add up to more than is used are not shown trimmed: the contradiction is shown."""
+def test_parts_beyond_the_used_memory_overlap() -> None:
+    """If the parts exceed the used memory, they are not trimmed; the overlap is reported."""
     kib = Meminfo().parse(meminfo_of("no-psi"))
     pool = pool_of(kib | {"AnonPages": kib["MemTotal"]})
 
@@ -247,8 +247,8 @@ def test_parts_that_exceed_the_whole() -> None:
     assert pool.contents == ()
 
 
-def test_parts_that_are_not_told() -> None:
-    """Without the line AnonPages nobody can say what is unattributed."""
+def test_unattributed_is_unknown_without_anonymous_pages() -> None:
+    """Without the line AnonPages unattributed memory is unknown."""
     pool = pool_of(Meminfo().parse(without(meminfo_of("no-psi"), "AnonPages")))
 
     assert pool.unattributed_bytes is Absent.NOT_SUPPORTED
@@ -256,29 +256,29 @@ def test_parts_that_are_not_told() -> None:
     assert not pool.overlap
 
 
-def test_arc_below_its_floor() -> None:
-    """An ARC that is smaller than its floor gives nothing back, and leaves the kernel's figure a measured one."""
+def test_arc_below_its_floor_changes_nothing() -> None:
+    """An ARC smaller than its floor releases nothing, and available memory stays a measured value."""
     kib = Meminfo().parse(meminfo_of("zfs-box"))
 
     assert pool_of(kib, None, Arc(size_bytes=10, floor_bytes=20)) == pool_of(kib)
 
 
-def test_arc_larger_than_what_is_left() -> None:
-    """Two files read at different moments cannot make more available than there is."""
+def test_available_with_arc_is_bounded_by_the_size() -> None:
+    """Two files read at different moments cannot make more available than the pool's size."""
     kib = Meminfo().parse(meminfo_of("zfs-box"))
     pool = pool_of(kib, None, Arc(size_bytes=1 << 50, floor_bytes=0))
 
     assert pool.available_bytes == pool.size_bytes
 
 
-def test_arcstats_without_floor() -> None:
-    """A cut-off arcstats is refused, and its last line is not believed."""
+def test_truncated_arcstats_is_rejected() -> None:
+    """A truncated arcstats is rejected, and its last line is ignored."""
     with pytest.raises(Unreadable, match="size and c_min"):
         parse_arcstats(b"name type data\nc_min 4 5\nsize 4 123")
 
 
-def test_zfs_is_loaded_later(tmp_path: Path) -> None:
-    """A ZFS module that is loaded after the daemon started is found within a minute of ticks."""
+def test_zfs_loaded_later_is_found(tmp_path: Path) -> None:
+    """A ZFS module loaded after the daemon's start is found within one minute of ticks."""
     machine = machine_folder("zfs-box")
     shutil.copy(machine.roots.procfs / "meminfo", tmp_path)
     collector = Collector(Roots(procfs=tmp_path), 4096)
@@ -292,7 +292,7 @@ def test_zfs_is_loaded_later(tmp_path: Path) -> None:
     assert after[-1] is Quality.ESTIMATED
 
 
-def test_no_meminfo(tmp_path: Path) -> None:
-    """Where there is no /proc/meminfo the collector is unavailable and names the file."""
+def test_collector_is_unavailable_without_meminfo(tmp_path: Path) -> None:
+    """Without /proc/meminfo the collector is unavailable, and the error names the file."""
     with pytest.raises(Unavailable, match="meminfo"):
         Collector(Roots(procfs=tmp_path), 4096)

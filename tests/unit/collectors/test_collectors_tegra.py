@@ -1,4 +1,4 @@
-"""A Tegra is known by its device tree or by the settings; what it does not have is unavailable, never 0."""
+"""Test that a Tegra is recognized by device tree or settings, and that missing parts are unavailable, never 0."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CLIENTS = "sys/kernel/debug/nvmap/iovmm/clients"
 
 @pytest.fixture
 def nano(tmp_path: Path) -> Roots:
-    """A Nano of one's own, to break."""
+    """Copy of a Jetson Nano that a test may change."""
     source = machine_folder("jetson-nano-jp4").roots.procfs.parent
     shutil.copytree(source, tmp_path, dirs_exist_ok=True)
     return Roots(tmp_path / "proc", tmp_path / "sys", tmp_path / "root")
 
 
-def test_the_settings_name_the_chip_where_the_device_tree_is_hidden(nano: Roots) -> None:
-    """They win over it, too; without either there is no Tegra."""
+def test_chip_in_the_settings_replaces_a_hidden_device_tree(nano: Roots) -> None:
+    """Settings also override the device tree; without either there is no Tegra."""
     named = tegra.Collector(nano, "tegra186").collect().tegra
     shutil.rmtree(nano.procfs / "device-tree")
     hidden = tegra.Collector(nano, "tegra210").collect().tegra
@@ -40,8 +40,8 @@ def test_the_settings_name_the_chip_where_the_device_tree_is_hidden(nano: Roots)
             collector(nano)
 
 
-def test_a_board_without_a_release_file_is_a_board(nano: Roots) -> None:
-    """As on automotive systems and in containers."""
+def test_board_without_a_release_file_is_recognized(nano: Roots) -> None:
+    """Automotive systems and containers have none."""
     (nano.rootfs / "etc/nv_tegra_release").unlink()
 
     found = tegra.Collector(nano).collect().tegra
@@ -50,8 +50,8 @@ def test_a_board_without_a_release_file_is_a_board(nano: Roots) -> None:
     assert (found.l4t, found.jetpack) == (Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
 
 
-def test_memory_is_read_anew_every_time(nano: Roots) -> None:
-    """And a contradiction is refused."""
+def test_memory_is_read_on_every_collection(nano: Roots) -> None:
+    """A contradiction is rejected."""
     collector = tegra.Collector(nano)
     meminfo = nano.procfs / "meminfo"
     text = meminfo.read_text()
@@ -69,8 +69,8 @@ def test_memory_is_read_anew_every_time(nano: Roots) -> None:
 
 
 @pytest.mark.alone
-def test_a_tick_pays_little_for_it(nano: Roots) -> None:
-    """It is read with every tick, so in less than a millisecond on a busy machine (20 µs on an idle one)."""
+def test_reading_on_a_tick_is_cheap(nano: Roots) -> None:
+    """It is read on every tick: below one millisecond on a busy machine (20 µs on an idle one)."""
     collector = tegra.Collector(nano)
     costs = []
     for _ in range(20):
@@ -83,8 +83,8 @@ def test_a_tick_pays_little_for_it(nano: Roots) -> None:
     assert min(costs) < 0.001
 
 
-def test_whoever_holds_gpu_memory_is_listed_however_small(nano: Roots) -> None:
-    """The kernel's own clients are no processes."""
+def test_small_holders_of_gpu_memory_are_listed(nano: Roots) -> None:
+    """The kernel's own clients are not processes."""
     pids = GpuPids()
     with (nano.procfs.parent / CLIENTS).open("r+") as file:
         rows = file.read().replace("total", "nvgpu   kernel   0   0K\ntotal")
@@ -100,16 +100,16 @@ def test_whoever_holds_gpu_memory_is_listed_however_small(nano: Roots) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"CLIENT PROCESS PID SIZE\n", b"\xff" * 100, b"x" * (2 << 20)])
-def test_a_table_that_makes_no_sense_is_refused(nano: Roots, content: bytes) -> None:
-    """Empty, cut, binary, or without an end."""
+def test_invalid_table_of_clients_is_rejected(nano: Roots, content: bytes) -> None:
+    """Empty, truncated, binary, or endless."""
     (nano.procfs.parent / CLIENTS).write_bytes(content)
 
     with pytest.raises(Unreadable, match="nvmap clients"):
         nvmap.Collector(nano, GpuPids()).collect()
 
 
-def test_debugfs_comes_and_goes(nano: Roots) -> None:
-    """Not mounted is unavailable; once it is there, so are its figures."""
+def test_debugfs_mounted_later_is_read(nano: Roots) -> None:
+    """Unmounted debugfs is unavailable; once mounted, its values are read."""
     path = nano.procfs.parent / CLIENTS
     collector = nvmap.Collector(nano, GpuPids())
     path.rename(path.with_name("away"))

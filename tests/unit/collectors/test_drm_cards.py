@@ -1,4 +1,4 @@
-"""Graphics cards by their files: what they are, and how much memory of their own they have and use."""
+"""Test graphics cards by their files: identity, size and use of their own memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BOTH = ("card0", "renderD128")
 
 @pytest.fixture
 def machine(tmp_path: Path) -> DrmMachine:
-    """A laptop with an integrated GPU of Intel's under xe."""
+    """Laptop with an integrated Intel GPU under xe."""
     laptop = DrmMachine(tmp_path)
     laptop.card("card0", "xe", IGPU, device="0x64a0")
     laptop.process(1, "systemd")
@@ -36,8 +36,8 @@ def reading(collector: Collector) -> DrmReading:
     return found
 
 
-def test_a_machine_without_cards_pays_nothing(tmp_path: Path) -> None:
-    """No card: no collector, and so no thread that looks at every process."""
+def test_collector_is_unavailable_without_cards(tmp_path: Path) -> None:
+    """Without a card there is no collector, so no thread scans all processes."""
     machine = DrmMachine(tmp_path)
     machine.process(1)
 
@@ -46,8 +46,8 @@ def test_a_machine_without_cards_pays_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("driver", "nodes"), [("ast", ("card0",)), ("nvidia", BOTH), ("vkms", BOTH)])
-def test_cards_that_tell_nothing_are_no_reason_to_look(tmp_path: Path, driver: str, nodes: tuple[str, ...]) -> None:
-    """A server's management display, NVIDIA's own driver (NVML tells) and a screen that does not exist."""
+def test_cards_without_memory_information_are_left_out(tmp_path: Path, driver: str, nodes: tuple[str, ...]) -> None:
+    """A management display, NVIDIA's own driver (read through NVML) and a virtual display."""
     machine = DrmMachine(tmp_path)
     machine.process(1)
     machine.card("card0", driver, DGPU, nodes)
@@ -56,8 +56,8 @@ def test_cards_that_tell_nothing_are_no_reason_to_look(tmp_path: Path, driver: s
         collector_of(machine)
 
 
-def test_nouveau_is_listed_and_nobody_is_looked_through_for_it(tmp_path: Path) -> None:
-    """Its descriptors say nothing of memory, so they are not even looked for."""
+def test_nouveau_is_listed_without_a_scan_of_processes(tmp_path: Path) -> None:
+    """Its descriptors have no memory keys, so processes are not scanned."""
     machine = DrmMachine(tmp_path)
     machine.card("card0", "nouveau", DGPU, vendor="0x10de", device="0x1f82")
     machine.opens(2100, 7, fdinfo("nouveau", 12, DGPU))
@@ -68,8 +68,8 @@ def test_nouveau_is_listed_and_nobody_is_looked_through_for_it(tmp_path: Path) -
     assert (found.clients, found.seen) == ((), 0)
 
 
-def test_a_card_by_its_files(tmp_path: Path) -> None:
-    """Address, ids, driver and device files; connectors and render nodes of the class are no cards."""
+def test_card_is_read_from_its_files(tmp_path: Path) -> None:
+    """Address, ids, driver and device files; connectors and render nodes of the class are not cards."""
     machine = DrmMachine(tmp_path)
     machine.process(1)
     machine.card("card1", "xe", DGPU, ("card1", "renderD128"), device="0x56a0")
@@ -82,8 +82,8 @@ def test_a_card_by_its_files(tmp_path: Path) -> None:
     assert (card.vendor_id, card.device_id, card.nodes) == ("8086", "56a0", ("card1", "renderD128"))
 
 
-def test_the_gpu_of_a_system_on_a_chip(tmp_path: Path) -> None:
-    """A platform device has no PCI address; the device tree says what it is."""
+def test_gpu_of_a_system_on_a_chip_has_no_pci_address(tmp_path: Path) -> None:
+    """A platform device has no PCI address; the device tree names it."""
     machine = DrmMachine(tmp_path)
     machine.process(1)
     uevent = "DRIVER=panthor\nOF_COMPATIBLE_0=rockchip,rk3588-mali\nOF_COMPATIBLE_1=arm,mali-valhall-csf"
@@ -95,8 +95,8 @@ def test_the_gpu_of_a_system_on_a_chip(tmp_path: Path) -> None:
     assert (card.vendor_id, card.compatible) == (Absent.NOT_SUPPORTED, "arm,mali-valhall-csf")
 
 
-def test_memory_of_a_cards_own_by_the_control_group(machine: DrmMachine) -> None:
-    """dmem.capacity and dmem.current of the root group stand for the whole device; "max" is no figure."""
+def test_vram_is_read_from_the_dmem_controller(machine: DrmMachine) -> None:
+    """dmem.capacity and dmem.current of the root group cover the whole device; "max" is not a value."""
     machine.card("card1", "xe", DGPU)
     group = machine.roots.sysfs / "fs/cgroup"
     group.mkdir(parents=True)
@@ -112,8 +112,8 @@ def test_memory_of_a_cards_own_by_the_control_group(machine: DrmMachine) -> None
     )
 
 
-def test_memory_of_a_cards_own_by_debugfs(machine: DrmMachine) -> None:
-    """Where root may read it: xe's memory manager tells size and usage; a sleeping card is not asked."""
+def test_vram_is_read_from_debugfs(machine: DrmMachine) -> None:
+    """Readable by root: xe's memory manager lists size and usage; a suspended card is not read."""
     machine.card("card1", "xe", DGPU, power__runtime_status="active")
     manager = machine.roots.sysfs / "kernel/debug/dri" / DGPU / "tile0/vram_mm"
     manager.parent.mkdir(parents=True)
@@ -130,8 +130,8 @@ def test_memory_of_a_cards_own_by_debugfs(machine: DrmMachine) -> None:
     assert asleep == awake
 
 
-def test_memory_of_a_cards_own_without_its_use(tmp_path: Path) -> None:
-    """Intel's build of i915 tells the size to everybody and the use to nobody."""
+def test_vram_size_is_known_without_its_use(tmp_path: Path) -> None:
+    """Intel's build of i915 exposes the size to all users and the use to none."""
     machine = DrmMachine(tmp_path)
     machine.process(1)
     machine.card("card0", "i915", DGPU, drm__card0__lmem_total_bytes="17079205888")
@@ -141,8 +141,8 @@ def test_memory_of_a_cards_own_without_its_use(tmp_path: Path) -> None:
     assert card.regions == (DrmRegion("local0", 17079205888, Absent.NOT_PERMITTED, "sysfs:lmem_total_bytes"),)
 
 
-def test_more_used_than_there_is_contradicts_itself(machine: DrmMachine) -> None:
-    """Such a figure is not shown; the size stands."""
+def test_use_beyond_the_size_is_inconsistent(machine: DrmMachine) -> None:
+    """The value is dropped; the size stays."""
     group = machine.roots.sysfs / "fs/cgroup"
     group.mkdir(parents=True)
     (group / "dmem.capacity").write_text(f"drm/{IGPU}/vram0 1000\n")
@@ -153,8 +153,8 @@ def test_more_used_than_there_is_contradicts_itself(machine: DrmMachine) -> None
     assert card.regions == (DrmRegion("vram0", 1000, Absent.INCONSISTENT, "cgroup:dmem.current"),)
 
 
-def test_a_card_that_is_unplugged_makes_it_unavailable(machine: DrmMachine) -> None:
-    """No error, and no coming and going: the card is gone, and its processes need not be listed any more."""
+def test_collector_is_unavailable_after_the_card_is_unplugged(machine: DrmMachine) -> None:
+    """No error and no flapping: the card is gone, and processes are no longer scanned."""
     machine.opens(2100, 7, fdinfo("xe", 12, IGPU, gtt="1 MiB"))
     pids = GpuPids()
     collector = collector_of(machine, pids)
@@ -167,8 +167,8 @@ def test_a_card_that_is_unplugged_makes_it_unavailable(machine: DrmMachine) -> N
     assert pids() == frozenset()
 
 
-def test_a_card_is_called_what_people_call_it(machine: DrmMachine) -> None:
-    """By the list of PCI ids where that is installed; a subsystem of another maker's card is not the card."""
+def test_card_is_named_by_the_pci_ids(machine: DrmMachine) -> None:
+    """The list of PCI ids is used if installed; a subsystem of another vendor's card is ignored."""
     ids = machine.roots.rootfs / "usr/share/misc/pci.ids"
     ids.parent.mkdir(parents=True)
     ids.write_text(

@@ -1,4 +1,4 @@
-"""An APU is told from a card by what was observed, strongest first; what decides nothing leaves it unknown."""
+"""Test how APUs are told from cards: the strongest observation decides; without one it stays unknown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from memwatch.drivers.amd.records import AmdCard, KfdNode
 from memwatch.model import Absent, Architecture
 
 GIB = 1 << 30
-# A GPU of which nothing is known but its memory, on a kernel that tells nothing by a missing file.
+# A GPU with known memory only, on a kernel where a missing file proves nothing.
 BARE = AmdCard("0000:03:00.0", ("card1",), "renderD128", "ffff", "00", "x", 24 * GIB, 24 * GIB, 32 * GIB, (6, 1))
 NODE = KfdNode(1, 77, BARE.pci, "gfx1100", 24 * GIB)
 MI300A = KfdNode(4, 78, BARE.pci, "gfx942", 118 * GIB)
@@ -41,16 +41,16 @@ UNIFIED, DISCRETE, UNKNOWN = Architecture.UNIFIED, Architecture.DISCRETE, Archit
         (BARE, UNKNOWN, "no observation distinguishes"),
     ],
 )
-def test_ladder(card: AmdCard, architecture: Architecture, sentence: str) -> None:
-    """Each observation decides what it can decide, and says so in a sentence."""
+def test_each_observation_decides_and_is_recorded(card: AmdCard, architecture: Architecture, sentence: str) -> None:
+    """Each observation has its verdict and one line of evidence."""
     verdict = architecture_of(card)
 
     assert verdict.architecture is architecture
     assert any(sentence in text for text in verdict.evidence)
 
 
-def test_the_strongest_decides() -> None:
-    """The driver's own flag beats every hint, and no later hint is even mentioned."""
+def test_strongest_observation_decides() -> None:
+    """The driver's own flag beats every hint, and later hints are not listed."""
     card = replace(BARE, is_fused=False, has_uma=True, metrics_format=2, device_id="163f")
 
     verdict = architecture_of(card)
@@ -59,8 +59,8 @@ def test_the_strongest_decides() -> None:
     assert verdict.evidence == ("the driver's FUSION flag is not set: a discrete GPU",)
 
 
-def test_a_large_carve_out_is_no_card() -> None:
-    """96 GiB set aside by the firmware, GTT no larger than that: sizes would say card, the kernel says APU."""
+def test_large_carve_out_is_an_apu() -> None:
+    """96 GiB set aside by firmware and no more GTT than that: sizes suggest a card, the kernel reports an APU."""
     card = replace(BARE, vram_bytes=96 * GIB, gtt_bytes=96 * GIB, release=(6, 16))
 
     verdict = architecture_of(card)
@@ -69,8 +69,8 @@ def test_a_large_carve_out_is_no_card() -> None:
     assert "firmware reserves 96.0 GiB" in verdict.evidence[-1]
 
 
-def test_a_card_in_a_host_with_much_memory_is_not_guessed_to_be_an_apu() -> None:
-    """8 GiB of VRAM beside a limit of 256 GiB is a hint, and hints decide nothing."""
+def test_sizes_alone_do_not_make_an_apu() -> None:
+    """8 GiB of VRAM beside a GTT limit of 256 GiB is a hint, and hints do not decide."""
     verdict = architecture_of(replace(BARE, vram_bytes=8 * GIB, gtt_bytes=256 * GIB))
 
     assert verdict.architecture is UNKNOWN

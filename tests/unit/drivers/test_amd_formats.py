@@ -1,4 +1,4 @@
-"""The formats of the amdgpu and compute drivers' files: a figure, or a reason why there is none."""
+"""Test the file formats of the amdgpu and compute drivers: a value, or the reason for its absence."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ HALO = b"cpu_cores_count 0\nsimd_count 80\ngfx_target_version 110501\nvendor_id 
         (Absent.NOT_PERMITTED, Absent.NOT_PERMITTED),
     ],
 )
-def test_figures(text: bytes | Absent, figure: Bytes) -> None:
-    """A number of bytes is a number of bytes; whatever else stands there has a reason and is never 0."""
+def test_sizes_are_parsed_or_absent(text: bytes | Absent, figure: Bytes) -> None:
+    """Anything but a number of bytes is absent with a reason, and never 0."""
     assert sysfs.parse_figure(text) == figure
 
 
@@ -47,13 +47,13 @@ def test_figures(text: bytes | Absent, figure: Bytes) -> None:
         (errno.EINVAL, Absent.NOT_AVAILABLE),
     ],
 )
-def test_errors_of_files(code: int, reason: Absent) -> None:
-    """A missing file is no feature, a refusal is one of permissions, and anything else may pass."""
+def test_errors_of_files_become_reasons(code: int, reason: Absent) -> None:
+    """A missing file is an unsupported feature, EPERM and EACCES are permissions, other errors may pass."""
     assert sysfs.reason_of(OSError(code, "x")) is reason
 
 
-def test_used_more_than_there_is() -> None:
-    """Such an answer contradicts itself: the use is left out, the size stays."""
+def test_use_beyond_the_size_is_inconsistent() -> None:
+    """The use is dropped as a contradiction, the size stays."""
     assert sysfs.region_of(100, 101) == Region(100, Absent.INCONSISTENT)
     assert sysfs.region_of(100, 100) == Region(100, 100)
     assert sysfs.region_of(Absent.NOT_SUPPORTED, 7) == Region(Absent.NOT_SUPPORTED, 7)
@@ -69,27 +69,27 @@ def test_used_more_than_there_is() -> None:
         (b"N/A", Absent.NOT_SUPPORTED),
     ],
 )
-def test_percentages(text: bytes, ratio: float | Absent) -> None:
-    """Percentages are ratios, and more than all of the time is nonsense."""
+def test_percentages_become_ratios(text: bytes, ratio: float | Absent) -> None:
+    """More than 100 % is inconsistent."""
     assert sysfs.parse_ratio(text) == ratio
 
 
-def test_error_counts() -> None:
-    """Errors by kind; a GPU in reset says a sentence in their place, which counts nothing."""
+def test_error_counts_are_parsed_by_kind() -> None:
+    """A GPU in reset returns a sentence in place of the counts."""
     assert sysfs.parse_errors(b"ue: 1\nce: 12\n") == {"ecc_uncorrected": 1, "ecc_corrected": 12}
     assert sysfs.parse_errors(b"ue: 1\nce: 12\nde: 3\n")["ecc_deferred"] == 3
     assert sysfs.parse_errors(b"Query currently inaccessible\n") == {}
 
 
-def test_bad_pages() -> None:
-    """Retired, pending and unretirable pages are told apart."""
+def test_bad_pages_are_counted_by_state() -> None:
+    """Retired, pending and unretirable pages are counted separately."""
     text = b"0x00a3f1c2 : 0x00001000 : R\n0x00a3f1c3 : 0x00001000 : P\n0x00a3f1c4 : 0x00001000 : R\n"
 
     assert sysfs.parse_bad_pages(text) == {"pages_retired": 2, "pages_pending": 1, "pages_unretirable": 0}
 
 
-def test_versions_compare() -> None:
-    """6.9 is older than 6.12, and what is no version is older than any."""
+def test_releases_compare_as_numbers() -> None:
+    """6.9 is older than 6.12, and an unparsable version is older than any."""
     assert sysfs.parse_release(b"6.9.1-arch1\n") < sysfs.parse_release(b"6.12.107")
     assert sysfs.parse_release(b"linux") < sysfs.parse_release(b"2.6")
 
@@ -97,8 +97,8 @@ def test_versions_compare() -> None:
 @pytest.mark.parametrize(
     ("version", "gfx"), [(110501, "gfx1151"), (90402, "gfx942"), (90010, "gfx90a"), (0, Absent.NOT_SUPPORTED)]
 )
-def test_gfx(version: int, gfx: str | Absent) -> None:
-    """The last place of a gfx version is hexadecimal."""
+def test_gfx_name_has_a_hexadecimal_stepping(version: int, gfx: str | Absent) -> None:
+    """The last digit of a gfx version is hexadecimal."""
     assert kfd.gfx_of(version) == gfx
 
 
@@ -114,20 +114,20 @@ def test_gfx(version: int, gfx: str | Absent) -> None:
         (0, 1 << 40, None),
     ],
 )
-def test_addresses(domain: int, location: int, pci: str | None) -> None:
-    """A partition's number, wherever the kernel puts it, does not make its GPU another one."""
+def test_partitions_map_to_the_address_of_their_gpu(domain: int, location: int, pci: str | None) -> None:
+    """A partition's number in the location, wherever the kernel puts it, does not change the GPU."""
     known = {"0000:03:00.0", "0003:02:00.0", "10000:41:00.0"}
 
     assert kfd.pci_of(domain, location, known) == pci
 
 
-def test_virtual_functions_are_themselves() -> None:
-    """A GPU that is a virtual function is found by its own function, not by function 0."""
+def test_virtual_function_keeps_its_own_address() -> None:
+    """A GPU that is a virtual function is matched by its own function, not by function 0."""
     assert kfd.pci_of(0, 0x302, {"0000:03:00.2", "0000:03:00.0"}) == "0000:03:00.2"
 
 
-def test_nodes() -> None:
-    """A node of processors is no GPU, though it has memory, and a GPU has only frame buffer."""
+def test_node_of_cpus_is_no_gpu() -> None:
+    """A CPU node has memory and is no GPU; of a GPU's banks only the frame buffer counts."""
     banks = [{"heap_type": 1, "size_in_bytes": 100}, {"heap_type": 0, "size_in_bytes": 900}]
     properties = kfd.parse_properties(HALO)
 
@@ -137,8 +137,8 @@ def test_nodes() -> None:
     )
 
 
-def test_what_processes_hold() -> None:
-    """Contexts and partitions of one GPU add up; nonsense is counted; GPUs of others are nobody's."""
+def test_memory_of_processes_is_summed_by_gpu() -> None:
+    """Contexts and partitions of one GPU add up; invalid values are counted; unknown GPUs are ignored."""
     nodes = [
         KfdNode(at, gpu_id, pci, "gfx942", 0) for at, (gpu_id, pci) in enumerate([(1, "a"), (2, "a"), (3, "b")])
     ]
@@ -163,16 +163,16 @@ def test_what_processes_hold() -> None:
         (None, "", "", "AMD GPU 1002:????"),
     ],
 )
-def test_names(product: str | None, device: str, revision: str, name: str) -> None:
-    """The board's own name, the system's for this revision, ours, or the numbers."""
+def test_name_comes_from_board_list_or_ids(product: str | None, device: str, revision: str, name: str) -> None:
+    """The board's name, the entry for this revision in the system's list, the built-in name, or the ids."""
     listed = names.parse_ids(b"# a comment\n1.0.0\n744C,\tC8,\tAMD Radeon RX 7900 XTX\n\xff,,\n744C,C8\n")
 
     assert names.name_of(product, device, revision, listed) == name
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes(data: bytes) -> None:
-    """Bytes that no driver ever wrote give nothing negative and no exception."""
+def test_arbitrary_bytes_yield_valid_values(data: bytes) -> None:
+    """Arbitrary bytes yield no negative value and raise nothing."""
     figure, ratio = sysfs.parse_figure(data), sysfs.parse_ratio(data)
 
     assert isinstance(figure, Absent) or 0 <= figure <= sysfs.MOST_BYTES
@@ -186,8 +186,8 @@ def test_any_bytes(data: bytes) -> None:
 
 
 @given(st.lists(st.sampled_from(HALO.split()), max_size=30), st.integers(0, 1 << 64), st.integers(0, 1 << 64))
-def test_any_topology(words: list[bytes], domain: int, bank: int) -> None:
-    """Properties in any order with any numbers are a GPU that is known, or none."""
+def test_arbitrary_topology_yields_a_known_gpu_or_none(words: list[bytes], domain: int, bank: int) -> None:
+    """Properties in any order with any numbers yield a known GPU, or none."""
     properties = {**kfd.parse_properties(b"\n".join(words)), "domain": domain}
     node = kfd.node_of(1, 5, properties, [{"heap_type": 2, "size_in_bytes": bank}], {"0000:03:00.0"})
 

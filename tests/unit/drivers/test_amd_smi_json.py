@@ -1,4 +1,4 @@
-"""What rocm-smi and amd-smi print, in every shape that was seen: figures, or a reason, or a sentence."""
+"""Test the output of rocm-smi and amd-smi in every observed form: values, reasons or an error message."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def printed(document: Any, before: str = "") -> Any:
 
 
 @pytest.mark.parametrize("before", ["", WARNING, "\n\n", "======= ROCm =======\n"])
-def test_rocm_smi(before: str) -> None:
-    """Figures are text, sentences may stand before them, and the driver's version is no card."""
+def test_rocm_smi_memory_is_parsed(before: str) -> None:
+    """Numbers are strings, text may precede the JSON, and the driver's version is not a card."""
     (memory,) = rocm_smi_memory(printed(ROCM_SMI, before))
 
     assert (memory.index, memory.pci) == (0, "0000:04:00.0")
@@ -51,8 +51,8 @@ def test_rocm_smi(before: str) -> None:
     assert memory.gtt == Region(17163091968, 25608192)
 
 
-def test_very_old_releases_write_small_letters() -> None:
-    """The same keys in other cases are the same figures."""
+def test_lower_case_keys_of_old_releases_are_parsed() -> None:
+    """Keys are matched without regard to case."""
     small = {"card1": {key.lower(): value for key, value in ROCM_SMI["card0"].items()}}
 
     (memory,) = rocm_smi_memory(printed(small))
@@ -65,8 +65,8 @@ def test_very_old_releases_write_small_letters() -> None:
     ("key", "name"),
     [("Card series", "Radeon"), ("Card Series", "Radeon"), ("Card model", "Radeon"), ("x", None)],
 )
-def test_names_under_any_key(key: str, name: str | None) -> None:
-    """The label of the product drifted from release to release."""
+def test_name_is_found_under_each_known_key(key: str, name: str | None) -> None:
+    """The label of the product changed from release to release."""
     (memory,) = rocm_smi_memory({"card0": {key: "Radeon"}})
 
     assert memory.name == (Absent.NOT_AVAILABLE if name is None else name)
@@ -83,8 +83,8 @@ def test_names_under_any_key(key: str, name: str | None) -> None:
         (17776640, 17776640),
     ],
 )
-def test_figures_that_are_none(figure: Any, used: Any) -> None:
-    """ "N/A" is no figure, and neither is what makes no sense; both have a reason."""
+def test_invalid_use_is_absent_with_a_reason(figure: Any, used: Any) -> None:
+    """ "N/A" is not supported, and other text is inconsistent."""
     card = {**ROCM_SMI["card0"], "VRAM Total Used Memory (B)": figure}
 
     (memory,) = rocm_smi_memory({"card0": card})
@@ -93,8 +93,8 @@ def test_figures_that_are_none(figure: Any, used: Any) -> None:
 
 
 @pytest.mark.parametrize("document", [AMD_SMI, {"gpu_data": AMD_SMI}])
-def test_amd_smi(document: Any) -> None:
-    """A list, or a list under gpu_data; and what it calls MB is a MiB."""
+def test_amd_smi_memory_is_parsed(document: Any) -> None:
+    """A list, or a list under gpu_data; its MB is a MiB."""
     (memory,) = amd_smi_memory(printed(document), {0: "0000:03:00.0"})
 
     assert memory.pci == "0000:03:00.0"
@@ -102,8 +102,8 @@ def test_amd_smi(document: Any) -> None:
     assert memory.gtt == Region(64357 * MIB, 65 * MIB)
 
 
-def test_amd_smi_fields_that_cannot_be_read() -> None:
-    """The text "N/A" stands where an object should."""
+def test_unreadable_amd_smi_fields_are_absent() -> None:
+    """The text "N/A" replaces an object."""
     usage = {**USAGE, "used_vram": "N/A", "total_gtt": "N/A", "used_gtt": {"value": "N/A", "unit": "MB"}}
 
     (memory,) = amd_smi_memory([{"gpu": 0, "mem_usage": usage}], {})
@@ -114,20 +114,20 @@ def test_amd_smi_fields_that_cannot_be_read() -> None:
     assert memory.pci is None
 
 
-def test_amd_smi_without_gpus() -> None:
+def test_amd_smi_without_gpus_is_empty() -> None:
     """An empty list under gpu_data is no GPU and no error."""
     assert amd_smi_memory(printed({"gpu_data": []}), {}) == []
 
 
-def test_addresses() -> None:
-    """The tool's own numbers are not those of /sys/class/drm, so they are told by address."""
+def test_amd_smi_gpus_are_matched_by_address() -> None:
+    """The tool's numbering differs from that of /sys/class/drm."""
     document = [{"gpu": 0, "bdf": "0000:C5:00.0"}, {"gpu": 1, "bdf": "N/A"}, "rubbish"]
 
     assert amd_smi_addresses(printed(document)) == {0: "0000:c5:00.0"}
 
 
-def test_processes() -> None:
-    """A sentence in the place of a process is nobody, and a KiB that was taken for 1000 bytes is put right."""
+def test_processes_are_parsed_by_gpu() -> None:
+    """A sentence in place of a process is skipped, and sizes that took KiB for 1000 bytes are corrected."""
     document = [
         {"gpu": 0, "process_list": [{"process_info": PROCESS}]},
         {"gpu": 1, "process_list": [{"process_info": "No running processes detected"}]},
@@ -142,11 +142,12 @@ def test_processes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"), [(6180000, 6180 << 10), (6328320, 6328320), (0, 0), (4096000, 4096000), (5000, 5000)]
+    ("printed_bytes", "actual_bytes"),
+    [(6180000, 6180 << 10), (6328320, 6328320), (0, 0), (4096000, 4096000), (5000, 5000)],
 )
-def test_kibibytes_taken_for_thousands(said: int, meant: int) -> None:
-    """Memory comes in pages: a size that is no number of pages but of thousands was a number of KiB."""
-    assert repaired(said) == meant
+def test_sizes_in_thousands_are_corrected_to_kib(printed_bytes: int, actual_bytes: int) -> None:
+    """Memory comes in pages: a multiple of 1000 that is no number of pages was printed from KiB."""
+    assert repaired(printed_bytes) == actual_bytes
 
 
 @pytest.mark.parametrize(
@@ -160,8 +161,8 @@ def test_kibibytes_taken_for_thousands(said: int, meant: int) -> None:
         (b"\xff\xfe", "no valid JSON"),
     ],
 )
-def test_no_answer_is_a_sentence(output: bytes, sentence: str) -> None:
-    """Nothing at all with exit code 0 means that there is no driver, and no parser is surprised by it."""
+def test_missing_output_is_an_error(output: bytes, sentence: str) -> None:
+    """Empty output with exit code 0 means that there is no driver; any other invalid output is an error too."""
     with pytest.raises(NoAnswer, match=sentence):
         document_of(output, "rocm-smi")
 
@@ -182,8 +183,8 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_any_json(document: Any) -> None:
-    """JSON that no tool ever printed gives nothing, or what may be true."""
+def test_arbitrary_json_yields_valid_values(document: Any) -> None:
+    """Arbitrary JSON yields nothing, or plausible values."""
     rocm_smi_memory(document)
     for memory in amd_smi_memory(document, amd_smi_addresses(document)):
         assert memory.vram.total_bytes == 0 or memory.vram.total_bytes
@@ -198,8 +199,8 @@ def test_any_json(document: Any) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_any_output(output: bytes) -> None:
-    """Any bytes are a document or no answer."""
+def test_arbitrary_output_is_parsed_or_rejected(output: bytes) -> None:
+    """Any bytes are a document or raise NoAnswer."""
     with suppress(NoAnswer):
         rocm_smi_memory(document_of(output, "x"))
 
@@ -217,13 +218,13 @@ def test_any_output(output: bytes) -> None:
         (None, Absent.NOT_SUPPORTED),
     ],
 )
-def test_kinds_of_memory(answer: Any, kind: str | Absent) -> None:
-    """A number of the library's enumeration is a word; a number that is not in it is none."""
+def test_vram_type_is_parsed(answer: Any, kind: str | Absent) -> None:
+    """A number of the library's enumeration becomes its name; an unknown number is not supported."""
     assert vram_type_of(answer) == kind
 
 
-def test_answers_of_the_library() -> None:
-    """Counts by kind, pages by number, and a sentence where there are none."""
+def test_answers_of_the_library_are_counted() -> None:
+    """Errors by kind, pages by number, and a sentence in place of an empty list."""
     assert errors_of({"correctable_count": 3, "uncorrectable_count": "N/A"}) == {"ecc_corrected": 3}
     assert bad_pages_of([{"value": 0}, {"value": 1}]) == {"pages_retired": 2}
     assert bad_pages_of("No bad pages found.") == {"pages_retired": 0}

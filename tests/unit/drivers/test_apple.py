@@ -1,4 +1,4 @@
-"""What macOS's tools print on Apple's chips becomes one share of one memory. Captured text: no Mac was here."""
+"""Test that the output of macOS tools on Apple chips becomes one share of one memory. Captured text, no Mac."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from support.fakes import GIB, ram
 
 MIB = 1 << 20
 NO = Absent.NOT_SUPPORTED
-# PerformanceStatistics of three Macs, in the order in which they print them; the key that is meant stands last.
+# PerformanceStatistics of three Macs in their printed order; the wanted key comes last.
 M1_PRO = {
     "In use system memory (driver)": 0,
     "Alloc system memory": 14511046656,
@@ -76,7 +76,7 @@ iogpu.wired_limit_mb: {limit}
 
 
 def plist(*accelerators: Mapping[str, int]) -> bytes:
-    """What `ioreg -a` prints: the legend repeats the names of the statistics, and is not the statistics."""
+    """Return the output of `ioreg -a`; its legend repeats the names of the statistics and must be skipped."""
     one = (
         "<dict><key>IOObjectClass</key><string>AGXAcceleratorG13X</string>"
         "<key>model</key><string>Apple M1 Pro</string>"
@@ -101,28 +101,30 @@ def entries(statistics: Mapping[str, int]) -> str:
     ],
     ids=["M1 Pro", "M4", "M5 Max"],
 )
-def test_the_key_is_matched_exactly(statistics: Mapping[str, int], in_use: int, allocated: int | Absent) -> None:
-    """ "In use system memory (driver)" is 0 and stands first; "Alloc" may be missing, and is not use."""
+def test_statistics_key_is_matched_exactly(
+    statistics: Mapping[str, int], in_use: int, allocated: int | Absent
+) -> None:
+    """ "In use system memory (driver)" is 0 and comes first; "Alloc" may be missing, and is not use."""
     found = parse_ioreg(plist(statistics))
 
     assert found == (Accelerator("AGXAcceleratorG13X", "Apple M1 Pro", in_use, allocated),)
 
 
-def test_no_accelerator_is_an_empty_answer() -> None:
-    """A virtual machine without a GPU: ioreg prints nothing."""
+def test_no_accelerator_is_an_empty_list() -> None:
+    """In a virtual machine without a GPU, ioreg prints nothing."""
     assert parse_ioreg(b"\n") == ()
 
 
 @pytest.mark.parametrize("answer", [b"no such class", b"<plist><dict/></plist>", b"<plist><array>", b"\xff\0"])
-def test_what_is_no_list_is_refused(answer: bytes) -> None:
-    """By name, with what was found in its place."""
+def test_ioreg_output_without_a_list_is_rejected(answer: bytes) -> None:
+    """The error names the tool and quotes its output."""
     with pytest.raises(NotAList, match="ioreg"):
         parse_ioreg(answer)
 
 
 @given(st.binary(max_size=200), st.integers(0, 400), st.integers(0, 40))
-def test_bent_lists(piece: bytes, at: int, length: int) -> None:
-    """Whatever the bytes: accelerators with figures that are not negative, or a refusal."""
+def test_damaged_lists_are_parsed_or_rejected(piece: bytes, at: int, length: int) -> None:
+    """Damaged bytes yield accelerators without negative values, or an error."""
     whole = plist(M1_PRO, M4)
     try:
         found = parse_ioreg(whole[:at] + piece + whole[at + length :])
@@ -132,15 +134,15 @@ def test_bent_lists(piece: bytes, at: int, length: int) -> None:
         assert isinstance(one.in_use_bytes, Absent) or 0 <= one.in_use_bytes <= 1 << 50
 
 
-def test_figures_that_cannot_be_are_not_believed() -> None:
+def test_impossible_use_is_inconsistent() -> None:
     """Negative, or more than any machine has."""
     found = parse_ioreg(plist({"In use system memory": -1}, {"In use system memory": 1 << 60}))
 
     assert [one.in_use_bytes for one in found] == [Absent.INCONSISTENT, Absent.INCONSISTENT]
 
 
-def test_pages_have_the_size_that_the_first_line_says() -> None:
-    """16 KiB on Apple's chips: four times what a constant would make of it."""
+def test_page_size_is_read_from_the_first_line() -> None:
+    """16 KiB on Apple chips: four times as much as with a constant of 4 KiB."""
     vm = parse_vm_stat(VM_STAT)
 
     assert vm is not None
@@ -154,14 +156,14 @@ def test_pages_have_the_size_that_the_first_line_says() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", VM_STAT[59:], VM_STAT.replace(b"Pages wired down", b"Pages wired")])
-def test_counts_without_a_page_size_are_no_figures(answer: bytes) -> None:
-    """Without it, or without one of the queues, there is nothing to multiply."""
+def test_counts_without_a_page_size_are_ignored(answer: bytes) -> None:
+    """Without it, or without one of the queues, sizes cannot be computed."""
     assert parse_vm_stat(answer) is None
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes(data: bytes) -> None:
-    """Nothing raises, and no number is longer than it may be."""
+def test_arbitrary_bytes_yield_valid_values(data: bytes) -> None:
+    """Nothing raises, and no value is out of range."""
     parse_vm_stat(data)
     settings = parse_sysctl(data)
     assert pressure_of(settings) in (NO, Absent.INCONSISTENT, "normal", "warning", "critical")
@@ -172,15 +174,15 @@ def test_any_bytes(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("level", "word"), [("1", "normal"), ("2", "warning"), ("4", "critical"), ("3", Absent.INCONSISTENT)]
 )
-def test_the_system_s_own_verdict(level: str, word: str | Absent) -> None:
+def test_pressure_level_of_macos_is_parsed(level: str, word: str | Absent) -> None:
     """1, 2 and 4: bits of the notification, not the kernel's own 0 to 3."""
     text = SYSCTL.format(memory=1, model="x", chip="y", level=level, limit=0)
 
     assert pressure_of(parse_sysctl(text.encode())) == word
 
 
-def test_the_limit_of_an_administrator() -> None:
-    """In MiB; 0 is the system's own rule, whose figure only Metal knows."""
+def test_wired_limit_set_by_an_administrator_is_parsed() -> None:
+    """In MiB; 0 selects the system's default, which only Metal reports."""
     assert wired_limit_of({"iogpu.wired_limit_mb": "26000"}) == 26000 * MIB
     assert wired_limit_of({"iogpu.wired_limit_mb": "0"}) is Absent.NOT_AVAILABLE
 
@@ -196,15 +198,17 @@ def gpu(in_use: int) -> Accelerator:
 
 
 def accounted(found: AppleReading, stale: bool = False) -> tuple[Device, Share | None]:
-    silent = frozenset({"apple"} if stale else ())
-    whole = Composer().composed([Findings(pools=(ram(9 * GIB, 16 * GIB),)), Findings(apple=found, stale=silent)])
+    stale_names = frozenset({"apple"} if stale else ())
+    whole = Composer().composed(
+        [Findings(pools=(ram(9 * GIB, 16 * GIB),)), Findings(apple=found, stale=stale_names)]
+    )
     assert [pool.id for pool in whole.pools] == ["ram"]
     (device,) = whole.devices
     return device, next(iter(whole.shares), None)
 
 
-def test_the_working_set_lies_in_the_one_memory() -> None:
-    """11.84 GiB of 16 recommended, 7.16 in use: 4.68 can be had; "Alloc" is in no figure."""
+def test_metal_working_set_is_inside_system_ram() -> None:
+    """11.84 of 16 GiB recommended, 7.16 in use: 4.68 can be allocated; "Alloc" is in no value."""
     limit = 12713115648
     device, share = accounted(reading(gpu(7688503296), metal=Metal(True, limit)))
 
@@ -216,16 +220,16 @@ def test_the_working_set_lies_in_the_one_memory() -> None:
     assert device.evidence == ("Metal says that the device has unified memory",)
 
 
-def test_two_accelerators_are_one_working_set() -> None:
-    """Their memory is the same memory."""
+def test_two_accelerators_share_one_working_set() -> None:
+    """Both use the same memory."""
     _, share = accounted(reading(gpu(3 * GIB), gpu(GIB)))
 
     assert share is not None
     assert share.used_bytes == 4 * GIB
 
 
-def test_without_metal_there_is_no_limit_unless_one_was_set() -> None:
-    """The system's own rule is not guessed at; the administrator's setting is a limit."""
+def test_working_set_limit_without_metal_is_the_administrators() -> None:
+    """The system's default is not guessed; the administrator's setting is a limit."""
     device, share = accounted(reading(gpu(GIB)))
     _, limited = accounted(reading(gpu(GIB), wired_limit_bytes=26000 * MIB))
 
@@ -239,23 +243,23 @@ def test_without_metal_there_is_no_limit_unless_one_was_set() -> None:
     assert "exceeds its parent" in limited.note
 
 
-def test_more_in_use_than_recommended_leaves_nothing() -> None:
-    """The recommendation may be exceeded: what is left is 0, never less."""
+def test_headroom_is_zero_beyond_the_recommendation() -> None:
+    """The recommendation may be exceeded; headroom is then 0, never negative."""
     device, _ = accounted(reading(gpu(7 * GIB), metal=Metal(True, 6 * GIB)))
 
     assert device.headroom_bytes == 0
 
 
-def test_a_gpu_of_another_maker_is_not_guessed_at() -> None:
-    """A Mac with an Intel processor: which memory its GPU has is not known here."""
+def test_gpu_of_an_intel_mac_is_unknown() -> None:
+    """The memory of its GPU cannot be determined."""
     device, share = accounted(reading(gpu(GIB), chip="Intel(R) Core(TM) i9-9980HK CPU @ 2.40GHz"))
 
     assert (device.architecture, share) == (Architecture.UNKNOWN, None)
     assert device.headroom_bytes is NO
 
 
-def test_a_silent_collector_leaves_the_gpu_without_figures() -> None:
-    """It is still listed, and no figure of it is repeated."""
+def test_stale_collector_keeps_the_gpu_and_drops_values() -> None:
+    """The GPU stays listed, and its values are not repeated."""
     device, share = accounted(reading(gpu(GIB)), stale=True)
 
     assert share is not None
@@ -263,10 +267,10 @@ def test_a_silent_collector_leaves_the_gpu_without_figures() -> None:
 
 
 def tools(folder: Path, ioreg: bytes, vm_stat: bytes = VM_STAT, **settings: object) -> str:
-    """A folder with the three tools, each a program that prints what is given; sysctl ends with 1, as it may."""
+    """Return a folder with three fake tools, each printing a given text; sysctl exits with 1, as it may."""
     words = {"memory": 17179869184, "model": "MacBookPro18,3", "chip": "Apple M1 Pro", "level": 1, "limit": 0}
-    said = {"ioreg": ioreg, "vm_stat": vm_stat, "sysctl": SYSCTL.format(**{**words, **settings}).encode()}
-    for tool, text in said.items():
+    outputs = {"ioreg": ioreg, "vm_stat": vm_stat, "sysctl": SYSCTL.format(**{**words, **settings}).encode()}
+    for tool, text in outputs.items():
         (folder / f"{tool}.txt").write_bytes(text)
         program = folder / tool
         program.write_text(f"#!/bin/sh\n/bin/cat {folder}/{tool}.txt\nexit {int(tool == 'sysctl')}\n")
@@ -278,8 +282,8 @@ def metal(text: str) -> list[str]:
     return [sys.executable, "-c", f"print({text!r})"]
 
 
-def test_the_collector_asks_the_tools(tmp_path: Path) -> None:
-    """Real children, a fake system: every figure arrives, and the machine is named after its chip."""
+def test_collector_reads_the_tools(tmp_path: Path) -> None:
+    """Real child processes, fake tools: every value arrives, and the machine is named after its chip."""
     path = tools(tmp_path, plist(M1_PRO, M4), level=4)
     collector = Collector(path, metal('{"has_unified_memory": true, "working_set_bytes": 12713115648}'))
 
@@ -295,8 +299,8 @@ def test_the_collector_asks_the_tools(tmp_path: Path) -> None:
     assert found.machine.details == {"model": "MacBookPro18,3", "memory_pressure": "critical"}
 
 
-def test_metal_may_be_missing(tmp_path: Path) -> None:
-    """Not installed, or no device: everything else is there. Here it is really not installed."""
+def test_other_values_are_read_without_metal(tmp_path: Path) -> None:
+    """Metal is not installed or has no device. In this test it is really missing."""
     collector = Collector(tools(tmp_path, plist(M5_MAX)))
 
     found = collector.collect().apple
@@ -306,14 +310,14 @@ def test_metal_may_be_missing(tmp_path: Path) -> None:
     assert found.accelerators[0].in_use_bytes == 54969483264
 
 
-def test_nonsense_of_metal_is_no_figure() -> None:
-    """Only a whole answer counts."""
+def test_invalid_output_of_metal_is_not_available() -> None:
+    """Only a complete answer counts."""
     assert parse_metal(b"dyld: Library not loaded\n") is Absent.NOT_AVAILABLE
     assert parse_metal(b'{"has_unified_memory": 1, "working_set_bytes": 5}\n') is Absent.NOT_AVAILABLE
 
 
-def test_a_tool_that_hangs_is_killed(tmp_path: Path) -> None:
-    """Within the deadline, and named."""
+def test_hanging_tool_is_killed(tmp_path: Path) -> None:
+    """Within the deadline, and the error names it."""
     path = tools(tmp_path, plist(M1_PRO))
     (tmp_path / "ioreg").write_text("#!/bin/sh\nexec /bin/sleep 60\n")
     collector = Collector(path, deadline_seconds=0.3)
@@ -322,15 +326,15 @@ def test_a_tool_that_hangs_is_killed(tmp_path: Path) -> None:
         collector.collect()
 
 
-def test_nonsense_of_ioreg_is_named(tmp_path: Path) -> None:
-    """The collector fails with what it found, and the others' figures stand."""
+def test_invalid_output_of_ioreg_is_quoted(tmp_path: Path) -> None:
+    """The collector fails with the text that it got; other collectors are unaffected."""
     collector = Collector(tools(tmp_path, b"kIOReturnNotPermitted\n"))
 
     with pytest.raises(Unreadable, match="kIOReturnNotPermitted"):
         collector.collect()
 
 
-def test_other_systems_have_no_such_tools(tmp_path: Path) -> None:
-    """Not being a Mac is not an error."""
+def test_collector_is_unavailable_without_the_tools(tmp_path: Path) -> None:
+    """Another operating system is not an error."""
     with pytest.raises(Unavailable, match="ioreg and vm_stat and sysctl cannot be found"):
         Collector(str(tmp_path))

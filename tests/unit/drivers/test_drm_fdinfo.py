@@ -1,4 +1,4 @@
-"""What a graphics driver prints for a descriptor becomes bytes by region, or is left out and counted."""
+"""Test that the fdinfo of a graphics driver becomes bytes by region, and that invalid lines are counted."""
 
 from __future__ import annotations
 
@@ -50,23 +50,23 @@ def parsed(text: str) -> Fdinfo:
     return found
 
 
-def test_units_may_change_from_line_to_line() -> None:
-    """The kernel scales only what divides evenly, so bytes, KiB and MiB stand side by side."""
+def test_units_may_differ_between_lines() -> None:
+    """The kernel scales only sizes that divide evenly, so bytes, KiB and MiB occur side by side."""
     text = fdinfo("xe", 3, "0000:03:00.0", system="0", gtt="12345", stolen="51200 KiB", vram0="8 MiB")
 
     assert parsed(text).resident == {"system": 0, "gtt": 12345, "stolen": 52428800, "vram0": 8388608}
 
 
 @pytest.mark.parametrize("value", ["8 GiB", "-1", "N/A", "", "1e9", "12 MB", "9" * 21, "18446744073709551615 MiB"])
-def test_what_is_no_size_is_left_out_and_counted(value: str) -> None:
-    """The key is ignored, the others stand: a figure that cannot be read is never 0."""
+def test_invalid_size_is_left_out_and_counted(value: str) -> None:
+    """The key is ignored and the others stay: an unreadable size is never 0."""
     found = parsed(fdinfo("xe", 3, "0000:03:00.0", f"drm-resident-vram0:\t{value}", gtt="4 MiB"))
 
     assert found.resident == {"gtt": 4 * MIB}
     assert found.rejected == {"drm-resident-vram0": 1}
 
 
-def test_resident_and_its_older_name_are_one_figure() -> None:
+def test_resident_and_its_older_name_count_once() -> None:
     """drm-memory-vram repeats drm-resident-vram: 256 MiB once."""
     aliases = ("drm-memory-vram:\t262144 KiB", "drm-memory-gtt:\t1024 KiB")
     found = parsed(fdinfo("amdgpu", 7, "0000:c1:00.0", *aliases, vram="256 MiB"))
@@ -75,7 +75,7 @@ def test_resident_and_its_older_name_are_one_figure() -> None:
     assert found.basis == "resident"
 
 
-def test_a_kernel_that_only_knows_the_older_name() -> None:
+def test_older_key_alone_is_read() -> None:
     """A Radeon 890M with a model of 24 GB: the memory is in GTT, and 5 MiB in VRAM."""
     lines = ("drm-memory-gtt:\t25258000 KiB", "drm-memory-vram:\t5348 KiB", "amd-evicted-vram:\t64 KiB")
     found = parsed(fdinfo("amdgpu", 7, "0000:c1:00.0", *lines))
@@ -85,22 +85,22 @@ def test_a_kernel_that_only_knows_the_older_name() -> None:
     assert found.other == {"amd-evicted-vram": 64 * KIB}
 
 
-def test_before_linux_5_19() -> None:
-    """amdgpu had words of its own, kB for KiB, and the address space's id in place of a client's."""
+def test_amdgpu_fdinfo_before_linux_5_19_is_read() -> None:
+    """amdgpu used its own keys, kB for KiB, and the PASID in place of a client id."""
     found = parsed(BEFORE_5_19)
 
     assert (found.driver, found.pdev, found.client_id) == ("amdgpu", "0000:0a:00.0", 32771)
     assert found.resident == {"vram": 256 * MIB, "gtt": 8 * MIB, "cpu": 0}
 
 
-def test_what_was_only_asked_for_is_said_to_be_that() -> None:
-    """drm-total-* counts buffers without memory behind them: the reading says where its figures come from."""
+def test_total_size_is_marked_as_its_basis() -> None:
+    """drm-total-* counts buffers without memory behind them, so the reading names its basis."""
     found = parsed("drm-driver:\tlima\ndrm-client-id:\t1\ndrm-total-memory:\t12 MiB\n")
 
     assert (found.basis, found.resident) == ("total", {"memory": 12 * MIB})
 
 
-def test_a_driver_that_says_nothing_of_memory_says_nothing() -> None:
+def test_driver_without_memory_keys_has_no_basis() -> None:
     """nouveau has no memory keys, which is not 0 bytes."""
     found = parsed(NOUVEAU)
 
@@ -108,8 +108,8 @@ def test_a_driver_that_says_nothing_of_memory_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("prefix", ["amdxdna_accel_driver", "amdxdna"])
-def test_amdxdnas_own_keys_count_each_buffer_once(prefix: str) -> None:
-    """Its drm-total-memory has what lies in its heap twice; its own two keys together have everything once."""
+def test_keys_of_amdxdna_count_each_buffer_once(prefix: str) -> None:
+    """Its drm-total-memory counts heap buffers twice; its own two keys together count everything once."""
     keys = {"heap": "8 MiB", "internal": "65540 KiB", "external": "2048 MiB"}
     text = fdinfo(
         "amdxdna_accel_driver",
@@ -126,8 +126,8 @@ def test_amdxdnas_own_keys_count_each_buffer_once(prefix: str) -> None:
     assert not found.rejected
 
 
-def test_buffers_of_the_driver_itself_are_kept_apart() -> None:
-    """panthor prints what it keeps for a client beside the client's own buffers."""
+def test_buffers_of_the_driver_are_separate() -> None:
+    """panthor prints its internal memory for a client beside the client's own buffers."""
     found = parsed(PANTHOR)
 
     assert (found.pdev, found.resident) == (None, {"memory": 16480 * KIB})
@@ -135,15 +135,15 @@ def test_buffers_of_the_driver_itself_are_kept_apart() -> None:
 
 
 def test_cycles_are_not_memory() -> None:
-    """drm-total-cycles-rcs is a time stamp of xe and looks like a region."""
+    """drm-total-cycles-rcs is a time stamp of xe that looks like a region."""
     found = parsed(fdinfo("xe", 3, None, "drm-total-cycles-rcs:\t7655183225", system="4 KiB"))
 
     assert found.resident == {"system": 4096}
     assert found.rejected == {}
 
 
-def test_a_last_line_that_was_cut_off_is_no_figure() -> None:
-    """ "512" of "51200 KiB" would be a small lie."""
+def test_truncated_last_line_is_rejected() -> None:
+    """ "512" of "51200 KiB" would be a wrong value."""
     whole = fdinfo("xe", 3, None, system="4 KiB") + "drm-resident-gtt:\t51200 KiB\n"
 
     found = parsed(whole[: whole.index("00 KiB")])
@@ -156,8 +156,8 @@ def test_a_last_line_that_was_cut_off_is_no_figure() -> None:
     "text",
     ["", "pos:\t0\nflags:\t02\nmnt_id:\t15\n", "drm-driver:\txe\n", "drm-driver:\txe\ndrm-client-id:\tmany\n"],
 )
-def test_what_is_no_client_is_none(text: str) -> None:
-    """A socket, a file, or a driver that does not tell its clients apart."""
+def test_fdinfo_without_a_client_is_none(text: str) -> None:
+    """A socket, a regular file, or a driver without client ids."""
     assert parse_fdinfo(text.encode()) is None
 
 
@@ -165,8 +165,8 @@ def held(pid: int, client: int, pdev: str | None, size: str, node: str = "render
     return Held(pid, node, parsed(fdinfo("xe", client, pdev, gtt=size)))
 
 
-def test_a_client_on_two_descriptors_is_one() -> None:
-    """dup() makes a second descriptor of the same client: 1 GiB, not 2."""
+def test_client_on_two_descriptors_counts_once() -> None:
+    """dup() creates a second descriptor of the same client: 1 GiB, not 2."""
     twice = [held(5, 12, "0000:00:02.0", "1024 MiB"), held(5, 12, "0000:00:02.0", "1024 MiB")]
 
     (client,) = clients_of(twice)
@@ -174,22 +174,22 @@ def test_a_client_on_two_descriptors_is_one() -> None:
     assert (client.pids, client.resident) == ((5,), {"gtt": GIB})
 
 
-def test_the_same_id_on_two_cards_is_two() -> None:
-    """Client ids are unique within a kernel's driver instance, not across cards."""
+def test_same_id_on_two_cards_counts_twice() -> None:
+    """Client ids are unique within one driver instance, not across cards."""
     found = clients_of([held(5, 12, "0000:00:02.0", "1024 MiB"), held(5, 12, "0000:03:00.0", "1024 MiB")])
 
     assert sum(client.resident["gtt"] for client in found) == 2 * GIB
 
 
-def test_without_a_pci_address_the_device_file_tells_cards_apart() -> None:
+def test_clients_without_a_pci_address_differ_by_device_file() -> None:
     """The GPU and the neural engine of a system on a chip both have a client 1."""
     found = clients_of([held(5, 1, None, "1 MiB"), held(6, 1, None, "2 MiB", "accel0")])
 
     assert {client.node: client.resident["gtt"] for client in found} == {"renderD128": MIB, "accel0": 2 * MIB}
 
 
-def test_an_inherited_descriptor_has_two_owners() -> None:
-    """fork() and SCM_RIGHTS: counted once, and both processes are named."""
+def test_inherited_descriptor_has_two_owners() -> None:
+    """fork() and SCM_RIGHTS: counted once, and both processes are listed."""
     (client,) = clients_of([held(9, 12, "0000:00:02.0", "1024 MiB"), held(5, 12, "0000:00:02.0", "1024 MiB")])
 
     assert (client.pids, client.resident) == ((5, 9), {"gtt": GIB})
@@ -200,8 +200,8 @@ VALUES = st.one_of(st.binary(max_size=30), st.sampled_from([b"0", b"12345", b"8 
 
 
 @given(st.lists(st.tuples(KEYS, st.binary(max_size=50), VALUES), max_size=20), st.binary(max_size=30))
-def test_no_bytes_get_more_than_a_true_figure_out_of_it(lines: list[tuple[str, bytes, bytes]], tail: bytes) -> None:
-    """Whatever stands there: sizes are whole, not negative and less than 8 EiB, and the client is its own."""
+def test_arbitrary_lines_yield_valid_sizes(lines: list[tuple[str, bytes, bytes]], tail: bytes) -> None:
+    """Sizes are integers from 0 to below 8 EiB, and region names are short and ASCII."""
     head = b"drm-driver:\txe\ndrm-client-id:\t12\n"
     body = b"".join(key.encode() + region + b":\t" + value + b"\n" for key, region, value in lines)
 
@@ -215,8 +215,7 @@ def test_no_bytes_get_more_than_a_true_figure_out_of_it(lines: list[tuple[str, b
 
 
 @given(st.binary(max_size=400))
-def test_any_bytes_at_all(data: bytes) -> None:
-    """Nothing raises."""
+def test_arbitrary_bytes_raise_nothing(data: bytes) -> None:
     found = parse_fdinfo(data)
 
     assert found is None or found.client_id >= 0

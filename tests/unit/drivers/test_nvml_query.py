@@ -1,4 +1,4 @@
-"""A figure is asked by the newest call that works, and what can never work is not asked again."""
+"""Test that each value is read by the newest NVML call that works, and unsupported calls are not repeated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memwatch.runtime.backoff import Patience
 
 
 class Script:
-    """A call that answers, in turn, what it was given; codes are refusals. It counts how often it was made."""
+    """Fake NVML call that returns its answers in turn, raises codes, and counts its calls."""
 
     def __init__(self, *answers: int | Code) -> None:
         self.answers = list(answers)
@@ -28,8 +28,8 @@ class Script:
 
 
 @pytest.mark.parametrize("code", [Code.FUNCTION_NOT_FOUND, Code.ARGUMENT_VERSION_MISMATCH, Code.DEPRECATED])
-def test_an_older_call_answers_where_the_newest_is_unknown(code: Code) -> None:
-    """The older form is found in the same breath, remembered, and the newer one's code is kept as evidence."""
+def test_older_call_is_used_if_the_newest_is_unknown(code: Code) -> None:
+    """The older form is tried at once and kept; the code of the newer one is recorded as evidence."""
     codes: dict[str, int] = {}
     new, old = Script(code), Script(1, 2)
     question: Question[int] = Question(codes, ("v2", new), ("v1", old))
@@ -39,8 +39,8 @@ def test_an_older_call_answers_where_the_newest_is_unknown(code: Code) -> None:
     assert (new.calls, old.calls, codes) == (1, 2, {"v2": code})
 
 
-def test_what_is_not_supported_is_asked_once() -> None:
-    """NOT_SUPPORTED is a fact about the device: no older form is tried and no second time."""
+def test_unsupported_call_is_made_once() -> None:
+    """NOT_SUPPORTED is a property of the device: no older form is tried, and no second call made."""
     codes: dict[str, int] = {}
     new, old = Script(Code.NOT_SUPPORTED), Script()
     question: Question[int] = Question(codes, ("v2", new), ("v1", old))
@@ -50,15 +50,15 @@ def test_what_is_not_supported_is_asked_once() -> None:
     assert (new.calls, old.calls, codes) == (1, 0, {"v2": 3})
 
 
-def test_a_call_that_no_library_has_is_not_supported() -> None:
-    """When every form is unknown there is no such figure."""
+def test_call_missing_in_every_form_is_not_supported() -> None:
+    """If no form exists, the value is not supported."""
     question: Question[int] = Question({}, ("v1", Script(Code.FUNCTION_NOT_FOUND)))
 
     assert [question.ask(), question.ask()] == [Absent.NOT_SUPPORTED] * 2
 
 
-def test_a_passing_failure_is_asked_again_and_forgotten() -> None:
-    """A refusal leaves its reason and its code for as long as it lasts."""
+def test_transient_error_is_retried_and_cleared() -> None:
+    """An error leaves its reason and its code while it lasts."""
     codes: dict[str, int] = {}
     question: Question[int] = Question(codes, ("v1", Script(Code.UNKNOWN, Code.NO_PERMISSION, 5)))
 
@@ -68,8 +68,8 @@ def test_a_passing_failure_is_asked_again_and_forgotten() -> None:
 
 
 @pytest.mark.parametrize("code", [Code.GPU_IS_LOST, Code.RESET_REQUIRED, Code.GPU_NOT_FOUND, Code.UNINITIALIZED])
-def test_what_concerns_the_whole_gpu_is_not_the_answer_to_one_question(code: Code) -> None:
-    """It is raised, for whoever looks after the GPU."""
+def test_error_of_the_whole_gpu_is_raised(code: Code) -> None:
+    """Such an error is handled by the caller, for the GPU as a whole."""
     question: Question[int] = Question({}, ("v1", Script(code)))
 
     with pytest.raises(Refused) as raised:
@@ -78,8 +78,8 @@ def test_what_concerns_the_whole_gpu_is_not_the_answer_to_one_question(code: Cod
     assert raised.value.code == code
 
 
-def test_a_handle_that_means_nothing_is_fatal_only_where_it_is_the_only_suspect() -> None:
-    """INVALID_ARGUMENT may be about the question; the asker decides."""
+def test_invalid_argument_is_fatal_only_if_requested() -> None:
+    """INVALID_ARGUMENT may concern another argument than the handle, so the caller decides."""
     refuse: Callable[[], int] = Script(Code.INVALID_ARGUMENT, Code.INVALID_ARGUMENT)
     assert Question({}, ("v1", refuse)).ask() is Absent.NOT_AVAILABLE
 
@@ -87,14 +87,14 @@ def test_a_handle_that_means_nothing_is_fatal_only_where_it_is_the_only_suspect(
         Question({}, ("v1", refuse), fatal=HANDLE_GONE).ask()
 
 
-def test_a_code_nobody_has_heard_of_is_not_available() -> None:
-    """Drivers to come will have more codes."""
+def test_unknown_code_is_not_available() -> None:
+    """Future drivers will have more codes."""
     assert reason_of(4711) is Absent.NOT_AVAILABLE
     assert failure_of(4711).reason == "failed"
 
 
-def test_patience_grows_while_trying_does_not_help() -> None:
-    """At once, then after 10, 20, 40, 60, 60 seconds."""
+def test_backoff_grows_while_attempts_fail() -> None:
+    """At once, then after 10, 20, 40, 60 and 60 seconds."""
     patience, now, waited = Patience(10, longest_seconds=60), 1000.0, []
     assert patience.is_over(now)
 
@@ -107,8 +107,8 @@ def test_patience_grows_while_trying_does_not_help() -> None:
     assert waited == [10, 20, 40, 60, 60]
 
 
-def test_patience_is_short_again_after_all_was_well() -> None:
-    """New trouble is tried for at the old distance, and never sooner."""
+def test_backoff_is_reset_after_a_success() -> None:
+    """The next attempt keeps the wait that was set; the one after it waits 10 seconds again."""
     patience = Patience(10)
     for now in (0.0, 10.0, 30.0):
         patience.tried(now)

@@ -1,4 +1,4 @@
-"""What cannot be true is left out, what is told twice counts once, and what is not told stays unknown."""
+"""Test validation of NVML's answers: impossible ones are dropped, duplicates count once, absence stays absence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def row(pid: int, used: int, instance: int = NO_INSTANCE) -> Row:
     return pid, used, instance
 
 
-def test_a_process_in_two_lists_counts_once() -> None:
+def test_process_in_two_lists_counts_once() -> None:
     """A PID with 500 MiB in the compute and in the graphics list holds 500 MiB."""
     rows = [row(7, 500 * MIB), row(7, 500 * MIB)]
 
@@ -39,17 +39,17 @@ def test_a_process_in_two_lists_counts_once() -> None:
 
 
 @given(st.permutations([row(7, 3), row(7, NOT_TOLD), row(7, 9), row(7, 0)]))
-def test_the_greatest_known_figure_of_a_process_wins(rows: list[Row]) -> None:
-    """In whatever order the lists come, the greatest figure is the one, and "not told" loses to any."""
+def test_greatest_known_use_of_a_process_wins(rows: list[Row]) -> None:
+    """In any order of lists the greatest value counts, and NVML_VALUE_NOT_AVAILABLE loses to any."""
     assert merged(rows, LIMITS, None) == (GpuProcess(7, 9),)
 
 
-def test_a_process_without_a_figure_keeps_its_row() -> None:
-    """Where the driver names a process and not its memory, the memory is absent and not zero."""
+def test_process_without_a_value_keeps_its_row() -> None:
+    """If the driver lists a process without its memory, the memory is absent and not zero."""
     assert merged([row(7, NOT_TOLD)], LIMITS, 1) == (GpuProcess(7, Absent.NOT_AVAILABLE),)
 
 
-def test_a_process_in_two_gpu_instances_has_two_rows() -> None:
+def test_process_in_two_gpu_instances_has_two_rows() -> None:
     """Memory of different GPU instances is different memory."""
     found = merged([row(7, 1, 2), row(7, 5, 3), row(7, 4, 2)], LIMITS, None)
 
@@ -57,14 +57,14 @@ def test_a_process_in_two_gpu_instances_has_two_rows() -> None:
 
 
 @pytest.mark.parametrize("bad", [row(0, 1), row(0xFFFFFFFF, 1), row(32769, 1), row(8, 101)])
-def test_one_impossible_record_condemns_its_list(bad: Row) -> None:
-    """PID 0, PID 4294967295, a PID above the kernel's greatest, more bytes than there are: the whole list goes."""
+def test_impossible_record_rejects_its_list(bad: Row) -> None:
+    """PID 0, PID 4294967295, a PID above pid_max, or more bytes than exist: the whole list is rejected."""
     with pytest.raises(Implausible, match="process_list"):
         merged([row(7, 1), bad], LIMITS, capacity=100)
 
 
-def test_the_limits_themselves_are_possible() -> None:
-    """The greatest PID with all of the memory is a process like another."""
+def test_limits_themselves_are_valid() -> None:
+    """The greatest PID holding all of the memory is valid."""
     assert merged([row(32768, 100)], LIMITS, capacity=100) == (GpuProcess(32768, 100),)
 
 
@@ -72,14 +72,14 @@ def test_the_limits_themselves_are_possible() -> None:
     ("used", "free", "reserved"),
     [(101, 0, 0), (0, 101, 0), (0, 0, 101), (NOT_TOLD, 0, Absent.NOT_SUPPORTED)],
 )
-def test_a_part_greater_than_the_whole_is_impossible(used: int, free: int, reserved: int | Absent) -> None:
-    """Used, free or reserved above the total: the answer contradicts itself."""
+def test_part_beyond_the_total_is_rejected(used: int, free: int, reserved: int | Absent) -> None:
+    """Used, free or reserved memory above the total is a contradiction."""
     with pytest.raises(Implausible, match="memory"):
         plausible_memory(GpuMemory(2, 100, used, free, reserved))
 
 
-def test_the_sieve_counts_what_it_leaves_out() -> None:
-    """Rejections are counted by what was rejected, and leave "inconsistent" behind."""
+def test_sieve_counts_rejections() -> None:
+    """Rejections are counted by kind, and the value becomes inconsistent."""
     sieve = Sieve(LIMITS)
 
     answers = [
@@ -92,8 +92,8 @@ def test_the_sieve_counts_what_it_leaves_out() -> None:
     assert sieve.rejected == {"memory": 1, "process_list": 2}
 
 
-def test_the_sieve_lets_absence_through() -> None:
-    """What is absent for a reason keeps that reason and is not counted."""
+def test_sieve_passes_absence_through() -> None:
+    """An absent value keeps its reason and is not counted."""
     sieve = Sieve(LIMITS)
 
     assert sieve.memory(Absent.NOT_PERMITTED) is Absent.NOT_PERMITTED
@@ -115,15 +115,15 @@ def test_the_sieve_lets_absence_through() -> None:
         (Absent.INCONSISTENT, 1, None),
     ],
 )
-def test_a_process_is_measured_against_the_memory_its_gpu_can_use(
+def test_capacity_is_the_memory_that_the_gpu_can_use(
     memory: GpuMemory | Absent, bar1: int | Absent, capacity: int | None
 ) -> None:
-    """Its own memory where it has some, the machine's where it has none, and nothing where nobody knows."""
+    """The GPU's own memory if it has some, the machine's if it has none, and no bound if that is unknown."""
     assert capacity_of(memory, bar1, LIMITS) == capacity
 
 
-def test_without_system_memory_a_unified_gpu_has_no_known_limit() -> None:
-    """What was not said limits nothing."""
+def test_unified_gpu_has_no_capacity_without_system_memory() -> None:
+    """An unknown size is no bound."""
     assert capacity_of(Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED, Limits(1)) is None
 
 
@@ -142,17 +142,17 @@ def test_without_system_memory_a_unified_gpu_has_no_known_limit() -> None:
 def test_lists_are_joined_only_if_none_is_missing(
     lists: list[list[Row] | Absent], rows: list[Row] | Absent
 ) -> None:
-    """A list the driver does not have is no loss; one that it refused leaves the others incomplete."""
+    """A list that the driver does not support is no loss; one that failed leaves the others incomplete."""
     assert joined(lists) == rows
 
 
 def test_mig_devices_share_the_memory_of_their_gpu_instance() -> None:
-    """Two compute instances of GPU instance 2 are one place for memory."""
+    """Two compute instances of GPU instance 2 share one memory."""
     assert by_instance([(2, "a"), (2, "b"), (9, "c")]) == {2: ["a", "b"], 9: ["c"]}
 
 
-def test_instances_stand_in_for_their_gpu_only_if_all_are_known() -> None:
-    """A sum with something missing is no capacity."""
+def test_capacity_of_instances_needs_all_of_them() -> None:
+    """A sum with a missing term is no capacity."""
     known = GpuInstance(1, (), GpuMemory(2, 40, 0, 0, 0))
 
     assert capacity_of_instances([known, known]) == 80
@@ -164,8 +164,8 @@ numbers = st.integers(0, NOT_TOLD)
 
 
 @given(st.lists(st.tuples(st.integers(0, 0xFFFFFFFF), numbers, st.integers(0, 0xFFFFFFFF))), st.none() | numbers)
-def test_any_list_is_either_told_truly_or_rejected(rows: list[Row], capacity: int | None) -> None:
-    """Whatever a driver writes: each process once, with a figure that stands in the list, or nothing at all."""
+def test_arbitrary_list_is_merged_or_rejected(rows: list[Row], capacity: int | None) -> None:
+    """Each process is listed once, with a value from the list, or the whole list is rejected."""
     sieve = Sieve(LIMITS)
 
     found = sieve.processes(rows, capacity)
@@ -175,5 +175,5 @@ def test_any_list_is_either_told_truly_or_rejected(rows: list[Row], capacity: in
         return
     assert len({(one.pid, one.instance) for one in found}) == len(found)
     for one in found:
-        told = [used for pid, used, _ in rows if pid == one.pid and used != NOT_TOLD]
-        assert one.used_bytes in told or one.used_bytes is Absent.NOT_AVAILABLE
+        listed = [used for pid, used, _ in rows if pid == one.pid and used != NOT_TOLD]
+        assert one.used_bytes in listed or one.used_bytes is Absent.NOT_AVAILABLE

@@ -1,4 +1,4 @@
-"""What a Jetson's files and tegrastats say is read in every form they have had since JetPack 3."""
+"""Test that a Jetson's files and tegrastats are read in every form since JetPack 3."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def line_of(text: str) -> TegrastatsReading:
 
 
 @pytest.mark.parametrize("sample", LINES, ids=[sample.name for sample in LINES])
-def test_every_form_of_a_line_is_read(sample: Sample) -> None:
-    """By name, whatever the order and spacing; what a line does not say is absent, and never 0."""
+def test_every_form_of_a_line_is_parsed(sample: Sample) -> None:
+    """Fields are read by name in any order and spacing; missing ones are absent, and never 0."""
     reading = line_of(sample.text)
 
     assert {name: getattr(reading, name) for name in sample.expected} == sample.expected
@@ -38,8 +38,8 @@ def test_every_form_of_a_line_is_read(sample: Sample) -> None:
     assert {getattr(reading, name) for name in others} <= {Absent.NOT_AVAILABLE}
 
 
-def test_forms_of_the_gpus_load() -> None:
-    """`3%@76`, `0%`, `63%@[621]`, `12%@[1300,1300]`, a clock alone, nothing: 3, 0, 63, 12 and twice not known."""
+def test_every_form_of_the_gpu_load_is_parsed() -> None:
+    """`3%@76`, `0%`, `63%@[621]`, `12%@[1300,1300]`, a clock alone, nothing: 3, 0, 63, 12 and twice unknown."""
     texts = ["GR3D 3%@76", "GR3D_FREQ 0%", "GR3D_FREQ 63%@[621]", "GR3D_FREQ 12%@[1300,1300]"]
     found = [line_of(f"RAM 1/2MB (lfb 1x4MB) {text}").gr3d for text in (*texts, "GR3D_FREQ @[1000,1000,1000]", "")]
 
@@ -55,7 +55,7 @@ def test_forms_of_the_gpus_load() -> None:
 
 @pytest.mark.parametrize("name", JETSONS)
 def test_machines_agree_with_their_tegrastats(name: str) -> None:
-    """A simulated Jetson's line has the memory, the swap and the free blocks of its /proc."""
+    """The line of a simulated Jetson has the memory, the swap and the free blocks of its /proc."""
     machine = machine_folder(name)
     pool, swap = machine.expected["meminfo"]["pools"][0], machine.expected["meminfo"]["swap"]
     reading = parse_line((machine.roots.procfs.parent / "tegrastats").read_bytes())
@@ -73,16 +73,16 @@ def test_machines_agree_with_their_tegrastats(name: str) -> None:
 
 
 @pytest.mark.parametrize("sample", LINES, ids=[sample.name for sample in LINES])
-def test_a_line_cut_short_is_refused(sample: Sample) -> None:
-    """Wherever it is cut: its newline is what makes a line whole, and no part of half a line is used."""
+def test_truncated_line_is_rejected(sample: Sample) -> None:
+    """Only the newline completes a line, and no part of an incomplete one is used."""
     for end in range(len(sample.text)):
         with pytest.raises(Garbled):
             parse_line(sample.text[:end].encode())
 
 
 @pytest.mark.parametrize("sample", LINES, ids=[sample.name for sample in LINES])
-def test_a_line_cut_within_a_field_is_refused_even_if_it_ends(sample: Sample) -> None:
-    """Where the newline survived, a field that lost its end shows: no field is taken for another one."""
+def test_line_with_a_truncated_field_is_rejected(sample: Sample) -> None:
+    """Even with its newline intact, a truncated field is detected and never taken for another one."""
     whole = line_of(sample.text)
     for end in range(len(sample.text)):
         try:
@@ -118,16 +118,16 @@ def test_a_line_cut_within_a_field_is_refused_even_if_it_ends(sample: Sample) ->
         "RAM 1/2MB (lfb 1x4MB) " + "A@1C " * 4000,
     ],
 )
-def test_nonsense_is_refused_whole(text: str) -> None:
-    """Without RAM, twice the same, more than all, cut, two clocks for a core, unknown, or endless: all refused."""
+def test_invalid_line_is_rejected_as_a_whole(text: str) -> None:
+    """No RAM, a repeated field, use above the total, truncation, two clocks of a core, unknown or endless text."""
     with pytest.raises(Garbled):
         line_of(text)
 
 
 @settings(deadline=None)
 @given(st.sampled_from(LINES), st.data())
-def test_bent_lines_are_read_or_refused(sample: Sample, data: st.DataObject) -> None:
-    """Whatever is put into a line: a reading with figures that can be, or Garbled."""
+def test_damaged_lines_are_parsed_or_rejected(sample: Sample, data: st.DataObject) -> None:
+    """A damaged line yields a reading with possible values, or Garbled."""
     text = sample.text.encode()
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, min(len(text), start + 30)))
@@ -142,8 +142,8 @@ def test_bent_lines_are_read_or_refused(sample: Sample, data: st.DataObject) -> 
 
 
 @pytest.mark.alone
-def test_a_line_costs_little() -> None:
-    """The longest one is parsed in less than a millisecond, also on a machine that does other things (50 µs)."""
+def test_line_is_parsed_within_a_millisecond() -> None:
+    """The longest line takes less than one millisecond, also on a busy machine (50 µs when idle)."""
     longest = max((sample.text for sample in LINES), key=len).encode() + b"\n"
     costs = []
     for _ in range(20):
@@ -159,8 +159,8 @@ def table(*rows: str, total: str = "120K") -> bytes:
     return (HEADER + "".join(f"{row}\n" for row in rows) + f"total   {total}\n").encode()
 
 
-def test_the_total_counts_shared_memory_once() -> None:
-    """Two clients of 100 MiB that share 80: 120 are held, and that is what the last line says."""
+def test_total_counts_shared_memory_once() -> None:
+    """Two clients of 100 MiB share 80 MiB: the last line gives 120 MiB in use."""
     found = parse_clients(table("user  one  11  102400K", "user  two  12  102400K", total="122880K"))
 
     assert found == Clients(
@@ -180,13 +180,13 @@ def test_the_total_counts_shared_memory_once() -> None:
         ("user                          812     100K", NvMapClient(812, "user", 100 * KIB)),
     ],
 )
-def test_rows_are_read_from_their_right_end(row: str, client: NvMapClient) -> None:
-    """Names with blanks and figures in them, kernel clients, old rows without a unit (those are bytes)."""
+def test_rows_are_parsed_from_the_right(row: str, client: NvMapClient) -> None:
+    """Names with blanks and digits, kernel clients, and old rows without a unit (in bytes)."""
     assert parse_clients(table(row)).clients == (client,)
 
 
-def test_a_column_pss_is_not_the_size() -> None:
-    """The heading says which column is which, in whatever order."""
+def test_column_pss_is_not_the_size() -> None:
+    """The heading gives the order of columns."""
     rows = b"user  app  7  80K  100K\ntotal  80K  120K\n"
 
     by_pss_first = parse_clients(b"CLIENT PROCESS PID PSS SIZE\n" + rows)
@@ -196,7 +196,7 @@ def test_a_column_pss_is_not_the_size() -> None:
     assert (by_size_first.clients[0].used_bytes, by_size_first.total_bytes) == (80 * KIB, 80 * KIB)
 
 
-def test_a_process_with_a_new_line_in_its_name_hides_no_other() -> None:
+def test_newline_in_a_name_hides_no_other_process() -> None:
     """The pieces of its row are left out and counted."""
     found = parse_clients(table("user  evil", "x y  z  100K", "user  good  12  100K"))
 
@@ -218,16 +218,16 @@ def test_a_process_with_a_new_line_in_its_name_hides_no_other() -> None:
         b"<html>\n",
     ],
 )
-def test_a_table_without_its_ends_is_refused(data: bytes) -> None:
-    """A heading and a total, or nothing."""
+def test_table_without_heading_or_total_is_rejected(data: bytes) -> None:
+    """Both a heading and a total are required."""
     with pytest.raises(Garbled):
         parse_clients(data)
 
 
 @given(st.binary(max_size=200), st.integers(0, 300), st.integers(0, 300))
 @example(b"total", 0, 0)
-def test_bent_tables_are_read_or_refused(piece: bytes, start: int, length: int) -> None:
-    """Whatever is put into a table: figures that can be, or Garbled."""
+def test_damaged_tables_are_parsed_or_rejected(piece: bytes, start: int, length: int) -> None:
+    """A damaged table yields possible values, or Garbled."""
     data = table("user  gpu burn  7979  23525644K", "user  Xorg  1890  23676K", total="23549320K")
     try:
         found = parse_clients(data[:start] + piece + data[start + length :])
@@ -237,8 +237,8 @@ def test_bent_tables_are_read_or_refused(piece: bytes, start: int, length: int) 
     assert all(client.pid >= 0 and client.used_bytes >= 0 for client in found.clients)
 
 
-def test_meminfo_has_nvmaps_lines_or_not() -> None:
-    """In bytes where they are, absent where the kernel has none; more than all memory is refused."""
+def test_nvmap_lines_of_meminfo_are_optional() -> None:
+    """In bytes if present, not supported if the kernel has none; more than MemTotal is rejected."""
     with_lines = parse_meminfo(b"MemTotal: 8038788 kB\nNvMapMemFree:  94784 kB\nNvMapMemUsed:  805068 kB\n")
 
     assert with_lines == (805068 * KIB, 94784 * KIB)
@@ -260,8 +260,8 @@ def test_meminfo_has_nvmaps_lines_or_not() -> None:
         (b"\xff\0" * 9, None),
     ],
 )
-def test_the_last_chip_in_compatible_decides(data: bytes, soc: str | None) -> None:
-    """Boards and families before and after it say less."""
+def test_last_chip_in_compatible_decides(data: bytes, soc: str | None) -> None:
+    """Entries before and after it name boards and families."""
     assert parse_compatible(data) == soc
 
 
@@ -278,15 +278,15 @@ def test_the_last_chip_in_compatible_decides(data: bytes, soc: str | None) -> No
         ("", Release(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)),
     ],
 )
-def test_the_release_names_its_jetpack(line: str, release: Release) -> None:
-    """What is not in the table is not guessed."""
+def test_release_gives_its_jetpack(line: str, release: Release) -> None:
+    """A release missing in the table is not guessed."""
     assert parse_release(line.encode() + b"\n") == release
     assert parse_release(None) == Release(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
 
 
 @given(st.text(alphabet=string.printable, max_size=100))
-def test_any_release_file_is_survived(text: str) -> None:
-    """It is a file of the user's system: anything may stand there."""
+def test_arbitrary_release_file_is_accepted(text: str) -> None:
+    """The file belongs to the user's system and may have any content."""
     found: Any = parse_release(text.encode())
 
     assert isinstance(found.l4t, (str, Absent))

@@ -1,4 +1,4 @@
-"""What goes through the pipe comes out as it was, and nothing else gets through."""
+"""Test that records survive the pipe unchanged and that anything else is rejected."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ readings = st.builds(
 
 
 @given(readings)
-def test_a_reading_comes_out_as_it_went_in(reading: NvmlReading) -> None:
-    """Absent figures with their reasons, names with any character, numbers of any size."""
+def test_reading_survives_a_round_trip(reading: NvmlReading) -> None:
+    """Absent values with their reasons, names with any character, integers of any size."""
     line = to_line(reading)
 
     assert line.count(b"\n") == 1
@@ -60,33 +60,33 @@ def test_a_reading_comes_out_as_it_went_in(reading: NvmlReading) -> None:
 
 
 @given(readings, readings)
-def test_who_says_the_same_again_says_it_as_before(one: NvmlReading, other: NvmlReading) -> None:
-    """Whatever was said in between; what is equal is made into a line once."""
+def test_equal_reading_is_encoded_once(one: NvmlReading, other: NvmlReading) -> None:
+    """Equal readings are encoded once, also with another reading in between."""
     speaker = Speaker()
 
-    said = [speaker.line_of(reading) for reading in (one, replace(one), other, one)]
+    lines = [speaker.line_of(reading) for reading in (one, replace(one), other, one)]
 
-    assert said == [to_line(one), to_line(one), to_line(other), to_line(one)]
-    assert said[0] is said[1]
+    assert lines == [to_line(one), to_line(one), to_line(other), to_line(one)]
+    assert lines[0] is lines[1]
     assert speaker.line_of(NvmlFailure("failed", "gone")) == to_line(NvmlFailure("failed", "gone"))
 
 
 @given(st.binary(max_size=200))
-def test_bytes_that_are_no_record_are_refused(line: bytes) -> None:
-    """One kind of error for everything that is not what was expected."""
+def test_arbitrary_bytes_are_rejected(line: bytes) -> None:
+    """All unexpected bytes raise one kind of error."""
     with pytest.raises(Garbled):
         from_line(NvmlFailure, line)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), st.lists, max_leaves=5))
-def test_json_that_is_no_record_is_refused(value: object) -> None:
-    """Well-formed is not enough."""
+def test_json_of_another_shape_is_rejected(value: object) -> None:
+    """Valid JSON is not enough."""
     with pytest.raises(Garbled):
         from_line(NvmlReading, json.dumps(value).encode())
 
 
-def test_a_record_with_a_field_of_another_kind_is_refused() -> None:
-    """A number in words, a list for a record, a reason that does not exist, a field too many."""
+def test_record_with_a_field_of_another_type_is_rejected() -> None:
+    """A number as text, a list in place of a record, an unknown reason, an additional field."""
     good = json.loads(to_line(NvmlFailure("no_driver", "not loaded", 9)))
 
     changes: list[dict[str, object]] = [{"code": "9"}, {"text": []}, {"reason": {"absent": "because"}}, {"more": 1}]
@@ -96,8 +96,8 @@ def test_a_record_with_a_field_of_another_kind_is_refused() -> None:
             from_line(NvmlFailure, json.dumps(good | change).encode())
 
 
-def test_a_figure_that_is_absent_within_a_mapping_survives() -> None:
-    """What a process holds of one share may be known, and of another one not."""
+def test_absent_value_in_a_mapping_survives_a_round_trip() -> None:
+    """A process's part of one share may be known and that of another absent."""
     holder = Holder(1, "a", "root", None, None, 5, 5, {"cuda0": Absent.NOT_PERMITTED, "gpu0": 7})
 
     assert from_line(Holder, to_line(holder)) == holder

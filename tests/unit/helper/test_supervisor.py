@@ -1,4 +1,4 @@
-"""A helper process that hangs, dies or raves costs itself only, and is not started over and over."""
+"""Test that a helper process that hangs, crashes or floods affects only itself, with a pause between starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from memwatch.helper.process import Child
 from memwatch.helper.supervisor import Helper, HelperFailed
-from support.waiting import PATIENCE_SECONDS, Stopwatch, wait_until
+from support.waiting import MAX_WAIT_SECONDS, Stopwatch, wait_until
 
 ECHO = "import sys\nfor line in sys.stdin: print('you said ' + line.strip(), flush=True)"
 HANG = "import sys, time\nsys.stdin.readline()\ntime.sleep(60)"
@@ -42,8 +42,8 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def test_one_child_answers_many_questions() -> None:
-    """It is started when first asked and kept after that."""
+def test_one_child_answers_many_requests() -> None:
+    """It is started at the first request and kept."""
     with helper(ECHO, deadline=5.0) as one:
         before = one.pid
         answers = [one.ask(b"read") for _ in range(3)]
@@ -67,8 +67,8 @@ def test_one_child_answers_many_questions() -> None:
         ("this is no Python", "exited with code 1"),
     ],
 )
-def test_a_child_that_fails_is_gone_and_says_how(script: str, sentence: str) -> None:
-    """One sentence, within the deadline, and no process stays behind."""
+def test_failed_child_is_gone_and_its_failure_reported(script: str, sentence: str) -> None:
+    """One message, within the deadline, and no process is left behind."""
     with helper(script, deadline=0.5 if script in (HANG, DEAF) else 10.0) as one:
         watch = Stopwatch()
         with pytest.raises(HelperFailed, match=sentence):
@@ -79,8 +79,8 @@ def test_a_child_that_fails_is_gone_and_says_how(script: str, sentence: str) -> 
         assert took < 5
 
 
-def test_a_child_is_not_started_again_before_its_pause() -> None:
-    """A driver that crashes at every question costs one start a minute."""
+def test_child_is_not_restarted_before_the_pause_ends() -> None:
+    """A driver that crashes at every request costs one start a minute."""
     with helper(CRASH, deadline=10.0) as one:
         with pytest.raises(HelperFailed, match="signal 11"):
             one.ask(b"read")
@@ -88,8 +88,8 @@ def test_a_child_is_not_started_again_before_its_pause() -> None:
             one.ask(b"read")
 
 
-def test_after_the_pause_there_is_a_new_child() -> None:
-    """What had crashed is replaced, and the new one is asked."""
+def test_child_is_restarted_after_the_pause() -> None:
+    """The crashed child is replaced, and the new one gets the request."""
     with helper(CRASH, deadline=10.0, pause=0.2) as one:
         for _ in range(2):
             with pytest.raises(HelperFailed, match=r"killed by signal 11$"):
@@ -97,8 +97,8 @@ def test_after_the_pause_there_is_a_new_child() -> None:
             time.sleep(0.25)
 
 
-def test_one_that_was_told_to_end_is_no_failure() -> None:
-    """A driver that was released is taken up again when its time is over, not a minute after the last start."""
+def test_stopped_child_is_restarted_without_a_pause() -> None:
+    """A released driver is used again when its time is over, not one minute after the last start."""
     with helper(ECHO, deadline=5.0) as one:
         one.ask(b"read")
         before = one.pid
@@ -108,8 +108,8 @@ def test_one_that_was_told_to_end_is_no_failure() -> None:
         assert one.pid != before
 
 
-def test_a_program_that_does_not_exist_is_a_failure_like_others() -> None:
-    """No exception of another kind leaves, and no descriptor stays open."""
+def test_missing_program_is_a_helper_failure() -> None:
+    """No other kind of exception is raised, and no descriptor stays open."""
     before = len(os.listdir("/proc/self/fd"))
     one = Helper(["/nonexistent/program"], 1.0, 0.0)
     for _ in range(5):
@@ -119,8 +119,8 @@ def test_a_program_that_does_not_exist_is_a_failure_like_others() -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_thousand_questions_leave_nothing_open() -> None:
-    """Descriptors stay as they are, over restarts too."""
+def test_many_requests_leave_no_descriptor_open() -> None:
+    """The number of descriptors stays constant, across restarts as well."""
     with helper(ECHO, deadline=5.0, pause=0.0) as one:
         one.ask(b"first")
         before = len(os.listdir("/proc/self/fd"))
@@ -133,8 +133,8 @@ def test_a_thousand_questions_leave_nothing_open() -> None:
         assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_an_answer_that_is_there_is_waited_for_by_nobody() -> None:
-    """Who has no time puts the question, and asks later whether the answer is there, all of it."""
+def test_answer_is_reported_only_when_complete() -> None:
+    """A caller without time to wait sends the request, and checks later for a complete answer."""
     in_parts = (
         "import sys\n"
         "for line in sys.stdin:\n"
@@ -146,7 +146,7 @@ def test_an_answer_that_is_there_is_waited_for_by_nobody() -> None:
         one.put(b"read")
         early = one.has_answer(0.1)
         one.put(b"go on")
-        found = one.has_answer(PATIENCE_SECONDS), one.has_answer(0.0)
+        found = one.has_answer(MAX_WAIT_SECONDS), one.has_answer(0.0)
         answer = one.answer()
 
     assert not early
@@ -158,8 +158,8 @@ def test_an_answer_that_is_there_is_waited_for_by_nobody() -> None:
     ("script", "sentence"),
     [(CRASH, "killed by signal 11"), (LEAVE, "exited with code 75"), (HANG, "did not answer")],
 )
-def test_whether_there_is_an_answer_never_fails(script: str, sentence: str) -> None:
-    """How the child failed is told where the answer should be, also of one that was gone before it was asked."""
+def test_check_for_an_answer_never_raises(script: str, sentence: str) -> None:
+    """The failure is raised where the answer is read, also for a child that exited before the request."""
     with helper(script) as one:
         one.put(b"read")
         watch = Stopwatch()
@@ -175,10 +175,10 @@ def test_whether_there_is_an_answer_never_fails(script: str, sentence: str) -> N
     assert seconds < 5.0
 
 
-def test_an_answer_that_has_no_end_is_not_waited_for() -> None:
-    """A tick that finds more than any answer may be takes the child for mad at once, not after its deadline."""
-    much = "import sys, time\nsys.stdin.readline()\nprint('x' * (5 << 20), flush=True, end='')\ntime.sleep(60)"
-    with helper(much, deadline=30.0) as one:
+def test_endless_answer_is_rejected_at_once() -> None:
+    """A tick that finds more than the maximum size kills the child at once, not after its deadline."""
+    flood = "import sys, time\nsys.stdin.readline()\nprint('x' * (5 << 20), flush=True, end='')\ntime.sleep(60)"
+    with helper(flood, deadline=30.0) as one:
         one.put(b"read")
         wait_until(lambda: one.has_answer(0.1))
         watch = Stopwatch()
@@ -190,7 +190,7 @@ def test_an_answer_that_has_no_end_is_not_waited_for() -> None:
 
 @pytest.fixture
 def many_descriptors() -> Iterator[None]:
-    """As many as a daemon has that keeps a file of each of a thousand processes open."""
+    """Hold 1,100 descriptors open, as a daemon does that keeps a file of each of a thousand processes open."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (2048, before[1]))
     held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
@@ -203,17 +203,17 @@ def many_descriptors() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("many_descriptors")
-def test_a_child_is_heard_by_whoever_holds_many_files() -> None:
-    """Descriptors above 1,023 are no descriptors to `select`."""
-    with helper(ECHO, deadline=PATIENCE_SECONDS) as one:
+def test_answer_arrives_on_a_descriptor_above_1023() -> None:
+    """`select` does not support descriptors above 1,023."""
+    with helper(ECHO, deadline=MAX_WAIT_SECONDS) as one:
         one.put(b"read")
         wait_until(lambda: one.has_answer(0.1))
 
         assert one.answer() == b"you said read"
 
 
-def test_a_child_for_which_there_are_no_descriptors_leaves_none_open() -> None:
-    """Where one pipe can be had and the other cannot, each attempt would make the want worse."""
+def test_start_without_free_descriptors_leaks_none() -> None:
+    """With descriptors left for one pipe only, each attempt would otherwise leak some."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     child = Child([sys.executable, "-c", "pass"], takes_input=True)
     opened = len(os.listdir("/proc/self/fd"))

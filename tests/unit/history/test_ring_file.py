@@ -1,4 +1,4 @@
-"""A ring file keeps what is whole, knows what is missing, and never grows."""
+"""Test that a ring file keeps intact records, detects missing ones, and never grows."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def flipped(path: Path, bit: int) -> None:
     path.write_bytes(data)
 
 
-def test_what_was_written_is_read_in_order(tmp_path: Path) -> None:
-    """Payloads of any length come back, with their stamps, and the file has its size from the start."""
+def test_records_are_read_in_order(tmp_path: Path) -> None:
+    """Payloads of any length are read with their stamps, and the file has its final size from the start."""
     payloads = [b"", b"a", b"b" * BLOCK, b"c" * 10_000]
 
     written(tmp_path / "ring", payloads)
@@ -56,10 +56,10 @@ def test_what_was_written_is_read_in_order(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lengths=st.lists(st.integers(0, 5 * BLOCK), min_size=1, max_size=80), restarts=st.sets(st.integers(0, 80)))
-def test_going_round_overwrites_the_oldest_and_nothing_looks_lost(
+def test_wrap_overwrites_the_oldest_and_reports_no_loss(
     tmp_path: Path, lengths: list[int], restarts: set[int]
 ) -> None:
-    """Whatever the lengths, and wherever it is opened again: the newest are there, in a row, up to the last."""
+    """For any lengths and any point of reopening, the newest records are there without a gap."""
     path = tmp_path / "ring"
     path.unlink(missing_ok=True)
     payloads = [bytes([number % 251]) * length for number, length in enumerate(lengths)]
@@ -82,8 +82,8 @@ def test_going_round_overwrites_the_oldest_and_nothing_looks_lost(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_flipped_bit_costs_its_own_record_and_shows_no_wrong_figure(tmp_path: Path, seed: int) -> None:
-    """Anywhere in the file: what is read is what was written, and at most one record is gone."""
+def test_flipped_bit_loses_at_most_one_record(tmp_path: Path, seed: int) -> None:
+    """A flipped bit anywhere: only written payloads are read, and at most one record is missing."""
     chance = random.Random(seed)
     path = tmp_path / "ring"
     payloads = [chance.randbytes(chance.randrange(3 * BLOCK)) for _ in range(40)]
@@ -103,7 +103,7 @@ def test_a_flipped_bit_costs_its_own_record_and_shows_no_wrong_figure(tmp_path: 
 
 
 def test_damage_is_reported_once(tmp_path: Path) -> None:
-    """The record that says so ends the counting; new damage is counted anew."""
+    """A record of the repair ends the count; new damage is counted again."""
     path = tmp_path / "ring"
     written(path, [b"a", b"b", b"c"])
     flipped(path, (BLOCK + 200) * 8)
@@ -123,8 +123,8 @@ def test_damage_is_reported_once(tmp_path: Path) -> None:
     assert found == [b"a", b"c", b"", b"d"]
 
 
-def test_a_torn_record_at_the_end_is_told(tmp_path: Path) -> None:
-    """Half of the newest record is on disk: the others are used, and it is no secret."""
+def test_torn_record_at_the_end_is_reported(tmp_path: Path) -> None:
+    """With half of the newest record on disk, the others are used and the loss is reported."""
     path = tmp_path / "ring"
     written(path, [b"a", b"b" * 3 * BLOCK])
     data = bytearray(path.read_bytes())
@@ -138,8 +138,8 @@ def test_a_torn_record_at_the_end_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 100, BLOCK, BLOCK + 7, 3 * BLOCK])
-def test_a_truncated_file_keeps_what_is_left(tmp_path: Path, left: int) -> None:
-    """Cut anywhere: no exception, no invented record; the file gets its size back."""
+def test_truncated_file_keeps_the_rest(tmp_path: Path, left: int) -> None:
+    """Truncated anywhere: no exception, no invented record; the file is extended to its size again."""
     path = tmp_path / "ring"
     payloads = [bytes([number]) * 5000 for number in range(4)]
     written(path, payloads)
@@ -154,21 +154,21 @@ def test_a_truncated_file_keeps_what_is_left(tmp_path: Path, left: int) -> None:
     assert path.stat().st_size == SIZE
 
 
-def test_a_file_of_zeros_is_a_new_file_and_a_file_of_rubbish_is_damage(tmp_path: Path) -> None:
-    """Nothing is read from either; rubbish is handed out to be set aside, all of it."""
-    zeros, rubbish = tmp_path / "zeros", tmp_path / "rubbish"
+def test_file_of_zeros_is_new_and_random_bytes_are_damage(tmp_path: Path) -> None:
+    """Neither yields records; the random bytes are returned to be quarantined, all of them."""
+    zeros, garbage = tmp_path / "zeros", tmp_path / "garbage"
     zeros.write_bytes(bytes(SIZE))
-    rubbish.write_bytes(random.Random(1).randbytes(SIZE))
+    garbage.write_bytes(random.Random(1).randbytes(SIZE))
 
-    nothing, all_of_it = read(zeros)[0], read(rubbish)[0]
+    nothing, all_of_it = read(zeros)[0], read(garbage)[0]
 
     assert nothing == Contents()
     assert (all_of_it.records, all_of_it.lost) == ((), 1)
-    assert b"".join(data for _, data in all_of_it.spoilt) == rubbish.read_bytes()
+    assert b"".join(data for _, data in all_of_it.spoilt) == garbage.read_bytes()
 
 
-def test_a_smaller_size_keeps_the_newest(tmp_path: Path) -> None:
-    """A setting that was lowered shortens the past and loses nothing else."""
+def test_smaller_size_keeps_the_newest(tmp_path: Path) -> None:
+    """A reduced size drops the oldest records and nothing else."""
     path = tmp_path / "ring"
     payloads = [bytes([number]) * 3000 for number in range(12)]
     written(path, payloads)
@@ -181,8 +181,8 @@ def test_a_smaller_size_keeps_the_newest(tmp_path: Path) -> None:
     assert path.stat().st_size == 4 * BLOCK
 
 
-def test_a_larger_size_goes_on_where_it_was(tmp_path: Path) -> None:
-    """A setting that was raised makes room after what is there."""
+def test_larger_size_keeps_all_records(tmp_path: Path) -> None:
+    """An increased size adds room after the existing records."""
     path = tmp_path / "ring"
     written(path, [bytes([number]) for number in range(20)])
 
@@ -193,8 +193,8 @@ def test_a_larger_size_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 1, 2])
-def test_near_the_last_of_all_numbers_it_counts_anew(tmp_path: Path, left: int) -> None:
-    """No writer gets there; who finds such a file keeps what is in it, and what comes next is no damage."""
+def test_sequence_restarts_near_its_limit(tmp_path: Path, left: int) -> None:
+    """No writer reaches the limit; such a file keeps its records, and later ones do not look damaged."""
     path = tmp_path / "ring"
     ring = Ring(path, SIZE)
     ring.prepare(ring.read())
@@ -211,8 +211,8 @@ def test_near_the_last_of_all_numbers_it_counts_anew(tmp_path: Path, left: int) 
     assert contents.lost == 0
 
 
-def test_what_is_no_file_is_not_touched(tmp_path: Path) -> None:
-    """A link to somebody's file, a folder, a pipe: refused by name, and the file behind the link stays as it is."""
+def test_link_folder_and_pipe_are_not_touched(tmp_path: Path) -> None:
+    """The error names the path, and the target of the link stays unchanged."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "link").symlink_to(victim)
@@ -226,8 +226,8 @@ def test_what_is_no_file_is_not_touched(tmp_path: Path) -> None:
     assert victim.read_text() == "precious"
 
 
-def test_a_record_that_cannot_fit_is_refused(tmp_path: Path) -> None:
-    """The file goes on as it was."""
+def test_record_that_does_not_fit_is_rejected(tmp_path: Path) -> None:
+    """Later records are written as before."""
     path = tmp_path / "ring"
     ring = Ring(path, 2 * BLOCK)
     ring.prepare(ring.read())
@@ -245,10 +245,8 @@ def test_a_record_that_cannot_fit_is_refused(tmp_path: Path) -> None:
     [{"run": (1 << 32) - 1}, {"boottime": float("nan")}, {"boottime": 1e300}, {"wall": 1e300}, {"wall": -1.0}],
     ids=["run", "no time", "boot time", "wall", "before 1970"],
 )
-def test_a_record_with_a_right_sum_that_nobody_can_have_written_is_none(
-    wrong: dict[str, Any], tmp_path: Path
-) -> None:
-    """Whoever comes next counts on from it and shows its time: the next run would not fit into its field."""
+def test_impossible_record_with_a_valid_checksum_is_skipped(wrong: dict[str, Any], tmp_path: Path) -> None:
+    """The next run continues from the stored numbers: the run number after this one would not fit its field."""
     path = tmp_path / "a.ring"
     ring = Ring(path, SIZE)
     ring.prepare(ring.read())

@@ -1,4 +1,4 @@
-"""Rows that are packed come back as they were put in; what stands still costs next to nothing."""
+"""Test that packed rows are restored as they were, and that constant series cost next to nothing."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from support.sample_history import jumping, memory_mb, noise, still
 NAMES = ("a", "b", "c")
 FIGURES = st.floats(width=32, allow_nan=False, allow_infinity=False)
 SPANS = st.sampled_from((0, 2))
-# Series for so many rows: figures that count up from one, read once or spread over so much, or a gap.
+# Runs of rows: values counting up from a start, each read once or spread over a span, or a gap.
 RUNS = st.lists(
     st.tuples(st.integers(1, 400), st.sets(st.sampled_from(NAMES)), st.integers(0, 1 << 20), SPANS), max_size=8
 )
 
 
 @settings(deadline=None, max_examples=30)
-@example(runs=[(400, {"a"}, 0, 0)], rows=900, begun=0, asked_every=500)
-@given(runs=RUNS, rows=st.integers(1, 900), begun=st.integers(0, 500), asked_every=st.integers(1, 500))
-def test_every_row_that_fits_is_there_and_no_other(
-    runs: list[tuple[int, set[str], int, int]], rows: int, begun: int, asked_every: int
+@example(runs=[(400, {"a"}, 0, 0)], rows=900, begun=0, queried_every=500)
+@given(runs=RUNS, rows=st.integers(1, 900), begun=st.integers(0, 500), queried_every=st.integers(1, 500))
+def test_tier_holds_the_rows_that_fit_and_no_other(
+    runs: list[tuple[int, set[str], int, int]], rows: int, begun: int, queried_every: int
 ) -> None:
-    """Beside a plain list of everything: gaps, series that come and go, any place of a lap or a block, and
-    somebody who asks in between."""
+    """Compared with a plain list: gaps, series that come and go, any position in a lap or block, and queries."""
     tier = Tier(Length(1.0, float(rows)), len(NAMES), begun)
     everything: list[dict[str, tuple[float, float]]] = []
     for count, names, start, span in runs:
@@ -40,7 +39,7 @@ def test_every_row_that_fits_is_there_and_no_other(
             }
             tier.add(float(begun + len(everything)), row)
             everything.append(dict.fromkeys(names, (value, value + span)))
-            if len(everything) % asked_every == 0:
+            if len(everything) % queried_every == 0:
                 assert list(tier.stretch(NAMES[0], tier.added - 1, tier.added).times) == [tier.end]
 
     kept = everything[-rows:]
@@ -63,7 +62,7 @@ def test_every_row_that_fits_is_there_and_no_other(
 
 
 @given(st.lists(st.tuples(FIGURES, FIGURES, st.integers(0, PLACES)), max_size=BLOCK_ROWS))
-def test_a_block_comes_back_bit_by_bit(rows: list[tuple[float, float, int]]) -> None:
+def test_block_is_restored_bit_by_bit(rows: list[tuple[float, float, int]]) -> None:
     gaps = BLOCK_ROWS - len(rows)
     block = Cells(
         array("f", [least for least, _, _ in rows] + [nan] * gaps),
@@ -84,8 +83,8 @@ def test_a_block_comes_back_bit_by_bit(rows: list[tuple[float, float, int]]) -> 
 
 
 @pytest.mark.parametrize("begun", [0, 100, BLOCK_ROWS, 1000])
-def test_what_was_written_down_is_loaded_as_it_was(begun: int) -> None:
-    """Also where a strip ends in the midst of a block, and the next one knows other series."""
+def test_stored_strips_are_loaded_unchanged(begun: int) -> None:
+    """A strip may end inside a block, and the next may have other series."""
     source = Tier(Length(1.0, 2000.0), 10, begun)
     for number in range(1500):
         names = ("a", "b") if number < 700 else ("b", "c")
@@ -101,8 +100,8 @@ def test_what_was_written_down_is_loaded_as_it_was(begun: int) -> None:
         assert list(one.times) == list(again.times)
 
 
-def test_more_series_than_there_may_be_in_what_was_written_down() -> None:
-    """The first of them give way to the last; nothing ends."""
+def test_strip_with_too_many_series_keeps_the_last() -> None:
+    """The first series are replaced by the last; nothing raises."""
     cells = still(5)
     tier = Tier(Length(1.0, 60.0), 3)
 
@@ -112,14 +111,14 @@ def test_more_series_than_there_may_be_in_what_was_written_down() -> None:
     assert len(tier) == 5
 
 
-def test_full_tiers_of_a_hundred_series() -> None:
-    """The figures of the README: next to nothing where nothing moves, and bounded where all is noise."""
+def test_memory_of_full_tiers_is_bounded() -> None:
+    """A hundred series: next to nothing if values are constant, and bounded if they are noise."""
     assert memory_mb(still) <= 2
     assert memory_mb(jumping) <= 17
     assert memory_mb(noise) <= 24
 
 
-def test_a_column_does_not_grow_lap_after_lap() -> None:
+def test_column_does_not_grow_lap_after_lap() -> None:
     column = Column(BLOCK_ROWS * 3, 0)
     sizes = []
     for number in range(BLOCK_ROWS * 12):
@@ -131,13 +130,13 @@ def test_a_column_does_not_grow_lap_after_lap() -> None:
     assert len(set(sizes[3:])) == 1, sizes
 
 
-@pytest.mark.parametrize("asked_at", [None, 0, 3, 7])
-def test_rows_come_to_the_same_wherever_they_lie(asked_at: int | None) -> None:
-    """A row of a coarser tier is made of rows that wait to be laid into their columns, or already lie there."""
+@pytest.mark.parametrize("queried_at", [None, 0, 3, 7])
+def test_gathered_rows_do_not_depend_on_their_place(queried_at: int | None) -> None:
+    """A row of a coarser tier is built from rows that still wait for their columns, or already lie in them."""
     tier = Tier(Length(1.0, 60.0), len(NAMES))
     rows: list[Row] = [{"a": 5.0 * at % 7, "b": 0.5} for at in range(10)]
     for at, row in enumerate(rows):
-        if at == asked_at:
+        if at == queried_at:
             tier.stretch("a", 0, at)
         tier.add(float(at), row)
 

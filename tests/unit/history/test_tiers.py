@@ -1,4 +1,4 @@
-"""The past in three tiers: a spike shows at every zoom, a gap stays a gap, and memory is bounded."""
+"""Test the three tiers of history: a spike shows at every zoom, a gap stays a gap, and memory is bounded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def extremes(buckets: list[Bucket]) -> tuple[float, float]:
     return min(least), max(bucket.maximum for bucket in buckets if bucket.maximum is not None)
 
 
-def test_the_finest_tier_keeps_its_length_and_no_more() -> None:
+def test_finest_tier_keeps_its_length() -> None:
     """Length is bounded, order is time."""
     history = history_of([float(n) for n in range(250)])
 
@@ -44,8 +44,8 @@ def test_the_finest_tier_keeps_its_length_and_no_more() -> None:
     st.integers(1, 50),
     st.floats(0, 400),
 )
-def test_a_spike_is_visible_at_every_zoom(values: list[float], points: int, start: float) -> None:
-    """Whatever the number of buckets and the tiers they come from, the greatest and the least value are in them."""
+def test_spike_is_visible_at_every_zoom(values: list[float], points: int, start: float) -> None:
+    """The greatest and the least value survive any number of buckets from any tiers."""
     history = history_of(values)
 
     buckets = history.query(USED, 0.0, float(len(values)), points)
@@ -56,8 +56,8 @@ def test_a_spike_is_visible_at_every_zoom(values: list[float], points: int, star
     assert times == sorted(times)
 
 
-def test_one_bad_second_of_thirty_days_is_seen() -> None:
-    """A month in 30 points still shows the second that was full, and the mean is not moved by it."""
+def test_one_full_second_of_thirty_days_is_visible() -> None:
+    """A month in 30 points still shows the full second, and it does not move the mean."""
     history = History()
     for step in range(30 * 8640):
         value = 9 * (1 << 30) if step == 100_000 else 1e9
@@ -73,8 +73,8 @@ def test_one_bad_second_of_thirty_days_is_seen() -> None:
     assert all(bucket.average == pytest.approx(1e9) for bucket in buckets)
 
 
-def test_what_is_too_old_for_one_tier_comes_from_the_next() -> None:
-    """Two hours in fine buckets: the last 100 s by the second, and before them rows of 10 s."""
+def test_times_too_old_for_one_tier_come_from_the_next() -> None:
+    """A query in fine buckets: the last 100 s by the second, and before them rows of 10 s."""
     history = history_of([float(n) for n in range(1000)])
 
     buckets = history.query(USED, 0.0, 999.0, 1000)
@@ -87,8 +87,8 @@ def test_what_is_too_old_for_one_tier_comes_from_the_next() -> None:
     assert by_ten[7].average == pytest.approx(74.5, abs=1e-3)
 
 
-def test_a_pause_is_a_gap() -> None:
-    """Ten seconds without a reading show as a hole in the line."""
+def test_pause_is_a_gap() -> None:
+    """Ten seconds without a reading are a gap in the line."""
     history = history_of([1.0] * 5)
     history.add(20.0, {USED: 2.0})
 
@@ -97,8 +97,8 @@ def test_a_pause_is_a_gap() -> None:
     assert averages == [1.0, 1.0, 1.0, 1.0, 1.0, None, 2.0]
 
 
-def test_a_figure_that_is_not_known_is_not_repeated() -> None:
-    """A name left out of a tick leaves a hole, and a name seen late begins late."""
+def test_unknown_value_is_not_repeated() -> None:
+    """A name left out of a tick leaves a gap, and a name first seen later begins there."""
     history = History(SMALL)
     history.add(0.0, {"a": 1.0})
     history.add(1.0, {"a": 2.0, "b": 7.0})
@@ -110,8 +110,8 @@ def test_a_figure_that_is_not_known_is_not_repeated() -> None:
         history.query("c", 0.0, 2.0, 10)
 
 
-def test_an_old_value_does_not_come_back_after_a_lap() -> None:
-    """A column that is no longer fed is empty when the ring has gone round once."""
+def test_old_value_does_not_return_after_a_lap() -> None:
+    """A column without new values is empty after one lap of the ring."""
     history = History([Length(1.0, 4.0)])
     history.add(0.0, {"a": 1.0, "b": 1.0})
     for second in range(1, 6):
@@ -120,7 +120,7 @@ def test_an_old_value_does_not_come_back_after_a_lap() -> None:
     assert history.since("a", 0.0) == []
 
 
-def test_another_length_keeps_the_past_that_fits() -> None:
+def test_changed_length_keeps_the_values_that_fit() -> None:
     """A reload that changes the lengths does not empty the chart."""
     history = history_of([float(n) for n in range(10)])
 
@@ -132,8 +132,8 @@ def test_another_length_keeps_the_past_that_fits() -> None:
     assert len(longer) == 10
 
 
-def test_series_that_come_and_go_do_not_add_up() -> None:
-    """Beyond the bound the series that has been silent for longest gives way."""
+def test_series_that_come_and_go_are_bounded() -> None:
+    """Beyond the limit, the series with the oldest value is replaced."""
     history = History(SMALL, most_series=3)
     for second in range(50):
         history.add(float(second), {USED: 1.0, f"share.mig{second}.used_bytes": 2.0})
@@ -143,8 +143,8 @@ def test_series_that_come_and_go_do_not_add_up() -> None:
     assert len(history.since(USED, 0.0)) == 50
 
 
-def test_precision_is_what_is_promised() -> None:
-    """Sizes keep 24 bits, so 128 GiB are right to 8 KiB; and least, mean and greatest never change places."""
+def test_values_keep_24_bits() -> None:
+    """128 GiB are exact to 8 KiB; and minimum ≤ mean ≤ maximum always holds."""
     history = History(SMALL)
     values = [random.Random(second).randrange(1 << 37) for second in range(60)]
     for second, value in enumerate(values):
@@ -160,8 +160,8 @@ def test_precision_is_what_is_promised() -> None:
     assert bucket.minimum <= bucket.average <= bucket.maximum
 
 
-def test_30_days_answer_at_once() -> None:
-    """The figure of the README: the slowest question."""
+def test_query_of_30_days_is_fast() -> None:
+    """The slowest query of all."""
     history = full_history(jumping, end=30 * 86_400.0)
 
     took = min(_seconds_of(history, SERIES[0]) for _ in range(5))
@@ -175,8 +175,8 @@ def _seconds_of(history: History, name: str) -> float:
     return time.thread_time() - started
 
 
-def test_times_beyond_all_steps_end_nothing() -> None:
-    """At 1e300 s the next row begins when this one does: rolling up goes on to the next row, and ends."""
+def test_extreme_times_do_not_hang() -> None:
+    """At 1e300 s the next row begins where this one does: rolling up still advances, and ends."""
     history = history_of([1.0] * 20)
     for at in (1e299, 1e300, 1.1e300):
         history.add(at, {USED: 2.0})

@@ -1,4 +1,4 @@
-"""A client gets what it asks for in time and within bounds; whoever asks too slowly or too much is let go."""
+"""Test the server's bounds on time and size, and that slow or excessive requests are rejected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Serve = Callable[[Limits, Talk], Any]
 
 @pytest.fixture(params=["by the application", "at once"])
 def serve(request: pytest.FixtureRequest) -> Serve:
-    """A client is promised the same, whichever way the answer to /whole takes."""
+    """Server that answers /whole through the application or by a direct answer; clients see no difference."""
     return partial(served, at_once={b"/whole": whole_at_once} if request.param == "at once" else {})
 
 
@@ -38,14 +38,14 @@ POST = b"POST /whole HTTP/1.1\r\n" + HOST + b"Content-Length: 100\r\n\r\n"
 DRIPS = ["one byte", "head", "empty lines", "no body", "body"]
 
 
-@pytest.mark.parametrize("asked_before", [False, True])
+@pytest.mark.parametrize("had_request", [False, True])
 @pytest.mark.parametrize("text", [b"G", WHOLE, b"\r\n" * 20, POST, POST + b"x" * 99], ids=DRIPS)
-def test_a_request_that_drips_in_is_given_up_in_time(serve: Serve, text: bytes, asked_before: bool) -> None:
-    """The clock runs from the connection, or from the first byte of a later request, to the last."""
+def test_slow_request_times_out(serve: Serve, text: bytes, had_request: bool) -> None:
+    """The deadline runs from the connection, or from the first byte of a later request, to its last byte."""
 
     async def talk(connect: Connect, _app: Application) -> Closed:
         client = await connect()
-        if asked_before:
+        if had_request:
             client.send(WHOLE)
             await client.answer()
         closed = asyncio.ensure_future(until_closed(client))
@@ -63,8 +63,8 @@ def test_a_request_that_drips_in_is_given_up_in_time(serve: Serve, text: bytes, 
     assert closed.watched < 1.0
 
 
-def test_what_has_begun_behind_a_whole_request_is_given_up_in_time(serve: Serve) -> None:
-    """A request and half of the next in one piece: one answer, then the clock of the second."""
+def test_partial_request_behind_a_whole_one_times_out(serve: Serve) -> None:
+    """One request and half of the next in one segment: one answer, then the deadline of the second."""
 
     async def talk(connect: Connect, _app: Application) -> Closed:
         client = await connect()
@@ -80,8 +80,8 @@ def test_what_has_begun_behind_a_whole_request_is_given_up_in_time(serve: Serve)
     assert closed.watched < 1.0
 
 
-def test_a_later_request_has_a_clock_of_its_own(serve: Serve) -> None:
-    """After an answer, the first byte of the next request starts the clock; half a request gets a 408."""
+def test_later_request_has_its_own_deadline(serve: Serve) -> None:
+    """After an answer, the first byte of the next request starts the deadline; half a request gets a 408."""
 
     async def talk(connect: Connect, _app: Application) -> Closed:
         client = await connect()
@@ -99,8 +99,8 @@ def test_a_later_request_has_a_clock_of_its_own(serve: Serve) -> None:
     assert b"the request was not whole after 0.3 s." in closed.rest
 
 
-def test_a_scraper_may_idle_between_requests(serve: Serve) -> None:
-    """Between requests only keep-alive's 75 s count."""
+def test_scraper_may_idle_between_requests(serve: Serve) -> None:
+    """Between requests only the keep-alive timeout of 75 s applies."""
 
     async def talk(connect: Connect, _app: Application) -> list[bytes]:
         client = await connect()
@@ -114,8 +114,8 @@ def test_a_scraper_may_idle_between_requests(serve: Serve) -> None:
     assert all(answer.startswith(b"HTTP/1.1 200") for answer in serve(QUICK, talk))
 
 
-def test_slow_answers_and_streams_outlive_the_clock(serve: Serve) -> None:
-    """It stops with the last byte of the request, however long the answer takes and however the request came."""
+def test_slow_answers_and_streams_outlive_the_deadline(serve: Serve) -> None:
+    """The deadline ends with the last byte of the request, for any length of answer and any split of a request."""
 
     async def talk(connect: Connect, _app: Application) -> list[bytes]:
         async def ask(path: bytes, at: int) -> bytes:
@@ -125,8 +125,8 @@ def test_slow_answers_and_streams_outlive_the_clock(serve: Serve) -> None:
             client.send(request[at:])
             return await client.answer()
 
-        asked = (ask(b"/slow", 0), ask(b"/slow", 20), ask(b"/stream", 0), ask(b"/stream", 9))
-        return list(await asyncio.gather(*asked))
+        asks = (ask(b"/slow", 0), ask(b"/slow", 20), ask(b"/stream", 0), ask(b"/stream", 9))
+        return list(await asyncio.gather(*asks))
 
     answers = serve(QUICK, talk)
 
@@ -134,8 +134,8 @@ def test_slow_answers_and_streams_outlive_the_clock(serve: Serve) -> None:
     assert [answer.count(b"tick") for answer in answers] == [0, 0, 10, 10]
 
 
-def test_an_answer_that_is_not_taken_is_given_up(serve: Serve) -> None:
-    """A client that never reads holds its connection and the work for it no longer than allowed."""
+def test_unread_answer_times_out(serve: Serve) -> None:
+    """A client that never reads holds its connection, and the work for it, until the deadline at most."""
 
     async def talk(connect: Connect, app: Application) -> tuple[int, int]:
         client = await connect()
@@ -148,8 +148,8 @@ def test_an_answer_that_is_not_taken_is_given_up(serve: Serve) -> None:
     assert serve(QUICK, talk) == (1, 0)
 
 
-def test_even_a_small_answer_that_is_not_taken_is_given_up(serve: Serve) -> None:
-    """What the socket does not take counts from its first byte on, so that no connection lingers closing."""
+def test_small_unread_answer_times_out(serve: Serve) -> None:
+    """Bytes that the socket does not accept count from the first one, so no connection lingers while closing."""
 
     async def talk(_connect: Connect, app: Application) -> int:
         received = 0
@@ -168,12 +168,12 @@ def test_even_a_small_answer_that_is_not_taken_is_given_up(serve: Serve) -> None
     assert 0 < serve(QUICK, talk) < 60_000
 
 
-def test_a_refusal_waits_for_the_answers_before_it(serve: Serve) -> None:
-    """Two requests and rubbish in one piece are two answers and a refusal, in that order."""
+def test_rejection_follows_the_answers_before_it(serve: Serve) -> None:
+    """Two requests and garbage in one segment get two answers and a rejection, in this order."""
 
     async def talk(connect: Connect, _app: Application) -> bytes:
         client = await connect()
-        client.send(WHOLE.replace(b"/whole", b"/slow") + WHOLE + b"\x16\x03\x01 rubbish")
+        client.send(WHOLE.replace(b"/whole", b"/slow") + WHOLE + b"\x16\x03\x01 garbage")
         return await client.rest()
 
     rest = serve(Limits(), talk)
@@ -183,8 +183,8 @@ def test_a_refusal_waits_for_the_answers_before_it(serve: Serve) -> None:
     assert rest.count(b"HTTP/1.1 200 OK") == 2
 
 
-def test_requests_sent_ahead_are_answered_up_to_a_bound() -> None:
-    """65 of 150 requests in one piece are answered, one by one, then a 429 ends the connection."""
+def test_pipelined_requests_are_bounded() -> None:
+    """65 of 150 pipelined requests are answered one by one, then a 429 ends the connection."""
 
     async def talk(connect: Connect, _app: Application) -> bytes:
         client = await connect()
@@ -198,14 +198,14 @@ def test_requests_sent_ahead_are_answered_up_to_a_bound() -> None:
     assert b"64 requests wait already: read their answers first." in rest
 
 
-def test_what_follows_a_refusal_is_read_and_thrown_away(serve: Serve) -> None:
-    """The refusal arrives whole though the client goes on sending, and once."""
+def test_input_after_a_rejection_is_discarded(serve: Serve) -> None:
+    """The rejection arrives complete, and once, although the client keeps sending."""
 
     async def talk(connect: Connect, _app: Application) -> bytes:
         client = await connect()
         reading = asyncio.ensure_future(client.rest())
         for _ in range(20):
-            client.send(b"rubbish" * 10_000)
+            client.send(b"garbage" * 10_000)
             await asyncio.sleep(0.01)
         return await reading
 
@@ -215,8 +215,8 @@ def test_what_follows_a_refusal_is_read_and_thrown_away(serve: Serve) -> None:
     assert rest.endswith(b"}")
 
 
-def test_requests_in_pieces_do_not_add_up(serve: Serve) -> None:
-    """Eighteen requests of a kilobyte on one connection, each in two pieces, are all answered."""
+def test_size_limits_apply_to_each_request(serve: Serve) -> None:
+    """Eighteen requests of one kilobyte on one connection, each in two pieces, are all answered."""
 
     async def talk(connect: Connect, _app: Application) -> list[bytes]:
         client = await connect()
@@ -242,8 +242,8 @@ def statuses(serve: Serve, limits: Limits, *requests: bytes) -> list[int]:
     return found
 
 
-def test_sizes_are_allowed_to_the_byte_and_not_beyond(serve: Serve) -> None:
-    """The last allowed byte of a target or a body and the last allowed field are answered, one more is not."""
+def test_size_limits_are_exact(serve: Serve) -> None:
+    """The last allowed byte of a target or body and the last allowed field are accepted, one more is rejected."""
     limits = Limits(url_bytes=100, head_bytes=1000, fields=10, body_bytes=10)
     end = b" HTTP/1.1\r\nConnection: close\r\n" + HOST
 
@@ -256,8 +256,8 @@ def test_sizes_are_allowed_to_the_byte_and_not_beyond(serve: Serve) -> None:
     assert statuses(serve, limits, *long_fields, *bodies) == [200, 431, 200, 413]
 
 
-def test_a_head_that_never_ends_is_refused_before_it_does(serve: Serve) -> None:
-    """Neither one endless field, nor endless fields, nor an endless target is collected."""
+def test_endless_head_is_rejected(serve: Serve) -> None:
+    """Neither one endless field, nor endless fields, nor an endless target is buffered."""
     start = b"GET /whole HTTP/1.1\r\n" + HOST
 
     found = statuses(
@@ -267,8 +267,8 @@ def test_a_head_that_never_ends_is_refused_before_it_does(serve: Serve) -> None:
     assert found == [431, 431, 414]
 
 
-def test_many_requests_in_one_piece_are_not_one_large_head(serve: Serve) -> None:
-    """Thirty requests of a kilobyte each are answered: bounds are for a request, not for a piece."""
+def test_many_requests_in_one_segment_are_not_one_head(serve: Serve) -> None:
+    """Thirty requests of one kilobyte each are answered: limits apply to a request, not to a segment."""
 
     async def talk(connect: Connect, _app: Application) -> bytes:
         client = await connect()
@@ -279,8 +279,8 @@ def test_many_requests_in_one_piece_are_not_one_large_head(serve: Serve) -> None
     assert serve(Limits(), talk).count(b"HTTP/1.1 200 OK") == 30
 
 
-def test_the_oldest_connection_that_has_not_asked_makes_room(serve: Serve) -> None:
-    """A crowd of silent connections keeps nobody out, and those that have asked are left alone."""
+def test_oldest_connection_without_a_request_is_closed(serve: Serve) -> None:
+    """Many silent connections exclude no client, and connections with a request stay open."""
 
     async def talk(connect: Connect, _app: Application) -> tuple[list[bytes], bytes]:
         listener = await connect()

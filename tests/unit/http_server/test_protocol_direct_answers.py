@@ -1,4 +1,4 @@
-"""What is answered without the application: only what needs no thought, and never at a connection's expense."""
+"""Test answers sent without the application: only for plain requests, and never at a connection's expense."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from memwatchd.http_server.protocol import MOST_HEARD, AtOnce, BoundedProtocol, Limits
 from support.raw_http import HOST, QUICK, WHOLE, Application, Client, Connect, served
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import MAX_WAIT_SECONDS
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nat once"
 POST = b"POST /whole HTTP/1.1\r\n" + HOST
@@ -27,27 +27,27 @@ def not_now(_fields: Sequence[tuple[bytes, bytes]], _peer: object) -> None:
 
 
 def asking(request: bytes, answer: AtOnce = at_once) -> bytes:
-    """All that comes within a second of one request."""
+    """Return all bytes received within one second of one request."""
 
     async def talk(connect: Connect, _app: Application) -> bytes:
         client = await connect()
         client.send(request)
-        return await client.heard(1.0)
+        return await client.receive_for(1.0)
 
     found: bytes = served(Limits(), talk, {b"/whole": answer})
     return found
 
 
 async def answered(connect: Connect) -> Client:
-    """A connection that has been answered once, at once."""
+    """Return a connection that has had one direct answer."""
     client = await connect()
     client.send(WHOLE)
     assert await client.bytes_of(len(ANSWER)) == ANSWER
     return client
 
 
-def test_what_needs_no_thought_is_sent_as_it_is() -> None:
-    """Alone, and with others of its kind in one piece."""
+def test_plain_request_is_answered_directly() -> None:
+    """Alone, and several in one segment."""
 
     async def talk(connect: Connect, _app: Application) -> tuple[bytes, bytes]:
         client = await connect()
@@ -74,16 +74,16 @@ def test_what_needs_no_thought_is_sent_as_it_is() -> None:
     ],
     ids=["HEAD", "POST", "query", "body", "expect", "upgrade", "close", "1.0", "1.0, kept"],
 )
-def test_all_else_is_the_applications(request_: bytes) -> None:
-    """Another method, a query, a body, a connection that ends or changes: uvicorn knows what to do."""
+def test_other_requests_are_answered_by_the_application(request_: bytes) -> None:
+    """Another method, a query, a body, or a connection that ends or changes is left to uvicorn."""
     answer = asking(request_)
 
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"at once" not in answer
 
 
-def test_a_connection_that_is_to_be_closed_is() -> None:
-    """The last request of a connection ends it, though the same request before it was answered at once."""
+def test_connection_close_is_honored() -> None:
+    """The last request of a connection ends it, even after a direct answer to the same request."""
 
     async def talk(connect: Connect, _app: Application) -> bytes:
         client = await connect()
@@ -97,20 +97,20 @@ def test_a_connection_that_is_to_be_closed_is() -> None:
     assert b"connection: close" in rest
 
 
-def test_where_there_is_no_answer_at_once_the_application_has_one() -> None:
-    """Before the first tick, and whoever has to show who he is."""
+def test_request_without_a_direct_answer_goes_to_the_application() -> None:
+    """Before the first tick, and for clients that must log in."""
     assert b"\r\n6\r\n/whole\r\n0\r\n\r\n" in asking(WHOLE, not_now)
 
 
-def test_answers_come_in_the_order_of_their_requests() -> None:
-    """Behind an answer that takes a second, what could be answered at once waits for it."""
+def test_answers_keep_the_order_of_requests() -> None:
+    """A request with a direct answer waits for a slow answer before it."""
 
     async def talk(connect: Connect, _app: Application) -> bytes:
         client = await connect()
         slow = WHOLE.replace(b"/whole", b"/slow")
         client.send(WHOLE + slow + WHOLE + slow)
         client.send(WHOLE)
-        return await client.heard(4.0)
+        return await client.receive_for(4.0)
 
     rest = served(Limits(), talk, {b"/whole": at_once})
 
@@ -125,8 +125,8 @@ def test_answers_come_in_the_order_of_their_requests() -> None:
     ]
 
 
-def test_a_connection_that_asks_nothing_more_is_closed_in_its_time() -> None:
-    """Not while it still asks, and by the same time after an answer of the application."""
+def test_idle_connection_is_closed_after_the_keep_alive_timeout() -> None:
+    """Not between requests, and after the same time if the application gave the last answer."""
 
     async def talk(connect: Connect, _app: Application) -> tuple[float, float]:
         async def idle(request: bytes, length: int) -> float:
@@ -148,8 +148,8 @@ def test_a_connection_that_asks_nothing_more_is_closed_in_its_time() -> None:
     assert mixed_seconds > 0.5
 
 
-def test_the_same_request_again_is_asked_about_again() -> None:
-    """Its bytes are known and not parsed anew; the answer is of the moment, and may be the application's."""
+def test_repeated_request_gets_a_new_answer() -> None:
+    """Its bytes are not parsed again; its answer is a new one, and may come from the application."""
     answers = [ANSWER, ANSWER, None, None, ANSWER]
     fields: list[object] = []
 
@@ -159,11 +159,11 @@ def test_the_same_request_again_is_asked_about_again() -> None:
 
     async def talk(connect: Connect, _app: Application) -> list[bytes]:
         client = await connect()
-        heard = []
+        received = []
         for answer in (ANSWER, ANSWER, None, ANSWER):
             client.send(WHOLE)
-            heard.append(await (client.answer() if answer is None else client.bytes_of(len(answer))))
-        return heard
+            received.append(await (client.answer() if answer is None else client.bytes_of(len(answer))))
+        return received
 
     first, second, third, fourth = served(Limits(), talk, {b"/whole": next_of_them})
 
@@ -180,15 +180,15 @@ def test_the_same_request_again_is_asked_about_again() -> None:
     ],
     ids=["body", "field"],
 )
-def test_what_reads_like_a_known_request_is_none_within_another(head: bytes, answer: bytes) -> None:
-    """A body, or the rest of a head, that is the same to the byte is no request: one answer, not two."""
+def test_bytes_of_a_request_inside_another_are_no_request(head: bytes, answer: bytes) -> None:
+    """A body, or the rest of a head, equal to a known request gets one answer, not two."""
 
     async def talk(connect: Connect, _app: Application) -> bytes:
         client = await answered(connect)
         client.send(head)
         await asyncio.sleep(0.2)
         client.send(WHOLE)
-        return await client.heard(0.5)
+        return await client.receive_for(0.5)
 
     rest = served(Limits(), talk, {b"/whole": at_once})
 
@@ -196,15 +196,15 @@ def test_what_reads_like_a_known_request_is_none_within_another(head: bytes, ans
     assert rest.endswith(b"\r\n6\r\n%b\r\n0\r\n\r\n" % answer)
 
 
-def test_a_known_request_waits_behind_an_answer() -> None:
-    """Though its bytes are known, a connection that still answers another comes to it afterwards."""
+def test_known_request_waits_behind_an_answer() -> None:
+    """A request with known bytes is handled after the answer in progress."""
 
     async def talk(connect: Connect, _app: Application) -> bytes:
         client = await answered(connect)
         client.send(WHOLE.replace(b"/whole", b"/slow"))
         await asyncio.sleep(0.2)
         client.send(WHOLE)
-        return await client.heard(2.0)
+        return await client.receive_for(2.0)
 
     rest = served(Limits(), talk, {b"/whole": at_once})
 
@@ -212,8 +212,8 @@ def test_a_known_request_waits_behind_an_answer() -> None:
     assert b"at once" not in rest
 
 
-def test_requests_that_differ_are_not_all_kept() -> None:
-    """Who invents a field for every request fills no memory: they are answered, and forgotten."""
+def test_cache_of_known_requests_is_bounded() -> None:
+    """A client that sends a new field with every request fills no memory: it is answered, the oldest dropped."""
 
     async def talk(connect: Connect, _app: Application) -> int:
         client = await connect()
@@ -226,8 +226,8 @@ def test_requests_that_differ_are_not_all_kept() -> None:
     assert 0 < served(Limits(), talk, {b"/whole": at_once}) <= MOST_HEARD
 
 
-def test_a_stream_outlives_what_was_answered_before_it() -> None:
-    """The clock of an idle connection does not close one that listens."""
+def test_stream_outlives_the_keep_alive_timeout() -> None:
+    """The timeout of an idle connection does not close a stream."""
 
     async def talk(connect: Connect, _app: Application) -> bytes:
         client = await answered(connect)
@@ -237,8 +237,8 @@ def test_a_stream_outlives_what_was_answered_before_it() -> None:
     assert served(QUICK, talk, {b"/whole": at_once}, keep_alive_seconds=0.3).count(b"tick") == 10
 
 
-def test_a_request_that_has_begun_is_waited_for() -> None:
-    """The clock of an idle connection does not close one whose next request is on its way."""
+def test_partial_request_outlives_the_keep_alive_timeout() -> None:
+    """The timeout of an idle connection does not close one whose next request has begun."""
 
     async def talk(connect: Connect, _app: Application) -> bytes:
         client = await answered(connect)
@@ -251,8 +251,8 @@ def test_a_request_that_has_begun_is_waited_for() -> None:
     assert served(Limits(), talk, {b"/whole": at_once}, keep_alive_seconds=0.5) == ANSWER
 
 
-def test_who_does_not_read_gets_no_pile_of_answers() -> None:
-    """What the socket does not take waits once, not 64 times; then the connection is given up."""
+def test_client_that_does_not_read_queues_one_answer() -> None:
+    """An answer that the socket does not accept is queued once, not 64 times; then the connection is closed."""
     given = 0
 
     def large(_fields: object, _peer: object) -> bytes:
@@ -267,7 +267,7 @@ def test_who_does_not_read_gets_no_pile_of_answers() -> None:
             client.connect(app.address)
             client.sendall(WHOLE * 64)
             await asyncio.sleep(1.0)
-            client.settimeout(PATIENCE_SECONDS)
+            client.settimeout(MAX_WAIT_SECONDS)
             with contextlib.suppress(ConnectionError):
                 while part := client.recv(4096):
                     received += len(part)

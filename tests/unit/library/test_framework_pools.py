@@ -1,4 +1,4 @@
-"""The allocators of frameworks, by the names that they use themselves; none is asked what would open a GPU."""
+"""Test the allocators of frameworks under the names that these use. No call may open a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GIB = 1 << 30
 
 
 class StandIn:
-    """PyTorch's answers for one GPU with 24 GB, by the names of torch/cuda/memory.py."""
+    """Fake PyTorch with one GPU of 24 GB, by the names of torch/cuda/memory.py."""
 
     def __init__(self, integrated: bool = False) -> None:
         self.cuda = self
@@ -44,8 +44,8 @@ class StandIn:
         self.reserved = 18 * GIB
 
 
-def test_pytorchs_allocator_is_read_and_shrunk() -> None:
-    """Its statistics by its own names; on a unified machine free is System RAM's, not CUDA's."""
+def test_pytorch_allocator_is_read_and_shrunk() -> None:
+    """Statistics under its own names; on a unified machine the free memory is System RAM's, not CUDA's."""
     pool = TorchPool(StandIn(), 0)
     stats = pool.stats()
 
@@ -56,7 +56,7 @@ def test_pytorchs_allocator_is_read_and_shrunk() -> None:
     assert isinstance(TorchPool(StandIn(integrated=True), 0).free(), int)
 
 
-def test_pools_add_up_to_what_the_process_holds() -> None:
+def test_pools_of_one_process_add_up() -> None:
     """Two pools of one process hold different bytes."""
     both = (OwnPool(), OwnPool())
     for pool in both:
@@ -72,17 +72,17 @@ def test_pools_add_up_to_what_the_process_holds() -> None:
 
 
 class CudaError(Exception):
-    """CuPy's CUDARuntimeError."""
+    """Fake of CuPy's CUDARuntimeError."""
 
 
 class CupyStandIn:
-    """CuPy's answers by the names of cupy/cuda/memory.pyx; `reserved` None is a machine without a driver."""
+    """Fake CuPy by the names of cupy/cuda/memory.pyx; `reserved` None is a machine without a driver."""
 
     def __init__(self, reserved: int | None, integrated: int = 0) -> None:
         self.cuda = self.runtime = self
         self.reserved = reserved
         self.integrated = integrated
-        self.asked: list[str] = []
+        self.calls: list[str] = []
 
     def get_default_memory_pool(self) -> CupyStandIn:
         return self
@@ -102,28 +102,28 @@ class CupyStandIn:
         return {"integrated": self.integrated}
 
     def memGetInfo(self) -> tuple[int, int]:
-        self.asked.append("memGetInfo")
+        self.calls.append("memGetInfo")
         return 2 * GIB, 24 * GIB
 
     def free_all_blocks(self) -> None:
         self.reserved = self.used_bytes()
 
 
-def test_cupy_is_read_where_it_holds_something() -> None:
-    """An import on a machine without a GPU, or before the first array, is no pool and opens nothing."""
+def test_cupy_is_read_only_with_memory_in_use() -> None:
+    """Imported on a machine without a GPU, or before the first array, CuPy has no pool, and nothing is opened."""
     unused, absent, used = CupyStandIn(0), CupyStandIn(None), CupyStandIn(8 * GIB)
 
     (pool,) = pools_of_frameworks({"cupy": used})
     stats = pool.stats()
 
     assert pools_of_frameworks({"cupy": unused}) == pools_of_frameworks({"cupy": absent}) == []
-    assert unused.asked == absent.asked == []
+    assert unused.calls == absent.calls == []
     assert (pool.device, stats.allocated_bytes, stats.reserved_bytes) == ("cuda:1", 4 * GIB, 8 * GIB)
     assert (pool.total(), pool.free(), pool.shrink()) == (24 * GIB, 2 * GIB, 4 * GIB)
 
 
-def test_cupy_on_a_unified_machine_has_what_system_ram_has() -> None:
-    """CUDA itself counts page cache as used there."""
+def test_cupy_on_a_unified_machine_uses_free_system_ram() -> None:
+    """CUDA counts page cache as used on such machines."""
     free = CupyPool(CupyStandIn(8 * GIB, integrated=1)).free()
 
     assert isinstance(free, int)
@@ -131,7 +131,7 @@ def test_cupy_on_a_unified_machine_has_what_system_ram_has() -> None:
 
 
 class JaxDevice:
-    """jax.Device as of jaxlib 0.4.12 and later; figures that an allocator does not count are -1 or left out."""
+    """jax.Device since jaxlib 0.4.12; values that an allocator does not count are -1 or left out."""
 
     def __init__(self, platform: str, stats: dict[str, int] | None) -> None:
         self.platform = platform
@@ -162,8 +162,8 @@ class JaxStandIn:
 FULL = {"bytes_in_use": 3 * GIB, "bytes_limit": 18 * GIB, "peak_bytes_in_use": 5 * GIB, "num_allocs": 12}
 
 
-def test_jax_is_read_where_its_clients_run() -> None:
-    """The CPU is no GPU; a process that has only imported JAX is not asked, since that would start its clients."""
+def test_jax_is_read_only_with_running_clients() -> None:
+    """The CPU is not a GPU; in a process that only imported JAX a query would start its clients."""
     jax = JaxStandIn(JaxDevice("cpu", None), JaxDevice("gpu", FULL | {"pool_bytes": 18 * GIB}))
     waiting = JaxStandIn(JaxDevice("gpu", FULL), running=False)
 
@@ -177,8 +177,8 @@ def test_jax_is_read_where_its_clients_run() -> None:
     assert pool.shrink() == 0
 
 
-def test_what_jax_does_not_count_is_absent() -> None:
-    """-1 is no figure, and neither is an allocator without statistics."""
+def test_values_that_jax_does_not_count_are_absent() -> None:
+    """-1 is not a value, and an allocator without statistics has none."""
     sparse, none = JaxPool(JaxDevice("gpu", {"bytes_in_use": -1})), JaxPool(JaxDevice("gpu", None))
 
     assert sparse.stats().allocated_bytes is none.stats().allocated_bytes is Absent.NOT_SUPPORTED
@@ -186,7 +186,7 @@ def test_what_jax_does_not_count_is_absent() -> None:
     assert none.free() is Absent.NOT_AVAILABLE
 
 
-def test_modules_of_other_kinds_are_no_pools() -> None:
-    """A stub under a framework's name, as test suites put it there."""
+def test_stub_modules_are_no_pools() -> None:
+    """Stubs under a framework's name, as in test suites."""
     assert pools_of_frameworks({"torch": object(), "cupy": object(), "jax": object()}) == []
     assert pools_of_frameworks({"torch": None, "cupy": None, "jax": None}) == []

@@ -1,4 +1,4 @@
-"""Advice by machine: each piece has a source, and where reports conflict it says so."""
+"""Test advice by machine: each item cites its sources, and conflicting reports are marked."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def by_name(here: Machine) -> dict[str, Advice]:
     return {one.name: one for one in advice_for(here, 16)}
 
 
-def test_a_discrete_card_gets_pinned_memory_and_growing_segments() -> None:
-    """And, with 4 GiB of its own, low_vram."""
+def test_discrete_card_gets_pinned_memory_and_expandable_segments() -> None:
+    """And low_vram, with 4 GiB of VRAM."""
     found = by_name(machine("nvidia", Architecture.DISCRETE))
 
     assert (found["pin_memory"].value, found["pin_memory"].certainty) == ("True", "recommended")
@@ -34,7 +34,7 @@ def test_a_discrete_card_gets_pinned_memory_and_growing_segments() -> None:
     assert (found["low_vram"].value, found["num_workers"].value) == ("True", "8")
 
 
-def test_a_jetson_does_not_get_what_breaks_it() -> None:
+def test_jetson_gets_no_expandable_segments() -> None:
     """expandable_segments fails on Tegra boards."""
     found = by_name(machine("nvidia", Architecture.UNIFIED, "NVIDIA Jetson AGX Orin"))
 
@@ -42,16 +42,15 @@ def test_a_jetson_does_not_get_what_breaks_it() -> None:
     assert found["pin_memory"].certainty == "try both"
 
 
-def test_contradicting_reports_are_not_set() -> None:
-    """On a GB10 allocator settings are to be tried, so they are in no environment."""
+def test_contested_settings_are_not_in_the_environment() -> None:
+    """On a GB10 allocator settings are marked "try both", so none is in the environment."""
     advice = advice_for(machine("nvidia", Architecture.UNIFIED, "NVIDIA DGX Spark"), 20)
 
     assert {one.name for one in advice if one.certainty == "try both"} == {"pin_memory", "PYTORCH_CUDA_ALLOC_CONF"}
     assert environment_of(advice) == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
-def test_amd_gets_its_own_variables() -> None:
-    """HIP's allocator and MIOpen's search."""
+def test_amd_gets_hip_and_miopen_variables() -> None:
     names = set(environment_of(advice_for(machine("amd", Architecture.DISCRETE), 16)))
 
     assert names == {"PYTORCH_HIP_ALLOC_CONF", "MIOPEN_FIND_MODE"}
@@ -59,8 +58,8 @@ def test_amd_gets_its_own_variables() -> None:
 
 @pytest.mark.parametrize("vendor", ["nvidia", "amd", "intel"])
 @pytest.mark.parametrize("architecture", list(Architecture))
-def test_each_piece_has_a_reason_and_a_source(vendor: str, architecture: Architecture) -> None:
-    """Whatever the machine; each name once."""
+def test_each_item_has_a_reason_and_a_source(vendor: str, architecture: Architecture) -> None:
+    """On every machine; each name occurs once."""
     advice = advice_for(machine(vendor, architecture), 4)
 
     assert len({one.name for one in advice}) == len(advice)

@@ -1,4 +1,4 @@
-"""What cannot be right cannot be built."""
+"""Test that impossible values cannot be constructed."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def snapshot(pools: tuple[Pool, ...], shares: tuple[Share, ...] = ()) -> Snapsho
     return Snapshot(1, 0.0, 0.0, "boot", "host", 1.0, False, Machine(), own, pools, shares)
 
 
-def test_a_pool_whose_parts_do_not_add_up_is_refused() -> None:
+def test_pool_whose_parts_do_not_add_up_is_rejected() -> None:
     """used + available = size, always."""
     with pytest.raises(Impossible, match="used 1 \\+ available 2 is not size 4"):
         Pool("ram", PoolKind.SYSTEM_RAM, "System RAM", 4, 1, 2, "test", Quality.MEASURED)
 
 
 @given(st.integers(max_value=-1))
-def test_a_negative_figure_is_refused_wherever_it_stands(figure: int) -> None:
-    """No pool, share, content or process holds less than nothing."""
+def test_negative_sizes_are_rejected(figure: int) -> None:
+    """Pools, shares, contents and processes reject negative sizes."""
     with pytest.raises(Impossible, match="negative"):
         replace(ram(GIB), free_bytes=figure)
     with pytest.raises(Impossible, match="negative"):
@@ -40,14 +40,14 @@ def test_a_negative_figure_is_refused_wherever_it_stands(figure: int) -> None:
         Process(1, 0.0, "init", figure, 0, "rss")
 
 
-def test_contents_that_do_not_add_up_to_the_pool_are_refused() -> None:
-    """The parts of a bar are the whole bar."""
+def test_contents_that_do_not_add_up_to_the_pool_are_rejected() -> None:
+    """The contents of a pool add up to its size."""
     with pytest.raises(Impossible, match="contents do not add up"):
         replace(ram(GIB), contents=(Content("anonymous", GIB),))
 
 
 def test_used_and_available_are_absent_together() -> None:
-    """One of the two alone would be an invitation to compute the other."""
+    """With only one of the two known, a reader might compute the other."""
     stale = replace(ram(GIB), used_bytes=Absent.STALE, available_bytes=Absent.STALE)
 
     with pytest.raises(Impossible, match="known or absent together"):
@@ -56,35 +56,35 @@ def test_used_and_available_are_absent_together() -> None:
     assert stale.judged_ratio is Absent.STALE
 
 
-def test_a_share_without_its_pool_is_refused() -> None:
-    """A share is bytes inside something that exists."""
+def test_share_without_its_pool_is_rejected() -> None:
+    """A share is a part of an existing pool or share."""
     with pytest.raises(Impossible, match="share cuda0: is within vram0, which does not exist"):
         snapshot((ram(GIB),), (share(within="vram0"),))
 
 
-def test_a_share_within_itself_by_a_detour_is_refused() -> None:
-    """Shares nest; they do not go round in a circle."""
+def test_circular_shares_are_rejected() -> None:
+    """Shares may nest, but not in a circle."""
     circle = (share("a", within="b"), share("b", within="a"))
 
     with pytest.raises(Impossible, match="within itself"):
         snapshot((ram(GIB),), circle)
 
 
-def test_two_places_with_one_id_are_refused() -> None:
+def test_duplicate_ids_are_rejected() -> None:
     """An id names one thing."""
     with pytest.raises(Impossible, match="same id"):
         snapshot((ram(GIB), ram(2 * GIB)))
 
 
-def test_the_relation_is_written_as_promised() -> None:
+def test_relation_is_written_as_a_subset() -> None:
     """CUDA Pool ⊂ System RAM."""
     shot = snapshot((ram(GIB),), (share(),))
 
     assert shot.relation(shot.shares[0]) == "CUDA Pool ⊂ System RAM"
 
 
-def test_the_total_is_pools_only_and_unknown_when_one_of_them_is() -> None:
-    """Shares are added to nothing, and a sum with an unknown in it is unknown."""
+def test_total_sums_pools_and_is_unknown_if_one_is() -> None:
+    """Shares are never added, and a sum with an unknown term is unknown."""
     vram = replace(ram(3 * GIB, 24 * GIB, "vram0"), kind=PoolKind.VRAM)
     stale = replace(vram, used_bytes=Absent.STALE, available_bytes=Absent.STALE)
 
@@ -104,8 +104,8 @@ def test_memory_set_aside_is_left_out_of_the_judged_ratio() -> None:
     assert ratio == pytest.approx(0.317, abs=0.002)
 
 
-def test_a_snapshot_cannot_be_changed() -> None:
-    """A face can look at a snapshot and not touch it."""
+def test_snapshot_is_immutable() -> None:
+    """The web app and other readers cannot change a snapshot."""
     shot = snapshot((ram(GIB),))
 
     with pytest.raises(AttributeError):

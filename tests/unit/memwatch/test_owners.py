@@ -1,4 +1,4 @@
-"""Who holds memory by unit, container, pod, job and user: every process counted, devices included."""
+"""Test memory by unit, container, pod, job and user: all processes are counted, devices included."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ DEVICE = Device("gpu0", "NVIDIA", "GPU", Architecture.UNIFIED)
     ],
 )
 def test_owner_and_its_cgroup(line: str, kind: str, name: str | None, folder: str | None) -> None:
-    """Each runtime's paths, of both versions, name the owner and the cgroup that is all of it."""
+    """Cgroup paths of each runtime, of both versions, give the owner and the cgroup that contains all of it."""
     paths = parse_cgroup(line.encode() + b"\n")
     place = place_of(paths)
     folders = folders_of(place, paths.get("memory", paths.get("", "")))
@@ -67,15 +67,15 @@ def process(pid: int, rss: int, **fields: object) -> Process:
 
 
 def held(holder: Process, size: Bytes, kind: ShareKind) -> Process:
-    """A process that holds so much of a share of this kind."""
+    """Return the process with `size` bytes of a share of this kind."""
     share = Share("share", kind, "Share", "ram", size, "test", Quality.MEASURED)
     holding = Holding(DEVICE, "", shares=(share,), held={holder.pid: {"share": size}})
     (found,) = with_device_bytes((holder,), holding)
     return found
 
 
-def test_what_cuda_allocates_is_added() -> None:
-    """It is in no resident set, so the footprint is one number."""
+def test_cuda_memory_is_added_to_the_footprint() -> None:
+    """CUDA memory is in no resident set, so the footprint is one number."""
     found = held(process(1, GIB), 2 * GIB, ShareKind.CUDA_POOL)
 
     assert (found.footprint_bytes, found.footprint_basis) == (3 * GIB, "rss + device")
@@ -83,16 +83,16 @@ def test_what_cuda_allocates_is_added() -> None:
 
 
 @given(rss=st.integers(0, 1 << 40), size=st.integers(1, 1 << 40))
-def test_what_may_overlap_is_a_range(rss: int, size: int) -> None:
-    """From the larger of the two to both: whatever the truth is, it lies within."""
+def test_overlapping_memory_makes_the_footprint_a_range(rss: int, size: int) -> None:
+    """The true footprint lies between the larger of the two and their sum."""
     found = held(process(1, rss), size, ShareKind.GTT)
 
     assert found.footprint_bytes is Absent.NOT_SUPPORTED
     assert (found.footprint_low_bytes, found.footprint_high_bytes) == (max(rss, size), rss + size)
 
 
-def test_what_is_not_known_is_not_zero() -> None:
-    """A process whose part of a GPU is not known has a least footprint, and no other."""
+def test_unknown_device_memory_makes_the_footprint_unknown() -> None:
+    """A process whose part of a GPU is unknown has a minimum footprint only."""
     found = held(process(1, GIB), Absent.NOT_PERMITTED, ShareKind.CUDA_POOL)
 
     assert found.footprint_bytes is Absent.NOT_PERMITTED
@@ -100,7 +100,7 @@ def test_what_is_not_known_is_not_zero() -> None:
 
 
 def test_totals_add_devices_to_all_processes() -> None:
-    """A unit's total is the resident memory of all its processes and what the listed ones hold of devices."""
+    """A unit's total is the RSS of all its processes plus the device memory of the listed ones."""
     owners = [Owner("user", "ada", 7, 5 * GIB), Owner("user", "bob", 2, 6 * GIB), Owner("unit", None, 9, 11 * GIB)]
     holders = [
         held(process(1, GIB, user="ada"), 2 * GIB, ShareKind.CUDA_POOL),
@@ -114,8 +114,8 @@ def test_totals_add_devices_to_all_processes() -> None:
     assert (bob.name, bob.footprint_bytes, bob.device_bytes) == ("bob", 6 * GIB, {})
 
 
-def test_a_total_with_a_range_is_a_range() -> None:
-    """One process that may overlap gives its owner bounds; one that is not known takes away the upper one."""
+def test_total_with_a_range_is_a_range() -> None:
+    """One process that may overlap gives its owner bounds; one of unknown size removes the upper bound."""
     owner = Owner("user", "ada", 2, 4 * GIB)
     perhaps = held(process(1, GIB, user="ada"), 2 * GIB, ShareKind.GPU_BUFFERS)
     unknown = held(process(2, GIB, user="ada"), Absent.STALE, ShareKind.CUDA_POOL)
@@ -130,8 +130,8 @@ def test_a_total_with_a_range_is_a_range() -> None:
     assert open_ended.device_bytes == {"share": Absent.STALE}
 
 
-def test_a_cgroup_says_what_it_leaves_out() -> None:
-    """The sentence stands where an owner holds a device's memory, and nowhere else."""
+def test_cgroup_note_names_excluded_gpu_memory() -> None:
+    """The note is added only for owners that hold a device's memory."""
     ada = Owner("user", "ada", 1, GIB, cgroup_bytes=GIB)
     exact = held(process(1, GIB, user="ada"), 2 * GIB, ShareKind.CUDA_POOL)
     perhaps = held(process(1, GIB, user="ada"), 2 * GIB, ShareKind.GTT)
@@ -142,8 +142,8 @@ def test_a_cgroup_says_what_it_leaves_out() -> None:
     assert BEYOND == "does not include GPU memory"
 
 
-def test_processes_that_are_all_there_are_are_added_up() -> None:
-    """By each kind of owner that there is; who is only in a driver's list is in nobody's sum, as on a machine."""
+def test_processes_are_added_up_by_owner() -> None:
+    """Sums by each kind of owner; a process known only to a driver is in no sum, as on a live machine."""
     processes = [
         replace(process(1, 30, user="ada"), container="c1"),
         process(2, 50, user="ada"),
@@ -161,8 +161,8 @@ def test_processes_that_are_all_there_are_are_added_up() -> None:
     ]
 
 
-def test_those_of_no_owner_stand_last() -> None:
-    """What belongs to no container is a row as well, so that the rows are all processes."""
+def test_row_without_an_owner_is_last() -> None:
+    """Processes without a container are a row as well, so that the rows cover all processes."""
     owners = [Owner("container", None, 5, 9 * GIB), Owner("container", "web", 1, GIB)]
 
     assert [total.name for total in totals_of(owners, (), "container")] == ["web", None]
@@ -192,8 +192,10 @@ V1 = (b"33 1 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n", b"4:m
     ],
     ids=["v2", "v1"],
 )
-def test_a_container_of_many_processes(tmp_path: Path, mounted: tuple[bytes, bytes], line: str, file: str) -> None:
-    """Thirty processes of one container are one owner with the cgroup's own figure, though only two are listed."""
+def test_container_of_many_processes_is_one_owner(
+    tmp_path: Path, mounted: tuple[bytes, bytes], line: str, file: str
+) -> None:
+    """Thirty processes of one container are one owner with the cgroup's own value, though only two are listed."""
     roots = host(tmp_path, *mounted)
     for pid in range(100, 130):
         status = b"Uid:\t33\t33\t33\t33\nVmSwap:\t     12 kB\n"
@@ -216,8 +218,8 @@ def test_a_container_of_many_processes(tmp_path: Path, mounted: tuple[bytes, byt
     ("text", "figure"),
     [("12\n", 12), ("nonsense\n", Absent.INCONSISTENT), ("", Absent.INCONSISTENT), ("9" * 30, Absent.INCONSISTENT)],
 )
-def test_a_cgroups_file_that_makes_no_sense(tmp_path: Path, text: str, figure: Bytes) -> None:
-    """Nonsense is no figure; a cgroup that is not there has none, and one above the mount is not looked for."""
+def test_invalid_cgroup_file_is_inconsistent(tmp_path: Path, text: str, figure: Bytes) -> None:
+    """Invalid text is no value; a missing cgroup has none, and a path above the mount is not read."""
     roots = host(tmp_path, *V2)
     (tmp_path / "sys/fs/cgroup/a").mkdir(parents=True)
     (tmp_path / "sys/fs/cgroup/a/memory.current").write_text(text)
@@ -229,8 +231,8 @@ def test_a_cgroups_file_that_makes_no_sense(tmp_path: Path, text: str, figure: B
     assert usage.read("/../a") is None
 
 
-def test_a_process_that_is_moved_is_found_again(tmp_path: Path) -> None:
-    """systemd puts a process into its unit a moment after it began: the next look finds it there."""
+def test_moved_process_is_found_in_its_unit(tmp_path: Path) -> None:
+    """systemd moves a process into its unit shortly after its start: the next reading finds it there."""
     roots = host(tmp_path, *V2)
     for pid in range(10, 14):
         add_process(roots.procfs, stat_line(pid, rss=pid), cgroup=b"0::/init.scope\n")
@@ -245,8 +247,8 @@ def test_a_process_that_is_moved_is_found_again(tmp_path: Path) -> None:
     assert after == {"init.scope": 3, "late.service": 1}
 
 
-def test_one_that_was_listed_as_it_moved_is_found_again(tmp_path: Path) -> None:
-    """Caught among the largest before it was put into its unit, then not among them any more: found after all."""
+def test_process_that_moved_while_listed_is_found_in_its_unit(tmp_path: Path) -> None:
+    """Read among the largest before it moved to its unit, and no longer among them later: still found."""
     roots = host(tmp_path, *V2)
     add_process(roots.procfs, stat_line(10, rss=500), cgroup=b"0::/init.scope\n")
     add_process(roots.procfs, stat_line(11, rss=100), cgroup=b"0::/init.scope\n")
@@ -263,24 +265,24 @@ def test_one_that_was_listed_as_it_moved_is_found_again(tmp_path: Path) -> None:
     }
 
 
-def test_one_that_was_moved_and_sleeps_is_shown_where_it_is(tmp_path: Path) -> None:
-    """Listed, its pages never change, and it is shown with the owner that its memory is counted to."""
+def test_sleeping_process_that_moved_is_shown_in_its_unit(tmp_path: Path) -> None:
+    """A listed process whose pages never change is shown with the owner that its memory is counted for."""
     roots = host(tmp_path, *V2)
     add_process(roots.procfs, stat_line(10), cgroup=b"0::/init.scope\n", statm=statm_line(5))
     collector = Collector(roots)
     collector.collect()
     (roots.procfs / "10/cgroup").write_bytes(b"0::/system.slice/late.service\n")
 
-    looks = [collector.collect() for _ in range(3)]
+    readings = [collector.collect() for _ in range(3)]
     collector.close()
 
-    assert [owner.name for owner in looks[0].owners if owner.kind == "unit"] == ["late.service"]
-    assert [look.processes[0].unit for look in looks[1:]] == ["late.service"] * 2
+    assert [owner.name for owner in readings[0].owners if owner.kind == "unit"] == ["late.service"]
+    assert [one.processes[0].unit for one in readings[1:]] == ["late.service"] * 2
 
 
 @pytest.mark.parametrize("configured", [False, True])
-def test_command_lines_only_where_configured(tmp_path: Path, configured: bool) -> None:
-    """Off, they are not even opened; on, they are cut where they get long."""
+def test_command_lines_are_read_only_if_configured(tmp_path: Path, configured: bool) -> None:
+    """If disabled, they are not even opened; if enabled, long ones are cut."""
     roots = host(tmp_path, *V2)
     add_process(roots.procfs, stat_line(9), cmdline=b"python3\0train.py\0--key=" + b"x" * 5000 + b"\0")
     collector = Collector(roots, commands=configured)
@@ -304,7 +306,7 @@ def test_command_lines_only_where_configured(tmp_path: Path, configured: bool) -
 def test_hidden_processes_make_the_list_partial(
     tmp_path: Path, option: str, sees_init: bool, partial: bool
 ) -> None:
-    """Behind hidepid the processes of others are not seen, and the list says so and how to see them."""
+    """With hidepid, other users' processes are hidden; the list is partial and its note gives the fix."""
     roots = host(tmp_path, V2[0] + b"22 1 0:21 / /proc rw - proc proc rw,%s\n" % option.encode(), V2[1])
     if sees_init:
         add_process(roots.procfs, stat_line(1, "systemd"))

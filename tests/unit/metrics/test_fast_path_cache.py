@@ -1,4 +1,4 @@
-"""An answer that is kept for who asks the same again hangs on everything that it was made of."""
+"""Test that a cached response is served only while everything that it depends on is unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PEER = object()
 
 
 class Door:
-    """A shortcut with all that stands behind it; `options` may be exchanged, as a reload does."""
+    """Fast path with its dependencies; `options` can be replaced, as a reload does."""
 
     def __init__(self, options: FaceOptions | None = None, own_name: Callable[[], str] = lambda: "host") -> None:
         self.options = options or FaceOptions()
@@ -34,16 +34,16 @@ class Door:
         self.ask = Shortcut(gate, Scrapes(self.monitor, Exporter("1", dict, tuple, lambda: 0)), dates)
 
 
-def early_in_a_second() -> None:
-    """So that what follows at once is in the same one."""
+def wait_for_an_early_moment() -> None:
+    """Wait for the first half of a second, so that the next steps fall into the same one."""
     while time.time() % 1 > 0.5:
         time.sleep(0.01)
 
 
-def test_the_same_fields_have_the_same_answer() -> None:
-    """Also where they are no longer the same objects."""
+def test_equal_fields_get_the_cached_response() -> None:
+    """Equal fields count as the same, even as different objects."""
     door = Door()
-    early_in_a_second()
+    wait_for_an_early_moment()
 
     first, second = door.ask(FIELDS, None), door.ask(tuple(map(tuple, map(list, FIELDS))), None)  # type: ignore[arg-type]
 
@@ -52,10 +52,10 @@ def test_the_same_fields_have_the_same_answer() -> None:
     assert first is second
 
 
-def test_a_tick_ends_it_within_the_second() -> None:
-    """What was true before the last tick is told to nobody."""
+def test_cached_response_ends_with_a_tick() -> None:
+    """No client gets values from before the last tick."""
     door = Door()
-    early_in_a_second()
+    wait_for_an_early_moment()
 
     before = door.ask(FIELDS, None)
     door.monitor.tick()
@@ -63,10 +63,10 @@ def test_a_tick_ends_it_within_the_second() -> None:
     assert before != door.ask(FIELDS, None)
 
 
-def test_a_second_ends_it_without_a_tick() -> None:
-    """The date is that of the answer."""
+def test_cached_response_ends_after_a_second() -> None:
+    """The Date header is that of the response."""
     door = Door()
-    early_in_a_second()
+    wait_for_an_early_moment()
 
     before = door.ask(FIELDS, None)
     time.sleep(1)
@@ -78,12 +78,11 @@ def test_a_second_ends_it_without_a_tick() -> None:
     assert before.partition(b"\r\n\r\n")[2] == after.partition(b"\r\n\r\n")[2]
 
 
-def test_a_reload_ends_it_at_once() -> None:
-    """A login that is asked for from now on is asked of those who were let in before, too, and a name that is not
-    this machine's any more has no answer."""
+def test_cached_response_ends_with_a_reload() -> None:
+    """Clients admitted before need a login that is now required, and a removed host name is rejected."""
     door = Door(FaceOptions(hosts=("board",)))
     named = ((b"host", b"board"),)
-    early_in_a_second()
+    wait_for_an_early_moment()
 
     before = door.ask(FIELDS, None), door.ask(named, None)
     door.options = FaceOptions()
@@ -96,18 +95,18 @@ def test_a_reload_ends_it_at_once() -> None:
     assert with_login == (None, None)
 
 
-def test_what_a_peer_is_told_is_told_to_nobody_else() -> None:
-    """The kernel vouches for one who asks over the socket file, not for the next one with the same fields."""
+def test_response_to_a_peer_is_not_served_to_others() -> None:
+    """The kernel authenticates one peer of the Unix socket, not the next client with the same fields."""
     door = Door(LOGIN)
-    early_in_a_second()
+    wait_for_an_early_moment()
 
     answers = [door.ask(FIELDS, peer) for peer in (PEER, None, PEER)]
 
     assert [answer is None for answer in answers] == [False, True, False]
 
 
-def test_who_invents_fields_takes_no_memory() -> None:
-    """10,000 askers, each with a field of its own of 1 kB, in one tick."""
+def test_unknown_fields_take_no_memory() -> None:
+    """10,000 requests in one tick, each with a different field of 1 kB."""
     door = Door()
     door.ask(FIELDS, None)
     tracemalloc.start()
@@ -122,8 +121,8 @@ def test_who_invents_fields_takes_no_memory() -> None:
     assert kept < 500_000
 
 
-def test_a_new_name_of_the_machine_is_known_within_a_second() -> None:
-    """An administrator renames it: who asks by the new name is answered, who asks by the old one no longer is."""
+def test_new_host_name_is_accepted_within_a_second() -> None:
+    """After a rename the new host name is accepted and the old one rejected."""
     called = ["spark-1"]
     door = Door(own_name=lambda: called[-1])
     names = {name: ((b"host", name.encode()),) for name in ("spark-1", "spark-2")}

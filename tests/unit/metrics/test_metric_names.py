@@ -1,4 +1,4 @@
-"""The names and labels of all metrics: dashboards and alerts of users rely on them."""
+"""Test the names and labels of all metrics: dashboards and alerts of users rely on them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memwatch.snapshot import CollectorStatus, Snapshot, Tegrastats
 from memwatch_web.metrics.families import PREFIX, Exporter
 from support.sample_snapshots import critical_gb10
 
-# A name or a label that changes here breaks somebody's queries: add to the list, and take nothing from it.
+# Changing a name or a label breaks users' queries: add to the list, and remove nothing.
 NAMES = {
     "alerts_firing": {"rule", "severity"},
     "build_info": {"version", "simulated"},
@@ -83,7 +83,7 @@ class Receiver:
         return 0
 
 
-def with_every_figure() -> Snapshot:
+def with_every_value() -> Snapshot:
     base = critical_gb10()
     gpu = replace(
         base.devices[0], busy_ratio=0.5, memory_busy_ratio=0.5, errors={"xid": 1}, errors_seen_unix={"xid": 1.0}
@@ -94,11 +94,11 @@ def with_every_figure() -> Snapshot:
 
 
 def test_metrics_keep_their_names_and_labels() -> None:
-    """A machine that has every figure exports exactly these."""
+    """A machine with every value exports exactly these."""
     files, outbox = FilesStatus(Path("/"), 0, 0, 0, 0, 0.0, 0, 0, 0, (), ""), OutboxFigures(True, 0, 0)
     exporter = Exporter("1", dict, lambda: [Receiver()], lambda: 5, lambda: outbox, lambda: files)
 
-    text = exporter.render(with_every_figure(), generate_latest).decode()
+    text = exporter.render(with_every_value(), generate_latest).decode()
 
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     found = {s.name.removeprefix(PREFIX): set(s.labels) for s in samples if s.name.startswith(PREFIX)}

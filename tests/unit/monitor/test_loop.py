@@ -1,4 +1,4 @@
-"""The loop remembers, tells and goes on, whatever clocks, collectors and listeners do."""
+"""Test that the loop stores, publishes and continues, whatever clocks, collectors and listeners do."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def kinds(monitor: Monitor) -> list[str]:
     return [event.kind for event in monitor.events.since(0)]
 
 
-def test_a_tick_is_gathered_judged_remembered_and_published() -> None:
-    """One call, and everything a face needs is in `latest`."""
+def test_tick_is_gathered_judged_stored_and_published() -> None:
+    """One call, and `latest` has everything that readers need."""
     memory, clock = calm(), FakeClock()
     memory.findings = Findings(pools=(ram(62 * GIB),))
-    heard: list[Snapshot] = []
+    received: list[Snapshot] = []
     monitor = monitor_of(memory, clock)
-    monitor.listeners.append(lambda snapshot, _: heard.append(snapshot))
+    monitor.listeners.append(lambda snapshot, _: received.append(snapshot))
 
     snapshot = monitor.tick()
 
-    assert monitor.latest is snapshot is heard[0]
+    assert monitor.latest is snapshot is received[0]
     assert snapshot.pressure[0].level is Level.CRITICAL
     assert snapshot.worst_level is Level.CRITICAL
     assert monitor.history.since("pool.ram.used_bytes", 0.0) == [(clock.boottime(), 62.0 * GIB)]
@@ -54,7 +54,7 @@ def test_a_tick_is_gathered_judged_remembered_and_published() -> None:
 
 
 def test_suspend_is_a_gap_and_an_event() -> None:
-    """An hour asleep is told as that, and no line is drawn across it."""
+    """One hour of suspend is an event, and a gap in the line."""
     clock = FakeClock()
     monitor = monitor_of(calm(), clock)
     monitor.tick()
@@ -69,8 +69,8 @@ def test_suspend_is_a_gap_and_an_event() -> None:
     assert [bucket.average is None for bucket in buckets] == [False, True, False]
 
 
-def test_a_set_clock_moves_no_history() -> None:
-    """Two days forward: the past is shown where it belongs by the clock of now, in the same order."""
+def test_set_clock_moves_no_history() -> None:
+    """Two days forward: past values are shown relative to the new clock, in the same order."""
     clock = FakeClock()
     monitor = monitor_of(calm(), clock)
     monitor.tick()
@@ -86,8 +86,8 @@ def test_a_set_clock_moves_no_history() -> None:
     assert monitor.to_boottime(monitor.to_wall(first)) == pytest.approx(first)
 
 
-def test_an_oom_kill_is_told_once() -> None:
-    """The machine may look healthy a second later; the event stays."""
+def test_oom_kill_is_one_event() -> None:
+    """The machine may look healthy one second later; the event stays."""
     memory, clock = calm(), FakeClock()
     monitor = monitor_of(memory, clock)
     for kills in (3, 3, 5, 5):
@@ -100,8 +100,8 @@ def test_an_oom_kill_is_told_once() -> None:
     ]
 
 
-def test_a_level_change_is_told_in_words() -> None:
-    """The event log reads like a diary."""
+def test_level_change_is_an_event_with_its_reason() -> None:
+    """The event log is readable text."""
     memory, clock = calm(), FakeClock()
     monitor = monitor_of(memory, clock)
     monitor.tick()
@@ -113,8 +113,8 @@ def test_a_level_change_is_told_in_words() -> None:
     assert monitor.events.since(0)[-1].text == "System RAM: OK → high (87.5% used; 8.0 GiB of 64.0 GiB available)"
 
 
-def test_a_killed_process_is_told_by_name_once() -> None:
-    """Counted in one file and named in another, a second apart: one event, with the name."""
+def test_killed_process_is_named_once() -> None:
+    """Counted in one file and named in another one second later: one event, with the name."""
     memory, clock = calm(), FakeClock()
     monitor = monitor_of(memory, clock)
     kill = OomKill(1, 4242, "train", 64 << 20, "machine")
@@ -131,8 +131,8 @@ def test_a_killed_process_is_told_by_name_once() -> None:
     ]
 
 
-def test_a_driver_that_repeats_itself_is_told_once_a_minute() -> None:
-    """The first complaint at once, the following thousands with their number."""
+def test_repeated_driver_error_is_reported_once_a_minute() -> None:
+    """The first error is reported at once, thousands of later ones by their number."""
     memory, clock = calm(), FakeClock()
     monitor = monitor_of(memory, clock)
     for second in range(70):
@@ -149,8 +149,8 @@ def test_a_driver_that_repeats_itself_is_told_once_a_minute() -> None:
     ]
 
 
-def test_a_target_without_a_figure_for_a_tick_changes_no_level() -> None:
-    """A collector that misses one answer writes no history of ups and downs."""
+def test_missing_value_for_a_tick_changes_no_level() -> None:
+    """A collector that misses one answer causes no level events."""
     memory, clock = calm(), FakeClock()
     monitor = monitor_of(memory, clock)
     for pools in ((ram(62 * GIB),), (), (ram(62 * GIB),)):
@@ -163,8 +163,8 @@ def test_a_target_without_a_figure_for_a_tick_changes_no_level() -> None:
     ]
 
 
-def test_a_collector_that_fails_and_recovers_is_told_twice() -> None:
-    """Once when it stops, once when it is back; not on every tick between."""
+def test_failure_and_recovery_of_a_collector_are_two_events() -> None:
+    """One event when it fails and one when it recovers; none on the ticks between."""
     memory, clock = calm(), FakeClock()
     monitor = monitor_of(memory, clock)
     for error in (None, Unreadable("meminfo is empty"), Unreadable("meminfo is empty"), None):
@@ -178,8 +178,8 @@ def test_a_collector_that_fails_and_recovers_is_told_twice() -> None:
     ]
 
 
-def test_a_reload_changes_interval_and_thresholds_and_keeps_the_past() -> None:
-    """From the next tick on; the ring is made anew with what it held."""
+def test_reload_changes_interval_and_thresholds_and_keeps_history() -> None:
+    """From the next tick on; the ring is rebuilt with its contents."""
     memory, clock = calm(), FakeClock()
     monitor = monitor_of(memory, clock)
     monitor.tick()
@@ -195,8 +195,8 @@ def test_a_reload_changes_interval_and_thresholds_and_keeps_the_past() -> None:
     assert len(monitor.history) == 2
 
 
-def test_a_target_that_comes_and_goes_is_no_change_of_level() -> None:
-    """A GPU that falls off the bus and comes back as it was leaves the places for ticks that mattered to others."""
+def test_target_that_comes_and_goes_is_no_level_change() -> None:
+    """A GPU that falls off the bus and returns unchanged takes no place of a notable tick."""
     memory, clock = calm(), FakeClock()
     monitor = monitor_of(memory, clock)
     for vram in ([GIB], [], [GIB], [], [63.9 * GIB], [], [63.9 * GIB], [GIB]):
@@ -211,8 +211,8 @@ def test_a_target_that_comes_and_goes_is_no_change_of_level() -> None:
     assert [one.worst.word for one in kept if one.worst] == ["low", "critical"]
 
 
-def test_a_listener_that_fails_stops_nothing_and_floods_no_log(caplog: pytest.LogCaptureFixture) -> None:
-    """The loop goes on; the same complaint is logged once, and its end too."""
+def test_failing_listener_is_logged_once_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """The loop continues; a repeated error is logged once, and so is its end."""
     clock, stop = FakeClock(), threading.Event()
     monitor = monitor_of(calm(), clock, QUICK)
     ticks: list[int] = []
@@ -233,8 +233,8 @@ def test_a_listener_that_fails_stops_nothing_and_floods_no_log(caplog: pytest.Lo
     assert caplog.messages == ["a tick failed and was left out: ValueError: no disk", "ticks work again"]
 
 
-def test_running_out_of_memory_costs_one_tick(caplog: pytest.LogCaptureFixture) -> None:
-    """MemoryError is what this daemon is for: it carries on."""
+def test_memory_error_costs_one_tick(caplog: pytest.LogCaptureFixture) -> None:
+    """Running out of memory is the daemon's purpose: it continues."""
     clock, stop = FakeClock(), threading.Event()
     monitor = monitor_of(calm(), clock, QUICK)
     ticks: list[int] = []
@@ -254,56 +254,56 @@ def test_running_out_of_memory_costs_one_tick(caplog: pytest.LogCaptureFixture) 
     assert "out of memory in a tick; it was left out" in caplog.messages
 
 
-def test_what_cannot_be_remembered_is_still_shown() -> None:
-    """Memory is too short to keep a tick: everybody who asks gets it, and listeners hear of it."""
+def test_tick_that_cannot_be_stored_is_still_published() -> None:
+    """Without memory to store a tick, clients and listeners still get it."""
 
     class Full(KeptTicks):
         def add(self, tick: KeptTick) -> None:
             raise MemoryError(tick)
 
-    heard: list[int] = []
+    received: list[int] = []
     monitor = monitor_of(calm(), FakeClock())
     monitor.ticks = Full()
-    monitor.listeners.append(lambda snapshot, _: heard.append(snapshot.seq))
+    monitor.listeners.append(lambda snapshot, _: received.append(snapshot.seq))
 
     with pytest.raises(MemoryError):
         monitor.tick()
 
     assert monitor.latest is not None
-    assert heard == [monitor.latest.seq] == [1]
+    assert received == [monitor.latest.seq] == [1]
 
 
-def test_a_pause_is_told_and_not_caught_up_with() -> None:
-    """A machine that stood still for ten seconds gets one event and no burst of ticks."""
+def test_pause_is_one_event_without_a_burst_of_ticks() -> None:
+    """A machine that stalls for ten intervals gets one event and no burst of ticks."""
     clock, stop = FakeClock(), threading.Event()
     monitor = monitor_of(calm(), clock, QUICK)
     at: list[float] = []
 
-    def stand_still(_snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:
+    def stall(_snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:
         at.append(clock.now)
         clock.now += 0.1049 if len(at) == 2 else 0.0099
         if len(at) == 4:
             stop.set()
 
-    monitor.listeners.append(stand_still)
+    monitor.listeners.append(stall)
     monitor.run(stop)
 
-    assert told_late(monitor) == ["10 samples missed: the machine was too busy"]
+    assert late_events(monitor) == ["10 samples missed: the machine was too busy"]
     assert len(at) == 4
 
 
-def told_late(monitor: Monitor) -> list[str]:
+def late_events(monitor: Monitor) -> list[str]:
     return [event.text for event in monitor.events.since(0) if event.kind == "late"]
 
 
-def test_pauses_that_go_on_are_told_once_a_minute() -> None:
-    """A machine that is too busy for every other tick fills neither the log nor the list of what happened."""
+def test_lasting_pauses_are_reported_once_a_minute() -> None:
+    """A machine too busy for every other tick fills neither the log nor the list of events."""
     clock, stop = FakeClock(), threading.Event()
     monitor = monitor_of(calm(), clock, Rules(interval_seconds=0.5))
-    began, told_at = clock.now, dict[int, float]()
+    began, seen_at = clock.now, dict[int, float]()
 
     def be_busy(_snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:
-        told_at.setdefault(len(told_late(monitor)), clock.now - began)
+        seen_at.setdefault(len(late_events(monitor)), clock.now - began)
         clock.now += 0.9999
         if clock.now > began + 130:
             stop.set()
@@ -311,14 +311,14 @@ def test_pauses_that_go_on_are_told_once_a_minute() -> None:
     monitor.listeners.append(be_busy)
     monitor.run(stop)
 
-    first, second, third = told_late(monitor)
+    first, second, third = late_events(monitor)
     assert first == "1 sample missed: the machine was too busy"
     assert second == third == "61 samples missed on 61 occasions: the machine was too busy"
-    assert told_at == pytest.approx({0: 0, 1: 1, 2: 62, 3: 123}, abs=0.1)
+    assert seen_at == pytest.approx({0: 0, 1: 1, 2: 62, 3: 123}, abs=0.1)
 
 
-def test_what_could_not_be_told_is_told_by_the_next_tick() -> None:
-    """Memory runs out while an alert is told: the next tick tells it, under the same id, and that is all."""
+def test_notice_is_sent_again_after_a_memory_error() -> None:
+    """If memory runs out while a notice is delivered, the next tick delivers it once, under the same id."""
     memory, clock = calm(), FakeClock()
     memory.findings = Findings(pools=(ram(62 * GIB),))
     monitor = monitor_of(memory, clock, Rules(alerts=AlertRules(pending_seconds=0)))
@@ -340,20 +340,20 @@ def test_what_could_not_be_told_is_told_by_the_next_tick() -> None:
     assert tried[0] == tried[1]
 
 
-def test_a_listener_that_fails_has_no_alert_told_twice() -> None:
-    """Alerts have been told when somebody behind them fails: not again at the next tick."""
+def test_failing_listener_does_not_repeat_notices() -> None:
+    """Notices delivered before a later listener fails are not delivered again by the next tick."""
     memory, clock = calm(), FakeClock()
     memory.findings = Findings(pools=(ram(62 * GIB),))
     monitor = monitor_of(memory, clock, Rules(alerts=AlertRules(pending_seconds=0)))
-    told: list[int] = []
+    delivered: list[int] = []
 
     def fail(_snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:
         raise OSError("no room for the recording")
 
-    monitor.listeners += [lambda _, notices: told.append(len(notices)), fail]
+    monitor.listeners += [lambda _, notices: delivered.append(len(notices)), fail]
     for _ in range(3):
         clock.now += 1.0
         with pytest.raises(OSError, match="no room"):
             monitor.tick()
 
-    assert told == [1, 0, 0]
+    assert delivered == [1, 0, 0]

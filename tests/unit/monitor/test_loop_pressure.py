@@ -1,4 +1,4 @@
-"""What the whole loop makes of pressure: few events, all of them in words, and no spike lost between two ticks."""
+"""Test pressure in the whole loop: few events, all readable, and no spike lost between two ticks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.fakes import GIB, FakeClock, FakeCollector, ram
 
 
 class Machine:
-    """System RAM that is used as a function of time says, and a loop that looks at it by a clock turned by hand."""
+    """System RAM used as a function of time, and a loop that reads it by a manual clock."""
 
     def __init__(self, used: Callable[[float], float], size: int = 64 * GIB) -> None:
         self.clock = FakeClock()
@@ -28,8 +28,8 @@ class Machine:
         self.monitor = Monitor(sampler, self.clock, Rules(), Identity("spark-1", "boot-1"))
         self.snapshots: list[Snapshot] = []
         self.notices: list[Notice] = []
-        self.told: list[float] = []
-        self.monitor.listeners.append(self._hear)
+        self.published_at: list[float] = []
+        self.monitor.listeners.append(self._record)
         self._started = self.clock.now
         self._used, self._size = used, size
 
@@ -47,8 +47,8 @@ class Machine:
     def events(self, kind: str) -> list[str]:
         return [event.text for event in self.monitor.events.since(0) if event.kind == kind]
 
-    def _hear(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
-        self.told.append(snapshot.monotonic)
+    def _record(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
+        self.published_at.append(snapshot.monotonic)
         self.notices += notices
 
 
@@ -57,8 +57,8 @@ def sawtooth(seconds: float) -> float:
     return 0.78 + 0.02 * (phase if phase <= 2 else 4 - phase)
 
 
-def test_ten_minutes_of_sawtooth_are_one_change_of_level() -> None:
-    """78 to 82 % every four seconds: what it was at the start, one change, and nobody is called."""
+def test_ten_minutes_of_sawtooth_are_one_level_change() -> None:
+    """78 to 82 % every four seconds: the first level, one change, and no notice."""
     machine = Machine(sawtooth)
 
     machine.run(600, 0.1)
@@ -70,8 +70,8 @@ def test_ten_minutes_of_sawtooth_are_one_change_of_level() -> None:
     assert machine.notices == []
 
 
-def test_a_change_of_level_is_told_with_reasons_and_figures() -> None:
-    """What speaks for it, how much is left, and how soon it ends."""
+def test_level_change_names_reasons_and_values() -> None:
+    """The event has the reason, the available memory and the forecast."""
     machine = Machine(lambda seconds: min(0.99, 0.5 + max(0.0, seconds - 10) * 0.02))
 
     machine.run(33, 0.1)
@@ -82,8 +82,8 @@ def test_a_change_of_level_is_told_with_reasons_and_figures() -> None:
     assert last.endswith("of 64.0 GiB available)")
 
 
-def test_a_forecast_is_remembered_and_ends_with_the_fall() -> None:
-    """Seconds to full are in the history; none when the fall stops, and the reason says that it is past."""
+def test_forecast_is_stored_and_ends_with_the_growth() -> None:
+    """Time to full is in the history; it ends when growth stops, and the reason is marked as past."""
     machine = Machine(lambda seconds: min(0.7, 0.5 + max(0.0, seconds - 10) * 0.01))
 
     machine.run(50, 1.0)
@@ -98,7 +98,7 @@ def test_a_forecast_is_remembered_and_ends_with_the_fall() -> None:
 
 
 def test_no_forecast_crosses_a_suspend() -> None:
-    """An hour asleep: neither the rate before nor the difference over it says when memory is full."""
+    """Neither the rate before one hour of suspend nor the difference across it gives a time to full."""
     machine = Machine(lambda seconds: 0.5 + seconds * 0.01)
     machine.run(20, 1.0)
     before = machine.snapshots[-1].pressure[0]
@@ -113,7 +113,7 @@ def test_no_forecast_crosses_a_suspend() -> None:
 
 
 def test_no_spike_is_lost_between_two_seconds() -> None:
-    """Of ten ticks the worst is kept in the history, which has one reading a second."""
+    """The worst of ten ticks is kept in the history, which has one reading a second."""
     machine = Machine(lambda seconds: 0.95 if 5.25 < seconds < 5.45 else 0.65)
 
     machine.run(10, 0.1)
@@ -123,19 +123,19 @@ def test_no_spike_is_lost_between_two_seconds() -> None:
     assert max(ratios) == pytest.approx(0.95)
 
 
-def test_listeners_are_told_once_a_second_and_of_each_change_at_once() -> None:
-    """Ten ticks a second are no reason to send ten pages a second."""
+def test_listeners_are_called_once_a_second_and_on_each_change() -> None:
+    """Ten ticks a second must not send ten pages a second."""
     machine = Machine(lambda seconds: 0.65 if seconds < 5.55 else 0.85)
 
     machine.run(10, 0.1)
 
-    early = [one for one, after in pairwise(machine.told) if after - one < 0.75]
-    assert len(machine.told) <= 13
+    early = [one for one, after in pairwise(machine.published_at) if after - one < 0.75]
+    assert len(machine.published_at) <= 13
     assert len(early) == 1
 
 
-def test_the_loop_itself_changes_its_pace() -> None:
-    """From one tick a second to ten as soon as memory is 60 % full."""
+def test_loop_runs_faster_under_pressure() -> None:
+    """From one tick a second to ten, as soon as memory is 60 % full."""
     machine, stop, slept = Machine(lambda _: 0.7), threading.Event(), []
     machine.memory.findings = Findings(pools=(ram(45 * GIB),))
 

@@ -1,4 +1,4 @@
-"""A collector that fails, vanishes or hangs costs its own figures and nothing else."""
+"""Test that a collector that fails, disappears or hangs affects its own values only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memwatch.model import Absent, Quality, Share, ShareKind
 from memwatch.monitor.sampler import Sampler
 from memwatch.snapshot import CollectorStatus
 from support.fakes import GIB, FakeClock, FakeCollector, ram
-from support.waiting import PATIENCE_SECONDS, wait_until
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 
 def enlist(*collectors: FakeCollector) -> list[Enlisted]:
@@ -26,8 +26,8 @@ def status_of(statuses: tuple[CollectorStatus, ...], name: str) -> CollectorStat
     return next(status for status in statuses if status.name == name)
 
 
-def test_a_failing_collector_keeps_its_pools_size_and_loses_its_figures() -> None:
-    """The page can say what is missing: the pool is there, its use is stale, the error has words and a count."""
+def test_failing_collector_keeps_the_size_and_drops_the_use() -> None:
+    """The pool stays listed, its use is stale, and the error has a text and a count."""
     memory = FakeCollector("meminfo", findings=Findings(pools=(ram(GIB),)))
     sampler = Sampler(enlist(memory), FakeClock())
     sampler.gather()
@@ -42,8 +42,8 @@ def test_a_failing_collector_keeps_its_pools_size_and_loses_its_figures() -> Non
     assert status_of(statuses, "meminfo").errors == {"unreadable": 1}
 
 
-def test_a_defect_is_counted_and_the_others_go_on() -> None:
-    """An exception nobody thought of costs one collector."""
+def test_defect_is_counted_and_other_collectors_continue() -> None:
+    """An unexpected exception costs one collector."""
     broken = FakeCollector("broken", error=ZeroDivisionError("division by zero"))
     memory = FakeCollector("meminfo", findings=Findings(pools=(ram(GIB),)))
 
@@ -53,8 +53,8 @@ def test_a_defect_is_counted_and_the_others_go_on() -> None:
     assert status_of(statuses, "broken").errors == {"defect": 1}
 
 
-def test_what_is_not_here_is_asked_for_less_and_less_often() -> None:
-    """A machine without what a collector reads is normal: no error is counted, and it is found when it comes."""
+def test_unavailable_collector_is_retried_with_backoff() -> None:
+    """A missing driver is normal: no error is counted, and the collector starts once the driver appears."""
     clock, made = FakeClock(), []
 
     def make() -> Collector:
@@ -75,8 +75,8 @@ def test_what_is_not_here_is_asked_for_less_and_less_often() -> None:
     assert statuses[0].state == "ok"
 
 
-def test_a_share_whose_pool_nobody_found_is_left_out() -> None:
-    """A snapshot can be built even when the collector of System RAM has never answered."""
+def test_share_without_its_pool_is_left_out() -> None:
+    """A snapshot can be built even if the collector of System RAM has never answered."""
     cgroup = Share("cgroup", ShareKind.CGROUP, "Container limit", "ram", GIB, "test", Quality.MEASURED)
     orphan = FakeCollector("cgroup", findings=Findings(shares=(cgroup,)))
 
@@ -85,13 +85,13 @@ def test_a_share_whose_pool_nobody_found_is_left_out() -> None:
     assert findings.shares == ()
 
 
-def test_a_collector_that_hangs_is_stalled_and_the_tick_goes_on() -> None:
-    """A collector stuck in the kernel has its figures withdrawn after its time; nobody waits for it."""
+def test_hanging_collector_is_stalled_and_ticks_continue() -> None:
+    """A collector stuck in the kernel loses its values after its deadline; ticks do not wait for it."""
     release, entered = threading.Event(), threading.Event()
 
     class Hanging(FakeCollector):
         def collect(self) -> Findings:
-            if self.asked:
+            if self.calls:
                 entered.set()
                 release.wait(20)
             return super().collect()
@@ -100,7 +100,7 @@ def test_a_collector_that_hangs_is_stalled_and_the_tick_goes_on() -> None:
     hanging = Hanging("slow", may_block=True, findings=Findings(pools=(ram(GIB),)))
     sampler = Sampler(enlist(hanging), clock)
     sampler.start()
-    assert entered.wait(PATIENCE_SECONDS)
+    assert entered.wait(MAX_WAIT_SECONDS)
 
     fresh, _ = sampler.gather()
     clock.now += 10.0
@@ -115,8 +115,8 @@ def test_a_collector_that_hangs_is_stalled_and_the_tick_goes_on() -> None:
     assert status_of(statuses, "slow").errors == {"deadline": 1}
 
 
-def test_a_slow_collector_is_asked_in_its_own_period() -> None:
-    """What changes slowly is read rarely; its last answer stands meanwhile."""
+def test_collector_runs_at_its_own_period() -> None:
+    """Slowly changing values are read rarely; the last answer stays valid meanwhile."""
     clock = FakeClock()
     slow = FakeCollector("slow", period_seconds=5.0, findings=Findings(pools=(ram(GIB),)))
     sampler = Sampler(enlist(slow), clock)
@@ -125,12 +125,12 @@ def test_a_slow_collector_is_asked_in_its_own_period() -> None:
         findings, _ = sampler.gather()
         clock.now += 1.0
 
-    assert slow.asked == 3
+    assert slow.calls == 3
     assert findings.pools[0].used_bytes == GIB
 
 
 class Hurried(FakeCollector):
-    """May be asked every 20 ms near the edge, else once in ten minutes. Says when it was asked."""
+    """Collector that may run every 20 ms under pressure, else every ten minutes; its third run sets `again`."""
 
     hurried_seconds = 0.02
 
@@ -140,52 +140,52 @@ class Hurried(FakeCollector):
         self.again = threading.Event()
 
     def collect(self) -> Findings:
-        if self.asked >= 2:
+        if self.calls >= 2:
             self.again.set()
         threading.Event().wait(self.took)
         return super().collect()
 
 
-def test_near_the_edge_a_collector_is_asked_sooner_at_once() -> None:
-    """One in the middle of its pause of ten minutes is asked again right away, and again; calm gives it rest."""
+def test_hurried_collector_runs_at_once() -> None:
+    """In the middle of its pause of ten minutes it runs right away, and again; without pressure it rests."""
     eager, patient = Hurried(), FakeCollector("patient", period_seconds=600.0, may_block=True)
     sampler = Sampler(enlist(eager, patient), SystemClock())
     sampler.start()
     sampler.wait_for_first(5.0)
-    before = eager.asked
+    before = eager.calls
 
     sampler.hurry(True)
-    came = eager.again.wait(5.0)
+    ran_again = eager.again.wait(5.0)
     sampler.hurry(False)
-    threading.Event().wait(0.1)  # one that is under way comes to its end
-    after = eager.asked
+    threading.Event().wait(0.1)  # a run in progress ends
+    after = eager.calls
     threading.Event().wait(0.2)
     sampler.stop()
 
-    assert (before, came) == (1, True)
-    assert eager.asked == after
-    assert patient.asked == 1
+    assert (before, ran_again) == (1, True)
+    assert eager.calls == after
+    assert patient.calls == 1
 
 
-def test_a_slow_collector_is_not_hurried_beyond_its_budget() -> None:
-    """What takes 50 ms is asked every 15 s at most, however near the edge: 0.3 % of a core."""
+def test_slow_collector_is_not_hurried_beyond_its_budget() -> None:
+    """A collector that takes 50 ms runs every 15 s at most, under any pressure: 0.3 % of a core."""
     slow = Hurried(took=0.05)
     sampler = Sampler(enlist(slow), SystemClock())
     sampler.start()
     sampler.wait_for_first(5.0)
 
     sampler.hurry(True)
-    came = slow.again.wait(0.3)
+    ran_again = slow.again.wait(0.3)
     left = sampler.runners[0].seconds_until_due()
     sampler.stop()
 
-    assert not came
-    assert slow.asked == 1
+    assert not ran_again
+    assert slow.calls == 1
     assert left > 10.0
 
 
 class Unequal(dict[str, str]):
-    """There is no memory to compare it with anything, for so many times."""
+    """Dict whose first `left` comparisons raise MemoryError."""
 
     left = 1
 
@@ -198,14 +198,14 @@ class Unequal(dict[str, str]):
     __hash__ = None
 
 
-def test_a_collector_outlives_what_could_not_be_noted() -> None:
-    """Memory may be too short to publish what a collector found; its thread asks again a second later."""
+def test_collector_thread_survives_a_memory_error() -> None:
+    """If memory is too short to publish an answer, the thread collects again one second later."""
     collector = FakeCollector("driver", 0.01, may_block=True, findings=Findings(container_names=Unequal()))
     sampler = Sampler(enlist(collector), SystemClock())
     sampler.start()
     try:
         wait_until(lambda: sampler.runners[0].slot.state == "ok")
-        asked = collector.asked
-        wait_until(lambda: collector.asked > asked)
+        asked = collector.calls
+        wait_until(lambda: collector.calls > asked)
     finally:
         sampler.stop()

@@ -1,4 +1,4 @@
-"""A collector whose answer mostly comes at once is asked by ticks; one that keeps them waiting is its thread's."""
+"""Test that prompt collectors are read by ticks, and that slow ones are left to their threads."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from memwatch.findings import Findings
 from memwatch.linux.files import Unavailable
 from memwatch.monitor.sampler import CollectorRunner, Sampler
 from support.fakes import GIB, FakeClock, FakeCollector, ram
-from support.waiting import PATIENCE_SECONDS, wait_until
+from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 
 class Willing(FakeCollector):
-    """Is asked through somebody else. `answers`: at once, and if not `late` is waited for; `takes_questions`."""
+    """Collector behind a helper. `answers`: at once, else `late` is awaited; `takes_questions`: accepts input."""
 
     def __init__(self) -> None:
         super().__init__("willing", 1.0, may_block=True, findings=Findings(pools=(ram(GIB),)))
@@ -35,28 +35,28 @@ class Willing(FakeCollector):
         return self.answers
 
     def collect(self) -> Findings:
-        self.late.wait(PATIENCE_SECONDS)
+        self.late.wait(MAX_WAIT_SECONDS)
         self.by.append(threading.current_thread().name)
         return super().collect()
 
 
 @contextmanager
 def sampling(collector: Willing, clock: FakeClock) -> Iterator[Sampler]:
-    """Until ticks ask the collector."""
+    """Yield a sampler once its ticks read the collector."""
 
     def make() -> Collector:
         return collector
 
     sampler = Sampler([Enlisted(collector.name, make, may_block=True)], clock)
 
-    def is_asked_by_ticks() -> bool:
+    def is_read_by_ticks() -> bool:
         clock.now += 1.0
         sampler.gather()
         return sampler.runners[0].on_tick
 
     sampler.start()
     try:
-        wait_until(is_asked_by_ticks)
+        wait_until(is_read_by_ticks)
         collector.puts, collector.by = 0, []
         yield sampler
     finally:
@@ -64,7 +64,7 @@ def sampling(collector: Willing, clock: FakeClock) -> Iterator[Sampler]:
 
 
 def ticks(sampler: Sampler, clock: FakeClock, count: int) -> list[float]:
-    """So many ticks, a second apart; how old the collector's answer was at each."""
+    """Run this many ticks, one second apart; return the age of the collector's answer at each."""
     ages = []
     for _ in range(count):
         clock.now += 1.0
@@ -74,8 +74,8 @@ def ticks(sampler: Sampler, clock: FakeClock, count: int) -> list[float]:
     return ages
 
 
-def test_ticks_ask_it_and_its_thread_sleeps() -> None:
-    """So the figures of a GPU and those of System RAM are of the same moment, and nobody wakes up for them."""
+def test_ticks_read_a_prompt_collector_and_its_thread_sleeps() -> None:
+    """Values of a GPU and of System RAM are of the same moment, and no thread wakes up for them."""
     collector, clock, me = Willing(), FakeClock(), threading.current_thread().name
     with sampling(collector, clock) as sampler:
         ages = ticks(sampler, clock, 5)
@@ -89,7 +89,7 @@ def test_ticks_ask_it_and_its_thread_sleeps() -> None:
 
 
 def left_for(runner: CollectorRunner, collector: Willing, clock: FakeClock) -> float:
-    """For how many seconds ticks leave the collector to its thread when an answer has come late."""
+    """Return for how many seconds ticks leave the collector to its thread after a late answer."""
     clock.now += 1.0
     late_at = clock.now
     collector.answers = False
@@ -103,8 +103,8 @@ def left_for(runner: CollectorRunner, collector: Willing, clock: FakeClock) -> f
         clock.now += 1.0
 
 
-def test_one_that_keeps_a_tick_waiting_is_left_to_its_thread() -> None:
-    """The tick goes on with what it has. The answer is taken when it comes, and ticks ask again seconds later."""
+def test_late_collector_is_left_to_its_thread() -> None:
+    """The tick continues without it. The answer is read when it comes, and ticks read it again seconds later."""
     collector, clock = Willing(), FakeClock()
     with sampling(collector, clock) as sampler:
         collector.answers = False
@@ -119,8 +119,8 @@ def test_one_that_keeps_a_tick_waiting_is_left_to_its_thread() -> None:
     assert set(collector.by) == {"collect-willing"}
 
 
-def test_one_late_answer_is_a_matter_of_seconds_and_many_of_a_minute() -> None:
-    """A driver that was late once, as the machine was busy, does not cost a minute of wake-ups."""
+def test_late_answers_back_off_to_a_minute() -> None:
+    """A driver that was late once, on a busy machine, does not cost one minute of wake-ups."""
     collector, clock = Willing(), FakeClock()
     runner = CollectorRunner(Enlisted("willing", lambda: collector, may_block=True), clock)
     runner.run()
@@ -135,8 +135,8 @@ def test_one_late_answer_is_a_matter_of_seconds_and_many_of_a_minute() -> None:
 
 
 @pytest.mark.parametrize("error", [None, Unavailable("the driver is released on request")])
-def test_one_that_cannot_be_asked_at_once_is_its_threads(error: Exception | None) -> None:
-    """A helper process that has to be started first, or is to be ended, takes time that no tick has."""
+def test_collector_that_takes_no_request_is_left_to_its_thread(error: Exception | None) -> None:
+    """Starting or ending a helper process takes longer than a tick may."""
     collector, clock, me = Willing(), FakeClock(), threading.current_thread().name
     with sampling(collector, clock) as sampler:
         collector.takes_questions, collector.error = False, error
@@ -150,8 +150,8 @@ def test_one_that_cannot_be_asked_at_once_is_its_threads(error: Exception | None
     assert status.state == ("ok" if error is None else "unavailable")
 
 
-def test_one_that_fails_on_a_tick_is_its_threads() -> None:
-    """What has to be done about it may take time."""
+def test_collector_that_fails_on_a_tick_is_left_to_its_thread() -> None:
+    """Recovery may take time."""
     collector, clock, me = Willing(), FakeClock(), threading.current_thread().name
     with sampling(collector, clock) as sampler:
         collector.error = ValueError("nonsense")
@@ -164,8 +164,8 @@ def test_one_that_fails_on_a_tick_is_its_threads() -> None:
     assert collector.by[:2] == [me, "collect-willing"]
 
 
-def test_one_of_which_ticks_are_far_apart_is_its_threads() -> None:
-    """What it says is as fresh as ever, and a driver that is to be released is so within its period."""
+def test_collector_with_rare_ticks_is_left_to_its_thread() -> None:
+    """Its values stay as fresh, and a driver is released within the collector's own period."""
     collector, clock, me = Willing(), FakeClock(), threading.current_thread().name
     with sampling(collector, clock) as sampler:
         clock.now += 10.0
@@ -178,8 +178,8 @@ def test_one_of_which_ticks_are_far_apart_is_its_threads() -> None:
     assert collector.puts == 0
 
 
-def test_what_is_due_once_a_second_is_asked_on_every_tick_of_a_second() -> None:
-    """Ticks come some milliseconds early or late; a collector is asked a little after its tick has begun."""
+def test_collector_of_one_second_runs_on_every_tick_of_a_second() -> None:
+    """Ticks vary by some milliseconds; a collector runs shortly after its tick began."""
     clock = FakeClock()
     collector = FakeCollector("vmstat", 1.0)
     sampler = Sampler([Enlisted("vmstat", lambda: collector, may_block=False)], clock)
@@ -189,5 +189,5 @@ def test_what_is_due_once_a_second_is_asked_on_every_tick_of_a_second() -> None:
         sampler.gather()
     fast = [sampler.gather() for clock.now in (1009.1 + step / 10 for step in range(10))]
 
-    assert collector.asked == 11
+    assert collector.calls == 11
     assert len(fast) == 10

@@ -1,4 +1,4 @@
-"""Ticks stay on their grid, and clocks that jump are seen for what they are."""
+"""Test that ticks stay on their grid, and that clock jumps and suspends are told apart."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from memwatch.monitor.schedule import Due, Pace, next_due, paced, suspended_seco
 from memwatch.snapshot import Level, Pressure
 
 
-def test_the_grid_does_not_drift() -> None:
-    """A tick that took a third of its interval delays the next one by nothing."""
+def test_grid_does_not_drift() -> None:
+    """A tick that took a third of its interval does not delay the next one."""
     assert next_due(10.0, 1.0, 10.3) == Due(11.0, 0)
 
 
-def test_a_long_pause_is_not_caught_up_with() -> None:
-    """After five missed ticks comes one, not five, and it is on the grid."""
+def test_long_pause_causes_no_burst_of_ticks() -> None:
+    """After five missed ticks comes one tick, not five, and it is on the grid."""
     due = next_due(10.0, 1.0, 15.5)
 
     assert due.at == pytest.approx(16.0)
@@ -26,8 +26,8 @@ def test_a_long_pause_is_not_caught_up_with() -> None:
 
 
 @given(st.floats(0, 1e6), st.floats(0.1, 60), st.floats(0, 1e5))
-def test_the_next_tick_is_in_the_future_and_near(due: float, interval: float, late: float) -> None:
-    """However late the loop is, the next tick is at most one interval away."""
+def test_next_tick_is_at_most_one_interval_away(due: float, interval: float, late: float) -> None:
+    """This holds for any delay of the loop."""
     now = due + late
 
     following = next_due(due, interval, now)
@@ -37,23 +37,23 @@ def test_the_next_tick_is_in_the_future_and_near(due: float, interval: float, la
 
 
 def test_suspend_is_the_difference_between_two_clocks() -> None:
-    """Boot time went on for an hour, monotonic time for a second: the machine slept."""
+    """Boot time advanced by one hour, monotonic time by one second: the machine was suspended."""
     before, after = Moment(10.0, 10.0, 100.0), Moment(11.0, 3611.0, 3701.0)
 
     assert suspended_seconds(before, after) == 3600.0
     assert wall_jump_seconds(before, after) == 0.0
 
 
-def test_a_set_clock_is_not_a_suspend() -> None:
-    """Two days forward in one tick is somebody with a clock, not a long night."""
+def test_set_clock_is_not_a_suspend() -> None:
+    """Two days forward in one tick is a set clock, not a suspend."""
     before, after = Moment(10.0, 10.0, 100.0), Moment(11.0, 11.0, 101.0 + 172800)
 
     assert suspended_seconds(before, after) == 0.0
     assert wall_jump_seconds(before, after) == 172800.0
 
 
-def test_ntp_at_work_is_not_worth_a_word() -> None:
-    """Half a second is adjusted every day."""
+def test_small_clock_adjustment_is_ignored() -> None:
+    """NTP adjusts half a second any day."""
     assert wall_jump_seconds(Moment(0.0, 0.0, 0.0), Moment(1.0, 1.0, 1.5)) == 0.0
 
 
@@ -74,18 +74,18 @@ def pressure(ratio: float, kind: str = "system_ram", seconds: float | None = Non
         (pressure(0.60, kind="gtt"), 0.1),
     ],
 )
-def test_the_closer_to_the_edge_the_faster_the_look(found: Pressure, interval: float) -> None:
-    """From 60 % of what programs share, or a minute before the end; a GPU's own memory is read once a second."""
+def test_interval_is_shorter_under_pressure(found: Pressure, interval: float) -> None:
+    """From 60 % of shared memory, or one minute before full; a GPU's own memory is read once a second."""
     assert paced(Pace(), [found], 0.0).interval(1.0) == interval
 
 
-def test_who_wants_it_faster_gets_it_faster() -> None:
-    """An interval shorter than the fast one stays as it is."""
+def test_shorter_interval_is_kept_under_pressure() -> None:
+    """An interval shorter than the fast one is not changed."""
     assert Pace(fast=True).interval(0.05) == 0.05
 
 
-def test_it_slows_down_once_it_has_been_calm() -> None:
-    """Thirty seconds below 57 %: not at the first dip, nor at 58 %."""
+def test_pace_slows_down_after_thirty_calm_seconds() -> None:
+    """Thirty seconds below 57 %: not at the first dip, and not at 58 %."""
     pace = paced(Pace(), [pressure(0.7)], 0.0)
     dipped = paced(pace, [pressure(0.5)], 10.0)
     above = paced(dipped, [pressure(0.58)], 20.0)
@@ -97,8 +97,8 @@ def test_it_slows_down_once_it_has_been_calm() -> None:
     assert not paced(calm, [pressure(0.5)], 60.0).fast
 
 
-def test_waiting_makes_it_fast_however_much_there_is() -> None:
-    """The kernel's alarm counts by itself."""
+def test_psi_trigger_makes_the_pace_fast() -> None:
+    """The kernel's PSI trigger counts at any use."""
     assert paced(Pace(), [pressure(0.1)], 0.0, stalled=True).fast
 
 
@@ -110,8 +110,8 @@ def test_waiting_makes_it_fast_however_much_there_is() -> None:
         ([pressure(0.3)], True, "the kernel says that tasks wait for memory"),
     ],
 )
-def test_a_fast_pace_says_why(found: list[Pressure], stalled: bool, why: str) -> None:
-    """What made it fast, for as long as it is."""
+def test_fast_pace_keeps_its_reason(found: list[Pressure], stalled: bool, why: str) -> None:
+    """The reason stays for as long as the pace is fast."""
     pace = paced(Pace(), found, 0.0, stalled)
 
     assert pace.why == why

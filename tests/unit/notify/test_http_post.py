@@ -1,4 +1,4 @@
-"""One attempt to deliver: what it connects to, what it reads, how long it lasts, what it says when it fails."""
+"""Test one delivery attempt: allowed addresses, bounded reading, deadlines, and the reasons of failures."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memwatch.notify.http_post import is_forbidden, retry_after_seconds
-from support.waiting import PATIENCE_SECONDS, Stopwatch, wait_until
-from support.webhook_receiver import Endless, dripping, expired, garbage, receiving, self_signed, talking
-from support.webhook_samples import ids, notice, receiver, told
+from support.waiting import MAX_WAIT_SECONDS, Stopwatch, wait_until
+from support.webhook_receiver import Endless, dripping, expired, garbage, raw_receiver, receiving, self_signed
+from support.webhook_samples import ids, notice, put_notices, receiver
 
 
 @pytest.mark.parametrize(
@@ -25,24 +25,24 @@ from support.webhook_samples import ids, notice, receiver, told
      ("Thu, 01 Jan 1970 00:00:30 GMT", 20), ("Thu, 01 Jan 1970 00:00:00 GMT", 0),
      ("Fri, 31 Dec 9999 23:59:59 GMT", 86_400)],
 )  # fmt: skip
-def test_retry_after_is_between_nothing_and_a_day(header: str | None, seconds: float) -> None:
-    """Seconds and dates are understood, nonsense is ignored, and silence ends after a day."""
+def test_retry_after_is_bounded_to_a_day(header: str | None, seconds: float) -> None:
+    """Seconds and dates are parsed, invalid values are ignored, and a wait ends after one day."""
     assert retry_after_seconds(header, wall=10.0) == seconds
 
 
 @given(st.text())
-def test_any_retry_after_is_read(header: str) -> None:
+def test_arbitrary_retry_after_is_parsed(header: str) -> None:
     """No header makes its parser raise."""
     assert 0 <= retry_after_seconds(header, wall=1.8e9) <= 86_400
 
 
 def test_redirect_is_a_failure_and_not_followed(caplog: pytest.LogCaptureFixture) -> None:
-    """Neither another server nor a metadata service is asked because a receiver says so."""
+    """A receiver cannot direct requests to another server or to a metadata service."""
     with receiving(200) as other:
         places = (other.url, "http://169.254.169.254/latest/meta-data", "file:///etc/passwd")
         answers = [(status, {"Location": place}) for status in (301, 302, 307, 308) for place in places]
         with receiving(*answers, 200) as site, receiver(site.url, schedule=(0.0, *[0.01] * 12)) as made:
-            told(made, notice())
+            put_notices(made, notice())
             wait_until(lambda: made.counts()["delivered"] == 1)
 
             assert made.counts()["retry"] == 12
@@ -53,10 +53,10 @@ def test_redirect_is_a_failure_and_not_followed(caplog: pytest.LogCaptureFixture
 
 
 def test_dripping_answer_ends_at_the_deadline(caplog: pytest.LogCaptureFixture) -> None:
-    """An answer that comes a byte at a time does not outlast the time of an attempt."""
-    with talking(dripping) as url, receiver(url, timeout_seconds=0.5) as made:
+    """An answer that arrives byte by byte does not extend the attempt."""
+    with raw_receiver(dripping) as url, receiver(url, timeout_seconds=0.5) as made:
         started, watch = time.monotonic(), Stopwatch()
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["retry"] == 1)
 
         assert time.monotonic() - started >= 0.5
@@ -65,20 +65,20 @@ def test_dripping_answer_ends_at_the_deadline(caplog: pytest.LogCaptureFixture) 
     assert "no response within 0.5 s" in caplog.text
 
 
-def test_endless_answer_is_not_read_to_its_end() -> None:
-    """A body of 2 GB costs 64 kB of reading; the 200 before it counts."""
+def test_endless_answer_is_read_in_part() -> None:
+    """Of a body of 2 GB at most 64 kB are read; the status 200 before it counts."""
     endless = Endless()
-    with talking(endless) as url, receiver(url) as made:
-        told(made, notice())
+    with raw_receiver(endless) as url, receiver(url) as made:
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["delivered"] == 1)
 
-    assert endless.sent_bytes < 32_000_000  # what the kernel buffered on the way
+    assert endless.sent_bytes < 32_000_000  # buffered by the kernel
 
 
 def test_answer_that_is_not_http_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
-    """A mail server at the wrong port is named as such, and its words are not believed."""
-    with talking(garbage) as url, receiver(url) as made:
-        told(made, notice())
+    """The failure names a wrong protocol, such as SMTP, and the log does not quote the answer."""
+    with raw_receiver(garbage) as url, receiver(url) as made:
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["retry"] >= 1)
 
     assert "the response is not HTTP" in caplog.text
@@ -95,10 +95,10 @@ def test_answer_that_is_not_http_is_a_failure(caplog: pytest.LogCaptureFixture) 
         ("http://[fd00:ec2::254]/latest", "fd00:ec2::254 is a link-local or metadata address"),
     ],
 )
-def test_failure_to_connect_says_why(url: str, words: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Each way of not getting through has its own words, and none of them has the path."""
+def test_failed_connection_logs_its_cause(url: str, words: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Each cause of a failed connection has its own text, and none contains the path."""
     with receiver(url) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["retry"] >= 1)
 
     assert words in caplog.text
@@ -113,26 +113,26 @@ def test_failure_to_connect_says_why(url: str, words: str, caplog: pytest.LogCap
      ("127.0.0.1", False), ("10.0.0.1", False), ("192.168.1.1", False), ("::1", False), ("64:ff9b::808:808", False),
      ("2001:db8::1", False), ("fd00::1", False)],
 )  # fmt: skip
-def test_forbidden_addresses_are_known_in_every_disguise(address: str, forbidden: bool) -> None:
-    """Link-local and metadata addresses are seen through IPv6 wrappings; private networks are allowed."""
+def test_forbidden_addresses_are_recognized_in_every_encoding(address: str, forbidden: bool) -> None:
+    """Link-local and metadata addresses are recognized inside IPv6 encodings; private networks are allowed."""
     assert is_forbidden(address) is forbidden
 
 
 def test_link_local_can_be_permitted(caplog: pytest.LogCaptureFixture) -> None:
-    """With allow_link_local the address is tried; where nobody is there the failure is an ordinary one."""
+    """With allow_link_local the address is tried, and a failure there is an ordinary one."""
     with receiver("http://169.254.77.77:9/", allow_link_local=True, timeout_seconds=0.2) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["retry"] >= 1)
 
     assert "metadata" not in caplog.text
     assert "webhook ops (http://169.254.77.77:9): " in caplog.text
 
 
-def test_self_signed_certificate_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A receiver that cannot prove who it is gets nothing, and the log says why."""
+def test_self_signed_certificate_is_rejected(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A receiver that cannot prove its identity gets nothing, and the log gives the reason."""
     certificate = self_signed(tmp_path)
     with receiving(200, certificate=certificate) as site, receiver(site.url) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["retry"] >= 1)
 
     assert site.deliveries == []
@@ -143,15 +143,15 @@ def test_self_signed_certificate_is_refused(tmp_path: Path, caplog: pytest.LogCa
 def test_trusted_certificate_is_accepted_for_its_name_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Over TLS the notice arrives where certificate and name fit, and nowhere else."""
+    """Over TLS a notice is delivered only where certificate and host name match."""
     right, wrong = self_signed(tmp_path, "localhost"), self_signed(tmp_path, "elsewhere")
     trusting = ssl.create_default_context(cadata=right.read_text() + wrong.read_text())
 
     with receiving(200, certificate=right) as site, receiver(site.url, tls=trusting) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["delivered"] == 1)
     with receiving(200, certificate=wrong) as elsewhere, receiver(elsewhere.url, tls=trusting) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["retry"] >= 1)
 
     assert ids(site) == ["msg_1"]
@@ -159,34 +159,34 @@ def test_trusted_certificate_is_accepted_for_its_name_only(
     assert "Hostname mismatch, certificate is not valid for 'localhost'" in caplog.text
 
 
-def test_plain_text_behind_https_is_refused(caplog: pytest.LogCaptureFixture) -> None:
-    """There is no way back from https to http."""
+def test_plain_text_behind_https_is_rejected(caplog: pytest.LogCaptureFixture) -> None:
+    """https never falls back to http."""
     with receiving(200) as site, receiver(site.url.replace("http:", "https:")) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["retry"] >= 1)
 
     assert site.deliveries == []
     assert "TLS failed" in caplog.text
 
 
-def test_expired_certificate_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A certificate that everybody trusts, and whose time is over, is none."""
+def test_expired_certificate_is_rejected(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A trusted certificate is rejected after its expiry."""
     certificate = expired(tmp_path)
     trusting = ssl.create_default_context(cadata=certificate.read_text())
     with receiving(200, certificate=certificate) as site, receiver(site.url, tls=trusting) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["retry"] >= 1)
 
     assert site.deliveries == []
     assert "TLS certificate verification failed: certificate has expired" in caplog.text
 
 
-def test_name_server_that_hangs_holds_up_its_own_receiver_only() -> None:
-    """While one name is not resolved another receiver is told; when it is, so is the first, once."""
+def test_hanging_name_server_delays_its_own_receiver_only() -> None:
+    """While one name is not resolved another receiver gets its notice; the first gets it once, later."""
     answered = threading.Event()
 
     def resolve(*name: Any, **how: Any) -> Any:
-        answered.wait(PATIENCE_SECONDS)
+        answered.wait(MAX_WAIT_SECONDS)
         return socket.getaddrinfo(*name, **how)
 
     with (
@@ -196,8 +196,8 @@ def test_name_server_that_hangs_holds_up_its_own_receiver_only() -> None:
         receiver(second.url) as quick,
     ):
         watch = Stopwatch()
-        told(stuck, notice())
-        told(quick, notice())
+        put_notices(stuck, notice())
+        put_notices(quick, notice())
         wait_until(lambda: quick.counts()["delivered"] == 1)
         took = watch.seconds
         waited = stuck.pending()
@@ -209,12 +209,12 @@ def test_name_server_that_hangs_holds_up_its_own_receiver_only() -> None:
     assert ids(first) == ids(second) == ["msg_1"]
 
 
-def test_clock_that_jumps_delays_no_attempt() -> None:
-    """The wall clock goes back to 1970 and on to 2100 between attempts: they come when they are due, and verify."""
+def test_clock_jumps_delay_no_attempt() -> None:
+    """Between attempts the clock jumps to 1970 and to 2100: attempts are made when due, and signatures verify."""
     walls = (time.time(), 10.0, 4.1e9, 4.1e9)
     with receiving(500, 500, 200) as site, receiver(site.url, wall=lambda: walls[len(site.deliveries)]) as made:
         watch = Stopwatch()
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["delivered"] == 1)
 
     assert watch.seconds < 2.0
@@ -222,12 +222,12 @@ def test_clock_that_jumps_delays_no_attempt() -> None:
     assert [int(delivery.headers["webhook-timestamp"]) for delivery in site.deliveries[1:]] == [10, 4_100_000_000]
 
 
-def test_receiver_that_comes_and_goes_hears_everything_once() -> None:
-    """Every other request fails in another way; ten messages arrive, each once, and in their order."""
+def test_flapping_receiver_gets_every_message_once() -> None:
+    """Every other request fails in a different way; ten messages arrive once each, in order."""
     flaps = [answer for status in (500, 429, 502, 404, 503) for answer in (status, 200)] * 2
     with receiving(*flaps, 200) as site, receiver(site.url, schedule=(0.0, *[0.02] * 10)) as made:
         for number in range(10):
-            told(made, notice(number, firing=number % 2 == 0))
+            put_notices(made, notice(number, firing=number % 2 == 0))
             wait_until(lambda wanted=number + 1: made.counts()["delivered"] == wanted)  # type: ignore[misc]
 
     assert site.accepted == [f"msg_{number}" for number in range(10)]

@@ -1,4 +1,4 @@
-"""What is told, to whom, and in which words."""
+"""Test the text of notices, and which receivers get them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support.webhook_samples import ids, notice, webhook_channel
 
 @contextmanager
 def alerting_to(**wanted: tuple[str, Subscription]) -> Iterator[Alerting]:
-    """Receivers by name, each with its URL and what it wants."""
+    """Yield alerting with receivers by name, each with its URL and subscription."""
     outbox = Outbox(None)
     receivers = [
         Receiver(name, webhook_channel(url, timeout_seconds=2.0), outbox.box(name), subscription)
@@ -40,8 +40,8 @@ def alerting_to(**wanted: tuple[str, Subscription]) -> Iterator[Alerting]:
         made.close()
 
 
-def test_each_is_told_what_it_wants() -> None:
-    """By event and by target: one hears of the RAM, one of the cards, one of both."""
+def test_receivers_get_what_they_subscribed_to() -> None:
+    """By event and target: one receiver gets alerts of RAM, one of cards, one of both."""
     with receiving(200) as ram, receiving(200) as cards, receiving(200) as both:
         wanted = {
             "ram": (ram.url, Subscription(targets=frozenset({"ram"}))),
@@ -49,15 +49,15 @@ def test_each_is_told_what_it_wants() -> None:
             "both": (both.url, Subscription(frozenset({"pressure.critical", "pressure.high"}))),
         }
         with alerting_to(**wanted) as made:
-            told = (notice(1), notice(2, target="vram0", rule="pressure.high"))
-            made.tell(critical_gb10(), told)
+            notices = (notice(1), notice(2, target="vram0", rule="pressure.high"))
+            made.tell(critical_gb10(), notices)
             wait_until(lambda: len(both.deliveries) == 2 and bool(ram.deliveries) and bool(cards.deliveries))
 
     assert (ids(ram), ids(cards), sorted(ids(both))) == (["msg_1"], ["msg_2"], ["msg_1", "msg_2"])
 
 
-def test_simulated_machine_tells_nobody() -> None:
-    """Figures that are made up wake nobody."""
+def test_simulated_machine_sends_nothing() -> None:
+    """Simulated data must not alert anyone."""
     with receiving(200) as site, alerting_to(ops=(site.url, Subscription())) as made:
         made.tell(simulated(), (notice(1),))
 
@@ -67,8 +67,8 @@ def test_simulated_machine_tells_nobody() -> None:
 
 
 @pytest.mark.parametrize("rule", EVENTS)
-def test_every_rule_has_words(rule: str) -> None:
-    """A title says where, what and of what; an end says so."""
+def test_every_rule_has_a_title(rule: str) -> None:
+    """A title names the host, the rule and the target, and marks a resolved alert."""
     fires = title_of(notice(rule=rule), critical_gb10())
     ends = title_of(notice(rule=rule, firing=False), critical_gb10())
 
@@ -77,8 +77,8 @@ def test_every_rule_has_words(rule: str) -> None:
     assert ends == fires.replace("spark-1: ", "spark-1: resolved: ")
 
 
-def test_words_of_strangers_stay_on_their_line() -> None:
-    """Names that would end a line or turn it around are made visible, and cut."""
+def test_hostile_names_are_escaped() -> None:
+    """Names with line breaks or bidirectional controls are escaped, and long ones are cut."""
     alert = replace(notice(), reasons=(Reason("util", "x" * 5000), Reason("util", "one\ntwo\u202e")))
 
     text = text_of(alert, hostile_names(), "https://spark/memory")
@@ -90,7 +90,7 @@ def test_words_of_strangers_stay_on_their_line() -> None:
     assert lines[-1] == "https://spark/memory"
 
 
-def test_a_test_says_that_it_is_one() -> None:
-    """Nobody is to be frightened by a test."""
+def test_test_message_is_marked_as_a_test() -> None:
+    """A test message must not be mistaken for an alert."""
     assert title_of(notice_of_test(), critical_gb10()) == "spark-1: test notification (test)"
     assert "This is a test notification." in text_of(notice_of_test(), critical_gb10(), None)

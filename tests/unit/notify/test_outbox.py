@@ -1,4 +1,4 @@
-"""What waits survives a restart, a full disk and a damaged file; and nothing that was not written is believed."""
+"""Test that queued notices survive restarts, full disks and damaged files, and that damaged data is never sent."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from memwatch.notify.outbox.queue import Kind
 from memwatch.notify.receiver import Receiver, Subscription
 from support.waiting import wait_until
 from support.webhook_receiver import receiving
-from support.webhook_samples import Told, ids, made_receiver, notice, told, webhook_channel
+from support.webhook_samples import QueuedReceiver, ids, new_receiver, notice, put_notices, webhook_channel
 
-NOBODY = "http://127.0.0.1:1/"
-PATIENT = (0.0, 60.0, 60.0, 60.0)
+UNREACHABLE = "http://127.0.0.1:1/"
+LONG_SCHEDULE = (0.0, 60.0, 60.0, 60.0)
 
 
 @contextmanager
-def outbox_in(folder: Path, url: str = NOBODY) -> Iterator[Told]:
-    """A receiver whose outbox is on disk, from one start to the next stop."""
+def outbox_in(folder: Path, url: str = UNREACHABLE) -> Iterator[QueuedReceiver]:
+    """Yield a receiver whose outbox is on disk, from a start to the next stop."""
     opened = open_outbox(folder, 1_795_256_553.0)
-    schedule = PATIENT if url == NOBODY else (0.0, 0.05, 0.05)
-    made = made_receiver(webhook_channel(url), schedule, Outbox(opened.store, opened.kept))
+    schedule = LONG_SCHEDULE if url == UNREACHABLE else (0.0, 0.05, 0.05)
+    made = new_receiver(webhook_channel(url), schedule, Outbox(opened.store, opened.kept))
     made.start()
     try:
         yield made
@@ -36,7 +36,7 @@ def outbox_in(folder: Path, url: str = NOBODY) -> Iterator[Told]:
         made.close()
 
 
-def put_facts(made: Told, count: int) -> list[str]:
+def put_facts(made: QueuedReceiver, count: int) -> list[str]:
     names = [f"msg_{number}" for number in range(count)]
     for name in names:
         draft = Draft(name, f"fact {name}", Kind.FACT, name.encode() * 50)
@@ -45,8 +45,8 @@ def put_facts(made: Told, count: int) -> list[str]:
     return names
 
 
-def test_fifty_that_waited_arrive_after_a_restart_in_their_order(tmp_path: Path) -> None:
-    """Nobody was there to hear them; after the restart each arrives, once, with its id and its bytes."""
+def test_queued_messages_arrive_in_order_after_a_restart(tmp_path: Path) -> None:
+    """The receiver was unreachable; after the restart each message arrives once, with its id and its bytes."""
     with outbox_in(tmp_path) as made:
         names = put_facts(made, 50)
     with receiving(200) as site, outbox_in(tmp_path, site.url) as again:
@@ -60,8 +60,8 @@ def test_fifty_that_waited_arrive_after_a_restart_in_their_order(tmp_path: Path)
         assert empty.pending() == 0
 
 
-def test_restarts_use_up_no_attempts(tmp_path: Path) -> None:
-    """Each start tries at once; a memwatchd that is started ten times in a row gives nothing up for that."""
+def test_restarts_do_not_count_as_attempts(tmp_path: Path) -> None:
+    """Each start tries at once, and ten starts in a row do not exhaust the attempts."""
     for start in range(10):
         with outbox_in(tmp_path) as made:
             if start == 0:
@@ -74,20 +74,20 @@ def test_restarts_use_up_no_attempts(tmp_path: Path) -> None:
     assert [message.attempts for message in opened.kept.messages["ops"]] == [1]
 
 
-def test_what_a_receiver_has_heard_is_known_after_a_restart(tmp_path: Path) -> None:
-    """Told before the restart that it fires, it is told of the end after it; not told of that, nor of its end."""
+def test_delivered_alerts_are_known_after_a_restart(tmp_path: Path) -> None:
+    """The end of a delivered alert is delivered after a restart; that of an undelivered one is dropped with it."""
     with receiving(200) as site:
         with outbox_in(tmp_path, site.url) as made:
-            told(made, notice(1))
+            put_notices(made, notice(1))
             wait_until(lambda: made.counts()["delivered"] == 1)
         with outbox_in(tmp_path, site.url) as made:
-            told(made, notice(2, firing=False))
+            put_notices(made, notice(2, firing=False))
             wait_until(lambda: made.counts()["delivered"] == 1)
     with outbox_in(tmp_path) as made:
-        told(made, notice(3))
+        put_notices(made, notice(3))
         wait_until(lambda: made.counts()["retry"] == 1)
     with outbox_in(tmp_path) as made:
-        told(made, notice(4, firing=False))
+        put_notices(made, notice(4, firing=False))
         wait_until(lambda: made.pending() == 0)
 
         assert made.counts()["superseded"] == 2
@@ -114,7 +114,7 @@ def zero(file: Path) -> None:
 
 
 def scribble(file: Path) -> None:
-    file.write_text("this is no database\n" * 1000)
+    file.write_text("not a database\n" * 1000)
 
 
 def make_folder(file: Path) -> None:
@@ -130,8 +130,8 @@ def link(file: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [halve, zero, scribble, make_folder, link])
-def test_damaged_file_is_set_aside(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    """Whatever has become of the file, there is an outbox, the old one is kept beside it, links lead nowhere."""
+def test_damaged_file_is_quarantined(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    """After any damage there is a working outbox, the old file is kept beside it, and links are not followed."""
     file = written(tmp_path)
     damage(file)
 
@@ -149,8 +149,8 @@ def test_damaged_file_is_set_aside(tmp_path: Path, damage: Callable[[Path], None
         assert (tmp_path / "precious").read_text() == "precious"
 
 
-def test_two_damaged_files_are_kept(tmp_path: Path) -> None:
-    """A disk that damages files again and again is not filled with them."""
+def test_at_most_two_damaged_files_are_kept(tmp_path: Path) -> None:
+    """A disk that damages files repeatedly is not filled with their copies."""
     for moment in range(5):
         scribble(written(tmp_path))
         opened = open_outbox(tmp_path, 100.0 + moment)
@@ -163,8 +163,8 @@ def test_two_damaged_files_are_kept(tmp_path: Path) -> None:
     ]
 
 
-def test_an_empty_file_is_an_empty_outbox(tmp_path: Path) -> None:
-    """A file without a byte has lost nothing that could be missed now."""
+def test_empty_file_is_an_empty_outbox(tmp_path: Path) -> None:
+    """A file without a byte has lost nothing."""
     file = written(tmp_path)
     empty(file)
 
@@ -176,7 +176,7 @@ def test_an_empty_file_is_an_empty_outbox(tmp_path: Path) -> None:
 
 
 def test_file_of_a_newer_version_is_not_touched(tmp_path: Path) -> None:
-    """Who goes back to an older memwatchd finds the newer one's messages where they were, under another name."""
+    """After a downgrade the messages of the newer version are kept under another name."""
     file = written(tmp_path)
     with sqlite3.connect(file) as connection:
         connection.execute("PRAGMA user_version = 99")
@@ -191,8 +191,8 @@ def test_file_of_a_newer_version_is_not_touched(tmp_path: Path) -> None:
     assert (tmp_path / "outbox.sqlite.newer-7").read_bytes() == before
 
 
-def test_no_flipped_bit_is_believed(tmp_path: Path) -> None:
-    """One bit flipped anywhere, three hundred times: every message that is read is one that was written."""
+def test_flipped_bits_never_change_a_message(tmp_path: Path) -> None:
+    """One bit flipped anywhere, three hundred times: every message read equals a written one."""
     (tmp_path / "original").mkdir()
     file = written(tmp_path / "original")
     original = file.read_bytes()
@@ -212,11 +212,11 @@ def test_no_flipped_bit_is_believed(tmp_path: Path) -> None:
         for message in found:
             assert expected[message.id] == message.body
             assert (message.kind, message.alert) == (Kind.FACT, f"fact {message.id}")
-        assert len(found) == 30 or opened.recovered or not opened.store, "a loss was not said"
+        assert len(found) == 30 or opened.recovered or not opened.store, "the loss was not reported"
 
 
-def test_folder_that_cannot_be_written_costs_the_disk_only(tmp_path: Path) -> None:
-    """Where no file can be made, there is an outbox in memory and a sentence."""
+def test_unwritable_folder_leaves_an_outbox_in_memory(tmp_path: Path) -> None:
+    """If no file can be created, the outbox is kept in memory and the log gives the reason."""
     opened = open_outbox(tmp_path / "missing", 0.0)
 
     assert opened.store is None
@@ -224,18 +224,18 @@ def test_folder_that_cannot_be_written_costs_the_disk_only(tmp_path: Path) -> No
     assert opened.complaints[0].endswith("alerts are kept in memory only")
 
 
-def test_what_a_receiver_no_longer_subscribes_to_is_forgotten(tmp_path: Path) -> None:
-    """Settings changed before a restart: what waits, and what was said to fire, is only what is still wanted."""
+def test_messages_outside_the_subscription_are_dropped(tmp_path: Path) -> None:
+    """After a change of settings, queued messages and firing alerts outside the subscription are dropped."""
     with receiving(200) as site, outbox_in(tmp_path, site.url) as made:
-        told(made, notice(1), notice(2, target="vram0"))
+        put_notices(made, notice(1), notice(2, target="vram0"))
         wait_until(lambda: made.counts()["delivered"] == 2)
     with outbox_in(tmp_path) as made:
-        told(made, notice(3, target="vram1"), notice(4, target="vram0", firing=False))
+        put_notices(made, notice(3, target="vram1"), notice(4, target="vram0", firing=False))
         wait_until(lambda: made.counts()["retry"] == 2)
 
     opened = open_outbox(tmp_path, 0.0)
     outbox = Outbox(opened.store, opened.kept)
-    Receiver("ops", webhook_channel(NOBODY), outbox.box("ops"), Subscription(targets=frozenset({"ram"})))
+    Receiver("ops", webhook_channel(UNREACHABLE), outbox.box("ops"), Subscription(targets=frozenset({"ram"})))
     outbox.start()
     outbox.close()
 
@@ -246,10 +246,8 @@ def test_what_a_receiver_no_longer_subscribes_to_is_forgotten(tmp_path: Path) ->
     assert [alert for alert, _ in again.kept.heard["ops"]] == ["pressure.critical ram"]
 
 
-def test_messages_for_who_is_no_longer_a_receiver_are_dropped(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A receiver taken out of the settings leaves nothing behind, and the log says so."""
+def test_messages_of_a_removed_receiver_are_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A receiver removed from the settings leaves nothing behind, and the log reports it."""
     written(tmp_path, 3)
     opened = open_outbox(tmp_path, 0.0)
     outbox = Outbox(opened.store, opened.kept)

@@ -1,4 +1,4 @@
-"""Webhooks arrive, over real sockets: late, once, in order, and only where they may go."""
+"""Test delivery of webhooks over real sockets: retries, order, no duplicates, and no leaked secrets."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from standardwebhooks.webhooks import Webhook
 from memwatch.notify.http_post import Answer
 from memwatch.notify.receiver import SCHEDULE, close_all
 from support.waiting import Stopwatch, wait_until
-from support.webhook_receiver import receiving, silent, talking
-from support.webhook_samples import SECRET, ids, made_receiver, notice, receiver, told, webhook_channel
+from support.webhook_receiver import raw_receiver, receiving, silent
+from support.webhook_samples import SECRET, ids, new_receiver, notice, put_notices, receiver, webhook_channel
 
 
 def test_notice_is_posted_once_to_path_and_query() -> None:
-    """A delivered notice is counted, nothing is pending, and nothing is sent twice."""
+    """A delivered notice is counted, nothing stays pending, and nothing is sent twice."""
     with receiving(204) as site, receiver(site.url) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["delivered"] == 1)
         time.sleep(0.1)
 
@@ -36,10 +36,10 @@ def test_notice_is_posted_once_to_path_and_query() -> None:
 
 
 def test_retries_keep_id_and_body_and_change_the_timestamp() -> None:
-    """Every attempt has the id and the bytes of the first, and a timestamp and signature of its own."""
+    """Every attempt has the id and the body of the first, and its own timestamp and signature."""
     seconds = itertools.count(int(time.time()))
     with receiving(500, 502, 404, 200) as site, receiver(site.url, wall=lambda: next(seconds)) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["delivered"] == 1)
 
         assert made.counts()["retry"] == 3
@@ -59,10 +59,10 @@ def test_schedule_lasts_a_day() -> None:
     assert 23 * 3600 < sum(SCHEDULE) <= 24 * 3600
 
 
-def test_last_failure_is_given_up_and_said(caplog: pytest.LogCaptureFixture) -> None:
-    """When the schedule is at its end the notice is counted as given up, not forgotten."""
+def test_last_failure_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """At the end of the schedule the notice is counted as given up."""
     with receiving(500) as site, receiver(site.url, schedule=(0.0, 0.02, 0.02)) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["gave_up"] == 1)
 
         assert (len(site.deliveries), made.pending()) == (3, 0)
@@ -72,12 +72,12 @@ def test_last_failure_is_given_up_and_said(caplog: pytest.LogCaptureFixture) -> 
 
 @pytest.mark.parametrize(("status", "as_date"), [(429, False), (503, True), (502, False)])
 def test_retry_after_is_honoured(status: int, as_date: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """A receiver that asks for time gets it, in seconds or as a date, for all of its notices; the log says so."""
+    """Retry-After, in seconds or as a date, delays all notices of the receiver, and the log shows the delay."""
     wanted = formatdate(time.time() + 3, usegmt=True) if as_date else "1"
     with receiving((status, {"Retry-After": wanted}), 200) as site, receiver(site.url) as made:
-        told(made, notice(1))
+        put_notices(made, notice(1))
         wait_until(lambda: len(site.deliveries) == 1)
-        told(made, notice(2, target="vram0"))
+        put_notices(made, notice(2, target="vram0"))
         wait_until(lambda: made.counts()["delivered"] == 2)
 
     assert site.deliveries[1].at - site.deliveries[0].at >= 0.95
@@ -85,12 +85,12 @@ def test_retry_after_is_honoured(status: int, as_date: bool, caplog: pytest.LogC
     assert re.search(rf"answered {status}; retrying in {'[123]' if as_date else '1'}[.][0-9] s", caplog.text)
 
 
-def test_gone_disables_the_receiver_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    """After 410 nothing is sent any more; what waits and what comes is counted as disabled."""
+def test_gone_disables_the_receiver_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """After 410 nothing more is sent; queued and later notices are counted as disabled."""
     with receiving(410) as site, receiver(site.url) as made:
-        told(made, notice(1), notice(2, target="vram0"))
+        put_notices(made, notice(1), notice(2, target="vram0"))
         wait_until(lambda: made.disabled)
-        told(made, notice(3))
+        put_notices(made, notice(3))
         time.sleep(0.1)
 
         assert made.counts()["disabled"] == 3
@@ -100,16 +100,16 @@ def test_gone_disables_the_receiver_and_says_so(caplog: pytest.LogCaptureFixture
     assert "answered 410, gone; nothing more is sent to it" in caplog.text
 
 
-def test_silent_receiver_delays_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
-    """While one endpoint never answers, another has its notice at once; the silent one times out."""
+def test_silent_receiver_delays_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """While one endpoint never answers, another gets its notice at once; the silent one times out."""
     with (
-        talking(silent) as url,
+        raw_receiver(silent) as url,
         receiving(200) as site,
         receiver(url, timeout_seconds=1.0) as stuck,
         receiver(site.url) as quick,
     ):
-        told(stuck, notice())
-        told(quick, notice())
+        put_notices(stuck, notice())
+        put_notices(quick, notice())
         wait_until(lambda: quick.counts()["delivered"] == 1, seconds=2.0)
         stuck_meanwhile = (stuck.pending(), stuck.counts()["retry"])
         wait_until(lambda: stuck.counts()["retry"] == 1)
@@ -118,11 +118,11 @@ def test_silent_receiver_delays_nobody_else(caplog: pytest.LogCaptureFixture) ->
     assert "no response within 1 s" in caplog.text
 
 
-def test_same_failure_is_logged_once_and_the_recovery_too(caplog: pytest.LogCaptureFixture) -> None:
-    """Four equal failures are one line; a different one is another; delivery again is said."""
+def test_repeated_failure_and_its_recovery_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Four equal failures are one line; a different one is another; the recovery is logged."""
     caplog.set_level(logging.INFO)
     with receiving(500, 500, 500, 502, 200) as site, receiver(site.url) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["delivered"] == 1)
 
     assert [message.split("): ")[1].split(";")[0] for message in caplog.messages] == [
@@ -133,10 +133,10 @@ def test_same_failure_is_logged_once_and_the_recovery_too(caplog: pytest.LogCapt
 
 
 def test_log_never_shows_secret_path_or_query(caplog: pytest.LogCaptureFixture) -> None:
-    """All a reader of the log learns of a receiver is its name, scheme, host and port."""
+    """The log shows only name, scheme, host and port of a receiver."""
     caplog.set_level(logging.DEBUG)
     with receiving(500, (302, {"Location": "/token"}), 410) as site, receiver(site.url) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.disabled)
 
     assert site.url.partition("/hook")[0] in caplog.text
@@ -145,12 +145,12 @@ def test_log_never_shows_secret_path_or_query(caplog: pytest.LogCaptureFixture) 
 
 
 def test_resolve_follows_its_firing() -> None:
-    """A resolve that comes while its firing is being delivered waits for it, and is delivered after it."""
+    """A resolve queued during the delivery of its firing is delivered after it."""
     with receiving(200) as site, receiver(site.url) as made:
         site.may_answer.clear()
-        told(made, notice(1))
+        put_notices(made, notice(1))
         wait_until(lambda: len(site.deliveries) == 1)
-        told(made, notice(2, firing=False))
+        put_notices(made, notice(2, firing=False))
         time.sleep(0.1)
         before = ids(site)
         site.may_answer.set()
@@ -160,12 +160,12 @@ def test_resolve_follows_its_firing() -> None:
     assert ids(site) == ["msg_1", "msg_2"]
 
 
-def test_firing_nobody_heard_of_goes_with_its_resolve() -> None:
-    """An alert that came and went while the receiver was unreachable is not told afterwards."""
+def test_undelivered_firing_is_dropped_with_its_resolve() -> None:
+    """An alert that came and went while the receiver was unreachable is not sent afterwards."""
     with receiver("http://127.0.0.1:1/", schedule=(0.0, 60.0)) as made:
-        told(made, notice(1))
+        put_notices(made, notice(1))
         wait_until(lambda: made.counts()["retry"] == 1)
-        told(made, notice(2, firing=False))
+        put_notices(made, notice(2, firing=False))
 
         assert made.counts()["superseded"] == 2
         assert made.pending() == 0
@@ -176,25 +176,25 @@ def broken_off(connection: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("status", [404, 500, 503])
-def test_firing_that_was_refused_goes_with_its_resolve(status: int) -> None:
-    """A receiver that answered no has not heard of the alert, and is not told of its end either."""
+def test_rejected_firing_is_dropped_with_its_resolve(status: int) -> None:
+    """A receiver that rejected the firing does not get its end either."""
     with receiving(status) as site, receiver(site.url, schedule=(0.0, 60.0)) as made:
-        told(made, notice(1))
+        put_notices(made, notice(1))
         wait_until(lambda: made.counts()["retry"] == 1)
-        told(made, notice(2, firing=False))
+        put_notices(made, notice(2, firing=False))
 
         assert (made.counts()["superseded"], made.pending()) == (2, 0)
 
     assert ids(site) == ["msg_1"]
 
 
-def test_firing_that_fails_after_its_resolve_came_is_not_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    """An alert that ended while its first attempt was under way, and failing, is history."""
+def test_firing_that_fails_after_its_resolve_is_not_retried(caplog: pytest.LogCaptureFixture) -> None:
+    """An alert that ended during its failing first attempt is not sent again."""
     with receiving(500) as site, receiver(site.url, schedule=(0.0, 60.0)) as made:
         site.may_answer.clear()
-        told(made, notice(1))
+        put_notices(made, notice(1))
         wait_until(lambda: len(site.deliveries) == 1)
-        told(made, notice(2, firing=False))
+        put_notices(made, notice(2, firing=False))
         site.may_answer.set()
         wait_until(lambda: made.counts()["superseded"] == 2)
 
@@ -203,12 +203,12 @@ def test_firing_that_fails_after_its_resolve_came_is_not_tried_again(caplog: pyt
     assert "answered 500; the alert resolved meanwhile; its notifications are dropped" in caplog.text
 
 
-def test_firing_that_may_have_been_heard_gets_its_resolve() -> None:
-    """Where a gateway lost the request the end is told, and not the beginning again."""
+def test_firing_that_may_have_arrived_gets_its_resolve() -> None:
+    """After a gateway timeout the end is sent, and the firing is not repeated."""
     with receiving(504, 200) as site, receiver(site.url, schedule=(0.0, 60.0)) as made:
-        told(made, notice(1))
+        put_notices(made, notice(1))
         wait_until(lambda: made.counts()["retry"] == 1)
-        told(made, notice(2, firing=False))
+        put_notices(made, notice(2, firing=False))
         wait_until(lambda: made.counts()["delivered"] == 1)
 
         assert made.counts()["superseded"] == 1
@@ -216,12 +216,12 @@ def test_firing_that_may_have_been_heard_gets_its_resolve() -> None:
     assert ids(site) == ["msg_1", "msg_2"]
 
 
-def test_request_that_was_taken_without_an_answer_may_have_been_heard(caplog: pytest.LogCaptureFixture) -> None:
-    """A connection that breaks off after the request leaves the resolve to be told."""
-    with talking(broken_off) as url, receiver(url, schedule=(0.0, 60.0)) as made:
-        told(made, notice(1))
+def test_request_without_an_answer_may_have_arrived(caplog: pytest.LogCaptureFixture) -> None:
+    """A connection closed after the request leaves the resolve pending."""
+    with raw_receiver(broken_off) as url, receiver(url, schedule=(0.0, 60.0)) as made:
+        put_notices(made, notice(1))
         wait_until(lambda: made.counts()["retry"] == 1)
-        told(made, notice(2, firing=False))
+        put_notices(made, notice(2, firing=False))
         wait_until(lambda: made.counts()["retry"] == 2)
 
         assert (made.counts()["superseded"], made.pending()) == (1, 1)
@@ -230,11 +230,11 @@ def test_request_that_was_taken_without_an_answer_may_have_been_heard(caplog: py
 
 
 def test_other_targets_do_not_wait() -> None:
-    """One target's notice in its pause does not hold up another's."""
+    """A notice of one target that waits for its retry does not delay another target's."""
     with receiving(500, 200) as site, receiver(site.url, schedule=(0.0, 60.0)) as made:
-        told(made, notice(1))
+        put_notices(made, notice(1))
         wait_until(lambda: made.counts()["retry"] == 1)
-        told(made, notice(2, target="vram0"))
+        put_notices(made, notice(2, target="vram0"))
         wait_until(lambda: made.counts()["delivered"] == 1)
 
         assert made.pending() == 1
@@ -243,12 +243,12 @@ def test_other_targets_do_not_wait() -> None:
 
 
 @pytest.mark.alone
-def test_close_ends_an_attempt_under_way() -> None:
-    """Stopping takes at most two seconds, also while an endpoint does not answer; the message stays."""
-    with talking(silent) as url:
-        made = made_receiver(webhook_channel(url, timeout_seconds=60.0))
+def test_close_ends_an_attempt_in_progress() -> None:
+    """Stopping takes at most two seconds, also while an endpoint does not answer; the message is kept."""
+    with raw_receiver(silent) as url:
+        made = new_receiver(webhook_channel(url, timeout_seconds=60.0))
         made.start()
-        told(made, notice())
+        put_notices(made, notice())
         time.sleep(0.2)
         watch = Stopwatch()
 
@@ -261,12 +261,12 @@ def test_close_ends_an_attempt_under_way() -> None:
 
 @pytest.mark.alone
 def test_many_silent_receivers_are_closed_in_the_time_of_one() -> None:
-    """Stopping takes two seconds in all, not for each endpoint that keeps still."""
-    with talking(silent) as url:
-        stuck = [made_receiver(webhook_channel(url, timeout_seconds=60.0)) for _ in range(6)]
+    """Stopping takes two seconds in total, not two for each silent endpoint."""
+    with raw_receiver(silent) as url:
+        stuck = [new_receiver(webhook_channel(url, timeout_seconds=60.0)) for _ in range(6)]
         for one in stuck:
             one.start()
-            told(one, notice())
+            put_notices(one, notice())
         time.sleep(0.2)
         watch = Stopwatch()
 
@@ -280,28 +280,28 @@ def test_many_silent_receivers_are_closed_in_the_time_of_one() -> None:
 
 @pytest.mark.alone
 def test_close_between_attempts_is_immediate() -> None:
-    """A receiver that waits for its next attempt stops at once, and so does one that never started."""
-    made = made_receiver(webhook_channel("http://127.0.0.1:1/"), schedule=(0.0, 3600.0))
+    """A receiver between attempts stops at once, and so does one that never started."""
+    made = new_receiver(webhook_channel("http://127.0.0.1:1/"), schedule=(0.0, 3600.0))
     made.start()
-    told(made, notice())
+    put_notices(made, notice())
     wait_until(lambda: made.counts()["retry"] == 1)
     watch = Stopwatch()
 
     made.close()
-    made_receiver(webhook_channel("http://127.0.0.1:1/")).close()
+    new_receiver(webhook_channel("http://127.0.0.1:1/")).close()
 
     assert watch.seconds < 0.8
 
 
-def test_attempt_under_way_may_finish_when_stopping() -> None:
-    """An alert that is being delivered when memwatchd is stopped still arrives."""
+def test_attempt_in_progress_may_finish_when_stopping() -> None:
+    """An alert in delivery when memwatchd stops still arrives."""
 
-    def thoughtful(connection: Any) -> None:
+    def answer_late(connection: Any) -> None:
         time.sleep(0.4)
         connection.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
 
-    with talking(thoughtful) as url, receiver(url) as made:
-        told(made, notice())
+    with raw_receiver(answer_late) as url, receiver(url) as made:
+        put_notices(made, notice())
         time.sleep(0.1)
 
         made.close(timeout=2.0)
@@ -310,7 +310,7 @@ def test_attempt_under_way_may_finish_when_stopping() -> None:
 
 
 class Starved(Answer, frozen=True):
-    """An answer that there is no memory for, twice."""
+    """Answer that raises MemoryError twice."""
 
     left = 2
 
@@ -322,15 +322,15 @@ class Starved(Answer, frozen=True):
         return True
 
 
-def test_without_memory_an_attempt_is_made_again() -> None:
-    """Where memory runs out on the way back from a receiver, its thread lives on and the message is sent again."""
+def test_attempt_is_repeated_after_a_memory_error() -> None:
+    """If memory runs out while an answer is handled, the thread survives and the message is sent again."""
     with receiving(200) as site:
         channel = webhook_channel(site.url)
         post = channel.send
         channel.send = lambda message_id, body: Starved(post(message_id, body).status)  # type: ignore[method-assign]
-        made = made_receiver(channel)
+        made = new_receiver(channel)
         made.start()
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: made.counts()["delivered"] == 1)
         made.close()
 

@@ -1,4 +1,4 @@
-"""Webhooks: what they say, how they are signed, and that they arrive, over real sockets."""
+"""Test the contents of webhooks, their signatures, and their delivery over real sockets."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from memwatch.snapshot import Reason
 from support.sample_snapshots import calm_workstation, container_with_limit, critical_gb10
 from support.waiting import wait_until
 from support.webhook_receiver import receiving
-from support.webhook_samples import SECRET, notice, receiver, told
+from support.webhook_samples import SECRET, notice, put_notices, receiver
 
 
-def test_body_says_what_happened_where_and_who_did_it() -> None:
-    """The body has the alert, the target's figures in bytes, the five largest processes, and where to look."""
+def test_body_has_alert_target_and_largest_processes() -> None:
+    """The body has the alert, the target's values in bytes, the five largest processes, and the dashboard's URL."""
     snapshot = critical_gb10()
 
-    said = json.loads(body_of(notice(), snapshot, "https://spark/memory"))
+    body = json.loads(body_of(notice(), snapshot, "https://spark/memory"))
 
-    assert list(said) == [
+    assert list(body) == [
         "schema", "id", "event", "time", "unix", "host", "target", "rule", "severity", "started", "repeated",
         "level", "previous", "reasons", "values", "top", "dashboard_url",
     ]  # fmt: skip
-    assert (said["schema"], said["id"], said["event"]) == (1, "msg_1", "pressure.critical")
-    assert (said["time"], said["unix"]) == ("2026-11-21T10:22:33.250Z", 1_795_256_553.25)
-    assert (said["host"], said["target"]) == ("spark-1", "ram")
-    assert (said["level"], said["previous"]) == ("critical", "high")
-    assert said["reasons"] == [{"signal": "util", "text": "96.2% used"}]
-    assert said["values"]["size_bytes"] == snapshot.pools[0].size_bytes
-    assert said["values"]["ratio"] == snapshot.pools[0].judged_ratio
-    assert set(said["top"][0]) == {"pid", "name", "user", "unit", "container", "footprint_bytes"} | (
-        {"absent"} & set(said["top"][0])
+    assert (body["schema"], body["id"], body["event"]) == (1, "msg_1", "pressure.critical")
+    assert (body["time"], body["unix"]) == ("2026-11-21T10:22:33.250Z", 1_795_256_553.25)
+    assert (body["host"], body["target"]) == ("spark-1", "ram")
+    assert (body["level"], body["previous"]) == ("critical", "high")
+    assert body["reasons"] == [{"signal": "util", "text": "96.2% used"}]
+    assert body["values"]["size_bytes"] == snapshot.pools[0].size_bytes
+    assert body["values"]["ratio"] == snapshot.pools[0].judged_ratio
+    assert set(body["top"][0]) == {"pid", "name", "user", "unit", "container", "footprint_bytes"} | (
+        {"absent"} & set(body["top"][0])
     )
-    footprints = [process["footprint_bytes"] for process in said["top"]]
+    footprints = [process["footprint_bytes"] for process in body["top"]]
     assert len(footprints) <= 5
     assert footprints == sorted(footprints, reverse=True)
-    assert said["dashboard_url"] == "https://spark/memory"
+    assert body["dashboard_url"] == "https://spark/memory"
 
 
-def test_share_is_told_with_what_it_is_inside_of() -> None:
-    """An alert about a limit has the limit and the relation, and absent figures have their reason."""
+def test_alert_of_a_share_has_its_relation_and_limit() -> None:
+    """An alert about a limit has the limit and the relation, and absent values have their reason."""
     snapshot = container_with_limit()
 
     values = json.loads(body_of(notice(target="cgroup"), snapshot, None))["values"]
@@ -68,8 +68,8 @@ def test_share_is_told_with_what_it_is_inside_of() -> None:
     st.lists(st.text(st.characters(exclude_categories=()), max_size=300), min_size=1, max_size=20),
     st.lists(st.text(st.characters(exclude_categories=()), max_size=2000), max_size=30),
 )
-def test_body_stays_small_whatever_processes_are_called(names: list[str], reasons: list[str]) -> None:
-    """Names are anybody's to choose; the body is valid JSON of at most 20 kB, with its id untouched."""
+def test_body_is_bounded_for_any_names(names: list[str], reasons: list[str]) -> None:
+    """Process names are arbitrary; the body is valid JSON of at most 20 kB, with its id unchanged."""
     long = [name * 40 for name in names]
     processes = tuple(
         Process(pid, 0.0, name, pid, pid, "rss", user=name, unit=name, container=name)
@@ -85,19 +85,19 @@ def test_body_stays_small_whatever_processes_are_called(names: list[str], reason
 
 
 def test_processes_of_unknown_size_are_not_ranked() -> None:
-    """A process whose footprint is not known is not in the list as if it were the smallest."""
+    """A process of unknown footprint is left out instead of ranked as the smallest."""
     unknown = Process(7, 0.0, "hidden", Absent.NOT_PERMITTED, Absent.NOT_PERMITTED, "rss")
     known = Process(8, 0.0, "known", 5, 5, "rss")
 
-    said = json.loads(body_of(notice(), replace(calm_workstation(), processes=(unknown, known)), None))
+    body = json.loads(body_of(notice(), replace(calm_workstation(), processes=(unknown, known)), None))
 
-    assert [process["name"] for process in said["top"]] == ["known"]
+    assert [process["name"] for process in body["top"]] == ["known"]
 
 
-def test_signature_is_what_standard_webhooks_verifies() -> None:
-    """The reference library of Standard Webhooks accepts headers and body, and no other body."""
+def test_signature_is_verified_by_standard_webhooks() -> None:
+    """The reference library of Standard Webhooks accepts headers and body, and rejects another body."""
     with receiving(200) as site, receiver(site.url) as made:
-        told(made, notice())
+        put_notices(made, notice())
         wait_until(lambda: len(site.deliveries) == 1)
 
     delivery = site.deliveries[0]
@@ -106,8 +106,8 @@ def test_signature_is_what_standard_webhooks_verifies() -> None:
         Webhook(SECRET).verify(delivery.body + b" ", delivery.headers)
 
 
-def test_both_keys_sign_while_one_is_replaced() -> None:
-    """With two secrets there are two signatures, and a receiver that knows either is content."""
+def test_two_secrets_give_two_signatures() -> None:
+    """During a rotation of secrets there are two signatures, and either secret verifies."""
     other = "whsec_" + base64.b64encode(b"x" * 32).decode()
     now = int(time.time())
     signature = sign(secret_of(f"{SECRET} {other}"), "msg_1", now, b"{}")
@@ -120,8 +120,8 @@ def test_both_keys_sign_while_one_is_replaced() -> None:
 @pytest.mark.parametrize(
     "text", ["", "whsec_", "whsec_c2hvcnQ=", "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3", "whsec_!!!", SECRET + "="]
 )
-def test_secret_that_is_none_is_refused_without_being_named(text: str) -> None:
-    """A weak or miswritten secret never gets as far as signing, and the error does not repeat it."""
+def test_invalid_secret_is_rejected_without_being_quoted(text: str) -> None:
+    """A weak or malformed secret never signs anything, and the error does not repeat it."""
     with pytest.raises(ValueError, match=r"is (empty|not whsec_)") as caught:
         secret_of(text)
 
@@ -137,8 +137,8 @@ def test_secret_that_is_none_is_refused_without_being_named(text: str) -> None:
         ("http://[::1]:8080/x", "http://[::1]:8080", "[::1]:8080", "/x"),
     ],
 )
-def test_url_is_taken_apart(url: str, origin: str, host_header: str, path: str) -> None:
-    """Origin, Host header and path of a URL are what HTTP wants, and the path stays out of repr."""
+def test_url_is_split_for_http(url: str, origin: str, host_header: str, path: str) -> None:
+    """Origin, Host header and path of a URL are in the form of HTTP, and the path stays out of repr."""
     endpoint = endpoint_of(url)
 
     assert (endpoint.origin, endpoint.host_header, endpoint.path) == (origin, host_header, path)
@@ -146,8 +146,8 @@ def test_url_is_taken_apart(url: str, origin: str, host_header: str, path: str) 
 
 
 @given(st.text() | st.from_regex(r"\Ahttps?://[!-~]*\Z"))
-def test_any_url_is_an_endpoint_or_refused(url: str) -> None:
-    """No text makes the URL parser raise anything but ValueError."""
+def test_arbitrary_url_is_parsed_or_rejected(url: str) -> None:
+    """The URL parser raises nothing except ValueError."""
     try:
         endpoint = endpoint_of(url)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Checkpoints are told by their heads alone, and what is not whole or hostile is refused in a sentence."""
+"""Test that checkpoints are measured by their headers alone, and that incomplete or hostile ones are rejected."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ TWO = {"a": ("BF16", [3, 5]), "b": ("F32", [7])}
 TWO_BYTES = 2 * 15 + 4 * 7
 
 
-def test_safetensors_are_added_up_from_the_head(tmp_path: Path) -> None:
-    """Dtype times shape of each tensor."""
+def test_safetensors_are_added_up_from_the_header(tmp_path: Path) -> None:
+    """Size of dtype times shape, over all tensors."""
     found = read_checkpoint(safetensors(tmp_path / "model.safetensors", TWO))
 
     assert (found.weights_bytes, found.source, found.transformer) == (TWO_BYTES, "safetensors", None)
 
 
-def test_a_folder_is_its_shards_and_its_config(tmp_path: Path) -> None:
-    """The index names the files; their heads say how large they are; config.json gives the shape."""
+def test_folder_is_read_by_its_index_and_config(tmp_path: Path) -> None:
+    """The index names the files; their headers give the sizes; config.json gives the shape."""
     safetensors(tmp_path / "model-1.safetensors", TWO)
     safetensors(tmp_path / "model-2.safetensors", {"c": ("I8", [11])})
     index = {"metadata": {"total_size": 1}, "weight_map": {"a": "model-1.safetensors", "c": "model-2.safetensors"}}
@@ -43,7 +43,7 @@ def test_a_folder_is_its_shards_and_its_config(tmp_path: Path) -> None:
     assert found.transformer.parameters == MODELS[0].parameters
 
 
-def test_gguf_tells_its_bytes_and_its_shape(tmp_path: Path) -> None:
+def test_gguf_gives_its_size_and_shape(tmp_path: Path) -> None:
     """Blocks of Q4_K hold 256 numbers in 144 bytes; the vocabulary is as long as the tokenizer's list."""
     tensors = {"t": (12, [256, 4], 0), "u": (0, [10], 576 + 0)}
 
@@ -55,8 +55,8 @@ def test_gguf_tells_its_bytes_and_its_shape(tmp_path: Path) -> None:
     assert (found.transformer.n_layers, found.transformer.n_kv_heads, found.transformer.vocab_size) == (2, 2, 3)
 
 
-def test_a_shape_that_differs_from_layer_to_layer_is_not_guessed(tmp_path: Path) -> None:
-    """An array where a number is expected: the weights are told, the shape is not."""
+def test_shape_that_varies_by_layer_is_unknown(tmp_path: Path) -> None:
+    """With an array where a number is expected, the weights are known and the shape is not."""
     keys = {**LLAMA_KEYS, "llama.attention.head_count_kv": ["1", "2"]}
     found = read_checkpoint(gguf(tmp_path / "model.gguf", keys, {"t": (12, [256, 4], 0)}, 576))
 
@@ -64,7 +64,7 @@ def test_a_shape_that_differs_from_layer_to_layer_is_not_guessed(tmp_path: Path)
 
 
 def test_parts_of_a_gguf_are_one_model(tmp_path: Path) -> None:
-    """All parts together; a folder with several models, or with a part missing, is refused by name."""
+    """All parts count together; a folder with several models, or with a missing part, is rejected by name."""
     for part, keys in ((1, LLAMA_KEYS), (2, {})):
         gguf(tmp_path / f"model-0000{part}-of-00002.gguf", keys, {"t": (12, [256, 4], 0)}, 576)
     found = read_checkpoint(tmp_path)
@@ -93,19 +93,19 @@ BAD_SAFETENSORS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("header", "words"), BAD_SAFETENSORS)
-def test_hostile_heads_are_refused(header: Any, words: str, tmp_path: Path) -> None:
-    """Bombs, overlaps, gaps, lies about sizes: one sentence that names the file."""
+def test_hostile_headers_are_rejected(header: Any, words: str, tmp_path: Path) -> None:
+    """Bombs, overlaps, gaps and wrong sizes: one message that names the file."""
     path = safetensors(tmp_path / "model.safetensors", TWO, header)
 
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput) as rejected:
         read_checkpoint(path)
 
-    assert str(refused.value).startswith(str(path))
-    assert words in str(refused.value)
+    assert str(rejected.value).startswith(str(path))
+    assert words in str(rejected.value)
 
 
-def test_truncated_and_overlong_heads_are_refused(tmp_path: Path) -> None:
-    """A length beyond the file, a length beyond what is read, a file that ends early, an empty one."""
+def test_truncated_and_overlong_headers_are_rejected(tmp_path: Path) -> None:
+    """A length beyond the file, a length beyond the limit, a file that ends early, an empty one."""
     path = tmp_path / "model.safetensors"
     for content, words in (
         (b"", "is the file complete"),
@@ -115,7 +115,7 @@ def test_truncated_and_overlong_heads_are_refused(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(BadInput, match=words):
             read_checkpoint(path)
-    with path.open("wb") as file:  # sparse: it takes no room
+    with path.open("wb") as file:  # sparse: it takes no space
         file.write(struct.pack("<Q", 40 << 20))
         file.truncate(50 << 20)
     with pytest.raises(BadInput, match="at most 31457280 are read"):
@@ -125,8 +125,8 @@ def test_truncated_and_overlong_heads_are_refused(tmp_path: Path) -> None:
         read_checkpoint(path)
 
 
-def test_an_index_may_not_point_elsewhere(tmp_path: Path) -> None:
-    """Only files beside it are looked at."""
+def test_index_may_not_point_outside_its_folder(tmp_path: Path) -> None:
+    """Only files beside it are read."""
     path = tmp_path / "model.safetensors.index.json"
     path.write_text(json.dumps({"weight_map": {"a": "../../secret.safetensors"}}))
 
@@ -152,7 +152,7 @@ def test_an_index_may_not_point_elsewhere(tmp_path: Path) -> None:
         (b"", "the header is truncated"),
     ],
 )
-def test_hostile_gguf_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
+def test_hostile_gguf_is_rejected(content: bytes, words: str, tmp_path: Path) -> None:
     """Counts, lengths and types that the file cannot hold."""
     path = tmp_path / "model.gguf"
     path.write_bytes(content)
@@ -161,7 +161,7 @@ def test_hostile_gguf_is_refused(content: bytes, words: str, tmp_path: Path) -> 
         read_checkpoint(path)
 
 
-def test_a_gguf_cut_short_is_refused(tmp_path: Path) -> None:
+def test_truncated_gguf_is_rejected(tmp_path: Path) -> None:
     """Its tensors must lie within the file."""
     path = gguf(tmp_path / "model.gguf", LLAMA_KEYS, {"t": (12, [256, 4], 0)}, 575)
 
@@ -169,8 +169,8 @@ def test_a_gguf_cut_short_is_refused(tmp_path: Path) -> None:
         read_checkpoint(path)
 
 
-def test_a_gguf_whose_tensors_share_bytes_is_refused(tmp_path: Path) -> None:
-    """They would be counted twice: a small file could seem to need any amount of memory."""
+def test_gguf_with_overlapping_tensors_is_rejected(tmp_path: Path) -> None:
+    """Bytes counted twice would let a small file claim any amount of memory."""
     tensors = {name: (0, [64], offset) for name, offset in (("a", 0), ("b", 128))}
     path = gguf(tmp_path / "model.gguf", LLAMA_KEYS, tensors, 384)
 
@@ -180,8 +180,8 @@ def test_a_gguf_whose_tensors_share_bytes_is_refused(tmp_path: Path) -> None:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(content=st.binary(max_size=300), suffix=st.sampled_from([".gguf", ".safetensors"]), magic=st.booleans())
-def test_no_file_crashes(content: bytes, suffix: str, magic: bool, tmp_path: Path) -> None:
-    """Any bytes at all: figures, or a refusal."""
+def test_arbitrary_files_are_read_or_rejected(content: bytes, suffix: str, magic: bool, tmp_path: Path) -> None:
+    """Arbitrary bytes yield sizes, or are rejected."""
     path = tmp_path / f"model{suffix}"
     path.write_bytes((b"GGUF\3\0\0\0" if magic and suffix == ".gguf" else b"") + content)
     try:
@@ -192,16 +192,16 @@ def test_no_file_crashes(content: bytes, suffix: str, magic: bool, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["model.gguf", "model.safetensors", "config.json", "model.safetensors.index.json"])
-def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
-    """Nobody writes to it, so to open it would never end."""
+def test_pipe_is_rejected_at_once(name: str, tmp_path: Path) -> None:
+    """Opening a pipe without a writer would block."""
     os.mkfifo(tmp_path / name)
 
     with pytest.raises(BadInput, match="is not a regular file"):
         read_checkpoint(tmp_path / name)
 
 
-def test_what_is_not_there_or_not_a_model_is_said(tmp_path: Path) -> None:
-    """A missing path, an empty folder, a config that is larger than any, a text."""
+def test_missing_paths_and_other_files_are_rejected(tmp_path: Path) -> None:
+    """A missing path, an empty folder, an oversized config, a text file."""
     (tmp_path / "config.json").write_bytes(b" " * (17 << 20))
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / "empty").mkdir()

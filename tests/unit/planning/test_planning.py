@@ -1,4 +1,4 @@
-"""What a model takes: as its published files say, and nothing for numbers that cannot be."""
+"""Test memory estimates of models against their published files, and rejection of impossible numbers."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ GIB = 1 << 30
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
-def test_parameters_are_those_of_the_published_files(model: Published) -> None:
-    """Within 2 % was asked for; to the last parameter is what comes."""
+def test_parameters_equal_those_of_the_published_files(model: Published) -> None:
+    """The requirement is 2 %; the result is exact to the last parameter."""
     shape = config_of(model.config, model.name).transformer
 
     assert shape.parameters == model.parameters
     assert weights_of(shape, 2) == 2 * model.parameters
 
 
-def test_table_of_published_models_is_what_is_computed() -> None:
+def test_documented_table_equals_the_estimates() -> None:
     """`PYTHONPATH=tests python -m scripts.published_models` prints it."""
     assert "\n".join(rows()) in PAGE
 
 
-def test_mistral_7b_by_its_numbers() -> None:
-    """14.48 GB of weights and 128 KiB of cache a token, as its index and its shape say."""
+def test_mistral_7b_equals_its_published_sizes() -> None:
+    """14.48 GB of weights and 128 KiB of cache a token, as in its index and its shape."""
     found = estimate_inference_memory(4096, 14336, 32, 32000, 32, 8, max_seq_len=8192, dtype_bytes=2)
 
     assert found.weights_bytes == 14_483_464_192
@@ -46,22 +46,22 @@ def test_mistral_7b_by_its_numbers() -> None:
     assert found.total_bytes == found.weights_bytes + found.kv_cache_bytes + found.activations_bytes
 
 
-def test_a_sliding_window_bounds_the_cache() -> None:
-    """What attention does not look back to is not kept."""
+def test_sliding_window_bounds_the_cache() -> None:
+    """Tokens outside the attention window are not cached."""
     windowed = replace(MISTRAL, sliding_window=4096)
 
     assert inference_of(windowed, 32768).kv_cache_bytes == inference_of(MISTRAL, 4096).kv_cache_bytes
 
 
 def test_quantization_leaves_embeddings_alone() -> None:
-    """Four bits and a half for matrices, sixteen for the rest, as bitsandbytes does."""
+    """4.5 bits for matrices, 16 for the rest, as in bitsandbytes."""
     weights = weights_of(MISTRAL, bits_of("nf4") / 8)
 
     assert weights == MISTRAL.matrix_parameters * 9 // 16 + 2 * MISTRAL.other_parameters
     assert 4.1e9 < weights < 4.5e9
 
 
-def test_training_all_of_it_is_sixteen_bytes_a_parameter() -> None:
+def test_full_training_takes_sixteen_bytes_a_parameter() -> None:
     """Mixed precision with AdamW: weights 2, gradients 2, copy 4, moments 8 (arXiv 1910.02054, 3.1)."""
     found = estimate_training_memory(MISTRAL)
 
@@ -70,8 +70,8 @@ def test_training_all_of_it_is_sixteen_bytes_a_parameter() -> None:
     assert found.total_bytes == states + found.activations_bytes == found.device_bytes
 
 
-def test_checkpointing_lora_offload_and_swapping_each_take_their_part_off_the_gpu() -> None:
-    """Each is smaller where it says so, and nothing is lost: the device and System RAM add up."""
+def test_checkpointing_lora_offload_and_swapping_reduce_gpu_memory() -> None:
+    """Each reduces its own part, and device plus System RAM still add up to the total."""
     plain = estimate_training_memory(MISTRAL)
     again = estimate_training_memory(MISTRAL, TrainingPlan(checkpointing=True))
     lora = estimate_training_memory(MISTRAL, TrainingPlan(lora_rank=16, dtype_bytes=0.5))
@@ -89,7 +89,7 @@ def test_checkpointing_lora_offload_and_swapping_each_take_their_part_off_the_gp
 
 
 @pytest.mark.parametrize(("wide", "kv_heads", "saved"), [(1792, 2, 25_128), (1376, 8, 23_336)])
-def test_activations_are_what_pytorch_saves(wide: int, kv_heads: int, saved: int) -> None:
+def test_activations_match_tensors_saved_by_pytorch(wide: int, kv_heads: int, saved: int) -> None:
     """Within 1 % of what PyTorch 2.13 kept of a token in a layer, counted with its saved_tensors_hooks."""
     layer = Transformer(512, wide, 1, 1, 8, kv_heads)
 
@@ -112,8 +112,8 @@ def test_activations_are_what_pytorch_saves(wide: int, kv_heads: int, saved: int
         ({"batch_size": True}, "batch_size is True"),
     ],
 )
-def test_numbers_that_cannot_be_are_refused_by_name(changed: dict[str, Any], words: str) -> None:
-    """The thing, its value, and one that would work."""
+def test_impossible_numbers_are_rejected_by_name(changed: dict[str, Any], words: str) -> None:
+    """The message has the name, its value, and an example that works."""
     good = {
         "hidden_size": 4096,
         "intermediate_size": 14336,
@@ -134,8 +134,8 @@ def test_numbers_that_cannot_be_are_refused_by_name(changed: dict[str, Any], wor
 @pytest.mark.parametrize(
     "text", ["20 potatoes", "", "-5GiB", "0", "GiB", "1e9", "9" * 400 + "GiB", "9999999TiB", True]
 )
-def test_what_is_no_size_is_refused(text: object) -> None:
-    """One sentence with an example."""
+def test_invalid_sizes_are_rejected(text: object) -> None:
+    """One message with an example."""
     with pytest.raises(BadInput, match='which is not a size above zero; for example "20GiB"'):
         bytes_of(text)
 
@@ -144,25 +144,25 @@ def test_what_is_no_size_is_refused(text: object) -> None:
     ("text", "count"),
     [("20GiB", 20 * GIB), ("24GB", 24 * 10**9), ("512 MiB", GIB // 2), ("1.5G", 15 * 10**8), (7, 7)],
 )
-def test_sizes_are_read_as_people_write_them(text: object, count: int) -> None:
-    """Binary units with an i, thousands without."""
+def test_sizes_are_parsed_with_their_units(text: object, count: int) -> None:
+    """Binary units have an i, decimal ones have none."""
     assert bytes_of(text) == count
 
 
-def test_an_unknown_number_format_is_refused() -> None:
+def test_unknown_dtype_is_rejected() -> None:
     """The known ones are listed."""
     with pytest.raises(BadInput, match=r'dtype is "int3", which is not one of .*; for example bfloat16'):
         bits_of("int3")
 
 
-def test_what_this_cannot_reckon_is_not_guessed() -> None:
+def test_unsupported_architecture_is_rejected() -> None:
     """Compressed attention has another cache and other matrices."""
     with pytest.raises(BadInput, match="kv_lora_rank"):
         config_of({**MODELS[0].config, "model_type": "deepseek_v3", "kv_lora_rank": 512}, "config.json")
 
 
-def test_training_quantized_weights_themselves_is_refused() -> None:
-    """They cannot be; adapters on them can."""
+def test_training_of_quantized_weights_is_rejected() -> None:
+    """Quantized weights cannot be trained; adapters on them can."""
     with pytest.raises(BadInput, match="also give lora_rank"):
         TrainingPlan(dtype_bytes=0.5)
     with pytest.raises(BadInput, match="swapped_blocks is 33, but the model has 32 layers"):
@@ -175,8 +175,8 @@ def test_training_quantized_weights_themselves_is_refused() -> None:
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.lists(st.integers()),
     )
 )
-def test_no_config_crashes(changed: dict[str, Any]) -> None:
-    """Whatever stands in a config.json: a shape with at least one parameter, or a refusal."""
+def test_arbitrary_config_is_read_or_rejected(changed: dict[str, Any]) -> None:
+    """Any config.json yields a shape with at least one parameter, or is rejected."""
     try:
         found = config_of({**MODELS[0].config, **changed}, "config.json")
     except BadInput:
@@ -184,7 +184,7 @@ def test_no_config_crashes(changed: dict[str, Any]) -> None:
     assert found.transformer.parameters > 0
 
 
-def test_importing_memwatch_gives_the_estimates() -> None:
-    """They are the package's own names."""
+def test_estimates_are_exported_by_memwatch() -> None:
+    """They are public names of the package."""
     assert memwatch.estimate_inference_memory is estimate_inference_memory
     assert memwatch.estimate_kv_cache is estimate_kv_cache

@@ -1,4 +1,4 @@
-"""Levels as given, hysteresis as worked out in the examples, nothing invented."""
+"""Test levels and hysteresis against the documented thresholds and the worked examples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RULES = PressureRules()
 
 
 def levels_over(ratios: list[float], rules: PressureRules = RULES) -> list[Level]:
-    """The level after each second of a trace."""
+    """Return the level after each second of a trace."""
     standing: Standing | None = None
     levels = []
     for second, ratio in enumerate(ratios):
@@ -38,12 +38,12 @@ def levels_over(ratios: list[float], rules: PressureRules = RULES) -> list[Level
         (1.0, Level.CRITICAL),
     ],
 )
-def test_levels_begin_where_the_product_says(ratio: float, level: Level) -> None:
+def test_levels_begin_at_the_documented_thresholds(ratio: float, level: Level) -> None:
     """60, 80, 95 %: high includes 95, critical begins above it."""
     assert base_level(ratio, Thresholds()) is level
 
 
-def test_a_level_rises_at_once_and_falls_step_by_step() -> None:
+def test_level_rises_at_once_and_falls_step_by_step() -> None:
     """96 % for 20 s, 90 % for 40 s, then 50 %: critical at 0 s, high at 50 s, low at 90 s."""
     levels = levels_over([0.96] * 20 + [0.90] * 40 + [0.50] * 60)
 
@@ -51,22 +51,22 @@ def test_a_level_rises_at_once_and_falls_step_by_step() -> None:
     assert changes == [(0, Level.CRITICAL), (50, Level.HIGH), (90, Level.LOW)]
 
 
-def test_a_short_dip_ends_no_level_whatever_was_before() -> None:
-    """96 %, then 90 % for 29 s and 50 % for two: that is long enough to leave critical, and not to leave high."""
+def test_short_dip_ends_no_level() -> None:
+    """96 %, then 90 % for 29 s and 50 % for two: long enough to leave critical, too short to leave high."""
     levels = levels_over([0.96] * 20 + [0.90] * 29 + [0.50] * 2 + [0.90] * 60)
 
     assert levels[49:] == [Level.CRITICAL, *[Level.HIGH] * 61]
 
 
-def test_each_level_is_left_when_its_own_time_is_over() -> None:
+def test_each_level_clears_after_its_own_time() -> None:
     """From 96 % to 90 % at 20 s and to 50 % at 30 s: critical until 50 s, high until 60 s, then low."""
     levels = levels_over([0.96] * 20 + [0.90] * 10 + [0.50] * 60)
 
     assert levels == [Level.CRITICAL] * 50 + [Level.HIGH] * 10 + [Level.LOW] * 30
 
 
-def test_a_sawtooth_across_a_threshold_flips_once() -> None:
-    """78 to 82 % every four seconds for ten minutes is one change of level, not three hundred."""
+def test_sawtooth_across_a_threshold_flips_once() -> None:
+    """78 to 82 % every four seconds for ten minutes is one level change, not three hundred."""
     levels = levels_over([0.78, 0.80, 0.82, 0.80] * 150)
 
     assert sum(one != other for one, other in pairwise(levels)) == 1
@@ -74,15 +74,15 @@ def test_a_sawtooth_across_a_threshold_flips_once() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=200))
-def test_hysteresis_never_shows_less_than_use_demands(ratios: list[float]) -> None:
-    """Whatever the trace, the level is at least the one that use alone gives."""
+def test_hysteresis_never_lowers_the_level_of_use(ratios: list[float]) -> None:
+    """In any trace the level is at least the one that use alone gives."""
     for ratio, level in zip(ratios, levels_over(ratios), strict=True):
         assert level >= base_level(ratio, Thresholds())
 
 
 @given(st.floats(0, 1), st.floats(0, 1))
-def test_a_level_follows_use_down_in_the_end(before: float, after: float) -> None:
-    """After the time to clear, a level held only by hysteresis is within the margin of its entry."""
+def test_level_follows_use_down(before: float, after: float) -> None:
+    """After the clear time, a level kept only by hysteresis is within the margin of its threshold."""
     levels = levels_over([before] + [after] * 32)
 
     ended = levels[-1]
@@ -90,15 +90,15 @@ def test_a_level_follows_use_down_in_the_end(before: float, after: float) -> Non
 
 
 def test_thresholds_may_differ_by_target() -> None:
-    """A card that a server fills by design gets lines of its own; the others keep theirs."""
+    """A card that a server fills by design gets its own thresholds; other targets keep theirs."""
     rules = PressureRules(by_target={"gpu0": TargetRules(Thresholds(0.9, 0.95, 0.99))})
 
     assert settle(None, 0.90, 0.0, "ram", rules).level is Level.HIGH
     assert settle(None, 0.85, 0.0, "gpu0", rules).level is Level.LOW
 
 
-def test_reasons_are_sentences_and_silent_while_low() -> None:
-    """A level says why, and says when it is only held."""
+def test_reasons_are_text_and_absent_while_low() -> None:
+    """A reason explains the level, and marks one kept only by hysteresis."""
     plain = use_reason(Level.CRITICAL, 0.964, "ram", RULES)
     held = use_reason(Level.CRITICAL, 0.90, "ram", RULES)
 

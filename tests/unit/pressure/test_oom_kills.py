@@ -1,4 +1,4 @@
-"""A kill that is counted in one file and named in another is one kill."""
+"""Test that an OOM kill counted in one file and named in another is one kill."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from memwatch.snapshot import Kernel
 
 
 def log_of(kills: int) -> KernelLog:
-    """A log in which so many were named; it keeps the last 16."""
+    """Return a log that named this many kills; it keeps the last 16."""
     return KernelLog(tuple(OomKill(number, number, "x", 0, "machine") for number in range(1, kills + 1))[-16:])
 
 
-def news(ticks: list[tuple[int, int | None]], every: float = 1.0) -> list[tuple[int, int]]:
-    """How many are new on each tick, named and not; a tick is (counted, named or None where no log is read)."""
+def new_kills(ticks: list[tuple[int, int | None]], every: float = 1.0) -> list[tuple[int, int]]:
+    """Return the new kills of each tick (named, unnamed), from ticks (counted, named; None without a log)."""
     before, found = Reckoning(), []
     for at, (counted, named) in enumerate(ticks):
         log = None if named is None else log_of(named)
@@ -25,49 +25,49 @@ def news(ticks: list[tuple[int, int | None]], every: float = 1.0) -> list[tuple[
     return found
 
 
-def test_what_was_before_the_start_is_no_news() -> None:
-    """Neither the count since boot nor what the log held already."""
-    assert news([(7, 3), (7, 3)]) == [(0, 0), (0, 0)]
+def test_kills_before_the_start_are_not_new() -> None:
+    """Neither the count since boot nor the existing log entries are new."""
+    assert new_kills([(7, 3), (7, 3)]) == [(0, 0), (0, 0)]
 
 
-def test_counted_first_and_named_later() -> None:
-    """The name is waited for."""
-    assert news([(7, 0), (8, 0), (8, 1), (8, 1), (8, 1), (8, 1)]) == [(0, 0), (0, 0), (1, 0), *[(0, 0)] * 3]
+def test_kill_counted_first_waits_for_its_name() -> None:
+    """The kill is reported with its name one tick later."""
+    assert new_kills([(7, 0), (8, 0), (8, 1), (8, 1), (8, 1), (8, 1)]) == [(0, 0), (0, 0), (1, 0), *[(0, 0)] * 3]
 
 
-def test_named_first_and_counted_later() -> None:
+def test_kill_named_first_is_not_counted_again() -> None:
     """The count that follows is the same kill."""
-    assert news([(7, 0), (7, 1), (8, 1), (8, 1), (8, 1), (8, 1)]) == [(0, 0), (1, 0), *[(0, 0)] * 4]
+    assert new_kills([(7, 0), (7, 1), (8, 1), (8, 1), (8, 1), (8, 1)]) == [(0, 0), (1, 0), *[(0, 0)] * 4]
 
 
-def test_a_name_that_never_comes_is_not_waited_for_long() -> None:
-    """Overwritten in the log: told without it."""
-    assert sum(unnamed for _, unnamed in news([(7, 0), (9, 0), *[(9, 0)] * 4])) == 2
+def test_missing_name_ends_the_wait() -> None:
+    """Its log entry was overwritten, so the kill is reported without a name."""
+    assert sum(unnamed for _, unnamed in new_kills([(7, 0), (9, 0), *[(9, 0)] * 4])) == 2
     assert GRACE_SECONDS < 3
 
 
-def test_without_the_log_a_kill_is_told_at_once() -> None:
-    """There is nobody to wait for."""
-    assert news([(7, None), (8, None)]) == [(0, 0), (0, 1)]
+def test_kill_without_a_log_is_reported_at_once() -> None:
+    """Without a log no name can follow."""
+    assert new_kills([(7, None), (8, None)]) == [(0, 0), (0, 1)]
 
 
-def test_a_kernel_that_does_not_count_still_names() -> None:
-    """Linux before 4.13."""
+def test_named_kill_is_reported_without_a_counter() -> None:
+    """Linux before 4.13 has no oom_kill counter."""
     before, _ = reckon(Reckoning(), None, log_of(0), 0.0)
 
     assert reckon(before, None, log_of(1), 1.0)[1] == NewKills(log_of(1).kills)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=30))
-def test_no_kill_is_told_twice(steps: list[tuple[int, int]]) -> None:
-    """However counts and names drift apart: every name once, and in all no more than were counted or named."""
+def test_no_kill_is_reported_twice(steps: list[tuple[int, int]]) -> None:
+    """For any order of counts and names: every name once, and in total no more than were counted or named."""
     counted, named, ticks = 0, 0, [(0, 0)]
     for more_counted, more_named in steps:
         counted, named = counted + more_counted, named + more_named
         ticks.append((counted, named))
     ticks += [(counted, named)] * 5
 
-    found = news([(count, name) for count, name in ticks])
+    found = new_kills([(count, name) for count, name in ticks])
 
     assert sum(one for one, _ in found) == named
     assert sum(other for _, other in found) <= counted

@@ -1,4 +1,4 @@
-"""The worked examples of the model: what is said of each machine, when, and for which reasons."""
+"""Test the worked examples of the pressure model: the levels of each machine, their times and their reasons."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ TOLERANCE_SECONDS = 0.35
 
 
 class Example(Struct, frozen=True):
-    """A machine, and from when on which level is to be seen.
+    """Machine and its expected levels, each with the time from which it is shown.
 
-    The two loads that stop were worked out to calm down at 50.8 and 55.2 s: here it is four seconds sooner, since a
-    forecast ends with the fall and not when its windows have forgotten it.
+    For the two loads that stop, the worked examples clear at 50.8 and 55.2 s. Here it is four seconds earlier,
+    since a forecast ends with the growth and not with the end of its windows.
     """
 
     trace: str
@@ -60,7 +60,7 @@ EXAMPLES = (
 
 
 def changes_of(example: Example) -> list[tuple[float, Level]]:
-    """When each of the example's levels was reached; a step on the way up to high is no change of its own."""
+    """Return the time of each of the example's levels; an intermediate step on the way to high is left out."""
     wanted = {level for _, level in example.changes}
     changes: list[tuple[float, Level]] = []
     for at, verdict in verdicts(BY_NAME[example.trace]):
@@ -74,8 +74,8 @@ def signals_of(verdict: Pressure) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.trace)
-def test_levels_come_when_the_table_says(example: Example) -> None:
-    """Each change of level within a few ticks of the worked example, and in the end for the same reasons."""
+def test_levels_change_at_the_times_of_the_table(example: Example) -> None:
+    """Each level changes within a few ticks of the worked example, and the last one has its reasons."""
     changes = changes_of(example)
     *_, (_, last) = verdicts(BY_NAME[example.trace])
 
@@ -86,16 +86,16 @@ def test_levels_come_when_the_table_says(example: Example) -> None:
     assert example.signals or not last.reasons
 
 
-def test_a_sawtooth_flips_what_use_alone_says_300_times() -> None:
-    """Every two seconds across a threshold: that many changes without hysteresis, none with it."""
+def test_sawtooth_flips_plain_thresholds_300_times() -> None:
+    """It crosses a threshold every two seconds: each crossing flips the level without hysteresis, none with it."""
     trace = BY_NAME["sawtooth for 10 minutes"]
 
     assert score_of(plain_thresholds(trace), trace).flips >= 299
     assert len(changes_of(Example(trace.name, ((0, MEDIUM), (0, HIGH)), frozenset()))) == 1
 
 
-def test_a_large_machine_at_its_line_is_critical_and_says_that_nothing_else_is() -> None:
-    """2 TiB at 96.5 % with 72 GiB left and nobody waiting: critical as given, not corroborated."""
+def test_large_machine_at_its_threshold_is_critical_and_uncorroborated() -> None:
+    """2 TiB at 96.5 % with 72 GiB available and no stalls: critical by use, and not corroborated."""
     calm = PsiLine(0.0, 0.0, 0.0, 0.0)
     target = Target("ram", "system_ram", 2048 * GIB, int(0.035 * 2048 * GIB), is_host=True)
 
@@ -105,8 +105,8 @@ def test_a_large_machine_at_its_line_is_critical_and_says_that_nothing_else_is()
     assert signals_of(verdict) == {"util"}
 
 
-def test_thrash_is_seen_by_three_signals() -> None:
-    """8.7 of 735 MiB available, swap left: use, the floor and waiting say the same."""
+def test_thrashing_raises_three_signals() -> None:
+    """8.7 of 735 MiB available, swap left: use, the floor and PSI agree."""
     *_, (_, last) = verdicts(BY_NAME["thrash with swap left"])
 
     assert (last.level, last.base_level, last.corroborated) == (CRITICAL, CRITICAL, True)

@@ -1,4 +1,4 @@
-"""Every signal raises the level it should, says why in words, and leaves when its time is over."""
+"""Test that every signal raises the right level, gives a reason as text, and ends after its time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ram(available: int, size: int = 64 * GIB) -> Target:
 def run(
     evidence: Callable[[float], Evidence], seconds: int, rules: PressureRules = RULES, step: float = 1.0
 ) -> list[Pressure]:
-    """The verdicts on the first target, one a second."""
+    """Return the verdicts on the first target, one a second."""
     memory, verdicts = Memory(), []
     for tick in range(int(seconds / step)):
         found, memory = judge(evidence(tick * step), memory, rules)
@@ -39,7 +39,7 @@ def run(
 
 
 def psi(some: float, full: float) -> MemoryPsi:
-    """Totals in seconds; the kernel's averages say nothing."""
+    """Return stalls with these totals in seconds; the kernel's averages are 0."""
     return MemoryPsi(PsiLine(0.0, 0.0, 0.0, some), PsiLine(0.0, 0.0, 0.0, full))
 
 
@@ -47,8 +47,8 @@ def signals(verdict: Pressure) -> set[str]:
     return {reason.signal for reason in verdict.reasons}
 
 
-def test_a_calm_machine_has_nothing_to_say() -> None:
-    """45 % used and all the rest page cache: low, no reason, no forecast."""
+def test_calm_machine_has_no_reason() -> None:
+    """45 % used and the rest page cache: low, no reason, no forecast."""
     verdict = run(lambda at: Evidence(at, (ram(35 * GIB),), psi(0, 0), Swap(GIB, 0)), 60)[-1]
 
     assert (verdict.level, verdict.base_level, verdict.reasons) == (Level.LOW, Level.LOW, ())
@@ -59,8 +59,8 @@ def test_a_calm_machine_has_nothing_to_say() -> None:
 @pytest.mark.parametrize(
     ("available", "level"), [(255 * MIB, Level.CRITICAL), (400 * MIB, Level.HIGH), (600 * MIB, Level.MEDIUM)]
 )
-def test_small_machines_end_before_their_percentages(available: int, level: Level) -> None:
-    """On a board of 2.5 GiB what is left counts, in bytes."""
+def test_small_machine_is_judged_by_available_bytes(available: int, level: Level) -> None:
+    """On a board of 2.5 GiB the available bytes count."""
     verdict = run(lambda at: Evidence(at, (ram(available, 2560 * MIB),)), 1)[0]
 
     assert verdict.level is level
@@ -78,8 +78,8 @@ def test_small_machines_end_before_their_percentages(available: int, level: Leve
         (0.30, 0.25, 0.7, Level.CRITICAL),
     ],
 )
-def test_waiting_for_memory_raises_the_level(some: float, full: float, used: float, level: Level) -> None:
-    """By parts of the last ten seconds; below 60 % use it is somebody's limit and never critical."""
+def test_stalls_raise_the_level(some: float, full: float, used: float, level: Level) -> None:
+    """By share of the last ten seconds; below 60 % use the cause is a cgroup limit, and it is never critical."""
     target = ram(int((1 - used) * 64 * GIB))
 
     verdict = run(lambda at: Evidence(at, (target,), psi(at * some, at * full)), 15)[-1]
@@ -90,8 +90,8 @@ def test_waiting_for_memory_raises_the_level(some: float, full: float, used: flo
         assert "a cgroup is slowed by its memory limit" in verdict.reasons[0].text
 
 
-def test_a_spike_of_waiting_is_seen_though_the_average_smooths_it() -> None:
-    """Three seconds of standing still in ten: the kernel's avg10 has not said so yet, its total has."""
+def test_short_stall_is_detected_before_the_kernel_average() -> None:
+    """Three seconds of full stall in ten: the kernel's avg10 does not show it yet, its total does."""
     verdicts = run(lambda at: Evidence(at, (ram(20 * GIB),), psi(*[min(3.0, max(0.0, at - 20))] * 2)), 25)
 
     assert verdicts[19].level is Level.MEDIUM
@@ -99,8 +99,8 @@ def test_a_spike_of_waiting_is_seen_though_the_average_smooths_it() -> None:
     assert "30% of the last 10 s" in " ".join(reason.text for reason in verdicts[-1].reasons)
 
 
-def test_no_swap_and_no_memory_is_critical() -> None:
-    """9 % of memory and of swap: the next step is a kill."""
+def test_low_swap_and_low_memory_are_critical() -> None:
+    """9 % of memory and of swap left: an OOM kill comes next."""
     verdict = run(lambda at: Evidence(at, (ram(6 * GIB - 1),), swap=Swap(10 * GIB, int(9.1 * GIB))), 1)[0]
 
     assert verdict.level is Level.CRITICAL
@@ -108,8 +108,8 @@ def test_no_swap_and_no_memory_is_critical() -> None:
     assert "swap" in signals(verdict)
 
 
-def test_a_kill_for_want_of_memory_is_critical_for_a_minute() -> None:
-    """The machine may look healthy a second later."""
+def test_oom_kill_is_critical_for_a_minute() -> None:
+    """The machine may look healthy one second later."""
     verdicts = run(lambda at: Evidence(at, (ram(50 * GIB),), kills=NewKills(unnamed=int(at == 5))), 80)
 
     critical = [second for second, verdict in enumerate(verdicts) if verdict.level is Level.CRITICAL]
@@ -119,8 +119,8 @@ def test_a_kill_for_want_of_memory_is_critical_for_a_minute() -> None:
     assert verdicts[-1].level is Level.LOW
 
 
-def test_a_kill_at_somebodys_limit_is_no_end_of_the_machine() -> None:
-    """The log says whose limit it was: high and named, and critical only where the limit is our own."""
+def test_oom_kill_at_a_cgroup_limit_is_high() -> None:
+    """The log names the cgroup: high for the host, and critical only for our own cgroup."""
     kill = OomKill(1, 4242, "train", 64 * MIB, "cgroup", "/job")
     ours = Target("cgroup", "cgroup", GIB, GIB // 2, is_host=True)
 
@@ -139,14 +139,16 @@ def test_a_kill_at_somebodys_limit_is_no_end_of_the_machine() -> None:
     assert "killed train (4242), 64.0 MiB (limit of /job reached)" in verdicts[0].reasons[0].text
 
 
-def test_crumbs_are_high_where_a_gpu_needs_large_blocks() -> None:
+def test_fragmentation_is_high_where_a_gpu_needs_large_blocks() -> None:
     """No free block of 4 MiB while compaction fails, on a machine whose GPU allocates from System RAM."""
     nodes = (Node(0, free_large_blocks_bytes=0),)
     gpu = Device("gpu0", "NVIDIA", "NVIDIA GB10", Architecture.UNIFIED, allocates_from=("ram",))
-    crumbs = fragmented_nodes(nodes, (gpu,))
+    fragmented = fragmented_nodes(nodes, (gpu,))
 
-    rising = run(lambda at: Evidence(at, (ram(40 * GIB),), kernel=Kernel(0, int(at)), fragmented_nodes=crumbs), 3)
-    still = run(lambda at: Evidence(at, (ram(40 * GIB),), kernel=Kernel(0, 7), fragmented_nodes=crumbs), 3)
+    rising = run(
+        lambda at: Evidence(at, (ram(40 * GIB),), kernel=Kernel(0, int(at)), fragmented_nodes=fragmented), 3
+    )
+    still = run(lambda at: Evidence(at, (ram(40 * GIB),), kernel=Kernel(0, 7), fragmented_nodes=fragmented), 3)
 
     assert rising[-1].level is Level.HIGH
     assert signals(rising[-1]) == {"fragmentation"}
@@ -154,8 +156,8 @@ def test_crumbs_are_high_where_a_gpu_needs_large_blocks() -> None:
     assert fragmented_nodes(nodes, (replace(gpu, architecture=Architecture.DISCRETE),)) == ()
 
 
-def test_a_memory_error_of_the_driver_is_high_for_a_minute() -> None:
-    """XID 94 counts, XID 13 of a faulty application does not; counts from before the start do not either."""
+def test_memory_error_of_the_driver_is_high_for_a_minute() -> None:
+    """XID 94 counts; XID 13 of a faulty application and counts from before the start do not."""
     gpu = Device("gpu0", "NVIDIA", "H100", Architecture.DISCRETE, allocates_from=("gpu0",))
     card = Target("gpu0", "vram", 80 * GIB, 70 * GIB)
 
@@ -173,8 +175,8 @@ def test_a_memory_error_of_the_driver_is_high_for_a_minute() -> None:
     assert beside.level is Level.LOW
 
 
-def test_a_driver_without_memory_on_a_unified_machine_is_system_rams_trouble() -> None:
-    """NV_ERR_NO_MEMORY in the log of a GB10: the machine is about to wedge though much is available."""
+def test_allocation_failure_on_a_unified_machine_is_high_for_system_ram() -> None:
+    """NV_ERR_NO_MEMORY in the log of a GB10: the machine is about to hang although much memory is available."""
     gpu = Device("gpu0", "NVIDIA", "NVIDIA GB10", Architecture.UNIFIED, allocates_from=("ram",))
     card = Device("gpu9", "AMD", "R9700", Architecture.DISCRETE)
 
@@ -192,8 +194,8 @@ def test_a_driver_without_memory_on_a_unified_machine_is_system_rams_trouble() -
     assert unknown.reasons[0].text == "the driver of nvidia reported no memory to be had (NV_ERR_NO_MEMORY)"
 
 
-def test_a_forecast_is_in_words_and_not_made_across_a_pause() -> None:
-    """1 GiB a second from 50 %: 'full in about …'; after a suspend the rate is not known."""
+def test_forecast_is_text_and_not_made_across_a_pause() -> None:
+    """1 GiB a second from 50 %: 'full in about …'; after a suspend the rate is unknown."""
 
     def falling(at: float) -> Target:
         return ram(int(32 * GIB - max(0.0, at - 30) * GIB))
@@ -207,8 +209,8 @@ def test_a_forecast_is_in_words_and_not_made_across_a_pause() -> None:
     assert after.seconds_to_full is Absent.NOT_AVAILABLE
 
 
-def test_memory_of_a_gpu_that_a_server_fills_is_never_critical_by_forecast() -> None:
-    """A model is loaded to 90 % in ten seconds: high while it goes on, and no more than that."""
+def test_vram_filled_by_a_server_is_never_critical_by_forecast() -> None:
+    """A model is loaded to 90 % in ten seconds: high during the load, and no more than that."""
 
     def card(at: float) -> Target:
         return Target("gpu0", "vram", 80 * GIB, int(80 * GIB - min(72, max(0, at - 20) * 7.2) * GIB))
@@ -220,8 +222,8 @@ def test_memory_of_a_gpu_that_a_server_fills_is_never_critical_by_forecast() -> 
     assert verdicts[-1].reasons[0].text == "90.0% used"
 
 
-def test_a_budget_is_judged_like_a_size() -> None:
-    """`limit = "20GiB"` on a 24 GiB card: 19.5 GiB used are critical, and 21 are more than all."""
+def test_limit_is_judged_like_a_size() -> None:
+    """`limit = "20GiB"` on a 24 GiB card: 19.5 GiB used are critical, and 21 GiB exceed it."""
     rules = PressureRules(by_target={"gpu0": TargetRules(limit_bytes=20 * GIB)})
     card = Pool(
         "gpu0", PoolKind.VRAM, "VRAM", 24 * GIB, 19 * GIB + GIB // 2, 4 * GIB + GIB // 2, "t", Quality.MEASURED
@@ -235,8 +237,8 @@ def test_a_budget_is_judged_like_a_size() -> None:
     assert above.ratio == pytest.approx(1.05)
 
 
-def test_what_is_full_has_no_time_until_it_is() -> None:
-    """A card that is filled beyond its budget at a steady pace: a forecast until then, and none after."""
+def test_full_target_has_no_forecast() -> None:
+    """A card that fills beyond its limit at a steady rate has a forecast until it is full, and none after."""
 
     def card(at: float) -> Target:
         return Target("gpu0", "vram", 20 * GIB, int((2 - at / 10) * GIB))
@@ -250,8 +252,8 @@ def test_what_is_full_has_no_time_until_it_is() -> None:
     assert signals(verdicts[-1]) == {"util"}
 
 
-def test_a_share_without_a_limit_can_be_given_one() -> None:
-    """The CUDA Pool of a shared board with a budget becomes a target; without one it is none."""
+def test_share_with_a_configured_limit_is_a_target() -> None:
+    """The CUDA Pool of a unified board is a target with a configured limit only."""
     rules = PressureRules(by_target={"cuda0": TargetRules(limit_bytes=20 * GIB)})
     cuda = Share("cuda0", ShareKind.CUDA_POOL, "CUDA Pool", "ram", 18 * GIB, "nvml:processes", Quality.MEASURED)
 
@@ -259,8 +261,8 @@ def test_a_share_without_a_limit_can_be_given_one() -> None:
     assert [target.used_ratio for target in targets_of((), (cuda,), (), rules)] == [0.9]
 
 
-def test_what_is_resident_by_design_is_not_pressure() -> None:
-    """A box at 92 % with a 96 GiB model: judged on the rest it is calm, and the floor still holds."""
+def test_resident_memory_is_not_pressure() -> None:
+    """92 % used with a 96 GiB model: the rest is judged as calm, and the floor still applies."""
     rules = PressureRules(by_target={"ram": TargetRules(resident_bytes=96 * GIB)})
 
     verdict = run(lambda at: Evidence(at, (ram(11 * GIB, 122 * GIB),)), 1, rules)[0]
@@ -270,8 +272,8 @@ def test_what_is_resident_by_design_is_not_pressure() -> None:
     assert empty.level is Level.CRITICAL
 
 
-def test_auto_takes_the_least_that_was_used_once_it_is_steady() -> None:
-    """Ten minutes at 92 %: then only what comes on top of it counts."""
+def test_auto_resident_is_the_steady_minimum() -> None:
+    """After ten minutes at 92 % only use above it counts."""
     rules = PressureRules(by_target={"ram": TargetRules(resident_bytes="auto")})
 
     def used(at: float) -> int:
@@ -284,7 +286,7 @@ def test_auto_takes_the_least_that_was_used_once_it_is_steady() -> None:
     assert verdicts[-1].level is Level.LOW
 
 
-def test_a_full_carve_out_is_no_trouble_where_the_gpu_has_more() -> None:
+def test_full_carve_out_is_not_judged_if_the_gpu_has_more() -> None:
     """455 of 512 MiB of an APU with 64 GiB of GTT are not judged; the GTT is, and a carve-out of 96 GiB is."""
     small = Pool(
         "gpu0", PoolKind.CARVEOUT, "GPU carve-out", 512 * MIB, 455 * MIB, 57 * MIB, "sysfs", Quality.MEASURED
@@ -300,8 +302,8 @@ def test_a_full_carve_out_is_no_trouble_where_the_gpu_has_more() -> None:
     assert most_of_all == {"gpu0": pytest.approx(72 / 96), "gpu0.gtt": pytest.approx(4 / 64)}
 
 
-def test_a_target_without_a_figure_is_remembered() -> None:
-    """A gap in the readings neither clears a level nor forgets it."""
+def test_target_without_a_value_keeps_its_level() -> None:
+    """A gap in the readings neither clears nor drops a level."""
     _, memory = judge(Evidence(0.0, (ram(GIB),)), Memory(), RULES)
     verdicts, memory = judge(Evidence(1.0, ()), memory, RULES)
     (back,), _ = judge(Evidence(2.0, (ram(5 * GIB),)), memory, RULES)
@@ -311,8 +313,8 @@ def test_a_target_without_a_figure_is_remembered() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=100))
-def test_no_signal_ever_lowers_a_level(trace: list[tuple[float, float]]) -> None:
-    """Whatever happens, the level is at least what use alone gives, and never without a reason above low."""
+def test_no_signal_lowers_a_level(trace: list[tuple[float, float]]) -> None:
+    """In any trace the level is at least that of use alone, and above low it has a reason."""
     memory, stalled = Memory(), 0.0
     for at, (used, stall) in enumerate(trace):
         stalled += stall

@@ -1,4 +1,4 @@
-"""Who grew, since when, and who may be leaking: by what was seen, in bounded memory."""
+"""Test growth by process and suspected leaks: derived from readings, in bounded memory."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def process(pid: int = 7, footprint: int = 0, start: float = UNIX - 1e6) -> Proc
 
 
 def suspected(size_at: Callable[[float], float], seconds: float = HOUR, rules: LeakRules = RULES) -> Suspect | None:
-    """The verdict on a process whose size goes by this function of time, looked at every two minutes."""
+    """Return the verdict on a process whose size is this function of time, read every two minutes."""
     readings = [(float(at), int(size_at(at))) for at in range(0, int(seconds) + 1, 120)]
     return suspect_of(process(), readings, rules)
 
 
 def test_steady_growth_is_a_suspected_leak() -> None:
-    """A GiB that grows by a MiB every ten seconds is named, with what it was in each sixth of the hour."""
+    """A GiB that grows by one MiB every ten seconds is suspected, with its size in each sixth of the hour."""
     found = suspected(lambda at: GIB + at / 10 * MIB)
 
     assert found is not None
@@ -53,8 +53,8 @@ def test_steady_growth_is_a_suspected_leak() -> None:
         ("a leak that slows down, and goes on", lambda at: GIB + 600 * MIB * (at / HOUR) ** 0.7),
     ],
 )
-def test_leaks_that_hide(what: str, size_at: Callable[[float], float]) -> None:
-    """What rises under a saw, or under noise, is found by what is left each time."""
+def test_hidden_leaks_are_suspected(what: str, size_at: Callable[[float], float]) -> None:
+    """A rise under a sawtooth, or under noise, shows in the minimum of each part."""
     assert suspected(size_at) is not None, what
 
 
@@ -72,20 +72,20 @@ def test_leaks_that_hide(what: str, size_at: Callable[[float], float]) -> None:
         ("it grew, and gave some back in the last minutes", lambda at: GIB + at * MIB - (at > 3000) * 2 * GIB),
     ],
 )
-def test_what_is_no_leak(what: str, size_at: Callable[[float], float]) -> None:
-    """Loading, filling and breathing are what healthy programs do."""
+def test_healthy_patterns_are_not_suspected(what: str, size_at: Callable[[float], float]) -> None:
+    """Loading, filling and oscillating are normal for healthy programs."""
     assert suspected(size_at) is None, what
 
 
-def test_nothing_is_suspected_before_the_window_is_over() -> None:
-    """Half an hour of growth is no hour of growth; with a window of half an hour it is."""
+def test_no_suspect_before_the_window_is_over() -> None:
+    """Half an hour of growth is not one hour of growth; with a window of half an hour it suffices."""
     assert suspected(lambda at: GIB + at * MIB, HOUR / 2) is None
     assert suspected(lambda at: GIB + at * MIB, HOUR / 2, LeakRules(HOUR / 2)) is not None
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.integers(0, 1 << 50)), min_size=1, max_size=60))
-def test_a_verdict_on_anything(readings: list[tuple[float, int]]) -> None:
-    """Whatever is read, a verdict comes, and a suspect grew by no less than the rule asks for."""
+def test_arbitrary_readings_yield_a_verdict(readings: list[tuple[float, int]]) -> None:
+    """Any readings yield a verdict, and a suspect grew by at least the minimum of the rule."""
     found = suspect_of(process(), sorted(readings), RULES)
 
     assert found is None or found.grown_bytes >= RULES.least_bytes
@@ -99,7 +99,7 @@ def grown_over(seconds: int, size_at: Callable[[float], float], rules: LeakRules
 
 
 def test_growth_over_each_window() -> None:
-    """A MiB a second is 60, 600 and 3600 MiB in a minute, ten minutes and an hour."""
+    """One MiB a second is 60, 600 and 3600 MiB in one minute, ten minutes and one hour."""
     growth = grown_over(2 * 3600, lambda at: at * MIB)
 
     windows = growth.of(process())
@@ -107,16 +107,16 @@ def test_growth_over_each_window() -> None:
     assert windows == {"60": 60 * MIB, "600": 600 * MIB, "3600": 3600 * MIB}
 
 
-def test_a_window_that_is_not_over_has_no_growth() -> None:
-    """After five minutes there is a minute's growth and no ten minutes'; of a stranger there is none at all."""
+def test_incomplete_window_has_no_growth() -> None:
+    """After five minutes the growth of one minute is known, that of ten is not; an unknown process has none."""
     growth = grown_over(300, lambda at: at * MIB)
 
     assert growth.of(process()) == {"60": 60 * MIB, "600": Absent.NOT_AVAILABLE, "3600": Absent.NOT_AVAILABLE}
     assert set(growth.of(process(99)).values()) == {Absent.NOT_AVAILABLE}
 
 
-def test_since_any_time_of_the_last_hour() -> None:
-    """Growth since a moment is what came since the reading before it; of one that began later, all it holds."""
+def test_growth_since_any_time_of_the_last_hour() -> None:
+    """Growth counts from the last reading before the moment; a process started later counts as a whole."""
     growth = Growth()
     for at in range(0, 1801, 10):
         old, young = process(1, 5 * GIB + at * MIB), process(2, 9 * GIB, start=UNIX + 1200)
@@ -129,8 +129,8 @@ def test_since_any_time_of_the_last_hour() -> None:
     assert (second.process.pid, second.grown_bytes, second.whole) == (1, 900 * MIB, True)
 
 
-def test_one_that_was_not_watched_yet_says_so() -> None:
-    """A process that came into the list only later grew since then; it is not said to have begun with nothing."""
+def test_process_first_seen_later_is_marked_as_partial() -> None:
+    """A process first listed later grew since then; it is not assumed to have started at zero."""
     growth = Growth()
     growth.add(500.0, [process(1, GIB)], RULES)
     growth.add(600.0, [process(1, 3 * GIB)], RULES)
@@ -140,8 +140,8 @@ def test_one_that_was_not_watched_yet_says_so() -> None:
     assert (grown.grown_bytes, grown.from_boottime, grown.whole) == (2 * GIB, 500.0, False)
 
 
-def test_the_number_of_a_process_is_not_its_identity() -> None:
-    """A process that got the number of another has no growth from that other."""
+def test_reused_pid_is_another_process() -> None:
+    """A process with the pid of an earlier one has no growth from that one."""
     growth = Growth()
     growth.add(0.0, [process(1, GIB)], RULES)
     growth.add(60.0, [process(1, 8 * GIB, start=UNIX + 55)], RULES)
@@ -151,8 +151,8 @@ def test_the_number_of_a_process_is_not_its_identity() -> None:
     assert (grown.from_bytes, grown.to_bytes) == (0, 8 * GIB)
 
 
-def test_processes_that_come_and_go_cost_no_lasting_memory() -> None:
-    """Of 20,000 processes that were listed once, as many are remembered as matter."""
+def test_short_lived_processes_take_no_lasting_memory() -> None:
+    """Of 20,000 processes listed once, only those of current interest are kept."""
     growth = Growth()
     tracemalloc.start()
     try:
@@ -166,8 +166,8 @@ def test_processes_that_come_and_go_cost_no_lasting_memory() -> None:
     assert len(growth.since(0.0, UNIX)) == 50
 
 
-def test_a_suspect_is_told_once() -> None:
-    """The step from innocent to suspected is an event; a suspect that stays one is none again; no alert fires."""
+def test_suspect_is_one_event() -> None:
+    """A new suspect is an event; a lasting one is no further event; no alert fires."""
     clock = FakeClock()
     collector = FakeCollector("meminfo", findings=Findings(pools=(ram(GIB),)))
     sampler = Sampler([Enlisted("meminfo", lambda: collector, False)], clock)
@@ -178,25 +178,25 @@ def test_a_suspect_is_told_once() -> None:
         monitor.tick()
         clock.now += 10.0
 
-    told = [event for event in monitor.events.since(0) if event.kind == "leak"]
+    leak_events = [event for event in monitor.events.since(0) if event.kind == "leak"]
     (suspect,) = monitor.growth.suspects()
 
-    assert len(told) == 1
-    assert told[0].text.startswith("suspected leak: p41 (PID 41) grew steadily by ")
+    assert len(leak_events) == 1
+    assert leak_events[0].text.startswith("suspected leak: p41 (PID 41) grew steadily by ")
     assert suspect.process.pid == 41
     assert not any(watch.firing for watch in monitor.watches.values())
 
 
-def test_one_that_wavers_is_told_once_a_window() -> None:
-    """A process that is suspected, then not, then again, is an event once, not at each turn."""
-    growth, told, size = Growth(), 0, GIB
+def test_wavering_suspect_is_one_event_a_window() -> None:
+    """A process that is suspected, cleared and suspected again is one event, not one per change."""
+    growth, events, size = Growth(), 0, GIB
     rules = LeakRules(600.0)
     verdicts = set()
     for step in range(240):
         size += 10 * MIB if step % 90 < 75 else 0
-        told += len(growth.add(step * 10.0, [process(5, size)], rules))
+        events += len(growth.add(step * 10.0, [process(5, size)], rules))
         verdicts.add((step, bool(growth.suspects())))
 
     changes = sum((step - 1, not suspected) in verdicts for step, suspected in verdicts if suspected)
     assert changes >= 2
-    assert told < changes
+    assert events < changes

@@ -1,4 +1,4 @@
-"""The simulated machines that are shipped are what the code makes of the story, and tell it whole."""
+"""Test that the shipped demos equal what the code generates, and cover the whole story."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scripts import demo_machines
 from support import demo_host
 
 NAMES = tuple(demos.DESCRIPTIONS)
-# What each machine must be, and the share that shows how its GPU's memory lies.
+# Expected architecture of each machine, and the share that shows where its GPU's memory lies.
 KINDS = {
     "dgx-spark": ("unified", "CUDA Pool ⊂ System RAM"),
     "jetson-orin": ("unified", "CUDA Pool ⊂ System RAM"),
@@ -29,24 +29,24 @@ KINDS = {
     "rtx4090": ("discrete", None),
     "macbook": ("unified", "Metal working set ⊂ Unified memory"),
 }
-# A free page is in no node's sum where its part of the machine's is rounded.
+# Rounding of a node's part of the machine's free memory may differ by less than this.
 NEAR_BYTES = 1 << 20
 
 
 def levels_of(frames: list[Snapshot]) -> list[str]:
-    """The worst level of each moment."""
+    """Return the worst level of each moment."""
     return [level.word for frame in frames if (level := frame.worst_level) is not None]
 
 
 def free_of(frame: Snapshot, node: Node) -> int:
-    """What lies free in a node; a machine without nodes has all of it in one."""
+    """Return the free memory of a node; a machine without node values has all of it in one."""
     free = node.free_bytes if isinstance(node.free_bytes, int) else frame.pools[0].free_bytes
     assert isinstance(free, int)
     return free
 
 
 def check_nodes(frame: Snapshot) -> None:
-    """Free blocks are a part of what is free, that is a part of the node, and nodes add up to the pools."""
+    """Check that free blocks are part of free memory, that this is part of the node, and that nodes add up."""
     free_in: Counter[str] = Counter()
     of_node = {pool.source: pool.id for pool in frame.pools if "node" in pool.source and pool.id != "ram"}
     for node in (node for node in frame.nodes if node.size_bytes != 0):
@@ -63,8 +63,8 @@ def check_nodes(frame: Snapshot) -> None:
     assert not frame.nodes or set(of_node.values()) | {"ram"} == set(free_in)
 
 
-def test_every_demo_has_a_recording_and_the_other_way_round() -> None:
-    """The list of names, the files, the setting and the stories that make them agree."""
+def test_demos_and_recordings_correspond() -> None:
+    """Names, files, the setting and the stories agree."""
     folder = Path(demos.__file__).parent
 
     assert {path.stem for path in folder.glob("*.memwatch")} == set(NAMES) == set(DEMOS) == set(KINDS)
@@ -73,8 +73,8 @@ def test_every_demo_has_a_recording_and_the_other_way_round() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_demo_tells_its_story(name: str) -> None:
-    """Calm, a model is loaded, the cache is flooded without alarm, a leak becomes critical, all is well again."""
+def test_demo_has_every_phase_of_its_story(name: str) -> None:
+    """Calm, a model load, a page cache flood without alarm, a leak to critical, and recovery."""
     architecture, relation = KINDS[name]
     contents = open_recording(demos.path_of(name), salvage=False)
     frames = list(frames_of(contents.path))
@@ -98,8 +98,8 @@ def test_a_demo_tells_its_story(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_figures_of_a_demo_do_not_contradict_each_other(name: str) -> None:
-    """Also when memory is tight, and in every second."""
+def test_values_of_a_demo_are_consistent(name: str) -> None:
+    """In every second, also when memory is low."""
     frames = list(frames_of(demos.path_of(name)))
 
     assert all(bool(frame.nodes) == (name != "macbook") for frame in frames)
@@ -109,8 +109,8 @@ def test_figures_of_a_demo_do_not_contradict_each_other(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_leaks_in_a_demo_is_in_nobody_elses_unit(name: str) -> None:
-    """A user logged in and began to train: no service and no desktop is to blame."""
+def test_leaking_process_of_a_demo_has_its_own_unit(name: str) -> None:
+    """The process belongs to a login session and not to a service or a desktop."""
     frame = list(frames_of(demos.path_of(name)))[300]
 
     units = {process.name: (process.user, process.unit) for process in frame.processes}
@@ -121,8 +121,8 @@ def test_what_leaks_in_a_demo_is_in_nobody_elses_unit(name: str) -> None:
     assert name == "macbook" or unit not in {other for _, other in units.values()}
 
 
-def test_pages_are_split_into_blocks_that_add_up() -> None:
-    """As many of each size by proportion, and not one page more or less."""
+def test_blocks_add_up_to_the_pages() -> None:
+    """Blocks of each size in proportion, and not one page more or less."""
     counts = [4, 2, 1, 0, 3]
     for pages in (0, 1, 7, 60, 61, 1000):
         blocks = demo_host.blocks_of(pages, counts)
@@ -133,11 +133,11 @@ def test_pages_are_split_into_blocks_that_add_up() -> None:
 
 
 @pytest.mark.parametrize("name", ["rtx4090", "macbook", "dgx-spark"])
-def test_what_is_shipped_is_what_the_code_makes(name: str) -> None:
-    """Nobody edited it, and no rule has changed since: `python -m scripts.demo_machines` makes them anew."""
-    made = demo_machines.story_of(name)
+def test_shipped_demos_equal_the_generated_ones(name: str) -> None:
+    """After a change of rules, `python -m scripts.demo_machines` generates them again."""
+    generated = demo_machines.story_of(name)
 
     shipped = list(frames_of(demos.path_of(name)))
 
     for second in (0, 100, 200, 300, 315, demo_machines.SECONDS - 1):
-        assert snapshot_json(shipped[second]) == snapshot_json(made[second]), second
+        assert snapshot_json(shipped[second]) == snapshot_json(generated[second]), second

@@ -1,4 +1,4 @@
-"""A recording holds what was served, survives what happens to files, and names nobody when asked not to."""
+"""Test that a recording holds what was served, survives damage to its file, and can be redacted."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ def seconds_in(path: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_snapshot_comes_back_from_its_json(name: str) -> None:
-    """Every figure, every absence with its reason, every device: what was served is what is replayed."""
+def test_snapshot_survives_a_round_trip_through_json(name: str) -> None:
+    """Every value, every absence with its reason, every device: what was served is what is replayed."""
     snapshot = SAMPLES[name]()
 
     again = snapshot_from(to_bytes(snapshot_json(snapshot)))
 
     assert snapshot_json(again) == snapshot_json(snapshot)
-    # Owners have a path of their own, and are added up from the processes where a recording has none.
+    # Owners have a separate path, and are added up from the processes where a recording has none.
     assert replace(again, monotonic=snapshot.monotonic, owners=snapshot.owners) == snapshot
 
 
 @pytest.mark.parametrize(
     ("field", "value"), [("unix", 1e300), ("unix", -1.0), ("interval_seconds", 0.0), ("interval_seconds", -1.0)]
 )
-def test_times_that_no_calendar_has_are_refused(field: str, value: float) -> None:
-    """They cannot be shown, and what has no interval cannot be played."""
+def test_impossible_times_are_rejected(field: str, value: float) -> None:
+    """Such times cannot be shown, and without an interval a recording cannot be played."""
     line = json.dumps(snapshot_json(snapshot_at(1)) | {field: value})
 
     with pytest.raises(NotASnapshot, match=f"{field} is"):
@@ -70,8 +70,8 @@ def test_times_that_no_calendar_has_are_refused(field: str, value: float) -> Non
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=5))
-def test_json_that_is_no_snapshot_is_refused(value: object) -> None:
-    """Whatever stands in its place, also in the place of one of its parts."""
+def test_json_of_another_shape_is_rejected(value: object) -> None:
+    """Any other value in its place, or in place of one of its parts."""
     found = snapshot_json(snapshot_at(1))
     wrongs = (value, {"schema": 1, "pools": value}, {**found, "pools": [value]}, {**found, "unix": [value]})
     for wrong in wrongs:
@@ -79,8 +79,8 @@ def test_json_that_is_no_snapshot_is_refused(value: object) -> None:
             snapshot_from(json.dumps(wrong).encode())
 
 
-def test_what_is_recorded_is_played_in_order(tmp_path: Path) -> None:
-    """Fifty snapshots in a file that zcat reads, and a second part after the recorder was started again."""
+def test_snapshots_are_played_in_order(tmp_path: Path) -> None:
+    """Fifty snapshots in a file that zcat reads, and a second part after a restart of the recorder."""
     path = tmp_path / "box.memwatch"
     recorded(path, 50)
     recorded(path, 10, first=100)
@@ -92,8 +92,8 @@ def test_what_is_recorded_is_played_in_order(tmp_path: Path) -> None:
     assert path.stat().st_size < 8000
 
 
-def test_a_recorder_that_was_killed_loses_no_line(tmp_path: Path) -> None:
-    """Without its end it is refused, with the option that plays it; and then all of it is there."""
+def test_killed_recorder_loses_no_line(tmp_path: Path) -> None:
+    """Without its end the file is rejected with a hint at --salvage, which plays all of it."""
     path = tmp_path / "box.memwatch"
     recorded(path, 20)
     path.write_bytes(path.read_bytes()[:-10])
@@ -110,8 +110,8 @@ def test_a_recorder_that_was_killed_loses_no_line(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 1 << 30))
-def test_damage_half_way_is_told_and_what_is_readable_is_played(tmp_path: Path, seed: int) -> None:
-    """Flipped, cut or overwritten anywhere: a sentence, no traceback, and no figure that was not recorded."""
+def test_damage_is_reported_and_readable_parts_are_played(tmp_path: Path, seed: int) -> None:
+    """Flipped, truncated or overwritten anywhere: one message, no traceback, and no value that was not recorded."""
     chance = random.Random(seed)
     path = tmp_path / "box.memwatch"
     path.unlink(missing_ok=True)
@@ -133,8 +133,8 @@ def test_damage_half_way_is_told_and_what_is_readable_is_played(tmp_path: Path, 
     assert all(isinstance(line, bytes | Broken) for line in lines_of(path))
 
 
-def test_damage_in_one_part_leaves_the_next_one(tmp_path: Path) -> None:
-    """The recorder ran three times; what is wrong with the second costs the second."""
+def test_damage_in_one_part_leaves_the_others(tmp_path: Path) -> None:
+    """The recorder ran three times; damage in the second part affects the second part only."""
     path = tmp_path / "box.memwatch"
     recorded(path, 10)
     start = path.stat().st_size
@@ -158,10 +158,8 @@ def test_damage_in_one_part_leaves_the_next_one(tmp_path: Path) -> None:
         (b"root:x:0:0:root:/root:/bin/bash\n", "make one with: memwatch record FILE"),
     ],
 )
-def test_a_file_that_is_no_recording_is_refused_and_not_written_to(
-    tmp_path: Path, content: bytes, sentence: str
-) -> None:
-    """Neither played nor gone on with."""
+def test_other_file_is_rejected_and_not_written(tmp_path: Path, content: bytes, sentence: str) -> None:
+    """It is neither played nor appended to."""
     path = tmp_path / "notes.txt"
     path.write_bytes(content)
 
@@ -173,8 +171,8 @@ def test_a_file_that_is_no_recording_is_refused_and_not_written_to(
         assert path.read_bytes() == content
 
 
-def test_a_recording_of_another_format_names_who_can_play_it(tmp_path: Path) -> None:
-    """The sentence has both formats and the version that made it."""
+def test_recording_of_another_format_names_its_version(tmp_path: Path) -> None:
+    """The message has both formats and the version that wrote the file."""
     import gzip
 
     path = tmp_path / "new.memwatch"
@@ -190,8 +188,8 @@ def monitor_of(player: Player) -> Monitor:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_redacted_snapshot_can_be_replayed(name: str) -> None:
-    """Whatever is absent in it, and why: only names differ."""
+def test_redacted_snapshot_can_be_replayed(name: str) -> None:
+    """Absent values keep their reasons: only names differ."""
     snapshot = SAMPLES[name]()
 
     again = snapshot_from(to_bytes(Redactor().redacted(snapshot_json(snapshot))))
@@ -204,8 +202,8 @@ def test_a_redacted_snapshot_can_be_replayed(name: str) -> None:
     assert [process.rss_bytes for process in again.processes] == [one.rss_bytes for one in snapshot.processes]
 
 
-def test_a_player_shows_each_moment_and_begins_again(tmp_path: Path) -> None:
-    """Second by second through the loop and the rules; at the end from the beginning, with time going on."""
+def test_player_shows_each_moment_and_repeats(tmp_path: Path) -> None:
+    """Second by second through the loop and the rules; at the end it starts again, with later times."""
     path = tmp_path / "box.memwatch"
     recorded(path, 60)
     clock = PlayedClock(1e9, 1.0)
@@ -229,8 +227,8 @@ def test_a_player_shows_each_moment_and_begins_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("later", [0.0, 5e6])
-def test_collectors_last_succeeded_by_the_clock_of_what_is_played(tmp_path: Path, later: float) -> None:
-    """A recording shows the times of then on its first round, and times that go on; a demo is of another time."""
+def test_last_success_follows_the_played_clock(tmp_path: Path, later: float) -> None:
+    """A recording keeps its times in the first round and continues them later; a demo uses the current time."""
     path = tmp_path / "box.memwatch"
     file = RecordingFile(path, host="spark")
     for second in range(4):
@@ -255,8 +253,8 @@ def test_collectors_last_succeeded_by_the_clock_of_what_is_played(tmp_path: Path
     assert again is found[-1]
 
 
-def test_what_is_played_at_once_is_one_line_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The log would give it the time of now: events have its own times. What comes later is told as usual."""
+def test_first_round_is_one_line_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Events have their own times, which the log would not show. Later events are logged as usual."""
     path = tmp_path / "box.memwatch"
     recorded(path, 120)
     clock = PlayedClock(1e9, 1.0)
@@ -277,8 +275,8 @@ def test_what_is_played_at_once_is_one_line_in_the_log(tmp_path: Path, caplog: p
     assert [(record.levelname, record.message) for record in caplog.records] == [("INFO", "configuration reloaded")]
 
 
-def test_time_passes_as_fast_as_is_wanted() -> None:
-    """Ten times as fast, or standing where it was moved to."""
+def test_played_clock_runs_at_its_speed() -> None:
+    """It runs faster than real time, and can be moved forward."""
     clock = PlayedClock(1e9, 1000.0)
 
     before = clock.monotonic()
@@ -288,8 +286,8 @@ def test_time_passes_as_fast_as_is_wanted() -> None:
     assert clock.wall() - clock.boottime() == pytest.approx(1e9, abs=10.0)
 
 
-def test_a_redacted_recording_names_nobody() -> None:
-    """Hosts, users, programs, units, containers, ids: none is left anywhere, and each has one word all through."""
+def test_redacted_recording_has_no_names() -> None:
+    """Hosts, users, programs, units, containers and ids are replaced, each by the same word everywhere."""
     secret = Process(
         4242, 1.0, "projekt-falke", 5, 5, "rss", user="ada", unit="falke.service", container="1f6bd2a9e2c7"
     )

@@ -1,4 +1,4 @@
-"""Threads for which there is no room at first."""
+"""Test workers whose thread cannot be started at first."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from memwatch.runtime.worker import Worker
 from support.thread_limit import no_threads
 
 
-def test_a_thread_that_cannot_be_had_is_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
-    """The log says so once, and once that it runs; who has begun, and who has ended, is not started again."""
+def test_failed_thread_start_is_retried(caplog: pytest.LogCaptureFixture) -> None:
+    """Failure and recovery are logged once each; a worker that runs or has ended is not started again."""
     ran: list[int] = []
     worker = Worker(lambda: ran.append(1), "outbox")
 
@@ -30,7 +30,7 @@ def test_a_thread_that_cannot_be_had_is_asked_for_again(caplog: pytest.LogCaptur
     assert runs == "outbox has started its thread"
 
 
-def test_what_has_worked_goes_at_once() -> None:
+def test_finished_worker_is_freed_at_once() -> None:
     """A receiver that owns its thread, and with it a TLS context, does not wait for the garbage collector."""
 
     class Owner:
@@ -38,7 +38,7 @@ def test_what_has_worked_goes_at_once() -> None:
             self.worker = Worker(self.work, "owner")
 
         def work(self) -> None:
-            """Done at once."""
+            """Return at once."""
 
     owner = Owner()
     gone = weakref.ref(owner)

@@ -1,4 +1,4 @@
-"""The soak run can fail: it tells a leak from noise, and says what grows."""
+"""Test that the soak run can fail: it tells a leak from noise, and names the growing value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.nvml_state_file import state_file
 
 
 def soaked(bytes_per_tick: float = 0.0, descriptors: int = 12, threads: int = 4) -> Soak:
-    """Fifteen minutes at ten ticks a second: a warm-up, noise of 100 KiB, and whatever is said to grow."""
+    """Return 15 minutes at ten ticks a second: a warm-up, noise of 100 KiB, and the given growth."""
     rng = random.Random(7)
 
     def reading(number: int) -> Reading:
@@ -28,20 +28,20 @@ def soaked(bytes_per_tick: float = 0.0, descriptors: int = 12, threads: int = 4)
     )
 
 
-def test_noise_and_a_warm_up_are_flat() -> None:
-    """Memory that settles in the first half and then only trembles is no complaint."""
+def test_noise_and_a_warm_up_are_no_complaint() -> None:
+    """Memory that settles in the first half and then varies slightly causes no complaint."""
     assert complaints_about(soaked()) == []
 
 
-def test_a_leak_of_fifty_bytes_a_tick_is_found() -> None:
-    """One small object kept per tick is 4 MB a day: RSS and anonymous memory are both complained about."""
+def test_leak_of_fifty_bytes_a_tick_is_found() -> None:
+    """One small object kept per tick is 4 MB a day: RSS and anonymous memory each cause a complaint."""
     found = complaints_about(soaked(bytes_per_tick=50))
 
     assert [sentence.partition(" grows")[0] for sentence in found] == ["RSS", "anonymous memory"]
 
 
-def test_a_descriptor_and_a_thread_that_stay_are_found() -> None:
-    """One more of either than before the load is a complaint that says both numbers."""
+def test_leaked_descriptor_and_thread_are_found() -> None:
+    """One more of either than before the load is a complaint with both numbers."""
     found = complaints_about(soaked(descriptors=13, threads=5))
 
     assert found == [
@@ -50,8 +50,8 @@ def test_a_descriptor_and_a_thread_that_stay_are_found() -> None:
     ]
 
 
-def test_a_single_step_does_not_turn_the_line() -> None:
-    """A block of 200 KiB taken once is not a leak: the line is the median of all pairs."""
+def test_single_step_does_not_change_the_slope() -> None:
+    """A block of 200 KiB taken once is not a leak: the slope is the median over all pairs."""
     figures = [1_000_000 + (200 << 10 if number > 300 else 0) for number in range(450)]
 
     line = line_through([number * 20 for number in range(450)], figures)
@@ -59,13 +59,13 @@ def test_a_single_step_does_not_turn_the_line() -> None:
     assert line.bytes_per_tick < 10
 
 
-def test_the_slope_of_what_is_counted_is_told() -> None:
-    """Descriptors and threads that stay have a slope of nothing, a day long."""
+def test_slope_of_descriptors_and_threads_is_reported() -> None:
+    """Constant descriptors and threads have a slope of 0 a day."""
     assert counts_of(soaked()) == {"descriptors": 0.0, "threads": 0.0}
 
 
-def test_gpus_change_at_every_step_and_fall_off_now_and_then() -> None:
-    """No two moments are the same; one GPU is lost at the end of each half minute, all of them once in four."""
+def test_gpus_change_at_every_step_and_are_lost_periodically() -> None:
+    """No two steps are equal; one GPU is lost at the end of each half minute, all of them once in four."""
     chance = random.Random(1)
     steps = [machine_at(step, chance) for step in range(EXCHANGED_EVERY)]
 
@@ -75,8 +75,8 @@ def test_gpus_change_at_every_step_and_fall_off_now_and_then() -> None:
 
 
 @pytest.mark.parametrize("minutes", [5.0, 15.0, 360.0])
-def test_the_daemon_takes_its_settings(tmp_path: Path, minutes: float) -> None:
-    """However long it lasts; nobody runs it every day, and a unit that is not known would only be found then."""
+def test_settings_of_the_soak_are_valid(tmp_path: Path, minutes: float) -> None:
+    """They are valid for every length of a run; otherwise a mistake would show only in the next soak run."""
     config = tmp_path / "memwatchd.toml"
     config.write_text(config_for(minutes))
 

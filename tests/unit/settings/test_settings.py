@@ -1,4 +1,4 @@
-"""Settings: every source, every problem in a sentence, no secret in any of them."""
+"""Test settings: every source, one message per problem, and no secret in any of them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from memwatchd.settings.values import TcpAddress
 from support.settings_sample import SECRET, WEBHOOK, problems_from, settings_from
 
 
-def test_without_anything_the_defaults_hold(tmp_path: Path) -> None:
-    """A machine without a configuration file gets the defaults, and nothing is said about the file."""
+def test_defaults_apply_without_any_settings(tmp_path: Path) -> None:
+    """A machine without a configuration file gets the defaults, and no message about the file."""
     settings = load({}, {}, default_file=tmp_path / "absent.toml")
 
     assert settings.web.listen == (TcpAddress("127.0.0.1", 6360),)
@@ -33,8 +33,8 @@ def test_without_anything_the_defaults_hold(tmp_path: Path) -> None:
     assert settings.origins == {}
 
 
-def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
-    """Each source wins over the next, and each value knows where it comes from."""
+def test_flags_override_environment_and_file(tmp_path: Path) -> None:
+    """Each source overrides the next, and each value records its origin."""
     text = '[sampling]\ninterval = "2s"\n[history]\nlength = "2h"\n[log]\nlevel = "debug"\n'
     environ = {"MEMWATCHD_SAMPLING_INTERVAL": "3s", "MEMWATCHD_HISTORY_LENGTH": "3h"}
 
@@ -50,8 +50,8 @@ def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
     }
 
 
-def test_environment_speaks_every_type(tmp_path: Path) -> None:
-    """Lists, numbers, switches and durations can all be set by variables; an empty one is not set."""
+def test_variables_can_set_every_type(tmp_path: Path) -> None:
+    """Lists, numbers, switches and durations can be set by variables; an empty variable is ignored."""
     environ = {
         "MEMWATCHD_LISTEN": "127.0.0.1:1, [::1]:2,unix:/run/x.sock",
         "MEMWATCHD_PRESSURE_MEDIUM_PERCENT": "62.5",
@@ -120,7 +120,7 @@ def test_environment_speaks_every_type(tmp_path: Path) -> None:
     ],
 )
 def test_problem_names_place_value_and_remedy(tmp_path: Path, text: str, words: str) -> None:
-    """Whatever is wrong in the file is one sentence with the file, the key and the value."""
+    """A problem in the file is one sentence with the file, the key and the value."""
     problems = problems_from(tmp_path, text)
 
     assert words in problems[0]
@@ -128,8 +128,8 @@ def test_problem_names_place_value_and_remedy(tmp_path: Path, text: str, words: 
     assert "\n" not in problems[0]
 
 
-def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
-    """Three mistakes in three sources make three sentences, so one round of corrections is enough."""
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
+    """Three mistakes in three sources are three messages, so that one round of corrections suffices."""
     problems = problems_from(
         tmp_path,
         "[web]\nmax_streams = 0",
@@ -145,16 +145,16 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
     assert "did you mean MEMWATCHD_LISTEN?" in problems[0]
 
 
-def test_a_flood_of_problems_ends(tmp_path: Path) -> None:
-    """A file that is no configuration at all fills a screen and not the journal."""
+def test_number_of_problems_is_bounded(tmp_path: Path) -> None:
+    """A file that is no configuration fills one screen and not the journal."""
     problems = problems_from(tmp_path, "\n".join(f"key{number} = 1" for number in range(1000)))
 
     assert len(problems) == 26
     assert problems[-1] == "there are 975 more problems after these"
 
 
-def test_only_the_command_line_is_a_usage_mistake(tmp_path: Path) -> None:
-    """A bad flag is a matter of usage, anything else one of configuration."""
+def test_only_flags_are_usage_errors(tmp_path: Path) -> None:
+    """A bad flag is a usage error, all others are configuration errors."""
     with pytest.raises(BadSettings) as by_flag:
         settings_from(tmp_path, flags={"listen": ("nowhere",)})
     with pytest.raises(BadSettings) as by_variable:
@@ -166,7 +166,7 @@ def test_only_the_command_line_is_a_usage_mistake(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("percents", [(80, 80, 95), (60, 96, 95), (99, 80, 95)])
 def test_thresholds_must_rise(tmp_path: Path, percents: tuple[int, int, int]) -> None:
-    """Thresholds out of order are refused, wherever each of them comes from."""
+    """Thresholds out of order are rejected, whatever their sources."""
     medium, high, critical = percents
     environ = {"MEMWATCHD_PRESSURE_CRITICAL_PERCENT": str(critical)}
 
@@ -179,8 +179,8 @@ def test_thresholds_must_rise(tmp_path: Path, percents: tuple[int, int, int]) ->
     assert f"are {medium}, {high}, {critical}" in problems[0]
 
 
-def test_target_thresholds_are_judged_with_those_they_leave_out(tmp_path: Path) -> None:
-    """A target that overrides one percentage takes the others from [pressure], and is checked with them."""
+def test_target_thresholds_are_checked_with_inherited_ones(tmp_path: Path) -> None:
+    """A target that overrides one percentage inherits the others from [pressure], and is checked with them."""
     text = '[pressure]\nhigh_percent = 70\n[pressure.targets."gpu0.gtt"]\ncritical_percent = {}\n'
 
     settings = settings_from(tmp_path, text.format(90))
@@ -193,8 +193,8 @@ def test_target_thresholds_are_judged_with_those_they_leave_out(tmp_path: Path) 
     assert "percents of gpu0.gtt must rise" in problems[0]
 
 
-def test_two_variables_for_one_setting_are_refused(tmp_path: Path) -> None:
-    """Nobody has to guess which of two names for the same thing won."""
+def test_two_variables_for_one_setting_are_rejected(tmp_path: Path) -> None:
+    """Two names of one setting would leave the effective value to guess."""
     environ = {"MEMWATCHD_LISTEN": "127.0.0.1:1", "MEMWATCHD_WEB_LISTEN": "127.0.0.1:2"}
 
     assert problems_from(tmp_path, environ=environ) == [
@@ -202,8 +202,8 @@ def test_two_variables_for_one_setting_are_refused(tmp_path: Path) -> None:
     ]
 
 
-def test_variables_of_kubernetes_are_not_mistakes(tmp_path: Path) -> None:
-    """A service called memwatchd puts variables into every pod; the daemon starts all the same."""
+def test_variables_of_kubernetes_are_ignored(tmp_path: Path) -> None:
+    """A service named memwatchd puts variables into every pod; the daemon still starts."""
     environ = {
         "MEMWATCHD_SERVICE_HOST": "10.0.0.1",
         "MEMWATCHD_SERVICE_PORT": "6360",
@@ -221,28 +221,28 @@ def test_variables_of_kubernetes_are_not_mistakes(tmp_path: Path) -> None:
 
 
 def test_named_file_must_be_readable(tmp_path: Path) -> None:
-    """A file that was asked for and cannot be read is a problem; its reason is in the sentence."""
+    """A configured file that cannot be read is a problem, reported with its reason."""
     for name, reason in ((tmp_path / "absent", "No such file or directory"), (tmp_path, "Is a directory")):
         with pytest.raises(BadSettings) as caught:
             load({}, {"MEMWATCHD_CONFIG": str(name)})
         assert caught.value.problems == [f"{name} cannot be read ({reason})"]
 
 
-def test_usual_file_is_used_where_it_exists_and_refused_where_it_is_broken(tmp_path: Path) -> None:
-    """The default file needs no flag, and is not skipped because it is bad."""
-    usual = tmp_path / "memwatchd.toml"
-    usual.write_text("[processes]\ntop = 3\n")
-    settings = load({}, {}, default_file=usual)
-    usual.write_bytes(b"\xff")
+def test_default_file_is_used_and_rejected_if_broken(tmp_path: Path) -> None:
+    """The default file needs no flag, and is not skipped if it is invalid."""
+    default = tmp_path / "memwatchd.toml"
+    default.write_text("[processes]\ntop = 3\n")
+    settings = load({}, {}, default_file=default)
+    default.write_bytes(b"\xff")
 
     with pytest.raises(BadSettings, match="is not UTF-8 text: byte 0"):
-        load({}, {}, default_file=usual)
+        load({}, {}, default_file=default)
 
     assert settings.processes.top == 3
-    assert settings.file == usual
+    assert settings.file == default
 
 
-def test_byte_order_mark_and_windows_line_ends_are_harmless(tmp_path: Path) -> None:
+def test_byte_order_mark_and_windows_line_ends_are_accepted(tmp_path: Path) -> None:
     """A file saved by a Windows editor works, and its line numbers are right."""
     file = tmp_path / "memwatchd.toml"
     file.write_bytes(b"\xef\xbb\xbf[processes]\r\ntop = 3\r\n")
@@ -253,13 +253,13 @@ def test_byte_order_mark_and_windows_line_ends_are_harmless(tmp_path: Path) -> N
 
 
 def test_settings_are_frozen() -> None:
-    """Settings can be handed to any thread: nobody changes them."""
+    """Immutable settings can be shared between threads."""
     with pytest.raises(AttributeError):
         Settings().web.max_streams = 3  # type: ignore[misc]
 
 
-def test_changes_are_told_by_key_with_what_needs_a_restart(tmp_path: Path) -> None:
-    """A reload knows what is different, and which of it has to wait for the next start."""
+def test_changes_are_listed_by_key_with_those_that_need_a_restart(tmp_path: Path) -> None:
+    """A reload lists each change, and marks those that take effect at the next start."""
     old = settings_from(tmp_path, '[history]\nlength = "2h"\n' + WEBHOOK)
     other = "whsec_" + base64.b64encode(b"b" * 32).decode()
     new = settings_from(
@@ -275,8 +275,8 @@ def test_changes_are_told_by_key_with_what_needs_a_restart(tmp_path: Path) -> No
     assert describe_changes(old, old) == ()
 
 
-def test_added_webhook_is_a_change_and_the_others_are_not(tmp_path: Path) -> None:
-    """Webhooks are compared by name, so one more at the front changes nothing about the rest."""
+def test_added_webhook_changes_no_other(tmp_path: Path) -> None:
+    """Webhooks are compared by name, so a new first one changes no other."""
     first = WEBHOOK.replace('"ops"', '"first"')
 
     changes = describe_changes(settings_from(tmp_path, WEBHOOK), settings_from(tmp_path, first + WEBHOOK))
@@ -287,8 +287,8 @@ def test_added_webhook_is_a_change_and_the_others_are_not(tmp_path: Path) -> Non
     assert not {"not set", "[]"}.intersection(change.after for change in changes)
 
 
-def test_a_first_receiver_is_told_by_what_it_says(tmp_path: Path) -> None:
-    """Neither that there was none, nor what it does not set, is a line of its own."""
+def test_first_receiver_is_listed_by_its_keys(tmp_path: Path) -> None:
+    """Neither the missing list before nor unset keys are listed as changes."""
     without, first = settings_from(tmp_path, ""), settings_from(tmp_path, WEBHOOK)
 
     for one, other in ((without, first), (first, without)):
@@ -298,8 +298,8 @@ def test_a_first_receiver_is_told_by_what_it_says(tmp_path: Path) -> None:
         assert all(change.before != change.after for change in changes)
 
 
-def test_every_setting_has_a_variable_and_no_two_share_one() -> None:
-    """The environment reaches every key that has a single value."""
+def test_every_setting_has_its_own_variable() -> None:
+    """Variables cover every key that has a single value."""
     long_names = {
         name for name, setting in variables().items() if name == "MEMWATCHD_" + "_".join(setting.path).upper()
     }
@@ -310,8 +310,8 @@ def test_every_setting_has_a_variable_and_no_two_share_one() -> None:
 
 
 @given(st.text() | st.text("[]=.#\"'\n{}, abcdefghijklmnopqrstuvwxyz_0123456789", max_size=400))
-def test_any_text_is_settings_or_a_problem(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    """No file content whatever raises anything but BadSettings, and that has a sentence."""
+def test_arbitrary_file_is_read_or_rejected(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    """No file content raises anything except BadSettings, and that has a message."""
     file = tmp_path_factory.getbasetemp() / "any.toml"
     file.write_bytes(text.encode("utf-8", "surrogatepass"))
 
@@ -319,7 +319,7 @@ def test_any_text_is_settings_or_a_problem(tmp_path_factory: pytest.TempPathFact
 
 
 def problems_or_settings(flags: Mapping[str, Any], environ: Mapping[str, str]) -> Settings | list[str] | None:
-    """The settings, or what is wrong with them; None if nothing is said to be wrong and they are refused."""
+    """Return the settings or their problems; None if they are rejected without a problem."""
     try:
         return load(flags, environ, default_file=Path("/nonexistent"))
     except BadSettings as bad:
@@ -337,10 +337,10 @@ SCALARS = (
 
 
 @given(st.sampled_from([path for path, _ in flat(Sections())]), SCALARS)
-def test_any_value_of_any_key_is_used_or_refused_by_name(
+def test_arbitrary_value_is_used_or_rejected_by_name(
     tmp_path_factory: pytest.TempPathFactory, path: tuple[str, ...], value: object
 ) -> None:
-    """A known key with any value of any type is either in force or named in a problem."""
+    """A known key with any value of any type is either in effect or named in a problem."""
     file = tmp_path_factory.getbasetemp() / "value.toml"
     written = f"[{'.'.join(path[:-1])}]\n{path[-1]} = {toml_of(value)}\n"
     file.write_text(written, encoding="utf-8")
@@ -359,15 +359,15 @@ def toml_of(value: object) -> str:
 
 
 @given(st.dictionaries(st.sampled_from(sorted(variables())), st.text(), max_size=4))
-def test_any_environment_is_settings_or_a_problem(environ: dict[str, str]) -> None:
-    """No value of any variable raises anything but BadSettings."""
+def test_arbitrary_environment_is_read_or_rejected(environ: dict[str, str]) -> None:
+    """No value of any variable raises anything except BadSettings."""
     found = problems_or_settings({}, environ)
 
     assert isinstance(found, Settings) or (found and all(text.startswith("MEMWATCHD_") for text in found))
 
 
-def test_a_limit_is_a_number_in_json(tmp_path: Path) -> None:
-    """Where it stands for the size of a pool that is judged by it."""
+def test_limit_is_a_number_in_json(tmp_path: Path) -> None:
+    """A limit replaces the size of a pool, which is a number in JSON."""
     read = settings_from(tmp_path, '[pressure.targets.ram]\nlimit = "64MiB"\n', {}, {})
 
     assert to_bytes({"size_bytes": read.pressure.rules.of("ram").limit_bytes}) == b'{"size_bytes":67108864}'

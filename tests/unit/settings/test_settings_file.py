@@ -1,4 +1,4 @@
-"""The configuration file that ships has every key with its default, and lines are found in any file."""
+"""Test that the shipped configuration file has every key with its default, and that lines are found in any file."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from support.full_settings import full_text, uncommented
 from support.settings_sample import settings_from
 
 
-def test_shipped_file_changes_nothing(tmp_path: Path) -> None:
-    """The configuration file as installed has only defaults."""
+def test_shipped_file_changes_no_default(tmp_path: Path) -> None:
+    """The installed configuration file has only defaults."""
     settings = settings_from(tmp_path, SHIPPED.read_text())
 
     assert settings.origins == {}
@@ -24,7 +24,7 @@ def test_shipped_file_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
-    """Every setting stands in the shipped file with its default value, and nothing stands there that is none."""
+    """Every setting is in the shipped file with its default value, and no other key is."""
     settings = settings_from(tmp_path, full_text(tmp_path))
 
     keys = {".".join(path) for path, _ in flat(settings)}
@@ -81,13 +81,13 @@ def needs_start(path: tuple[str, ...]) -> bool:
 
 
 def test_every_line_of_the_shipped_file_is_a_comment_a_key_or_a_table() -> None:
-    """No key hides in the shipped file behind a # with a space, where the other tests would not see it."""
+    """No key hides behind a # with a space, where the other tests would miss it."""
     for line in SHIPPED.read_text().splitlines():
         assert re.fullmatch(r"|# .*|#|#?\[.*\]|#[a-z_]+ = .+", line), line
 
 
 def test_lines_are_found_for_every_way_to_write_a_key() -> None:
-    """Dotted keys, quoted keys, tables and lists of tables all have the line they stand on."""
+    """Dotted keys, quoted keys, tables and lists of tables all have their line."""
     text = 'a.b = 1\n[c] # x\n"d e" = 2\n\n[[f.g]]\nh = 3\n[[f.g]]\nh = 4\n[i."j.k"]\nl=[1,\n2]\n'
 
     lines = line_numbers(text)
@@ -99,8 +99,8 @@ def test_lines_are_found_for_every_way_to_write_a_key() -> None:
     assert lines[("i", "j.k", "l")] == 10
 
 
-def test_text_that_looks_like_a_key_does_no_harm() -> None:
-    """What stands in a text of several lines may shift nothing and break nothing."""
+def test_multiline_text_that_looks_like_a_key_is_skipped() -> None:
+    """The content of a multi-line string shifts no line and breaks nothing."""
     lines = line_numbers('a = """\nnot a key = 1\n[ = ]\n"""\nb = 2\n')
 
     assert (lines[("a",)], lines[("b",)]) == (1, 5)

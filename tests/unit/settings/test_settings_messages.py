@@ -1,4 +1,4 @@
-"""What is advised for a setting is written as where it was given, and works as it is written."""
+"""Test that examples in messages match the place of the setting, and work as written."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from support.settings_sample import problems_from
         ({}, {"STATE_DIRECTORY": "\0"}, "use for example STATE_DIRECTORY=/var/lib/memwatchd"),
     ],
 )
-def test_an_example_is_written_as_where_it_belongs(
+def test_example_is_written_for_its_source(
     tmp_path: Path, flags: dict[str, Any], environ: dict[str, str], end: str
 ) -> None:
-    """What a file wants in brackets and quotes would be refused as a flag and as a variable."""
+    """The brackets and quotes of a file would be rejected in a flag and in a variable."""
     assert problems_from(tmp_path, flags=flags, environ=environ)[0].endswith(end)
 
 
-def test_every_example_for_a_variable_is_taken() -> None:
-    """What is advised works as it is written, but where it names a file that is not there."""
+def test_every_example_of_a_variable_is_valid() -> None:
+    """An example works as written, unless it names a file that does not exist."""
     for variable, setting in variables().items():
         words = Place(variable, from_variable=True).written(accepted_at(setting.path).example)
         name, _, value = words.partition("=")

@@ -1,4 +1,4 @@
-"""A reload applies the settings that it says it applies."""
+"""Test that a reload applies exactly the changes that it reports as applied."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support.settings_sample import settings_from
 
 
 class Other:
-    """Settings that differ in one key from those of a file that sets every key."""
+    """Settings with one key changed, based on a file that sets every key."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,7 +65,7 @@ def test_every_setting_declares_when_it_takes_effect(other: Other) -> None:
     assert {effect_of(path).at for path in other.values} == {"start", "reload", "reading"}
 
 
-def test_setting_without_a_declaration_is_refused() -> None:
+def test_setting_without_a_declaration_is_rejected() -> None:
     assert effect_of(("declared", "inherits"), Outer) is ON_RELOAD
     assert effect_of(("undeclared", "early"), Outer) is AT_START
     with pytest.raises(LookupError, match=r"undeclared\.inherits declares neither AT_START nor ON_RELOAD"):
@@ -73,7 +73,7 @@ def test_setting_without_a_declaration_is_refused() -> None:
 
 
 def test_reload_applies_the_settings_that_declare_it_and_no_others(other: Other) -> None:
-    """Every key is changed alone. `Live` is what a reload applies."""
+    """Each key is changed alone. `Live` has the parts that a reload applies."""
     found = {path: outcome(other, path, None) for path in other.values}
 
     effects = {path: effect_of(path).at for path in other.values}
@@ -82,7 +82,7 @@ def test_reload_applies_the_settings_that_declare_it_and_no_others(other: Other)
 
 def test_reload_of_a_recording_applies_the_settings_that_declare_it_and_no_others(other: Other) -> None:
     player = Player(open_recording(path_of("macbook"), salvage=False), PlayedClock(0.0, 1.0))
-    # A receiver with another name is another one: its events count in a recording, the rest of it does not.
+    # A renamed receiver is another receiver: a recording applies its events, and none of its other keys.
     paths = [path for path in other.values if path[-1] != "name"]
     found = {path: outcome(other, path, player) for path in paths}
 
@@ -104,10 +104,10 @@ def test_certificate_of_a_daemon_without_tls_needs_a_restart(other: Other) -> No
 
 
 class Outcome(NamedTuple):
-    """The effect of a reload: if anything changed, and if its log says so."""
+    """Effect of a reload: `applied` if anything changes, `logged` if its log reports it."""
 
     applied: bool
-    said: bool
+    logged: bool
 
 
 def outcome(other: Other, path: tuple[str, ...], player: Player | None) -> Outcome:
@@ -117,8 +117,8 @@ def outcome(other: Other, path: tuple[str, ...], player: Player | None) -> Outco
     return Outcome(before != after, any(not change.note for change in changes))
 
 
-def test_daemon_uses_all_that_a_reload_applies(tmp_path: Path, root_level: None) -> None:  # noqa: ARG001
-    """Each field of `Live` has arrived where it is used."""
+def test_daemon_uses_every_field_that_a_reload_applies(tmp_path: Path, root_level: None) -> None:  # noqa: ARG001
+    """Each field of `Live` reaches the part that uses it."""
     first = settings_from(tmp_path, "[log]\nlevel = 'info'\n")
     config = (
         "[web]\nhosts = ['b']\nurl = 'https://b/'\nmax_streams = 7\n[log]\nlevel = 'error'\n"
@@ -139,7 +139,7 @@ def test_daemon_uses_all_that_a_reload_applies(tmp_path: Path, root_level: None)
 
 
 def in_use(daemon: Daemon) -> Mapping[str, Any]:
-    """The fields of `Live`, from the parts of the daemon that use them. test_tls looks at certificates."""
+    """Return the fields of `Live` as used by the daemon's parts. test_tls covers certificates."""
     return {
         "rules": daemon.monitor.rules,
         "faces": daemon.face_options(),

@@ -1,4 +1,4 @@
-"""Secrets of webhooks come from files, variables or the configuration, and are in no message."""
+"""Test that secrets of receivers come from files, variables or the configuration, and are in no message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.settings_sample import ALERTMANAGER, SECRET, WEBHOOK, problems_from
 
 
 @pytest.mark.parametrize("public", [True, False])
-def test_secret_from_file_warns_where_others_can_read_it(tmp_path: Path, public: bool) -> None:
+def test_secret_file_readable_by_all_users_warns(tmp_path: Path, public: bool) -> None:
     """A secret file that every user can read works, with a warning that names it."""
     secret_file = tmp_path / "secret"
     secret_file.write_text(SECRET + "\n")
@@ -26,7 +26,7 @@ def test_secret_from_file_warns_where_others_can_read_it(tmp_path: Path, public:
 
 
 def test_literal_secret_in_a_public_file_warns(tmp_path: Path) -> None:
-    """The configuration file itself is a secret file once a secret stands in it."""
+    """A configuration file with a secret is itself a secret file."""
     file = tmp_path / "public.toml"
     file.write_text(WEBHOOK)
     file.chmod(0o644)
@@ -36,16 +36,16 @@ def test_literal_secret_in_a_public_file_warns(tmp_path: Path) -> None:
     assert warnings == (f"every user of this machine can read the secret in {file}; chmod o-r {file} ends that",)
 
 
-def test_secret_from_a_variable_may_begin_like_a_setting(tmp_path: Path) -> None:
-    """env:NAME works with any name, also one that would be refused as an unknown setting."""
+def test_secret_from_a_variable_may_be_named_like_a_setting(tmp_path: Path) -> None:
+    """env:NAME works with any name, even one that would be rejected as an unknown setting."""
     text = WEBHOOK.replace(SECRET, "env:MEMWATCHD_WEBHOOK_SECRET")
     settings = settings_from(tmp_path, text, environ={"MEMWATCHD_WEBHOOK_SECRET": f"{SECRET} {SECRET}"})
 
     assert len(settings.alerts.given(Webhook)[0].secret.keys) == 2
 
 
-def test_secret_from_a_systemd_credential(tmp_path: Path) -> None:
-    """What LoadCredential= put into the folder of the unit is found by its name, and nothing outside of it."""
+def test_secret_is_read_from_a_systemd_credential(tmp_path: Path) -> None:
+    """A credential of LoadCredential= is found by its name, and no file outside its folder is."""
     (tmp_path / "hook").write_text(SECRET)
     (tmp_path / "hook").chmod(0o400)
     environ = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
@@ -71,9 +71,8 @@ def test_secret_from_a_systemd_credential(tmp_path: Path) -> None:
         ("file:/dev/zero", "names /dev/zero, which is not a regular file"),
     ],
 )
-def test_bad_secret_is_refused_and_not_repeated(tmp_path: Path, secret: str, words: str) -> None:
-    """A secret that cannot be used is a problem whose sentence does not contain it; there is an example where it is
-    written wrong, and none where what it names is at fault."""
+def test_invalid_secret_is_rejected_and_not_repeated(tmp_path: Path, secret: str, words: str) -> None:
+    """The message never contains the secret, and has an example only for a malformed one."""
     environ = {"EMPTY": " ", "SHORT": "whsec_hunter2"}
 
     problems = problems_from(tmp_path, WEBHOOK.replace(SECRET, secret), environ=environ)
@@ -92,8 +91,8 @@ def test_bad_secret_is_refused_and_not_repeated(tmp_path: Path, secret: str, wor
         ('secret = "file:{file}"', "Bearer hunter2"),
     ],
 )
-def test_an_alertmanager_is_shown_a_password_or_a_token(tmp_path: Path, lines: str, shown: str | None) -> None:
-    """RFC 7617 and RFC 6750; the end of a file's line is no part of it, and neither is in any message."""
+def test_alertmanager_gets_a_password_or_a_token(tmp_path: Path, lines: str, shown: str | None) -> None:
+    """RFC 7617 and RFC 6750; the newline at the end of the file is cut, and no message has the secret."""
     file = tmp_path / "password"
     file.write_text("hunter2\n")
 
@@ -128,8 +127,8 @@ def test_an_alertmanager_is_shown_a_password_or_a_token(tmp_path: Path, lines: s
         ('secret = "file:/no/such"', "names the file '/no/such', which cannot be read"),
     ],
 )
-def test_what_cannot_be_shown_to_an_alertmanager(tmp_path: Path, lines: str, words: str) -> None:
-    """A header takes one line of printable characters; what is refused is not repeated."""
+def test_invalid_credentials_of_an_alertmanager_are_rejected(tmp_path: Path, lines: str, words: str) -> None:
+    """A header takes one line of printable characters; a rejected value is not repeated."""
     environ = {"EMPTY": "\n", "LINES": "hunter2\nX-Other: 1", "GOOD": "hunter2"}
 
     problems = problems_from(tmp_path, ALERTMANAGER + lines, environ=environ)
@@ -151,16 +150,16 @@ def test_what_cannot_be_shown_to_an_alertmanager(tmp_path: Path, lines: str, wor
     ],
 )
 def test_no_problem_repeats_a_secret(tmp_path: Path, line: str) -> None:
-    """However a webhook is miswritten, neither secret nor URL path appears in the sentences."""
+    """However malformed a webhook is, no message contains its secret or the path of its URL."""
     problems = problems_from(tmp_path, f'[[alerts.webhooks]]\nname = "ops"\n{line}\n')
 
-    told = " ".join(problems).replace("{ hunter2", "")
-    assert "hunter2" not in told
-    assert SECRET not in told
+    text = " ".join(problems).replace("{ hunter2", "")
+    assert "hunter2" not in text
+    assert SECRET not in text
 
 
-def test_settings_do_not_show_their_secrets(tmp_path: Path) -> None:
-    """repr, str and what a reload says of settings with a webhook contain neither its secret nor its URL's path."""
+def test_settings_do_not_reveal_secrets(tmp_path: Path) -> None:
+    """repr, str and the changes of a reload contain neither the secret nor the path of a webhook's URL."""
     settings = settings_from(tmp_path, WEBHOOK)
 
     for shown in (repr(settings), str(settings), repr([setting_text(value) for _, value in flat(settings)])):

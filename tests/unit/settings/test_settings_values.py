@@ -1,4 +1,4 @@
-"""Durations and addresses as people write them: read, or refused."""
+"""Test durations, sizes and addresses as users write them."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from memwatchd.settings.values import TcpAddress, UnixAddress, address_of
         ("0", 0),
     ],
 )
-def test_durations_are_written_in_the_usual_ways(text: object, seconds: float) -> None:
-    """ms, s, m, min, h and d are understood, and a plain number means seconds."""
+def test_durations_are_parsed(text: object, seconds: float) -> None:
+    """ms, s, m, min, h and d are accepted, and a plain number means seconds."""
     assert duration_of(text) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize(
     "text", ["", "s", "-1s", "1 day", "1h30m", "٣s", "1e3", "nan", True, None, [], float("inf"), 1e300]
 )
-def test_other_durations_are_refused(text: object) -> None:
-    """What is no duration is refused, and never taken for 0."""
+def test_invalid_durations_are_rejected(text: object) -> None:
+    """An invalid duration is rejected, and never taken for 0."""
     with pytest.raises(Refused):
         duration_of(text)
 
@@ -47,16 +47,16 @@ def test_other_durations_are_refused(text: object) -> None:
 @example(86_400_000_000)
 @example(30 * 86_400_000_000)
 @given(st.integers(min_value=0, max_value=10**14))
-def test_durations_survive_being_written(microseconds: int) -> None:
-    """A duration that is written and read again is the same."""
+def test_durations_survive_a_round_trip(microseconds: int) -> None:
+    """A duration that is written and parsed again is the same."""
     duration = timedelta(microseconds=microseconds)
 
     assert duration_of(duration_text(duration)) == duration
 
 
 @given(st.integers(1, 999_999), st.sampled_from([1, 1000, 1 << 10, 1 << 20, 10**9, 1 << 30]))
-def test_sizes_survive_being_written(count: int, unit: int) -> None:
-    """What a size says of itself is read as the same size: the largest unit that leaves it whole."""
+def test_sizes_survive_a_round_trip(count: int, unit: int) -> None:
+    """The text of a size is parsed as the same size: it uses the largest unit that leaves a whole number."""
     size = Size(count * unit)
 
     assert bytes_of(size.text) == size
@@ -65,8 +65,8 @@ def test_sizes_survive_being_written(count: int, unit: int) -> None:
 
 
 @given(st.text() | st.floats() | st.integers())
-def test_any_duration_is_read_or_refused(value: object) -> None:
-    """No text or number makes the duration parser raise anything else."""
+def test_arbitrary_duration_is_parsed_or_rejected(value: object) -> None:
+    """No text or number makes the parser raise anything else."""
     try:
         assert duration_of(value) is not None
     except Refused:
@@ -83,8 +83,8 @@ def test_any_duration_is_read_or_refused(value: object) -> None:
         ("unix:/run/memwatchd.sock", UnixAddress("/run/memwatchd.sock")),
     ],
 )
-def test_addresses_are_written_in_the_usual_ways(text: str, address: object) -> None:
-    """HOST:PORT, [IPv6]:PORT and unix:/PATH are understood and written back as they were."""
+def test_addresses_are_parsed(text: str, address: object) -> None:
+    """HOST:PORT, [IPv6]:PORT and unix:/PATH are parsed and written back unchanged."""
     assert address_of(text) == address
     assert str(address) == text.lower()
 
@@ -95,15 +95,15 @@ def test_addresses_are_written_in_the_usual_ways(text: str, address: object) -> 
      "1.2.3.4.5:80", "256.1.1.1:80", "a b:80", "*:80", "unix:", "unix:run/x", "unix:/", "unix:/" + "x" * 200,
      "http://localhost:80", "-a:80", 80, None],
 )  # fmt: skip
-def test_other_addresses_are_refused(text: object) -> None:
-    """What cannot be listened on is refused before anybody tries."""
+def test_invalid_addresses_are_rejected(text: object) -> None:
+    """An address that cannot be bound is rejected before any attempt."""
     with pytest.raises(Refused):
         address_of(text)
 
 
 @given(st.text() | st.from_regex(r"\A(unix:|\[)?[a-z0-9.:/%]*\]?:?[0-9]*\Z"))
-def test_any_address_is_read_or_refused(text: str) -> None:
-    """Whatever is accepted is an address that reads the same once more."""
+def test_arbitrary_address_is_parsed_or_rejected(text: str) -> None:
+    """An accepted address is parsed the same once more."""
     try:
         address = address_of(text)
     except Refused:
