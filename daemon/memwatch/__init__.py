@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from memwatch.library.advice import advise as advise
     from memwatch.library.advice import recommended_env as recommended_env
     from memwatch.library.allocation_tracker import AllocationTracker as AllocationTracker
-    from memwatch.library.backend_selection import NoBackend as NoBackend
+    from memwatch.library.backend_selection import NoBackendError as NoBackendError
     from memwatch.library.backend_selection import best_available_backend as best_available_backend
     from memwatch.library.backend_selection import discover_backends as discover_backends
     from memwatch.library.backend_selection import select_backend_for as select_backend_for
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from memwatch.planning.inference import InferenceEstimate as InferenceEstimate
     from memwatch.planning.inference import estimate_inference_memory as estimate_inference_memory
     from memwatch.planning.inference import estimate_kv_cache as estimate_kv_cache
-    from memwatch.planning.sizes import BadInput as BadInput
+    from memwatch.planning.sizes import InvalidInputError as InvalidInputError
     from memwatch.planning.training import TrainingEstimate as TrainingEstimate
     from memwatch.planning.training import TrainingPlan as TrainingPlan
     from memwatch.planning.training import estimate_training_memory as estimate_training_memory
@@ -54,7 +54,7 @@ __version__ = "0.1.0"
 _HOME = {
     "library.advice": "Advice advise recommended_env",
     "library.allocation_tracker": "AllocationTracker",
-    "library.backend_selection": "NoBackend best_available_backend discover_backends select_backend_for",
+    "library.backend_selection": "NoBackendError best_available_backend discover_backends select_backend_for",
     "library.frameworks": "pools register_pool unregister_pool",
     "library.memory_pool": "MemoryPool PoolStats",
     "library.guard": "Usage guard",
@@ -67,7 +67,7 @@ _HOME = {
     "library.wait": "wait_for",
     "planning.checkpoint": "read_checkpoint",
     "planning.inference": "InferenceEstimate estimate_inference_memory estimate_kv_cache",
-    "planning.sizes": "BadInput",
+    "planning.sizes": "InvalidInputError",
     "planning.training": "TrainingEstimate TrainingPlan estimate_training_memory",
     "planning.transformer": "Transformer",
 }

@@ -7,7 +7,7 @@ from msgspec import Struct
 from memwatch.model import Absent, Bytes, refuse_negative
 
 
-class Claim(Struct, frozen=True):
+class AllocatorReport(Struct, frozen=True):
     """What one allocator inside a process holds, by its own word. It lies inside what the process holds.
 
     `reserved_bytes` is what the allocator took; `allocated_bytes` of it are handed out; `active_bytes` cannot be

@@ -10,8 +10,8 @@ from itertools import islice
 
 from msgspec import Struct
 
-KEPT_EVENTS = 1000
-KEPT_MARKS = 500
+MAX_EVENTS = 1000
+MAX_MARKS = 500
 MARK = "mark"
 
 
@@ -29,9 +29,9 @@ class Event(Struct, frozen=True):
 class EventLog:
     """The last events, and the last marks, which programs set and which displace no event. For any thread."""
 
-    def __init__(self, kept: int = KEPT_EVENTS) -> None:
-        self._events: deque[Event] = deque(maxlen=kept)
-        self._marks: deque[Event] = deque(maxlen=KEPT_MARKS)
+    def __init__(self, max_events: int = MAX_EVENTS) -> None:
+        self._events: deque[Event] = deque(maxlen=max_events)
+        self._marks: deque[Event] = deque(maxlen=MAX_MARKS)
         self._seq = 0
         self._lock = threading.Lock()
 
@@ -53,7 +53,7 @@ class EventLog:
         return self._seq
 
     @property
-    def last_told(self) -> int:
+    def last_event_seq(self) -> int:
         """The number of the newest event that is no mark; 0 before the first."""
         return self._events[-1].seq if self._events else 0
 

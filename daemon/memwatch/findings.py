@@ -57,17 +57,17 @@ class Findings(Struct, frozen=True):
     stale: frozenset[str] = frozenset()
     rejected: int = 0
 
-    def aged(self) -> Findings:
+    def as_stale(self) -> Findings:
         """The same things with every measured figure stale: sizes and identities stay, readings go."""
         readings: dict[str, Any] = {name: getattr(self, name) for name in READINGS}
         return Findings(
             machine=self.machine,
             container_names=self.container_names,
             pci_gpus=self.pci_gpus,
-            pools=tuple(aged_pool(pool) for pool in self.pools),
-            shares=tuple(aged_share(share) for share in self.shares),
-            devices=tuple(aged_device(device) for device in self.devices),
-            nodes=tuple(aged_node(node) for node in self.nodes),
+            pools=tuple(stale_pool(pool) for pool in self.pools),
+            shares=tuple(stale_share(share) for share in self.shares),
+            devices=tuple(stale_device(device) for device in self.devices),
+            nodes=tuple(stale_node(node) for node in self.nodes),
             stale=frozenset(name for name, reading in readings.items() if reading is not None),
             **readings,
         )
@@ -77,7 +77,7 @@ class Findings(Struct, frozen=True):
 READINGS = ("nvml", "tegra", "nvmap", "tegrastats", "amdgpu", "amdgpu_sensors", "amd_smi", "drm", "apple")
 
 
-def aged_pool(pool: Pool) -> Pool:
+def stale_pool(pool: Pool) -> Pool:
     stale = Absent.STALE
     return replace(
         pool,
@@ -90,11 +90,11 @@ def aged_pool(pool: Pool) -> Pool:
     )
 
 
-def aged_share(share: Share) -> Share:
+def stale_share(share: Share) -> Share:
     return replace(share, used_bytes=Absent.STALE)
 
 
-def aged_device(device: Device) -> Device:
+def stale_device(device: Device) -> Device:
     return replace(
         device,
         headroom_bytes=Absent.STALE,
@@ -106,7 +106,7 @@ def aged_device(device: Device) -> Device:
     )
 
 
-def aged_node(node: Node) -> Node:
+def stale_node(node: Node) -> Node:
     """A node's size and processors stay: by them GPU memory inside MemTotal is told apart."""
     stale = Absent.STALE
     return replace(

@@ -29,7 +29,7 @@ OTHERS: Mapping[str, str] = {
 KNOWN = ABOUT_MEMORY.keys() | OTHERS.keys()
 
 
-def words_of(kind: str) -> str:
+def describe_kind(kind: str) -> str:
     """Describe a kind of driver error: "XID 79", "a page fault of a GPU program"."""
     return ABOUT_MEMORY.get(kind) or OTHERS.get(kind) or kind.replace("xid_", "XID ")
 

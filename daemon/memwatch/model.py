@@ -26,7 +26,7 @@ Bytes = int | Absent
 Words = str | Absent
 
 
-def total_of(figures: Iterable[Bytes] | Absent) -> Bytes:
+def sum_figures(figures: Iterable[Bytes] | Absent) -> Bytes:
     """The sum of figures; why there is none if one of them is not known, or if there is no list of them."""
     if isinstance(figures, Absent):
         return figures
@@ -78,16 +78,17 @@ class Architecture(str, Enum):
     UNKNOWN = "unknown"
 
 
-class Impossible(ValueError):
+class InvalidRecordError(ValueError):
     """A figure that cannot be right, refused where it was built."""
 
 
 def refuse_negative(owner: object, names: tuple[str, ...], what: str, its_id: object = "") -> None:
-    """Raise `Impossible` if one of these fields is a number below 0. On the tick: it says nothing until it must."""
+    """Raise `InvalidRecordError` if one of these fields is a number below 0. On the tick: it says nothing until it
+    must."""
     for name in names:
         value = getattr(owner, name)
         if value.__class__ is int and value < 0:
-            raise Impossible(f"{what} {its_id}: {name} is {value}, and a memory figure cannot be negative")
+            raise InvalidRecordError(f"{what} {its_id}: {name} is {value}, and a memory figure cannot be negative")
 
 
 class Content(Struct, frozen=True):
@@ -152,11 +153,15 @@ class Pool(Struct, frozen=True):
         used, available = self.used_bytes, self.available_bytes
         if isinstance(used, Absent) or isinstance(available, Absent):
             if used is not available:
-                raise Impossible(f"pool {self.id}: used_bytes and available_bytes are known or absent together")
+                raise InvalidRecordError(
+                    f"pool {self.id}: used_bytes and available_bytes are known or absent together"
+                )
         elif used + available != self.size_bytes:
-            raise Impossible(f"pool {self.id}: used {used} + available {available} is not size {self.size_bytes}")
+            raise InvalidRecordError(
+                f"pool {self.id}: used {used} + available {available} is not size {self.size_bytes}"
+            )
         if self.contents and sum([part.size_bytes for part in self.contents]) != self.size_bytes:
-            raise Impossible(f"pool {self.id}: its contents do not add up to its size {self.size_bytes}")
+            raise InvalidRecordError(f"pool {self.id}: its contents do not add up to its size {self.size_bytes}")
 
     @property
     def judged_ratio(self) -> float | Absent:
@@ -186,7 +191,7 @@ class Share(Struct, frozen=True):
     def __post_init__(self) -> None:
         refuse_negative(self, ("used_bytes", "limit_bytes"), "share", self.id)
         if self.within == self.id:
-            raise Impossible(f"share {self.id}: cannot be within itself")
+            raise InvalidRecordError(f"share {self.id}: cannot be within itself")
 
     @property
     def judged_ratio(self) -> float | Absent:
@@ -272,13 +277,15 @@ class Process(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.pid <= 0:
-            raise Impossible(f"process {self.pid}: a process id is at least 1")
+            raise InvalidRecordError(f"process {self.pid}: a process id is at least 1")
         refuse_negative(self, ("rss_bytes", "footprint_bytes", "swap_bytes"), "process", self.pid)
         for place, figure in self.device_bytes.items():
             if isinstance(figure, int) and figure < 0:
-                raise Impossible(f"process {self.pid}: {place} is {figure}, and a memory figure cannot be negative")
+                raise InvalidRecordError(
+                    f"process {self.pid}: {place} is {figure}, and a memory figure cannot be negative"
+                )
 
 
-def ram_of(pools: Iterable[Pool]) -> Pool | None:
+def find_system_ram(pools: Iterable[Pool]) -> Pool | None:
     """System RAM among the pools."""
     return next((pool for pool in pools if pool.kind is PoolKind.SYSTEM_RAM), None)

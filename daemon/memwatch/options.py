@@ -16,10 +16,10 @@ DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ms|s|m|min|h|d)?", re.
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(?:([KMGT])(i?)B|B)?", re.ASCII)
 # sun_path in Linux's sockaddr_un holds 108 bytes with its NUL; macOS has 104.
-SOCKET_PATH_MOST_BYTES = 103
+MAX_SOCKET_PATH_BYTES = 103
 
 
-class Refused(ValueError):
+class InvalidValueError(ValueError):
     """A value that cannot be used.
 
     The message, if any, gives the reason in words that can follow the setting's name ("names a file that …").
@@ -40,7 +40,7 @@ class Section(Struct, frozen=True):
     """
 
 
-class Switched(Section, frozen=True, kw_only=True):
+class SwitchableOptions(Section, frozen=True, kw_only=True):
     """Options of a part that can be switched off."""
 
     enabled: bool = True
@@ -64,7 +64,7 @@ class Doc(Struct, frozen=True):
     text: str
 
 
-class Read(Struct, frozen=True):
+class Converter(Struct, frozen=True):
     """Parses the given value; the function raises Refused for a value that it cannot use."""
 
     function: Callable[[Any], object]
@@ -73,15 +73,15 @@ class Read(Struct, frozen=True):
 class Bounds(Struct, frozen=True):
     """The least and the greatest value; `above`: the least itself is too little."""
 
-    least: float | timedelta
-    most: float | timedelta
+    minimum: float | timedelta
+    maximum: float | timedelta
     above: bool = False
 
     def hold(self, value: Any) -> bool:  # noqa: ANN401  a number or a timedelta, as the bounds are
-        return bool(self.least <= value <= self.most) and not (self.above and value == self.least)
+        return bool(self.minimum <= value <= self.maximum) and not (self.above and value == self.minimum)
 
     def __str__(self) -> str:
-        return f"from {bound_text(self.least)} to {bound_text(self.most)}"
+        return f"from {bound_text(self.minimum)} to {bound_text(self.maximum)}"
 
 
 def bound_text(bound: float | timedelta) -> str:
@@ -94,19 +94,19 @@ def seconds(number: float) -> timedelta:
     return timedelta(seconds=number)
 
 
-def duration_of(value: object) -> timedelta:
+def parse_duration(value: object) -> timedelta:
     """A duration from "500ms", "1s", "5m" or "5 min", "1h", "30d", or a number of seconds."""
     if isinstance(value, str):
         match = DURATION.fullmatch(value.strip())
         if match is None:
-            raise Refused
+            raise InvalidValueError
         value = float(match[1]) * UNITS[match[2] or "s"]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Refused
+        raise InvalidValueError
     try:
         return timedelta(seconds=value)
     except (OverflowError, ValueError):
-        raise Refused from None
+        raise InvalidValueError from None
 
 
 def duration_text(duration: timedelta) -> str:
@@ -122,7 +122,7 @@ def duration_text(duration: timedelta) -> str:
     return f"{whole}{f'.{rest:03}'.rstrip('0') if rest else ''}ms" if microseconds else "0s"
 
 
-Duration = Annotated[timedelta, Read(duration_of)]
+Duration = Annotated[timedelta, Converter(parse_duration)]
 
 
 class Size(int):
@@ -137,25 +137,27 @@ class Size(int):
         return f"{int(self)}B"
 
 
-def bytes_of(value: object) -> Size:
+def parse_size(value: object) -> Size:
     """A size from "20GiB", "512 MiB", "24GB" (thousands), or a number of bytes; at least one byte."""
     if isinstance(value, str) and (match := SIZE.fullmatch(value.strip())):
         power = "KMGT".index(match[2]) + 1 if match[2] else 0
         value = int(float(match[1]) * (1024 if match[3] else 1000) ** power)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 60:
-        raise Refused
+        raise InvalidValueError
     return Size(value)
 
 
-def socket_of(value: object) -> str:
+def parse_socket(value: object) -> str:
     """Return the path of a socket file from unix:/PATH."""
     if not isinstance(value, str) or not value.startswith("unix:"):
-        raise Refused
+        raise InvalidValueError
     path = value.removeprefix("unix:")
     if not path.startswith("/") or path.endswith("/") or "\0" in path:
-        raise Refused
-    if len(os.fsencode(path)) > SOCKET_PATH_MOST_BYTES:
-        raise Refused(f"has a path longer than the {SOCKET_PATH_MOST_BYTES} bytes that a socket's name may have")
+        raise InvalidValueError
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+        raise InvalidValueError(
+            f"has a path longer than the {MAX_SOCKET_PATH_BYTES} bytes that a socket's name may have"
+        )
     return path
 
 
@@ -163,4 +165,4 @@ def program_path(value: object) -> str:
     """A program's absolute path, or "auto" for the one that is found on PATH. It may be installed later."""
     if isinstance(value, str) and (value == "auto" or os.path.isabs(value)) and "\0" not in value:
         return value
-    raise Refused
+    raise InvalidValueError

@@ -34,7 +34,7 @@ class Owner(Struct, frozen=True):
         refuse_negative(self, ("processes", "rss_bytes"), "owner", self.name)
 
 
-class Total(Struct, frozen=True):
+class OwnerTotal(Struct, frozen=True):
     """An owner with what its processes hold of devices. `cgroup_note` says what its cgroup's figure leaves out."""
 
     name: Words | None
@@ -48,7 +48,7 @@ class Total(Struct, frozen=True):
     cgroup_note: str | None = None
 
 
-def added_up(processes: Iterable[Process]) -> tuple[Owner, ...]:
+def sum_owners(processes: Iterable[Process]) -> tuple[Owner, ...]:
     """The owners of processes that are all there are, the largest of each kind first, without cgroup figures.
 
     Who is only in a driver's list, without a resident set, is in no process table.
@@ -66,24 +66,24 @@ def added_up(processes: Iterable[Process]) -> tuple[Owner, ...]:
     return tuple(owners)
 
 
-def totals_of(owners: Iterable[Owner], processes: Iterable[Process], kind: OwnerKind) -> list[Total]:
+def build_totals(owners: Iterable[Owner], processes: Iterable[Process], kind: OwnerKind) -> list[OwnerTotal]:
     """The owners of one kind, the largest first; those of no unit, container, … together, and last."""
     holders: dict[Words | None, list[Process]] = {}
     for process in processes:
         if process.device_bytes:
             holders.setdefault(getattr(process, kind), []).append(process)
-    totals = [_total_of(owner, holders.get(owner.name, ())) for owner in owners if owner.kind == kind]
+    totals = [_build_total(owner, holders.get(owner.name, ())) for owner in owners if owner.kind == kind]
     return sorted(totals, key=lambda total: (total.name is None, -total.footprint_low_bytes, str(total.name)))
 
 
-def _total_of(owner: Owner, holders: Sequence[Process]) -> Total:
+def _build_total(owner: Owner, holders: Sequence[Process]) -> OwnerTotal:
     """`holders`: those of its processes that hold a device's memory."""
     low = owner.rss_bytes + sum(_beyond_rss(process, process.footprint_low_bytes) for process in holders)
     highs = [process.footprint_high_bytes for process in holders]
     unknown = next((figure for figure in highs if isinstance(figure, Absent)), None)
     high = unknown or owner.rss_bytes + sum(map(_beyond_rss, holders, highs))
     held = _device_bytes(holders)
-    return Total(
+    return OwnerTotal(
         owner.name,
         owner.processes,
         owner.rss_bytes,
@@ -92,7 +92,7 @@ def _total_of(owner: Owner, holders: Sequence[Process]) -> Total:
         footprint_high_bytes=high,
         device_bytes=held,
         cgroup_bytes=owner.cgroup_bytes,
-        cgroup_note=_note_of(holders) if isinstance(owner.cgroup_bytes, int) and held else None,
+        cgroup_note=_build_note(holders) if isinstance(owner.cgroup_bytes, int) and held else None,
     )
 
 
@@ -115,6 +115,6 @@ def _device_bytes(holders: Sequence[Process]) -> Mapping[str, Bytes]:
     return {**sums, **unknown}
 
 
-def _note_of(holders: Sequence[Process]) -> str:
+def _build_note(holders: Sequence[Process]) -> str:
     """Drivers do not charge what they allocate to cgroups; only what is in the resident set as well is counted."""
     return PERHAPS_BEYOND if all(process.footprint_range for process in holders) else BEYOND

@@ -9,20 +9,20 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from memwatch.allocators import Claim
+from memwatch.allocators import AllocatorReport
 from memwatch.kernel_log import KernelLog
 from memwatch.model import (
     Absent,
     Bytes,
     Content,
     Device,
-    Impossible,
+    InvalidRecordError,
     Pool,
     Process,
     Share,
     Words,
     refuse_negative,
-    total_of,
+    sum_figures,
 )
 from memwatch.owners import Owner
 
@@ -269,18 +269,18 @@ class Snapshot(Struct, frozen=True, dict=True):
     kernel_log: KernelLog | Absent = Absent.NOT_AVAILABLE
     pressure: tuple[Pressure, ...] = ()
     collectors: tuple[CollectorStatus, ...] = ()
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[AllocatorReport, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.labels) != len(self.pools) + len(self.shares):
-            raise Impossible("two pools or shares have the same id")
+            raise InvalidRecordError("two pools or shares have the same id")
         parents = {share.id: share.within for share in self.shares}
         for share in self.shares:
             self._refuse_lost(share, parents)
         for device in self.devices:
             for place in device.allocates_from:
                 if place not in self.labels:
-                    raise Impossible(f"device {device.id}: allocates from {place}, which does not exist")
+                    raise InvalidRecordError(f"device {device.id}: allocates from {place}, which does not exist")
 
     def _refuse_lost(self, share: Share, parents: Mapping[str, str]) -> None:
         """Follow a share outward: the way must end in a pool."""
@@ -288,9 +288,9 @@ class Snapshot(Struct, frozen=True, dict=True):
         while place in parents:
             place, steps = parents[place], steps + 1
             if steps > len(parents):
-                raise Impossible(f"share {share.id}: is within itself by way of {share.within}")
+                raise InvalidRecordError(f"share {share.id}: is within itself by way of {share.within}")
         if place not in self.labels:
-            raise Impossible(f"share {share.id}: is within {place}, which does not exist")
+            raise InvalidRecordError(f"share {share.id}: is within {place}, which does not exist")
 
     @cached_property
     def labels(self) -> Mapping[str, str]:
@@ -305,8 +305,8 @@ class Snapshot(Struct, frozen=True, dict=True):
     def total(self) -> Total:
         return Total(
             sum(pool.size_bytes for pool in self.pools),
-            total_of([pool.used_bytes for pool in self.pools]),
-            total_of([pool.available_bytes for pool in self.pools]),
+            sum_figures([pool.used_bytes for pool in self.pools]),
+            sum_figures([pool.available_bytes for pool in self.pools]),
         )
 
     @property

@@ -49,7 +49,7 @@ MEMWATCHD_LISTEN with commas between addresses); a key of the file is MEMWATCHD_
 (MEMWATCHD_PRESSURE_HIGH_PERCENT=75). SIGHUP reads the settings again, SIGTERM stops."""
 
 
-class Grouped(click.Command):
+class GroupedCommand(click.Command):
     """A command whose help shows its options under headings, and then examples and exit codes."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -163,9 +163,9 @@ OPTIONS = (
 )
 
 
-def command_line() -> Grouped:
+def command_line() -> GroupedCommand:
     """What may be given; also what the manual is made of."""
-    command = Grouped(
+    command = GroupedCommand(
         "memwatchd",
         params=[*OPTIONS],
         callback=answer,
@@ -179,16 +179,16 @@ def command_line() -> Grouped:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says and return the exit code. What goes wrong is one sentence on stderr."""
     command = command_line()
-    given = sys.argv[1:] if arguments is None else list(arguments)
+    argv = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        if given[:1] == [INSTALL]:
+        if argv[:1] == [INSTALL]:
             from memwatchd import install
 
-            return install.main(given[1:])
-        code: int = command.main(given, prog_name="memwatchd", standalone_mode=False)
+            return install.main(argv[1:])
+        code: int = command.main(argv, prog_name="memwatchd", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        return complain([error.format_message()], EXIT_USAGE)
+        return print_errors([error.format_message()], EXIT_USAGE)
     except click.Abort:
         return 130
     except BrokenPipeError:
@@ -196,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILURE
     except OSError as error:
-        return complain([str(error)], EXIT_FAILURE)
+        return print_errors([str(error)], EXIT_FAILURE)
     return code
 
 
@@ -217,12 +217,12 @@ def answer(once: bool, as_json: bool, test_alert: bool, check_config: bool, **fl
         raise click.UsageError("--demo and --replay both stand in for this machine; use one of them")
     if flags.get("demo") == "list":
         return list_demos()
-    from memwatchd.settings.load import BadSettings, load
+    from memwatchd.settings.load import SettingsError, load
 
     try:
         settings = load(flags, os.environ)
-    except BadSettings as error:
-        return complain(error.problems, EXIT_USAGE if error.usage else EXIT_CONFIGURATION)
+    except SettingsError as error:
+        return print_errors(error.problems, EXIT_USAGE if error.usage else EXIT_CONFIGURATION)
     refuse_replaying(flags, settings)
     if check_config:
         return show(settings)
@@ -253,7 +253,7 @@ def show(settings: Settings) -> int:
     """Print the settings in force."""
     from memwatchd.settings.diff import flat, setting_text
 
-    complain(settings.warnings, EXIT_OK)
+    print_errors(settings.warnings, EXIT_OK)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a path may hold any byte
     lines = [(".".join(path), setting_text(value)) for path, value in flat(settings)]
@@ -273,7 +273,7 @@ def list_demos() -> int:
     return EXIT_OK
 
 
-def complain(sentences: Sequence[str], code: int) -> int:
+def print_errors(sentences: Sequence[str], code: int) -> int:
     for sentence in sentences:
         print(f"memwatchd: {sentence}", file=sys.stderr)
     return code

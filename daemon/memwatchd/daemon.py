@@ -13,22 +13,22 @@ from memwatch.linux.files import Roots
 from memwatch.linux.psi_trigger import PsiTrigger
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.sampler import Gatherer, Sampler
-from memwatch.notify.manager import Alerting
+from memwatch.notify.manager import NotificationManager
 from memwatch.notify.outbox.outbox import Outbox
-from memwatch.processes.allocator_reports import Reports
-from memwatch_web.asgi.options import FaceOptions
+from memwatch.processes.allocator_reports import AllocatorReports
+from memwatch_web.asgi.options import WebOptions
 from memwatch_web.asgi.sse import Broker
 from memwatch_web.metrics.families import Exporter
 from memwatchd import wiring
 from memwatchd.first_tick import first_tick
-from memwatchd.recording.player import PlayedSleep, Player, play_through
+from memwatchd.recording.player import Player, ReplaySleep, play_through
 from memwatchd.sd_notify import Notifier
 from memwatchd.settings.certificates import load_certificate
 from memwatchd.settings.diff import describe_changes
-from memwatchd.settings.load import BadSettings
+from memwatchd.settings.load import SettingsError
 from memwatchd.settings.schema import Settings
-from memwatchd.state_dir import State, open_state
-from memwatchd.target_check import Unmet
+from memwatchd.state_dir import StateDir, open_state
+from memwatchd.target_check import UnknownTargetCheck
 
 log = logging.getLogger(__name__)
 
@@ -38,59 +38,59 @@ class Daemon:
 
     def __init__(self, settings: Settings, load: Callable[[], Settings]) -> None:
         self.settings = self._started = settings
-        self.roots = wiring.roots_of(settings)
-        self.player = wiring.player_of(settings, time.time())
-        self.live = wiring.live_of(settings, settings, self.player)
+        self.roots = wiring.build_roots(settings)
+        self.player = wiring.open_player(settings, time.time())
+        self.live = wiring.build_live_settings(settings, settings, self.player)
         self.monitor, self.sampler = (
-            self._of_machine(self.roots) if self.player is None else self._of_player(self.player)
+            self._monitor_machine(self.roots) if self.player is None else self._monitor_recording(self.player)
         )
-        self.recorder = wiring.recorder_of(settings, self.monitor.identity)
-        self.state = open_state(settings.state.dir) if self.player is None else State(None)
+        self.recorder = wiring.open_recorder(settings, self.monitor.identity)
+        self.state = open_state(settings.state.dir) if self.player is None else StateDir(None)
         self.alerting = self._alerting()
         self.broker = Broker(lambda: self.monitor.latest, self.live.max_streams)
         self.service = Notifier()
-        self.unmet = Unmet(settings)
-        self.tls = wiring.tls_of(settings)
-        self.monitor.listeners.append(self.alerting.tell)
+        self.target_check = UnknownTargetCheck(settings)
+        self.tls = wiring.build_tls_context(settings)
+        self.monitor.listeners.append(self.alerting.on_tick)
         self.on_leaving: list[Callable[[], None]] = []
         self._load = load
         self._stop = threading.Event()
         self._ticking = threading.Thread(target=self.monitor.run, args=(self._stop,), name="tick", daemon=True)
 
-    def _of_machine(self, roots: Roots) -> tuple[Monitor, Gatherer]:
+    def _monitor_machine(self, roots: Roots) -> tuple[Monitor, Gatherer]:
         clock = SystemClock()
-        sampler = Sampler(wiring.enlisted_of(self.settings), clock)
+        sampler = Sampler(wiring.list_enabled_collectors(self.settings), clock)
         trigger = PsiTrigger(roots.procfs / "pressure/memory")
-        identity, reports = wiring.identity_of(roots), Reports(roots.procfs)
+        identity, reports = wiring.read_identity(roots), AllocatorReports(roots.procfs)
         return Monitor(sampler, clock, self.live.rules, identity, trigger, reports=reports), sampler
 
-    def _of_player(self, player: Player) -> tuple[Monitor, Gatherer]:
+    def _monitor_recording(self, player: Player) -> tuple[Monitor, Gatherer]:
         speed = player.clock.speed
-        identity, sleep = wiring.identity_played(player), PlayedSleep(speed)
+        identity, sleep = wiring.replay_identity(player), ReplaySleep(speed)
         monitor = Monitor(player, player.clock, self.live.rules, identity, sleep, speed)
-        player.began_again = monitor.replayed_again
+        player.began_again = monitor.replay_restarted
         return monitor, player
 
-    def face_options(self) -> FaceOptions:
+    def web_options(self) -> WebOptions:
         """Asked for on every request."""
-        return self.live.faces
+        return self.live.web_options
 
     def exporter(self) -> Exporter:
         return Exporter(
             __version__,
-            lambda: self.monitor.watches,
+            lambda: self.monitor.alert_states,
             lambda: self.alerting.receivers,
-            lambda: self.face_options().process_metrics,
+            lambda: self.web_options().process_metrics,
             self.alerting.outbox_figures,
             self.monitor.files_status,
         )
 
     def start(self) -> None:
         """Begin to ask the collectors, and what else needs a thread."""
-        for warning in filter(None, (*self.settings.warnings, wiring.exposure_of(self.settings))):
+        for warning in filter(None, (*self.settings.warnings, wiring.describe_exposure(self.settings))):
             log.warning("%s", warning)
         if self.state.complaint:
-            missed = self.state.was_wanted or self.settings.alerts.recipients
+            missed = self.state.was_wanted or self.settings.alerts.receivers
             log.log(logging.WARNING if missed else logging.INFO, "%s", self.state.complaint)
         self.alerting.restore()
         self.alerting.start()
@@ -98,20 +98,20 @@ class Daemon:
 
     def first_tick(self) -> None:
         """What everybody may ask for from now on."""
-        keeper = wiring.keeper_of(self.settings, self.state, SystemClock(), self.monitor.identity)
-        if keeper is not None:
-            self.monitor.keep_on_disk(keeper)
+        history_writer = wiring.open_history_writer(self.settings, self.state, SystemClock(), self.monitor.identity)
+        if history_writer is not None:
+            self.monitor.use_history_writer(history_writer)
         if self.player is not None and self.settings.replay.demo:
             play_through(self.monitor, self.player)
         if self.recorder is not None:
-            self.monitor.listeners.append(self.recorder.tell)
+            self.monitor.listeners.append(self.recorder.on_tick)
             self.recorder.start()
-        self.monitor.listeners.append(self.unmet.tell)
+        self.monitor.listeners.append(self.target_check.on_tick)
         first_tick(self.sampler, self.monitor)
 
     def start_ticking(self) -> None:
         """From here on only the API and the pages are built: return what building left over, lock what stays."""
-        self.monitor.self_usage.settle()
+        self.monitor.self_usage.trim_memory()
         if self.settings.sampling.lock_memory:
             complaint = self.monitor.self_usage.lock_memory()
             if complaint:
@@ -129,8 +129,8 @@ class Daemon:
             self._ticking.join(timeout=1.0)
         self.sampler.stop()
         self.alerting.close(2.0)
-        if self.monitor.keeper is not None:
-            self.monitor.keeper.stop()
+        if self.monitor.history_writer is not None:
+            self.monitor.history_writer.stop()
         if self.recorder is not None:
             self.recorder.stop(2.0)
         self.state.close()
@@ -141,7 +141,7 @@ class Daemon:
         self.service.reloading()
         try:
             self._use(self._load())
-        except BadSettings as error:
+        except SettingsError as error:
             for problem in error.problems:
                 log.error("the old settings stay: %s", problem)
         except Exception as error:  # too many open files, no memory: systemd and the next reload must not care
@@ -152,26 +152,26 @@ class Daemon:
     def ready(self) -> None:
         self.service.ready(self.settings.sampling.interval.total_seconds())
 
-    def _alerting(self) -> Alerting:
-        opened = wiring.open_outbox_of(self.state)
+    def _alerting(self) -> NotificationManager:
+        opened = wiring.open_state_outbox(self.state)
         for complaint in opened.complaints if opened else ():
             log.warning("%s", complaint)
-        outbox = Outbox(opened.store, opened.kept) if opened else Outbox(None)
-        receivers = wiring.receivers_of(self.live.recipients, outbox)
+        outbox = Outbox(opened.store, opened.stored) if opened else Outbox(None)
+        receivers = wiring.create_receivers(self.live.receivers, outbox)
         recovered = int(opened.recovered) if opened else 0
-        return Alerting(self.monitor, outbox, receivers, lambda: self.live.dashboard_url, recovered)
+        return NotificationManager(self.monitor, outbox, receivers, lambda: self.live.dashboard_url, recovered)
 
     def _use(self, settings: Settings) -> None:
         """Raises where something cannot be had now, and then nothing has changed."""
-        live = wiring.live_of(settings, self._started, self.player)
+        live = wiring.build_live_settings(settings, self._started, self.player)
         if self.tls is not None and live.certificate is not None:
             load_certificate(self.tls, *live.certificate)
-        receivers = wiring.receivers_after(live.recipients, self.live.recipients, self.alerting)
+        receivers = wiring.update_receivers(live.receivers, self.live.receivers, self.alerting)
         changes = describe_changes(self.settings, settings, simulated=self.player is not None)
         self.settings, self.live = settings, live
-        self.broker.most = live.max_streams
+        self.broker.max_streams = live.max_streams
         self.monitor.reconfigure(live.rules)
-        self.unmet.use(settings)
+        self.target_check.use(settings)
         self.alerting.use(receivers)
         for change in changes:
             log.info("%s", change)

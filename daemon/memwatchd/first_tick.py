@@ -26,14 +26,15 @@ def first_tick(sampler: Gatherer, monitor: Monitor) -> Snapshot:
 
 
 def read_machine(settings: Settings) -> Snapshot:
-    """Ask every collector once, and let go of all of them. Raises BadRecording where a recording is to be read."""
-    player = wiring.player_of(settings, time.time())
+    """Ask every collector once, and let go of all of them. Raises RecordingError where a recording is to be
+    read."""
+    player = wiring.open_player(settings, time.time())
     if player is not None:
-        identity = wiring.identity_played(player)
-        return Monitor(player, player.clock, wiring.rules_of(settings, player), identity).tick()
-    roots, clock = wiring.roots_of(settings), SystemClock()
-    sampler = Sampler(wiring.enlisted_of(settings), clock)
-    monitor = Monitor(sampler, clock, wiring.rules_of(settings), wiring.identity_of(roots))
+        identity = wiring.replay_identity(player)
+        return Monitor(player, player.clock, wiring.build_rules(settings, player), identity).tick()
+    roots, clock = wiring.build_roots(settings), SystemClock()
+    sampler = Sampler(wiring.list_enabled_collectors(settings), clock)
+    monitor = Monitor(sampler, clock, wiring.build_rules(settings), wiring.read_identity(roots))
     sampler.start()
     try:
         return first_tick(sampler, monitor)

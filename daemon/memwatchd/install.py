@@ -31,11 +31,11 @@ HIDDEN = ("/home", "/root", "/run/user")
 Run = Callable[[Sequence[str]], int]
 
 
-class CannotInstall(Exception):
+class InstallError(Exception):
     """Why not, and what would work."""
 
 
-class Write(Struct, frozen=True):
+class WriteFile(Struct, frozen=True):
     """A file that shall hold this; `keep` where one that is there already is somebody's own."""
 
     path: Path
@@ -57,7 +57,7 @@ class Write(Struct, frozen=True):
         return 0
 
 
-class Remove(Struct, frozen=True):
+class RemoveFile(Struct, frozen=True):
     """A file that shall be gone."""
 
     path: Path
@@ -74,7 +74,7 @@ class Remove(Struct, frozen=True):
         return 0
 
 
-class Call(Struct, frozen=True):
+class RunCommand(Struct, frozen=True):
     """A command, where there is something to do for it."""
 
     command: tuple[str, ...]
@@ -87,7 +87,7 @@ class Call(Struct, frozen=True):
         return run(self.command)
 
 
-Step = Write | Remove | Call
+Step = WriteFile | RemoveFile | RunCommand
 
 
 def unit_files() -> Path:
@@ -101,7 +101,7 @@ def unit_for(text: str, program: str) -> str:
     """The unit with this program in place of Debian's."""
     quoted = program.replace("%", "%%")
     if re.search(r"[\s\"'\\$;]", program):
-        raise CannotInstall(f"{program!r} cannot stand in a unit file; install it below a path without blanks")
+        raise InstallError(f"{program!r} cannot stand in a unit file; install it below a path without blanks")
     return re.sub(r"^ExecStart=\S+", lambda _: f"ExecStart={quoted}", text, flags=re.MULTILINE)
 
 
@@ -109,38 +109,38 @@ def refuse_hidden(program: Path) -> None:
     """The service's user must reach the program and its interpreter."""
     for path in (program.absolute(), program.resolve(), Path(sys.executable).resolve()):
         if path.is_relative_to("/home") or any(path.is_relative_to(folder) for folder in HIDDEN):
-            raise CannotInstall(
+            raise InstallError(
                 f"{path} is in a home, which no service can see: install it with "
                 "`sudo pipx install --global memwatchd` or below /opt"
             )
         for folder in path.parents:
             if not folder.stat().st_mode & 0o001:
-                raise CannotInstall(f"other users may not enter {folder}, where {path.name} is: chmod o+x {folder}")
+                raise InstallError(f"other users may not enter {folder}, where {path.name} is: chmod o+x {folder}")
 
 
-def installing(root: Path, units: Path, program: str) -> Iterator[Step]:
+def install_steps(root: Path, units: Path, program: str) -> Iterator[Step]:
     """What to do, in this order. `root` is / but for tests."""
-    yield Write(root / USERS, (units / "memwatchd.sysusers").read_text())
-    yield Call(("systemd-sysusers", str(root / USERS)), is_done=has_user(root))
+    yield WriteFile(root / USERS, (units / "memwatchd.sysusers").read_text())
+    yield RunCommand(("systemd-sysusers", str(root / USERS)), is_done=has_user(root))
     changed = False
     for name, folder in NAMES.items():
-        step = Write(root / folder / name, unit_for((units / name).read_text(), program))
+        step = WriteFile(root / folder / name, unit_for((units / name).read_text(), program))
         changed = changed or not step.is_done
         yield step
-    yield Write(root / CONFIGURATION, (units / "memwatchd.toml").read_text(), keep=True)
-    yield Call(("systemctl", "daemon-reload"), is_done=not changed)
-    yield Call(("systemctl", "enable", "memwatchd.service"), is_done=is_enabled(root))
-    yield Call(("systemctl", "restart", "memwatchd.service"), is_done=not changed)
+    yield WriteFile(root / CONFIGURATION, (units / "memwatchd.toml").read_text(), keep=True)
+    yield RunCommand(("systemctl", "daemon-reload"), is_done=not changed)
+    yield RunCommand(("systemctl", "enable", "memwatchd.service"), is_done=is_enabled(root))
+    yield RunCommand(("systemctl", "restart", "memwatchd.service"), is_done=not changed)
 
 
-def uninstalling(root: Path) -> Iterator[Step]:
+def uninstall_steps(root: Path) -> Iterator[Step]:
     """What to do; the user stays, since files may be his."""
     there = (root / UNITS / "memwatchd.service").exists()
-    yield Call(("systemctl", "disable", "--now", "memwatchd.service"), is_done=not there)
+    yield RunCommand(("systemctl", "disable", "--now", "memwatchd.service"), is_done=not there)
     for name, folder in NAMES.items():
-        yield Remove(root / folder / name)
-    yield Remove(root / USERS)
-    yield Call(("systemctl", "daemon-reload"), is_done=not there)
+        yield RemoveFile(root / folder / name)
+    yield RemoveFile(root / USERS)
+    yield RunCommand(("systemctl", "daemon-reload"), is_done=not there)
 
 
 def has_user(root: Path) -> bool:
@@ -152,14 +152,14 @@ def is_enabled(root: Path) -> bool:
     return os.path.lexists(root / UNITS / "multi-user.target.wants" / "memwatchd.service")
 
 
-def carry_out(steps: Sequence[Step], run: Run, say: Callable[[str], None], dry: bool) -> int:
+def run_steps(steps: Sequence[Step], run: Run, say: Callable[[str], None], dry: bool) -> int:
     """Do what is not done yet, saying so; stop at the first failure."""
     waiting = [step for step in steps if not step.is_done]
     for step in waiting:
         say(str(step))
         code = 0 if dry else step.do(run)
         if code:
-            raise CannotInstall(f"`{step}` failed with exit code {code}; what was done before it stays done")
+            raise InstallError(f"`{step}` failed with exit code {code}; what was done before it stays done")
     if not waiting:
         say("nothing to do")
     return EXIT_OK
@@ -175,23 +175,23 @@ def run_command(command: Sequence[str]) -> int:
 def install_service(uninstall: bool, dry_run: bool) -> int:
     root, program = Path("/"), Path(sys.argv[0])
     if uninstall:
-        steps = list(uninstalling(root))
+        steps = list(uninstall_steps(root))
     else:
         refuse_packaged(root)
         refuse_hidden(program)
-        steps = list(installing(root, unit_files(), str(program.absolute())))
+        steps = list(install_steps(root, unit_files(), str(program.absolute())))
     if not dry_run and os.geteuid() != 0:
-        carry_out(steps, run_command, click.echo, dry=True)
-        raise CannotInstall("this needs root: sudo memwatchd install-service")
+        run_steps(steps, run_command, click.echo, dry=True)
+        raise InstallError("this needs root: sudo memwatchd install-service")
     if not dry_run and not Path("/run/systemd/system").is_dir():
-        raise CannotInstall("systemd does not run here; start memwatchd by whatever does, or use --dry-run")
-    return carry_out(steps, run_command, click.echo, dry_run)
+        raise InstallError("systemd does not run here; start memwatchd by whatever does, or use --dry-run")
+    return run_steps(steps, run_command, click.echo, dry_run)
 
 
 def refuse_packaged(root: Path) -> None:
     for folder in ("usr/lib/systemd/system", "lib/systemd/system"):
         if (root / folder / "memwatchd.service").exists():
-            raise CannotInstall(
+            raise InstallError(
                 "a package has installed memwatchd.service already: systemctl enable --now memwatchd"
             )
 
@@ -202,7 +202,7 @@ def main(arguments: Sequence[str]) -> int:
         code: int = install_service.main(
             list(arguments), prog_name="memwatchd install-service", standalone_mode=False
         )
-    except CannotInstall as error:
+    except InstallError as error:
         print(f"memwatchd: {error}", file=sys.stderr)
         return EXIT_FAILURE
     return code

@@ -6,14 +6,14 @@ import asyncio
 import sys
 from collections.abc import Callable
 
-from memwatch.notify.manager import notice_of_test
+from memwatch.notify.manager import build_test_notification
 from memwatch.render.json import snapshot_json, to_bytes
-from memwatch.render.text import text_of
+from memwatch.render.text import render_text
 from memwatchd.daemon import Daemon
 from memwatchd.first_tick import read_machine
 from memwatchd.http_server import server
-from memwatchd.http_server.sockets import CannotListen, open_sockets
-from memwatchd.recording.file_format import BadRecording
+from memwatchd.http_server.sockets import ListenError, open_sockets
+from memwatchd.recording.file_format import RecordingError
 from memwatchd.settings.schema import Settings
 
 EXIT_OK, EXIT_FAILURE, EXIT_CONFIGURATION = 0, 1, 78
@@ -23,12 +23,12 @@ def serve(settings: Settings, load: Callable[[], Settings]) -> int:
     """Be the daemon until SIGTERM or SIGINT. `load` reads the settings again on SIGHUP."""
     try:
         sockets = open_sockets(settings.web.listen)
-    except CannotListen as error:
+    except ListenError as error:
         print(f"memwatchd: {error}", file=sys.stderr)
         return EXIT_CONFIGURATION
     try:
         daemon = Daemon(settings, load)
-    except (BadRecording, OSError) as error:
+    except (RecordingError, OSError) as error:
         print(f"memwatchd: {error}", file=sys.stderr)
         return EXIT_CONFIGURATION
     daemon.start()
@@ -45,16 +45,16 @@ def test_alert(settings: Settings) -> int:
     if settings.replay.demo or settings.replay.file:
         print("memwatchd: a simulated machine tells nobody: leave out --demo and --replay", file=sys.stderr)
         return EXIT_CONFIGURATION
-    channels = [one.create_channel() for one in settings.alerts.recipients]
+    channels = [one.create_channel() for one in settings.alerts.receivers]
     if not channels:
         print(
             "memwatchd: no receiver is configured; add [[alerts.webhooks]] to the configuration file",
             file=sys.stderr,
         )
         return EXIT_CONFIGURATION
-    notice, snapshot, failed = notice_of_test(), read_machine(settings), 0
+    notification, snapshot, failed = build_test_notification(), read_machine(settings), 0
     for channel in channels:
-        answer = channel.send(notice.id, channel.body(notice, snapshot, settings.web.url))
+        answer = channel.send(notification.id, channel.body(notification, snapshot, settings.web.url))
         failed += not answer.success
         print(f"{channel.title}: {'delivered' if answer.success else answer.failure}", flush=True)
     return EXIT_FAILURE if failed else EXIT_OK
@@ -64,8 +64,8 @@ def once(settings: Settings, as_json: bool) -> int:
     """Read everything once, print it, leave."""
     try:
         snapshot = read_machine(settings)
-    except BadRecording as error:
+    except RecordingError as error:
         print(f"memwatchd: {error}", file=sys.stderr)
         return EXIT_CONFIGURATION
-    sys.stdout.write(to_bytes(snapshot_json(snapshot)).decode() + "\n" if as_json else text_of(snapshot))
+    sys.stdout.write(to_bytes(snapshot_json(snapshot)).decode() + "\n" if as_json else render_text(snapshot))
     return EXIT_OK if snapshot.pools else EXIT_FAILURE

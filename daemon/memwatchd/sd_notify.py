@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 MISSED_TICKS = 3
 
 
-def watchdog_seconds_of(environ: Mapping[str, str]) -> float | None:
+def read_watchdog_seconds(environ: Mapping[str, str]) -> float | None:
     """How long the service manager waits for `alive`; None where it does not."""
     text = environ.get("WATCHDOG_USEC", "")
     return int(text) / 1e6 if re.fullmatch(r"[0-9]{1,18}", text) else None
@@ -30,10 +30,10 @@ class Notifier:
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) if address else None
         self._complained = False
-        self._watchdog_seconds = watchdog_seconds_of(environ)
+        self._watchdog_seconds = read_watchdog_seconds(environ)
 
     @property
-    def is_heard(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether anybody listens."""
         return self._socket is not None
 

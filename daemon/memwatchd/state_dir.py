@@ -14,7 +14,7 @@ NOT_WRITABLE = "cannot be used (this user may not write there)"
 ADVICE = "; use a folder of its own, such as --state-dir /var/lib/memwatchd"
 
 
-class State(Struct, frozen=True):
+class StateDir(Struct, frozen=True):
     """An open state folder, or none and the reason. `folder` is ours alone until `close`.
 
     `readable` is a folder that cannot be written to, such as on a disk that became read-only, and can be read.
@@ -31,22 +31,22 @@ class State(Struct, frozen=True):
             os.close(self.lock)
 
 
-def open_state(wanted: Path | None) -> State:
+def open_state(wanted: Path | None) -> StateDir:
     """The folder, made if it is not there, and locked against a second daemon."""
     if wanted is None:
-        return State(
+        return StateDir(
             None, "no state folder: nothing survives a restart; --state-dir DIR names one", was_wanted=False
         )
     try:
         wanted.mkdir(MODE, parents=True, exist_ok=True)
         lock = os.open(wanted, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        return _refused(wanted, f"cannot be used ({(error.strerror or str(error)).lower()})")
+        return _reject(wanted, f"cannot be used ({(error.strerror or str(error)).lower()})")
     unfit = _why_unfit(lock, wanted)
     if unfit:
         os.close(lock)
-        return _refused(wanted, unfit, wanted if unfit == NOT_WRITABLE else None)
-    return State(wanted, lock=lock)
+        return _reject(wanted, unfit, wanted if unfit == NOT_WRITABLE else None)
+    return StateDir(wanted, lock=lock)
 
 
 def _why_unfit(lock: int, folder: Path) -> str:
@@ -61,5 +61,5 @@ def _why_unfit(lock: int, folder: Path) -> str:
     return ""
 
 
-def _refused(folder: Path, why: str, readable: Path | None = None) -> State:
-    return State(None, f"state folder {folder} {why}: nothing survives a restart{ADVICE}", readable=readable)
+def _reject(folder: Path, why: str, readable: Path | None = None) -> StateDir:
+    return StateDir(None, f"state folder {folder} {why}: nothing survives a restart{ADVICE}", readable=readable)

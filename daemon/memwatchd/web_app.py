@@ -8,12 +8,12 @@ from fastapi import FastAPI
 
 from memwatch.backends.finder import Finder
 from memwatch.doctor.examiner import Examiner
-from memwatch.notify.status import view_of
+from memwatch.notify.status import build_view
 from memwatch.processes.pss import PssReader
 from memwatch_web.api.inquiries import Inquiries
 from memwatch_web.app import create_app
-from memwatch_web.asgi.single_flight import Shared
-from memwatch_web.metrics.endpoint import Scrapes
+from memwatch_web.asgi.single_flight import SingleFlight
+from memwatch_web.metrics.endpoint import MetricsEndpoint
 from memwatch_web.pages.renderer import Pages
 from memwatch_web.pages.services import PageServices
 from memwatchd.daemon import Daemon
@@ -26,40 +26,40 @@ PSS_DEADLINE_SECONDS = 10.0
 SHOWN_EVENTS = 8
 
 
-def faces_of(daemon: Daemon, scrapes: Scrapes) -> FastAPI:
+def create_web_app(daemon: Daemon, metrics_endpoint: MetricsEndpoint) -> FastAPI:
     services = PageServices(
         daemon.monitor,
         daemon.broker,
         daemon.alerting,
-        inquiries_of(daemon),
-        pages=pages_of(daemon),
-        options=daemon.face_options,
-        scrapes=scrapes,
+        create_inquiries(daemon),
+        pages=create_pages(daemon),
+        options=daemon.web_options,
+        scrapes=metrics_endpoint,
     )
     app = create_app(services)
     gc.freeze()  # what is made now stays: the collector need not walk it
     return app
 
 
-def inquiries_of(daemon: Daemon) -> Inquiries:
+def create_inquiries(daemon: Daemon) -> Inquiries:
     """What is looked into on demand, in threads that end with the daemon."""
     roots = daemon.roots
     inquiries = Inquiries(
-        Shared(Finder(roots, for_others=True).find, "backends", INQUIRY_DEADLINE_SECONDS),
-        Shared(Examiner(roots).examine, "the machine", INQUIRY_DEADLINE_SECONDS),
-        Shared(PssReader(roots).read, "a PSS", PSS_DEADLINE_SECONDS),
+        SingleFlight(Finder(roots, for_others=True).find, "backends", INQUIRY_DEADLINE_SECONDS),
+        SingleFlight(Examiner(roots).examine, "the machine", INQUIRY_DEADLINE_SECONDS),
+        SingleFlight(PssReader(roots).read, "a PSS", PSS_DEADLINE_SECONDS),
     )
     daemon.on_leaving.append(inquiries.close)
     return inquiries
 
 
-def pages_of(daemon: Daemon) -> Pages:
+def create_pages(daemon: Daemon) -> Pages:
     monitor = daemon.monitor
     return Pages(
         lambda: monitor.rules.pressure,
-        lambda: monitor.keeper,
+        lambda: monitor.history_writer,
         monitor.growth,
         lambda: monitor.events.latest(SHOWN_EVENTS),
-        alerting=lambda: view_of(monitor, daemon.alerting),
+        alerting=lambda: build_view(monitor, daemon.alerting),
         history=lambda: monitor.history,
     )

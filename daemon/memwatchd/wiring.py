@@ -11,67 +11,67 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.clock import Clock
-from memwatch.collectors import enlist
-from memwatch.collectors.base import Enlisted, Host, ScanOptions
-from memwatch.history.disk.writer import Keeper
+from memwatch.collectors import list_collectors
+from memwatch.collectors.base import CollectorEntry, Host, ScanOptions
+from memwatch.history.disk.writer import HistoryWriter
 from memwatch.linux.files import Roots, read_once
-from memwatch.monitor.loop import Identity, Rules
+from memwatch.monitor.loop import Identity, MonitorRules
 from memwatch.notify.channel import Channel
-from memwatch.notify.manager import Alerting
+from memwatch.notify.manager import NotificationManager
 from memwatch.notify.outbox.outbox import Outbox
 from memwatch.notify.receiver import Receiver, Subscription
 from memwatch.snapshot import Snapshot
-from memwatch_web.asgi.options import FaceOptions
+from memwatch_web.asgi.options import WebOptions
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording
-from memwatchd.recording.player import PlayedClock, Player
+from memwatchd.recording.player import Player, ReplayClock
 from memwatchd.recording.recorder import Recorder
 from memwatchd.settings.certificates import tls_context
-from memwatchd.settings.channels import Recipient
+from memwatchd.settings.channels import ReceiverSection
 from memwatchd.settings.schema import Settings
-from memwatchd.state_dir import State
+from memwatchd.state_dir import StateDir
 
 if TYPE_CHECKING:
     import ssl
 
-    from memwatch.notify.outbox.open import Opened
+    from memwatch.notify.outbox.open import OpenResult
 
 
-def roots_of(settings: Settings) -> Roots:
+def build_roots(settings: Settings) -> Roots:
     sampling = settings.sampling
     return Roots(sampling.procfs, sampling.sysfs, sampling.rootfs)
 
 
-def enlisted_of(settings: Settings) -> list[Enlisted]:
+def list_enabled_collectors(settings: Settings) -> list[CollectorEntry]:
     """Return the collectors that are not switched off."""
-    return enlist(host_of(settings), settings.collectors.disabled)
+    return list_collectors(build_host(settings), settings.collectors.disabled)
 
 
-def host_of(settings: Settings) -> Host:
+def build_host(settings: Settings) -> Host:
     scan = ScanOptions(
         settings.processes.top,
         settings.processes.interval.total_seconds(),
         settings.processes.command_lines and not settings.web.is_open,  # they hold passwords
     )
-    return Host(roots_of(settings), (scan, *settings.collectors.options))
+    return Host(build_roots(settings), (scan, *settings.collectors.options))
 
 
-def rules_of(settings: Settings, player: Player | None = None) -> Rules:
+def build_rules(settings: Settings, player: Player | None = None) -> MonitorRules:
     """`player` has an interval of its own: that of what it plays."""
     interval = settings.sampling.interval.total_seconds() if player is None else player.interval_seconds
-    return Rules(
+    return MonitorRules(
         interval_seconds=interval,
         history_seconds=settings.history.length.total_seconds(),
         medium_seconds=settings.history.medium_length.total_seconds(),
         coarse_seconds=settings.history.coarse_length.total_seconds(),
         pressure=settings.pressure.rules,
-        alerts=replace(settings.alerts.rules, enough_bytes=settings.pressure.enough_bytes),
+        alerts=replace(settings.alerts.rules, min_available_bytes=settings.pressure.min_available_bytes),
         leaks=settings.processes.leak_rules,
     )
 
 
-def player_of(settings: Settings, unix: float) -> Player | None:
-    """What is shown in place of this machine, if anything is. Raises BadRecording.
+def open_player(settings: Settings, unix: float) -> Player | None:
+    """What is shown in place of this machine, if anything is. Raises RecordingError.
 
     A demo begins so long ago that its first round ends now; a recording shows the times at which it was made.
     """
@@ -81,46 +81,48 @@ def player_of(settings: Settings, unix: float) -> Player | None:
         return None
     contents = open_recording(file, replay.salvage)
     began = unix - contents.length if replay.demo else contents.first.unix
-    return Player(contents, PlayedClock(began, replay.speed))
+    return Player(contents, ReplayClock(began, replay.speed))
 
 
-def recorder_of(settings: Settings, identity: Identity) -> Recorder | None:
-    """What writes down what is read, if that is wanted. Raises BadRecording."""
+def open_recorder(settings: Settings, identity: Identity) -> Recorder | None:
+    """What writes down what is read, if that is wanted. Raises RecordingError."""
     return Recorder(settings.recording.file, identity.host) if settings.recording.file else None
 
 
-def keeper_of(settings: Settings, state: State, clock: Clock, identity: Identity) -> Keeper | None:
+def open_history_writer(
+    settings: Settings, state: StateDir, clock: Clock, identity: Identity
+) -> HistoryWriter | None:
     """What reads the history and writes it; None without a state folder. One that is read-only is read."""
     folder = state.folder or state.readable
     if folder is None:
         return None
-    return Keeper(folder, settings.history.disk_size, clock, identity.boot_id)
+    return HistoryWriter(folder, settings.history.disk_size, clock, identity.boot_id)
 
 
-class Live(Struct, frozen=True):
+class LiveSettings(Struct, frozen=True):
     """Everything that a reload applies: a key that takes effect then changes something here, any other key nothing.
 
     `certificate` has the files of the certificate and its key; None for a daemon that was started without TLS.
     """
 
-    rules: Rules
-    faces: FaceOptions
-    recipients: tuple[Recipient, ...]
+    rules: MonitorRules
+    web_options: WebOptions
+    receivers: tuple[ReceiverSection, ...]
     dashboard_url: str | None
     max_streams: int
     log_level: str
     certificate: tuple[str, str | None] | None
 
 
-def live_of(settings: Settings, started: Settings, player: Player | None = None) -> Live:
+def build_live_settings(settings: Settings, started: Settings, player: Player | None = None) -> LiveSettings:
     """Return what holds from now on in a daemon that was started with other settings."""
     web, cert_file = settings.web, settings.web.tls.cert_file
     named = started.processes.top if settings.processes.metrics else 0
     speaks_tls = started.web.tls.cert_file is not None
-    return Live(
-        rules=rules_of(settings, player),
-        faces=FaceOptions(hosts=web.hosts, process_metrics=named, login=web.login, patterns=web.patterns),
-        recipients=settings.alerts.recipients if player is None else (),
+    return LiveSettings(
+        rules=build_rules(settings, player),
+        web_options=WebOptions(hosts=web.hosts, process_metrics=named, login=web.login, patterns=web.patterns),
+        receivers=settings.alerts.receivers if player is None else (),
         dashboard_url=web.url,
         max_streams=web.max_streams,
         log_level=settings.log.level,
@@ -128,13 +130,13 @@ def live_of(settings: Settings, started: Settings, player: Player | None = None)
     )
 
 
-def tls_of(settings: Settings) -> ssl.SSLContext | None:
+def build_tls_context(settings: Settings) -> ssl.SSLContext | None:
     """What listeners speak; None for plain HTTP."""
     tls = settings.web.tls
     return None if tls.cert_file is None else tls_context(tls.cert_file, tls.key_file, tls.client_ca_file)
 
 
-def open_outbox_of(state: State) -> Opened | None:
+def open_state_outbox(state: StateDir) -> OpenResult | None:
     """What the state folder holds of alerts; SQLite is loaded only where there is one."""
     if state.folder is None:
         return None
@@ -143,12 +145,14 @@ def open_outbox_of(state: State) -> Opened | None:
     return open_outbox(state.folder, time.time())
 
 
-def receivers_of(recipients: Sequence[Recipient], outbox: Outbox) -> list[Receiver]:
+def create_receivers(receivers: Sequence[ReceiverSection], outbox: Outbox) -> list[Receiver]:
     """Everybody who is told. What they need to be reached (TLS, threads) exists from here on."""
-    return [receiver_of(one, outbox, one.create_channel()) for one in recipients]
+    return [create_receiver(one, outbox, one.create_channel()) for one in receivers]
 
 
-def receivers_after(now: Sequence[Recipient], before: Sequence[Recipient], alerting: Alerting) -> list[Receiver]:
+def update_receivers(
+    now: Sequence[ReceiverSection], before: Sequence[ReceiverSection], alerting: NotificationManager
+) -> list[Receiver]:
     """Everybody who is told from now on: those whose settings are what they were `before` stay as they are.
 
     A receiver takes over what waits for an earlier one of its name, unless that was of another sort. What may fail
@@ -162,25 +166,25 @@ def receivers_after(now: Sequence[Recipient], before: Sequence[Recipient], alert
         was = known.get(one.name)
         if was is not None and type(was) is not type(one):
             alerting.drop(one.name)
-        receivers[one.name] = receiver_of(one, alerting.outbox, channels[one.name])
+        receivers[one.name] = create_receiver(one, alerting.outbox, channels[one.name])
     return [receivers[one.name] for one in now]
 
 
-def receiver_of(recipient: Recipient, outbox: Outbox, channel: Channel) -> Receiver:
-    return Receiver(recipient.name, channel, outbox.box(recipient.name), subscription_of(recipient))
+def create_receiver(receiver: ReceiverSection, outbox: Outbox, channel: Channel) -> Receiver:
+    return Receiver(receiver.name, channel, outbox.queue(receiver.name), build_subscription(receiver))
 
 
-def subscription_of(recipient: Recipient) -> Subscription:
-    return Subscription(frozenset(recipient.events), frozenset(recipient.targets))
+def build_subscription(receiver: ReceiverSection) -> Subscription:
+    return Subscription(frozenset(receiver.events), frozenset(receiver.targets))
 
 
-def identity_of(roots: Roots) -> Identity:
+def read_identity(roots: Roots) -> Identity:
     """Which machine the figures are of: the one that procfs shows, else the one this runs on."""
     host = _word(roots, "sys/kernel/hostname") or socket.gethostname()
     return Identity(host, _word(roots, "sys/kernel/random/boot_id") or "unknown")
 
 
-def identity_played(player: Player) -> Identity:
+def replay_identity(player: Player) -> Identity:
     return Identity(player.contents.first.host, player.contents.first.boot_id, simulated=True)
 
 
@@ -188,7 +192,7 @@ def _word(roots: Roots, path: str) -> str:
     return (read_once(roots.procfs / path) or b"").decode("utf-8", "replace").strip()
 
 
-def status_of(snapshot: Snapshot) -> str:
+def render_status(snapshot: Snapshot) -> str:
     """One line for `systemctl status`."""
     levels = ", ".join(
         f"{snapshot.labels[one.target]} {one.level.word} ({one.ratio:.0%})" for one in snapshot.pressure
@@ -196,12 +200,12 @@ def status_of(snapshot: Snapshot) -> str:
     return levels or "no figures"
 
 
-def exposure_of(settings: Settings) -> str | None:
+def describe_exposure(settings: Settings) -> str | None:
     """What an administrator should know about addresses that others can reach; None when all is well."""
     web = settings.web
-    if not web.exposed:
+    if not web.exposed_addresses:
         return None
-    where = ", ".join(web.exposed)
+    where = ", ".join(web.exposed_addresses)
     if web.is_open:
         return f"anybody who reaches {where} can read all figures: there is no login"
     if web.tls.cert_file is None:
@@ -209,12 +213,12 @@ def exposure_of(settings: Settings) -> str | None:
     return None
 
 
-def addresses_of(sockets: Sequence[socket.socket], scheme: str = "http") -> list[str]:
+def list_addresses(sockets: Sequence[socket.socket], scheme: str = "http") -> list[str]:
     """Where the daemon answers, as one would type it."""
-    return [_address_of(one, scheme) for one in sockets]
+    return [_format_address(one, scheme) for one in sockets]
 
 
-def _address_of(listener: socket.socket, scheme: str) -> str:
+def _format_address(listener: socket.socket, scheme: str) -> str:
     name = listener.getsockname()
     if listener.family == socket.AF_UNIX:
         return f"unix:{name}"

@@ -19,7 +19,7 @@ from machine import machine
 BOARDS = {FLEET: fleet, MACHINE: machine}
 
 
-def text_of(dashboard: Dashboard) -> str:
+def render(dashboard: Dashboard) -> str:
     built = dashboard.build()
     for number, panel in enumerate(built.panels or [], 1):
         panel.id_val = number
@@ -28,7 +28,7 @@ def text_of(dashboard: Dashboard) -> str:
 
 def main(folder: Path) -> None:
     for uid, build in BOARDS.items():
-        (folder / f"{uid}.json").write_text(text_of(build()))
+        (folder / f"{uid}.json").write_text(render(build()))
 
 
 if __name__ == "__main__":

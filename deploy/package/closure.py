@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parent.parent.parent
 
 
-def environment_of(python: str, machine: str) -> dict[str, str]:
+def build_environment(python: str, machine: str) -> dict[str, str]:
     """What markers are judged by, on the machine that the package is for."""
     full = {**default_environment(), "python_version": python, "python_full_version": f"{python}.0"}
     return {**full, "platform_machine": machine, "sys_platform": "linux", "platform_system": "Linux"}
@@ -29,7 +29,7 @@ def pins_for(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def needed(name: str, extras: Iterable[str], environment: Mapping[str, str], found: set[str]) -> set[str]:
+def find_needed(name: str, extras: Iterable[str], environment: Mapping[str, str], found: set[str]) -> set[str]:
     """The names of what a distribution needs, and what that needs."""
     try:
         requirements = requires(name) or []
@@ -43,5 +43,5 @@ def needed(name: str, extras: Iterable[str], environment: Mapping[str, str], fou
         other = canonicalize_name(requirement.name)
         if wanted and other not in found:
             found.add(other)
-            needed(other, requirement.extras, environment, found)
+            find_needed(other, requirement.extras, environment, found)
     return found

@@ -18,7 +18,7 @@ import zipfile
 from pathlib import Path
 
 import manual
-from closure import environment_of, needed, pins_for
+from closure import build_environment, find_needed, pins_for
 
 from memwatch import __version__
 
@@ -60,9 +60,9 @@ MAINTAINER = "The memwatchd authors <memwatchd@localhost>"
 
 def download(python: str, machine: str, folder: Path) -> list[Path]:
     """The wheels that fit one Python on one kind of machine."""
-    environment = environment_of(python, machine)
+    environment = build_environment(python, machine)
     pins = pins_for(environment)
-    names = sorted(needed("memwatchd", ["auth"], environment, set()))
+    names = sorted(find_needed("memwatchd", ["auth"], environment, set()))
     folder.mkdir(parents=True, exist_ok=True)
     platforms = [f"--platform={tag}_{machine}" for tag in TAGS]
     command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "download", "--no-deps"]
@@ -127,14 +127,14 @@ def make_files(tree: Path, work: Path) -> None:
         put(drop_in, documents / "drop-ins" / drop_in.name)
     put(ROOT / "LICENSE", documents / "copyright")
     put(ROOT / "README.md", documents / "README.md")
-    made = work / "manual"
-    manual.write_all(made)
-    for page in (made / "man").iterdir():
+    pages = work / "manual"
+    manual.write_all(pages)
+    for page in (pages / "man").iterdir():
         target = tree / "usr/share/man" / f"man{page.suffix[1:]}" / f"{page.name}.gz"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(gzip.compress(page.read_bytes(), 9, mtime=0))
     for shell, place in COMPLETIONS.items():
-        for file in (made / "completions" / shell).iterdir():
+        for file in (pages / "completions" / shell).iterdir():
             put(file, tree / "usr/share" / place / file.name)
 
 
@@ -167,9 +167,9 @@ def settle_modes(tree: Path, moment: int) -> None:
 
 def source_moment() -> int:
     """When the sources were last changed, for builders and for readers of the package."""
-    given = os.environ.get("SOURCE_DATE_EPOCH")
-    if given:
-        return int(given)
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    if epoch:
+        return int(epoch)
     command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 

@@ -47,7 +47,7 @@ def rows(pairs: Rows) -> Iterator[str]:
         yield f".TP\n.B {roff(term)}\n{roff(meaning)}"
 
 
-def options_of(command: click.Command) -> Rows:
+def list_options(command: click.Command) -> Rows:
     context = click.Context(command)
     return [record for one in command.get_params(context) if (record := one.get_help_record(context))]
 
@@ -59,9 +59,9 @@ def daemon_page() -> Iterator[str]:
     yield f".B {roff('memwatchd install-service')}\n{roff('[--uninstall] [--dry-run]')}"
     yield f".SH DESCRIPTION\n{paragraphs(daemon.ABOUT)}"
     yield ".SH OPTIONS"
-    yield from rows(options_of(command))
+    yield from rows(list_options(command))
     yield f".SH INSTALL-SERVICE\n{paragraphs(install_service.help or '')}"
-    yield from rows(options_of(install_service))
+    yield from rows(list_options(install_service))
     yield f".SH SETTINGS\n{paragraphs(daemon.SETTINGS)}"
     for title, pairs in (("EXIT STATUS", daemon.EXIT_CODES), ("FILES", FILES), ("EXAMPLES", daemon.EXAMPLES)):
         yield f".SH {title}"
@@ -75,11 +75,11 @@ def client_page() -> Iterator[str]:
     yield ".SH SYNOPSIS\n.B memwatch\n[OPTIONS] COMMAND [ARGS]..."
     yield f".SH DESCRIPTION\n{paragraphs(client.ABOUT)}"
     yield ".SH OPTIONS"
-    yield from rows(options_of(group))
+    yield from rows(list_options(group))
     yield ".SH COMMANDS"
     for name, command in sorted(group.commands.items()):
         yield f".SS {roff(name)}\n{paragraphs(command.help or '')}"
-        yield from rows(options_of(command))
+        yield from rows(list_options(command))
     for title, content in group.sections:
         yield f".SH {title.upper()}"
         if isinstance(content, str):

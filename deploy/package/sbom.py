@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from typing import Any
 
-from closure import ROOT, environment_of, needed, pins_for
+from closure import ROOT, build_environment, find_needed, pins_for
 
 from memwatch import __version__
 
@@ -17,7 +17,7 @@ VENDORED = ROOT / "web/memwatch_web/static/vendor"
 EXTRAS = ("auth", "opencl")
 
 
-def licence_of(name: str) -> str | None:
+def read_licence(name: str) -> str | None:
     """As its authors declare it; None where it is not installed here."""
     try:
         found = metadata(name)
@@ -36,12 +36,12 @@ def component(name: str, version: str, licence: str | None) -> dict[str, Any]:
 
 def from_pypi(pins: dict[str, str]) -> list[dict[str, Any]]:
     return [
-        {**component(name, version, licence_of(name)), "purl": f"pkg:pypi/{name}@{version}"}
+        {**component(name, version, read_licence(name)), "purl": f"pkg:pypi/{name}@{version}"}
         for name, version in sorted(pins.items())
     ]
 
 
-def vendored() -> list[dict[str, Any]]:
+def list_vendored() -> list[dict[str, Any]]:
     """Their names and versions are their files'."""
     stems = {path.name.removesuffix(".min.js").removesuffix(".js") for path in VENDORED.glob("*.js")}
     return [
@@ -56,16 +56,16 @@ def vendored() -> list[dict[str, Any]]:
 def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    environment = environment_of(".".join(platform.python_version_tuple()[:2]), platform.machine())
+    environment = build_environment(".".join(platform.python_version_tuple()[:2]), platform.machine())
     pinned = pins_for(environment)
-    pins = {name: pinned[name].removeprefix("==") for name in needed("memwatchd", EXTRAS, environment, set())}
+    pins = {name: pinned[name].removeprefix("==") for name in find_needed("memwatchd", EXTRAS, environment, set())}
     (folder / "runtime.txt").write_text("".join(f"{name}=={version}\n" for name, version in sorted(pins.items())))
     bill = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         "version": 1,
         "metadata": {"component": {"type": "application", "name": "memwatchd", "version": __version__}},
-        "components": [*from_pypi(pins), *vendored()],
+        "components": [*from_pypi(pins), *list_vendored()],
     }
     (folder / "memwatchd.cdx.json").write_text(json.dumps(bill, indent=2) + "\n")
 

@@ -19,11 +19,11 @@ from bench_peers import bench_peers
 from bench_store import bench_store
 
 from memwatch.clock import SystemClock
-from memwatch.collectors import buddyinfo, enlist, meminfo, processes, psi, vmstat
-from memwatch.collectors.base import Enlisted, Host
+from memwatch.collectors import buddyinfo, list_collectors, meminfo, processes, psi, vmstat
+from memwatch.collectors.base import CollectorEntry, Host
 from memwatch.linux.files import KeptFile, Roots
-from memwatch.linux.process_files import STAT_BYTES, read_in
-from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.linux.process_files import STAT_BYTES, read_at
+from memwatch.monitor.loop import Identity, Monitor, MonitorRules
 from memwatch.monitor.sampler import Sampler
 from support.sleeping_processes import sleepers
 
@@ -82,12 +82,12 @@ def parsers_of_host() -> dict[str, Callable[[bytes], object]]:
     }
 
 
-def quick_sources() -> list[Enlisted]:
-    return [entry for entry in enlist(Host()) if not entry.may_block]
+def quick_sources() -> list[CollectorEntry]:
+    return [entry for entry in list_collectors(Host()) if not entry.may_block]
 
 
-def monitor_of(entries: Sequence[Enlisted]) -> Monitor:
-    return Monitor(Sampler(entries, SystemClock()), SystemClock(), Rules(), Identity("bench", "bench"))
+def monitor_of(entries: Sequence[CollectorEntry]) -> Monitor:
+    return Monitor(Sampler(entries, SystemClock()), SystemClock(), MonitorRules(), Identity("bench", "bench"))
 
 
 def bench_pauses() -> None:
@@ -157,7 +157,7 @@ def bench_processes(count: int) -> None:
 def each_file(folder: int, file: str) -> None:
     for name in os.listdir(folder):
         if name.isdecimal():
-            read_in(folder, f"{name}/{file}", STAT_BYTES)
+            read_at(folder, f"{name}/{file}", STAT_BYTES)
 
 
 def bench_judges() -> None:

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Iterator
 
-from memwatch.history.column import Cell
+from memwatch.history.column import Aggregate
 from memwatch.history.tier import Row
 from memwatch.history.tiers import History
 from support.sample_history import SERIES, full_history, jumping, memory_mb, noise, still
@@ -18,7 +18,7 @@ def rows() -> Iterator[tuple[str, Row]]:
     """Yield kinds of rows, each with its name."""
     least, mean, most = sorted(random.random() * 1e11 for _ in range(3))
     yield "each value read once", dict.fromkeys(SERIES, mean)
-    yield "of ten ticks a second", dict.fromkeys(SERIES, Cell(least, mean, most))
+    yield "of ten ticks a second", dict.fromkeys(SERIES, Aggregate(least, mean, most))
 
 
 def query_ms(history: History, seconds: float, points: int) -> float:

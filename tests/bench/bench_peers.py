@@ -103,7 +103,7 @@ def best_of(loads: Sequence[Load]) -> Load:
 
 
 def row(subject: Subject, idle_one: Quiet, loaded: Busy) -> str:
-    cells = [
+    aggregates = [
         subject.name,
         f"{idle_one.rss_mib:.1f}",
         f"{idle_one.pss_mib:.1f}",
@@ -113,6 +113,6 @@ def row(subject: Subject, idle_one: Quiet, loaded: Busy) -> str:
         f"{idle_one.first_ms:.0f}",
     ]
     for one in loaded.loads.values():
-        refused = f" ({one.refused:.0%} refused)" if one.refused else ""
-        cells += [f"{one.per_second:,.0f}{refused}", f"{one.p99_ms:.2f}"]
-    return f"| {' | '.join(cells)} |"
+        rejected = f" ({one.refused:.0%} refused)" if one.refused else ""
+        aggregates += [f"{one.per_second:,.0f}{rejected}", f"{one.p99_ms:.2f}"]
+    return f"| {' | '.join(aggregates)} |"

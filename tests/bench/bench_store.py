@@ -12,9 +12,9 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from memwatch.history.column import Cell
-from memwatch.history.disk.record_codec import entry_of
-from memwatch.history.disk.ring_file import BLOCK, Ring, Stamp, blocks_for
+from memwatch.history.column import Aggregate
+from memwatch.history.disk.record_codec import pack_entry
+from memwatch.history.disk.ring_file import BLOCK, RingFile, Stamp, blocks_for
 from memwatch.history.disk.writer import BATCH_ROWS, FLUSH_SECONDS
 from memwatch.history.tiers import History
 
@@ -43,7 +43,7 @@ def synced(write: Callable[[bytes], None], times: int) -> tuple[float, float]:
 
 
 def ring_writer(folder: Path) -> Callable[[bytes], None]:
-    ring = Ring(folder / "ring", SIZE)
+    ring = RingFile(folder / "ring", SIZE)
     ring.prepare(ring.read())
     stamp = Stamp(1, 1.0, 1.0, bytes(16))
 
@@ -79,14 +79,14 @@ def wear_per_day(series: int, moving: int) -> float:
     for second in range(4000):
         for name in names[:moving]:
             values[name] += random.gauss(0, 1e6)
-        history.add_row(second, {name: Cell(value, value, value) for name, value in values.items()})
+        history.add_row(second, {name: Aggregate(value, value, value) for name, value in values.items()})
     per_day = 0.0
     tick = random.randbytes(TICK_BYTES)
     for index, tier in enumerate(history.tiers):
-        rows = max(BATCH_ROWS[index], round(FLUSH_SECONDS / tier.length.step_seconds))
-        strip, _ = history.written_since(index, tier.added - rows)
-        blocks = blocks_for(len(entry_of(strip, tick if index == 0 else b"")))
-        per_day += blocks * BLOCK * DAY / (rows * tier.length.step_seconds)
+        rows = max(BATCH_ROWS[index], round(FLUSH_SECONDS / tier.spec.step_seconds))
+        row_block, _ = history.written_since(index, tier.added - rows)
+        blocks = blocks_for(len(pack_entry(row_block, tick if index == 0 else b"")))
+        per_day += blocks * BLOCK * DAY / (rows * tier.spec.step_seconds)
     return per_day
 
 

@@ -161,5 +161,5 @@ def load(port: int, clients: int, seconds: int, path: str = "/metrics") -> Load:
         raise SystemExit(f"unexpected output of wrk:\n{output}")
     scale = {"us": 1e-3, "ms": 1.0, "s": 1e3}[slow[2]]
     refusals = re.search(r"Non-2xx or 3xx responses: (\d+)", output)
-    refused = int(refusals[1]) / max(1, int(count[1])) if refusals else 0.0
-    return Load(float(rate[1]) * (1 - refused), float(slow[1]) * scale, refused)
+    rejected = int(refusals[1]) / max(1, int(count[1])) if refusals else 0.0
+    return Load(float(rate[1]) * (1 - rejected), float(slow[1]) * scale, rejected)

@@ -11,10 +11,10 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from memwatch.planning.fit import Fit, Verdict
-from memwatch.planning.huggingface import config_of
-from memwatch_web.api.fit_request import fields_of
-from memwatch_web.pages.fit_page import EXAMPLES, places_of
+from memwatch.planning.fit import Fit, FitVerdict
+from memwatch.planning.huggingface import parse_config
+from memwatch_web.api.fit_request import build_fields
+from memwatch_web.pages.fit_page import EXAMPLES, build_bars
 from scripts.published_models import MODELS, Published
 from scripts.screenshots import chromium
 from support import sample_nvml
@@ -23,7 +23,7 @@ from support.nvml_machine import Simulator
 from support.waiting import MAX_WAIT_SECONDS
 
 GIB = 1 << 30
-LLAMA_70B = urlencode(fields_of(dict(EXAMPLES)["Llama 3 70B"]))
+LLAMA_70B = urlencode(build_fields(dict(EXAMPLES)["Llama 3 70B"]))
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_api_returns_parts_and_change(daemon: RunningDaemon) -> None:
 
 def test_training_includes_optimizer_states(daemon: RunningDaemon) -> None:
     """Full training of 8 billion parameters does not fit. A fitting change is shown."""
-    shape = urlencode(fields_of(dict(EXAMPLES)["Llama 3 8B"]) | {"train": "true", "context": "2048"})
+    shape = urlencode(build_fields(dict(EXAMPLES)["Llama 3 8B"]) | {"train": "true", "context": "2048"})
 
     text = text_of(daemon, f"/fit?{shape}")
 
@@ -97,7 +97,7 @@ def test_config_json_redirects_to_a_query(daemon: RunningDaemon, model: Publishe
     """The query has the exact shape of every published checkpoint."""
     status, location, _ = sent(daemon, urlencode({"config": json.dumps(model.config)}).encode())
 
-    shape = config_of(model.config, model.name).transformer
+    shape = parse_config(model.config, model.name).transformer
     found = daemon.get("/api/v1/" + location).json
 
     assert status == 303
@@ -105,7 +105,7 @@ def test_config_json_redirects_to_a_query(daemon: RunningDaemon, model: Publishe
 
 
 def test_examples_have_the_published_shapes() -> None:
-    published = {model.name: config_of(model.config, model.name).transformer for model in MODELS}
+    published = {model.name: parse_config(model.config, model.name).transformer for model in MODELS}
 
     for name, shape in EXAMPLES:
         assert shape in (published.get(name), published.get(f"{name} v0.1"))
@@ -162,10 +162,10 @@ def test_invalid_config_json_shows_an_error(daemon: RunningDaemon, body: str, wo
 
 def test_bars_have_the_scale_of_the_device() -> None:
     """Memory in use, then the need. If that is too much, the scale is wider than the device."""
-    fits = Verdict("gpu0", "GPU", True, 100 * GIB, 60 * GIB, 20 * GIB, "")
-    over = Verdict("gpu1", "GPU", False, 40 * GIB, 10 * GIB, -30 * GIB, "")
+    fits = FitVerdict("gpu0", "GPU", True, 100 * GIB, 60 * GIB, 20 * GIB, "")
+    over = FitVerdict("gpu1", "GPU", False, 40 * GIB, 10 * GIB, -30 * GIB, "")
 
-    wide, narrow = places_of(Fit(40 * GIB, "gpu0", (fits, over)))
+    wide, narrow = build_bars(Fit(40 * GIB, "gpu0", (fits, over)))
 
     assert (wide.whole, wide.taken, wide.need) == (1.0, 0.4, 0.4)
     assert (narrow.whole, narrow.taken, narrow.need) == (40 / 70, 30 / 70, 40 / 70)

@@ -11,31 +11,38 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from memwatch.model import Absent
-from memwatch.processes.growth import Growth
+from memwatch.processes.growth import GrowthTracker
 from memwatch.processes.leaks import LeakRules
 from memwatch.snapshot import Snapshot
-from memwatch_web.pages.process_list import BadView, Group, Listed, View, listing_of, view_of
+from memwatch_web.pages.process_list import (
+    ListQueryError,
+    ListView,
+    OwnerGroup,
+    ProcessRow,
+    build_listing,
+    parse_view,
+)
 from memwatch_web.pages.renderer import Pages
-from memwatch_web.pages.sparkline import HEIGHT, WIDTH, path_of
+from memwatch_web.pages.sparkline import HEIGHT, WIDTH, build_path
 from support.daemon_process import RunningDaemon, running_daemon
 from support.html_reader import Reader
 from support.sample_parts import GIB, MIB
 from support.sample_snapshots import calm_workstation, many_owners
 
 
-def names(snapshot: Snapshot, view: View, growth: Growth | None = None) -> list[str]:
-    rows = listing_of(snapshot, growth or Growth(), view).rows
-    return [row.of.process.name for row in rows if isinstance(row.of, Listed) and row.is_shown]
+def names(snapshot: Snapshot, view: ListView, growth: GrowthTracker | None = None) -> list[str]:
+    rows = build_listing(snapshot, growth or GrowthTracker(), view).rows
+    return [row.of.process.name for row in rows if isinstance(row.of, ProcessRow) and row.is_shown]
 
 
 def test_columns_sort_in_both_orders() -> None:
     """By text or by number. Equal rows are sorted by footprint."""
     snapshot = calm_workstation()
 
-    assert names(snapshot, View())[:2] == ["python3", "chromium"]
-    assert names(snapshot, View(sort="pid", descending=False))[0] == "systemd"
-    assert names(snapshot, View(sort="name", descending=False))[0] == "chromium"
-    assert names(snapshot, View(sort="user", descending=True))[:2] == ["dockerd", "systemd"]
+    assert names(snapshot, ListView())[:2] == ["python3", "chromium"]
+    assert names(snapshot, ListView(sort="pid", descending=False))[0] == "systemd"
+    assert names(snapshot, ListView(sort="name", descending=False))[0] == "chromium"
+    assert names(snapshot, ListView(sort="user", descending=True))[:2] == ["dockerd", "systemd"]
 
 
 def test_unknown_values_are_last_in_both_orders() -> None:
@@ -43,8 +50,8 @@ def test_unknown_values_are_last_in_both_orders() -> None:
     dark = replace(base.processes[0], name="dark", rss_bytes=Absent.NOT_PERMITTED)
     snapshot = replace(base, processes=(dark, *base.processes[1:]))
 
-    assert names(snapshot, View(sort="rss", descending=True))[-1] == "dark"
-    assert names(snapshot, View(sort="rss", descending=False))[-1] == "dark"
+    assert names(snapshot, ListView(sort="rss", descending=True))[-1] == "dark"
+    assert names(snapshot, ListView(sort="rss", descending=False))[-1] == "dark"
 
 
 @pytest.mark.parametrize(
@@ -54,19 +61,19 @@ def test_unknown_values_are_last_in_both_orders() -> None:
 def test_filter_matches_names_users_and_pids(words: str, found: list[str]) -> None:
     """Case-insensitive. Other rows are hidden, not removed."""
     snapshot = calm_workstation()
-    listing = listing_of(snapshot, Growth(), View(words=words))
+    listing = build_listing(snapshot, GrowthTracker(), ListView(words=words))
 
-    assert names(snapshot, View(words=words)) == found
+    assert names(snapshot, ListView(words=words)) == found
     assert len(listing.rows) == len(snapshot.processes)
     assert listing.shown == len(found)
 
 
 def test_owner_lists_its_largest_processes() -> None:
     """By container, largest first, processes without one last."""
-    listing = listing_of(many_owners(), Growth(), View("container"))
+    listing = build_listing(many_owners(), GrowthTracker(), ListView("container"))
 
     first = listing.rows[0].of
-    assert isinstance(first, Group)
+    assert isinstance(first, OwnerGroup)
     assert first.total.name == "c0ffeec0ffee"
     assert [process.name for process in first.members] == ["llama-server"]
     assert first.more == 1
@@ -86,14 +93,14 @@ def test_owner_lists_its_largest_processes() -> None:
 )
 def test_invalid_view_is_refused_with_a_sentence(by: str, sort: str, words: str, sentence: str) -> None:
     """The sentence has the given and the valid values."""
-    with pytest.raises(BadView) as caught:
-        view_of(by, sort, words, calm_workstation())
+    with pytest.raises(ListQueryError) as caught:
+        parse_view(by, sort, words, calm_workstation())
 
     assert sentence in str(caught.value)
 
 
 def test_growth_column_sorts_and_has_a_sparkline() -> None:
-    growth, rules = Growth(), LeakRules(1200.0)
+    growth, rules = GrowthTracker(), LeakRules(1200.0)
     snapshot = calm_workstation()
     quick = snapshot.processes[3]
     for at in range(0, 601, 10):
@@ -102,16 +109,16 @@ def test_growth_column_sorts_and_has_a_sparkline() -> None:
         ]
         growth.add(float(at), known, rules)
 
-    text = Reader(Pages(growth=growth).page("processes", snapshot, view=View(sort="growth"))).text
+    text = Reader(Pages(growth=growth).page("processes", snapshot, view=ListView(sort="growth"))).text
 
-    assert names(snapshot, View(sort="growth"), growth)[0] == quick.name
+    assert names(snapshot, ListView(sort="growth"), growth)[0] == quick.name
     assert "rust-analyzer mira — not available 921.6 MiB +600.0 MiB" in text
 
 
 @given(st.lists(st.integers(0, 1 << 40), min_size=2, max_size=61))
 def test_sparkline_stays_in_its_view_box(sizes: list[int]) -> None:
     """Points are ordered in time and inside the view box for any sizes."""
-    path = path_of([(10.0 * index, size) for index, size in enumerate(sizes)], 0.0, 600.0)
+    path = build_path([(10.0 * index, size) for index, size in enumerate(sizes)], 0.0, 600.0)
 
     points = [tuple(map(int, point.split())) for point in path.removeprefix("M").split("L")]
     assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in points)
@@ -122,8 +129,8 @@ def test_tiny_changes_are_drawn_flat() -> None:
     """4 KiB of 1 GiB are not visible. A flat line has two points."""
     past = [(10.0 * index, GIB + 4096 * (index % 2)) for index in range(60)]
 
-    assert path_of(past, 0.0, 600.0) == "M0 8L59 8"
-    assert path_of(past[:1], 0.0, 600.0) == ""
+    assert build_path(past, 0.0, 600.0) == "M0 8L59 8"
+    assert build_path(past[:1], 0.0, 600.0) == ""
 
 
 @pytest.fixture(scope="module")

@@ -19,13 +19,13 @@ from pathlib import Path
 
 from msgspec.structs import asdict, replace
 
-from memwatch.history.disk.writer import Keeper
+from memwatch.history.disk.writer import HistoryWriter
 from memwatch.linux.files import Roots
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.sampler import Gatherer, Sampler
-from memwatch.processes.allocator_reports import Reports
+from memwatch.processes.allocator_reports import AllocatorReports
 from memwatch.render.json import snapshot_json, to_bytes
-from memwatch_web.metrics.families import Exporter, negotiated
+from memwatch_web.metrics.families import Exporter, negotiate_format
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.settings.load import load
@@ -72,17 +72,19 @@ class Day(Daemon):
 
     clock: FakeClock
 
-    def _of_machine(self, roots: Roots) -> tuple[Monitor, Gatherer]:
+    def _monitor_machine(self, roots: Roots) -> tuple[Monitor, Gatherer]:
         self.clock = FakeClock()
-        listed = wiring.enlisted_of(self.settings)
+        listed = wiring.list_enabled_collectors(self.settings)
         sampler = Sampler([replace(entry, may_block=False) for entry in listed], self.clock)
-        rules, identity = wiring.rules_of(self.settings), wiring.identity_of(roots)
-        return Monitor(sampler, self.clock, rules, identity, reports=Reports(roots.procfs)), sampler
+        rules, identity = wiring.build_rules(self.settings), wiring.read_identity(roots)
+        return Monitor(sampler, self.clock, rules, identity, reports=AllocatorReports(roots.procfs)), sampler
 
     def first_tick(self) -> None:
         assert self.state.folder is not None
         size, boot = self.settings.history.disk_size, self.monitor.identity.boot_id
-        self.monitor.keep_on_disk(Keeper(self.state.folder, size, self.clock, boot, flush_seconds=0.05))
+        self.monitor.use_history_writer(
+            HistoryWriter(self.state.folder, size, self.clock, boot, flush_seconds=0.05)
+        )
         self.monitor.tick()
 
 
@@ -139,10 +141,10 @@ def run(folder: Path, url: str, hours: int) -> None:
     write_settings(0)
     daemon = Day(load({"config": str(file)}, {}), lambda: load({"config": str(file)}, {}))
     exporter = Exporter(
-        "0", lambda: daemon.monitor.watches, lambda: daemon.alerting.receivers, lambda: 10,
+        "0", lambda: daemon.monitor.alert_states, lambda: daemon.alerting.receivers, lambda: 10,
         daemon.alerting.outbox_figures, daemon.monitor.files_status,
     )  # fmt: skip
-    encode, _ = negotiated("")
+    encode, _ = negotiate_format("")
     daemon.start()
     daemon.first_tick()
     began = time.monotonic()

@@ -15,7 +15,7 @@ MIB = 1 << 20
 BACK_SECONDS = 5.0
 ANSWER_SECONDS = 1.0
 LINES_A_MINUTE = 10
-RSS_MOST = 128 * MIB
+MAX_RSS = 128 * MIB
 # With a login /metrics is refused, which is an answer.
 ANSWERS = frozenset({200, 401})
 
@@ -47,7 +47,7 @@ def assert_well(daemon: RunningDaemon) -> None:
     while (took := seconds_to_answer(daemon)) > ANSWER_SECONDS:
         assert time.monotonic() < until, f"/metrics took {took:.1f} s"
     assert_sampling(daemon)
-    assert rss_bytes(daemon.pid) <= RSS_MOST
+    assert rss_bytes(daemon.pid) <= MAX_RSS
 
 
 def assert_sampling(daemon: RunningDaemon) -> None:

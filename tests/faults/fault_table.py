@@ -99,10 +99,10 @@ def row_of(
     outcome = "✗ " + ", ".join(name_of(test) for test in bad) if bad else "✓" if case.of_suite else "–"
     seconds = sum(suite[test].seconds for test in case.of_suite if test in suite)
     spent = f"{seconds:.0f}" if case.of_suite else "–"
-    cells = [
+    aggregates = [
         case.number, case.injected, case.expected, shown_by(case), outcome, spent, system_of(case, system, before)
     ]  # fmt: skip
-    return line_of([str(cell) for cell in cells])
+    return line_of([str(aggregate) for aggregate in aggregates])
 
 
 def line_of(cells: Sequence[str]) -> str:
@@ -132,8 +132,8 @@ def name_of(test: str) -> str:
 def rows_in(text: str) -> dict[int, list[str]]:
     """The cells of each case of a table."""
     lines = [line for line in text.splitlines() if line.startswith("| ") and line[2].isdigit()]
-    cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
-    return {int(row[0]): row for row in cells}
+    aggregates = [[aggregate.strip() for aggregate in line.strip("| ").split(" | ")] for line in lines]
+    return {int(row[0]): row for row in aggregates}
 
 
 def where_of() -> str:
@@ -159,8 +159,8 @@ def main(wanted: Sequence[int]) -> int:
         if case in chosen:
             rows.append(row_of(case, suite, system, before))
         else:
-            cells = old.get(case.number, [str(case.number), *[NOT_RUN] * 6])
-            rows.append(line_of([*cells[:-1], system_of(case, system, before)]))
+            aggregates = old.get(case.number, [str(case.number), *[NOT_RUN] * 6])
+            rows.append(line_of([*aggregates[:-1], system_of(case, system, before)]))
     PAGE.write_text(page_of(where_of(), rows))
     red = [row.split(" | ")[0].strip("| ") for row in rows if "✗" in row]
     print(f"{PAGE.relative_to(ROOT)}: {len(rows)} cases, red: {', '.join(red) or 'none'}")

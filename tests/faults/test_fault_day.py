@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from day import FULL_EVERY, HOUR
 
-from scripts.soak import MOST_MEGABYTES_A_DAY, line_through
+from scripts.soak import MAX_MEGABYTES_A_DAY, line_through
 from support.paths import TESTS
 from support.webhook_receiver import receiving
 
@@ -37,7 +37,7 @@ def test_a_day_leaves_nothing_behind_and_loses_no_alert(tmp_path: Path) -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert hours[-1]["ticks"] == HOURS * HOUR
-    assert line.megabytes_a_day < MOST_MEGABYTES_A_DAY
+    assert line.megabytes_a_day < MAX_MEGABYTES_A_DAY
     assert {(one["descriptors"], one["threads"], one["disk_bytes"]) for one in hours} == {
         (hours[0]["descriptors"], hours[0]["threads"], DISK_BYTES)
     }

@@ -7,11 +7,11 @@ from math import isfinite
 
 from fuzz.oracle import numbers_in
 from memwatch.alerts.persistence import (
-    BadState,
-    silences_from_bytes,
-    silences_to_bytes,
-    watches_from_bytes,
-    watches_to_bytes,
+    StateDecodeError,
+    decode_alert_states,
+    decode_silences,
+    encode_alert_states,
+    encode_silences,
 )
 from memwatch.clock import Moment
 from memwatch.render.json import rfc3339
@@ -21,13 +21,13 @@ BOOT = "5b4e1c1e"
 
 
 def check(data: bytes) -> None:
-    with suppress(BadState):
-        watches = watches_from_bytes(data, NOW, BOOT)
-        assert all(map(isfinite, numbers_in(watches)))
-        assert all(rfc3339(watch.started_unix) for watch in watches.values())
-        again = watches_from_bytes(watches_to_bytes(watches, NOW, BOOT), NOW, BOOT)
-        assert again.keys() <= watches.keys()
-    with suppress(BadState):
-        silences = silences_from_bytes(data, NOW.wall)
-        assert silences_from_bytes(silences_to_bytes(silences), NOW.wall) == silences
+    with suppress(StateDecodeError):
+        alert_states = decode_alert_states(data, NOW, BOOT)
+        assert all(map(isfinite, numbers_in(alert_states)))
+        assert all(rfc3339(watch.started_unix) for watch in alert_states.values())
+        again = decode_alert_states(encode_alert_states(alert_states, NOW, BOOT), NOW, BOOT)
+        assert again.keys() <= alert_states.keys()
+    with suppress(StateDecodeError):
+        silences = decode_silences(data, NOW.wall)
+        assert decode_silences(encode_silences(silences), NOW.wall) == silences
         assert all(rfc3339(one.until_unix) and one.until_unix > NOW.wall for one in silences)

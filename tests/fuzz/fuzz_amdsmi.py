@@ -14,8 +14,8 @@ MAX_GIB_AS_BYTES = MAX_BYTES << 30
 
 
 def check(data: bytes) -> None:
-    with suppress(smi_json.NoAnswer):
-        tools(smi_json.document_of(data, "amd-smi"))
+    with suppress(smi_json.NoOutputError):
+        tools(smi_json.parse_document(data, "amd-smi"))
 
 
 def tools(document: Any) -> None:
@@ -33,6 +33,6 @@ def tools(document: Any) -> None:
 
 def library(answer: Any) -> None:
     """Check the same forms as objects of the library."""
-    are_valid((smi.errors_of(answer), smi.bad_pages_of(answer), smi.processes_of(answer)))
-    assert isinstance(smi.vram_type_of(answer), (str, Absent))
-    smi.pci_of(answer)
+    are_valid((smi.parse_errors(answer), smi.parse_bad_pages(answer), smi.parse_processes(answer)))
+    assert isinstance(smi.parse_vram_type(answer), (str, Absent))
+    smi.parse_pci(answer)

@@ -9,28 +9,34 @@ from contextlib import suppress
 from typing import Any
 
 from fuzz.oracle import are_valid
-from memwatch.collectors.containers import NAME_MOST_CHARACTERS, parse_containers
-from memwatch.library.decode import NotAnAnswer, backends_of, devices_of, pools_of, shares_of
+from memwatch.collectors.containers import MAX_NAME_CHARACTERS, parse_containers
+from memwatch.library.decode import (
+    ResponseDecodeError,
+    decode_backends,
+    decode_devices,
+    decode_pools,
+    decode_shares,
+)
 from memwatch.library.pressure_watch import parse_events
-from memwatch.linux.files import Unreadable
-from memwatch.notify.http_post import RETRY_AFTER_MOST_SECONDS, retry_after_seconds
+from memwatch.linux.files import ParseError
+from memwatch.notify.http_post import MAX_RETRY_AFTER_SECONDS, retry_after_seconds
 from memwatch.render.words import printable
 from memwatchd.client import history as past
 from memwatchd.client import tables, tree
 from memwatchd.client.address import DEFAULT
-from memwatchd.client.context import NotUnderstood, understood
-from memwatchd.client.http import date_of
+from memwatchd.client.context import UnexpectedResponseError, check_shape
+from memwatchd.client.http import parse_date
 
 MAX_BYTES = 6000
 HERE = DEFAULT
 LINES: tuple[Callable[[Any], Iterable[str]], ...] = (
-    lambda found: tree.lines_of(found, 5.0),
+    lambda found: tree.render_lines(found, 5.0),
     tables.device_lines,
     tables.event_lines,
     tables.backend_lines,
     tables.check_lines,
     lambda found: tables.release_lines(found, 1.0),
-    past.lines_of,
+    past.render_lines,
 )
 
 
@@ -38,25 +44,29 @@ def check(data: bytes) -> None:
     events = list(parse_events(io.BytesIO(data)))
     assert len(events) <= data.count(b"\n") + 1
     header = data.decode("latin-1")
-    assert 0 <= retry_after_seconds(header, 1.7e9) <= RETRY_AFTER_MOST_SECONDS
-    date_of(header)
-    with suppress(Unreadable):
-        assert all(len(name) <= NAME_MOST_CHARACTERS for name in parse_containers(data).values())
+    assert 0 <= retry_after_seconds(header, 1.7e9) <= MAX_RETRY_AFTER_SECONDS
+    parse_date(header)
+    with suppress(ParseError):
+        assert all(len(name) <= MAX_NAME_CHARACTERS for name in parse_containers(data).values())
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
         return
     library(found)
     for lines in LINES:
-        with suppress(NotUnderstood), understood(HERE):
+        with suppress(UnexpectedResponseError), check_shape(HERE):
             assert all(printable(line).isprintable() for line in lines(found))
 
 
 def library(found: Any) -> None:
     places = found if isinstance(found, dict) else {}
-    readers: dict[str, Callable[[Any], Any]] = {"pools": pools_of, "shares": shares_of, "devices": devices_of}
+    readers: dict[str, Callable[[Any], Any]] = {
+        "pools": decode_pools,
+        "shares": decode_shares,
+        "devices": decode_devices,
+    }
     for name, read in readers.items():
-        with suppress(NotAnAnswer):
+        with suppress(ResponseDecodeError):
             are_valid(read(places.get(name, found)))
-    with suppress(NotAnAnswer):
-        backends_of(found)
+    with suppress(ResponseDecodeError):
+        decode_backends(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fuzz.oracle import are_valid
-from memwatch.backends.libraries import LONGEST_PATH, parse_linker_cache
+from memwatch.backends.libraries import MAX_PATH_LENGTH, parse_linker_cache
 from memwatch.drivers.apple import ioreg, text
 from memwatch.drivers.apple import metal_child as metal
 
@@ -15,10 +15,10 @@ def check(data: bytes) -> None:
     if found is not None:
         are_valid(found)
     settings = text.parse_sysctl(data)
-    are_valid((text.wired_limit_of(settings), text.memory_of(settings)))
-    text.pressure_of(settings)
-    with suppress(ioreg.NotAList):
+    are_valid((text.parse_wired_limit(settings), text.parse_memory_size(settings)))
+    text.parse_pressure_level(settings)
+    with suppress(ioreg.PlistError):
         accelerators = ioreg.parse_ioreg(data)
         are_valid(accelerators)
     are_valid(metal.parse_metal(data))
-    assert all(path.startswith("/") and len(path) <= LONGEST_PATH for path in parse_linker_cache(data))
+    assert all(path.startswith("/") and len(path) <= MAX_PATH_LENGTH for path in parse_linker_cache(data))

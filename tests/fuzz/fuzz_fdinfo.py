@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuzz.oracle import are_in_input, are_valid
 from memwatch.drivers.drm import cards
-from memwatch.drivers.drm.fdinfo import Held, clients_of, is_pci_address, parse_fdinfo
+from memwatch.drivers.drm.fdinfo import ClientDescriptor, is_pci_address, merge_clients, parse_fdinfo
 
 
 def check(data: bytes) -> None:
@@ -18,7 +18,7 @@ def check(data: bytes) -> None:
         assert info.pdev is None or is_pci_address(info.pdev)
         assert (info.basis is None) == (not info.resident)
         assert all(count > 0 for count in info.rejected.values())
-    clients = clients_of([Held(pid, "renderD128", info) for pid, info in enumerate(infos, 1)])
+    clients = merge_clients([ClientDescriptor(pid, "renderD128", info) for pid, info in enumerate(infos, 1)])
     assert len({(one.driver, one.pdev, one.client_id) for one in clients}) == len(clients)
     assert sum(len(one.pids) for one in clients) == len(infos)
     files(data)
@@ -31,6 +31,6 @@ def files(data: bytes) -> None:
             are_valid(region)
             are_in_input((region.size_bytes, region.used_bytes), data)
             assert not isinstance(region.used_bytes, int) or region.used_bytes <= region.size_bytes
-    cards.compatible_of(cards.parse_uevent(data))
-    cards.id_of(data)
-    cards.model_of(data, "8086", "56a0")
+    cards.select_compatible(cards.parse_uevent(data))
+    cards.parse_id(data)
+    cards.find_model(data, "8086", "56a0")

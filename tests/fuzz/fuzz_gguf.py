@@ -7,19 +7,19 @@ from contextlib import suppress
 from fuzz.oracle import as_file
 from memwatch.planning.checkpoint import read_checkpoint
 from memwatch.planning.gguf import read_head
-from memwatch.planning.request import Use, changes_of, need_of_checkpoint
-from memwatch.planning.sizes import BadInput
+from memwatch.planning.request import Use, compute_checkpoint_need, list_reductions
+from memwatch.planning.sizes import InvalidInputError
 
 
 def check(data: bytes) -> None:
-    with as_file(data, ".gguf") as path, suppress(BadInput):
+    with as_file(data, ".gguf") as path, suppress(InvalidInputError):
         head = read_head(path)
         assert 0 <= head.tensor_bytes <= len(data)
         assert 0 <= head.parameters <= 8 * len(data)
         checkpoint = read_checkpoint(path)
         assert checkpoint.weights_bytes == head.tensor_bytes
-        with suppress(BadInput):
-            need = need_of_checkpoint(checkpoint, Use())
+        with suppress(InvalidInputError):
+            need = compute_checkpoint_need(checkpoint, Use())
             assert need.bytes >= head.tensor_bytes
-        for change in changes_of(checkpoint, Use()):
+        for change in list_reductions(checkpoint, Use()):
             assert change.need.bytes > 0

@@ -12,25 +12,25 @@ KNOWN = frozenset({"0000:03:00.0", "0000:0b:00.0", "0001:03:00.0"})
 
 def check(data: bytes) -> None:
     """Check a node's properties, and after each `---` those of one of its banks."""
-    front, *banks = data.split(b"---\n")[:20]
-    properties, of_banks = kfd.parse_properties(front), [kfd.parse_properties(bank) for bank in banks]
+    lazy_app, *banks = data.split(b"---\n")[:20]
+    properties, of_banks = kfd.parse_properties(lazy_app), [kfd.parse_properties(bank) for bank in banks]
     are_in_input([properties, of_banks], data)
-    node = kfd.node_of(1, 7, properties, of_banks, KNOWN)
+    node = kfd.parse_node(1, 7, properties, of_banks, KNOWN)
     if node is not None:
         assert node.pci in KNOWN
         are_valid(node)
         assert not isinstance(node.bank_bytes, int) or node.bank_bytes <= sum(
             bank.get("size_in_bytes", 0) for bank in of_banks
         )
-        held, _ = kfd.held_by_gpu([(9, 7, sysfs.parse_figure(front)), (9, 7, 5)], [node])
+        held, _ = kfd.held_by_gpu([(9, 7, sysfs.parse_figure(lazy_app)), (9, 7, 5)], [node])
         are_valid(held)
-    files(front)
+    files(lazy_app)
 
 
 def files(data: bytes) -> None:
     figure = sysfs.parse_figure(data)
     are_in_input(figure, data)
-    region = sysfs.region_of(figure, sysfs.parse_figure(data[::-1]))
+    region = sysfs.build_region(figure, sysfs.parse_figure(data[::-1]))
     assert not isinstance(region.used_bytes, int) or not isinstance(figure, int) or region.used_bytes <= figure
     ratio = sysfs.parse_ratio(data)
     assert isinstance(ratio, Absent) or 0 <= ratio <= 1
@@ -42,4 +42,4 @@ def files(data: bytes) -> None:
     sysfs.parse_metrics_format(data)
     parse_device(data)
     names.parse_ids(data)
-    kfd.gpu_id_of(data.decode("latin-1"))
+    kfd.parse_gpu_id(data.decode("latin-1"))

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from fuzz.oracle import are_valid, numbers_of
-from memwatch.linux.kmsg_parser import KEPT_KILLS, MOST_ERRORS, MOST_TEXT, Notebook, parse_record, worth_a_look
+from memwatch.linux.kmsg_parser import (
+    MAX_ERRORS,
+    MAX_KILLS,
+    MAX_TEXT_LENGTH,
+    KernelLogTracker,
+    may_matter,
+    parse_record,
+)
 
 # Maximum length of a kernel log record.
 MAX_BYTES = 8192
@@ -12,17 +19,17 @@ ESCAPED = 4
 
 
 def check(data: bytes) -> None:
-    notebook = Notebook()
+    notebook = KernelLogTracker()
     for line in data.split(b"\n"):
         record = parse_record(line)
         assert record is None or (record.facility >= 0 and record.sequence in numbers_of(line))
-        worth_a_look(line)
+        may_matter(line)
         notebook.read(record.text if record else line, 1.0)
     log = notebook.log
     are_valid(log)
-    assert len(log.kills) <= KEPT_KILLS
-    assert len(log.driver_errors) <= MOST_ERRORS
+    assert len(log.kills) <= MAX_KILLS
+    assert len(log.driver_errors) <= MAX_ERRORS
     for kill in log.kills:
         assert {kill.pid, kill.anonymous_bytes >> 10} <= numbers_of(data)
-        assert len(kill.name) <= MOST_TEXT * ESCAPED
+        assert len(kill.name) <= MAX_TEXT_LENGTH * ESCAPED
     assert [kill.number for kill in log.kills] == sorted({kill.number for kill in log.kills})

@@ -8,33 +8,33 @@ from contextlib import suppress
 from fuzz.oracle import are_in_input, are_valid, at_most_sum_of_input
 from memwatch.collectors import cgroup, cgroup_pressure, drm, meminfo, numa
 from memwatch.drivers.tegra import nvmap
-from memwatch.helper.codec import Garbled
+from memwatch.helper.codec import DecodeError
 from memwatch.library import host
-from memwatch.linux.files import Unreadable
+from memwatch.linux.files import ParseError
 from memwatch.model import Absent, Pool
 
 
 def check(data: bytes) -> None:
     """Check both parts around `---`: the second must be parsed as if it were the first."""
-    front, _, back = data.partition(b"---\n")
-    whole(front)
-    parts(front)
-    with suppress(Unreadable):
+    lazy_app, _, back = data.partition(b"---\n")
+    whole(lazy_app)
+    parts(lazy_app)
+    with suppress(ParseError):
         reader = meminfo.Meminfo()
-        with suppress(Unreadable):
-            reader.parse(front)
+        with suppress(ParseError):
+            reader.parse(lazy_app)
         assert reader.parse(back) == meminfo.Meminfo().parse(back)
 
 
 def whole(data: bytes) -> None:
-    with suppress(Unreadable):
+    with suppress(ParseError):
         kib = meminfo.Meminfo().parse(data)
         of_its_line(kib, data)
-        with suppress(Unreadable):
-            swap = meminfo.swap_of(kib)
+        with suppress(ParseError):
+            swap = meminfo.build_swap(kib)
             are_valid(swap)
             are_in_input(swap.size_bytes if swap else 0, data + b" 0")
-        adds_up(meminfo.pool_of(kib, meminfo.parse_low_watermark(data, 4096)), data)
+        adds_up(meminfo.build_pool(kib, meminfo.parse_low_watermark(data, 4096)), data)
 
 
 def of_its_line(kib: dict[str, int], data: bytes) -> None:
@@ -57,13 +57,13 @@ def adds_up(pool: Pool, data: bytes) -> None:
 
 def parts(data: bytes) -> None:
     """Check readers of single lines."""
-    with suppress(Unreadable):
+    with suppress(ParseError):
         are_in_input(cgroup.parse_size(data), data)
-    with suppress(Unreadable):
-        node = numa.node_of(0, data, None)
+    with suppress(ParseError):
+        node = numa.parse_node(0, data, None)
         are_valid(node)
         at_most_sum_of_input(node, data)
-    with suppress(Garbled):
+    with suppress(DecodeError):
         are_in_input(nvmap.parse_meminfo(data), data)
     are_in_input(dict(drm.parse_gpu_lines(data)), data)
     ram = host.parse_meminfo(data)

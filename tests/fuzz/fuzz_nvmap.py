@@ -6,11 +6,11 @@ from contextlib import suppress
 
 from fuzz.oracle import are_in_input, are_valid
 from memwatch.drivers.tegra.nvmap import parse_clients
-from memwatch.helper.codec import Garbled
+from memwatch.helper.codec import DecodeError
 
 
 def check(data: bytes) -> None:
-    with suppress(Garbled):
+    with suppress(DecodeError):
         found = parse_clients(data)
         are_valid(found)
         are_in_input(found.total_bytes, data)

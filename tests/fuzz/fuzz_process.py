@@ -7,9 +7,9 @@ from contextlib import suppress
 from fuzz.oracle import are_in_input, are_valid
 from memwatch.collectors import cgroup
 from memwatch.linux import process_files as files
-from memwatch.linux.cgroup_mounts import home_of
-from memwatch.linux.cgroups import folders_of, parse_cgroup, parse_mountinfo, place_of
-from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.linux.cgroup_mounts import find_own_cgroup
+from memwatch.linux.cgroups import owner_folders, parse_cgroup, parse_mountinfo, parse_owners
+from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.processes.pss import parse_rollup
 
 MAX_COMMAND = 40
@@ -18,7 +18,7 @@ MAX_COMMAND = 40
 def check(data: bytes) -> None:
     figures(data)
     home(data)
-    with suppress(Unreadable):
+    with suppress(ParseError):
         rollup = parse_rollup(data, 1)
         are_in_input(rollup, data + b" 1")
     command = files.parse_command(data, MAX_COMMAND)
@@ -29,17 +29,17 @@ def check(data: bytes) -> None:
 
 
 def figures(data: bytes) -> None:
-    with suppress(Unreadable):
+    with suppress(ParseError):
         stat = files.parse_stat(data)
         are_valid(stat)
         if stat:
             are_in_input((stat.rss_pages, stat.pid, stat.start_ticks), data)
             assert stat.name in data
-    with suppress(Unreadable):
+    with suppress(ParseError):
         are_in_input(files.parse_statm(data), data)
-    with suppress(Unreadable):
+    with suppress(ParseError):
         are_in_input(files.parse_boot_time(data), data)
-    with suppress(Unreadable):
+    with suppress(ParseError):
         are_in_input([one for one in (cgroup.parse_limit(data),) if one is not None], data)
     are_in_input(cgroup.parse_stat(data), data)
     are_in_input([one for one in (files.parse_uid(data), files.parse_swap(data)) if one is not None], data)
@@ -48,14 +48,14 @@ def figures(data: bytes) -> None:
 def home(data: bytes) -> None:
     """Check that the owners of a process are a part of its path."""
     paths = parse_cgroup(data)
-    place = place_of(paths)
+    place = parse_owners(paths)
     for path in paths.values():
-        for folder in folders_of(place, path).values():
+        for folder in owner_folders(place, path).values():
             assert path.startswith(folder)
     assert place.container is None or len(place.container) > 0
     mounts = parse_mountinfo(data)
     assert len(mounts) <= data.count(b" - ")
-    front, _, back = data.partition(b"---\n")
-    with suppress(Unavailable, Unreadable):
-        found = home_of(front, back, Roots())
+    lazy_app, _, back = data.partition(b"---\n")
+    with suppress(SourceUnavailable, ParseError):
+        found = find_own_cgroup(lazy_app, back, Roots())
         assert found.folders

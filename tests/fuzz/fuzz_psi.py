@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from fuzz.oracle import are_valid, numbers_of
 from memwatch.collectors.psi import parse_pressure
-from memwatch.linux.files import Unreadable
+from memwatch.linux.files import ParseError
 from memwatch.linux.psi_trigger import parse_waiting
 from memwatch.model import Absent
 
@@ -15,7 +15,7 @@ def check(data: bytes) -> None:
     micros = {number / 1e6 for number in numbers_of(data)}
     waited = parse_waiting(data)
     assert waited is None or waited in micros
-    with suppress(Unreadable):
+    with suppress(ParseError):
         psi = parse_pressure(data)
         are_valid(psi)
         for time in (psi.some, psi.full):

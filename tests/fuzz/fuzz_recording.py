@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from fuzz.oracle import as_file
-from memwatch.monitor.loop import Identity, Monitor, Rules
-from memwatchd.recording.file_format import GZIP, BadRecording, _with_sum, first_line, lines_of
-from memwatchd.recording.frames import frames_of, open_recording
-from memwatchd.recording.player import PlayedClock, PlayedSleep, Player
+from memwatch.monitor.loop import Identity, Monitor, MonitorRules
+from memwatchd.recording.file_format import GZIP, RecordingError, _with_sum, first_line, read_lines
+from memwatchd.recording.frames import open_recording, read_frames
+from memwatchd.recording.player import Player, ReplayClock, ReplaySleep
 
 MAX_BYTES = 6000
 MAX_TICKS = 5
@@ -18,7 +18,7 @@ MAX_SECONDS = 3600.0
 
 
 @dataclass
-class ManualClock(PlayedClock):
+class ManualClock(ReplayClock):
     """Played clock that advances only on request."""
 
     now: float = 0.0
@@ -39,17 +39,17 @@ def check(data: bytes) -> None:
     """Check bytes that begin like gzip as a file; otherwise checksum and pack the lines."""
     whole = data if data.startswith(b"\x1f\x8b") else packed(data)
     with as_file(whole, ".gz") as path:
-        with suppress(BadRecording):
+        with suppress(RecordingError):
             first_line(path)
-        lines = list(lines_of(path))
+        lines = list(read_lines(path))
         assert len(lines) <= 64 * len(whole) + 2
-        frames = list(frames_of(path))
+        frames = list(read_frames(path))
         assert [one.unix for one in frames] == sorted(one.unix for one in frames)
-        with suppress(BadRecording):
+        with suppress(RecordingError):
             contents = open_recording(path, salvage=True)
             clock = ManualClock()
             player = Player(contents, clock)
-            monitor = Monitor(player, clock, Rules(), Identity("x", "y"), PlayedSleep(1.0), 1.0)
+            monitor = Monitor(player, clock, MonitorRules(), Identity("x", "y"), ReplaySleep(1.0), 1.0)
             try:
                 for _ in range(MAX_TICKS):
                     monitor.tick()

@@ -73,13 +73,13 @@ async def answered(here: Site, data: bytes, without_cache: bool = False) -> byte
     """Return the written bytes; `without_cache`, every piece is parsed."""
     wire, protocol = Wire(), here.connection()
     if without_cache:
-        protocol._heard = {}
+        protocol._remembered = {}
     protocol.connection_made(wire)
     for piece in data.split(PAUSE):
         if wire.closing:
             break
         if without_cache:
-            protocol._heard.clear()
+            protocol._remembered.clear()
         protocol.data_received(piece)
         await settled(protocol)
     protocol.connection_lost(None)

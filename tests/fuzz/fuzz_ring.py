@@ -8,12 +8,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from memwatch.events import EventLog
-from memwatch.history.disk.record_codec import rows_in
+from memwatch.history.disk.record_codec import unpack_entry
 from memwatch.history.disk.restore import restore
 from memwatch.history.disk.ring_file import BLOCK, CRC, HEAD, HEAD_BYTES, MAGIC, Stamp
-from memwatch.history.disk.ring_set import PARTS, open_shelf, prepare
-from memwatch.history.disk.row_codec import MOST_ROWS, Unreadable, packed_rows, unpacked_rows
-from memwatch.history.notable_ticks import KeptTicks
+from memwatch.history.disk.ring_set import PARTS, open_ring_set, prepare
+from memwatch.history.disk.row_codec import MAX_ROWS, RowDecodeError, pack_rows, unpack_rows
+from memwatch.history.notable_ticks import NotableTicks
 from memwatch.history.tiers import History
 
 MAX_BYTES = 3 * BLOCK
@@ -31,20 +31,20 @@ def check(data: bytes) -> None:
     with TemporaryDirectory(prefix="memwatch-fuzz-") as folder:
         (Path(folder) / f"{FILES[which[0] % len(FILES)]}.ring").write_bytes(body)
         history = History()
-        shelf = open_shelf(Path(folder), SIZE, NOW.wall)
+        ring_set = open_ring_set(Path(folder), SIZE, NOW.wall)
         events = EventLog()
-        words = restore(shelf, history, KeptTicks(), events, NOW).last_words
+        words = restore(ring_set, history, NotableTicks(), events, NOW).unclean_shutdown
         assert words is None or words.sentence
         stored = events.since(0)
         assert events.add(0.0, "started", "again").seq > max((event.seq for event in stored), default=0)
         for name in history.names():
             assert len(history.query(name, history.start, history.end, 10)) <= 11
-        assert sum(len(tier) for tier in history.tiers) <= len(body) * MOST_ROWS
-        prepare(shelf, NOW)
-        for ring in shelf.rings.values():
+        assert sum(len(tier) for tier in history.tiers) <= len(body) * MAX_ROWS
+        prepare(ring_set, NOW)
+        for ring in ring_set.rings.values():
             ring.append(1, NOW, b"after")
             ring.close()
-        again = open_shelf(Path(folder), SIZE, NOW.wall)
+        again = open_ring_set(Path(folder), SIZE, NOW.wall)
         for name, ring in again.rings.items():
             newest = again.contents[name].records[-1]
             assert (newest.stamp, ring.payload(newest)) == (NOW, b"after")
@@ -53,13 +53,13 @@ def check(data: bytes) -> None:
 
 def rows(data: bytes) -> None:
     for packed in (data, zlib.compress(data, 0)):
-        with suppress(Unreadable):
-            strip = unpacked_rows(packed)
-            again = unpacked_rows(packed_rows(strip))
-            assert len(again.times) == len(strip.times)
-            assert list(again.columns) == list(strip.columns)
-        with suppress(Unreadable):
-            rows_in(packed)
+        with suppress(RowDecodeError):
+            row_block = unpack_rows(packed)
+            again = unpack_rows(pack_rows(row_block))
+            assert len(again.times) == len(row_block.times)
+            assert list(again.columns) == list(row_block.columns)
+        with suppress(RowDecodeError):
+            unpack_entry(packed)
 
 
 def with_right_sums(data: bytes) -> bytes:

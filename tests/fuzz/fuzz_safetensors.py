@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 
 from fuzz.oracle import as_file, numbers_of
 from memwatch.planning.checkpoint import INDEX, read_checkpoint
-from memwatch.planning.safetensors import checked_bytes, parse_header, tensor_bytes_of
-from memwatch.planning.sizes import BadInput
+from memwatch.planning.safetensors import checked_bytes, parse_header, read_tensor_bytes
+from memwatch.planning.sizes import InvalidInputError
 
 # The last number of the header is usually the end of the last tensor; others are tried as well.
 MAX_SIZES = 6
@@ -21,15 +21,15 @@ def check(data: bytes) -> None:
         head(data)
         index(data)
     else:
-        with as_file(data, ".safetensors") as path, suppress(BadInput):
-            assert 0 <= tensor_bytes_of(path) <= len(data)
+        with as_file(data, ".safetensors") as path, suppress(InvalidInputError):
+            assert 0 <= read_tensor_bytes(path) <= len(data)
 
 
 def head(data: bytes) -> None:
-    with suppress(BadInput):
+    with suppress(InvalidInputError):
         found = parse_header(data, "a")
         for room in sorted(numbers_of(data), reverse=True)[:MAX_SIZES]:
-            with suppress(BadInput):
+            with suppress(InvalidInputError):
                 assert checked_bytes(found, room, "a") == room
 
 
@@ -41,5 +41,5 @@ def index(data: bytes) -> None:
         whole = len(shard).to_bytes(8, "little") + shard + b"abc"
         (Path(folder) / "a.safetensors").write_bytes(whole)
         (Path(folder) / INDEX).write_bytes(data)
-        with suppress(BadInput):
+        with suppress(InvalidInputError):
             assert read_checkpoint(Path(folder)).weights_bytes == 3

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from fuzz.oracle import as_file
 from memwatchd.settings.environment import PREFIX
-from memwatchd.settings.load import BadSettings, load
+from memwatchd.settings.load import SettingsError, load
 from memwatchd.settings.schema import Settings
-from memwatchd.settings.toml import BadFile, read_toml
+from memwatchd.settings.toml import ConfigFileError, read_toml
 
-LONGEST_SENTENCE = 1000
+MAX_SENTENCE_LENGTH = 1000
 # Mutations must not read other files.
 NOT_TRIED = (b"file:", b"procfs", b"apprise")
 
@@ -24,14 +24,16 @@ def check(data: bytes) -> None:
     file, _, rest = data.partition(b"---\n")
     with as_file(file, ".toml") as path:
         found = loaded(path, variables_in(rest))
-        if isinstance(found, BadSettings):
+        if isinstance(found, SettingsError):
             assert found.problems
             assert not found.usage
-            assert all("\n" not in one and len(one) <= LONGEST_SENTENCE for one in found.problems), found.problems
+            assert all("\n" not in one and len(one) <= MAX_SENTENCE_LENGTH for one in found.problems), (
+                found.problems
+            )
         else:
             assert found.file == path
             assert all(str(path) in origin or PREFIX in origin for origin in found.origins.values())
-        with suppress(BadFile):
+        with suppress(ConfigFileError):
             lines = read_toml(path).lines.values()
             assert all(1 <= number <= file.count(b"\n") + 1 for number in lines)
 
@@ -41,8 +43,8 @@ def variables_in(data: bytes) -> dict[str, str]:
     return {name: value for name, sign, value in lines if sign and name.startswith(PREFIX)}
 
 
-def loaded(path: Path, environ: dict[str, str]) -> Settings | BadSettings:
+def loaded(path: Path, environ: dict[str, str]) -> Settings | SettingsError:
     try:
         return load({"config": str(path)}, {"X": "x", **environ})
-    except BadSettings as error:
+    except SettingsError as error:
         return error

@@ -7,8 +7,8 @@ from functools import cache
 from fuzz.oracle import are_valid
 from memwatch import __version__
 from memwatch.render.json import snapshot_json, to_bytes
-from memwatch.render.json_decode import NotASnapshot, snapshot_from
-from memwatch_web.metrics.families import Exporter, negotiated
+from memwatch.render.json_decode import SnapshotDecodeError, snapshot_from
+from memwatch_web.metrics.families import Exporter, negotiate_format
 from memwatch_web.pages.renderer import Pages
 
 MAX_BYTES = 6000
@@ -22,7 +22,7 @@ def pages() -> Pages:
 def check(data: bytes) -> None:
     try:
         snapshot = snapshot_from(data)
-    except NotASnapshot:
+    except SnapshotDecodeError:
         return
     document = snapshot_json(snapshot)
     line = to_bytes(document)
@@ -30,7 +30,7 @@ def check(data: bytes) -> None:
     are_valid((snapshot.pools, snapshot.shares))
     for process in snapshot.processes:
         are_valid((process.rss_bytes, process.footprint_bytes, process.swap_bytes, process.device_bytes))
-    encode, _ = negotiated("text/plain")
+    encode, _ = negotiate_format("text/plain")
     exporter = Exporter(__version__, dict, tuple, lambda: 5)
     assert b" NaN\n" not in exporter.render(snapshot, encode)
     for name in pages().names:

@@ -8,12 +8,12 @@ from fuzz.oracle import are_in_input, are_valid
 from memwatch.drivers.tegra.board import parse_compatible, parse_release
 from memwatch.drivers.tegra.records import Load
 from memwatch.drivers.tegra.tegrastats_line import parse_line
-from memwatch.helper.codec import Garbled
+from memwatch.helper.codec import DecodeError
 from memwatch.model import Absent
 
 
 def check(data: bytes) -> None:
-    with suppress(Garbled):
+    with suppress(DecodeError):
         check_line(data)
     chip = parse_compatible(data)
     assert chip is None or chip.encode() in data

@@ -6,27 +6,27 @@ from contextlib import suppress
 
 from fuzz.oracle import are_in_input, are_valid, numbers_of
 from memwatch.collectors import buddyinfo, meminfo, vmstat, zram
-from memwatch.linux.files import Unreadable
+from memwatch.linux.files import ParseError
 
 
 def check(data: bytes) -> None:
     """Check both parts around `---`, read one after the other."""
-    front, _, back = data.partition(b"---\n")
+    lazy_app, _, back = data.partition(b"---\n")
     reader = vmstat.Vmstat()
-    are_in_input(reader.parse(front), front)
+    are_in_input(reader.parse(lazy_app), lazy_app)
     are_in_input(reader.parse(back), back)
-    with suppress(Unreadable):
+    with suppress(ParseError):
         are_in_input(meminfo.parse_arcstats(data), data)
-    with suppress(Unreadable):
+    with suppress(ParseError):
         are_in_input(zram.parse_mm_stat(data), data)
     watermark = meminfo.parse_low_watermark(data, 4096)
     assert 0 <= watermark <= sum(numbers_of(data)) * 4096 * data.count(b"low")
     protection = buddyinfo.parse_protection(data)
     are_in_input(protection, data)
-    with suppress(Unreadable):
+    with suppress(ParseError):
         zones = buddyinfo.parse_buddyinfo(data)
         are_in_input([zone.counts for zone in zones], data)
-        nodes = buddyinfo.nodes_of(zones, protection, 4096)
+        nodes = buddyinfo.build_nodes(zones, protection, 4096)
         are_valid(nodes)
         assert {node.id for node in nodes} == {zone.zone[0] for zone in zones}
         free = sum(zone.pages for zone in zones) * 4096

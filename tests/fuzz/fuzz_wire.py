@@ -8,22 +8,22 @@ from contextlib import suppress
 from typing import Any
 
 from fuzz.oracle import numbers_in
-from memwatch.backends.opencl_result import OpenclAnswer
+from memwatch.backends.opencl_result import OpenclResult
 from memwatch.drivers.amd.smi import SmiFailure, SmiReading
 from memwatch.drivers.apple.records import Metal
 from memwatch.drivers.nvml.records import NvmlFailure, NvmlReading
-from memwatch.helper.codec import Garbled, from_line, to_line
-from memwatch.history.notable_ticks import Tick, unpacked
+from memwatch.helper.codec import DecodeError, from_line, to_line
+from memwatch.history.notable_ticks import Tick, unpack
 
-KINDS: tuple[Any, ...] = (NvmlReading, NvmlFailure, SmiReading, SmiFailure, OpenclAnswer, Metal, Tick)
+KINDS: tuple[Any, ...] = (NvmlReading, NvmlFailure, SmiReading, SmiFailure, OpenclResult, Metal, Tick)
 
 
 def check(data: bytes) -> None:
     for kind in KINDS:
-        with suppress(Garbled):
+        with suppress(DecodeError):
             found = from_line(kind, data)
             assert all(map(math.isfinite, numbers_in(found)))
             assert from_line(kind, to_line(found)) == found
     for packed in (data, zlib.compress(data, 0)):
-        with suppress(Garbled):
-            assert isinstance(unpacked(packed), Tick)
+        with suppress(DecodeError):
+            assert isinstance(unpack(packed), Tick)

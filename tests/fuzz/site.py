@@ -11,12 +11,12 @@ from msgspec import Struct
 from starlette.types import ASGIApp
 
 from fuzz.oracle import as_file
-from memwatch_web.asgi.access import Gate
-from memwatch_web.metrics.endpoint import Scrapes
-from memwatch_web.metrics.fast_path import METRICS, Shortcut
+from memwatch_web.asgi.access import AccessControl
+from memwatch_web.metrics.endpoint import MetricsEndpoint
+from memwatch_web.metrics.fast_path import METRICS, MetricsFastPath
 from memwatchd.daemon import Daemon
 from memwatchd.http_server.protocol import Limits
-from memwatchd.http_server.server import Server, front_of, use_date_headers
+from memwatchd.http_server.server import Server, create_lazy_app, use_date_headers
 from memwatchd.settings.load import load
 from memwatchd.settings.schema import Settings
 from support.paths import MACHINES
@@ -66,14 +66,14 @@ def site() -> Site:
 
 async def started(daemon: Daemon) -> tuple[ASGIApp, Server]:
     dates = list[tuple[bytes, bytes]]()
-    scrapes = Scrapes(daemon.monitor, daemon.exporter())
-    front = front_of(daemon, scrapes)
-    app = Gate(front, daemon.face_options, dates)
-    server = Server(app, Limits(), at_once={METRICS.encode(): Shortcut(app, scrapes, dates)})
+    metrics_endpoint = MetricsEndpoint(daemon.monitor, daemon.exporter())
+    lazy_app = create_lazy_app(daemon, metrics_endpoint)
+    app = AccessControl(lazy_app, daemon.web_options, dates)
+    server = Server(app, Limits(), at_once={METRICS.encode(): MetricsFastPath(app, metrics_endpoint, dates)})
     server.config.load()
     use_date_headers(server, dates, simulated=False)
     server.lifespan = server.config.lifespan_class(server.config)
-    await front.prepared()
+    await lazy_app.prepare()
     return app, server
 
 

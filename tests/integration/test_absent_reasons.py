@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors import enlist
+from memwatch.collectors import list_collectors
 from memwatch.collectors.base import Host
 from memwatch.model import Absent
-from memwatch.monitor.absent_reasons import COLLECTOR_OF, absences
+from memwatch.monitor.absent_reasons import COLLECTOR_OF, find_absent_reasons
 from memwatch.snapshot import CollectorState, CollectorStatus, Snapshot
 from memwatchd.recording.demos import path_of
-from memwatchd.recording.frames import frames_of
+from memwatchd.recording.frames import read_frames
 from scripts.golden import roots_arguments
 from support.daemon_process import running_daemon
 
@@ -31,12 +31,14 @@ def test_a_figure_is_absent_as_its_collector_is(state: CollectorState, error: st
     """Only what is not there for good is not supported."""
     statuses = [CollectorStatus(name, state, error=error) for name in COLLECTOR_OF.values()]
 
-    assert absences(COLLECTOR_OF, statuses) == dict.fromkeys(COLLECTOR_OF, reason)
+    assert find_absent_reasons(COLLECTOR_OF, statuses) == dict.fromkeys(COLLECTOR_OF, reason)
 
 
 def test_every_such_collector_and_field_exists() -> None:
     """On Linux; elsewhere none of them is."""
-    linux, mac = ({one.name for one in enlist(Host(platform=platform))} for platform in ("linux", "darwin"))
+    linux, mac = (
+        {one.name for one in list_collectors(Host(platform=platform))} for platform in ("linux", "darwin")
+    )
 
     assert linux.issuperset(COLLECTOR_OF.values())
     assert mac.isdisjoint(COLLECTOR_OF.values())
@@ -47,8 +49,8 @@ def test_where_there_is_no_linux_there_are_no_such_figures() -> None:
     """A collector that is switched off is another matter: its figure might be had."""
     others, memory = CollectorStatus("psutil_host", "ok"), CollectorStatus("meminfo", "ok")
 
-    assert set(absences(COLLECTOR_OF, [others]).values()) == {Absent.NOT_SUPPORTED}
-    assert set(absences(COLLECTOR_OF, [memory]).values()) == {Absent.NOT_AVAILABLE}
+    assert set(find_absent_reasons(COLLECTOR_OF, [others]).values()) == {Absent.NOT_SUPPORTED}
+    assert set(find_absent_reasons(COLLECTOR_OF, [memory]).values()) == {Absent.NOT_AVAILABLE}
 
 
 def test_a_machine_says_what_it_cannot_have(tmp_path: Path) -> None:
@@ -66,7 +68,7 @@ def test_a_machine_says_what_it_cannot_have(tmp_path: Path) -> None:
 
 def test_a_mac_says_that_only_linux_has_some_figures() -> None:
     """PSI, compressed swap and counters of kills are Linux's: they will not come."""
-    for frame in frames_of(path_of("macbook")):
+    for frame in read_frames(path_of("macbook")):
         assert {frame.psi, frame.zram, frame.cgroup_pressure, frame.tegrastats, frame.kernel_log} == {
             Absent.NOT_SUPPORTED
         }

@@ -47,9 +47,9 @@ def test_a_critical_machine_tells_and_a_recovered_one_tells_again(tmp_path: Path
         events = [event["text"] for event in daemon.get("/api/v1/events").json if event["kind"] == "alert"]
         log = daemon.log.read_text()
 
-    refused, critical, resolved = deliveries
-    assert refused.body == first[1].body
-    assert refused.headers["webhook-id"] == critical.headers["webhook-id"] != resolved.headers["webhook-id"]
+    rejected, critical, resolved = deliveries
+    assert rejected.body == first[1].body
+    assert rejected.headers["webhook-id"] == critical.headers["webhook-id"] != resolved.headers["webhook-id"]
     for delivery in deliveries:
         Webhook(SECRET).verify(delivery.body, delivery.headers)
     told = json.loads(critical.body)
@@ -144,10 +144,10 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 )
 def test_silence_that_cannot_be_is_refused_with_a_sentence(asked: RunningDaemon, query: str, words: str) -> None:
     """A silence without an end, or of what there is not, is none."""
-    refused = get(asked.port, f"/api/v1/silences?{query}", method="POST")
+    rejected = get(asked.port, f"/api/v1/silences?{query}", method="POST")
 
-    assert refused.status == 422
-    assert words in refused.json["detail"]
+    assert rejected.status == 422
+    assert words in rejected.json["detail"]
     assert asked.get("/api/v1/silences").json == []
 
 

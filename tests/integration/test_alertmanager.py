@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from memwatch.notify.alertmanager import AlertmanagerChannel, alert_name, alerts_endpoint
 from memwatch.notify.http_post import Poster
-from memwatch.notify.webhook_payload import endpoint_of
+from memwatch.notify.webhook_payload import parse_endpoint
 from support.alert_machine import QUICK, AlertMachine
 from support.daemon_process import free_port, get, running_daemon
 from support.waiting import wait_until
@@ -144,7 +144,7 @@ def channel_to(url: str, repeat_seconds: float, ahead_seconds: float = 0.0) -> A
     def wall() -> float:
         return time.time() + ahead_seconds
 
-    endpoint = alerts_endpoint(endpoint_of(url))
+    endpoint = alerts_endpoint(parse_endpoint(url))
     return AlertmanagerChannel("am", endpoint, Poster(endpoint, 5.0, False, None, wall), repeat_seconds, wall)
 
 

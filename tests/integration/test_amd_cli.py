@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from memwatch.collectors.amd_cli import Collector, output_of, tools_of
-from memwatch.drivers.amd.smi_json import NoAnswer
-from memwatch.linux.files import Unavailable
+from memwatch.collectors.amd_cli import Collector, find_tools, run_tool
+from memwatch.drivers.amd.smi_json import NoOutputError
+from memwatch.linux.files import SourceUnavailable
 from memwatch.model import Absent
 from support.amd_machine import GIB, MIB, AmdMachine, discrete
 from support.amd_smi_samples import AMD_SMI, PROCESS, ROCM_SMI, WARNING
@@ -134,17 +134,17 @@ def test_the_drivers_own_files_go_first(tmp_path: Path) -> None:
     collector.collect()
     machine.gpu(discrete(), pci="0000:0a:00.0")
 
-    with pytest.raises(Unavailable, match="the driver's own files are there"):
+    with pytest.raises(SourceUnavailable, match="the driver's own files are there"):
         collector.collect()
-    with pytest.raises(Unavailable, match="the driver's own files are there"):
+    with pytest.raises(SourceUnavailable, match="the driver's own files are there"):
         Collector(machine.roots, amd_smi(tmp_path / "bin"))
 
 
 def test_no_tools_and_no_gpu(tmp_path: Path) -> None:
     """Both are normal."""
-    with pytest.raises(Unavailable, match="no AMD GPU is on the PCI bus"):
+    with pytest.raises(SourceUnavailable, match="no AMD GPU is on the PCI bus"):
         Collector(AmdMachine(tmp_path / "empty").roots, {"PATH": str(tmp_path), "ROCM_PATH": str(tmp_path)})
-    with pytest.raises(Unavailable, match="neither amd-smi nor rocm-smi is installed"):
+    with pytest.raises(SourceUnavailable, match="neither amd-smi nor rocm-smi is installed"):
         Collector(hidden(tmp_path / "box").roots, {"PATH": str(tmp_path), "ROCM_PATH": str(tmp_path)})
 
 
@@ -163,8 +163,8 @@ def test_tools_that_misbehave(script: str, sentence: str, tmp_path: Path) -> Non
     path.chmod(0o755)
     watch = Stopwatch()
 
-    with pytest.raises(NoAnswer, match=sentence):
-        output_of(str(path), "list", seconds=1.0)
+    with pytest.raises(NoOutputError, match=sentence):
+        run_tool(str(path), "list", seconds=1.0)
 
     assert watch.seconds < 5
 
@@ -173,7 +173,7 @@ def test_rocms_own_folder_is_searched(tmp_path: Path) -> None:
     """Tools are found by PATH, and where ROCm puts them although no PATH has that."""
     amd_smi(tmp_path / "rocm/bin")
 
-    found = tools_of({"PATH": os.devnull, "ROCM_PATH": str(tmp_path / "rocm")})
+    found = find_tools({"PATH": os.devnull, "ROCM_PATH": str(tmp_path / "rocm")})
 
     assert found.amd_smi == str(tmp_path / "rocm/bin/amd-smi")
     assert found.rocm_smi is None

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.collectors.amdgpu import HELD_SECONDS, LOOK_SECONDS, Collector
+from memwatch.collectors.amdgpu import HELD_SECONDS, RESCAN_SECONDS, Collector
 from memwatch.collectors.amdgpu_sensors import ERRORS_SECONDS
 from memwatch.collectors.amdgpu_sensors import Collector as Sensors
 from memwatch.drivers.amd.records import Region
-from memwatch.linux.files import Roots, Unavailable
+from memwatch.linux.files import Roots, SourceUnavailable
 from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent
 from support.amd_machine import GIB, MIB, PCI, AmdMachine, discrete, memory
@@ -77,15 +77,15 @@ def test_cards_of_other_drivers_are_not_ours(other: str | None, tmp_path: Path) 
     if other:
         machine.link(f"sys/devices/pci0000:00/{PCI}/driver", tmp_path / "sys/bus/pci/drivers" / other)
 
-    with pytest.raises(Unavailable, match="no card of the driver amdgpu"):
+    with pytest.raises(SourceUnavailable, match="no card of the driver amdgpu"):
         read(machine)
 
 
 def test_no_graphics_at_all(tmp_path: Path) -> None:
     """Most servers have no folder for graphics, and that is normal."""
-    with pytest.raises(Unavailable, match="no card of the driver amdgpu"):
+    with pytest.raises(SourceUnavailable, match="no card of the driver amdgpu"):
         Collector(Roots(tmp_path, tmp_path, tmp_path), 4096, GpuPids())
-    with pytest.raises(Unavailable, match="no card of the driver amdgpu"):
+    with pytest.raises(SourceUnavailable, match="no card of the driver amdgpu"):
         Sensors(Roots(tmp_path, tmp_path, tmp_path))
 
 
@@ -155,7 +155,7 @@ def test_a_card_that_is_plugged_in_is_found(tmp_path: Path) -> None:
 
     machine.gpu(discrete(vram=8 * GIB), pci="0000:0a:00.0", card=2)
     at_once = len(reading_of(collector.collect()).gpus)
-    watch.now += LOOK_SECONDS
+    watch.now += RESCAN_SECONDS
     later = reading_of(collector.collect()).gpus
     collector.close()
 
@@ -172,10 +172,10 @@ def test_a_card_that_is_unplugged_is_missing_and_keeps_its_place(tmp_path: Path)
     collector.collect()
 
     machine.unplug(card=1)
-    watch.now += LOOK_SECONDS
+    watch.now += RESCAN_SECONDS
     without = reading_of(collector.collect()).gpus
     machine.plug(card=1)
-    watch.now += LOOK_SECONDS
+    watch.now += RESCAN_SECONDS
     back = reading_of(collector.collect()).gpus
     collector.close()
 
@@ -219,10 +219,10 @@ def test_limits_that_an_administrator_changes_are_seen(tmp_path: Path) -> None:
     limits = [reading_of(collector.collect()).pages_limit_bytes]
 
     machine.write("sys/module/ttm/parameters/pages_limit", 2000)
-    watch.now += LOOK_SECONDS
+    watch.now += RESCAN_SECONDS
     limits.append(reading_of(collector.collect()).pages_limit_bytes)
     machine.write("sys/module/amdttm/parameters/pages_limit", 3000)
-    watch.now += LOOK_SECONDS
+    watch.now += RESCAN_SECONDS
     limits.append(reading_of(collector.collect()).pages_limit_bytes)
     collector.close()
 
@@ -264,7 +264,7 @@ def test_the_driver_is_asked_only_where_files_do_not_decide(tmp_path: Path) -> N
     collector = Collector(machine.roots, 4096, GpuPids(), asked, watch)
     first = reading_of(collector.collect()).gpus
     machine.gpu(UNDECIDED, pci="0000:0b:00.0", card=3)
-    watch.now += LOOK_SECONDS
+    watch.now += RESCAN_SECONDS
     later = reading_of(collector.collect()).gpus
     collector.close()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.amdgpu import LOOK_SECONDS, Collector
+from memwatch.collectors.amdgpu import RESCAN_SECONDS, Collector
 from memwatch.linux.pci import GpuPids
 from support.amd_machine import GIB, AmdMachine, discrete
 from support.amd_readings import FakeIoctl, ManualClock, only_gpu, reading_of
@@ -30,7 +30,7 @@ def test_without_descriptors_no_figure_is_lost_for_good(tmp_path: Path, left: in
     assert descriptors() == before + 4
 
     machine.gpu(discrete(vram=8 * GIB), pci="0000:0a:00.0", card=2)
-    watch.now += LOOK_SECONDS
+    watch.now += RESCAN_SECONDS
     with few_descriptors(left), pytest.raises(OSError, match="Too many open files"):
         whole.collect()
     later = reading_of(whole.collect()).gpus

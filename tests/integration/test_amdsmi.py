@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from memwatch.collectors.amdsmi import CHILD, Collector, reading_of
+from memwatch.collectors.amdsmi import CHILD, Collector, parse_reading
 from memwatch.drivers.amd.smi_child import NO_DRIVER
 from memwatch.findings import Findings
 from memwatch.helper.supervisor import Helper
-from memwatch.linux.files import Unavailable, Unreadable
+from memwatch.linux.files import ParseError, SourceUnavailable
 from support.amd_machine import GIB, PCI, AmdMachine, discrete
 from support.daemon_process import RunningDaemon, running_daemon
 from support.paths import TESTS
@@ -160,7 +160,7 @@ def test_a_library_that_is_not_here_is_asked_for_less_and_less_often(
     collector = collector_of(simulated, watch, pause_seconds=0.01)
     asked = []
     for _ in range(200):
-        with pytest.raises(Unavailable, match="driver is not loaded"):
+        with pytest.raises(SourceUnavailable, match="driver is not loaded"):
             collector.collect()
         asked.append(simulated.calls().count("init"))
         watch.now += 0.005
@@ -176,7 +176,7 @@ def test_a_hanging_library_is_killed(simulated: Simulated) -> None:
     simulated.say(gpus={PCI: {**GOOD, "vram": "hang"}})
     collector = collector_of(simulated, Watch())
 
-    with pytest.raises(Unreadable, match="did not answer for 5 s and was killed"):
+    with pytest.raises(ParseError, match="did not answer for 5 s and was killed"):
         collector.collect()
     simulated.say(gpus={PCI: GOOD})
     after = collector.collect()
@@ -192,7 +192,7 @@ def test_a_gpu_that_may_sleep_is_not_woken(simulated: Simulated) -> None:
     )
     collector = collector_of(simulated, Watch())
 
-    with pytest.raises(Unavailable, match="this library would wake it"):
+    with pytest.raises(SourceUnavailable, match="this library would wake it"):
         collector.collect()
     collector.close()
 
@@ -206,7 +206,7 @@ def test_release_lets_go_for_a_while(simulated: Simulated) -> None:
     collector.collect()
 
     collector.release(30.0)
-    with pytest.raises(Unavailable, match="released on request"):
+    with pytest.raises(SourceUnavailable, match="released on request"):
         collector.collect()
     watch.now += 31
     after = collector.collect()
@@ -218,7 +218,7 @@ def test_release_lets_go_for_a_while(simulated: Simulated) -> None:
 
 def test_where_there_is_no_amd_gpu(tmp_path: Path) -> None:
     """Nothing is looked for, and nothing is started."""
-    with pytest.raises(Unavailable, match="no AMD GPU is on the PCI bus"):
+    with pytest.raises(SourceUnavailable, match="no AMD GPU is on the PCI bus"):
         Collector(AmdMachine(tmp_path).roots)
 
 
@@ -227,15 +227,15 @@ def test_where_there_is_no_library(tmp_path: Path) -> None:
     machine = AmdMachine(tmp_path)
     machine.gpu(discrete())
 
-    with pytest.raises(Unavailable, match="amdsmi is not installed"):
+    with pytest.raises(SourceUnavailable, match="amdsmi is not installed"):
         Collector(machine.roots, environ={"ROCM_PATH": str(tmp_path)})
 
 
 @pytest.mark.parametrize("line", [b"", b"reading {}", b"reading 5", b"failure {", b"hello"])
 def test_a_helper_that_speaks_nonsense(line: bytes) -> None:
     """Whatever it says is a reading, a failure, or refused in a sentence."""
-    with pytest.raises(Unreadable, match="speaks nonsense"):
-        reading_of(line)
+    with pytest.raises(ParseError, match="speaks nonsense"):
+        parse_reading(line)
 
 
 def test_the_helper_ends_with_its_commands(simulated: Simulated) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.notify.apprise import AppriseChannel, service_of
+from memwatch.notify.apprise import AppriseChannel, load_service
 from support.settings_sample import problems_from, settings_from
 from support.waiting import wait_until
 from support.webhook_receiver import Site, receiving
@@ -18,7 +18,7 @@ from support.webhook_samples import new_receiver, notice, put_notices
 
 
 def channel_to(site: Site) -> AppriseChannel:
-    return AppriseChannel("chat", service_of(site.url.replace("http://", "json://").replace("?key=value", "")))
+    return AppriseChannel("chat", load_service(site.url.replace("http://", "json://").replace("?key=value", "")))
 
 
 def test_apprise_delivers_title_and_text() -> None:

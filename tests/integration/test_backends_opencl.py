@@ -13,7 +13,7 @@ import pytest
 
 from memwatch.backends.finder import CHILD, ask_opencl
 from memwatch.backends.opencl_child import kind_of
-from memwatch.backends.opencl_result import OpenclAnswer
+from memwatch.backends.opencl_result import OpenclResult
 from memwatch.helper.codec import from_line
 from memwatch.model import Absent
 from support import opencl_binding
@@ -22,10 +22,10 @@ from support.opencl_binding import binding
 POCL = "Portable Computing Language"
 
 
-def asked_with(environ: Mapping[str, str]) -> OpenclAnswer:
+def asked_with(environ: Mapping[str, str]) -> OpenclResult:
     done = subprocess.run(CHILD, env={**os.environ, **environ}, capture_output=True, timeout=60, check=True)
     assert done.stderr == b""
-    return from_line(OpenclAnswer, done.stdout)
+    return from_line(OpenclResult, done.stdout)
 
 
 def test_pocl_is_listed_as_a_cpu_without_a_capacity() -> None:
@@ -100,7 +100,7 @@ def test_a_line_that_is_no_answer_is_a_reason() -> None:
     answer = ask_opencl(argv=[sys.executable, "-c", "print('{\"platforms\": 7}')"])
 
     assert answer.failure == "failed"
-    assert "not a OpenclAnswer" in answer.text
+    assert "not a OpenclResult" in answer.text
 
 
 def test_a_gpu_is_told_with_its_address(tmp_path: Path) -> None:

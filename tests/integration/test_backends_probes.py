@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from memwatch.backends.libraries import find_library, parse_linker_cache
-from memwatch.backends.opencl_result import OpenclAnswer
-from memwatch.backends.probes import Evidence, Rocm, cpu_of, gather, group_of, rocm_in
+from memwatch.backends.opencl_result import OpenclResult
+from memwatch.backends.probes import ProbeResults, Rocm, find_rocm, gather, parse_cpu_name, read_group
 from memwatch.linux.files import Roots
 from support.daemon_process import POWERLESS
 
@@ -31,7 +31,7 @@ def roots(folder: Path) -> Roots:
     return Roots(folder / "proc", folder / "sys", folder / "root")
 
 
-def looked_at(folder: Path) -> Evidence:
+def looked_at(folder: Path) -> ProbeResults:
     return gather(roots(folder), None, "linux")
 
 
@@ -39,7 +39,7 @@ def test_an_empty_machine_has_nothing(tmp_path: Path) -> None:
     """No file is there: nothing is found, and nothing fails."""
     found = looked_at(tmp_path)
 
-    assert found == Evidence("linux", found.user, found.cpu)
+    assert found == ProbeResults("linux", found.user, found.cpu)
     assert found.cpu.endswith(" processor")
 
 
@@ -76,7 +76,7 @@ def test_a_packaged_runtime_has_a_version_behind_its_name(tmp_path: Path) -> Non
     write(tmp_path / "etc/ld.so.cache", b"\0/" + path.encode() + b"\0/usr/lib/libamdhip64.so.backup\0")
     write(tmp_path / path)
 
-    assert rocm_in(tmp_path) == Rocm(f"/{path}", None)
+    assert find_rocm(tmp_path) == Rocm(f"/{path}", None)
 
 
 def test_the_newest_rocm_counts(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_the_newest_rocm_counts(tmp_path: Path) -> None:
     write(tmp_path / "opt/rocm-6.10.1/.info/version", b"6.10.1\n")
     write(tmp_path / "opt/rocm-extras/.info/version", b"\xff\xfe soon\n")
 
-    assert rocm_in(tmp_path) == Rocm("/opt/rocm-6.10.1", "6.10.1")
+    assert find_rocm(tmp_path) == Rocm("/opt/rocm-6.10.1", "6.10.1")
 
 
 def test_a_rocm_that_says_nonsense_is_none(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_rocm_that_says_nonsense_is_none(tmp_path: Path) -> None:
     write(tmp_path / "opt/rocm-2/.info/version", b"\xff\xfe")
     (tmp_path / "opt/rocm-3/.info/version").mkdir(parents=True)
 
-    assert rocm_in(tmp_path) is None
+    assert find_rocm(tmp_path) is None
 
 
 def test_the_compute_device_file_is_looked_at_and_not_opened(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_the_compute_device_file_is_looked_at_and_not_opened(tmp_path: Path) -> 
     device = roots(tmp_path).rootfs / "dev/kfd"
     device.parent.mkdir()
     os.mkfifo(device)
-    found: list[Evidence] = []
+    found: list[ProbeResults] = []
     looking = threading.Thread(target=lambda: found.append(looked_at(tmp_path)), daemon=True)
 
     looking.start()
@@ -115,12 +115,12 @@ def test_the_compute_device_file_is_looked_at_and_not_opened(tmp_path: Path) -> 
 def test_which_group_may_compute(mode: int, group: str | None, tmp_path: Path) -> None:
     """Reading is not enough, and a file that is not there is nobody's."""
     device = tmp_path / "kfd"
-    assert group_of(device) is None
+    assert read_group(device) is None
     device.touch()
     os.chown(device, -1, 0)
     device.chmod(mode)
 
-    assert group_of(device) == group
+    assert read_group(device) == group
 
 
 LOOK = """
@@ -177,7 +177,7 @@ def test_drivers_of_opencl_and_vulkan_are_listed_once(tmp_path: Path) -> None:
 
 def test_opencl_is_asked_only_where_that_is_wanted(tmp_path: Path) -> None:
     """Whoever may not ask has no answer."""
-    said = OpenclAnswer(failure="no_platform")
+    said = OpenclResult(failure="no_platform")
 
     assert gather(roots(tmp_path), lambda: said).opencl is said
     assert looked_at(tmp_path).opencl is None
@@ -194,7 +194,7 @@ def test_opencl_is_asked_only_where_that_is_wanted(tmp_path: Path) -> None:
 )
 def test_a_processor_is_called_what_it_says(cpuinfo: str, name: str | None) -> None:
     """On Arm it says nothing, and a name without end is none."""
-    assert cpu_of(cpuinfo) == name if name else cpu_of(cpuinfo).endswith(" processor")
+    assert parse_cpu_name(cpuinfo) == name if name else parse_cpu_name(cpuinfo).endswith(" processor")
 
 
 @given(st.binary(max_size=300))

@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 
 from memwatch.collectors.cgroup import (
-    LOOK_AROUND_SECONDS,
     NOTE,
+    RESCAN_SECONDS,
+    CgroupLimit,
     Collector,
-    Group,
     GroupFiles,
-    binding,
+    compute_period,
+    compute_used,
+    limiting_cgroup,
     parse_limit,
     parse_size,
-    period_of,
-    used_of,
 )
-from memwatch.linux.cgroup_mounts import V1, V2, Version, home_of
-from memwatch.linux.cgroups import Place, in_container, parse_cgroup, parse_mountinfo, place_of
-from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.linux.cgroup_mounts import V1, V2, CgroupVersion, find_own_cgroup
+from memwatch.linux.cgroups import OwnerNames, in_container, parse_cgroup, parse_mountinfo, parse_owners
+from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.model import Absent
 from support.amd_readings import ManualClock
 from support.fd_limit import descriptors, few_descriptors
@@ -34,8 +34,8 @@ ID = "3fa9c1d07be24586" * 4
 GIB = 1 << 30
 
 
-def place(line: str) -> Place:
-    return place_of(parse_cgroup(line.encode() + b"\n"))
+def place(line: str) -> OwnerNames:
+    return parse_owners(parse_cgroup(line.encode() + b"\n"))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def place(line: str) -> Place:
 )
 def test_place(line: str, unit: str | None, container: str | None) -> None:
     """Unit and container are read off the cgroup path of every common runtime, in version 1 and 2."""
-    assert place(line) == Place(unit, container)
+    assert place(line) == OwnerNames(unit, container)
 
 
 def test_cgroup_file_that_is_cut_off() -> None:
@@ -120,7 +120,7 @@ def test_own_unit_is_not_the_machine() -> None:
     """On a host the daemon's own MemoryMax is nobody's system RAM: it is not shown unless asked for."""
     roots = machine_folder("workstation").roots
 
-    with pytest.raises(Unavailable, match="host scope"):
+    with pytest.raises(SourceUnavailable, match="host scope"):
         Collector(roots)
     (share,) = plain(Collector(roots, "cgroup").collect())["shares"]
 
@@ -133,7 +133,7 @@ def test_own_unit_is_not_the_machine() -> None:
 
 def test_host_scope_in_a_container() -> None:
     """In a container the host alone is shown where that is asked for."""
-    with pytest.raises(Unavailable, match="this is a container"):
+    with pytest.raises(SourceUnavailable, match="this is a container"):
         Collector(machine_folder("container-v2").roots, "host")
 
 
@@ -176,28 +176,28 @@ def test_version_2_without_memory_controller(tmp_path: Path) -> None:
     roots = copied(tmp_path, "hybrid-v1v2")
     (roots.procfs / "self/cgroup").write_text("1:name=systemd:/docker/x\n0::/docker/x\n")
 
-    with pytest.raises(Unavailable, match=r"unified.*memory\.current"):
+    with pytest.raises(SourceUnavailable, match=r"unified.*memory\.current"):
         Collector(roots)
 
 
 def test_hierarchy_that_is_not_mounted() -> None:
     """A container that is shown no cgroup file system has no limit to show."""
-    with pytest.raises(Unavailable, match="not mounted"):
-        home_of(b"0::/\n", b"", Roots())
+    with pytest.raises(SourceUnavailable, match="not mounted"):
+        find_own_cgroup(b"0::/\n", b"", Roots())
 
 
 def test_nothing_counts_memory() -> None:
     """Without version 2 and without the memory controller of version 1 there is nothing to show."""
-    with pytest.raises(Unavailable, match="no hierarchy"):
-        home_of(b"3:cpu:/\n", b"", Roots())
+    with pytest.raises(SourceUnavailable, match="no hierarchy"):
+        find_own_cgroup(b"3:cpu:/\n", b"", Roots())
 
 
 def test_path_outside_the_mount() -> None:
     """A process beside the mounted part of the tree gets the mount, the nearest that can be seen."""
     mountinfo = b"31 1 0:29 /docker/abc /sys/fs/cgroup rw - cgroup2 none rw\n"
 
-    outside = home_of(b"0::/../other\n", mountinfo, Roots())
-    inside = home_of(b"0::/docker/abc/deep\n", mountinfo, Roots())
+    outside = find_own_cgroup(b"0::/../other\n", mountinfo, Roots())
+    inside = find_own_cgroup(b"0::/docker/abc/deep\n", mountinfo, Roots())
 
     assert outside.folders == [Path("/sys/fs/cgroup")]
     assert inside.folders == [Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/deep")]
@@ -205,12 +205,12 @@ def test_path_outside_the_mount() -> None:
 
 def test_smallest_limit_binds() -> None:
     """The smallest limit counts; of equal ones the outermost, which fills first; unlimited groups never."""
-    outer, inner = Group(Path("a"), 5 * GIB, 3 * GIB), Group(Path("a/b"), 5 * GIB, GIB)
-    free = Group(Path("a/b/c"), None, GIB)
+    outer, inner = CgroupLimit(Path("a"), 5 * GIB, 3 * GIB), CgroupLimit(Path("a/b"), 5 * GIB, GIB)
+    free = CgroupLimit(Path("a/b/c"), None, GIB)
 
-    assert binding([outer, inner, free], 8 * GIB) is outer
-    assert binding([outer, inner, free], 5 * GIB) is None
-    assert binding([free, Group(Path("d"), 0, 0)], GIB) == Group(Path("d"), 0, 0)
+    assert limiting_cgroup([outer, inner, free], 8 * GIB) is outer
+    assert limiting_cgroup([outer, inner, free], 5 * GIB) is None
+    assert limiting_cgroup([free, CgroupLimit(Path("d"), 0, 0)], GIB) == CgroupLimit(Path("d"), 0, 0)
 
 
 def test_unlimited() -> None:
@@ -223,26 +223,26 @@ def test_unlimited() -> None:
 @pytest.mark.parametrize("data", [b"", b"-1\n", b"max 5\n", b"1" * 21])
 def test_nonsense_about_limits(data: bytes) -> None:
     """What is no number of bytes is refused."""
-    with pytest.raises(Unreadable, match="is not a number of bytes"):
+    with pytest.raises(ParseError, match="is not a number of bytes"):
         parse_limit(data)
 
 
 def test_more_cache_than_usage() -> None:
     """Two files read at different moments cannot make use negative."""
-    assert used_of(V2, 100, {"inactive_file": 80, "active_file": 40}) == 0
-    assert used_of(V1, 100, {"total_inactive_file": 30, "total_active_file": 40}) == 30
+    assert compute_used(V2, 100, {"inactive_file": 80, "active_file": 40}) == 0
+    assert compute_used(V1, 100, {"total_inactive_file": 30, "total_active_file": 40}) == 30
 
 
 def test_no_size_to_compare_with() -> None:
     """A limit cannot be judged without the machine's size."""
-    with pytest.raises(Unreadable, match="MemTotal"):
+    with pytest.raises(ParseError, match="MemTotal"):
         parse_size(b"XMemTotal: 5 kB\nMemTotal: 5")
 
 
 def test_no_cache_figures() -> None:
     """Use without knowing the cache would be too high, so it is refused."""
-    with pytest.raises(Unreadable, match="inactive_file"):
-        used_of(V2, 100, {"anon": 5})
+    with pytest.raises(ParseError, match="inactive_file"):
+        compute_used(V2, 100, {"anon": 5})
 
 
 def copied(tmp_path: Path, name: str) -> Roots:
@@ -272,12 +272,12 @@ def test_the_nearer_the_limit_the_oftener_it_is_read(
     limit: int | None, used: int, cost: float, period: float
 ) -> None:
     """Ten times a second near its end, and never for more than 2 % of a processor."""
-    assert period_of(Group(Path("/"), limit, used), cost) == pytest.approx(period)
-    assert period_of(None, cost) == 10.0
+    assert compute_period(CgroupLimit(Path("/"), limit, used), cost) == pytest.approx(period)
+    assert compute_period(None, cost) == 10.0
 
 
 @pytest.mark.parametrize("version", [V1, V2], ids=["v1", "v2"])
-def test_kills_at_the_limit_are_counted(version: Version, tmp_path: Path) -> None:
+def test_kills_at_the_limit_are_counted(version: CgroupVersion, tmp_path: Path) -> None:
     """`oom_kill` of the group's own file; kernels before 4.13 have no such line."""
     stat = {V1: "total_inactive_file 0\n", V2: "inactive_file 0\n"}[version]
     for name, text in ((version.limit, f"{GIB}\n"), (version.usage, "4096\n"), ("memory.stat", stat)):
@@ -289,8 +289,8 @@ def test_kills_at_the_limit_are_counted(version: Version, tmp_path: Path) -> Non
     with closing(GroupFiles(version, tmp_path)) as files:
         after = files.read()
 
-    assert before == Group(tmp_path, GIB, 4096, None)
-    assert after == Group(tmp_path, GIB, 4096, 3)
+    assert before == CgroupLimit(tmp_path, GIB, 4096, None)
+    assert after == CgroupLimit(tmp_path, GIB, 4096, 3)
 
 
 def test_a_process_that_is_moved_is_found_at_the_next_look(tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ def test_what_lies_around_is_looked_at_once_a_minute(tmp_path: Path) -> None:
     meminfo.write_text(re.sub(r"MemTotal: +\d+", "MemTotal: 1000", meminfo.read_text()))
 
     early = collector.collect().shares[0]
-    watch.now += LOOK_AROUND_SECONDS
+    watch.now += RESCAN_SECONDS
     late = collector.collect().shares[0]
     collector.close()
 
@@ -363,7 +363,7 @@ def test_without_descriptors_no_limit_is_lost(tmp_path: Path, left: int) -> None
 
     with few_descriptors(left):
         assert collector.collect() == expected
-        collector._let_go()
+        collector._close_files()
     with few_descriptors(left), pytest.raises(OSError, match="Too many open files"):
         collector.collect()
     after = collector.collect()
@@ -380,7 +380,7 @@ def test_nonsense_leaves_nothing_open(tmp_path: Path) -> None:
     for stat in (roots.sysfs / "fs/cgroup").rglob("memory.stat"):
         stat.write_text("anon 5\n")
 
-    with pytest.raises(Unreadable, match="inactive_file"):
+    with pytest.raises(ParseError, match="inactive_file"):
         Collector(roots)
 
     assert descriptors() == before

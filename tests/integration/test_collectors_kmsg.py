@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from memwatch.collectors import kmsg
 from memwatch.kernel_log import KernelLog
-from memwatch.linux.files import Roots, Unavailable
-from memwatch.linux.kmsg_parser import Notebook, parse_record
+from memwatch.linux.files import Roots, SourceUnavailable
+from memwatch.linux.kmsg_parser import KernelLogTracker, parse_record
 from support.daemon_process import running_daemon
 from support.kmsg_samples import (
     AMD_EVICT,
@@ -35,7 +35,7 @@ from support.kmsg_samples import (
 
 
 def read(*lines: str) -> KernelLog:
-    notebook = Notebook()
+    notebook = KernelLogTracker()
     for line in lines:
         notebook.read(line.encode(), 1_800_000_000.0)
     return notebook.log
@@ -230,14 +230,14 @@ def test_what_is_not_the_kernels_log_is_not_read(tmp_path: Path) -> None:
     """A link to /dev/null, a folder, nothing at all: each is said by name."""
     (tmp_path / "dev").mkdir()
     path = tmp_path / "dev/kmsg"
-    with pytest.raises(Unavailable, match="No such file"):
+    with pytest.raises(SourceUnavailable, match="No such file"):
         collector_of(path)
     path.symlink_to("/dev/null")
-    with pytest.raises(Unavailable, match="not the kernel's log, which is character device 1:11"):
+    with pytest.raises(SourceUnavailable, match="not the kernel's log, which is character device 1:11"):
         collector_of(path)
     path.unlink()
     path.mkdir()
-    with pytest.raises(Unavailable, match="not the kernel's log"):
+    with pytest.raises(SourceUnavailable, match="not the kernel's log"):
         collector_of(path)
 
 
@@ -258,7 +258,7 @@ def test_the_log_of_this_machine_is_read_or_it_is_said_what_to_do() -> None:
     tale = "<3>memwatch test: Out of memory: Killed process 4194304 (memwatch-test) total-vm:1kB, anon-rss:1kB"
     try:
         collector = kmsg.Collector(Roots())
-    except Unavailable as error:
+    except SourceUnavailable as error:
         assert re.search("CAP_SYSLOG|No such file|character device 1:11", str(error))  # noqa: PT017
         return
     with contextlib.suppress(PermissionError):
@@ -286,7 +286,7 @@ def test_whoever_may_not_read_the_log_is_told_what_would_help(tmp_path: Path) ->
 @given(st.lists(st.binary(max_size=300), max_size=20))
 def test_whatever_the_log_says_is_survived(lines: list[bytes]) -> None:
     """Garbled, cut, endless or not text at all."""
-    notebook = Notebook()
+    notebook = KernelLogTracker()
     cut = [MEMCG_KILL[1].encode()[: len(line)] for line in lines]
     for line in [*lines, *[b"3,1,1,-;" + line for line in lines], *cut]:
         record_of = parse_record(line)

@@ -10,22 +10,22 @@ import sys
 import psutil
 import pytest
 
-from memwatch.collectors import enlist, psutil_host, psutil_processes
+from memwatch.collectors import list_collectors, psutil_host, psutil_processes
 from memwatch.collectors.base import Host
-from memwatch.linux.files import Unavailable, Unreadable
+from memwatch.linux.files import ParseError, SourceUnavailable
 from memwatch.model import Absent
 
 RUN_ALL = """
 import sys
-from memwatch.linux.files import Unavailable
-from memwatch.collectors import enlist
+from memwatch.linux.files import SourceUnavailable
+from memwatch.collectors import list_collectors
 from memwatch.collectors.base import Host
-for entry in enlist(Host()):
+for entry in list_collectors(Host()):
     try:
         collector = entry.make()
         collector.collect()
         collector.close()
-    except Unavailable:
+    except SourceUnavailable:
         pass
 assert "psutil" not in sys.modules
 """
@@ -34,10 +34,10 @@ assert "psutil" not in sys.modules
 @pytest.mark.parametrize(("platform", "at_least"), [("linux", 5), ("darwin", 2)])
 def test_names_are_file_names(platform: str, at_least: int) -> None:
     """A collector has the name of its file, in the list as in itself, and says the same about blocking."""
-    entries = enlist(Host(platform=platform))
+    entries = list_collectors(Host(platform=platform))
     made = []
     for entry in entries:
-        with contextlib.suppress(Unavailable):
+        with contextlib.suppress(SourceUnavailable):
             collector = entry.make()
             collector.close()
             made.append((entry, collector))
@@ -51,7 +51,7 @@ def test_names_are_file_names(platform: str, at_least: int) -> None:
 
 def test_disabled_collectors_are_not_listed() -> None:
     """A collector that the user switched off is not there at all."""
-    names = [entry.name for entry in enlist(Host(platform="linux"), disabled={"psi", "numa"})]
+    names = [entry.name for entry in list_collectors(Host(platform="linux"), disabled={"psi", "numa"})]
 
     assert "meminfo" in names
     assert not {"psi", "numa"} & set(names)
@@ -80,8 +80,8 @@ def test_other_systems_have_ram_and_swap() -> None:
 
 def test_psutil_contradicts_itself() -> None:
     """More available than there is is refused."""
-    with pytest.raises(Unreadable, match="do not fit in 10"):
-        psutil_host.pool_of(10, 11, 5)
+    with pytest.raises(ParseError, match="do not fit in 10"):
+        psutil_host.build_pool(10, 11, 5)
 
 
 def test_other_systems_have_processes() -> None:
@@ -103,6 +103,6 @@ def test_user_that_psutil_may_not_know() -> None:
     memory = psutil.Process().memory_info()
     info = {"pid": 5, "create_time": 1.0, "name": "x", "username": None, "memory_info": memory}
 
-    assert psutil_processes.process_of(info).user is Absent.NOT_PERMITTED
-    (owner,) = psutil_processes.owners_of([info, info])
+    assert psutil_processes.build_process(info).user is Absent.NOT_PERMITTED
+    (owner,) = psutil_processes.sum_owners([info, info])
     assert (owner.name, owner.processes, owner.rss_bytes) == (Absent.NOT_PERMITTED, 2, 2 * memory.rss)

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from memwatch.collectors.processes import AROUND_TURNS, Collector
-from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.collectors.processes import RESCAN_TURNS, Collector
+from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.linux.process_files import Stat, parse_boot_time, parse_passwd, parse_stat, parse_uid
 from memwatch.linux.process_owners import SHOWN_TURNS
 from memwatch.model import Absent, Process
@@ -149,7 +149,7 @@ def test_a_clock_that_was_told_the_time_moves_every_start(tmp_path: Path) -> Non
     before = find(collector.collect().processes, 7).start_time
     (tmp_path / "stat").write_bytes(b"cpu 1\nbtime 1700000500\n")
 
-    looks = [collector.collect().processes for _ in range(AROUND_TURNS)]
+    looks = [collector.collect().processes for _ in range(RESCAN_TURNS)]
     collector.close()
 
     assert [find(look, 7).start_time - before for look in (looks[0], looks[-1])] == [0, 500]
@@ -160,7 +160,7 @@ def test_a_machine_that_cannot_say_when_it_started_is_asked_again(tmp_path: Path
     collector = Collector(folder_of(tmp_path, stat_line(5, start=500)), page_size=4096, clock_ticks=100)
     (tmp_path / "stat").write_bytes(b"cpu 1\n")
     for _ in range(2):
-        with pytest.raises(Unreadable, match="btime"):
+        with pytest.raises(ParseError, match="btime"):
             collector.collect()
     (tmp_path / "stat").write_bytes(b"cpu 1\nbtime 1700000500\n")
 
@@ -241,7 +241,7 @@ def test_kernel_threads_have_no_memory() -> None:
 )
 def test_nonsense_about_a_process(data: bytes) -> None:
     """A line that is cut off or negative is refused."""
-    with pytest.raises(Unreadable, match="is not a valid line of"):
+    with pytest.raises(ParseError, match="is not a valid line of"):
         parse_stat(data)
 
 
@@ -265,8 +265,8 @@ def test_owner_that_may_not_be_known(tmp_path: Path) -> None:
     (process,) = collector.collect().processes
     collector.close()
 
-    refused = Absent.NOT_PERMITTED
-    assert (process.user, process.unit, process.container) == (refused, refused, refused)
+    rejected = Absent.NOT_PERMITTED
+    assert (process.user, process.unit, process.container) == (rejected, rejected, rejected)
 
 
 def test_user_changes() -> None:
@@ -300,7 +300,7 @@ def test_clock_that_is_set_after_boot(tmp_path: Path) -> None:
     starts = []
     for boot_time in (10, 11, 1_700_000_000, 1_700_000_001):
         (tmp_path / "stat").write_text(f"btime {boot_time}\n")
-        looks = [collector.collect().processes[0].start_time for _ in range(AROUND_TURNS)]
+        looks = [collector.collect().processes[0].start_time for _ in range(RESCAN_TURNS)]
         starts.append(looks[-1])
     collector.close()
 
@@ -309,7 +309,7 @@ def test_clock_that_is_set_after_boot(tmp_path: Path) -> None:
 
 def test_no_boot_time() -> None:
     """Without the time of boot no start time can be told: the file is refused."""
-    with pytest.raises(Unreadable, match="btime"):
+    with pytest.raises(ParseError, match="btime"):
         parse_boot_time(b"cpu 1\nbtime 17")
 
 
@@ -326,7 +326,7 @@ def test_pages_of_64_kib() -> None:
 
 def test_no_procfs(tmp_path: Path) -> None:
     """Where there is no /proc the collector is unavailable and names it."""
-    with pytest.raises(Unavailable, match="nowhere"):
+    with pytest.raises(SourceUnavailable, match="nowhere"):
         Collector(Roots(procfs=tmp_path / "nowhere"))
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.containers import ANSWER_MOST_BYTES, Collector, Options, parse_containers
-from memwatch.linux.files import Unavailable, Unreadable
+from memwatch.collectors.containers import MAX_ANSWER_BYTES, Collector, Options, parse_containers
+from memwatch.linux.files import ParseError, SourceUnavailable
 from memwatchd.settings.schema import Settings
-from memwatchd.wiring import host_of
+from memwatchd.wiring import build_host
 from support.container_host import OFTEN, simulated
 from support.daemon_process import running_daemon
 from support.settings_sample import problems_from, settings_from
@@ -77,19 +77,19 @@ def test_names_by_id(tmp_path: Path) -> None:
         (answer(b"\xff\xfe"), "is not a list of containers"),
         (b"nonsense\r\n\r\n", "instead of an answer in HTTP"),
         (b"", "instead of an answer in HTTP"),
-        (answer(b" " * (ANSWER_MOST_BYTES + 1)), "a list of more than"),
+        (answer(b" " * (MAX_ANSWER_BYTES + 1)), "a list of more than"),
     ],
     ids=["refused", "no-list", "nested", "no-id", "no-text", "no-http", "silent", "endless"],
 )
 def test_answers_that_make_no_sense(said: bytes, complaint: str, tmp_path: Path) -> None:
     """Each is refused with what was wrong."""
-    with runtime(tmp_path, said) as (address, _), pytest.raises(Unreadable, match=complaint):
+    with runtime(tmp_path, said) as (address, _), pytest.raises(ParseError, match=complaint):
         Collector(address).collect()
 
 
 def test_a_socket_that_is_not_there(tmp_path: Path) -> None:
     """It is named, and why it cannot be used."""
-    with pytest.raises(Unreadable, match=r"nowhere\.sock: No such file"):
+    with pytest.raises(ParseError, match=r"nowhere\.sock: No such file"):
         Collector(f"unix:{tmp_path}/nowhere.sock").collect()
 
 
@@ -102,8 +102,8 @@ def test_long_names_are_cut() -> None:
 
 def test_nobody_is_asked_unless_it_is_configured(tmp_path: Path) -> None:
     """Without a setting no socket is opened, whatever sockets there are."""
-    assert host_of(Settings()).given(Options).socket is None
-    with pytest.raises(Unavailable, match="no socket of a container runtime is configured"):
+    assert build_host(Settings()).options_for(Options).socket is None
+    with pytest.raises(SourceUnavailable, match="no socket of a container runtime is configured"):
         Collector(None)
     assert settings_from(tmp_path, '[collectors.containers]\nsocket = "unix:/run/x.sock"\n')
     (problem,) = problems_from(tmp_path, '[collectors.containers]\nsocket = "/run/x.sock"\n')

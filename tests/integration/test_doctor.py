@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 from pydantic import TypeAdapter
 
-from memwatch.doctor.checks import remedy_of, seen
+from memwatch.doctor.checks import find_remedy, run_checks
 from memwatch.doctor.examiner import Examiner
-from memwatch.doctor.known_issues import known_bad
+from memwatch.doctor.known_issues import find_known_issues
 from memwatch.doctor.model import Check, Examination, Verdict
-from memwatch.doctor.versions import Installed, installed, numbers_of, version_in
+from memwatch.doctor.versions import InstalledVersions, find_version, parse_numbers, read_versions
 from memwatch.linux.files import Roots
 from memwatch.model import Absent
 from memwatch.snapshot import CollectorStatus, ProcessScan
@@ -32,23 +32,23 @@ def by_id(checks: tuple[Check, ...] | list[Check]) -> dict[str, Check]:
 @pytest.mark.parametrize(
     ("found", "check", "part"),
     [
-        (Installed(nvidia_module="580.95.05", nvidia_library="575.57.08"), "nvidia.versions", "error 18"),
-        (Installed(packages={"pynvml": "11.5.3"}), "packages.pynvml", "deprecated"),
-        (Installed(packages={"amdsmi": "6.4.4"}), "amdsmi.library", "no libamd_smi.so is installed"),
+        (InstalledVersions(nvidia_module="580.95.05", nvidia_library="575.57.08"), "nvidia.versions", "error 18"),
+        (InstalledVersions(packages={"pynvml": "11.5.3"}), "packages.pynvml", "deprecated"),
+        (InstalledVersions(packages={"amdsmi": "6.4.4"}), "amdsmi.library", "no libamd_smi.so is installed"),
         (
-            Installed(packages={"amdsmi": "7.0.2"}, amd_smi_library="libamd_smi.so.27.1"),
+            InstalledVersions(packages={"amdsmi": "7.0.2"}, amd_smi_library="libamd_smi.so.27.1"),
             "amdsmi.versions",
             "older than the library libamd_smi.so.27.1",
         ),
-        (Installed(rocm="6.4.1"), "rocm.processes", "too little memory of processes"),
-        (Installed(rocm="7.10.0"), "rocm.kfd", "cannot be reloaded"),
-        (Installed(has_psi=False, boot_options=("quiet", "psi=0")), "psi", "psi=0"),
-        (Installed(has_psi=False), "psi", "no pressure stall information"),
+        (InstalledVersions(rocm="6.4.1"), "rocm.processes", "too little memory of processes"),
+        (InstalledVersions(rocm="7.10.0"), "rocm.kfd", "cannot be reloaded"),
+        (InstalledVersions(has_psi=False, boot_options=("quiet", "psi=0")), "psi", "psi=0"),
+        (InstalledVersions(has_psi=False), "psi", "no pressure stall information"),
     ],
 )
-def test_bad_combinations_are_named_with_a_remedy(found: Installed, check: str, part: str) -> None:
+def test_bad_combinations_are_named_with_a_remedy(found: InstalledVersions, check: str, part: str) -> None:
     """Each by the versions that are installed, and what to do about it."""
-    named = by_id(list(known_bad(found)))[check]
+    named = by_id(list(find_known_issues(found)))[check]
 
     assert part in named.text
     assert named.verdict is not Verdict.OK
@@ -58,18 +58,18 @@ def test_bad_combinations_are_named_with_a_remedy(found: Installed, check: str, 
 @pytest.mark.parametrize(
     "found",
     [
-        Installed(),
-        Installed(nvidia_module="580.95.05", nvidia_library="580.95.05"),
-        Installed(packages={"pynvml": "13.0.1", "nvidia-ml-py": "13.580.82"}),
-        Installed(packages={"amdsmi": "7.0.2"}, amd_smi_library="libamd_smi.so.26.0"),
-        Installed(packages={"amdsmi": "10.1.0"}, amd_smi_library="libamd_smi.so.27.1"),
-        Installed(rocm="7.12.0"),
-        Installed(rocm="10.1.0"),
+        InstalledVersions(),
+        InstalledVersions(nvidia_module="580.95.05", nvidia_library="580.95.05"),
+        InstalledVersions(packages={"pynvml": "13.0.1", "nvidia-ml-py": "13.580.82"}),
+        InstalledVersions(packages={"amdsmi": "7.0.2"}, amd_smi_library="libamd_smi.so.26.0"),
+        InstalledVersions(packages={"amdsmi": "10.1.0"}, amd_smi_library="libamd_smi.so.27.1"),
+        InstalledVersions(rocm="7.12.0"),
+        InstalledVersions(rocm="10.1.0"),
     ],
 )
-def test_good_combinations_are_not_mentioned(found: Installed) -> None:
+def test_good_combinations_are_not_mentioned(found: InstalledVersions) -> None:
     """Nothing is said where nothing is wrong; 7.12 and 10.1 are newer than 7.2."""
-    assert list(known_bad(found)) == []
+    assert list(find_known_issues(found)) == []
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_good_combinations_are_not_mentioned(found: Installed) -> None:
 )
 def test_versions_in_files(text: bytes, version: str | None) -> None:
     """The first version in the text; nothing where there is none."""
-    assert version_in(text) == version
+    assert find_version(text) == version
 
 
 def test_versions_compare_as_numbers() -> None:
     """6.10 is newer than 6.4, and what is no version is older than all."""
-    assert numbers_of("6.10") > numbers_of("6.4.2") > numbers_of("unknown") == ()
+    assert parse_numbers("6.10") > parse_numbers("6.4.2") > parse_numbers("unknown") == ()
 
 
 def test_what_is_installed_is_read_from_files(tmp_path: Path) -> None:
@@ -100,9 +100,9 @@ def test_what_is_installed_is_read_from_files(tmp_path: Path) -> None:
     (tmp_path / "root/usr/lib64/libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.575.57.08")
     (tmp_path / "root/opt/rocm/lib/libamd_smi.so").symlink_to("libamd_smi.so.27.1")
 
-    found = installed(Roots(tmp_path / "proc", tmp_path / "sys", tmp_path / "root"), {"amdsmi": "7.0.2"}.get)
+    found = read_versions(Roots(tmp_path / "proc", tmp_path / "sys", tmp_path / "root"), {"amdsmi": "7.0.2"}.get)
 
-    assert found == Installed(
+    assert found == InstalledVersions(
         packages={"amdsmi": "7.0.2"},
         rocm="6.4.1",
         amd_smi_library="libamd_smi.so.27.1",
@@ -115,14 +115,14 @@ def test_what_is_installed_is_read_from_files(tmp_path: Path) -> None:
 
 def test_an_empty_root_is_no_error(tmp_path: Path) -> None:
     """Nothing is installed there, and this Python's packages are none of that machine's."""
-    found = installed(Roots(tmp_path, tmp_path, tmp_path))
+    found = read_versions(Roots(tmp_path, tmp_path, tmp_path))
 
-    assert found == Installed(has_psi=False)
+    assert found == InstalledVersions(has_psi=False)
 
 
 def test_a_failing_collector_is_a_problem_with_its_words() -> None:
     """What failed says so itself; those that answer are one line."""
-    checks = by_id(list(seen(failing_collector())))
+    checks = by_id(list(run_checks(failing_collector())))
     (failed,) = [one for one in failing_collector().collectors if one.state == "failing"]
 
     assert checks[f"collectors.{failed.name}"].verdict is Verdict.PROBLEM
@@ -133,7 +133,7 @@ def test_a_failing_collector_is_a_problem_with_its_words() -> None:
 def test_a_stalled_collector_is_a_problem() -> None:
     """Figures that grow old are no figures."""
     stalled = [one.name for one in stale_collector().collectors if one.state == "stalled"]
-    checks = by_id(list(seen(stale_collector())))
+    checks = by_id(list(run_checks(stale_collector())))
 
     assert stalled
     assert all(checks[f"collectors.{name}"].verdict is Verdict.PROBLEM for name in stalled)
@@ -144,7 +144,7 @@ def test_a_lost_gpu_is_a_problem_and_an_unknown_headroom_a_hint() -> None:
     snapshot = discrete_gpu()
     device = replace(snapshot.devices[0], state="needs_reset", headroom_bytes=Absent.STALE)
 
-    checks = by_id(list(seen(replace(snapshot, devices=(device,)))))
+    checks = by_id(list(run_checks(replace(snapshot, devices=(device,)))))
 
     assert checks[f"devices.{device.id}"].verdict is Verdict.PROBLEM
     assert "needs reset" in checks[f"devices.{device.id}"].text
@@ -155,7 +155,7 @@ def test_processes_that_cannot_be_looked_into_are_a_hint() -> None:
     """With the capability that would help."""
     snapshot = replace(calm_workstation(), process_scan=ProcessScan(seen=300, unreadable=12))
 
-    hint = by_id(list(seen(snapshot)))["processes.unreadable"]
+    hint = by_id(list(run_checks(snapshot)))["processes.unreadable"]
 
     assert hint.verdict is Verdict.HINT
     assert "CAP_SYS_PTRACE" in str(hint.remedy)
@@ -175,7 +175,7 @@ def test_processes_that_cannot_be_looked_into_are_a_hint() -> None:
 )
 def test_remedies(status: CollectorStatus, remedy: str | None) -> None:
     """Only where something is wrong and something is known to help."""
-    assert remedy_of(status) == remedy
+    assert find_remedy(status) == remedy
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from memwatch.collectors.drm import IDLE_PERIOD_SECONDS, PERIOD_SECONDS, Collector
-from memwatch.drivers.drm.clients import DESCRIPTORS_A_ROUND, QUIET_ROUNDS, Clients
+from memwatch.drivers.drm.clients import DESCRIPTORS_A_ROUND, QUIET_ROUNDS, ClientScanner
 from memwatch.drivers.drm.records import DrmClient, DrmReading
 from memwatch.linux.pci import GpuPids
-from memwatch.linux.process_files import living_thread
+from memwatch.linux.process_files import find_living_thread
 from memwatch.model import Absent
 from support.calibration import COLD_SECONDS, seconds_of_work, slowness
 from support.drm_machine import KERNEL_THREAD, DrmMachine, fdinfo
@@ -40,7 +40,7 @@ AS_NOBODY = """
 import os
 from contextlib import suppress
 from pathlib import Path
-from memwatch.drivers.drm.clients import Clients
+from memwatch.drivers.drm.clients import ClientScanner
 
 def people():
     found = 0
@@ -53,7 +53,7 @@ if os.getuid() == 0:
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
-clients = Clients(Path("/proc"))
+clients = ClientScanner(Path("/proc"))
 before, scan, after = people(), clients.scan(), people()
 print(scan.seen, scan.unreadable, len(scan.held), before, after)
 """
@@ -241,7 +241,7 @@ def test_real_descriptors_of_a_process_whose_first_thread_has_ended() -> None:
         before = len(os.listdir(f"/proc/{process.pid}/fd"))
         process.end_first_thread()
         folder = os.open("/proc", os.O_RDONLY)
-        thread = living_thread(folder, f"{process.pid}/task")
+        thread = find_living_thread(folder, f"{process.pid}/task")
         os.close(folder)
         assert thread is not None
         own, other = f"/proc/{process.pid}/fd", f"/proc/{thread[0]}/fd"
@@ -376,7 +376,7 @@ def test_a_process_with_thousands_of_descriptors_is_not_looked_through_all_the_t
     """A server whose number of sockets wavers would cost 3 µs for each of them in every round."""
     machine = DrmMachine(tmp_path)
     machine.process(500, "nginx", files=4 * DESCRIPTORS_A_ROUND)
-    clients = Clients(machine.roots.procfs)
+    clients = ClientScanner(machine.roots.procfs)
     clients.scan()
 
     machine.opens(500, 9999, fdinfo("xe", 12, IGPU, gtt="1 MiB"))

@@ -9,7 +9,7 @@ from urllib.parse import urljoin
 
 import pytest
 
-from memwatch_web.error_handlers import MOST_STEPS_UP
+from memwatch_web.error_handlers import MAX_STEPS_UP
 from support.daemon_process import Answer, RunningDaemon, running_daemon
 from support.waiting import MAX_WAIT_SECONDS
 
@@ -98,7 +98,7 @@ def test_deep_path_makes_no_large_page(daemon: RunningDaemon) -> None:
     answer = daemon.get("/x" * 4000, Accept=BROWSER)
 
     assert answer.status == 404
-    assert len(answer.body) < 4000 + 40 * len("../") * MOST_STEPS_UP
+    assert len(answer.body) < 4000 + 40 * len("../") * MAX_STEPS_UP
 
 
 def test_invalid_form_gets_a_page(daemon: RunningDaemon) -> None:

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.model import Absent, Architecture, Device, Process
-from memwatch.planning.fit import fit_of
+from memwatch.planning.fit import compute_fit
 from memwatch.snapshot import Snapshot
 from memwatch_web.api.schema_inquiries import Fit
 from scripts.published_models import MODELS
@@ -107,7 +107,7 @@ LEAK, SERVER = "leak (79) 9.0 GiB", "llama-server (77) 3.0 GiB"
 
 def test_gpu_and_cpu_of_one_pool_have_the_same_reason() -> None:
     """On a GB10, CUDA and CPU allocations reduce the same memory."""
-    gpu, cpu = (one.reason for one in fit_of(60 * GIB, critical_gb10()).verdicts)
+    gpu, cpu = (one.reason for one in compute_fit(60 * GIB, critical_gb10()).verdicts)
 
     assert gpu == cpu
     assert gpu.startswith("short by ")
@@ -128,12 +128,12 @@ def apu(limit: int | Absent = Absent.NOT_SUPPORTED) -> Snapshot:
 @pytest.mark.parametrize(("limit", "holders"), [(Absent.NOT_SUPPORTED, f"{LEAK}, {SERVER}"), (4 * GIB, SERVER)])
 def test_holders_are_those_of_the_bounding_pool_or_share(limit: int | Absent, holders: str) -> None:
     """If the share of the GPU is at its limit, only its holders can free memory."""
-    assert fit_of(2 * GIB, apu(limit)).verdicts[0].reason == f"short by 1.0 GiB now; {IF_FREED}{holders}"
+    assert compute_fit(2 * GIB, apu(limit)).verdicts[0].reason == f"short by 1.0 GiB now; {IF_FREED}{holders}"
 
 
 def test_freeing_memory_is_suggested_only_if_it_is_enough() -> None:
     """14 GiB are missing, processes hold 12 GiB."""
-    enough, too_little = (fit_of(need * GIB, apu()).verdicts[0].reason for need in (11, 15))
+    enough, too_little = (compute_fit(need * GIB, apu()).verdicts[0].reason for need in (11, 15))
 
     assert enough == f"short by 10.0 GiB now; {IF_FREED}{LEAK}, {SERVER}"
     assert too_little == (
@@ -147,7 +147,7 @@ def test_fit_is_unknown_when_headroom_is_unknown() -> None:
     snapshot = discrete_gpu()
     device = replace(snapshot.devices[0], headroom_bytes=Absent.NOT_PERMITTED)
 
-    found = fit_of(GIB, replace(snapshot, devices=(device,))).verdicts[0]
+    found = compute_fit(GIB, replace(snapshot, devices=(device,))).verdicts[0]
 
     assert found.fits is Absent.NOT_PERMITTED
     assert found.reason == "its headroom is not known (not permitted)"
@@ -157,7 +157,7 @@ def test_lost_device_never_fits() -> None:
     snapshot = critical_gb10()
     lost = replace(snapshot.devices[0], state="lost")
 
-    found = fit_of(1, replace(snapshot, devices=(lost,))).verdicts[0]
+    found = compute_fit(1, replace(snapshot, devices=(lost,))).verdicts[0]
 
     assert (found.fits, found.reason) == (False, f"{lost.id} is lost")
 

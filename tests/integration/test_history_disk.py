@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.history.disk.ring_file import MOST_RUNS
+from memwatch.history.disk.ring_file import MAX_RUNS
 from memwatch.history.disk.ring_set import PARTS
-from memwatch.history.notable_ticks import unpacked
+from memwatch.history.notable_ticks import unpack
 from memwatch.snapshot import Kernel
 from support.fakes import GIB
 from support.paths import TESTS
@@ -40,7 +40,7 @@ def test_a_clean_restart_goes_on_where_it_was(tmp_path: Path) -> None:
     assert second_run.values() == [*(float(second * GIB) for second in range(20)), 40.0 * GIB]
     buckets = history.query(USED, history.start, history.end, 51)
     assert [bucket.average is None for bucket in buckets].count(True) == 1
-    assert second_run.keeper.last_words is None
+    assert second_run.keeper.unclean_shutdown is None
     assert [kind for kind, _ in second_run.events() if kind != "level"] == ["started", "started"]
 
 
@@ -88,7 +88,7 @@ def test_an_unclean_end_leaves_last_words(tmp_path: Path) -> None:
     second.keeper.stop(30.0)
     third = machine.start()
 
-    words = second.keeper.last_words
+    words = second.keeper.unclean_shutdown
     assert words is not None
     assert words.unix == pytest.approx(ended)
     assert words.machine_restarted
@@ -101,7 +101,7 @@ def test_an_unclean_end_leaves_last_words(tmp_path: Path) -> None:
     (event,) = [text for kind, text in second.events() if kind == "unclean"]
     assert event.startswith("unclean shutdown: machine crash or power loss; last sample 2023-")
     assert event.endswith("System RAM critical (99.4% used)")
-    assert third.keeper.last_words is None
+    assert third.keeper.unclean_shutdown is None
 
 
 @pytest.mark.parametrize(("count", "reboots", "told"), [(4, False, True), (3, False, False), (4, True, False)])
@@ -134,7 +134,7 @@ def test_killed_at_low_pressure_there_are_last_words_too(tmp_path: Path) -> None
     wait_until(lambda: len(first.keeper._history().written_since(0, first.keeper._next[0])[0].times) == 0)
     first.kill()
 
-    words = machine.start().keeper.last_words
+    words = machine.start().keeper.unclean_shutdown
 
     assert words is not None
     assert not words.machine_restarted
@@ -171,7 +171,7 @@ def test_the_last_of_all_runs_is_followed_by_others(tmp_path: Path) -> None:
     """A file that says so is nobody's of ours; whoever comes after it can still be read."""
     machine = Machine(tmp_path / "state")
     first = machine.start()
-    first.keeper._run = MOST_RUNS
+    first.keeper._run = MAX_RUNS
     first.tick(GIB)
     first.keeper.stop(30.0)
     for used in (2, 3):
@@ -214,7 +214,7 @@ def test_ticks_that_mattered_come_back(tmp_path: Path) -> None:
 
     kept = machine.start().monitor.ticks.between(-1e12, 1e12, 100)
 
-    ticks = [unpacked(one.data) for one in kept]
+    ticks = [unpack(one.data) for one in kept]
     assert [tick.worst.word if tick.worst else "" for tick in ticks] == ["low", "medium", "critical"]
     assert {process.name for tick in ticks for process in tick.processes} == {"hog"}
     assert all(one.boottime < 0 for one in kept)

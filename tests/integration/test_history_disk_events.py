@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.alerts.state import Notice
+from memwatch.alerts.state import Notification
 from memwatch.events import Event
-from memwatch.helper.codec import Garbled
-from memwatch.history.disk.record_codec import EVENTS, events_in
+from memwatch.helper.codec import DecodeError
+from memwatch.history.disk.record_codec import EVENTS, unpack_events
 from memwatch.history.disk.ring_file import blocks_for
 from support.alert_machine import AlertMachine, quick_config, wait_for_deliveries
 from support.daemon_process import running_daemon
@@ -93,7 +93,7 @@ def test_events_that_could_not_be_written_are_written_later(tmp_path: Path) -> N
     first = machine.start()
     first.tick(GIB)
     wait_until(lambda: first.keeper._events_written == 1)
-    ring = first.keeper.files.shelf.rings["events"]
+    ring = first.keeper.files.ring_set.rings["events"]
     ring.ready, first.keeper.files._retry_at = False, float("inf")
     first.tick(63 * GIB)
     first.tick(63 * GIB)
@@ -141,7 +141,7 @@ def test_marks_by_the_thousand_push_no_event_off_the_disk(tmp_path: Path) -> Non
 
     after = told_by(machine.start())
 
-    assert first.keeper.files.shelf.rings["events"].blocks == 32
+    assert first.keeper.files.ring_set.rings["events"].blocks == 32
     assert after[:-1] == before
     assert after[-1].kind == "unclean"
 
@@ -175,9 +175,9 @@ def test_what_nobody_can_have_written_is_no_event(tmp_path: Path, spoilt: dict[s
 
     assert [event.kind for event in told_by(second)] == ["started"]
     assert len(second.values()) == 1
-    with pytest.raises(Garbled):
-        events_in(payload)
-    assert events_in(json.dumps({"events": [good]}).encode()) == (Event(**good),)  # type: ignore[arg-type]
+    with pytest.raises(DecodeError):
+        unpack_events(payload)
+    assert unpack_events(json.dumps({"events": [good]}).encode()) == (Event(**good),)  # type: ignore[arg-type]
     assert blocks_for(len(payload)) == 1
 
 
@@ -190,13 +190,13 @@ def test_a_kill_that_was_told_is_not_told_again(tmp_path: Path) -> None:
     first.keeper.stop(30.0)
 
     second = machine.start()
-    notices: list[Notice] = []
-    second.monitor.listeners.append(lambda _, some: notices.extend(some))
+    notifications: list[Notification] = []
+    second.monitor.listeners.append(lambda _, some: notifications.extend(some))
     for _ in range(3):
         second.tick(GIB)
 
     assert [event.kind for event in told_by(second)] == ["started", "oom_kill", "started"]
-    assert notices == []
+    assert notifications == []
 
 
 def test_killed_in_a_crisis_the_daemon_still_knows_what_happened(tmp_path: Path) -> None:

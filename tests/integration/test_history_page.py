@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from starlette.datastructures import QueryParams
 
-from memwatch_web.pages.history_page import answer_of
-from memwatch_web.pages.history_view import Refused, View
+from memwatch_web.pages.history_page import build_answer
+from memwatch_web.pages.history_view import HistoryView, RejectedQuery
 from memwatch_web.pages.renderer import Pages
 from support.daemon_process import RunningDaemon, running_daemon
 from support.html_reader import Reader
@@ -47,9 +47,9 @@ def fixed_window(daemon: RunningDaemon) -> str:
     return f"from={end - 400}&to={end}"
 
 
-def shown(sample: Any, query: str = "") -> tuple[View | Refused, bytes]:
+def shown(sample: Any, query: str = "") -> tuple[HistoryView | RejectedQuery, bytes]:
     snapshot = SAMPLES[sample]() if isinstance(sample, str) else sample
-    answer = answer_of(past_of(snapshot), QueryParams(query), snapshot)
+    answer = build_answer(past_of(snapshot), QueryParams(query), snapshot)
     return answer, PAGES.history(snapshot, answer)
 
 
@@ -192,12 +192,12 @@ def test_invalid_query_shows_a_page_with_the_reason(daemon: RunningDaemon, query
     )
 )
 def test_any_query_shows_a_page(query: dict[str, str]) -> None:
-    answer = answer_of(PAST, QueryParams(query), CALM)
+    answer = build_answer(PAST, QueryParams(query), CALM)
 
     page = Reader(PAGES.history(CALM, answer))
 
     assert page.open == []
-    assert isinstance(answer, View) or answer.sentence
+    assert isinstance(answer, HistoryView) or answer.sentence
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
@@ -242,12 +242,12 @@ def test_foreign_names_are_escaped() -> None:
 def test_selected_series_are_shown_and_kept_by_links() -> None:
     answer, body = shown(critical_gb10(), "range=1h&series=swap.used_bytes&series=psi.some.ratio_10s")
     page = Reader(body)
-    boxes = [attrs for tag, attrs in page.tags if tag == "input" and attrs.get("type") == "checkbox"]
+    queues = [attrs for tag, attrs in page.tags if tag == "input" and attrs.get("type") == "checkbox"]
     ways = [href for href in page.values("href") if href.startswith("history?")]
 
-    assert isinstance(answer, View)
-    assert [one.chart.label for one in answer.drawn] == ["Memory pressure (PSI)", "Swap"]
-    assert {box["value"] for box in boxes if "checked" in box} == {"swap.used_bytes", "psi.some.ratio_10s"}
+    assert isinstance(answer, HistoryView)
+    assert [one.chart.label for one in answer.charts] == ["Memory pressure (PSI)", "Swap"]
+    assert {box["value"] for box in queues if "checked" in box} == {"swap.used_bytes", "psi.some.ratio_10s"}
     # The only link without them resets to the default.
     assert [way for way in ways if "series=swap.used_bytes,psi.some.ratio_10s" not in way] == ["history?range=1h"]
 
@@ -258,10 +258,10 @@ def test_every_link_is_a_valid_query() -> None:
     page = Reader(shown(snapshot, "range=1h")[1])
     ways = sorted({href.partition("?")[2] for href in page.values("href") if href.startswith("history?")})
 
-    answers = [answer_of(past, QueryParams(way), snapshot) for way in ways]
+    answers = [build_answer(past, QueryParams(way), snapshot) for way in ways]
 
     assert len(ways) >= 12
-    assert [answer for answer in answers if isinstance(answer, Refused)] == []
+    assert [answer for answer in answers if isinstance(answer, RejectedQuery)] == []
 
 
 def test_missing_data_has_no_level_and_no_latest_value() -> None:
@@ -273,32 +273,32 @@ def test_missing_data_has_no_level_and_no_latest_value() -> None:
         past.history.add(END + second, {"self.cpu_seconds": 5.0})
     later = replace(snapshot, unix=snapshot.unix + 200)
 
-    before = answer_of(past, QueryParams(f"from={snapshot.unix - 9000}&to={snapshot.unix - 8000}"), later)
-    gone = answer_of(past, QueryParams("series=pool.gone.used_bytes"), later)
+    before = build_answer(past, QueryParams(f"from={snapshot.unix - 9000}&to={snapshot.unix - 8000}"), later)
+    gone = build_answer(past, QueryParams("series=pool.gone.used_bytes"), later)
 
-    assert isinstance(before, View)
-    assert isinstance(gone, View)
-    assert before.drawn[0].levels == "No level data in this range."
+    assert isinstance(before, HistoryView)
+    assert isinstance(gone, HistoryView)
+    assert before.charts[0].levels == "No level data in this range."
     assert [gap.words for gap in before.gaps] == ["no history in this range"]
-    assert (gone.drawn[0].figures[0].most, gone.drawn[0].figures[0].last) == (5.0, None)
+    assert (gone.charts[0].figures[0].maximum, gone.charts[0].figures[0].last) == (5.0, None)
 
 
 def test_time_at_a_level_is_an_upper_bound_at_low_resolution() -> None:
     """Five minutes with one critical second were not critical for five minutes."""
     hour, day = (shown(critical_gb10(), f"range={name}")[0] for name in ("1h", "24h"))
 
-    assert isinstance(hour, View)
-    assert isinstance(day, View)
-    assert re.search(r"Critical for \d+ min", hour.drawn[0].levels)
-    assert re.search(r"Critical for up to \d+ min", day.drawn[0].levels)
+    assert isinstance(hour, HistoryView)
+    assert isinstance(day, HistoryView)
+    assert re.search(r"Critical for \d+ min", hour.charts[0].levels)
+    assert re.search(r"Critical for up to \d+ min", day.charts[0].levels)
 
 
 def test_chart_without_javascript_has_a_gap() -> None:
     """The line has one piece before the gap and one after it."""
     answer, body = shown(critical_gb10(), "range=1h&series=pool.ram.used_bytes")
 
-    assert isinstance(answer, View)
-    before, after = answer.drawn[0].figures[0].pieces
+    assert isinstance(answer, HistoryView)
+    before, after = answer.charts[0].figures[0].pieces
     assert float(before.split()[-1].split(",")[0]) < 1000 * 2010 / SECONDS < float(after.split(",")[0])
     assert body.count(b"<polyline") == 2
 

@@ -366,9 +366,9 @@ def test_a_thousand_listeners_leave_room_for_scrapes(tmp_path: Path, most: int) 
         took = wait_until(lambda: descriptors(daemon.pid) <= base)
 
         answers = Counter(first[9:12] for first in crowd.first.values())
-        refused = [first.lower() for first in crowd.first.values() if first[9:12] == b"503"]
+        rejected = [first.lower() for first in crowd.first.values() if first[9:12] == b"503"]
         assert answers == Counter({b"200": most, b"503": 1000 - most} if most < 1000 else {b"200": 1000})
-        assert all(b"\r\nretry-after: 30\r\n" in first for first in refused)
+        assert all(b"\r\nretry-after: 30\r\n" in first for first in rejected)
         assert percentile(times, 0.99) < 0.1
         assert rss < 128 * MIB
         assert took < 30

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from memwatch.allocators import Claim
-from memwatch.events import KEPT_MARKS, EventLog
+from memwatch.allocators import AllocatorReport
+from memwatch.events import MAX_MARKS, EventLog
 from memwatch.processes.allocator_reports import (
-    KEPT_SECONDS,
-    MOST_CLAIMS,
-    MOST_PROCESSES,
-    Refused,
-    Reports,
+    EXPIRY_SECONDS,
+    MAX_PROCESSES,
+    MAX_REPORTS,
+    AllocatorReports,
+    ReportRejectedError,
 )
-from memwatch_web.api.ingest import MarkSaid, ReportSaid
+from memwatch_web.api.ingest import MarkRequest, ReportRequest
 from support.daemon_process import RunningDaemon, running_daemon
 from support.ingest_client import own_ticks, post
 
@@ -77,7 +77,7 @@ def test_a_report_is_shown_inside_the_process(daemon: RunningDaemon) -> None:
         ("/api/v1/marks", b"[" * 60_000, ""),
         ("/api/v1/marks", b"\xff\xfe", ""),
         ("/api/v1/reports", {"pid": 1, "start_ticks": 1, "claims": []}, "no process 1 that started at tick 1"),
-        ("/api/v1/reports", {"pid": 1, "start_ticks": 1, "claims": [{"name": "x"}] * (MOST_CLAIMS + 1)}, "claims"),
+        ("/api/v1/reports", {"pid": 1, "start_ticks": 1, "claims": [{"name": "x"}] * (MAX_REPORTS + 1)}, "claims"),
         (
             "/api/v1/reports",
             {"pid": 1, "start_ticks": 1, "claims": [{"name": "x", "allocated_bytes": -1}]},
@@ -121,7 +121,7 @@ def test_what_is_missing_or_nothing_is_said_without_python(
     assert post(daemon, f"/api/v1/{path}", body) == (422, {**UNPROCESSABLE, "detail": sentence})
 
 
-@pytest.mark.parametrize("model", [MarkSaid, ReportSaid])
+@pytest.mark.parametrize("model", [MarkRequest, ReportRequest])
 def test_the_example_of_a_body_is_one(model: type[BaseModel]) -> None:
     """What a sentence recommends is accepted."""
     extra: Any = model.model_config["json_schema_extra"]
@@ -133,16 +133,16 @@ def test_marks_displace_no_event_and_are_bounded() -> None:
     """A training loop that marks each step cannot flush what an administrator wants to see."""
     log = EventLog()
     log.add(0.0, "started", "memwatchd started")
-    for step in range(3 * KEPT_MARKS):
+    for step in range(3 * MAX_MARKS):
         log.mark(float(step), f"step {step}")
     log.add(1.0, "level", "System RAM is high")
 
     events = log.latest(10_000)
 
-    assert len(events) == KEPT_MARKS + 2
+    assert len(events) == MAX_MARKS + 2
     assert (events[0].kind, events[-1].kind) == ("level", "started")
     assert [event.seq for event in events] == sorted((event.seq for event in events), reverse=True)
-    assert [event.kind for event in log.since(3 * KEPT_MARKS)] == ["mark", "level"]
+    assert [event.kind for event in log.since(3 * MAX_MARKS)] == ["mark", "level"]
 
 
 def folder_with(tmp_path: Path, pids: range) -> Path:
@@ -154,24 +154,24 @@ def folder_with(tmp_path: Path, pids: range) -> Path:
 
 def test_reports_are_forgotten_and_bounded(tmp_path: Path) -> None:
     """After 35 seconds; and no more than 256 processes."""
-    reports = Reports(folder_with(tmp_path, range(1, MOST_PROCESSES + 2)))
-    for pid in range(1, MOST_PROCESSES + 1):
-        reports.put(pid, 1000 + pid, [Claim(pid, "x", None, 1, 2)], 0.0)
+    reports = AllocatorReports(folder_with(tmp_path, range(1, MAX_PROCESSES + 2)))
+    for pid in range(1, MAX_PROCESSES + 1):
+        reports.put(pid, 1000 + pid, [AllocatorReport(pid, "x", None, 1, 2)], 0.0)
 
-    with pytest.raises(Refused, match="maximum of"):
-        reports.put(MOST_PROCESSES + 1, 1001 + MOST_PROCESSES, [], 0.0)
-    reports.put(1, 1001, [Claim(1, "x", None, 1, 2)], KEPT_SECONDS)
+    with pytest.raises(ReportRejectedError, match="maximum of"):
+        reports.put(MAX_PROCESSES + 1, 1001 + MAX_PROCESSES, [], 0.0)
+    reports.put(1, 1001, [AllocatorReport(1, "x", None, 1, 2)], EXPIRY_SECONDS)
 
-    assert len(reports.current(KEPT_SECONDS)) == MOST_PROCESSES
-    assert [claim.pid for claim in reports.current(KEPT_SECONDS + 1)] == [1]
+    assert len(reports.current(EXPIRY_SECONDS)) == MAX_PROCESSES
+    assert [claim.pid for claim in reports.current(EXPIRY_SECONDS + 1)] == [1]
 
 
 def test_a_process_id_that_was_given_again_is_another_process(tmp_path: Path) -> None:
     """The start tells them apart, whatever the name has in it."""
-    reports = Reports(folder_with(tmp_path, range(7, 8)))
+    reports = AllocatorReports(folder_with(tmp_path, range(7, 8)))
 
-    with pytest.raises(Refused, match="no process 7 that started at tick 1"):
+    with pytest.raises(ReportRejectedError, match="no process 7 that started at tick 1"):
         reports.put(7, 1, [], 0.0)
     reports.put(7, 1007, [], 0.0)
-    with pytest.raises(Refused):
-        Reports(tmp_path / "nowhere").put(7, 1007, [], 0.0)
+    with pytest.raises(ReportRejectedError):
+        AllocatorReports(tmp_path / "nowhere").put(7, 1007, [], 0.0)

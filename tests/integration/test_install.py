@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from memwatchd.install import (
-    CannotInstall,
-    carry_out,
-    installing,
+    InstallError,
+    install_steps,
     refuse_hidden,
-    uninstalling,
+    run_steps,
+    uninstall_steps,
     unit_files,
     unit_for,
 )
@@ -44,10 +44,10 @@ class System:
         return self.code
 
     def install(self, program: str = PROGRAM, dry: bool = False) -> None:
-        carry_out(list(installing(self.root, unit_files(), program)), self.run, self.said.append, dry)
+        run_steps(list(install_steps(self.root, unit_files(), program)), self.run, self.said.append, dry)
 
     def uninstall(self) -> None:
-        carry_out(list(uninstalling(self.root)), self.run, self.said.append, dry=False)
+        run_steps(list(uninstall_steps(self.root)), self.run, self.said.append, dry=False)
 
     def files(self) -> set[str]:
         return {str(path.relative_to(self.root)) for path in self.root.rglob("*") if path.is_file()} - {
@@ -131,7 +131,7 @@ def test_a_failing_command_is_named_and_the_end(tmp_path: Path) -> None:
     """Nothing is enabled where the user could not be made."""
     system = System(tmp_path, code=3)
 
-    with pytest.raises(CannotInstall, match=r"systemd-sysusers .* failed with exit code 3"):
+    with pytest.raises(InstallError, match=r"systemd-sysusers .* failed with exit code 3"):
         system.install()
 
     assert len(system.commands) == 1
@@ -140,7 +140,7 @@ def test_a_failing_command_is_named_and_the_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["/home/ada/.local/bin/memwatchd", "/root/venv/bin/memwatchd"])
 def test_a_program_in_a_home_is_refused_with_what_would_work(path: str) -> None:
     """A service cannot see homes; pipx has a place for everybody."""
-    with pytest.raises(CannotInstall, match="pipx install --global"):
+    with pytest.raises(InstallError, match="pipx install --global"):
         refuse_hidden(Path(path))
 
 
@@ -149,14 +149,14 @@ def test_a_program_that_others_cannot_reach_is_refused(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o700)
     tmp_path.chmod(0o755)
 
-    with pytest.raises(CannotInstall, match=r"other users may not enter|is in a home"):
+    with pytest.raises(InstallError, match=r"other users may not enter|is in a home"):
         refuse_hidden(tmp_path / "closed" / "memwatchd")
 
 
 @pytest.mark.parametrize("program", ["/opt/my venv/memwatchd", "/opt/$x/memwatchd", '/opt/"x/memwatchd'])
 def test_a_path_that_a_unit_would_read_otherwise_is_refused(program: str) -> None:
     """Blanks, quotes and dollars mean something in ExecStart."""
-    with pytest.raises(CannotInstall, match="without blanks"):
+    with pytest.raises(InstallError, match="without blanks"):
         unit_for("ExecStart=/usr/bin/memwatchd --x\n", program)
 
 

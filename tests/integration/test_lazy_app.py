@@ -16,8 +16,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message
 
 from memwatch.monitor.loop import Monitor
-from memwatch_web.asgi.lazy_app import ALERTS_FIRST_SECONDS, Front
-from memwatch_web.asgi.problems import Problem
+from memwatch_web.asgi.lazy_app import ALERTS_FIRST_SECONDS, LazyApp
+from memwatch_web.asgi.problems import ProblemError
 from support.daemon_process import RunningDaemon, running_daemon
 from support.waiting import MAX_WAIT_SECONDS, Stopwatch
 
@@ -25,9 +25,9 @@ from support.waiting import MAX_WAIT_SECONDS, Stopwatch
 FULL = "MemTotal: 8000000 kB\nMemFree: 300000 kB\nMemAvailable: 700000 kB\nBuffers: 0 kB\nCached: 400000 kB\n"
 
 
-def front_of(make: object) -> Front:
+def front_of(make: object) -> LazyApp:
     """No tick is needed: the monitor is not asked."""
-    return Front(cast(Monitor, None), PlainTextResponse("metrics"), cast("type[ASGIApp]", make))
+    return LazyApp(cast(Monitor, None), PlainTextResponse("metrics"), cast("type[ASGIApp]", make))
 
 
 def rss_bytes(daemon: RunningDaemon) -> int:
@@ -45,8 +45,8 @@ def test_it_is_made_once_for_all_who_ask() -> None:
         return PlainTextResponse("pages")
 
     async def ask() -> list[ASGIApp]:
-        front = front_of(make)
-        return [*await asyncio.gather(*(front.prepared() for _ in range(10))), await front.prepared()]
+        lazy_app = front_of(make)
+        return [*await asyncio.gather(*(lazy_app.prepare() for _ in range(10))), await lazy_app.prepare()]
 
     found = asyncio.run(ask())
 
@@ -67,11 +67,11 @@ def test_others_come_first_while_it_is_made() -> None:
         return PlainTextResponse("pages")
 
     async def ask() -> None:
-        front = front_of(make)
-        with pytest.raises(Problem):
-            await front.prepared()
+        lazy_app = front_of(make)
+        with pytest.raises(ProblemError):
+            await lazy_app.prepare()
         seen.append(sys.getswitchinterval())
-        await front.prepared()
+        await lazy_app.prepare()
 
     asyncio.run(ask())
 
@@ -88,12 +88,12 @@ def test_what_is_made_ahead_is_made_once_and_not_at_once() -> None:
         return PlainTextResponse("pages")
 
     async def wait() -> float:
-        front = front_of(make)
+        lazy_app = front_of(make)
         began = time.monotonic()
-        front.prepare_soon(asyncio.get_running_loop())
-        assert front.is_wanted
+        lazy_app.prepare_soon(asyncio.get_running_loop())
+        assert lazy_app.is_requested
         await asyncio.sleep(ALERTS_FIRST_SECONDS + 0.3)
-        await front.prepared()
+        await lazy_app.prepare()
         return began
 
     began = asyncio.run(wait())
@@ -112,11 +112,11 @@ def test_it_is_kept_though_nobody_waited_for_it() -> None:
         return PlainTextResponse("pages")
 
     async def ask() -> None:
-        front = front_of(make)
+        lazy_app = front_of(make)
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(front.prepared(), 0.02)
+            await asyncio.wait_for(lazy_app.prepare(), 0.02)
         await asyncio.sleep(0.3)
-        await front.prepared()
+        await lazy_app.prepare()
 
     asyncio.run(ask())
 
@@ -134,10 +134,10 @@ def test_what_could_not_be_made_is_tried_again() -> None:
         return PlainTextResponse("pages")
 
     async def ask() -> ASGIApp:
-        front = front_of(make)
-        with pytest.raises(Problem, match="could not be loaded: MemoryError"):
-            await front.prepared()
-        return await front.prepared()
+        lazy_app = front_of(make)
+        with pytest.raises(ProblemError, match="could not be loaded: MemoryError"):
+            await lazy_app.prepare()
+        return await lazy_app.prepare()
 
     assert isinstance(asyncio.run(ask()), PlainTextResponse)
 
@@ -159,8 +159,8 @@ def test_that_it_could_not_be_made_is_marked_where_all_is(simulated: bool) -> No
         async def receive() -> Message:
             return {"type": "http.request", "body": b"", "more_body": False}
 
-        front = Front(monitor, PlainTextResponse("metrics"), make)
-        await front({"type": "http", "method": "GET", "path": "/"}, receive, send)
+        lazy_app = LazyApp(monitor, PlainTextResponse("metrics"), make)
+        await lazy_app({"type": "http", "method": "GET", "path": "/"}, receive, send)
         return sent
 
     start, body = asyncio.run(ask())

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from memwatch.library.backend_selection import NoBackend, selected
+from memwatch.library.backend_selection import NoBackendError, select
 from memwatch.library.daemon_client import Daemon
 from memwatch.library.host import Ram
-from memwatch.library.machine import Source, aged, from_daemon
+from memwatch.library.machine import MachineCache, from_daemon, with_current_ram
 from memwatch.model import Absent
 from support import sample_nvml
 from support.daemon_process import RunningDaemon, running_daemon
@@ -66,12 +66,12 @@ def test_without_a_gpu_there_is_system_ram() -> None:
 
 def test_figures_without_a_daemon_do_not_freeze(spark: tuple[RunningDaemon, Simulator]) -> None:
     """Some time after the only reading: System RAM is of now, all else is stale, and what a machine is stays."""
-    found = replace(Source(Daemon(spark[0].url)).any(), from_daemon=False)
+    found = replace(MachineCache(Daemon(spark[0].url)).any(), from_daemon=False)
     ram = found.ram
     assert ram is not None
 
-    later = aged(found, Ram(ram.size_bytes, GIB))
-    coherent = aged(found, Ram(2 * ram.size_bytes, GIB))
+    later = with_current_ram(found, Ram(ram.size_bytes, GIB))
+    coherent = with_current_ram(found, Ram(2 * ram.size_bytes, GIB))
 
     assert later.ram is not None
     assert (later.ram.available_bytes, later.ram.used_bytes) == (GIB, ram.size_bytes - GIB)
@@ -101,7 +101,7 @@ def test_what_is_no_snapshot_is_no_machine(spark: tuple[RunningDaemon, Simulator
             return {"pools": 1, "machine": {"name": None, "architecture": 7}, "path": path}
 
     assert from_daemon(Elsewhere("http://127.0.0.1:1")) is None
-    assert Source(Daemon(spark[0].url)).any().from_daemon
+    assert MachineCache(Daemon(spark[0].url)).any().from_daemon
 
 
 @pytest.mark.alone
@@ -156,24 +156,24 @@ def test_a_backend_with_room_is_chosen_or_why_not_is_listed() -> None:
         "cuda", "", 0.0, (backend("cuda", True, 8 * GIB), backend("rocm", False), backend("cpu", True, 20 * GIB))
     )
 
-    assert selected(found, 7 * GIB).name == "cuda"
-    assert selected(found, 19 * GIB).name == "cpu"
-    with pytest.raises(NoBackend) as refused:
-        selected(found, 30 * GIB)
-    assert str(refused.value) == (
+    assert select(found, 7 * GIB).name == "cuda"
+    assert select(found, 19 * GIB).name == "cpu"
+    with pytest.raises(NoBackendError) as rejected:
+        select(found, 30 * GIB)
+    assert str(rejected.value) == (
         "no backend can allocate 30.0 GiB now. Tried: CUDA: cuda device can allocate 8.0 GiB now; "
         "ROCM: no driver is here; CPU: cpu device can allocate 20.0 GiB now"
     )
     twins = Backends("cuda", "", 0.0, (backend("cuda", True, 20 * GIB, 2 * GIB),))
-    assert selected(twins, 10 * GIB).name == "cuda"  # two of one name: the roomier one counts
-    with pytest.raises(NoBackend, match=r"cuda device can allocate 20\.0 GiB now"):
-        selected(twins, 30 * GIB)
+    assert select(twins, 10 * GIB).name == "cuda"  # two of one name: the roomier one counts
+    with pytest.raises(NoBackendError, match=r"cuda device can allocate 20\.0 GiB now"):
+        select(twins, 30 * GIB)
     (half,) = backend("rocm", True, 48 * GIB).devices
     ruled = Backend("rocm", "ROCm", True, "", (replace(half, own_headroom_bytes=26 * GIB),))
-    with pytest.raises(NoBackend, match=r"rocm device can allocate 26\.0 GiB now"):
-        selected(Backends("rocm", "", 0.0, (ruled,)), 30 * GIB)
-    with pytest.raises(NoBackend, match="the headroom of its devices is not known"):
-        selected(Backends("cpu", "", 0.0, (backend("cuda", True, Absent.NOT_SUPPORTED),)), 1)
+    with pytest.raises(NoBackendError, match=r"rocm device can allocate 26\.0 GiB now"):
+        select(Backends("rocm", "", 0.0, (ruled,)), 30 * GIB)
+    with pytest.raises(NoBackendError, match="the headroom of its devices is not known"):
+        select(Backends("cpu", "", 0.0, (backend("cuda", True, Absent.NOT_SUPPORTED),)), 1)
 
 
 def test_backends_are_the_daemons(spark: tuple[RunningDaemon, Simulator]) -> None:

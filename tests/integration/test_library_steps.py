@@ -20,7 +20,7 @@ import memwatch
 from memwatch.library.frameworks import shrink_all
 from memwatch.library.guard import Guard
 from memwatch.model import Absent
-from memwatch.planning.sizes import BadInput
+from memwatch.planning.sizes import InvalidInputError
 from support.calibration import HOT_SECONDS, slowness
 from support.custom_pool import OwnPool
 from support.daemon_process import WITHOUT_COVERAGE, RunningDaemon, clean_environment, running_daemon
@@ -172,14 +172,14 @@ def test_the_ledger_tells_tags_peaks_and_what_is_old() -> None:
 
     assert [one.tag for one in tracker.find_old_allocations(30.0)] == ["weights"]
     assert (tracker.remove(first), tracker.remove(first)) == (True, False)
-    holdings = tracker.holdings()
-    assert (holdings.live, holdings.current_bytes, holdings.peak_bytes) == (1, GIB, 3 * GIB)
-    assert holdings.by_tag == {"kv cache": GIB}
+    device_memories = tracker.holdings()
+    assert (device_memories.live, device_memories.current_bytes, device_memories.peak_bytes) == (1, GIB, 3 * GIB)
+    assert device_memories.by_tag == {"kv cache": GIB}
     assert tracker.holdings("cpu").current_bytes == GIB
     assert second
-    with pytest.raises(BadInput, match="size_bytes"):
+    with pytest.raises(InvalidInputError, match="size_bytes"):
         tracker.add("x", 0)
-    with pytest.raises(BadInput, match="location"):
+    with pytest.raises(InvalidInputError, match="location"):
         tracker.add("x", 1, "moon")  # type: ignore[arg-type]
 
 
@@ -203,9 +203,9 @@ def test_a_profile_has_peaks_by_stage_and_three_files(tmp_path: Path) -> None:
     assert "=decode&lt;script&gt;" in html
     assert "<polyline" in html
     assert "<script" not in html
-    with pytest.raises(BadInput, match=r"for example memory\.html"):
+    with pytest.raises(InvalidInputError, match=r"for example memory\.html"):
         profiler.save(tmp_path / "memory.png")
-    with pytest.raises(BadInput, match="interval is 0"):
+    with pytest.raises(InvalidInputError, match="interval is 0"):
         memwatch.MemoryProfiler(0)
 
 
@@ -252,7 +252,7 @@ def test_a_guard_looks_by_itself() -> None:
 )
 def test_a_mistake_is_said_where_it_is_made(make: Callable[[], object], words: str) -> None:
     """The thing, its value, one that would work."""
-    with pytest.raises(BadInput, match=re.escape(words)):
+    with pytest.raises(InvalidInputError, match=re.escape(words)):
         make()
 
 

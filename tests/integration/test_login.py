@@ -95,9 +95,9 @@ def test_the_client_shows_the_token_that_the_environment_holds(daemon: RunningDa
 
     assert "System RAM" in memwatch(daemon.url, MEMWATCH_TOKEN=TOKEN).stdout
     assert "System RAM" in memwatch(f"unix:{daemon.log.parent}/socket").stdout
-    refused = memwatch(daemon.url)
-    assert refused.returncode == 1
-    assert "login required" in refused.stderr
+    rejected = memwatch(daemon.url)
+    assert rejected.returncode == 1
+    assert "login required" in rejected.stderr
 
 
 def test_two_authorizations_are_none(daemon: RunningDaemon) -> None:

@@ -15,12 +15,12 @@ from support.waiting import wait_until
 WITH_FILES = """
 import sys
 from typing import Annotated
-from memwatch.notify.http_post import Answer
+from memwatch.notify.http_post import PostResult
 from memwatch.notify.webhook_payload import Password
 from memwatch.options import Accepts
 from memwatchd.settings import channels
 from memwatchd.settings.secrets_source import password_from
-from memwatchd.settings.section import ReadAround
+from memwatchd.settings.section import ContextConverter
 class FileChannel:
     kind, reminder = "file", None
     def __init__(self, name, path, secret):
@@ -32,10 +32,10 @@ class FileChannel:
     def send(self, message_id, body):
         with open(self.path, "ab") as file:
             file.write(body + f" {self.secret}\\n".encode())
-        return Answer(200)
+        return PostResult(200)
 class FileReceiver(channels.Recipient, frozen=True, kw_only=True):
     path: str
-    secret: Annotated[Password, ReadAround(password_from), Accepts("a password", '"env:WORD"', shown=False)]
+    secret: Annotated[Password, ContextConverter(password_from), Accepts("a password", '"env:WORD"', shown=False)]
     def create_channel(self):
         return FileChannel(self.name, self.path, self.secret)
 channels.CHANNELS["files"] = FileReceiver

@@ -12,7 +12,7 @@ from memwatch.accounting.compose import Composer
 from memwatch.collectors.drm import Collector
 from memwatch.drivers.drm.records import Basis, DrmCard, DrmClient, DrmReading
 from memwatch.findings import Findings
-from memwatch.linux.files import Unavailable
+from memwatch.linux.files import SourceUnavailable
 from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent, Process, Quality, Share, ShareKind
 from memwatch.snapshot import Machine
@@ -44,7 +44,7 @@ def reading_of(*clients: DrmClient, npus: tuple[DrmCard, ...] = (), **more: obje
 def composed_with(reading: DrmReading, stale: frozenset[str] = frozenset()) -> Findings:
     processes = tuple(Process(pid, 1.0, "app", GIB, GIB, "rss") for pid in (100, 200))
     host = Findings(pools=(ram(40 * GIB),), machine=Machine("test", "cpu_only", "No GPU."), processes=processes)
-    return Composer().composed([host, Findings(drm=reading, stale=stale)])
+    return Composer().compose([host, Findings(drm=reading, stale=stale)])
 
 
 def only(found: Findings) -> Share:
@@ -152,7 +152,7 @@ def test_a_machine_with_an_npu_alone_is_looked_at(tmp_path: Path) -> None:
 def test_no_card_and_no_npu_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
 
-    with pytest.raises(Unavailable, match="no graphics card or NPU"):
+    with pytest.raises(SourceUnavailable, match="no graphics card or NPU"):
         Collector(DrmMachine(tmp_path).roots, GpuPids())
 
 

@@ -68,7 +68,7 @@ def test_processor_time_of_a_round(tmp_path: Path) -> None:
     dearer, never cheaper.
     """
     simulator = Simulator.of(tmp_path, crowded())
-    stretches = []
+    slices = []
 
     with running_child(simulator, environ=WITHOUT_COVERAGE) as child:
         child.reading()
@@ -79,10 +79,10 @@ def test_processor_time_of_a_round(tmp_path: Path) -> None:
                 assert child.process.stdout is not None
                 child.process.stdout.readline()
                 beside += seconds_of_work()
-            stretches.append((cpu_seconds(child) - before) / 200 / slowness(beside / 200, COLD_SECONDS))
+            slices.append((cpu_seconds(child) - before) / 200 / slowness(beside / 200, COLD_SECONDS))
 
-    print(f"a round {min(stretches) * 1e3:.2f} ms, work beside it {beside / 200 * 1e6:.0f} µs")
-    assert min(stretches) < 1.1e-3, stretches
+    print(f"a round {min(slices) * 1e3:.2f} ms, work beside it {beside / 200 * 1e6:.0f} µs")
+    assert min(slices) < 1.1e-3, slices
 
 
 def test_a_thousand_rounds_leak_nothing(tmp_path: Path) -> None:

@@ -139,8 +139,8 @@ def test_memory_errors(tmp_path: Path) -> None:
 
 def test_mig_without_privilege(tmp_path: Path) -> None:
     """The parent's memory is refused while those of its MIG devices are told."""
-    refused = {"nvmlDeviceGetMemoryInfo_v2": Trouble(error=4)}
-    simulator = Simulator.of(tmp_path, H200_MIG.with_gpu(0, troubles=refused))
+    rejected = {"nvmlDeviceGetMemoryInfo_v2": Trouble(error=4)}
+    simulator = Simulator.of(tmp_path, H200_MIG.with_gpu(0, troubles=rejected))
 
     with ready(simulator) as asked:
         assert asked.ask(MEMORY.format(0)) == Raised("NVMLError_NoPermission", 4)

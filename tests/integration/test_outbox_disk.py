@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.notify.outbox.outbox import Draft, Outbox
+from memwatch.notify.outbox.outbox import NewMessage, Outbox
 from memwatch.notify.outbox.queue import Kind
 from memwatch.notify.outbox.rows import Batch
 from support.paths import TESTS
@@ -27,17 +27,18 @@ FULL_DISK = """
 import resource, signal, sys, time
 from pathlib import Path
 from memwatch.notify.outbox.open import open_outbox
-from memwatch.notify.outbox.outbox import Draft, Outbox
+from memwatch.notify.outbox.outbox import NewMessage, Outbox
 from memwatch.notify.outbox.queue import Kind
 from memwatch.notify.outbox.rows import Batch
 from support.webhook_samples import new_receiver, webhook_channel
 
 opened = open_outbox(Path(sys.argv[1]), 0.0)
-made = new_receiver(webhook_channel(sys.argv[2]), outbox=Outbox(opened.store, opened.kept))
+made = new_receiver(webhook_channel(sys.argv[2]), outbox=Outbox(opened.store, opened.stored))
 made.start()
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
 for number in range(20):
-    made.outbox.put([(made.receiver.box, Draft(f"msg_{number}", f"fact {number}", Kind.FACT, b"x" * 20_000))], {})
+    new_message = NewMessage(f"msg_{number}", f"fact {number}", Kind.FACT, b"x" * 20_000)
+    made.outbox.put([(made.receiver.queue, new_message)], {})
     time.sleep(0.03)
 until = time.monotonic() + 60
 while made.pending() and time.monotonic() < until:
@@ -49,7 +50,7 @@ while not made.outbox.durable and time.monotonic() < until:
     time.sleep(0.01)
 print("space", made.outbox.durable, flush=True)
 made.close()
-print(open_outbox(Path(sys.argv[1]), 0.0).kept.values["after"].decode())
+print(open_outbox(Path(sys.argv[1]), 0.0).stored.values["after"].decode())
 """
 
 
@@ -105,9 +106,9 @@ def test_without_memory_the_outbox_goes_on_and_writes_everything_later() -> None
     """A transaction that there was no memory for is made up for by one that has everything."""
     disk = Starved()
     outbox = Outbox(disk)
-    box = outbox.box("ops")
+    box = outbox.queue("ops")
     outbox.start()
-    outbox.put([(box, Draft("msg_1", "fact 1", Kind.FACT, b"{}"))], {"last": b"1"})
+    outbox.put([(box, NewMessage("msg_1", "fact 1", Kind.FACT, b"{}"))], {"last": b"1"})
     wait_until(lambda: outbox.errors == 1)
 
     assert outbox.flush(10.0)
@@ -165,10 +166,10 @@ def test_who_is_forgotten_while_the_disk_writes_is_forgotten_on_disk() -> None:
     """A message on its way there belongs to somebody who is taken out of the settings: it does not stay."""
     disk = Held()
     outbox = Outbox(disk)
-    box, other = outbox.box("ops"), outbox.box("night")
+    box, other = outbox.queue("ops"), outbox.queue("night")
     outbox.start()
-    drafts = [(one, Draft(f"msg_{one.name}", "fact 1", Kind.FACT, b"{}")) for one in (box, other)]
-    outbox.put(drafts, {})
+    new_messages = [(one, NewMessage(f"msg_{one.name}", "fact 1", Kind.FACT, b"{}")) for one in (box, other)]
+    outbox.put(new_messages, {})
     wait_until(lambda: disk.batches)
 
     assert outbox.forget("ops") == 1
@@ -189,8 +190,8 @@ def test_an_outbox_without_a_thread_writes_when_it_has_one(caplog: pytest.LogCap
     outbox = Outbox(disk)
     with no_threads():
         outbox.start()
-        box = outbox.box("ops")
-        outbox.put([(box, Draft("msg_1", "fact 1", Kind.FACT, b"{}"))], {})
+        box = outbox.queue("ops")
+        outbox.put([(box, NewMessage("msg_1", "fact 1", Kind.FACT, b"{}"))], {})
         assert not outbox.flush(0.1)
     outbox.put((), {"last": b"1"})
 

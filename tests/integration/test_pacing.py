@@ -16,12 +16,12 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.collectors import meminfo
-from memwatch.collectors.base import Collector, Enlisted
+from memwatch.collectors.base import Collector, CollectorEntry
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots
 from memwatch.model import Absent, Bytes, Quality, Share, ShareKind
-from memwatch.monitor.loop import Identity, Monitor, Rules
-from memwatch.monitor.pacing import LEAST_MOVE, RESTLESS_SECONDS, Pacing
+from memwatch.monitor.loop import Identity, Monitor, MonitorRules
+from memwatch.monitor.pacing import MIN_MOVE_RATIO, RESTLESS_SECONDS, Pacing
 from memwatch.monitor.sampler import Sampler, moved_between
 from memwatch.snapshot import Level, Pressure, Reason
 from support.daemon_process import running_daemon
@@ -30,21 +30,21 @@ from support.paths import MACHINES
 
 # Of the machine in the folder: 121.7 GiB, of which 63.6 % are used.
 SIZE_KIB, AVAILABLE_KIB = 127_600_748, 46_466_008
-LEAST_KIB = math.ceil(SIZE_KIB * LEAST_MOVE)
+MIN_KIB = math.ceil(SIZE_KIB * MIN_MOVE_RATIO)
 
 
 class Machine:
     """A folder with a meminfo, the loop that looks at it, and a clock that its sleeping moves."""
 
-    def __init__(self, folder: Path, rules: Rules | None = None, limit: Collector | None = None) -> None:
+    def __init__(self, folder: Path, rules: MonitorRules | None = None, limit: Collector | None = None) -> None:
         self.meminfo = folder / "meminfo"
         self.set_available(AVAILABLE_KIB)
         self.clock, self.ticks = FakeClock(), [0.0]
-        entries = [Enlisted("meminfo", lambda: meminfo.Collector(Roots(procfs=folder), 4096), False)]
+        entries = [CollectorEntry("meminfo", lambda: meminfo.Collector(Roots(procfs=folder), 4096), False)]
         if limit is not None:
-            entries.append(Enlisted("cgroup", lambda: limit, True))
+            entries.append(CollectorEntry("cgroup", lambda: limit, True))
         self.sampler = Sampler(entries, self.clock)
-        self.monitor = Monitor(self.sampler, self.clock, rules or Rules(), Identity("spark-1", "boot-1"))
+        self.monitor = Monitor(self.sampler, self.clock, rules or MonitorRules(), Identity("spark-1", "boot-1"))
         self.monitor.tick()
         self.ticks = [self.clock.now]
 
@@ -87,7 +87,7 @@ def test_what_moves_is_ticked_at_the_next_look(tmp_path: Path) -> None:
     """124 MiB of 121.7 GiB, within a tenth of a second."""
     machine = Machine(tmp_path)
 
-    gaps = machine.run(24, lambda look: machine.set_available(AVAILABLE_KIB - LEAST_KIB) if look == 13 else None)
+    gaps = machine.run(24, lambda look: machine.set_available(AVAILABLE_KIB - MIN_KIB) if look == 13 else None)
 
     assert gaps == [1.0, 0.3, 1.0]
 
@@ -96,7 +96,7 @@ def test_what_moves_little_by_little_adds_up(tmp_path: Path) -> None:
     """A third of that in each tenth: every third look is a tick, as what counts is how far it is from the last."""
     machine = Machine(tmp_path)
 
-    gaps = machine.run(20, lambda look: machine.set_available(AVAILABLE_KIB - look * (LEAST_KIB // 3 + 1)))
+    gaps = machine.run(20, lambda look: machine.set_available(AVAILABLE_KIB - look * (MIN_KIB // 3 + 1)))
 
     assert gaps == [0.3] * 6
 
@@ -105,7 +105,7 @@ def test_what_moves_less_waits_for_the_second(tmp_path: Path) -> None:
     """Pages that come and go are nobody's model."""
     machine = Machine(tmp_path)
 
-    gaps = machine.run(31, lambda look: machine.set_available(AVAILABLE_KIB - (look % 2) * (LEAST_KIB - 1)))
+    gaps = machine.run(31, lambda look: machine.set_available(AVAILABLE_KIB - (look % 2) * (MIN_KIB - 1)))
 
     assert gaps == [1.0] * 3
 
@@ -125,7 +125,7 @@ def test_a_file_that_makes_no_sense_is_for_a_tick_to_tell(tmp_path: Path) -> Non
 
 def test_who_ticks_once_a_minute_ticks_once_a_second_near_the_edge(tmp_path: Path) -> None:
     """As before; whatever is read once a second stays fresh."""
-    gaps = Machine(tmp_path, Rules(interval_seconds=60.0)).run(40)
+    gaps = Machine(tmp_path, MonitorRules(interval_seconds=60.0)).run(40)
 
     assert gaps == [1.0] * 3
 
@@ -174,7 +174,7 @@ def test_a_limit_that_another_thread_looks_at_is_not_waited_for(tmp_path: Path) 
     """It moves while what the machine has does not, as where page cache makes room for it."""
     limit = FakeCollector("cgroup", may_block=True, findings=Findings(shares=(share(700 << 20),)))
     machine = Machine(tmp_path, limit=limit)
-    (runner,) = [one for one in machine.sampler.runners if one.enlisted.name == "cgroup"]
+    (runner,) = [one for one in machine.sampler.runners if one.entry.name == "cgroup"]
     runner.run()
 
     def grow(look: int) -> None:
@@ -190,7 +190,7 @@ def test_a_limit_that_another_thread_looks_at_is_not_waited_for(tmp_path: Path) 
 def test_without_anybody_who_can_look_each_look_is_a_tick() -> None:
     """As on systems that psutil tells of."""
     clock, collector = FakeClock(), FakeCollector("host", findings=Findings(pools=(ram(45 * GIB),)))
-    sampler = Sampler([Enlisted("host", lambda: collector, False)], clock)
+    sampler = Sampler([CollectorEntry("host", lambda: collector, False)], clock)
 
     sampler.gather()
 
@@ -211,7 +211,7 @@ def test_who_holds_it_is_looked_for_sooner_as_long_as_it_moves() -> None:
     for second in range(40):
         leak = max(0, second - 20) * (10 << 20)
         now = pressure(0.5 if second < 2 else 0.7)
-        pacing.judged([pressure(now.ratio, round(0.3 * 64 * GIB) - leak)], float(second), 1.0)
+        pacing.on_pressure([pressure(now.ratio, round(0.3 * 64 * GIB) - leak)], float(second), 1.0)
         restless.append(pacing.is_restless)
 
     assert restless.index(True) == 2
@@ -234,7 +234,7 @@ def test_what_is_about_to_happen_has_each_look_judged(more: dict[str, Any], stil
     """A forecast is critical at the second tick on end that makes it: in a tenth of a second, not in one."""
     pacing = Pacing()
 
-    pacing.judged([replace(pressure(0.7), **more)], 10.0, 1.0)
+    pacing.on_pressure([replace(pressure(0.7), **more)], 10.0, 1.0)
     pacing.ticked_at = 10.0
 
     assert pacing.is_still(10.1, 1.0, lambda: 0) == still
@@ -243,7 +243,7 @@ def test_what_is_about_to_happen_has_each_look_judged(more: dict[str, Any], stil
 def test_a_tick_that_failed_is_tried_again_at_the_next_look() -> None:
     """Whatever moved or not: nobody knows what it would have said."""
     pacing = Pacing()
-    pacing.judged([pressure(0.7)], 10.0, 1.0)
+    pacing.on_pressure([pressure(0.7)], 10.0, 1.0)
     pacing.ticked_at = 10.0
     still = pacing.is_still(10.1, 1.0, lambda: 0)
     pacing.ticked_at = None

@@ -82,13 +82,13 @@ def test_other_states_are_shown(page: Reader, words: str) -> None:
 def test_page_is_served_only_if_enabled(tmp_path: Path) -> None:
     """404 with the setting to change. A reload of the configuration enables it."""
     with running_daemon(tmp_path) as daemon:
-        refused = daemon.get("/patterns")
+        rejected = daemon.get("/patterns")
         (tmp_path / "memwatchd.toml").write_text("[web]\npatterns = true\n")
         daemon.process.send_signal(1)
         daemon.wait_for_log("web.patterns: false → true")
         served = daemon.get("/patterns")
 
-    assert refused.status == 404
-    assert "patterns = true under [web]" in refused.json["detail"]
+    assert rejected.status == 404
+    assert "patterns = true under [web]" in rejected.json["detail"]
     assert served.status == 200
     assert "Patterns" in served.text

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from memwatch.collectors import psi
-from memwatch.linux.files import Roots, Unavailable
+from memwatch.linux.files import Roots, SourceUnavailable
 from memwatch.linux.psi_trigger import PsiTrigger
-from memwatch.pressure.inputs import Evidence, Target
-from memwatch.pressure.judge import Memory, judge
+from memwatch.pressure.inputs import PressureInputs, Target
+from memwatch.pressure.judge import JudgeState, judge
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Level, Pressure
 from scripts.golden import roots_arguments
@@ -65,7 +65,7 @@ def plain_ratio(machine: str) -> float | None:
 def test_without_pressure_stall_information_that_is_said(tmp_path: Path) -> None:
     """No file, or one that a kernel with psi=0 refuses to have read: unavailable, the alarm off, the rest works."""
     (tmp_path / "pressure/memory").mkdir(parents=True)
-    with pytest.raises(Unavailable, match="pressure/memory"):
+    with pytest.raises(SourceUnavailable, match="pressure/memory"):
         psi.Collector(Roots(procfs=tmp_path))
     trigger = PsiTrigger(tmp_path / "pressure/memory")
     trigger.close()
@@ -95,9 +95,9 @@ def test_lines_that_nobody_knows_change_nothing(tmp_path: Path) -> None:
 
 def pressures(targets: list[Target]) -> list[Pressure]:
     """The verdict of each second."""
-    memory, found = Memory(), []
+    memory, found = JudgeState(), []
     for at, target in enumerate(targets):
-        (verdict,), memory = judge(Evidence(float(at), (target,)), memory, PressureRules())
+        (verdict,), memory = judge(PressureInputs(float(at), (target,)), memory, PressureRules())
         found.append(verdict)
     return found
 

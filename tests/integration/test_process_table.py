@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from memwatch.collectors.processes import Collector
-from memwatch.linux.files import Roots, Unreadable
-from memwatch.linux.process_files import parse_statm, read_in
-from memwatch.linux.process_table import KERNEL_TURNS, LISTED_TURNS, Numbers, ProcessTable, Tally
+from memwatch.linux.files import ParseError, Roots
+from memwatch.linux.process_files import parse_statm, read_at
+from memwatch.linux.process_table import KERNEL_TURNS, LISTED_TURNS, NewProcessCheck, ProcessTable, ScanResult
 from memwatch.runtime.limits import descriptors_for_processes
 from support.calibration import best_ratio
 from support.daemon_process import kept_files
@@ -46,9 +46,9 @@ def pages(table: ProcessTable) -> dict[int, int]:
 def test_a_repeated_look_is_cheap() -> None:
     """At 600 real processes a repeated look costs at most half of opening, reading and closing every stat."""
     with sleepers(600), table_of(Path("/proc"), lambda: 2000) as table:
-        table.look()
+        table.scan()
         folder = os.open("/proc", os.O_RDONLY)
-        part = best_ratio(table.look, lambda: every_stat(folder))
+        part = best_ratio(table.scan, lambda: every_stat(folder))
         os.close(folder)
 
     assert part < 0.5
@@ -74,16 +74,16 @@ def test_a_repeated_scan_is_cheap() -> None:
 def every_stat(folder: int) -> None:
     for name in os.listdir(folder):
         if name.isdecimal():
-            read_in(folder, name + "/stat", 1200)
+            read_at(folder, name + "/stat", 1200)
 
 
 def test_what_a_process_takes_is_seen_at_the_next_look() -> None:
     """A look through a kept file is no older than the look."""
     with table_of(Path("/proc")) as table:
-        table.look()
+        table.scan()
         before = pages(table)[os.getpid()]
         block = bytearray(b"x") * (64 << 20)
-        table.look()
+        table.scan()
         after = pages(table)[os.getpid()]
 
     assert (after - before) * os.sysconf("SC_PAGE_SIZE") == pytest.approx(len(block), rel=0.1)
@@ -93,12 +93,12 @@ def test_a_process_that_ended_is_gone_at_the_next_look() -> None:
     """An open file of a dead process answers nothing; its descriptor is given back."""
     with table_of(Path("/proc"), lambda: 2000) as table:
         with sleepers(5) as pids:
-            table.look()
+            table.scan()
             os.kill(pids[2], signal.SIGKILL)
             wait_for_zombie(pids[2])
-            table.look()
+            table.scan()
             held = pages(table)
-        table.look()
+        table.scan()
 
         assert held[pids[2]] == 0
         assert held[pids[1]] > 0
@@ -109,15 +109,15 @@ def test_a_process_that_ended_is_gone_at_the_next_look() -> None:
 def test_a_process_whose_first_thread_has_ended_keeps_its_memory(room: int) -> None:
     """The kernel says 0 of it then, and so does ps; it is in the files of the thread that goes on."""
     with zombie_leader(64) as process, table_of(Path("/proc"), lambda: room) as table:
-        table.look()
+        table.scan()
         before = pages(table)[process.pid]
         process.end_first_thread()
-        table.look()
+        table.scan()
         after = pages(table)[process.pid]
-        table.look()
+        table.scan()
         again = pages(table)[process.pid]
         process.end()
-        table.look()
+        table.scan()
         ended = pages(table)[process.pid]
 
     assert before * os.sysconf("SC_PAGE_SIZE") > 64 << 20
@@ -130,7 +130,7 @@ def test_one_whose_first_thread_had_ended_before_is_seen_as_well(room: int) -> N
     """A daemon may start later than that."""
     with zombie_leader(64) as process, table_of(Path("/proc"), lambda: room) as table:
         process.end_first_thread()
-        table.look()
+        table.scan()
         found = pages(table)[process.pid]
 
     assert found * os.sysconf("SC_PAGE_SIZE") > 64 << 20
@@ -147,14 +147,14 @@ def test_beyond_the_descriptors_stat_is_read(tmp_path: Path) -> None:
     for pid in range(11, 16):
         add_process(tmp_path, stat_line(pid, rss=pid), statm=statm_line(pid))
     with table_of(roots.procfs, lambda: 3) as table:
-        table.look()
+        table.scan()
         before = kept_files(os.getpid())
         for pid in range(11, 16):
             add_process(tmp_path, stat_line(pid, rss=2 * pid), statm=statm_line(2 * pid))
-        tally = table.look()
+        tally = table.scan()
 
         assert before == kept_files(os.getpid()) == 3
-        assert tally == Tally(seen=5, unreadable=0, rejected=0)
+        assert tally == ScanResult(seen=5, unreadable=0, rejected=0)
         assert pages(table) == {pid: 2 * pid for pid in range(11, 16)}
 
 
@@ -168,7 +168,7 @@ def test_a_lowered_limit_is_respected(tmp_path: Path) -> None:
     with table_of(roots.procfs, lambda: room[0]) as table:
         for most in (10, 4, 0, 7):
             room[0] = most
-            table.look()
+            table.scan()
             held.append(kept_files(os.getpid()))
             assert pages(table) == {pid: pid for pid in range(11, 21)}
 
@@ -188,16 +188,16 @@ def test_the_folder_is_listed_when_a_number_was_given_out(tmp_path: Path) -> Non
     roots = folder_of(tmp_path, stat_line(11, rss=11))
     with_numbers(tmp_path, 11)
     with table_of(roots.procfs) as table:
-        table.look()
+        table.scan()
         add_process(tmp_path, stat_line(12, rss=12))
-        table.look()
+        table.scan()
         unlisted = pages(table)
         with_numbers(tmp_path, 12)
-        table.look()
+        table.scan()
         listed = pages(table)
         add_process(tmp_path, stat_line(13, rss=13))
         for _ in range(LISTED_TURNS):
-            table.look()
+            table.scan()
 
         assert unlisted == {11: 11}
         assert listed == {11: 11, 12: 12}
@@ -209,10 +209,10 @@ def test_the_folder_is_listed_when_somebody_ended(tmp_path: Path) -> None:
     roots = folder_of(tmp_path, stat_line(11, rss=11), stat_line(12, rss=12))
     with_numbers(tmp_path, 12)
     with table_of(roots.procfs) as table:
-        table.look()
+        table.scan()
         shutil.rmtree(tmp_path / "12")
         add_process(tmp_path, stat_line(13, rss=13))
-        table.look()
+        table.scan()
 
         assert pages(table) == {11: 11, 13: 13}
 
@@ -234,9 +234,9 @@ def test_where_nobody_counts_the_folder_is_listed_always(tmp_path: Path, own: st
     with_numbers(tmp_path, 11, own)
     (tmp_path / "loadavg").write_text(loadavg)
     with table_of(roots.procfs) as table:
-        table.look()
+        table.scan()
         add_process(tmp_path, stat_line(12, rss=12))
-        table.look()
+        table.scan()
 
         assert pages(table) == {11: 11, 12: 12}
 
@@ -248,8 +248,8 @@ def test_what_somebody_put_over_loadavg_is_not_believed(tmp_path: Path) -> None:
     (tmp_path / "loadavg").symlink_to("/proc/loadavg")  # of another file system than the folder
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
-        numbers = Numbers(folder)
-        found = [numbers.moved() for _ in range(100)]
+        numbers = NewProcessCheck(folder)
+        found = [numbers.has_changed() for _ in range(100)]
     finally:
         os.close(folder)
 
@@ -260,11 +260,11 @@ def test_the_kernel_says_that_a_number_was_given_out() -> None:
     """The real one; in between it says the same for a while."""
     folder = os.open("/proc", os.O_RDONLY)
     try:
-        numbers = Numbers(folder)
-        first = numbers.moved()
-        wait_until(lambda: not numbers.moved())
+        numbers = NewProcessCheck(folder)
+        first = numbers.has_changed()
+        wait_until(lambda: not numbers.has_changed())
         with sleepers(1):
-            by_process = numbers.moved()
+            by_process = numbers.has_changed()
     finally:
         os.close(folder)
 
@@ -287,9 +287,9 @@ def test_number_that_went_to_another(tmp_path: Path) -> None:
     """A number that was given to another process between two looks belongs to the newcomer."""
     roots = folder_of(tmp_path, stat_line(42, "victim", rss=900, start=100))
     with table_of(roots.procfs) as table:
-        table.look()
+        table.scan()
         add_process(tmp_path, stat_line(42, "newcomer", rss=1, start=101))
-        table.look()
+        table.scan()
 
         (entry,) = table
         assert (entry.start_ticks, entry.pages) == (101, 1)
@@ -299,11 +299,11 @@ def test_number_of_a_kernel_thread_that_went_to_a_process(tmp_path: Path) -> Non
     """Kernel threads are left alone, but not for ever: a process with the number of one is found."""
     roots = folder_of(tmp_path, stat_line(42, "kworker", rss=0, flags=KERNEL))
     with table_of(roots.procfs) as table:
-        table.look()
+        table.scan()
         assert pages(table) == {}
         add_process(tmp_path, stat_line(42, "newcomer", rss=7, start=101))
         for _ in range(KERNEL_TURNS):
-            table.look()
+            table.scan()
 
         assert pages(table) == {42: 7}
 
@@ -316,12 +316,12 @@ def test_a_garbled_file_costs_its_own_process_only(tmp_path: Path, garbage: byte
         add_process(tmp_path, stat_line(pid, rss=pid), statm=statm_line(pid))
     (tmp_path / "11/statm").write_bytes(garbage)
     with table_of(roots.procfs) as table:
-        table.look()
-        tally = table.look()
+        table.scan()
+        tally = table.scan()
 
         assert tally.rejected == 1
         assert pages(table)[12] == 12
-    with pytest.raises(Unreadable, match="statm"):
+    with pytest.raises(ParseError, match="statm"):
         parse_statm(garbage)
 
 
@@ -342,7 +342,7 @@ def test_nonsense_is_left_out_and_counted(tmp_path: Path) -> None:
 def test_real_machine_without_room() -> None:
     """Without a single descriptor to spare for them, the processes of this machine are seen all the same."""
     with table_of(Path("/proc"), lambda: 0) as table, sleepers(20) as pids:
-        table.look()
+        table.scan()
         found = pages(table)
 
     assert set(pids) <= found.keys()

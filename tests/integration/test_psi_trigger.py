@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from memwatch.collectors.base import Enlisted
+from memwatch.collectors.base import CollectorEntry
 from memwatch.findings import Findings
 from memwatch.linux.psi_trigger import LADDER, STALLED_RATIO, WINDOW_OF_ANYBODY_SECONDS, PsiTrigger, is_new
-from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.loop import Identity, Monitor, MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch.monitor.schedule import FAST_SECONDS
 from support.daemon_process import running_daemon
@@ -93,8 +93,8 @@ def test_a_loop_that_is_told_of_waiting_looks_at_once(caplog: pytest.LogCaptureF
     clock, stop = FakeClock(), threading.Event()
     memory = FakeCollector("meminfo", findings=Findings(pools=(ram(GIB),)))
     alarm = Alarm(clock, fires_after=3)
-    sampler = Sampler([Enlisted("meminfo", lambda: memory, False)], clock)
-    monitor = Monitor(sampler, clock, Rules(), Identity("spark-1", "boot-1"), alarm)
+    sampler = Sampler([CollectorEntry("meminfo", lambda: memory, False)], clock)
+    monitor = Monitor(sampler, clock, MonitorRules(), Identity("spark-1", "boot-1"), alarm)
 
     with caplog.at_level(logging.DEBUG):
         monitor.run(stop)

@@ -11,11 +11,11 @@ import pytest
 from msgspec.structs import replace
 from pydantic import TypeAdapter
 
-from memwatch.linux.files import Roots, Unreadable
+from memwatch.linux.files import ParseError, Roots
 from memwatch.model import Absent, Process
-from memwatch.processes.pss import NoPss, PssReader, parse_rollup
+from memwatch.processes.pss import PssError, PssReader, parse_rollup
 from memwatch_web.api import schema_owners as contract_who
-from memwatch_web.api.services import Turnstile
+from memwatch_web.api.services import RateLimiter
 from support.daemon_process import RunningDaemon, running_daemon
 from support.memory_holder import holder
 from support.process_folders import add_process, folder_of, stat_line
@@ -47,7 +47,7 @@ def test_parts_that_this_kernel_does_not_have() -> None:
 @pytest.mark.parametrize("data", [b"", b"Rss: 5 kB\n", b"Pss:  %s kB\nRss: 1 kB\n" % (b"9" * 40), b"\xff\xfe"])
 def test_nonsense_is_refused(data: bytes) -> None:
     """A file without the sum is refused and quoted."""
-    with pytest.raises(Unreadable, match="smaps_rollup"):
+    with pytest.raises(ParseError, match="smaps_rollup"):
         parse_rollup(data, 42)
 
 
@@ -71,7 +71,7 @@ def test_another_process_with_that_number(
     """A number that passed to another process answers nothing about the first."""
     reader, process = simulated(tmp_path)
 
-    with pytest.raises(NoPss, match=sentence):
+    with pytest.raises(PssError, match=sentence):
         reader.read(change(process))
 
 
@@ -82,14 +82,14 @@ def test_kernels_without_it(tmp_path: Path, rollup: bytes | None, sentence: str)
     """An old kernel and an empty file each have their sentence."""
     reader, process = simulated(tmp_path, rollup)
 
-    with pytest.raises(NoPss, match=sentence):
+    with pytest.raises(PssError, match=sentence):
         reader.read(process)
 
 
 def test_one_at_a_time_and_a_pause() -> None:
     """While one is read nobody else is let in, nor for a second after it."""
     now = [0.0]
-    turnstile = Turnstile(1.0, lambda: now[0])
+    turnstile = RateLimiter(1.0, lambda: now[0])
 
     first, second = turnstile.enter(), turnstile.enter()
     now[0] = 5.0
@@ -136,7 +136,7 @@ def test_a_process_whose_first_thread_has_ended() -> None:
         process = Process(one.pid, start, "x", 1, 1, "rss", unit=None, container=None)
         found = PssReader(Roots()).read(process)
         one.end()
-        with pytest.raises(NoPss, match="has ended"):
+        with pytest.raises(PssError, match="has ended"):
             PssReader(Roots()).read(process)
 
     assert found.pid == one.pid

@@ -18,8 +18,8 @@ from memwatch.render.json import owners_json
 from memwatch_web.api import schema as contract
 from memwatch_web.api import schema_history as contract_past
 from memwatchd.recording.demos import path_of
-from memwatchd.recording.frames import frames_of, open_recording
-from memwatchd.recording.player import findings_of
+from memwatchd.recording.frames import open_recording, read_frames
+from memwatchd.recording.player import build_findings
 from memwatchd.settings.schema import DEMOS
 from support.daemon_process import MEMWATCHD, RunningDaemon, clean_environment, get, running_daemon
 from support.http_exchange import exchange
@@ -221,7 +221,7 @@ def test_a_recording_of_the_largest_only_does_not_say_what_owners_hold() -> None
     """Four of 412 processes: no sums, and a sentence."""
     snapshot = open_recording(path_of("macbook"), salvage=False).first
 
-    answer = owners_json(replace(snapshot, owners=findings_of(snapshot).owners), "user")
+    answer = owners_json(replace(snapshot, owners=build_findings(snapshot).owners), "user")
 
     assert (answer["owners"], answer["process_list"]) == ([], "partial")
     assert "contains only the largest processes" in answer["note"]
@@ -239,7 +239,7 @@ def test_what_a_daemon_records_is_replayed(tmp_path: Path, demo: RunningDaemon) 
     """From one daemon by its client into a file, from the file by another daemon, with the times of then."""
     file = tmp_path / "box.memwatch"
     done = run(MEMWATCH, "--url", demo.url, "record", str(file), "--for", "2s", "--redact")
-    recorded = list(frames_of(file))
+    recorded = list(read_frames(file))
 
     with running_daemon(tmp_path, "--replay", str(file), "--speed", "0.5") as daemon:
         snapshot = daemon.snapshot()
@@ -278,14 +278,14 @@ def test_a_damaged_recording_is_refused_and_played_if_asked(tmp_path: Path) -> N
         daemon.wait_for("/api/v1/snapshot", lambda snapshot: snapshot["seq"] >= 10)
     file.write_bytes(file.read_bytes()[: file.stat().st_size * 2 // 3])
 
-    refused = run(MEMWATCHD, "--replay", str(file), "--listen", "127.0.0.1:0")
+    rejected = run(MEMWATCHD, "--replay", str(file), "--listen", "127.0.0.1:0")
     with running_daemon(tmp_path, "--replay", str(file), "--salvage") as daemon:
         assert daemon.snapshot()["simulated"]
 
-    assert refused.returncode == 78
-    assert "is damaged after" in refused.stderr
-    assert "--salvage plays" in refused.stderr
-    assert "Traceback" not in refused.stderr
+    assert rejected.returncode == 78
+    assert "is damaged after" in rejected.stderr
+    assert "--salvage plays" in rejected.stderr
+    assert "Traceback" not in rejected.stderr
 
 
 @pytest.mark.parametrize(

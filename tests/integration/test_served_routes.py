@@ -9,18 +9,18 @@ from fastapi import FastAPI
 from starlette.routing import Route as ServedRoute
 
 from memwatch_web.asgi.static_files import STATIC
-from memwatch_web.metrics.endpoint import Scrapes
+from memwatch_web.metrics.endpoint import MetricsEndpoint
 from memwatch_web.pages.renderer import LINKS, PATHS
 from memwatch_web.routes import API, PAGES, api_routes
 from memwatchd.daemon import Daemon
 from memwatchd.settings.schema import Settings
-from memwatchd.web_app import faces_of
+from memwatchd.web_app import create_web_app
 
 
 @pytest.fixture
 def app() -> Iterator[FastAPI]:
     daemon = Daemon(Settings(), Settings)
-    yield faces_of(daemon, Scrapes(daemon.monitor, daemon.exporter()))
+    yield create_web_app(daemon, MetricsEndpoint(daemon.monitor, daemon.exporter()))
     daemon.stop()
 
 

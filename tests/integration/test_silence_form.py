@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch_web.pages.silence_form import MOST_HOURS, BadForm, wish_of
+from memwatch_web.pages.silence_form import MAX_HOURS, FormError, parse_silence_form
 from support.daemon_process import RunningDaemon, running_daemon
 from support.login_settings import BEARER, PASSWORD, basic, login_config
 from support.waiting import MAX_WAIT_SECONDS
@@ -31,7 +31,7 @@ def post(daemon: RunningDaemon, body: bytes, headers: Mapping[str, str] | None =
 
 def test_valid_form_is_parsed() -> None:
     """Hours become seconds. Empty alert and target mean all."""
-    one, all_ = wish_of(FORM), wish_of(b"hours=0.5&reason=%C3%BCbung&event=&target=")
+    one, all_ = parse_silence_form(FORM), parse_silence_form(b"hours=0.5&reason=%C3%BCbung&event=&target=")
 
     assert (one.seconds, one.event, one.target, one.reason) == (7200.0, "pressure.critical", "ram", "new disk")
     assert (all_.seconds, all_.event, all_.target, all_.reason) == (1800.0, None, None, "übung")
@@ -56,8 +56,8 @@ def test_valid_form_is_parsed() -> None:
 )
 def test_invalid_form_is_refused_with_a_sentence(body: bytes, words: str) -> None:
     """The sentence has the field, its value and the valid values."""
-    with pytest.raises(BadForm) as caught:
-        wish_of(body)
+    with pytest.raises(FormError) as caught:
+        parse_silence_form(body)
 
     assert words in str(caught.value)
 
@@ -67,12 +67,12 @@ def test_invalid_form_is_refused_with_a_sentence(body: bytes, words: str) -> Non
     | st.text(max_size=80).map(lambda text: f"reason=x&hours={text}".encode("utf-8", "replace"))
 )
 def test_any_body_is_parsed_or_refused(body: bytes) -> None:
-    """Only BadForm is raised, and no silence exceeds the maximum."""
+    """Only FormError is raised, and no silence exceeds the maximum."""
     try:
-        wish = wish_of(body)
-    except BadForm:
+        wish = parse_silence_form(body)
+    except FormError:
         return
-    assert 0 < wish.seconds <= MOST_HOURS * 3600
+    assert 0 < wish.seconds <= MAX_HOURS * 3600
 
 
 def test_silence_needs_a_login_and_the_same_origin(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from memwatch_web.asgi.static_files import COMPRESSED_MOST_BYTES, STATIC, compressed_of, files_under
+from memwatch_web.asgi.static_files import MAX_COMPRESSED_BYTES, STATIC, compress_if_smaller, files_under
 from support.daemon_process import RunningDaemon, running_daemon
 
 
@@ -39,12 +39,12 @@ def test_what_pays_is_compressed(daemon: RunningDaemon) -> None:
         for name, _ in files_under(STATIC)
         if "content-encoding" in daemon.get(f"/static/{name}", Accept_Encoding="gzip").headers
     }
-    large = {name for name, path in files_under(STATIC) if path.stat().st_size > COMPRESSED_MOST_BYTES}
+    large = {name for name, path in files_under(STATIC) if path.stat().st_size > MAX_COMPRESSED_BYTES}
 
     assert {"app.css", "app.js", "vendor/htmx-4.0.1.min.js", "vendor/uplot-1.6.32.min.js"} <= packed
     assert "icon-high.svg" not in packed
     assert not large & packed
-    assert compressed_of(b"abc") is None
+    assert compress_if_smaller(b"abc") is None
 
 
 @pytest.mark.parametrize("path", ["/", "/processes", "/devices", "/alerts", "/about"])

@@ -104,16 +104,16 @@ def test_the_number_of_streams_is_bounded_and_metrics_are_not(tmp_path: Path) ->
         opened = [listening(daemon) for _ in range(3)]
         for one in opened:
             one.__enter__().until("snapshot")
-        refused = daemon.get("/api/v1/stream")
+        rejected = daemon.get("/api/v1/stream")
         scraped = daemon.get("/metrics")
         for one in opened:
             one.__exit__(None, None, None)
         freed = status_when_freed(daemon)
 
     assert freed == b"200"
-    assert refused.status == 503
-    assert refused.headers["retry-after"] == "30"
-    assert "all 3 streams are taken" in refused.json["detail"]
+    assert rejected.status == 503
+    assert rejected.headers["retry-after"] == "30"
+    assert "all 3 streams are taken" in rejected.json["detail"]
     assert scraped.status == 200
 
 
@@ -159,9 +159,9 @@ def test_the_live_page_is_a_stream_of_its_own_fragment(tmp_path: Path) -> None:
             received = b""
             while received.count(b"event: overview") < 2:
                 received += connection.recv(65536)
-        refused = daemon.get("/live?page=nonsense")
+        rejected = daemon.get("/live?page=nonsense")
 
     assert b"data: <" in received
     assert "System RAM" in received.decode()
-    assert refused.status == 422
-    assert "use one of overview, history, processes, " in refused.json["detail"]
+    assert rejected.status == 422
+    assert "use one of overview, history, processes, " in rejected.json["detail"]

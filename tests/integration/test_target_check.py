@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatchd.target_check import SETTLED_SECONDS, Unmet
+from memwatchd.target_check import SETTLED_SECONDS, UnknownTargetCheck
 from support.daemon_process import running_daemon
 from support.sample_snapshots import calm_workstation
 from support.settings_sample import SECRET, settings_from
@@ -32,11 +32,11 @@ def test_it_is_told_once_and_after_a_reload_what_is_new(caplog: pytest.LogCaptur
     """Not before a minute has passed, nor of what is here; a receiver's targets are those of its events."""
     snapshot = calm_workstation()
     here = ", ".join(snapshot.labels)
-    unmet = Unmet(settings_from(tmp_path, both("ram", "nosuch") + RECEIVER))
+    unmet = UnknownTargetCheck(settings_from(tmp_path, both("ram", "nosuch") + RECEIVER))
 
     def tell(seconds: float) -> list[str]:
         caplog.clear()
-        unmet.tell(replace(snapshot, monotonic=1000.0 + seconds))
+        unmet.on_tick(replace(snapshot, monotonic=1000.0 + seconds))
         return [record.getMessage() for record in caplog.records]
 
     early, settled, later = tell(0.0) + tell(SETTLED_SECONDS - 1), tell(SETTLED_SECONDS), tell(2 * SETTLED_SECONDS)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.tegrastats import Collector, program_of
+from memwatch.collectors.tegrastats import Collector, find_program
 from memwatch.findings import Findings
-from memwatch.linux.files import Roots, Unavailable, Unreadable
-from memwatch.linux.line_buffer import Lines
+from memwatch.linux.files import ParseError, Roots, SourceUnavailable
+from memwatch.linux.line_buffer import LineBuffer
 from support.machine_folders import machine_folder
 from support.tegra_machine import Tegrastats, is_alive, wait_until_gone
 from support.waiting import Stopwatch, wait_until
@@ -56,7 +56,7 @@ def asked(collector: Collector) -> Findings | str:
     """What it finds, or what it says of its failure."""
     try:
         return collector.collect()
-    except Unreadable as error:
+    except ParseError as error:
         return str(error)
 
 
@@ -137,7 +137,7 @@ def test_a_program_that_dies_at_once_is_started_ever_more_rarely(tmp_path: Path)
         simulator.does("die")
         until = time.monotonic() + 4
         while time.monotonic() < until:
-            with pytest.raises(Unreadable, match="exited with code 3"):
+            with pytest.raises(ParseError, match="exited with code 3"):
                 collector.collect()
             time.sleep(0.05)
 
@@ -151,7 +151,7 @@ def test_a_program_that_hangs_is_killed_after_its_deadline(tmp_path: Path, deaf:
     simulator.does("hang", deaf=deaf)
     collector = Collector(ROOTS, str(simulator.program), INTERVAL)
     started, watch = time.monotonic(), Stopwatch()
-    with pytest.raises(Unreadable, match="printed nothing that can be read for 5 s and was killed"):
+    with pytest.raises(ParseError, match="printed nothing that can be read for 5 s and was killed"):
         collector.collect()
     took, worked = time.monotonic() - started, watch.seconds
     wait_until_gone(simulator.pids()[0])
@@ -185,15 +185,15 @@ def test_no_program_is_no_error(tmp_path: Path) -> None:
     x86 = Roots(tmp_path / "proc", tmp_path / "sys", tmp_path)
     (tmp_path / "text").write_text("")
 
-    assert program_of(ROOTS, "auto", "auto", here) == str(simulator.program)
-    assert program_of(ROOTS, "auto", "auto", nowhere) is None
-    assert program_of(x86, "auto", "auto", here) is None
-    assert program_of(x86, "auto", "tegra234", here) == str(simulator.program)
-    assert program_of(x86, str(simulator.program), "auto", nowhere) == str(simulator.program)
-    assert program_of(x86, str(tmp_path / "text"), "auto", here) is None
-    with pytest.raises(Unavailable, match="no tegrastats on PATH: how busy"):
+    assert find_program(ROOTS, "auto", "auto", here) == str(simulator.program)
+    assert find_program(ROOTS, "auto", "auto", nowhere) is None
+    assert find_program(x86, "auto", "auto", here) is None
+    assert find_program(x86, "auto", "tegra234", here) == str(simulator.program)
+    assert find_program(x86, str(simulator.program), "auto", nowhere) == str(simulator.program)
+    assert find_program(x86, str(tmp_path / "text"), "auto", here) is None
+    with pytest.raises(SourceUnavailable, match="no tegrastats on PATH: how busy"):
         Collector(ROOTS, search_path=nowhere)
-    with pytest.raises(Unavailable, match="no Tegra"):
+    with pytest.raises(SourceUnavailable, match="no Tegra"):
         Collector(x86, search_path=here)
 
 
@@ -204,7 +204,7 @@ def test_a_program_that_cannot_be_started_is_a_failure_like_another(tmp_path: Pa
     broken.chmod(0o755)
     collector = Collector(ROOTS, str(broken), INTERVAL)
 
-    with pytest.raises(Unreadable, match="exited with code 1"):
+    with pytest.raises(ParseError, match="exited with code 1"):
         collector.collect()
     collector.close()
 
@@ -241,7 +241,7 @@ def test_nothing_stays_open(tmp_path: Path) -> None:
 
 def test_lines_are_whole_or_not_there() -> None:
     """In whatever pieces they come; one that never ends is dropped as a whole, whatever follows is kept."""
-    lines = Lines(10)
+    lines = LineBuffer(10)
 
     found = [lines.feed(part) for part in (b"one\ntw", b"o\n", b"x" * 9, b"x" * 9, b"x\nfour\n", b"elevenbytes\n")]
 

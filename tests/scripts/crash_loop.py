@@ -19,13 +19,13 @@ from pathlib import Path
 from msgspec import Struct
 
 from memwatch.clock import SystemClock
-from memwatch.collectors.base import Enlisted
+from memwatch.collectors.base import CollectorEntry
 from memwatch.findings import Findings
 from memwatch.history.disk.record_codec import TICK
-from memwatch.history.disk.restore import Reader
-from memwatch.history.disk.ring_set import open_shelf
-from memwatch.history.disk.writer import Keeper
-from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.history.disk.restore import PayloadReader
+from memwatch.history.disk.ring_set import open_ring_set
+from memwatch.history.disk.writer import HistoryWriter
+from memwatch.monitor.loop import Identity, Monitor, MonitorRules
 from memwatch.monitor.sampler import Sampler
 from support.fakes import GIB, FakeCollector, ram
 
@@ -47,9 +47,9 @@ def record(folder: Path, pipe: int) -> None:
     """Tick until killed; the number of each tick is written to the pipe when the tick is published."""
     clock = SystemClock()
     collector = FakeCollector("meminfo", findings=Findings(pools=(ram(int(63.9 * GIB)),)))
-    sampler = Sampler([Enlisted("meminfo", lambda: collector, False)], clock)
-    monitor = Monitor(sampler, clock, Rules(), Identity("crash", BOOT))
-    monitor.keep_on_disk(Keeper(folder, SIZE, clock, BOOT))
+    sampler = Sampler([CollectorEntry("meminfo", lambda: collector, False)], clock)
+    monitor = Monitor(sampler, clock, MonitorRules(), Identity("crash", BOOT))
+    monitor.use_history_writer(HistoryWriter(folder, SIZE, clock, BOOT))
     while True:
         snapshot = monitor.tick()
         os.write(pipe, snapshot.seq.to_bytes(4, "little"))
@@ -79,15 +79,19 @@ def run_once(folder: Path, seconds: float) -> Round:
 
 
 def _left_behind(folder: Path, seen: int) -> Round:
-    shelf = open_shelf(folder, SIZE, time.time())
-    flight = shelf.contents["flight"].records
+    ring_set = open_ring_set(folder, SIZE, time.time())
+    flight = ring_set.contents["flight"].records
     run = flight[-1].stamp.run
-    ticks = [Reader(shelf).tick("flight", one) for one in shelf.records("flight", TICK) if one.stamp.run == run]
+    ticks = [
+        PayloadReader(ring_set).tick("flight", one)
+        for one in ring_set.records("flight", TICK)
+        if one.stamp.run == run
+    ]
     kept = max((tick.seq for tick in ticks if tick), default=0)
     missing = seen - len([tick for tick in ticks if tick and tick.seq <= seen])
-    for ring in shelf.rings.values():
+    for ring in ring_set.rings.values():
         ring.close()
-    return Round(seen, kept if missing <= 1 else seen - missing, flight[-1].kind == TICK, shelf.lost)
+    return Round(seen, kept if missing <= 1 else seen - missing, flight[-1].kind == TICK, ring_set.lost)
 
 
 def crash(rounds: int, folder: Path, seed: int = 9) -> list[Round]:

@@ -20,22 +20,22 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.collectors import enlist
-from memwatch.collectors.base import Enlisted, ScanOptions
+from memwatch.collectors import list_collectors
+from memwatch.collectors.base import CollectorEntry, ScanOptions
 from memwatch.collectors.base import Host as ReadHost
-from memwatch.collectors.psutil_host import NO_COUNTERS, pool_of
+from memwatch.collectors.psutil_host import NO_COUNTERS, build_pool
 from memwatch.drivers.apple.records import Accelerator, AppleReading, Metal, PressureLevel
 from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess, GpuReading, NvmlReading
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots
 from memwatch.model import Absent, Process
-from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.loop import Identity, Monitor, MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.snapshot import Machine, ProcessScan, SelfUsage, Snapshot, Swap
 from memwatchd.recording import demos
 from memwatchd.recording.file_format import RecordingFile
-from memwatchd.wiring import identity_of
+from memwatchd.wiring import read_identity
 from support.demo_host import KIB, LEAKING_PID, MIB, Host, Scene, ramp, scene_of
 from support.fakes import FakeClock, FakeCollector
 from support.paths import MACHINES
@@ -167,32 +167,34 @@ STORIES = {
 
 def linux_story(name: str, folder: Path) -> list[Snapshot]:
     """Return every second of the story, read by the collectors of Linux."""
-    story = STORIES[name]
-    shutil.copytree(MACHINES / story.folder, folder, symlinks=True)
-    host = Host(folder, story.held_bytes)
+    event_writer = STORIES[name]
+    shutil.copytree(MACHINES / event_writer.folder, folder, symlinks=True)
+    host = Host(folder, event_writer.held_bytes)
     roots = Roots(folder / "proc", folder / "sys", folder / "root")
     read = ReadHost(roots, (ScanOptions(period_seconds=2.0),), "linux")
     driver = FakeCollector("nvml")
-    enlisted = [at_each_tick(replace(one, may_block=False)) for one in enlist(read, NOT_READ)]
+    entry = [at_each_tick(replace(one, may_block=False)) for one in list_collectors(read, NOT_READ)]
     if name not in ("jetson-orin", "strix-halo"):
-        enlisted.append(Enlisted("nvml", lambda: driver, False))
+        entry.append(CollectorEntry("nvml", lambda: driver, False))
 
     def show(scene: Scene) -> None:
-        gpu, leak = int(story.model_bytes * scene.loaded) + story.idle_bytes, 0
-        if story.leaks_gpu:
-            gpu += int(story.gpu_room_bytes * scene.leaked)
-        of_ram = gpu if story.unified else 0
-        if not story.leaks_gpu:
-            left = host.meminfo["MemAvailable"] * KIB + story.held_bytes - of_ram
+        gpu, leak = int(event_writer.model_bytes * scene.loaded) + event_writer.idle_bytes, 0
+        if event_writer.leaks_gpu:
+            gpu += int(event_writer.gpu_room_bytes * scene.leaked)
+        of_ram = gpu if event_writer.unified else 0
+        if not event_writer.leaks_gpu:
+            left = host.meminfo["MemAvailable"] * KIB + event_writer.held_bytes - of_ram
             leak = min(int(left * 0.985 * scene.leaked), left - host.least * KIB)
-        driver.findings = story.gpu(host, scene, gpu)
+        driver.findings = event_writer.gpu(host, scene, gpu)
         host.write(scene, of_ram, leak)
 
-    show(scene_of(0, not story.leaks_gpu))
-    return [without_folder(one, folder) for one in play(enlisted, identity_of(roots), show, not story.leaks_gpu)]
+    show(scene_of(0, not event_writer.leaks_gpu))
+    return [
+        without_folder(one, folder) for one in play(entry, read_identity(roots), show, not event_writer.leaks_gpu)
+    ]
 
 
-def at_each_tick(enlisted: Enlisted) -> Enlisted:
+def at_each_tick(enlisted: CollectorEntry) -> CollectorEntry:
     """Read nodes and free blocks on every tick, so that they match the rest; live machines read them less often."""
     return (
         replace(enlisted, make=lambda: FreshCollector(enlisted))
@@ -207,7 +209,7 @@ class FreshCollector:
     period_seconds = 0.0
     may_block = False
 
-    def __init__(self, enlisted: Enlisted) -> None:
+    def __init__(self, enlisted: CollectorEntry) -> None:
         self.name = enlisted.name
         self._make = enlisted.make
         self._make().close()
@@ -242,7 +244,7 @@ def macbook_story() -> list[Snapshot]:
         free = int(available * (1.0 - 0.9 * scene.cache))
         swap = Swap(size_bytes=4 * GIB, used_bytes=int(3 * GIB * ramp(scene.leaked, 0.9, 1.0)))
         memory.findings = Findings(
-            pools=(pool_of(size, available, free, "Unified memory"),),
+            pools=(build_pool(size, available, free, "Unified memory"),),
             swap=swap,
             machine=machine,
             kernel=NO_COUNTERS,
@@ -262,8 +264,8 @@ def macbook_story() -> list[Snapshot]:
     return play(enlisted, Identity("macbook", "5b4e1c1e-3c1f-4a7e-8a51-1f0a3c1f4a7e"), show)
 
 
-def entry(one: FakeCollector) -> Enlisted:
-    return Enlisted(one.name, lambda: one, False)
+def entry(one: FakeCollector) -> CollectorEntry:
+    return CollectorEntry(one.name, lambda: one, False)
 
 
 def mac_processes(metal: int, leak: int, scene: Scene) -> Findings:
@@ -275,12 +277,12 @@ def mac_processes(metal: int, leak: int, scene: Scene) -> Findings:
 
 
 def play(
-    enlisted: list[Enlisted], identity: Identity, show: Callable[[Scene], None], of_host: bool = True
+    enlisted: list[CollectorEntry], identity: Identity, show: Callable[[Scene], None], of_host: bool = True
 ) -> list[Snapshot]:
     """Run the story through the loop, tick by tick, at the story's own time of day."""
     clock = FakeClock(now=1000.0, wall_offset=BEGAN - 1000.0)
     sampler = Sampler(enlisted, clock)
-    monitor = Monitor(sampler, clock, Rules(), replace(identity, simulated=True), speed=1.0)
+    monitor = Monitor(sampler, clock, MonitorRules(), replace(identity, simulated=True), speed=1.0)
     snapshots = []
     for second in range(SECONDS):
         show(scene_of(second, of_host))

@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch.planning.huggingface import config_of
-from memwatch.planning.inference import kv_cache_of
+from memwatch.planning.huggingface import parse_config
+from memwatch.planning.inference import compute_kv_cache
 from memwatch.units import size
 
 
@@ -73,9 +73,9 @@ MODELS = (
 
 def rows() -> Iterator[str]:
     for model in MODELS:
-        shape = config_of(model.config, model.name).transformer
+        shape = parse_config(model.config, model.name).transformer
         off = shape.parameters / model.parameters - 1
-        cache = size(kv_cache_of(shape, 8192, 1, 2))
+        cache = size(compute_kv_cache(shape, 8192, 1, 2))
         yield f"| {model.name} | {model.parameters:,} | {shape.parameters:,} | {off:+.2%} | {cache} |"
 
 

@@ -9,7 +9,7 @@ from memwatch.collectors import COLLECTORS
 from memwatch.collectors.base import BaseCollector
 from memwatch.options import Accepts, Doc
 from memwatchd.settings.diff import setting_text
-from memwatchd.settings.section import Key, keys_of
+from memwatchd.settings.section import Key, section_keys
 from support.paths import SYSTEMD
 
 SHIPPED = SYSTEMD / "memwatchd.toml"
@@ -31,7 +31,7 @@ def section_text(kind: type[BaseCollector]) -> str:
 
 
 def lines_of(kind: type[BaseCollector]) -> Iterator[str]:
-    for number, key in enumerate(keys_of(kind.options).values()):
+    for number, key in enumerate(section_keys(kind.options).values()):
         if number:
             yield ""
         yield from comment(next((extra.text for extra in key.extras if isinstance(extra, Doc)), ""))

@@ -30,7 +30,7 @@ DAY_SECONDS = 86_400
 INTERVAL_SECONDS = 0.1
 SAMPLE_SECONDS = 2.0
 QUIET_SECONDS = 5.0
-MOST_MEGABYTES_A_DAY = 1.0
+MAX_MEGABYTES_A_DAY = 1.0
 
 
 class Reading(Struct, frozen=True):
@@ -103,9 +103,9 @@ def counts_of(soak: Soak) -> dict[str, float]:
 def complaints_about(soak: Soak) -> list[str]:
     """Return one sentence for each value that grows; none if all is well."""
     found = [
-        f"{name} grows by {line.megabytes_a_day:.2f} MB a day at one tick a second (limit {MOST_MEGABYTES_A_DAY:g})"
+        f"{name} grows by {line.megabytes_a_day:.2f} MB a day at one tick a second (limit {MAX_MEGABYTES_A_DAY:g})"
         for name, line in lines_of(soak).items()
-        if line.megabytes_a_day > MOST_MEGABYTES_A_DAY
+        if line.megabytes_a_day > MAX_MEGABYTES_A_DAY
     ]
     for name in ("descriptors", "threads"):
         before, after = getattr(soak.before, name), getattr(soak.after, name)
@@ -184,7 +184,7 @@ def report(done: Soak, load: Load) -> None:
     for name, line in lines_of(done).items():
         print(
             f"  {name}: {line.bytes_per_tick:+.2f} bytes a tick = {line.megabytes_a_day:+.3f} MB a day "
-            f"(limit {MOST_MEGABYTES_A_DAY:g}); "
+            f"(limit {MAX_MEGABYTES_A_DAY:g}); "
             f"90 % of readings lie within {line.spread_bytes / 1024:.0f} KiB of that line"
         )
     for name, growth in counts_of(done).items():

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from memwatch.backends.discovery import backends_of
+from memwatch.backends.discovery import build_backends
 from memwatch.backends.model import Backends
-from memwatch.backends.opencl_result import OpenclAnswer, OpenclDevice, OpenclPlatform
-from memwatch.backends.probes import Evidence, Rocm
+from memwatch.backends.opencl_result import OpenclDevice, OpenclPlatform, OpenclResult
+from memwatch.backends.probes import ProbeResults, Rocm
 from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Quality, Share, ShareKind
 from memwatch.snapshot import CollectorStatus, Machine, Snapshot
 from support.fakes import GIB, ram
 from support.sample_parts import snapshot
 
-EVIDENCE = Evidence(platform="linux", user="ada", cpu="AMD EPYC")
+EVIDENCE = ProbeResults(platform="linux", user="ada", cpu="AMD EPYC")
 RTX = Device(
     "gpu0",
     "NVIDIA",
@@ -55,8 +55,8 @@ def machine(*devices: Device, collector: CollectorStatus = NVML_OK, architecture
     )
 
 
-def found(evidence: Evidence, at: Snapshot) -> Backends:
-    return backends_of(evidence, at, 0.0)
+def found(evidence: ProbeResults, at: Snapshot) -> Backends:
+    return build_backends(evidence, at, 0.0)
 
 
 READY = replace(
@@ -75,5 +75,5 @@ def gpu_device(pci: str = "0000:01:00.0") -> OpenclDevice:
 POCL = OpenclPlatform("Portable Computing Language", "PoCL 3.1", (cpu_device(),))
 
 
-def with_opencl(*platforms: OpenclPlatform) -> Evidence:
-    return replace(EVIDENCE, opencl=OpenclAnswer(platforms))
+def with_opencl(*platforms: OpenclPlatform) -> ProbeResults:
+    return replace(EVIDENCE, opencl=OpenclResult(platforms))

@@ -15,8 +15,8 @@ def taking_turns(folder: Path, *, alone: bool) -> Iterator[None]:
     All pass a gate that a worker waiting to be alone keeps locked. Without it, two busy workers would alternate and
     it would wait forever.
     """
-    with (folder / "gate").open("w") as gate, (folder / "place").open("w") as place:
-        fcntl.flock(gate, fcntl.LOCK_EX)
+    with (folder / "gate").open("w") as access, (folder / "place").open("w") as place:
+        fcntl.flock(access, fcntl.LOCK_EX)
         fcntl.flock(place, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        fcntl.flock(gate, fcntl.LOCK_UN)
+        fcntl.flock(access, fcntl.LOCK_UN)
         yield

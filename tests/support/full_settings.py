@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from memwatch.options import Bounds, KeyPath, Size, duration_text
 from memwatchd.settings.messages import key_at
-from memwatchd.settings.toml import line_numbers, line_of
+from memwatchd.settings.toml import find_line, line_numbers
 from scripts.shipped_configuration import SHIPPED
 from support.certificates import authority, signed_by
 from support.settings_sample import SECRET
@@ -77,7 +77,7 @@ def with_other_value(text: str, path: tuple[str, ...], value: object, folder: Pa
     place: KeyPath = path
     if path[0] == "alerts" and len(path) == 4:
         place = (*path[:2], 0, path[3])
-    number = line_of(line_numbers(text), place)
+    number = find_line(line_numbers(text), place)
     assert number is not None, path
     all_lines = text.split("\n")
     name = all_lines[number - 1].partition(" = ")[0]
@@ -101,7 +101,7 @@ def other_value(path: tuple[str, ...], value: Any) -> str:
     if path[-1].endswith("_percent"):
         return f"{value + 1:g}"
     bounds = next(extra for extra in key.extras if isinstance(extra, Bounds))
-    other = bounds.most if value == bounds.least else bounds.least
+    other = bounds.maximum if value == bounds.minimum else bounds.minimum
     if isinstance(other, timedelta):
         return f'"{duration_text(other)}"'
     return f'"{other.text}"' if isinstance(other, Size) else f"{other:g}"

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from memwatch.processes.allocator_reports import start_ticks_of
+from memwatch.processes.allocator_reports import parse_start_ticks
 from support.daemon_process import RunningDaemon
 from support.waiting import MAX_WAIT_SECONDS
 
@@ -24,6 +24,6 @@ def post(daemon: RunningDaemon, path: str, body: Any) -> tuple[int, Any]:
 
 
 def own_ticks() -> int:
-    ticks = start_ticks_of(Path("/proc/self/stat").read_bytes())
+    ticks = parse_start_ticks(Path("/proc/self/stat").read_bytes())
     assert ticks is not None
     return ticks

@@ -50,7 +50,7 @@ def accounts(
     pids: tuple[int, ...] = (),
     rejected: frozenset[str] = frozenset(),
 ) -> Accounts:
-    found = Composer().composed(
+    found = Composer().compose(
         [
             Findings(
                 pools=(host or ram(16 * GIB),),

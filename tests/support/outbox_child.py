@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from memwatch.notify.outbox.open import open_outbox
-from memwatch.notify.outbox.outbox import Draft, Outbox
+from memwatch.notify.outbox.outbox import NewMessage, Outbox
 from memwatch.notify.outbox.queue import Kind
 from support.webhook_samples import new_receiver, webhook_channel
 
@@ -32,20 +32,20 @@ def work(folder: Path, url: str, first: int, count: int) -> None:
     opened = open_outbox(folder, time.time())
     for complaint in opened.complaints:
         report(f"complaint {complaint}")
-    outbox = Outbox(opened.store, opened.kept)
+    outbox = Outbox(opened.store, opened.stored)
     report(f"last {outbox.values.get(LAST, b'none').decode()}")
     made = new_receiver(webhook_channel(url, timeout_seconds=5.0), schedule=[0.0, *[0.02] * 100], outbox=outbox)
     made.start()
     for start in range(first, first + count, BURST):
         numbers = range(start, start + BURST)
         ids = [f"msg_{number}" for number in numbers]
-        drafts = [
-            (made.receiver.box, Draft(f"msg_{number}", f"fact {number}", Kind.FACT, body_of(number)))
+        new_messages = [
+            (made.receiver.queue, NewMessage(f"msg_{number}", f"fact {number}", Kind.FACT, body_of(number)))
             for number in numbers
         ]
         while made.pending() > MAX_PENDING:  # the outbox keeps at most a thousand
             time.sleep(0.005)
-        outbox.put(drafts, {LAST: ids[-1].encode()})
+        outbox.put(new_messages, {LAST: ids[-1].encode()})
         if outbox.flush(5.0):
             report(*(f"kept {its_id}" for its_id in ids))
     while made.pending():

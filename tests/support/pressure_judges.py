@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from memwatch.monitor.pacing import Pacing
 from memwatch.pressure.hysteresis import base_level
-from memwatch.pressure.inputs import Evidence, Target
-from memwatch.pressure.judge import Memory, judge
+from memwatch.pressure.inputs import PressureInputs, Target
+from memwatch.pressure.judge import JudgeState, judge
 from memwatch.pressure.rules import PressureRules, Thresholds
 from memwatch.snapshot import Level, MemoryPsi, Pressure, PsiLine, Swap
 from support.pressure_traces import LEAD_IN_SECONDS, TRACES, Sample, Trace
@@ -43,7 +43,7 @@ def score_of(found: Levels, trace: Trace) -> Score:
     return Score(lead, len(onsets), flips)
 
 
-def evidence_of(sample: Sample, at: float, resumed: bool = False) -> Evidence:
+def evidence_of(sample: Sample, at: float, resumed: bool = False) -> PressureInputs:
     """Return a sample as collectors report it: huge pages are set aside, ZFS's cache is available."""
     size = sample.total - sample.huge
     available = min(size, sample.available + sample.arc)
@@ -53,12 +53,12 @@ def evidence_of(sample: Sample, at: float, resumed: bool = False) -> Evidence:
     )
     swap = Swap(sample.swap_total, sample.swap_total - sample.swap_free)
     target = Target("ram", "system_ram", size, available, is_host=True)
-    return Evidence(at, (target,), psi, swap, resumed=resumed)
+    return PressureInputs(at, (target,), psi, swap, resumed=resumed)
 
 
 def verdicts(trace: Trace, fixed: bool = False) -> Iterator[tuple[float, Pressure]]:
     """Yield the verdicts of our model at its own pace, or with one tick a second."""
-    memory, pacing, at, slept, available = Memory(), Pacing(), -LEAD_IN_SECONDS, 0.0, 0
+    memory, pacing, at, slept, available = JudgeState(), Pacing(), -LEAD_IN_SECONDS, 0.0, 0
     while at <= trace.seconds:
         sample = trace.at(at)
         moved = abs(sample.available - available)
@@ -66,7 +66,7 @@ def verdicts(trace: Trace, fixed: bool = False) -> Iterator[tuple[float, Pressur
             resumed = trace.gap is not None and at >= trace.gap[0] and not slept
             slept = trace.gap[1] - trace.gap[0] if resumed and trace.gap else slept
             (verdict,), memory = judge(evidence_of(sample, at, resumed), memory, PressureRules())
-            pacing.judged((verdict,), at, 1.0)
+            pacing.on_pressure((verdict,), at, 1.0)
             pacing.ticked_at, available = at, sample.available
             if at >= 0:
                 yield at, verdict
@@ -150,6 +150,6 @@ def table() -> str:
     judges = {"memwatchd": ours, **RIVALS}
     lines = [f"| trace | {' | '.join(judges)} |", f"|---|{'---|' * len(judges)}"]
     for trace in TRACES:
-        cells = [cell_of(score_of(rule(trace), trace), trace) for rule in judges.values()]
-        lines.append(f"| {trace.name} | **{cells[0]}** | {' | '.join(cells[1:])} |")
+        aggregates = [cell_of(score_of(rule(trace), trace), trace) for rule in judges.values()]
+        lines.append(f"| {trace.name} | **{aggregates[0]}** | {' | '.join(aggregates[1:])} |")
     return "\n".join(lines)

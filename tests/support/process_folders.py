@@ -8,9 +8,9 @@ from memwatch.linux.files import Roots
 
 
 def stat_line(pid: int, comm: str = "x", rss: int = 5, start: int = 77, flags: int = 0x400100) -> bytes:
-    front = [pid, f"({comm})", "S", 1, pid, pid, 0, -1, flags]
+    lazy_app = [pid, f"({comm})", "S", 1, pid, pid, 0, -1, flags]
     back = [0, 0, 0, 0, 1, 1, 0, 0, 20, 0, 1, 0, start, 999, rss]
-    return " ".join(map(str, [*front, *back, *[0] * 28])).encode() + b"\n"
+    return " ".join(map(str, [*lazy_app, *back, *[0] * 28])).encode() + b"\n"
 
 
 def statm_line(rss: int) -> bytes:

@@ -8,42 +8,42 @@ import tracemalloc
 from array import array
 from collections.abc import Callable
 
-from memwatch.history.column import PLACES, Cells
-from memwatch.history.tier import Strip
+from memwatch.history.column import PLACES, Aggregates
+from memwatch.history.tier import RowBlock
 from memwatch.history.tiers import History
 
 SERIES = [f"pool.gpu{number % 8}.figure{number}_bytes" for number in range(100)]
 
 
-def full_history(cells_of: Callable[[int], Cells], end: float = 3e6) -> History:
+def full_history(cells_of: Callable[[int], Aggregates], end: float = 3e6) -> History:
     """Return history with all rows of all tiers in use; `cells_of` makes that many rows of one series."""
     history = History()
     for tier in history.tiers:
-        step = tier.length.step_seconds
+        step = tier.spec.step_seconds
         times = array("d", [end - step * back for back in range(tier.rows, 0, -1)])
-        tier.load(Strip(times, dict.fromkeys(SERIES, cells_of(tier.rows))))
+        tier.load(RowBlock(times, dict.fromkeys(SERIES, cells_of(tier.rows))))
     return history
 
 
-def still(rows: int) -> Cells:
+def still(rows: int) -> Aggregates:
     """Return a value that never changes."""
-    return Cells(array("f", [5e9]) * rows, array("f", [5e9]) * rows, array("H", [0]) * rows)
+    return Aggregates(array("f", [5e9]) * rows, array("f", [5e9]) * rows, array("H", [0]) * rows)
 
 
-def jumping(rows: int) -> Cells:
+def jumping(rows: int) -> Aggregates:
     """Return values that vary by 20 MB around 20 GB, in pages, with as wide a span in every row."""
     least = array("f", [2e10 + 4096 * random.randrange(5000) for _ in range(rows)])
     most = array("f", [value + 4096 * random.randrange(5000) for value in least])
-    return Cells(least, most, array("H", [random.randrange(PLACES) for _ in range(rows)]))
+    return Aggregates(least, most, array("H", [random.randrange(PLACES) for _ in range(rows)]))
 
 
-def noise(rows: int) -> Cells:
+def noise(rows: int) -> Aggregates:
     """Return random bits, which compress worst."""
     least = array("f", random.randbytes(4 * rows))
-    return Cells(least, array("f", random.randbytes(4 * rows)), array("H", random.randbytes(2 * rows)))
+    return Aggregates(least, array("f", random.randbytes(4 * rows)), array("H", random.randbytes(2 * rows)))
 
 
-def memory_mb(cells_of: Callable[[int], Cells]) -> float:
+def memory_mb(cells_of: Callable[[int], Aggregates]) -> float:
     """Return the memory of all tiers, full, with 100 series."""
     gc.collect()
     tracemalloc.start()

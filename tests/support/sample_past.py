@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from memwatch.events import Event
-from memwatch.history.series import figures_of
-from memwatch.history.tiers import LENGTHS, History
+from memwatch.history.series import collect_figures
+from memwatch.history.tiers import TIER_SPECS, History
 from memwatch.snapshot import Level, Snapshot
-from memwatch_web.pages.history_query import Past
+from memwatch_web.pages.history_query import HistoryInput
 
 SECONDS, STEP = 3600, 2
 # Boot time of the snapshot: the machine is older than its history.
@@ -17,15 +17,15 @@ GAP = range(2000, 2300)
 SPIKE = range(2700, 2706)
 
 
-def past_of(snapshot: Snapshot) -> Past:
+def past_of(snapshot: Snapshot) -> HistoryInput:
     history = History()
-    figures = figures_of(snapshot)
+    figures = collect_figures(snapshot)
     for second in range(0, SECONDS + 1, STEP):
         if second not in GAP:
             history.add(
                 END - SECONDS + second, {name: _then(name, value, second) for name, value in figures.items()}
             )
-    return Past(history, snapshot.unix - END, LENGTHS, events_of(snapshot))
+    return HistoryInput(history, snapshot.unix - END, TIER_SPECS, events_of(snapshot))
 
 
 def _then(name: str, value: float, second: int) -> float:

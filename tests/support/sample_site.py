@@ -25,10 +25,10 @@ from memwatch.notify.status import AlertView
 from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.access import SECURITY_HEADERS
 from memwatch_web.pages import pattern_samples as samples
-from memwatch_web.pages.history_page import answer_of
-from memwatch_web.pages.history_query import Past
-from memwatch_web.pages.history_view import Refused
-from memwatch_web.pages.process_list import view_of
+from memwatch_web.pages.history_page import build_answer
+from memwatch_web.pages.history_query import HistoryInput
+from memwatch_web.pages.history_view import RejectedQuery
+from memwatch_web.pages.process_list import parse_view
 from memwatch_web.pages.renderer import Pages
 from support.paths import STATIC
 from support.sample_past import past_of
@@ -89,7 +89,7 @@ class Site:
         self._speed = speed
         self._began = time.monotonic()
         self._still = still
-        self._cached_past: Past | None = None
+        self._cached_past: HistoryInput | None = None
 
     def now(self) -> Snapshot:
         if self._still:
@@ -122,7 +122,9 @@ class Site:
     def _show(self, name: str) -> Any:
         async def show(request: Request) -> Response:
             snapshot, wish = self.now(), request.query_params
-            view = view_of(wish.get("by", "process"), wish.get("sort", "-footprint"), wish.get("q", ""), snapshot)
+            view = parse_view(
+                wish.get("by", "process"), wish.get("sort", "-footprint"), wish.get("q", ""), snapshot
+            )
             return self._html(self._pages.page(name, snapshot, view=view))
 
         return show
@@ -130,8 +132,8 @@ class Site:
     async def _past(self, request: Request) -> Response:
         snapshot = self.now()
         self._cached_past = self._cached_past or past_of(snapshot)
-        shown = answer_of(self._cached_past, request.query_params, snapshot)
-        return self._html(self._pages.history(snapshot, shown), 422 if isinstance(shown, Refused) else 200)
+        shown = build_answer(self._cached_past, request.query_params, snapshot)
+        return self._html(self._pages.history(snapshot, shown), 422 if isinstance(shown, RejectedQuery) else 200)
 
     @staticmethod
     def _html(body: bytes, status_code: int = 200) -> Response:

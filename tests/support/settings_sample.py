@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from memwatchd.settings.load import BadSettings, load
+from memwatchd.settings.load import SettingsError, load
 from memwatchd.settings.schema import Settings
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of thirty-two bytes len").decode()
@@ -27,6 +27,6 @@ def settings_from(
 
 
 def problems_from(folder: Path, text: str = "", **sources: Any) -> list[str]:
-    with pytest.raises(BadSettings) as caught:
+    with pytest.raises(SettingsError) as caught:
         settings_from(folder, text, **sources)
     return caught.value.problems

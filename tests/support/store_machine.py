@@ -8,11 +8,11 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from memwatch.collectors.base import Enlisted
+from memwatch.collectors.base import CollectorEntry
 from memwatch.findings import Findings
-from memwatch.history.disk.writer import Keeper
+from memwatch.history.disk.writer import HistoryWriter
 from memwatch.model import Process
-from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.loop import Identity, Monitor, MonitorRules
 from memwatch.monitor.sampler import Sampler
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 
@@ -40,11 +40,11 @@ class Machine(Struct):
     def start(self) -> Running:
         self.folder.mkdir(exist_ok=True)
         memory = FakeCollector("meminfo", findings=Findings(pools=(ram(GIB),), processes=(HOG,)))
-        sampler = Sampler([Enlisted("meminfo", lambda: memory, False)], self.clock)
-        monitor = Monitor(sampler, self.clock, Rules(), Identity("spark-1", self.boot))
-        keeper = Keeper(self.folder, self.size, self.clock, self.boot, self.flush_seconds)
-        monitor.keep_on_disk(keeper)
-        return Running(self, monitor, keeper, memory)
+        sampler = Sampler([CollectorEntry("meminfo", lambda: memory, False)], self.clock)
+        monitor = Monitor(sampler, self.clock, MonitorRules(), Identity("spark-1", self.boot))
+        history_writer = HistoryWriter(self.folder, self.size, self.clock, self.boot, self.flush_seconds)
+        monitor.use_history_writer(history_writer)
+        return Running(self, monitor, history_writer, memory)
 
     def reboot(self, off_seconds: float = 60.0) -> None:
         """Reboot: boot time starts again; the wall clock continues, if it is right."""
@@ -56,7 +56,7 @@ class Machine(Struct):
 class Running(Struct):
     machine: Machine
     monitor: Monitor
-    keeper: Keeper
+    keeper: HistoryWriter
     memory: FakeCollector
 
     def tick(self, used: float, seconds: float = 1.0) -> None:

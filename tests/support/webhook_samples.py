@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from memwatch.alerts.rules import CRITICAL
-from memwatch.alerts.state import Notice
+from memwatch.alerts.state import Notification
 from memwatch.notify.channel import Channel, WebhookChannel, context_for
 from memwatch.notify.http_post import Poster
 from memwatch.notify.manager import kind_of
-from memwatch.notify.outbox.outbox import Draft, Outbox
+from memwatch.notify.outbox.outbox import NewMessage, Outbox
 from memwatch.notify.receiver import Receiver, close_all
-from memwatch.notify.webhook_payload import endpoint_of, secret_of
+from memwatch.notify.webhook_payload import parse_endpoint, parse_secret
 from memwatch.snapshot import Level, Reason
 from support.sample_snapshots import critical_gb10
 from support.webhook_receiver import Site
@@ -25,8 +25,8 @@ SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode
 QUICK = (0.0, 0.05, 0.05, 0.05, 0.05)
 
 
-def notice(number: int = 1, firing: bool = True, target: str = "ram", rule: str = CRITICAL) -> Notice:
-    return Notice(
+def notice(number: int = 1, firing: bool = True, target: str = "ram", rule: str = CRITICAL) -> Notification:
+    return Notification(
         id=f"msg_{number}",
         event=rule if firing else "pressure.resolved",
         unix=1_795_256_553.25,
@@ -74,17 +74,17 @@ def webhook_channel(
     wall: Callable[[], float] = time.time,
     **poster: object,
 ) -> WebhookChannel:
-    endpoint = endpoint_of(url)
+    endpoint = parse_endpoint(url)
     context = tls or context_for(endpoint)
     made = Poster(endpoint, timeout_seconds, allow_link_local, context, wall, **poster)  # type: ignore[arg-type]
-    return WebhookChannel("ops", endpoint, secret_of(SECRET), made, wall)
+    return WebhookChannel("ops", endpoint, parse_secret(SECRET), made, wall)
 
 
 def new_receiver(
     channel: Channel, schedule: Sequence[float] = QUICK, outbox: Outbox | None = None
 ) -> QueuedReceiver:
     box = outbox or Outbox(None)
-    return QueuedReceiver(Receiver("ops", channel, box.box("ops"), schedule=schedule), box)
+    return QueuedReceiver(Receiver("ops", channel, box.queue("ops"), schedule=schedule), box)
 
 
 @contextmanager
@@ -98,10 +98,10 @@ def receiver(url: str, schedule: Sequence[float] = QUICK, **options: object) -> 
         made.close()
 
 
-def put_notices(made: QueuedReceiver, *notices: Notice) -> None:
+def put_notices(made: QueuedReceiver, *notices: Notification) -> None:
     for one in notices:
         body = made.receiver.channel.body(one, critical_gb10(), None)
-        made.outbox.put([(made.receiver.box, Draft(one.id, one.alert, kind_of(one), body))], {})
+        made.outbox.put([(made.receiver.queue, NewMessage(one.id, one.alert, kind_of(one), body))], {})
 
 
 def ids(site: Site) -> list[str]:

@@ -11,8 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Match
 
-from memwatch_web.asgi.problems import problem_response, sentence_of
-from memwatch_web.asgi.strict_query import example_of
+from memwatch_web.asgi.problems import describe_error, problem_response
+from memwatch_web.asgi.strict_query import find_example
 from memwatch_web.pages.renderer import Pages
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ UNREADABLE_BODY = "There was an error parsing the body"
 NO_PAGES = frozenset({"/api", "/healthz", "/live", "/metrics", "/openapi.json", "/readyz", "/static"})
 NO_PAGES_UNDER = ("/api/", "/static/")
 # No page is nested deeper. Each link of an error page has this number of "../" at most.
-MOST_STEPS_UP = 20
+MAX_STEPS_UP = 20
 
 
 def install(app: FastAPI, pages: Pages, simulated: bool = False) -> None:
@@ -38,11 +38,11 @@ def install(app: FastAPI, pages: Pages, simulated: bool = False) -> None:
         headers = {"vary": "accept", **(headers or {})}
         if not wants_page(request):
             return problem_response(status, sentence, headers, simulated)
-        page = pages.refused(heading_of(request, status), sentence, way_up(request), simulated)
+        page = pages.refused(choose_heading(request, status), sentence, way_up(request), simulated)
         return HTMLResponse(page, status, headers)
 
     @app.exception_handler(HTTPException)
-    async def refused(request: Request, error: HTTPException) -> Response:
+    async def rejected(request: Request, error: HTTPException) -> Response:
         detail, headers = str(error.detail), dict(error.headers or {})
         if error.status_code == HTTPStatus.NOT_FOUND and detail == HTTPStatus.NOT_FOUND.phrase:
             detail = "No such path. The available paths are listed at /docs."
@@ -56,7 +56,7 @@ def install(app: FastAPI, pages: Pages, simulated: bool = False) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         wanted = request.scope["route"].dependant
-        sentences = [sentence_of(one, example_of(wanted, one["loc"])) for one in error.errors()]
+        sentences = [describe_error(one, find_example(wanted, one["loc"])) for one in error.errors()]
         return answer(request, 422, "; ".join(sentences))
 
     @app.exception_handler(Exception)
@@ -78,7 +78,7 @@ def wants_page(request: Request) -> bool:
     return "text/html" in request.headers.get("accept", "")
 
 
-def heading_of(request: Request, status: int) -> str:
+def choose_heading(request: Request, status: int) -> str:
     if status == HTTPStatus.NOT_FOUND:
         return "Page not found"
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -89,7 +89,7 @@ def heading_of(request: Request, status: int) -> str:
 def way_up(request: Request) -> str:
     """Return the relative path from the requested path to the pages. It also works behind a proxy with a prefix."""
     path: bytes = request.scope["raw_path"]
-    return "../" * min(path.count(b"/") - 1, MOST_STEPS_UP)
+    return "../" * min(path.count(b"/") - 1, MAX_STEPS_UP)
 
 
 def methods_at(request: Request) -> list[str]:

@@ -67,15 +67,15 @@ MEMORY = (
     Route("GET",    "/metrics",                     metrics,                      "text/plain"),
 )
 PROGRAMS = (
-    Route("POST",   "/api/v1/marks",                ingest.marks,                 "MarkTaken",
+    Route("POST",   "/api/v1/marks",                ingest.marks,                 "MarkReceipt",
           "operator", "adds an event"),
-    Route("POST",   "/api/v1/reports",              ingest.reports,               "ReportTaken",
+    Route("POST",   "/api/v1/reports",              ingest.reports,               "ReportReceipt",
           "operator", "replaces the reports of a process"),
 )
 ALERTS = (
     Route("GET",    "/api/v1/alerts",               alerts.alerts,                "Alert[]"),
     Route("GET",    "/api/v1/receivers",            alerts.receivers,             "Receiver[]"),
-    Route("POST",   "/api/v1/alerts/test",          alerts.test,                  "Tested",
+    Route("POST",   "/api/v1/alerts/test",          alerts.test,                  "AlertTest",
           "operator", "sends a test message to every receiver", NO_RECEIVER),
     Route("GET",    "/api/v1/silences",             alerts.silences,              "Silence[]"),
     Route("POST",   "/api/v1/silences",             alerts.silence,               "Silence[]",

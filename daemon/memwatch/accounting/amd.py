@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from memwatch.accounting.amd_clients import Clients, clients_of
-from memwatch.accounting.device_memory import Holding, remainder
-from memwatch.drivers.amd.architecture import Verdict, architecture_of
+from memwatch.accounting.amd_clients import ClientUsage, sum_clients
+from memwatch.accounting.device_memory import DeviceMemory, remainder
+from memwatch.drivers.amd.architecture import ArchitectureDecision, decide_architecture
 from memwatch.drivers.amd.records import AmdGpu, AmdReading, AmdSensors
 from memwatch.drivers.amd.rocm import free_bytes, takes_gtt
 from memwatch.drivers.amd.smi import SmiGpu
@@ -25,7 +25,7 @@ from memwatch.model import (
     Share,
     ShareKind,
     Words,
-    ram_of,
+    find_system_ram,
 )
 from memwatch.units import size
 
@@ -39,7 +39,7 @@ SHARED = "Several processes hold some buffers together: what they hold adds up t
 NO_BAR = "Processors see only a part of this GPU's memory: it has no resizable BAR."
 
 
-class Place(Struct, frozen=True):
+class GpuContext(Struct, frozen=True):
     """Where a GPU stands: its id, the number in labels (empty if it is the only one), what is known around it."""
 
     name: str
@@ -60,33 +60,37 @@ class Place(Struct, frozen=True):
         return not self.sees_all_processes or (isinstance(self.drm, DrmReading) and not self.drm.is_complete)
 
 
-def holdings_of(found: Findings, first: int) -> list[Holding]:
+def build_device_memories(found: Findings, first: int) -> list[DeviceMemory]:
     """The GPUs that the driver tells of, by PCI address. Where it fell silent they stay, without figures."""
     reading = found.amdgpu
     if reading is None:
         return []
     alone = first == 0 and len(reading.gpus) == 1
     drm = Absent.STALE if "drm" in found.stale else found.drm or Absent.NOT_AVAILABLE
-    holdings = [
-        holding_of(
+    device_memories = [
+        build_device_memory(
             gpu,
-            Place(
+            GpuContext(
                 name=f"gpu{at}",
                 number="" if alone else f" {at}",
-                ram=ram_of(found.pools),
+                ram=find_system_ram(found.pools),
                 reading=reading,
                 drm=drm,
-                sensors=sensors_of(gpu, found),
-                smi=smi_of(gpu, found),
+                sensors=find_sensors(gpu, found),
+                smi=find_smi_gpu(gpu, found),
                 sees_all_processes=found.machine is None or found.machine.sees_all_processes,
             ),
         )
         for at, gpu in enumerate(reading.gpus, first)
     ]
-    return [holding.aged() for holding in holdings] if "amdgpu" in found.stale else holdings
+    return (
+        [device_memory.as_stale() for device_memory in device_memories]
+        if "amdgpu" in found.stale
+        else device_memories
+    )
 
 
-def sensors_of(gpu: AmdGpu, found: Findings) -> AmdSensors:
+def find_sensors(gpu: AmdGpu, found: Findings) -> AmdSensors:
     """A GPU that may fall asleep is not asked, so that it can."""
     if "amdgpu_sensors" in found.stale:
         return AmdSensors(Absent.STALE, Absent.STALE)
@@ -94,36 +98,36 @@ def sensors_of(gpu: AmdGpu, found: Findings) -> AmdSensors:
     return (found.amdgpu_sensors or {}).get(gpu.card.pci, unknown)
 
 
-def smi_of(gpu: AmdGpu, found: Findings) -> SmiGpu:
+def find_smi_gpu(gpu: AmdGpu, found: Findings) -> SmiGpu:
     """What AMD's own tools add."""
     listed = found.amd_smi.gpus if found.amd_smi is not None and "amd_smi" not in found.stale else ()
     return next((one for one in listed if one.pci == gpu.card.pci), SmiGpu(gpu.card.pci))
 
 
-def holding_of(gpu: AmdGpu, place: Place) -> Holding:
-    verdict = architecture_of(gpu.card)
+def build_device_memory(gpu: AmdGpu, place: GpuContext) -> DeviceMemory:
+    verdict = decide_architecture(gpu.card)
     in_gtt = takes_gtt(gpu, verdict.is_apu, place.reading.pages_limit_bytes)
-    clients = clients_of(gpu, place.drm, in_gtt, place.smi.processes)
-    pool = pool_of(gpu, place, verdict, clients)
-    share = gtt_of(gpu, place, verdict) if place.ram and gpu.state == "ok" else None
+    clients = sum_clients(gpu, place.drm, in_gtt, place.smi.processes)
+    pool = build_pool(gpu, place, verdict, clients)
+    share = build_gtt_share(gpu, place, verdict) if place.ram and gpu.state == "ok" else None
     places = {"vram": pool.id if pool else None, "gtt": share.id if share else None}
-    return Holding(
-        device=device_of(gpu, place, verdict, clients, in_gtt, places),
+    return DeviceMemory(
+        device=build_device(gpu, place, verdict, clients, in_gtt, places),
         explanation=explanation_of(verdict, pool),
         pools=(pool,) if pool else (),
         shares=(share,) if share else (),
-        held=held_in(clients, places),
+        held=bytes_by_pid(clients, places),
         beyond_meminfo=share.used_bytes if share else None,
     )
 
 
-def explanation_of(verdict: Verdict, pool: Pool | None) -> str:
+def explanation_of(verdict: ArchitectureDecision, pool: Pool | None) -> str:
     if verdict.is_apu:
         return APU if pool else NO_VRAM
     return DISCRETE if verdict.architecture is Architecture.DISCRETE else UNKNOWN
 
 
-def pool_of(gpu: AmdGpu, place: Place, verdict: Verdict, clients: Clients) -> Pool | None:
+def build_pool(gpu: AmdGpu, place: GpuContext, verdict: ArchitectureDecision, clients: ClientUsage) -> Pool | None:
     """VRAM, or what firmware set aside for an APU, which is not in MemTotal. An MI300A has neither."""
     size, used = gpu.vram.total_bytes, gpu.vram.used_bytes
     if not isinstance(size, int) or not size:
@@ -144,7 +148,7 @@ def pool_of(gpu: AmdGpu, place: Place, verdict: Verdict, clients: Clients) -> Po
     )
 
 
-def gtt_of(gpu: AmdGpu, place: Place, verdict: Verdict) -> Share | None:
+def build_gtt_share(gpu: AmdGpu, place: GpuContext, verdict: ArchitectureDecision) -> Share | None:
     """System RAM that the GPU has bound. Its total is a limit on that, and no memory."""
     if gpu.gtt.total_bytes is Absent.NOT_SUPPORTED and gpu.gtt.used_bytes is Absent.NOT_SUPPORTED:
         return None
@@ -171,7 +175,7 @@ def quality_of(reading: AmdReading) -> Quality:
     return Quality.ESTIMATED if reading.source == "amd-smi" else Quality.MEASURED
 
 
-def held_in(clients: Clients, places: Mapping[str, str | None]) -> dict[int, dict[str, Bytes]]:
+def bytes_by_pid(clients: ClientUsage, places: Mapping[str, str | None]) -> dict[int, dict[str, Bytes]]:
     """By process and place; what lies in a place that is not known is nobody's."""
     held: dict[int, dict[str, Bytes]] = {}
     for pid, figures in clients.by_pid.items():
@@ -180,8 +184,13 @@ def held_in(clients: Clients, places: Mapping[str, str | None]) -> dict[int, dic
     return held
 
 
-def device_of(
-    gpu: AmdGpu, place: Place, verdict: Verdict, clients: Clients, in_gtt: bool, places: Mapping[str, str | None]
+def build_device(
+    gpu: AmdGpu,
+    place: GpuContext,
+    verdict: ArchitectureDecision,
+    clients: ClientUsage,
+    in_gtt: bool,
+    places: Mapping[str, str | None],
 ) -> Device:
     """A card allocates its own memory only; an APU both, and the rule for both is the whole's."""
     ways = (places["vram"], places["gtt"]) if verdict.is_apu else (places["vram"],)
@@ -201,25 +210,25 @@ def device_of(
         api_free_bytes=_api_free(gpu, place, in_gtt),
         busy_ratio=place.sensors.busy_ratio,
         memory_busy_ratio=place.sensors.memory_busy_ratio,
-        details=details_of(gpu, place),
-        notes=notes_of(gpu, place, clients),
+        details=build_details(gpu, place),
+        notes=build_notes(gpu, place, clients),
     )
 
 
-def _process_list(place: Place) -> Words:
+def _process_list(place: GpuContext) -> Words:
     if isinstance(place.drm, Absent):
         return place.drm
     return "partial" if place.hides_processes else "complete"
 
 
-def _api_free(gpu: AmdGpu, place: Place, in_gtt: bool) -> dict[str, Bytes]:
+def _api_free(gpu: AmdGpu, place: GpuContext, in_gtt: bool) -> dict[str, Bytes]:
     """ROCm's own rule, where ROCm can use the GPU at all."""
     if not gpu.card.nodes or place.ram is None or gpu.state != "ok":
         return {}
     return {"rocm": free_bytes(gpu, in_gtt, place.reading, place.ram.size_bytes, place.ram.available_bytes)}
 
 
-def details_of(gpu: AmdGpu, place: Place) -> dict[str, str]:
+def build_details(gpu: AmdGpu, place: GpuContext) -> dict[str, str]:
     """What else the driver says of a GPU, in its own words."""
     card = gpu.card
     words: dict[str, Words] = {
@@ -234,7 +243,7 @@ def details_of(gpu: AmdGpu, place: Place) -> dict[str, str]:
     return {name: word for name, word in words.items() if isinstance(word, str)}
 
 
-def notes_of(gpu: AmdGpu, place: Place, clients: Clients) -> tuple[str, ...]:
+def build_notes(gpu: AmdGpu, place: GpuContext, clients: ClientUsage) -> tuple[str, ...]:
     visible, vram = gpu.card.visible_vram_bytes, gpu.card.vram_bytes
     notes = {
         UNREAD: place.hides_processes,

@@ -13,59 +13,63 @@ from memwatch.drivers.drm.records import DrmClient, DrmReading
 from memwatch.model import Absent
 
 
-class Held(NamedTuple):
+class ClientMemory(NamedTuple):
     """Bytes of VRAM (or of the carve-out) and of System RAM by way of GTT."""
 
     vram: int = 0
     gtt: int = 0
 
 
-class Clients(Struct, frozen=True):
+class ClientUsage(Struct, frozen=True):
     """`by_pid` has for each process all that it holds, `total` has each byte once: some is held by several."""
 
-    by_pid: Mapping[int, Held]
-    total: Held | Absent
+    by_pid: Mapping[int, ClientMemory]
+    total: ClientMemory | Absent
     are_shared: bool
 
 
-def clients_of(
+def sum_clients(
     gpu: AmdGpu, drm: DrmReading | Absent, compute_is_gtt: bool, listed: Iterable[SmiProcess] = ()
-) -> Clients:
+) -> ClientUsage:
     """Of the graphics driver's clients, and of processes of the compute driver that are not all among those.
 
     Both see most of a ROCm process, so the larger figure counts and never the sum. Processes that AMD's tools
     list (`listed`) count where nobody else knows them. Buffers in the region `cpu` are left out: up to Linux 6.12
     that is also where a process's own pages are listed, which its resident set contains.
     """
-    clients = [] if isinstance(drm, Absent) else [client for client in drm.clients if _is_of(client, gpu)]
-    by_pid: dict[int, Held] = {}
-    total = Held()
+    clients = [] if isinstance(drm, Absent) else [client for client in drm.clients if _belongs_to(client, gpu)]
+    by_pid: dict[int, ClientMemory] = {}
+    total = ClientMemory()
     for client in clients:
-        held = Held(client.resident.get("vram", 0), client.resident.get("gtt", 0))
+        held = ClientMemory(client.resident.get("vram", 0), client.resident.get("gtt", 0))
         total = _sum(total, held)
         for pid in client.pids:
-            by_pid[pid] = _sum(by_pid.get(pid, Held()), held)
+            by_pid[pid] = _sum(by_pid.get(pid, ClientMemory()), held)
     for pid, size in gpu.held.items():
-        before = by_pid.get(pid, Held())
-        more = Held(gtt=max(0, size - before.gtt)) if compute_is_gtt else Held(vram=max(0, size - before.vram))
+        before = by_pid.get(pid, ClientMemory())
+        more = (
+            ClientMemory(gtt=max(0, size - before.gtt))
+            if compute_is_gtt
+            else ClientMemory(vram=max(0, size - before.vram))
+        )
         by_pid[pid] = _sum(before, more)
         total = _sum(total, more)
     for process in listed:
         if process.pid not in by_pid:
-            by_pid[process.pid] = Held(process.vram_bytes, process.gtt_bytes)
+            by_pid[process.pid] = ClientMemory(process.vram_bytes, process.gtt_bytes)
             total = _sum(total, by_pid[process.pid])
-    return Clients(
-        {pid: held for pid, held in sorted(by_pid.items()) if held != Held()},
+    return ClientUsage(
+        {pid: held for pid, held in sorted(by_pid.items()) if held != ClientMemory()},
         drm if isinstance(drm, Absent) else total,
         any(len(client.pids) > 1 and any(client.resident.values()) for client in clients),
     )
 
 
-def _sum(one: Held, other: Held) -> Held:
-    return Held(one.vram + other.vram, one.gtt + other.gtt)
+def _sum(one: ClientMemory, other: ClientMemory) -> ClientMemory:
+    return ClientMemory(one.vram + other.vram, one.gtt + other.gtt)
 
 
-def _is_of(client: DrmClient, gpu: AmdGpu) -> bool:
+def _belongs_to(client: DrmClient, gpu: AmdGpu) -> bool:
     """By PCI address; a partition of an MI300 has none, and is known by the device file that was opened."""
     if client.driver != "amdgpu":
         return False

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from memwatch.accounting.device_memory import Holding
+from memwatch.accounting.device_memory import DeviceMemory
 from memwatch.drivers.apple.records import AppleReading, Metal
 from memwatch.findings import Findings
-from memwatch.model import Absent, Architecture, Bytes, Device, Pool, Quality, Share, ShareKind, ram_of, total_of
+from memwatch.model import (
+    Absent,
+    Architecture,
+    Bytes,
+    Device,
+    Pool,
+    Quality,
+    Share,
+    ShareKind,
+    find_system_ram,
+    sum_figures,
+)
 
 EXPLANATIONS = {
     Architecture.UNIFIED: (
@@ -16,17 +27,17 @@ EXPLANATIONS = {
 NO_LIMIT = "How much the GPU may use is known to Metal alone: pyobjc-framework-Metal is not installed."
 
 
-def holdings_of(found: Findings, first: int) -> list[Holding]:
+def build_device_memories(found: Findings, first: int) -> list[DeviceMemory]:
     """One device for the chip's GPU, however many accelerators the registry lists for it."""
     reading = found.apple
     if reading is None or not reading.accelerators:
         return []
-    holding = holding_of(reading, f"gpu{first}", ram_of(found.pools))
-    return [holding.aged()] if "apple" in found.stale else [holding]
+    device_memory = build_device_memory(reading, f"gpu{first}", find_system_ram(found.pools))
+    return [device_memory.as_stale()] if "apple" in found.stale else [device_memory]
 
 
-def holding_of(reading: AppleReading, name: str, ram: Pool | None) -> Holding:
-    architecture, evidence = verdict_of(reading)
+def build_device_memory(reading: AppleReading, name: str, ram: Pool | None) -> DeviceMemory:
+    architecture, evidence = decide_architecture(reading)
     unified = architecture is Architecture.UNIFIED
     share = working_set(reading, name) if unified and ram else None
     chip = reading.chip if isinstance(reading.chip, str) else None
@@ -42,10 +53,10 @@ def holding_of(reading: AppleReading, name: str, ram: Pool | None) -> Holding:
         evidence=evidence,
         notes=(NO_LIMIT,) if share and isinstance(share.limit_bytes, Absent) else (),
     )
-    return Holding(device=device, explanation=EXPLANATIONS[architecture], shares=(share,) if share else ())
+    return DeviceMemory(device=device, explanation=EXPLANATIONS[architecture], shares=(share,) if share else ())
 
 
-def verdict_of(reading: AppleReading) -> tuple[Architecture, tuple[str, ...]]:
+def decide_architecture(reading: AppleReading) -> tuple[Architecture, tuple[str, ...]]:
     """Metal's own word, or else the chip's maker: every chip of Apple's has one memory."""
     if isinstance(reading.metal, Metal) and reading.metal.has_unified_memory:
         return Architecture.UNIFIED, ("Metal says that the device has unified memory",)
@@ -61,15 +72,15 @@ def working_set(reading: AppleReading, name: str) -> Share:
         kind=ShareKind.METAL_WORKING_SET,
         label="Metal working set",
         within="ram",
-        used_bytes=total_of([accelerator.in_use_bytes for accelerator in reading.accelerators]),
+        used_bytes=sum_figures([accelerator.in_use_bytes for accelerator in reading.accelerators]),
         source="ioreg:In use system memory",
         quality=Quality.MEASURED,
-        limit_bytes=limit_of(reading),
+        limit_bytes=select_limit(reading),
         device=name,
     )
 
 
-def limit_of(reading: AppleReading) -> Bytes:
+def select_limit(reading: AppleReading) -> Bytes:
     """Metal's figure follows the administrator's setting, so it comes first."""
     if isinstance(reading.metal, Metal) and isinstance(reading.metal.working_set_bytes, int):
         return reading.metal.working_set_bytes

@@ -10,10 +10,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from memwatch.accounting import amd, apple, drm, npu, nvidia, tegra
-from memwatch.accounting.device_memory import Holding
+from memwatch.accounting.device_memory import DeviceMemory
 from memwatch.accounting.driver_errors import with_logged
 from memwatch.accounting.lxcfs import with_both_scopes
-from memwatch.accounting.relations import with_holdings
+from memwatch.accounting.relations import with_device_memories
 from memwatch.accounting.zram import with_zram
 from memwatch.findings import Findings
 from memwatch.model import Share
@@ -26,11 +26,11 @@ LISTS = tuple(name for name, empty in zip(NAMES, EMPTY, strict=True) if empty ==
 figures_of = attrgetter(*NAMES)
 
 # Each maker's PCI vendor id, and who accounts for its GPUs: given all findings and the first free number.
-MAKERS: tuple[tuple[str, Callable[[Findings, int], Sequence[Holding]]], ...] = (
-    ("10de", nvidia.holdings_of),
-    ("1002", amd.holdings_of),
-    ("8086", drm.holdings_of),
-    ("106b", apple.holdings_of),
+VENDOR_BUILDERS: tuple[tuple[str, Callable[[Findings, int], Sequence[DeviceMemory]]], ...] = (
+    ("10de", nvidia.build_device_memories),
+    ("1002", amd.build_device_memories),
+    ("8086", drm.build_device_memories),
+    ("106b", apple.build_device_memories),
 )
 
 
@@ -39,34 +39,34 @@ class Composer:
 
     def __init__(self) -> None:
         self._findings: tuple[Findings, ...] = ()
-        self._said: list[Mapping[str, Any]] = []
+        self._fields: list[Mapping[str, Any]] = []
         self._sums: dict[str, Any] = {}
         self._nodes: tuple[tuple[Node, ...], tuple[Node, ...]] = (), ()
 
-    def composed(self, findings: Sequence[Findings]) -> Findings:
+    def compose(self, findings: Sequence[Findings]) -> Findings:
         """The findings of all collectors, added up and then put into relation."""
         names = self._new_names(tuple(findings))
         try:
             for name in names:
-                self._add_up(name, [said[name] for said in self._said if name in said])
+                self._add_up(name, [said[name] for said in self._fields if name in said])
         except BaseException:
             self._findings = ()  # what could not be added up is new the next time as well
             raise
         sums = dict(self._sums)
         sums["pools"] = tuple([with_zram(pool, sums.get("zram")) for pool in sums.get("pools", ())])
-        sums["nodes"] = self._merged_nodes(sums.get("nodes", ()))
-        sums["machine"] = tegra.machine_of(sums.get("machine"), sums.get("tegra"))
-        return related(Findings(**sums))
+        sums["nodes"] = self._merge_nodes(sums.get("nodes", ()))
+        sums["machine"] = tegra.with_board_names(sums.get("machine"), sums.get("tegra"))
+        return relate(Findings(**sums))
 
     def _new_names(self, findings: tuple[Findings, ...]) -> set[str]:
         """The fields of which a collector says something else than the time before."""
         if len(findings) != len(self._findings):
-            self._findings, self._said, self._sums = (Findings(),) * len(findings), [{}] * len(findings), {}
+            self._findings, self._fields, self._sums = (Findings(),) * len(findings), [{}] * len(findings), {}
         names: set[str] = set()
         for number in compress(range(len(findings)), map(is_not, findings, self._findings)):
-            before, now = self._said[number], said_by(findings[number])
+            before, now = self._fields[number], filled_fields(findings[number])
             names.update(before, now)
-            self._said[number] = now
+            self._fields[number] = now
         self._findings = findings
         return names
 
@@ -80,7 +80,7 @@ class Composer:
         else:
             self._sums[name] = tuple(chain.from_iterable(values)) if name in LISTS else values[0]
 
-    def _merged_nodes(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    def _merge_nodes(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         """They are read every five seconds and more rarely, and take a third of the time of adding up."""
         before, merged = self._nodes
         if nodes is not before:
@@ -89,16 +89,16 @@ class Composer:
         return merged
 
 
-def said_by(found: Findings) -> Mapping[str, Any]:
+def filled_fields(found: Findings) -> Mapping[str, Any]:
     """What a collector found, without what it has nothing to do with."""
     values = figures_of(found)
     return dict(compress(zip(NAMES, values, strict=True), map(is_not, values, EMPTY)))
 
 
-def related(whole: Findings) -> Findings:
+def relate(whole: Findings) -> Findings:
     """What one collector says, in the light of what others say."""
     whole = with_both_scopes(whole)
-    whole = with_holdings(whole, holdings_of(whole), npu.found_in(whole))
+    whole = with_device_memories(whole, build_device_memories(whole), npu.build_npus(whole))
     devices = with_logged(whole.devices, whole.kernel_log) if whole.kernel_log else whole.devices
     shares = without_lost(whole.shares, {pool.id for pool in whole.pools})
     if (devices, shares) == (whole.devices, whole.shares):
@@ -106,15 +106,15 @@ def related(whole: Findings) -> Findings:
     return replace(whole, devices=devices, shares=shares)
 
 
-def holdings_of(found: Findings) -> list[Holding]:
+def build_device_memories(found: Findings) -> list[DeviceMemory]:
     """What every GPU adds. Numbers count through the makers, and leave room for GPUs whose driver is silent yet."""
-    holdings: list[Holding] = []
+    device_memories: list[DeviceMemory] = []
     first = 0
-    for vendor, of_maker in MAKERS:
+    for vendor, of_maker in VENDOR_BUILDERS:
         own = of_maker(found, first)
-        holdings += own
+        device_memories += own
         first += max(len(own), (found.pci_gpus or {}).get(vendor, 0))
-    return holdings
+    return device_memories
 
 
 def without_lost(shares: tuple[Share, ...], pool_ids: set[str]) -> tuple[Share, ...]:

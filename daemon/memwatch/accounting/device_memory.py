@@ -8,12 +8,12 @@ from typing import NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from memwatch.findings import aged_device, aged_pool, aged_share
-from memwatch.model import Absent, Bytes, Device, Pool, Share, total_of
+from memwatch.findings import stale_device, stale_pool, stale_share
+from memwatch.model import Absent, Bytes, Device, Pool, Share, sum_figures
 from memwatch.snapshot import Node
 
 
-class Holding(Struct, frozen=True):
+class DeviceMemory(Struct, frozen=True):
     """One device with its memory.
 
     `held`: by process id, how many bytes it holds of which pool or share. `node`: the NUMA node inside MemTotal
@@ -30,27 +30,27 @@ class Holding(Struct, frozen=True):
     node: Node | None = None
     beyond_meminfo: Bytes | None = None
 
-    def aged(self) -> Holding:
+    def as_stale(self) -> DeviceMemory:
         """The same device after its collector fell silent. What a NUMA node says of itself is still true."""
         return replace(
             self,
-            device=aged_device(self.device),
-            pools=self.pools if self.node else tuple(aged_pool(pool) for pool in self.pools),
-            shares=tuple(aged_share(share) for share in self.shares),
+            device=stale_device(self.device),
+            pools=self.pools if self.node else tuple(stale_pool(pool) for pool in self.pools),
+            shares=tuple(stale_share(share) for share in self.shares),
             held={},
             beyond_meminfo=None if self.beyond_meminfo is None else Absent.STALE,
         )
 
 
-class Npu(Struct, frozen=True):
-    """What a neural processing unit adds; it has no memory of its own. `held` is as for a `Holding`."""
+class NpuMemory(Struct, frozen=True):
+    """What a neural processing unit adds; it has no memory of its own. `held` is as for a `DeviceMemory`."""
 
     shares: tuple[Share, ...]
     held: Mapping[int, Mapping[str, Bytes]] = field(default_factory=dict)
 
-    def aged(self) -> Npu:
+    def as_stale(self) -> NpuMemory:
         """The same after its collector fell silent."""
-        return Npu(tuple(aged_share(share) for share in self.shares))
+        return NpuMemory(tuple(stale_share(share) for share in self.shares))
 
 
 class Remainder(NamedTuple):
@@ -64,7 +64,7 @@ def remainder(used: Bytes, reserved: Bytes, held: Iterable[Bytes] | Absent) -> R
     """`held` are the figures of all holders. One that is not known leaves the remainder unknown."""
     if isinstance(used, Absent):
         return Remainder(used)
-    known = total_of(held)
+    known = sum_figures(held)
     if isinstance(known, Absent):
         return Remainder(known)
     rest = used - (0 if isinstance(reserved, Absent) else reserved) - known

@@ -18,18 +18,18 @@ def with_logged(devices: Sequence[Device], log: KernelLog) -> tuple[Device, ...]
         return tuple(devices)
     by_device: dict[str, list[DriverError]] = {}
     for error in log.driver_errors:
-        device = device_of(error, devices)
+        device = find_device(error, devices)
         if device is not None:
             by_device.setdefault(device.id, []).append(error)
     return tuple(_with(device, by_device[device.id]) if device.id in by_device else device for device in devices)
 
 
-def homeless(devices: Sequence[Device], log: KernelLog) -> tuple[DriverError, ...]:
+def unassigned_errors(devices: Sequence[Device], log: KernelLog) -> tuple[DriverError, ...]:
     """What was said of a GPU that is none of the devices, or without saying which of several."""
-    return tuple(error for error in log.driver_errors if device_of(error, devices) is None)
+    return tuple(error for error in log.driver_errors if find_device(error, devices) is None)
 
 
-def device_of(error: DriverError, devices: Sequence[Device]) -> Device | None:
+def find_device(error: DriverError, devices: Sequence[Device]) -> Device | None:
     """By the PCI address in the line; where there is none, the only device of that driver's."""
     if error.pci:
         return next((one for one in devices if isinstance(one.pci, str) and same_slot(one.pci, error.pci)), None)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from memwatch.accounting.device_memory import Holding, remainder
-from memwatch.accounting.drm_architecture import Gpu, gpus_of, is_in_ram, is_own
+from memwatch.accounting.device_memory import DeviceMemory, remainder
+from memwatch.accounting.drm_architecture import Gpu, is_in_ram, is_own, select_gpus
 from memwatch.drivers.drm.records import DrmReading
 from memwatch.findings import Findings
 from memwatch.model import (
@@ -22,8 +22,8 @@ from memwatch.model import (
     Share,
     ShareKind,
     Words,
-    ram_of,
-    total_of,
+    find_system_ram,
+    sum_figures,
 )
 from memwatch.snapshot import Machine
 
@@ -61,7 +61,7 @@ NO_MEMORY_KEYS = "Its driver says nothing of memory."
 KEYS = {"resident": "drm-resident", "memory": "drm-memory", "total": "drm-total", "alloc": "amdxdna-alloc"}
 
 
-class Place(NamedTuple):
+class GpuContext(NamedTuple):
     """Where a GPU stands: its id, the number in labels (empty if it is the only one), and what is around it."""
 
     name: str
@@ -71,7 +71,7 @@ class Place(NamedTuple):
     reading: DrmReading
 
 
-class Sum(Struct, frozen=True):
+class ClientSum(Struct, frozen=True):
     """What clients hold, as far as it can be known, and who says so."""
 
     bytes: Bytes
@@ -80,24 +80,28 @@ class Sum(Struct, frozen=True):
     note: str | None = None
 
 
-def holdings_of(found: Findings, first: int) -> list[Holding]:
+def build_device_memories(found: Findings, first: int) -> list[DeviceMemory]:
     """The GPUs of the kernel's own drivers. Where the collector fell silent they stay, without figures."""
     if found.drm is None:
         return []
-    gpus, machine, ram = gpus_of(found.drm), found.machine or Machine(), ram_of(found.pools)
-    holdings = [
-        holding_of(gpu, Place(f"gpu{at}", "" if len(gpus) == 1 else f" {at}", ram, machine, found.drm))
+    gpus, machine, ram = select_gpus(found.drm), found.machine or Machine(), find_system_ram(found.pools)
+    device_memories = [
+        build_device_memory(
+            gpu, GpuContext(f"gpu{at}", "" if len(gpus) == 1 else f" {at}", ram, machine, found.drm)
+        )
         for at, gpu in enumerate(gpus, first)
     ]
-    return [holding.aged() for holding in holdings] if "drm" in found.stale else holdings
+    return (
+        [device_memory.as_stale() for device_memory in device_memories] if "drm" in found.stale else device_memories
+    )
 
 
-def holding_of(gpu: Gpu, place: Place) -> Holding:
+def build_device_memory(gpu: Gpu, place: GpuContext) -> DeviceMemory:
     pool = vram_pool(gpu, place)
     system = in_system_ram(gpu, place)
     share = buffers_share(place, system) if place.ram and system else None
-    return Holding(
-        device=device_of(gpu, place, pool),
+    return DeviceMemory(
+        device=build_device(gpu, place, pool),
         explanation=EXPLANATIONS[gpu.architecture],
         pools=(pool,) if pool else (),
         shares=(share,) if share else (),
@@ -106,9 +110,9 @@ def holding_of(gpu: Gpu, place: Place) -> Holding:
     )
 
 
-def device_of(gpu: Gpu, place: Place, pool: Pool | None) -> Device:
+def build_device(gpu: Gpu, place: GpuContext, pool: Pool | None) -> Device:
     card, unified = gpu.card, gpu.architecture is Architecture.UNIFIED
-    vendor, name = names_of(gpu)
+    vendor, name = vendor_and_name(gpu)
     compatible = {} if isinstance(card.compatible, Absent) else {"compatible": card.compatible}
     return Device(
         id=place.name,
@@ -122,11 +126,11 @@ def device_of(gpu: Gpu, place: Place, pool: Pool | None) -> Device:
         evidence=gpu.evidence,
         process_list=process_list_of(gpu, place),
         details=compatible,
-        notes=notes_of(gpu, place, pool),
+        notes=build_notes(gpu, place, pool),
     )
 
 
-def names_of(gpu: Gpu) -> tuple[str, str]:
+def vendor_and_name(gpu: Gpu) -> tuple[str, str]:
     """Vendor and name. A card's numbers tell the vendor, on a chip the driver does."""
     card = gpu.card
     if isinstance(card.vendor_id, Absent):
@@ -135,13 +139,13 @@ def names_of(gpu: Gpu) -> tuple[str, str]:
     return vendor, card.model if isinstance(card.model, str) else f"{vendor} GPU {card.device_id}"
 
 
-def process_list_of(gpu: Gpu, place: Place) -> Words:
+def process_list_of(gpu: Gpu, place: GpuContext) -> Words:
     if gpu.is_silent:
         return Absent.NOT_SUPPORTED
     return "complete" if place.machine.sees_all_processes and place.reading.is_complete else "partial"
 
 
-def notes_of(gpu: Gpu, place: Place, pool: Pool | None) -> tuple[str, ...]:
+def build_notes(gpu: Gpu, place: GpuContext, pool: Pool | None) -> tuple[str, ...]:
     reasons = {
         NO_MEMORY_KEYS: gpu.is_silent,
         HIDDEN: not place.machine.sees_all_processes,
@@ -152,22 +156,22 @@ def notes_of(gpu: Gpu, place: Place, pool: Pool | None) -> tuple[str, ...]:
     return tuple(text for text, holds in reasons.items() if holds)
 
 
-def in_system_ram(gpu: Gpu, place: Place) -> Sum | None:
+def in_system_ram(gpu: Gpu, place: GpuContext) -> ClientSum | None:
     """What the GPU has of System RAM. None where it is not even known whether it has any."""
     if gpu.architecture is Architecture.UNKNOWN:
         return None
     if gpu.is_silent:
-        return Sum(Absent.NOT_SUPPORTED, "fdinfo", Quality.DERIVED, NO_MEMORY_KEYS)
+        return ClientSum(Absent.NOT_SUPPORTED, "fdinfo", Quality.DERIVED, NO_MEMORY_KEYS)
     counted = place.reading.gpu_active_bytes
     ttm = [card for card in place.reading.cards if card.driver in WITH_TTM]
     if isinstance(counted, int) and counted and gpu.driver in BEYOND_MEMINFO and len(ttm) == 1:
-        return Sum(counted, "meminfo:GPUActive", Quality.MEASURED, "the driver's own buffers are in it")
+        return ClientSum(counted, "meminfo:GPUActive", Quality.MEASURED, "the driver's own buffers are in it")
     if not place.machine.sees_all_processes:
-        return Sum(Absent.NOT_PERMITTED, "fdinfo", Quality.DERIVED, HIDDEN)
-    return sum_of_clients(gpu, place)
+        return ClientSum(Absent.NOT_PERMITTED, "fdinfo", Quality.DERIVED, HIDDEN)
+    return sum_clients(gpu, place)
 
 
-def sum_of_clients(gpu: Gpu, place: Place) -> Sum:
+def sum_clients(gpu: Gpu, place: GpuContext) -> ClientSum:
     """Exact arithmetic, unless clients share buffers, which each of them counts as its own."""
     bases = sorted({client.basis for client in gpu.clients if client.basis})
     sharing = [client for client in gpu.clients if any(is_in_ram(key) and n for key, n in client.shared.items())]
@@ -177,7 +181,7 @@ def sum_of_clients(gpu: Gpu, place: Place) -> Sum:
         "what was asked for, whether there is memory behind it or not": "total" in bases,
     }
     exact = len(sharing) < 2 and "total" not in bases
-    return Sum(
+    return ClientSum(
         bytes=gpu.in_ram.total,
         source="fdinfo:" + "+".join(KEYS[basis] for basis in bases or ["resident"]),
         quality=Quality.DERIVED if exact else Quality.ESTIMATED,
@@ -185,7 +189,7 @@ def sum_of_clients(gpu: Gpu, place: Place) -> Sum:
     )
 
 
-def buffers_share(place: Place, system: Sum) -> Share:
+def buffers_share(place: GpuContext, system: ClientSum) -> Share:
     fits = isinstance(system.bytes, Absent) or place.ram is None or system.bytes <= place.ram.size_bytes
     return Share(
         id=f"{place.name}.buffers",
@@ -200,13 +204,13 @@ def buffers_share(place: Place, system: Sum) -> Share:
     )
 
 
-def vram_pool(gpu: Gpu, place: Place) -> Pool | None:
+def vram_pool(gpu: Gpu, place: GpuContext) -> Pool | None:
     """Memory of the card's own, where a counter of the whole device tells its size. Clients never add up to it."""
     regions = [region for region in gpu.card.regions if is_own(region.name)]
     if gpu.architecture is not Architecture.DISCRETE or not regions:
         return None
     size = sum(region.size_bytes for region in regions)
-    used = total_of([region.used_bytes for region in regions])
+    used = sum_figures([region.used_bytes for region in regions])
     rest = remainder(used, Absent.NOT_SUPPORTED, [gpu.own.total])
     return Pool(
         id=place.name,
@@ -231,5 +235,5 @@ def held_by_pid(gpu: Gpu, pool: Pool | None, share: Share | None) -> Mapping[int
         for pid, size in those.by_pid.items():
             held.setdefault(pid, {})[place] = size
     if share:
-        held |= {pid: {**held.get(pid, {}), share.id: Absent.NOT_SUPPORTED} for pid in gpu.untold}
+        held |= {pid: {**held.get(pid, {}), share.id: Absent.NOT_SUPPORTED} for pid in gpu.uncounted_pids}
     return held

@@ -28,7 +28,7 @@ OWN = ("vram", "local", "stolen-local")
 IN_RAM = ("system", "gtt", "memory", "cpu")
 
 
-class Held(Struct, frozen=True):
+class ClientTotals(Struct, frozen=True):
     """What clients hold in one place: all of them together, and each process by its id."""
 
     total: int
@@ -38,7 +38,7 @@ class Held(Struct, frozen=True):
 class Gpu(Struct, frozen=True):
     """A card with its clients, what it is, and the observations that decided it.
 
-    `untold` are processes that use it and of whose memory its driver says nothing.
+    `uncounted_pids` are processes that use it and of whose memory its driver says nothing.
     """
 
     card: DrmCard
@@ -46,14 +46,14 @@ class Gpu(Struct, frozen=True):
     clients: tuple[DrmClient, ...]
     architecture: Architecture
     evidence: tuple[str, ...]
-    in_ram: Held
-    own: Held
-    untold: frozenset[int] = frozenset()
+    in_ram: ClientTotals
+    own: ClientTotals
+    uncounted_pids: frozenset[int] = frozenset()
 
     @property
     def is_silent(self) -> bool:
         """Whether its driver has clients and says nothing of them, or nothing of their memory."""
-        return self.driver == "nouveau" or bool(self.untold)
+        return self.driver == "nouveau" or bool(self.uncounted_pids)
 
 
 def is_own(region: str) -> bool:
@@ -66,20 +66,20 @@ def is_in_ram(region: str) -> bool:
 
 # A reading stands for 5 s and is asked for on every tick: 60 clients cost 0.3 ms.
 @lru_cache(maxsize=1)
-def gpus_of(reading: DrmReading) -> tuple[Gpu, ...]:
+def select_gpus(reading: DrmReading) -> tuple[Gpu, ...]:
     """The GPUs that this module accounts for, in the order of their places."""
-    found = [_gpu_of(card, reading) for card in reading.cards]
+    found = [_build_gpu(card, reading) for card in reading.cards]
     return tuple(gpu for gpu in found if gpu is not None)
 
 
 @lru_cache(maxsize=1)
-def npus_of(reading: DrmReading) -> tuple[Gpu, ...]:
+def select_npus(reading: DrmReading) -> tuple[Gpu, ...]:
     """Neural processing units that take their memory from System RAM, in the order of their places."""
-    found = [_npu_of(card, reading) for card in reading.npus]
+    found = [_build_npu(card, reading) for card in reading.npus]
     return tuple(npu for npu in found if npu is not None)
 
 
-def held_by(clients: Iterable[DrmClient], counts: Callable[[str], bool]) -> Held:
+def sum_by_pid(clients: Iterable[DrmClient], counts: Callable[[str], bool]) -> ClientTotals:
     """What clients hold in the regions that count. One that several processes have open is each one's."""
     total, by_pid = 0, Counter[int]()
     for client in clients:
@@ -89,7 +89,7 @@ def held_by(clients: Iterable[DrmClient], counts: Callable[[str], bool]) -> Held
         total += size
         for pid in client.pids if size else ():
             by_pid[pid] += size
-    return Held(total, by_pid)
+    return ClientTotals(total, by_pid)
 
 
 def clients_on(card: DrmCard, clients: Iterable[DrmClient]) -> tuple[DrmClient, ...]:
@@ -101,7 +101,7 @@ def clients_on(card: DrmCard, clients: Iterable[DrmClient]) -> tuple[DrmClient, 
     )
 
 
-def _npu_of(card: DrmCard, reading: DrmReading) -> Gpu | None:
+def _build_npu(card: DrmCard, reading: DrmReading) -> Gpu | None:
     """None for an accelerator of which nobody knows whether its memory is System RAM, such as one on a card."""
     clients = clients_on(card, reading.clients)
     regions = {region for client in clients for region in client.resident}
@@ -114,20 +114,20 @@ def _npu_of(card: DrmCard, reading: DrmReading) -> Gpu | None:
         clients=clients,
         architecture=Architecture.UNIFIED,
         evidence=(),
-        in_ram=held_by(clients, is_in_ram),
-        own=Held(0, {}),
-        untold=untold_on(card, clients, reading),
+        in_ram=sum_by_pid(clients, is_in_ram),
+        own=ClientTotals(0, {}),
+        uncounted_pids=uncounted_pids(card, clients, reading),
     )
 
 
-def untold_on(card: DrmCard, clients: Iterable[DrmClient], reading: DrmReading) -> frozenset[int]:
+def uncounted_pids(card: DrmCard, clients: Iterable[DrmClient], reading: DrmReading) -> frozenset[int]:
     """Who has it open where its driver says nothing of clients, or nothing of their memory."""
     mute = [reading.mute.get(node, ()) for node in card.nodes]
     silent = [client.pids for client in clients if client.basis is None]
     return frozenset(chain(*mute, *silent))
 
 
-def _gpu_of(card: DrmCard, reading: DrmReading) -> Gpu | None:
+def _build_gpu(card: DrmCard, reading: DrmReading) -> Gpu | None:
     clients = clients_on(card, reading.clients)
     bound = "" if isinstance(card.driver, Absent) else card.driver
     driver = next((client.driver for client in clients), WORDS.get(bound, bound))
@@ -136,20 +136,22 @@ def _gpu_of(card: DrmCard, reading: DrmReading) -> Gpu | None:
         return None
     if driver not in INTEL | ON_A_CHIP | {"nouveau"} and not speaking:
         return None
-    architecture, evidence = _verdict(card, driver, speaking)
+    architecture, evidence = _decide_architecture(card, driver, speaking)
     return Gpu(
         card=card,
         driver=driver,
         clients=clients,
         architecture=architecture,
         evidence=(f"its driver is {driver}", *evidence),
-        in_ram=held_by(clients, is_in_ram),
-        own=held_by(clients, is_own),
-        untold=untold_on(card, clients, reading),
+        in_ram=sum_by_pid(clients, is_in_ram),
+        own=sum_by_pid(clients, is_own),
+        uncounted_pids=uncounted_pids(card, clients, reading),
     )
 
 
-def _verdict(card: DrmCard, driver: str, speaking: Sequence[DrmClient]) -> tuple[Architecture, tuple[str, ...]]:
+def _decide_architecture(
+    card: DrmCard, driver: str, speaking: Sequence[DrmClient]
+) -> tuple[Architecture, tuple[str, ...]]:
     regions = sorted({region for client in speaking for region in client.resident})
     own = [region for region in regions if is_own(region)] + [one.name for one in card.regions if is_own(one.name)]
     if own:

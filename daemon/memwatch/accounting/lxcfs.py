@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from memwatch.findings import Findings
 from memwatch.linux.lxcfs import LXCFS
-from memwatch.model import Absent, Pool, Quality, Share, ShareKind, ram_of, total_of
+from memwatch.model import Absent, Pool, Quality, Share, ShareKind, find_system_ram, sum_figures
 
 NOTE = "does not include GPU memory on unified machines"
 
 
 def with_both_scopes(found: Findings) -> Findings:
     """Nothing changes where meminfo is the machine's, nor where nobody tells how much memory that has."""
-    limit = ram_of(found.pools)
+    limit = find_system_ram(found.pools)
     if limit is None or not limit.source.startswith(LXCFS):
         return found
     machine = machine_ram(found, limit)
@@ -29,7 +29,7 @@ def with_both_scopes(found: Findings) -> Findings:
     return replace(
         found,
         pools=tuple(machine if pool is limit else pool for pool in found.pools),
-        shares=(tighter or share_of(limit), *others),
+        shares=(tighter or build_share(limit), *others),
     )
 
 
@@ -40,10 +40,10 @@ def is_below(share: Share, size: int) -> bool:
 
 def machine_ram(found: Findings, limit: Pool) -> Pool | None:
     """What all nodes have together: the kernel prints no MemAvailable for them."""
-    size = total_of([node.size_bytes for node in found.nodes])
+    size = sum_figures([node.size_bytes for node in found.nodes])
     if isinstance(size, Absent) or size < limit.size_bytes:
         return None
-    available = total_of([node.available_bytes for node in found.nodes])
+    available = sum_figures([node.available_bytes for node in found.nodes])
     return Pool(
         id=limit.id,
         kind=limit.kind,
@@ -53,11 +53,11 @@ def machine_ram(found: Findings, limit: Pool) -> Pool | None:
         available_bytes=available,
         source="sysfs:node/meminfo",
         quality=Quality.ESTIMATED,
-        free_bytes=total_of([node.free_bytes for node in found.nodes]),
+        free_bytes=sum_figures([node.free_bytes for node in found.nodes]),
     )
 
 
-def share_of(limit: Pool) -> Share:
+def build_share(limit: Pool) -> Share:
     """The container by what lxcfs says of it: its cgroup may be above what can be seen from inside."""
     return Share(
         id="cgroup",

@@ -7,27 +7,27 @@ from functools import wraps
 from operator import is_
 from typing import ParamSpec, TypeVar
 
-Given = ParamSpec("Given")
-Made = TypeVar("Made")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def remembered(make: Callable[Given, Made]) -> Callable[Given, Made]:
+def memoize(make: Callable[P, R]) -> Callable[P, R]:
     """The same rule, which answers with what it made the time before where it is given the very same objects.
 
     For rules that depend on nothing else. What they are given must be immutable; where something is given by its
     name, it is made anew. Any thread may ask.
     """
-    last: tuple[tuple[object, ...], Made] | None = None
+    last: tuple[tuple[object, ...], R] | None = None
 
     @wraps(make)
-    def made(*given: Given.args, **named: Given.kwargs) -> Made:
+    def wrapper(*args: P.args, **named: P.kwargs) -> R:
         nonlocal last
         if (kept := last) is not None and not named:
             before, found = kept
-            if len(given) == len(before) and all(map(is_, given, before)):
+            if len(args) == len(before) and all(map(is_, args, before)):
                 return found
-        found = make(*given, **named)
-        last = None if named else (given, found)
+        found = make(*args, **named)
+        last = None if named else (args, found)
         return found
 
-    return made
+    return wrapper

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from memwatch.accounting.device_memory import Npu
-from memwatch.accounting.drm import Place, buffers_share, held_by_pid, in_system_ram
-from memwatch.accounting.drm_architecture import npus_of
+from memwatch.accounting.device_memory import NpuMemory
+from memwatch.accounting.drm import GpuContext, buffers_share, held_by_pid, in_system_ram
+from memwatch.accounting.drm_architecture import select_npus
 from memwatch.findings import Findings
-from memwatch.model import ShareKind, ram_of
+from memwatch.model import ShareKind, find_system_ram
 from memwatch.snapshot import Machine
 
 
-def found_in(found: Findings) -> list[Npu]:
+def build_npus(found: Findings) -> list[NpuMemory]:
     """The NPUs that the kernel's own drivers tell of; none where there is no System RAM for them to be in."""
-    ram = ram_of(found.pools)
+    ram = find_system_ram(found.pools)
     if found.drm is None or ram is None:
         return []
-    npus, machine = npus_of(found.drm), found.machine or Machine()
-    told: list[Npu] = []
+    npus, machine = select_npus(found.drm), found.machine or Machine()
+    with_memory: list[NpuMemory] = []
     for at, npu in enumerate(npus):
-        place = Place(f"npu{at}", "" if len(npus) == 1 else f" {at}", ram, machine, found.drm)
+        place = GpuContext(f"npu{at}", "" if len(npus) == 1 else f" {at}", ram, machine, found.drm)
         if system := in_system_ram(npu, place):
             share = replace(
                 buffers_share(place, system),
@@ -28,5 +28,5 @@ def found_in(found: Findings) -> list[Npu]:
                 label=f"NPU buffers{place.number}",
                 device=None,
             )
-            told.append(Npu((share,), held_by_pid(npu, None, share)))
-    return [npu.aged() for npu in told] if "drm" in found.stale else told
+            with_memory.append(NpuMemory((share,), held_by_pid(npu, None, share)))
+    return [npu.as_stale() for npu in with_memory] if "drm" in found.stale else with_memory

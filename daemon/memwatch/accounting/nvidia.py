@@ -8,24 +8,24 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from memwatch.accounting import tegra
-from memwatch.accounting.device_memory import Holding
-from memwatch.accounting.nvidia_architecture import architecture_of
-from memwatch.accounting.nvidia_gpu import Place, absent_gpu, holding_of
+from memwatch.accounting.device_memory import DeviceMemory
+from memwatch.accounting.nvidia_architecture import decide_architecture
+from memwatch.accounting.nvidia_gpu import GpuContext, absent_gpu, build_device_memory
 from memwatch.drivers.nvml.records import GpuReading, NvmlReading
 from memwatch.findings import Findings
-from memwatch.model import Architecture, Pool, ram_of
+from memwatch.model import Architecture, Pool, find_system_ram
 from memwatch.snapshot import Machine, Node
 
 
-def holdings_of(found: Findings, first: int) -> Sequence[Holding]:
+def build_device_memories(found: Findings, first: int) -> Sequence[DeviceMemory]:
     """Return the device memory of all NVIDIA GPUs: a Tegra's own GPU before the GPUs plugged into it."""
     if found.tegra is None:
-        return listed_holdings_of(found, first)
+        return build_listed_device_memories(found, first)
     own = tegra.own_gpu(found.nvml)
-    others = listed_holdings_of(_without(found, own), first + 1)
+    others = build_listed_device_memories(_without(found, own), first + 1)
     number = f" {first}" if others else ""
-    place = Place(f"gpu{first}", number, ram_of(found.pools), found.machine or Machine())
-    return [tegra.holding_of(found, found.tegra, own, place), *others]
+    place = GpuContext(f"gpu{first}", number, find_system_ram(found.pools), found.machine or Machine())
+    return [tegra.build_device_memory(found, found.tegra, own, place), *others]
 
 
 def _without(found: Findings, own: GpuReading | None) -> Findings:
@@ -36,51 +36,53 @@ def _without(found: Findings, own: GpuReading | None) -> Findings:
     return replace(found, nvml=replace(found.nvml, gpus=others, missing=missing))
 
 
-class Made(NamedTuple):
+class CachedDeviceMemory(NamedTuple):
     """Holdings, and all they were made of."""
 
     reading: NvmlReading | None = None
     machine: Machine | None = None
     nodes: tuple[Node, ...] = ()
     figures: tuple[int | None, ...] = ()
-    holdings: Sequence[Holding] = ()
+    device_memories: Sequence[DeviceMemory] = ()
 
-    def is_of(self, found: Findings, figures: tuple[int | None, ...]) -> bool:
+    def matches(self, found: Findings, figures: tuple[int | None, ...]) -> bool:
         """Whether the same would be made of this."""
         same = self.reading is found.nvml and self.machine is found.machine and self.nodes is found.nodes
         return same and self.figures == figures
 
 
 # The driver says the same most of the time, and eight GPUs are a fifth of a tick.
-_made = Made()
+_cached = CachedDeviceMemory()
 
 
-def listed_holdings_of(found: Findings, first: int) -> Sequence[Holding]:
+def build_listed_device_memories(found: Findings, first: int) -> Sequence[DeviceMemory]:
     """Return the GPUs that NVML reports. GPUs that NVML stopped reporting stay, without figures."""
-    global _made
+    global _cached
     if found.nvml is None:
         return ()
-    ram, stale = ram_of(found.pools), "nvml" in found.stale
+    ram, stale = find_system_ram(found.pools), "nvml" in found.stale
     figures = (first, stale, ram.size_bytes if ram else None)
-    if _made.is_of(found, figures):
-        return _made.holdings
-    holdings = _holdings_of(found, found.nvml, ram, first)
+    if _cached.matches(found, figures):
+        return _cached.device_memories
+    device_memories = _build_device_memories(found, found.nvml, ram, first)
     if stale:
-        holdings = [holding.aged() for holding in holdings]
-    if not any(holding.device.architecture is Architecture.UNIFIED for holding in holdings):
+        device_memories = [device_memory.as_stale() for device_memory in device_memories]
+    if not any(device_memory.device.architecture is Architecture.UNIFIED for device_memory in device_memories):
         # One of those says how much of System RAM is free, which is another figure each time.
-        _made = Made(found.nvml, found.machine, found.nodes, figures, holdings)
-    return holdings
+        _cached = CachedDeviceMemory(found.nvml, found.machine, found.nodes, figures, device_memories)
+    return device_memories
 
 
-def _holdings_of(found: Findings, reading: NvmlReading, ram: Pool | None, first: int) -> list[Holding]:
+def _build_device_memories(
+    found: Findings, reading: NvmlReading, ram: Pool | None, first: int
+) -> list[DeviceMemory]:
     machine, size = found.machine or Machine(), ram.size_bytes if ram else None
     gpus = in_stable_order([*reading.gpus, *(absent_gpu(gpu) for gpu in reading.missing)])
     return [
-        holding_of(
+        build_device_memory(
             gpu,
-            Place(f"gpu{at}", "" if len(gpus) == 1 else f" {at}", ram, machine),
-            architecture_of(gpu, size, found.nodes, machine.in_container),
+            GpuContext(f"gpu{at}", "" if len(gpus) == 1 else f" {at}", ram, machine),
+            decide_architecture(gpu, size, found.nodes, machine.in_container),
             reading,
         )
         for at, gpu in enumerate(gpus, first)

@@ -17,7 +17,7 @@ INTEGRATED_NAMES = ("GB10", "THOR", "ORIN", "(NVGPU)", "N1X")
 SAME_SIZE = 0.02
 
 
-class Verdict(Struct, frozen=True):
+class ArchitectureDecision(Struct, frozen=True):
     """The architecture of one device, and the observations that decided it. `node` is its NUMA node, if any."""
 
     architecture: Architecture
@@ -25,7 +25,9 @@ class Verdict(Struct, frozen=True):
     node: Node | None = None
 
 
-def architecture_of(gpu: GpuReading, ram_bytes: int | None, nodes: Iterable[Node], contained: bool) -> Verdict:
+def decide_architecture(
+    gpu: GpuReading, ram_bytes: int | None, nodes: Iterable[Node], contained: bool
+) -> ArchitectureDecision:
     """Decide by what the driver answered. A failing card is `unknown`, and never system RAM."""
     memory = gpu.memory
     if isinstance(memory, GpuMemory) and memory.total_bytes > 0:
@@ -35,30 +37,36 @@ def architecture_of(gpu: GpuReading, ram_bytes: int | None, nodes: Iterable[Node
     if memory is Absent.NOT_SUPPORTED:
         return _without_memory(gpu, "memory info is not supported", contained)
     if gpu.instances:
-        return Verdict(
+        return ArchitectureDecision(
             Architecture.DISCRETE, (f"memory info is {memory.value}", "MIG instances have memory of their own")
         )
     codes = ", ".join(f"{call} answered {code}" for call, code in gpu.codes.items())
-    return Verdict(Architecture.UNKNOWN, tuple(filter(None, (f"memory info is {memory.value}", codes))))
+    return ArchitectureDecision(
+        Architecture.UNKNOWN, tuple(filter(None, (f"memory info is {memory.value}", codes)))
+    )
 
 
-def _with_memory(gpu: GpuReading, memory: GpuMemory, ram_bytes: int | None, nodes: Iterable[Node]) -> Verdict:
-    node = _node_of(gpu, nodes)
+def _with_memory(
+    gpu: GpuReading, memory: GpuMemory, ram_bytes: int | None, nodes: Iterable[Node]
+) -> ArchitectureDecision:
+    node = _find_node(gpu, nodes)
     if node is not None:
         text = f"NVML names NUMA node {node.id}, which has memory and no processors"
-        return Verdict(Architecture.COHERENT, (text,), node)
+        return ArchitectureDecision(Architecture.COHERENT, (text,), node)
     if is_integrated(gpu):
         if ram_bytes and abs(memory.total_bytes - ram_bytes) <= SAME_SIZE * ram_bytes:
-            return Verdict(Architecture.UNIFIED, (_named(gpu), "memory info answers with the machine's own memory"))
+            return ArchitectureDecision(
+                Architecture.UNIFIED, (_named(gpu), "memory info answers with the machine's own memory")
+            )
         text = f"memory info answers with {size(memory.total_bytes)}, which is not the machine's memory"
-        return Verdict(Architecture.CARVEOUT, (_named(gpu), text))
+        return ArchitectureDecision(Architecture.CARVEOUT, (_named(gpu), text))
     evidence = ["memory info answers", "no NUMA node holds its memory"]
     if gpu.addressing_mode == "ats":
         evidence.append("it shares page tables with the processors (ATS), and its memory is not in MemTotal")
-    return Verdict(Architecture.DISCRETE, tuple(evidence))
+    return ArchitectureDecision(Architecture.DISCRETE, tuple(evidence))
 
 
-def _without_memory(gpu: GpuReading, observed: str, contained: bool) -> Verdict:
+def _without_memory(gpu: GpuReading, observed: str, contained: bool) -> ArchitectureDecision:
     """No figure for memory: unified where the rest agrees; in a container the same can mean "not allowed"."""
     evidence = [observed]
     if gpu.bar1_bytes is Absent.NOT_SUPPORTED:
@@ -69,13 +77,13 @@ def _without_memory(gpu: GpuReading, observed: str, contained: bool) -> Verdict:
     if gpu.addressing_mode == "ats":
         evidence.append("it shares page tables with the processors (ATS)")
     if confirmed or (gpu.bar1_bytes is Absent.NOT_SUPPORTED and not contained):
-        return Verdict(Architecture.UNIFIED, tuple(evidence))
+        return ArchitectureDecision(Architecture.UNIFIED, tuple(evidence))
     if contained:
         evidence.append("nothing confirms it, and a container may be kept from asking")
-    return Verdict(Architecture.UNKNOWN, tuple(evidence))
+    return ArchitectureDecision(Architecture.UNKNOWN, tuple(evidence))
 
 
-def _node_of(gpu: GpuReading, nodes: Iterable[Node]) -> Node | None:
+def _find_node(gpu: GpuReading, nodes: Iterable[Node]) -> Node | None:
     """The node that NVML names, if that node has memory and no processors."""
     if isinstance(gpu.numa_node, Absent) or gpu.numa_node < 0:
         return None

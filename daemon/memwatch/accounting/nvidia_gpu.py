@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from memwatch.accounting.device_memory import Holding, remainder
-from memwatch.accounting.nvidia_architecture import Verdict
+from memwatch.accounting.device_memory import DeviceMemory, remainder
+from memwatch.accounting.nvidia_architecture import ArchitectureDecision
 from memwatch.drivers.nvml.records import Ecc, GpuInstance, GpuMemory, GpuReading, MissingGpu, NvmlReading, Xid
 from memwatch.model import (
     Absent,
@@ -22,7 +22,7 @@ from memwatch.model import (
     Share,
     ShareKind,
     Words,
-    total_of,
+    sum_figures,
 )
 from memwatch.snapshot import Machine, Node
 
@@ -49,7 +49,7 @@ def absent_gpu(missing: MissingGpu) -> GpuReading:
     return GpuReading(-1, missing.uuid, missing.pci, missing.name, state="missing")
 
 
-class Place(NamedTuple):
+class GpuContext(NamedTuple):
     """Where a GPU stands: its id, the number in labels (empty if it is the only one), and the machine it is in."""
 
     name: str
@@ -65,15 +65,17 @@ class Place(NamedTuple):
         return None if self.machine.sees_all_processes else UNSEEN
 
 
-def holding_of(gpu: GpuReading, place: Place, verdict: Verdict, reading: NvmlReading) -> Holding:
-    pool, shares = _memory_of(gpu, place, verdict)
+def build_device_memory(
+    gpu: GpuReading, place: GpuContext, verdict: ArchitectureDecision, reading: NvmlReading
+) -> DeviceMemory:
+    pool, shares = _build_memory(gpu, place, verdict)
     unified = verdict.architecture is Architecture.UNIFIED
     instances = tuple(share.id for share in shares if share.kind is ShareKind.MIG_INSTANCE)
     shared = ("ram",) if place.ram and verdict.architecture in (Architecture.UNIFIED, Architecture.CARVEOUT) else ()
     own = ((pool.id,) if pool else ()) + shared
-    device = _device_of(gpu, place, verdict, reading, instances or own)
+    device = _build_device(gpu, place, verdict, reading, instances or own)
     holds = (cuda_id(place.name) if unified else place.name) if own else None
-    return Holding(
+    return DeviceMemory(
         device=device,
         explanation=EXPLANATIONS[verdict.architecture],
         pools=(pool,) if pool else (),
@@ -84,8 +86,12 @@ def holding_of(gpu: GpuReading, place: Place, verdict: Verdict, reading: NvmlRea
     )
 
 
-def _device_of(
-    gpu: GpuReading, place: Place, verdict: Verdict, reading: NvmlReading, allocates_from: tuple[str, ...]
+def _build_device(
+    gpu: GpuReading,
+    place: GpuContext,
+    verdict: ArchitectureDecision,
+    reading: NvmlReading,
+    allocates_from: tuple[str, ...],
 ) -> Device:
     hidden, carved = place.hides_processes, verdict.architecture is Architecture.CARVEOUT
     listed: Words = gpu.processes if isinstance(gpu.processes, Absent) else "partial" if hidden else "complete"
@@ -103,16 +109,16 @@ def _device_of(
         headroom_bytes=Absent.NOT_SUPPORTED if carved else Absent.NOT_AVAILABLE,
         state=gpu.state,
         evidence=verdict.evidence,
-        errors=errors_of(gpu, xids),
+        errors=count_errors(gpu, xids),
         errors_seen_unix={f"xid_{xid.code}": xid.last_seen_unix for xid in xids},
         process_list=listed,
         api_free_bytes={} if cuda_free is None else {"cuda": cuda_free},
-        details=details_of(gpu, reading),
+        details=build_details(gpu, reading),
         notes=(*((hidden,) if hidden and listed == "partial" else ()), *((UNBOUNDED,) if carved else ())),
     )
 
 
-def details_of(gpu: GpuReading, reading: NvmlReading) -> Mapping[str, str]:
+def build_details(gpu: GpuReading, reading: NvmlReading) -> Mapping[str, str]:
     """What else the driver says of a GPU, in its own words."""
     mig = gpu.mig_enabled if isinstance(gpu.mig_enabled, Absent) else "enabled" if gpu.mig_enabled else "disabled"
     words: dict[str, Words] = {
@@ -132,7 +138,9 @@ def _remapping(ecc: Ecc) -> Words:
     return "pending" if ecc.remapping_pending is True else Absent.NOT_SUPPORTED
 
 
-def _memory_of(gpu: GpuReading, place: Place, verdict: Verdict) -> tuple[Pool | None, tuple[Share, ...]]:
+def _build_memory(
+    gpu: GpuReading, place: GpuContext, verdict: ArchitectureDecision
+) -> tuple[Pool | None, tuple[Share, ...]]:
     name, number = place.name, place.number
     if verdict.architecture is Architecture.UNIFIED:
         return None, (cuda_share(gpu, place),) if place.ram else ()
@@ -153,14 +161,14 @@ def cuda_bytes(gpu: GpuReading) -> Bytes:
     """What processes hold of a GPU: exact where every list was read and every process has its figure."""
     if isinstance(gpu.processes, Absent):
         return gpu.processes
-    return total_of([process.used_bytes for process in gpu.processes])
+    return sum_figures([process.used_bytes for process in gpu.processes])
 
 
 def cuda_id(device: str) -> str:
     return f"cuda{device.removeprefix('gpu')}"
 
 
-def cuda_share(gpu: GpuReading, place: Place) -> Share:
+def cuda_share(gpu: GpuReading, place: GpuContext) -> Share:
     """Where processes are hidden the sum would be too small by what they hold, so there is none."""
     used = cuda_bytes(gpu)
     return Share(
@@ -283,7 +291,7 @@ def memory_source(gpu: GpuReading) -> str:
     return f"memory_info_v{gpu.memory.version}" if isinstance(gpu.memory, GpuMemory) else "memory_info"
 
 
-def errors_of(gpu: GpuReading, xids: Sequence[Xid]) -> Mapping[str, int]:
+def count_errors(gpu: GpuReading, xids: Sequence[Xid]) -> Mapping[str, int]:
     """Memory errors by kind: counts since the driver was loaded, XIDs since the helper was started."""
     counts = {
         "ecc_corrected": gpu.ecc.corrected,

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from memwatch.accounting.device_memory import Holding, Npu
-from memwatch.accounting.memoize import remembered
+from memwatch.accounting.device_memory import DeviceMemory, NpuMemory
+from memwatch.accounting.memoize import memoize
 from memwatch.findings import Findings
 from memwatch.model import (
     Absent,
@@ -22,8 +22,8 @@ from memwatch.model import (
     Quality,
     Share,
     ShareKind,
-    ram_of,
-    total_of,
+    find_system_ram,
+    sum_figures,
 )
 from memwatch.snapshot import Machine, Node
 from memwatch.units import size
@@ -34,34 +34,49 @@ RAM = "ram"
 MIXED = "GPUs of different kinds: each pool below is memory of its own, each share lies inside one."
 
 
-def with_holdings(found: Findings, holdings: Sequence[Holding], npus: Sequence[Npu] = ()) -> Findings:
+def with_device_memories(
+    found: Findings, device_memories: Sequence[DeviceMemory], npus: Sequence[NpuMemory] = ()
+) -> Findings:
     """The machine with its devices: each byte in one pool, each share within its parent, each figure explained."""
-    everybody: tuple[Holding | Npu, ...] = (*holdings, *npus)
+    everybody: tuple[DeviceMemory | NpuMemory, ...] = (*device_memories, *npus)
     if not everybody:
         return found
-    ram = ram_of(found.pools)
+    ram = find_system_ram(found.pools)
     if ram is not None:
-        ram = without_nodes(ram, [holding.node for holding in holdings if holding.node is not None])
-        beyond = [holding.beyond_meminfo for holding in holdings if holding.beyond_meminfo is not None]
+        ram = without_nodes(
+            ram, [device_memory.node for device_memory in device_memories if device_memory.node is not None]
+        )
+        beyond = [
+            device_memory.beyond_meminfo
+            for device_memory in device_memories
+            if device_memory.beyond_meminfo is not None
+        ]
         ram = with_devices(ram, beyond)
     others = [pool for pool in found.pools if pool.kind is not PoolKind.SYSTEM_RAM]
-    pools = (*([ram] if ram else []), *others, *(pool for holding in holdings for pool in holding.pools))
+    pools = (
+        *([ram] if ram else []),
+        *others,
+        *(pool for device_memory in device_memories for pool in device_memory.pools),
+    )
     sizes = {pool.id: pool.size_bytes for pool in pools}
-    shares = (*found.shares, *(clamped(share, sizes) for one in everybody for share in one.shares))
-    chains = Chains(pools, shares)
+    shares = (*found.shares, *(clamp(share, sizes) for one in everybody for share in one.shares))
+    chains = HeadroomCalculator(pools, shares)
     return replace(
         found,
         pools=pools,
         shares=shares,
-        devices=(*found.devices, *(chains.with_headroom(holding.device) for holding in holdings)),
+        devices=(
+            *found.devices,
+            *(chains.with_headroom(device_memory.device) for device_memory in device_memories),
+        ),
         processes=with_device_bytes(found.processes, *everybody),
-        machine=with_architecture(found.machine, *holdings) if holdings else found.machine,
+        machine=with_architecture(found.machine, *device_memories) if device_memories else found.machine,
     )
 
 
 def without_nodes(ram: Pool, nodes: Sequence[Node]) -> Pool:
     """System RAM without the GPU nodes that MemTotal contains."""
-    sizes = total_of([node.size_bytes for node in nodes])
+    sizes = sum_figures([node.size_bytes for node in nodes])
     if not nodes or isinstance(sizes, Absent):
         return ram
     size = max(0, ram.size_bytes - sizes)
@@ -109,10 +124,10 @@ def _with_contents(rest: Pool, contents: Sequence[Content], nodes: Sequence[Node
 
 def _less(figure: Bytes, parts: Sequence[Bytes]) -> Bytes:
     """Never below 0: the files are not read at the same instant."""
-    taken = total_of(parts)
-    if isinstance(figure, Absent) or isinstance(taken, Absent):
-        return figure if isinstance(figure, Absent) else taken
-    return max(0, figure - taken)
+    total = sum_figures(parts)
+    if isinstance(figure, Absent) or isinstance(total, Absent):
+        return figure if isinstance(figure, Absent) else total
+    return max(0, figure - total)
 
 
 def with_devices(ram: Pool, beyond: Sequence[Bytes]) -> Pool:
@@ -134,7 +149,7 @@ def with_devices(ram: Pool, beyond: Sequence[Bytes]) -> Pool:
     return replace(ram, unattributed_bytes=rest - explained, overlap=ram.overlap or known > rest, contents=contents)
 
 
-def clamped(share: Share, sizes: Mapping[str, int]) -> Share:
+def clamp(share: Share, sizes: Mapping[str, int]) -> Share:
     """A driver's limit may be larger than all that is there; then the limit is what is there.
 
     More used than all System RAM is: one of the two is not of this machine (a container's meminfo, say).
@@ -148,7 +163,7 @@ def clamped(share: Share, sizes: Mapping[str, int]) -> Share:
     return replace(share, limit_bytes=most, note="; ".join(filter(None, (share.note, note))))
 
 
-class Chains:
+class HeadroomCalculator:
     """What is left on the way from a share outward to its pool."""
 
     def __init__(self, pools: Sequence[Pool], shares: Sequence[Share]) -> None:
@@ -165,7 +180,7 @@ class Chains:
             before = widest.get(pool)
             if not isinstance(before, int) or (isinstance(left, int) and left > before):
                 widest[pool] = left
-        return replace(device, headroom_bytes=total_of(widest.values()))
+        return replace(device, headroom_bytes=sum_figures(widest.values()))
 
     def _left(self, place: str, device: Device) -> tuple[str, Bytes]:
         """The pool that a way ends in, and the least that is left on it."""
@@ -200,14 +215,21 @@ def left_of(share: Share) -> Bytes:
     return max(0, share.limit_bytes - share.used_bytes)
 
 
-@remembered
-def with_device_bytes(processes: tuple[Process, ...], *holdings: Holding | Npu) -> tuple[Process, ...]:
+@memoize
+def with_device_bytes(
+    processes: tuple[Process, ...], *device_memories: DeviceMemory | NpuMemory
+) -> tuple[Process, ...]:
     """Processes with what they hold of devices."""
     held: dict[int, dict[str, Bytes]] = {}
-    for holding in holdings:
-        for pid, places in holding.held.items():
+    for device_memory in device_memories:
+        for pid, places in device_memory.held.items():
             held.setdefault(pid, {}).update(places)
-    unsure = {share.id for holding in holdings for share in holding.shares if share.kind in PERHAPS_IN_RSS}
+    unsure = {
+        share.id
+        for device_memory in device_memories
+        for share in device_memory.shares
+        if share.kind in PERHAPS_IN_RSS
+    }
     return tuple(
         _with_device_bytes(process, held[process.pid], unsure) if process.pid in held else process
         for process in processes
@@ -224,7 +246,7 @@ def _with_device_bytes(process: Process, held: Mapping[str, Bytes], unsure: set[
         return replace(process, device_bytes=held)
     beyond = sum(size for place, size in held.items() if isinstance(size, int) and place not in unsure)
     perhaps = sum(size for place, size in held.items() if isinstance(size, int) and place in unsure)
-    whole = total_of([rss, *held.values()])
+    whole = sum_figures([rss, *held.values()])
     if isinstance(whole, int) and not perhaps:
         return replace(process, device_bytes=held, footprint_bytes=whole, footprint_basis="rss + device")
     return replace(
@@ -238,13 +260,15 @@ def _with_device_bytes(process: Process, held: Mapping[str, Bytes], unsure: set[
     )
 
 
-@remembered
-def with_architecture(machine: Machine | None, *holdings: Holding) -> Machine:
+@memoize
+def with_architecture(machine: Machine | None, *device_memories: DeviceMemory) -> Machine:
     """A device that cannot be told (one that is lost, say) does not make the others' machine another one."""
     machine = machine or Machine()
-    told = [one for one in holdings if one.device.architecture is not Architecture.UNKNOWN] or holdings
-    kinds = {holding.device.architecture.value for holding in told}
+    known = [
+        one for one in device_memories if one.device.architecture is not Architecture.UNKNOWN
+    ] or device_memories
+    kinds = {device_memory.device.architecture.value for device_memory in known}
     if len(kinds) > 1:
         return replace(machine, architecture="mixed", explanation=MIXED)
-    explanations = dict.fromkeys(holding.explanation for holding in told)
+    explanations = dict.fromkeys(device_memory.explanation for device_memory in known)
     return replace(machine, architecture=kinds.pop(), explanation=" ".join(explanations))

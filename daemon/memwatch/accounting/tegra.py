@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from memwatch.accounting import nvidia_gpu
-from memwatch.accounting.device_memory import Holding
-from memwatch.accounting.nvidia_architecture import Verdict, architecture_of, is_integrated
+from memwatch.accounting.device_memory import DeviceMemory
+from memwatch.accounting.nvidia_architecture import ArchitectureDecision, decide_architecture, is_integrated
 from memwatch.drivers.nvml.records import GpuReading, NvmlReading
 from memwatch.drivers.tegra.nvmap import KERNEL_PID
 from memwatch.drivers.tegra.records import NvMapClient, NvMapReading, TegraReading
@@ -38,10 +38,10 @@ OVERLAP = "Buffers that processes share count for each of them, so together they
 OF_THE_HOST = "NvMap names processes by the host's numbers: in this container they are nobody's."
 
 
-Clients = tuple[NvMapClient, ...] | Absent
+NvMapClients = tuple[NvMapClient, ...] | Absent
 
 
-class Figure(NamedTuple):
+class SourcedBytes(NamedTuple):
     """What the GPU holds, and who says so."""
 
     bytes: Bytes
@@ -56,37 +56,41 @@ def own_gpu(nvml: NvmlReading | None) -> GpuReading | None:
     return next((gpu for gpu in gpus if is_integrated(gpu) or gpu.memory is Absent.NOT_SUPPORTED), None)
 
 
-def holding_of(found: Findings, tegra: TegraReading, own: GpuReading | None, place: nvidia_gpu.Place) -> Holding:
+def build_device_memory(
+    found: Findings, tegra: TegraReading, own: GpuReading | None, place: nvidia_gpu.GpuContext
+) -> DeviceMemory:
     """NvMap's figure where the kernel has one, else what NVML lists."""
-    verdict = _verdict_of(found, tegra, own, place)
-    figure = figure_of(found, tegra)
+    verdict = _decide_architecture(found, tegra, own, place)
+    figure = select_figure(found, tegra)
     if own is None or found.nvml is None:
-        holding = _without_nvml(verdict, place)
+        device_memory = _without_nvml(verdict, place)
     else:
-        holding = nvidia_gpu.holding_of(own, place, verdict, found.nvml)
+        device_memory = nvidia_gpu.build_device_memory(own, place, verdict, found.nvml)
     if figure.bytes is not Absent.NOT_SUPPORTED:
-        holding = _with_nvmap(holding, found, figure, place)
+        device_memory = _with_nvmap(device_memory, found, figure, place)
     elif "nvml" in found.stale:
-        holding = holding.aged()
+        device_memory = device_memory.as_stale()
     device = replace(
-        holding.device,
+        device_memory.device,
         name=NAMES.get(tegra.soc, f"NVIDIA {tegra.soc}"),
         busy_ratio=_busy(found, "gr3d"),
         memory_busy_ratio=_busy(found, "emc"),
     )
-    return replace(holding, device=device, explanation=EXPLANATION)
+    return replace(device_memory, device=device, explanation=EXPLANATION)
 
 
-def _verdict_of(found: Findings, tegra: TegraReading, own: GpuReading | None, place: nvidia_gpu.Place) -> Verdict:
+def _decide_architecture(
+    found: Findings, tegra: TegraReading, own: GpuReading | None, place: nvidia_gpu.GpuContext
+) -> ArchitectureDecision:
     """The chip decides: whatever a driver answers, there is no other memory."""
     evidence: tuple[str, ...] = (f"the chip is {tegra.soc}, whose GPU shares System RAM",)
     if own is not None:
         size = place.ram.size_bytes if place.ram else None
-        evidence += architecture_of(own, size, found.nodes, place.machine.in_container).evidence
-    return Verdict(Architecture.UNIFIED, evidence)
+        evidence += decide_architecture(own, size, found.nodes, place.machine.in_container).evidence
+    return ArchitectureDecision(Architecture.UNIFIED, evidence)
 
 
-def _without_nvml(verdict: Verdict, place: nvidia_gpu.Place) -> Holding:
+def _without_nvml(verdict: ArchitectureDecision, place: nvidia_gpu.GpuContext) -> DeviceMemory:
     device = Device(
         id=place.name,
         vendor="NVIDIA",
@@ -97,31 +101,35 @@ def _without_nvml(verdict: Verdict, place: nvidia_gpu.Place) -> Holding:
         process_list=Absent.NOT_AVAILABLE,
         api_free_bytes={"cuda": place.ram.free_bytes} if place.ram else {},
     )
-    shares = (cuda_share(Figure(Absent.NOT_AVAILABLE, "nvml:processes"), place),) if place.ram else ()
-    return Holding(device, EXPLANATION, shares=shares, beyond_meminfo=Absent.NOT_AVAILABLE)
+    shares = (cuda_share(SourcedBytes(Absent.NOT_AVAILABLE, "nvml:processes"), place),) if place.ram else ()
+    return DeviceMemory(device, EXPLANATION, shares=shares, beyond_meminfo=Absent.NOT_AVAILABLE)
 
 
-def figure_of(found: Findings, tegra: TegraReading) -> Figure:
+def select_figure(found: Findings, tegra: TegraReading) -> SourcedBytes:
     """All that the GPU holds. Both of NvMap's figures are exact; the one anybody may read is also the newer one."""
     if tegra.gpu_bytes is not Absent.NOT_SUPPORTED:
         stale = "tegra" in found.stale
-        return Figure(Absent.STALE if stale else tegra.gpu_bytes, "meminfo:NvMapMemUsed")
+        return SourcedBytes(Absent.STALE if stale else tegra.gpu_bytes, "meminfo:NvMapMemUsed")
     if found.nvmap is not None:
-        return Figure(Absent.STALE if "nvmap" in found.stale else found.nvmap.total_bytes, "nvmap:total")
-    return Figure(Absent.NOT_SUPPORTED, "")
+        return SourcedBytes(Absent.STALE if "nvmap" in found.stale else found.nvmap.total_bytes, "nvmap:total")
+    return SourcedBytes(Absent.NOT_SUPPORTED, "")
 
 
-def _with_nvmap(holding: Holding, found: Findings, figure: Figure, place: nvidia_gpu.Place) -> Holding:
-    clients = clients_of(found)
+def _with_nvmap(
+    device_memory: DeviceMemory, found: Findings, figure: SourcedBytes, place: nvidia_gpu.GpuContext
+) -> DeviceMemory:
+    clients = select_clients(found)
     seen = place.machine.sees_all_processes
     listed: Words = clients if isinstance(clients, Absent) else "complete" if seen else "partial"
     share = nvidia_gpu.cuda_id(place.name)
-    notes = notes_of(found.nvmap, clients, figure.bytes)
+    notes = build_notes(found.nvmap, clients, figure.bytes)
     device = replace(
-        holding.device, process_list=listed, notes=notes if seen or listed != "partial" else (*notes, OF_THE_HOST)
+        device_memory.device,
+        process_list=listed,
+        notes=notes if seen or listed != "partial" else (*notes, OF_THE_HOST),
     )
     return replace(
-        holding,
+        device_memory,
         device=device,
         shares=(cuda_share(figure, place),) if place.ram else (),
         held=held_by_pid(clients, share) if seen and not isinstance(clients, Absent) else {},
@@ -129,7 +137,7 @@ def _with_nvmap(holding: Holding, found: Findings, figure: Figure, place: nvidia
     )
 
 
-def clients_of(found: Findings) -> Clients:
+def select_clients(found: Findings) -> NvMapClients:
     if found.nvmap is None:
         return Absent.NOT_AVAILABLE
     return Absent.STALE if "nvmap" in found.stale else found.nvmap.clients
@@ -144,14 +152,14 @@ def held_by_pid(clients: Iterable[NvMapClient], share: str) -> Mapping[int, Mapp
     return {pid: {share: size} for pid, size in held.items()}
 
 
-def notes_of(nvmap: NvMapReading | None, clients: Clients, total: Bytes) -> tuple[str, ...]:
+def build_notes(nvmap: NvMapReading | None, clients: NvMapClients, total: Bytes) -> tuple[str, ...]:
     notes = [nvmap.would_add] if nvmap and nvmap.would_add else []
     if isinstance(total, int) and not isinstance(clients, Absent):
         notes += [OVERLAP] if sum(client.used_bytes for client in clients) > total else []
     return tuple(notes)
 
 
-def cuda_share(figure: Figure, place: nvidia_gpu.Place) -> Share:
+def cuda_share(figure: SourcedBytes, place: nvidia_gpu.GpuContext) -> Share:
     return Share(
         id=nvidia_gpu.cuda_id(place.name),
         kind=ShareKind.CUDA_POOL,
@@ -175,7 +183,7 @@ def _busy(found: Findings, part: Literal["gr3d", "emc"]) -> float | Absent:
     return load if isinstance(load, Absent) else load.busy_ratio
 
 
-def tegrastats_of(found: Findings) -> Tegrastats | Absent | None:
+def build_tegrastats(found: Findings) -> Tegrastats | Absent | None:
     """What tegrastats alone says of memory; None where it says nothing."""
     if found.tegrastats is None:
         return None
@@ -184,7 +192,7 @@ def tegrastats_of(found: Findings) -> Tegrastats | Absent | None:
     return Tegrastats(found.tegrastats.largest_free_blocks, found.tegrastats.largest_free_block_bytes)
 
 
-def machine_of(machine: Machine | None, tegra: TegraReading | None) -> Machine | None:
+def with_board_names(machine: Machine | None, tegra: TegraReading | None) -> Machine | None:
     """The machine with the names of its board, chip and release."""
     if machine is None or tegra is None:
         return machine

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memwatch.model import Absent, Bytes, Pool, PoolKind, Share, ShareKind, total_of
+from memwatch.model import Absent, Bytes, Pool, PoolKind, Share, ShareKind, sum_figures
 from memwatch.snapshot import ProcessScan, Snapshot
 
 # Shares that processes hold; the others are limits, or a driver's sum.
@@ -30,34 +30,34 @@ IN_RAM = {
 }
 
 
-def causes_of(pool: Pool, snapshot: Snapshot) -> str:
+def describe_causes(pool: Pool, snapshot: Snapshot) -> str:
     """A sentence on what the remainder of a pool usually is here; empty where there is no remainder to explain."""
     if isinstance(pool.unattributed_bytes, Absent):
         return ""
-    causes = [*_of_devices(pool, snapshot), *([ANYWHERE] if pool.kind is PoolKind.SYSTEM_RAM else [])]
-    if hides(snapshot):
+    causes = [*_device_causes(pool, snapshot), *([ANYWHERE] if pool.kind is PoolKind.SYSTEM_RAM else [])]
+    if hides_processes(snapshot):
         causes.insert(0, HIDDEN)
     return f"Usually {'; '.join(causes)}." if causes else "Nothing is known of what it usually is."
 
 
-def rest_of(share: Share, snapshot: Snapshot) -> Bytes:
+def unattributed_bytes(share: Share, snapshot: Snapshot) -> Bytes:
     """What of a device's share no listed process holds. No process at all may also mean that nobody could look."""
     held = [process.device_bytes[share.id] for process in snapshot.processes if share.id in process.device_bytes]
     lists = [device.process_list for device in snapshot.devices if device.id == share.device]
-    known = total_of(held) if held or lists == ["complete"] else Absent.NOT_AVAILABLE
+    known = sum_figures(held) if held or lists == ["complete"] else Absent.NOT_AVAILABLE
     if isinstance(share.used_bytes, Absent) or isinstance(known, Absent):
         return share.used_bytes if isinstance(share.used_bytes, Absent) else known
     return max(0, share.used_bytes - known)
 
 
-def hides(snapshot: Snapshot) -> bool:
+def hides_processes(snapshot: Snapshot) -> bool:
     """Whether there may be processes that are not seen."""
     scan = snapshot.process_scan
     partial = isinstance(scan, ProcessScan) and scan.process_list == "partial"
     return partial or any(device.process_list == "partial" for device in snapshot.devices)
 
 
-def _of_devices(pool: Pool, snapshot: Snapshot) -> list[str]:
+def _device_causes(pool: Pool, snapshot: Snapshot) -> list[str]:
     """By the makers of the devices that allocate from the pool, by whatever way."""
     within = {share.id: share.within for share in snapshot.shares}
 

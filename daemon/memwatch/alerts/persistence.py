@@ -1,4 +1,4 @@
-"""Serialization of the state of alerts and silences, for restarts. Invalid data raises BadState."""
+"""Serialization of the state of alerts and silences, for restarts. Invalid data raises StateDecodeError."""
 
 from __future__ import annotations
 
@@ -9,97 +9,99 @@ from typing import Any
 from msgspec.structs import asdict
 
 from memwatch.alerts.rules import EVENTS
-from memwatch.alerts.silences import SILENCES_MOST, Silence, in_force
-from memwatch.alerts.state import Key, Watch
+from memwatch.alerts.silences import MAX_SILENCES, Silence, in_force
+from memwatch.alerts.state import AlertState, Key
 from memwatch.clock import Moment
 from memwatch.snapshot import Level, Reason
 
-WATCHES_MOST = 10_000
-TIME_MOST = 1e11
-TIMES = ("since", "fired_at", "said_at")
+MAX_ALERTS = 10_000
+MAX_TIME = 1e11
+# The names of times in what is written, and their fields.
+TIMES = {"since": "since", "fired_at": "fired_at", "said_at": "notified_at"}
 
 
-class BadState(ValueError):
+class StateDecodeError(ValueError):
     """Invalid data in place of the state of alerts or silences."""
 
 
-def watches_to_bytes(watches: Mapping[Key, Watch], moment: Moment, boot_id: str) -> bytes:
+def encode_alert_states(states: Mapping[Key, AlertState], moment: Moment, boot_id: str) -> bytes:
     """Serialize alerts that are firing, pending, or have been notified.
 
     Times count from boot, including suspend, so changes of the wall clock do not affect them.
     """
     asleep = moment.asleep_seconds
-    kept = [_watch_json(key, watch, asleep) for key, watch in watches.items() if is_worth_keeping(watch)]
+    kept = [_state_json(key, state, asleep) for key, state in states.items() if is_worth_keeping(state)]
     return json.dumps({"boot_id": boot_id, "watches": kept}).encode()
 
 
-def is_worth_keeping(watch: Watch) -> bool:
-    return watch.firing or watch.told or watch.since is not None or watch.said_at is not None
+def is_worth_keeping(state: AlertState) -> bool:
+    return state.firing or state.notified or state.since is not None or state.notified_at is not None
 
 
-def watches_from_bytes(data: bytes, moment: Moment, boot_id: str) -> dict[Key, Watch]:
-    """Restore the alerts. After a reboot, firing alerts keep firing and all timers start over. Raises BadState."""
-    state = _loaded(data)
+def decode_alert_states(data: bytes, moment: Moment, boot_id: str) -> dict[Key, AlertState]:
+    """Restore the alerts. After a reboot, firing alerts keep firing and all timers start over. Raises
+    StateDecodeError."""
+    state = _load_object(data)
     same_boot = state.get("boot_id") == boot_id
     try:
-        found = [_watch_of(one, moment, same_boot) for one in state["watches"][:WATCHES_MOST]]
+        found = [_parse_state(one, moment, same_boot) for one in state["watches"][:MAX_ALERTS]]
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-        raise BadState(f"alerts: {type(error).__name__}") from None
-    return {key: watch for key, watch in found if key[0] in EVENTS}
+        raise StateDecodeError(f"alerts: {type(error).__name__}") from None
+    return {key: state for key, state in found if key[0] in EVENTS}
 
 
-def silences_to_bytes(silences: Iterable[Silence]) -> bytes:
+def encode_silences(silences: Iterable[Silence]) -> bytes:
     return json.dumps({"silences": [asdict(one) for one in silences]}).encode()
 
 
-def silences_from_bytes(data: bytes, unix: float) -> tuple[Silence, ...]:
-    """Restore the silences that have not ended meanwhile. Raises BadState."""
+def decode_silences(data: bytes, unix: float) -> tuple[Silence, ...]:
+    """Restore the silences that have not ended meanwhile. Raises StateDecodeError."""
     try:
-        found = tuple(_silence_of(one) for one in _loaded(data)["silences"][:SILENCES_MOST])
+        found = tuple(_parse_silence(one) for one in _load_object(data)["silences"][:MAX_SILENCES])
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise BadState(f"silences: {type(error).__name__}") from None
+        raise StateDecodeError(f"silences: {type(error).__name__}") from None
     return in_force(found, unix)
 
 
-def _loaded(data: bytes) -> dict[str, Any]:
+def _load_object(data: bytes) -> dict[str, Any]:
     try:
         state = json.loads(data)
     except (ValueError, RecursionError):
-        raise BadState("not JSON") from None
+        raise StateDecodeError("not JSON") from None
     if not isinstance(state, dict):
-        raise BadState("not an object")
+        raise StateDecodeError("not an object")
     return state
 
 
-def _watch_json(key: Key, watch: Watch, asleep: float) -> dict[str, Any]:
-    times = {name: getattr(watch, name) for name in TIMES}
+def _state_json(key: Key, state: AlertState, asleep: float) -> dict[str, Any]:
+    times = {name: getattr(state, field) for name, field in TIMES.items()}
     return {
         "rule": key[0],
         "target": key[1],
-        "firing": watch.firing,
-        "told": watch.told,
-        "before": int(watch.before),
-        "started_unix": watch.started_unix,
-        "reasons": [[why.signal, why.text] for why in watch.reasons],
+        "firing": state.firing,
+        "told": state.notified,
+        "before": int(state.before),
+        "started_unix": state.started_unix,
+        "reasons": [[why.signal, why.text] for why in state.reasons],
         **{name: None if time is None else time + asleep for name, time in times.items()},
     }
 
 
-def _watch_of(one: dict[str, Any], moment: Moment, same_boot: bool) -> tuple[Key, Watch]:
+def _parse_state(one: dict[str, Any], moment: Moment, same_boot: bool) -> tuple[Key, AlertState]:
     firing = bool(one["firing"])
     since, fired_at, said_at = (_monotonic(one[name], moment, same_boot) for name in TIMES)
-    watch = Watch(
+    state = AlertState(
         firing=firing,
         since=since,
         before=Level(one["before"]),
         fired_at=moment.monotonic if firing and fired_at is None else fired_at,
-        said_at=moment.monotonic if one["told"] and said_at is None else said_at,
-        told=bool(one["told"]),
+        notified_at=moment.monotonic if one["told"] and said_at is None else said_at,
+        notified=bool(one["told"]),
         seen_at=moment.monotonic if firing else None,
         started_unix=_unix(one["started_unix"]),
         reasons=tuple(Reason(str(signal), str(text)) for signal, text in one["reasons"]),
     )
-    return (str(one["rule"]), str(one["target"])), watch
+    return (str(one["rule"]), str(one["target"])), state
 
 
 def _monotonic(boottime: float | None, moment: Moment, same_boot: bool) -> float | None:
@@ -111,7 +113,7 @@ def _monotonic(boottime: float | None, moment: Moment, same_boot: bool) -> float
 
 def _number(value: float) -> float:
     """Check that a time is finite and in range. Raises ValueError."""
-    if not abs(float(value)) < TIME_MOST:
+    if not abs(float(value)) < MAX_TIME:
         raise ValueError("not a time")
     return float(value)
 
@@ -123,7 +125,7 @@ def _unix(value: float) -> float:
     return float(value)
 
 
-def _silence_of(one: dict[str, Any]) -> Silence:
+def _parse_silence(one: dict[str, Any]) -> Silence:
     def text(name: str) -> str | None:
         return None if one[name] is None else str(one[name])
 

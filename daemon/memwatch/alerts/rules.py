@@ -27,8 +27,8 @@ class AlertRules(Struct, frozen=True):
     within `URGENT_SECONDS`) fire at once. `resolve_seconds`: a condition must be clear for that time before its
     alert resolves. An alert also fires for at least `keep_firing_seconds`. While it fires, it is notified again
     every `repeat_seconds` (0: never). If it fires again after it resolved, it waits until `again_seconds` after
-    its last notification. `enough_bytes`: while a target has that many bytes available, its level raises no alert
-    if usage is the only reason for it; 4 % of 2 TiB are 80 GiB.
+    its last notification. `min_available_bytes`: while a target has that many bytes available, its level raises no
+    alert if usage is the only reason for it; 4 % of 2 TiB are 80 GiB.
     """
 
     pending_seconds: float = 5.0
@@ -40,15 +40,15 @@ class AlertRules(Struct, frozen=True):
     collector_pending_seconds: float = 60.0
     forecast_seconds: float = 300.0
     events: frozenset[str] = frozenset({CRITICAL})
-    enough_bytes: Mapping[str, int] = field(default_factory=dict)
+    min_available_bytes: Mapping[str, int] = field(default_factory=dict)
 
     def pending_for(self, verdict: Pressure) -> float:
         if verdict.kind in FILLED_ON_PURPOSE:
             return self.gpu_pending_seconds
         return 0.0 if is_urgent(verdict) else self.pending_seconds
 
-    def is_enough(self, verdict: Pressure) -> bool:
-        enough, available = self.enough_bytes.get(verdict.target), verdict.available_bytes
+    def has_enough_available(self, verdict: Pressure) -> bool:
+        enough, available = self.min_available_bytes.get(verdict.target), verdict.available_bytes
         if enough is None or verdict.corroborated or isinstance(available, Absent):
             return False
         return available >= enough
@@ -67,7 +67,7 @@ class Condition(Struct, frozen=True):
     fact: bool = False
 
 
-Ask = Callable[[str, Snapshot, Sequence[Event], AlertRules], Iterator[Condition]]
+Evaluate = Callable[[str, Snapshot, Sequence[Event], AlertRules], Iterator[Condition]]
 
 
 class Rule(Struct, frozen=True):
@@ -76,14 +76,14 @@ class Rule(Struct, frozen=True):
     name: str
     severity: Severity
     words: str
-    ask: Ask
+    evaluate: Evaluate
 
 
-def conditions_of(snapshot: Snapshot, events: Sequence[Event], rules: AlertRules) -> Iterator[Condition]:
+def evaluate_rules(snapshot: Snapshot, events: Sequence[Event], rules: AlertRules) -> Iterator[Condition]:
     """Evaluate the enabled rules. A target without data has no condition: its alert neither fires nor resolves."""
     for rule in RULES:
         if rule.name in rules.events:
-            yield from rule.ask(rule.name, snapshot, events, rules)
+            yield from rule.evaluate(rule.name, snapshot, events, rules)
 
 
 def is_urgent(verdict: Pressure) -> bool:
@@ -93,24 +93,26 @@ def is_urgent(verdict: Pressure) -> bool:
     )
 
 
-def ask_level(level: Level) -> Ask:
-    def ask(name: str, snapshot: Snapshot, _: Sequence[Event], rules: AlertRules) -> Iterator[Condition]:
+def evaluate_level(level: Level) -> Evaluate:
+    def evaluate(name: str, snapshot: Snapshot, _: Sequence[Event], rules: AlertRules) -> Iterator[Condition]:
         for one in snapshot.pressure:
             urgent = is_urgent(one) and one.kind not in FILLED_ON_PURPOSE
-            true = one.level >= level and not rules.is_enough(one)
+            true = one.level >= level and not rules.has_enough_available(one)
             yield Condition(name, one.target, true, rules.pending_for(one), urgent, one.level, one.reasons)
 
-    return ask
+    return evaluate
 
 
-def ask_forecast(name: str, snapshot: Snapshot, _: Sequence[Event], rules: AlertRules) -> Iterator[Condition]:
+def evaluate_forecast(name: str, snapshot: Snapshot, _: Sequence[Event], rules: AlertRules) -> Iterator[Condition]:
     for one in snapshot.pressure:
         seconds = one.seconds_to_full
         true = not isinstance(seconds, Absent) and seconds < rules.forecast_seconds
         yield Condition(name, one.target, true, rules.pending_for(one), is_urgent(one), one.level, one.reasons)
 
 
-def ask_collectors(name: str, snapshot: Snapshot, _: Sequence[Event], rules: AlertRules) -> Iterator[Condition]:
+def evaluate_collectors(
+    name: str, snapshot: Snapshot, _: Sequence[Event], rules: AlertRules
+) -> Iterator[Condition]:
     for status in snapshot.collectors:
         if status.state in ("ok", "failing", "stalled"):
             why = (Reason(status.state, f"{status.name} is {status.state}: {status.error}"),)
@@ -118,7 +120,7 @@ def ask_collectors(name: str, snapshot: Snapshot, _: Sequence[Event], rules: Ale
             yield Condition(name, status.name, status.state != "ok", wait, reasons=why)
 
 
-def ask_devices(name: str, snapshot: Snapshot, _: Sequence[Event], rules: AlertRules) -> Iterator[Condition]:
+def evaluate_devices(name: str, snapshot: Snapshot, _: Sequence[Event], rules: AlertRules) -> Iterator[Condition]:
     """Skip a stalled GPU (driver released, or failing collector): its alert neither fires nor resolves."""
     for device in snapshot.devices:
         if device.state == STALLED:
@@ -127,7 +129,7 @@ def ask_devices(name: str, snapshot: Snapshot, _: Sequence[Event], rules: AlertR
         yield Condition(name, device.id, device.state != "ok", rules.pending_seconds, reasons=why)
 
 
-def ask_events(kind: str, target: str) -> Ask:
+def evaluate_events(kind: str, target: str) -> Evaluate:
     """Build a rule for one-off events. It yields a condition at every tick so that the alert's timers run."""
 
     def ask(name: str, _: Snapshot, events: Sequence[Event], __: AlertRules) -> Iterator[Condition]:
@@ -138,19 +140,19 @@ def ask_events(kind: str, target: str) -> Ask:
 
 
 RULES = (
-    Rule(CRITICAL, "critical", "memory is critical", ask_level(Level.CRITICAL)),
-    Rule("pressure.high", "warning", "memory is high or critical", ask_level(Level.HIGH)),
-    Rule("pressure.medium", "info", "memory is medium or worse", ask_level(Level.MEDIUM)),
-    Rule("pressure.forecast", "warning", "memory will be full soon", ask_forecast),
-    Rule("collector.failing", "warning", "a collector has failed", ask_collectors),
-    Rule("device.lost", "critical", "a GPU is lost or needs a reset", ask_devices),
-    Rule("kernel.oom_kill", "critical", "the OOM killer killed a process", ask_events("oom_kill", "kernel")),
-    Rule("driver.error", "warning", "a GPU driver reported an error", ask_events("driver", "driver")),
+    Rule(CRITICAL, "critical", "memory is critical", evaluate_level(Level.CRITICAL)),
+    Rule("pressure.high", "warning", "memory is high or critical", evaluate_level(Level.HIGH)),
+    Rule("pressure.medium", "info", "memory is medium or worse", evaluate_level(Level.MEDIUM)),
+    Rule("pressure.forecast", "warning", "memory will be full soon", evaluate_forecast),
+    Rule("collector.failing", "warning", "a collector has failed", evaluate_collectors),
+    Rule("device.lost", "critical", "a GPU is lost or needs a reset", evaluate_devices),
+    Rule("kernel.oom_kill", "critical", "the OOM killer killed a process", evaluate_events("oom_kill", "kernel")),
+    Rule("driver.error", "warning", "a GPU driver reported an error", evaluate_events("driver", "driver")),
     Rule(
         "daemon.unclean_restart",
         "warning",
         "memwatchd ended unexpectedly",
-        ask_events("unclean", "memwatchd"),
+        evaluate_events("unclean", "memwatchd"),
     ),
 )
 SEVERITY = {rule.name: rule.severity for rule in RULES}
@@ -159,7 +161,7 @@ LEVELS = {CRITICAL: Level.CRITICAL, "pressure.high": Level.HIGH, "pressure.mediu
 EVENT_KINDS = frozenset({"oom_kill", "driver", "unclean"})
 
 
-def targets_of(snapshot: Snapshot, events: Iterable[str] = EVENTS) -> tuple[str, ...]:
+def possible_targets(snapshot: Snapshot, events: Iterable[str] = EVENTS) -> tuple[str, ...]:
     """Return the targets that alerts of these events can have on this machine now."""
     rules = AlertRules(events=frozenset(events))
-    return tuple(dict.fromkeys(one.target for one in conditions_of(snapshot, (), rules)))
+    return tuple(dict.fromkeys(one.target for one in evaluate_rules(snapshot, (), rules)))

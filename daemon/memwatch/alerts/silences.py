@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-LEAST_SECONDS, MOST_SECONDS = 1.0, 30 * 86_400.0
-SILENCES_MOST = 100
+MIN_SECONDS, MAX_SECONDS = 1.0, 30 * 86_400.0
+MAX_SILENCES = 100
 
 
 class Silence(Struct, frozen=True):
@@ -27,9 +27,9 @@ class Silence(Struct, frozen=True):
     def covers(self, event: str, target: str, unix: float) -> bool:
         """Return True if an alert is silenced now.
 
-        A silence also ends if the wall clock is set back to more than `MOST_SECONDS` before its creation.
+        A silence also ends if the wall clock is set back to more than `MAX_SECONDS` before its creation.
         """
-        in_time = unix < self.until_unix and unix > self.created_unix - MOST_SECONDS
+        in_time = unix < self.until_unix and unix > self.created_unix - MAX_SECONDS
         return in_time and self.event in (None, event) and self.target in (None, target)
 
 

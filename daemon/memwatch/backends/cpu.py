@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from memwatch.backends.devices import system_ram_of
+from memwatch.backends.devices import read_system_ram
 from memwatch.backends.model import Backend, BackendDevice
-from memwatch.backends.probes import Evidence
+from memwatch.backends.probes import ProbeResults
 from memwatch.snapshot import Snapshot
 
 
-def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
-    size, room = system_ram_of(snapshot)
+def build_backend(evidence: ProbeResults, snapshot: Snapshot) -> Backend:
+    size, room = read_system_ram(snapshot)
     device = BackendDevice(
         id=None,
         name=evidence.cpu,

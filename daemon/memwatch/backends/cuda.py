@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from memwatch.backends.devices import devices_of
-from memwatch.backends.gpu_backends import Verdict, drivers_of, not_found, out_of_order, working
+from memwatch.backends.devices import build_devices
+from memwatch.backends.gpu_backends import Availability, list_drivers, not_found, unusable, working
 from memwatch.backends.model import Backend
-from memwatch.backends.probes import Evidence
+from memwatch.backends.probes import ProbeResults
 from memwatch.model import Device
 from memwatch.snapshot import Snapshot
 
@@ -18,23 +18,23 @@ NO_LIBRARY = (
 )
 
 
-def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
+def build_backend(evidence: ProbeResults, snapshot: Snapshot) -> Backend:
     everyone = [device for device in snapshot.devices if device.vendor == NVIDIA]
     devices = [device for device in everyone if device.driver != FOREIGN]
     if everyone and not devices:
         reason = f"{everyone[0].id} uses the driver {FOREIGN}, which does not support CUDA: install NVIDIA's driver"
         return Backend("cuda", "CUDA", False, reason)
-    available, reason = verdict(devices, evidence, snapshot)
-    return Backend("cuda", "CUDA", available, reason, devices_of(devices, snapshot))
+    available, reason = availability(devices, evidence, snapshot)
+    return Backend("cuda", "CUDA", available, reason, build_devices(devices, snapshot))
 
 
-def verdict(devices: list[Device], evidence: Evidence, snapshot: Snapshot) -> Verdict:
+def availability(devices: list[Device], evidence: ProbeResults, snapshot: Snapshot) -> Availability:
     if evidence.platform != "linux":
         return False, "detected on Linux only"
     if not devices:
         return not_found("nvml", NVIDIA, snapshot)
     if not working(devices):
-        return out_of_order(devices, COLLECTORS, snapshot)
+        return unusable(devices, COLLECTORS, snapshot)
     if evidence.libcuda is None:
         return False, NO_LIBRARY
-    return True, ", ".join([*drivers_of(working(devices)), evidence.libcuda])
+    return True, ", ".join([*list_drivers(working(devices)), evidence.libcuda])

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from memwatch.backends.model import BackendDevice
-from memwatch.model import Absent, Architecture, Bytes, Device, Pool, Share, ShareKind, ram_of, total_of
+from memwatch.model import Absent, Architecture, Bytes, Device, Pool, Share, ShareKind, find_system_ram, sum_figures
 from memwatch.snapshot import Snapshot
 
 # True if GPU and CPU share one memory. An APU's carve-out is a part of it that firmware reserves. A coherent GPU
@@ -19,7 +19,7 @@ UNIFIED = {
 }
 
 
-class Places(Protocol):
+class PoolsAndShares(Protocol):
     """An object with the pools and shares of a machine."""
 
     @property
@@ -29,35 +29,35 @@ class Places(Protocol):
     def shares(self) -> tuple[Share, ...]: ...
 
 
-def devices_of(
+def build_devices(
     devices: Iterable[Device], snapshot: Snapshot, own_rule: str | None = None
 ) -> tuple[BackendDevice, ...]:
     """Convert devices. `own_rule`: the API (a key of `api_free_bytes`) whose own free memory limits allocations."""
-    return tuple(listed(device, snapshot, own_rule) for device in devices)
+    return tuple(build_device(device, snapshot, own_rule) for device in devices)
 
 
-def listed(device: Device, snapshot: Snapshot, own_rule: str | None = None) -> BackendDevice:
+def build_device(device: Device, snapshot: Snapshot, own_rule: str | None = None) -> BackendDevice:
     return BackendDevice(
         id=device.id,
         name=device.name,
         kind="gpu",
-        size_bytes=capacity_of(device, snapshot),
+        size_bytes=compute_capacity(device, snapshot),
         headroom_bytes=device.headroom_bytes,
         unified=UNIFIED.get(device.architecture, Absent.NOT_AVAILABLE),
-        note=None if device.state == "ok" else condition_of(device),
+        note=None if device.state == "ok" else describe_state(device),
         state=device.state,
         own_headroom_bytes=device.api_free_bytes.get(own_rule) if own_rule else None,
     )
 
 
-def condition_of(device: Device) -> str:
+def describe_state(device: Device) -> str:
     """Return a device's state as a predicate: "is lost", "needs a reset"."""
     return "needs a reset" if device.state == "needs_reset" else f"is {device.state}"
 
 
-def system_ram_of(snapshot: Places) -> tuple[Bytes, Bytes]:
+def read_system_ram(snapshot: PoolsAndShares) -> tuple[Bytes, Bytes]:
     """Return (size, available bytes) of System RAM for a program on the CPU. A container's limit bounds both."""
-    ram = ram_of(snapshot.pools)
+    ram = find_system_ram(snapshot.pools)
     if ram is None:
         return Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE
     whole, room = ram.size_bytes, ram.available_bytes
@@ -70,7 +70,7 @@ def system_ram_of(snapshot: Places) -> tuple[Bytes, Bytes]:
     return whole, room
 
 
-def capacity_of(device: Device, snapshot: Places) -> Bytes:
+def compute_capacity(device: Device, snapshot: PoolsAndShares) -> Bytes:
     """Return the maximum that a device can use: the largest limit within each pool, summed over pools.
 
     Headroom is computed the same way.
@@ -79,10 +79,10 @@ def capacity_of(device: Device, snapshot: Places) -> Bytes:
     for place in device.allocates_from:
         pool, room = _room(place, snapshot)
         widest[pool] = max(room, widest.get(pool, 0))
-    return total_of(widest.values()) if widest else Absent.NOT_AVAILABLE
+    return sum_figures(widest.values()) if widest else Absent.NOT_AVAILABLE
 
 
-def _room(place: str, snapshot: Places) -> tuple[str, int]:
+def _room(place: str, snapshot: PoolsAndShares) -> tuple[str, int]:
     """Return (pool of a place, smallest limit on the path to it)."""
     shares = {share.id: share for share in snapshot.shares}
     limits = []

@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-MOST_NAMES = 50
+MAX_NAMES = 50
 
 
-def head_of(path: Path, most_bytes: int) -> bytes:
-    """Return the first `most_bytes` of a file. Empty if it does not exist or cannot be read."""
+def read_head(path: Path, max_bytes: int) -> bytes:
+    """Return the first `max_bytes` of a file. Empty if it does not exist or cannot be read."""
     try:
         with path.open("rb") as file:
-            return file.read(most_bytes)
+            return file.read(max_bytes)
     except OSError:
         return b""
 
 
-def names_in(folder: Path, ending: str) -> list[str]:
+def list_names(folder: Path, ending: str) -> list[str]:
     """Return the sorted names in a folder that end with `ending`. Empty if the folder does not exist."""
     try:
         names = os.listdir(folder)
     except OSError:
         return []
-    return sorted(name for name in names if name.endswith(ending))[:MOST_NAMES]
+    return sorted(name for name in names if name.endswith(ending))[:MAX_NAMES]

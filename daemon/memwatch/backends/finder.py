@@ -7,27 +7,27 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from memwatch.backends.discovery import backends_of
+from memwatch.backends.discovery import build_backends
 from memwatch.backends.model import Backends
-from memwatch.backends.opencl_result import OpenclAnswer
-from memwatch.backends.probes import Evidence, gather
-from memwatch.helper.codec import Garbled, from_line
-from memwatch.helper.supervisor import Helper, HelperFailed
+from memwatch.backends.opencl_result import OpenclResult
+from memwatch.backends.probes import ProbeResults, gather
+from memwatch.helper.codec import DecodeError, from_line
+from memwatch.helper.supervisor import Helper, HelperError
 from memwatch.linux.files import Roots
 from memwatch.snapshot import Snapshot
 
 CHILD = (sys.executable, "-m", "memwatch.backends.opencl_child")
 DEADLINE_SECONDS = 10.0
-KEPT_SECONDS = 60.0
+CACHE_SECONDS = 60.0
 
 
-def ask_opencl(argv: Sequence[str] = CHILD, deadline_seconds: float = DEADLINE_SECONDS) -> OpenclAnswer:
+def ask_opencl(argv: Sequence[str] = CHILD, deadline_seconds: float = DEADLINE_SECONDS) -> OpenclResult:
     """Query OpenCL in a short-lived child process. A hang or a crash is returned as a failure."""
     helper = Helper(argv, deadline_seconds, pause_seconds=0.0)
     try:
-        return from_line(OpenclAnswer, helper.ask(b"ask"))
-    except (HelperFailed, Garbled) as error:
-        return OpenclAnswer(failure="failed", text=str(error))
+        return from_line(OpenclResult, helper.ask(b"ask"))
+    except (HelperError, DecodeError) as error:
+        return OpenclResult(failure="failed", text=str(error))
     finally:
         helper.stop()
 
@@ -39,17 +39,17 @@ class Finder:
     """
 
     def __init__(
-        self, roots: Roots, ask: Callable[[], OpenclAnswer] = ask_opencl, for_others: bool = False
+        self, roots: Roots, ask: Callable[[], OpenclResult] = ask_opencl, for_others: bool = False
     ) -> None:
         """`for_others`: the result is used by programs of other users."""
         self._roots, self._for_others = roots, for_others
         self._ask = ask if roots.rootfs == Path("/") else None
-        self._evidence: Evidence | None = None
+        self._probe_results: ProbeResults | None = None
         self._at = 0.0
 
     def find(self, snapshot: Snapshot) -> Backends:
         """Return every backend: memory from the snapshot, all else at most a minute old."""
-        if self._evidence is None or time.monotonic() - self._at >= KEPT_SECONDS:
-            self._evidence = gather(self._roots, self._ask, for_others=self._for_others)
+        if self._probe_results is None or time.monotonic() - self._at >= CACHE_SECONDS:
+            self._probe_results = gather(self._roots, self._ask, for_others=self._for_others)
             self._at = time.monotonic()
-        return backends_of(self._evidence, snapshot, round(time.monotonic() - self._at, 3))
+        return build_backends(self._probe_results, snapshot, round(time.monotonic() - self._at, 3))

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memwatch.backends.devices import condition_of
+from memwatch.backends.devices import describe_state
 from memwatch.backends.model import BackendDevice
 from memwatch.model import Absent, Device
 from memwatch.snapshot import CollectorStatus, Snapshot
 
-Verdict = tuple[bool | Absent, str]
+Availability = tuple[bool | Absent, str]
 
 
 def working(devices: Sequence[Device]) -> list[Device]:
     return [device for device in devices if device.state == "ok"]
 
 
-def out_of_order(devices: Sequence[Device], collectors: Sequence[str], snapshot: Snapshot) -> Verdict:
+def unusable(devices: Sequence[Device], collectors: Sequence[str], snapshot: Snapshot) -> Availability:
     """Return the verdict if no known device works: absent for a stalled collector, False for lost devices."""
-    states = ", ".join(f"{device.id} {condition_of(device)}" for device in devices)
+    states = ", ".join(f"{device.id} {describe_state(device)}" for device in devices)
     troubled = [one for one in snapshot.collectors if one.name in collectors and one.error]
     # A failing collector explains more than an unavailable one, which may never have worked.
     troubled.sort(key=lambda one: one.state == "unavailable")
@@ -27,7 +27,7 @@ def out_of_order(devices: Sequence[Device], collectors: Sequence[str], snapshot:
     return (Absent.STALE if silent else False), states + why
 
 
-def not_found(collector: str, maker: str, snapshot: Snapshot) -> Verdict:
+def not_found(collector: str, maker: str, snapshot: Snapshot) -> Availability:
     """Return the verdict if no device of a vendor is listed, from the state of its collector."""
     status = next((one for one in snapshot.collectors if one.name == collector), None)
     if status is None:
@@ -45,10 +45,10 @@ def _silence(status: CollectorStatus) -> str:
     return f"unknown: the collector {status.name} is {status.state}: {status.error}"
 
 
-def drivers_of(devices: Sequence[Device]) -> list[str]:
+def list_drivers(devices: Sequence[Device]) -> list[str]:
     """Return the driver versions of these devices, if known."""
     return [f"driver {one}" for one in sorted({one.driver for one in devices if isinstance(one.driver, str)})]
 
 
-def names_of(devices: Sequence[BackendDevice]) -> str:
+def join_names(devices: Sequence[BackendDevice]) -> str:
     return ", ".join(dict.fromkeys(device.name for device in devices))

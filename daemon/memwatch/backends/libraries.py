@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from memwatch.backends.files import head_of
+from memwatch.backends.files import read_head
 
 TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")
 # Library folders of distributions, WSL, Jetson Linux, CUDA's compatibility package and NixOS, which the linker's
@@ -21,14 +21,14 @@ FOLDERS = (
     "usr/local/lib",
     "run/opengl-driver/lib",
 )
-MOST_CACHE_BYTES = 8 << 20
-LONGEST_PATH = 4096
+MAX_CACHE_BYTES = 8 << 20
+MAX_PATH_LENGTH = 4096
 
 
 def parse_linker_cache(cache: bytes) -> Iterator[str]:
     """Return the paths in /etc/ld.so.cache. Both of its formats end each path with a NUL."""
     for part in cache.split(b"\0"):
-        if part.startswith(b"/") and len(part) <= LONGEST_PATH:
+        if part.startswith(b"/") and len(part) <= MAX_PATH_LENGTH:
             yield os.fsdecode(part)
 
 
@@ -38,7 +38,7 @@ def find_library(name: str, rootfs: Path, folders: Sequence[str] = ()) -> str | 
     The target of a link is not checked: an absolute link cannot be followed from outside.
     """
     wanted = re.compile(re.escape(name) + r"(?:\.[0-9]{1,9}){0,4}")
-    for path in parse_linker_cache(head_of(rootfs / "etc/ld.so.cache", MOST_CACHE_BYTES)):
+    for path in parse_linker_cache(read_head(rootfs / "etc/ld.so.cache", MAX_CACHE_BYTES)):
         if wanted.fullmatch(os.path.basename(path)) and os.path.lexists(rootfs / path.lstrip("/")):
             return path
     for folder in (*folders, *FOLDERS):

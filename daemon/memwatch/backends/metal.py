@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from memwatch.backends.devices import devices_of
+from memwatch.backends.devices import build_devices
 from memwatch.backends.model import Backend
-from memwatch.backends.probes import Evidence
+from memwatch.backends.probes import ProbeResults
 from memwatch.model import Absent
 from memwatch.snapshot import Snapshot
 
 APPLE = "Apple"
 
 
-def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
-    devices = devices_of([device for device in snapshot.devices if device.vendor == APPLE], snapshot)
+def build_backend(evidence: ProbeResults, snapshot: Snapshot) -> Backend:
+    devices = build_devices([device for device in snapshot.devices if device.vendor == APPLE], snapshot)
     if evidence.platform != "darwin":
         return Backend("metal", "Metal", False, "macOS only")
     if not devices:

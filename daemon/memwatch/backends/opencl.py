@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from memwatch.backends.devices import listed, pci_numbers
-from memwatch.backends.gpu_backends import Verdict, names_of
+from memwatch.backends.devices import build_device, pci_numbers
+from memwatch.backends.gpu_backends import Availability, join_names
 from memwatch.backends.model import Backend, BackendDevice
-from memwatch.backends.opencl_result import OpenclAnswer, OpenclDevice, OpenclPlatform
-from memwatch.backends.probes import Evidence
+from memwatch.backends.opencl_result import OpenclDevice, OpenclPlatform, OpenclResult
+from memwatch.backends.probes import ProbeResults
 from memwatch.model import Absent
 from memwatch.snapshot import Snapshot
 
@@ -16,27 +16,29 @@ NO_DRIVER = "no driver is installed (no .icd in /etc/OpenCL/vendors)"
 NO_BINDING = "not probed: pyopencl is missing; to probe it, pip install 'memwatchd[opencl]'"
 
 
-def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
+def build_backend(evidence: ProbeResults, snapshot: Snapshot) -> Backend:
     answer = evidence.opencl
-    platforms = once_each(answer.platforms) if answer else []
-    devices = tuple(device_of(platform, device, snapshot) for platform in platforms for device in platform.devices)
-    available, reason = verdict(answer, platforms, devices, evidence.opencl_drivers)
+    platforms = unique_platforms(answer.platforms) if answer else []
+    devices = tuple(
+        build_opencl_device(platform, device, snapshot) for platform in platforms for device in platform.devices
+    )
+    available, reason = availability(answer, platforms, devices, evidence.opencl_drivers)
     if platforms and evidence.closed and not any(device.kind == "gpu" for device in devices):
         reason += f"; user {evidence.user} may not open {evidence.closed}, so a GPU would not be found"
         available = available or (Absent.NOT_PERMITTED if evidence.for_others else False)
     return Backend("opencl", "OpenCL", available, reason, devices)
 
 
-def verdict(
-    answer: OpenclAnswer | None,
+def availability(
+    answer: OpenclResult | None,
     platforms: Sequence[OpenclPlatform],
     devices: Sequence[BackendDevice],
     drivers: Sequence[str],
-) -> Verdict:
+) -> Availability:
     if answer is None:
-        return unasked("not probed: only possible on the machine itself", drivers)
+        return not_queried("not probed: only possible on the machine itself", drivers)
     if answer.failure == "no_binding":
-        return unasked(NO_BINDING, drivers)
+        return not_queried(NO_BINDING, drivers)
     if answer.failure == "no_platform":
         return False, f"no driver works ({answer.text})"
     if answer.failure:
@@ -45,13 +47,13 @@ def verdict(
         return False, "; ".join(empty(platforms)) or NO_DRIVER
     gpus = [device for device in devices if device.kind == "gpu"]
     if gpus:
-        return True, names_of(gpus)
+        return True, join_names(gpus)
     if all(device.kind == "cpu" for device in devices):
         return True, f"CPU only ({platform_names(platforms)}), no GPU"
-    return True, f"{names_of(devices)}, no GPU"
+    return True, f"{join_names(devices)}, no GPU"
 
 
-def unasked(reason: str, drivers: Sequence[str]) -> Verdict:
+def not_queried(reason: str, drivers: Sequence[str]) -> Availability:
     if not drivers:
         return False, NO_DRIVER
     return Absent.NOT_AVAILABLE, f"{reason} (installed: {', '.join(drivers)})"
@@ -66,7 +68,7 @@ def platform_names(platforms: Sequence[OpenclPlatform]) -> str:
     return ", ".join(dict.fromkeys(platform.name for platform in platforms if platform.devices))
 
 
-def once_each(platforms: Sequence[OpenclPlatform]) -> list[OpenclPlatform]:
+def unique_platforms(platforms: Sequence[OpenclPlatform]) -> list[OpenclPlatform]:
     """Remove duplicates: two .icd files for one driver result in two platforms with the same devices."""
     unlike: dict[object, OpenclPlatform] = {}
     for platform in platforms:
@@ -75,7 +77,7 @@ def once_each(platforms: Sequence[OpenclPlatform]) -> list[OpenclPlatform]:
     return list(unlike.values())
 
 
-def device_of(platform: OpenclPlatform, device: OpenclDevice, snapshot: Snapshot) -> BackendDevice:
+def build_opencl_device(platform: OpenclPlatform, device: OpenclDevice, snapshot: Snapshot) -> BackendDevice:
     """Convert a device. A GPU that the snapshot lists gets the snapshot's values: OpenCL reports no used memory."""
     if device.kind == "cpu":
         note = f"a CPU, by {platform.name}; its memory is System RAM"
@@ -84,7 +86,7 @@ def device_of(platform: OpenclPlatform, device: OpenclDevice, snapshot: Snapshot
     address = pci_numbers(device.pci)
     known = [one for one in snapshot.devices if address is not None and pci_numbers(one.pci) == address]
     if known and device.kind == "gpu":
-        return listed(known[0], snapshot)
+        return build_device(known[0], snapshot)
     return BackendDevice(
         id=None,
         name=device.name,

@@ -35,7 +35,7 @@ class OpenclPlatform(Struct, frozen=True):
     failure: str | None = None
 
 
-class OpenclAnswer(Struct, frozen=True):
+class OpenclResult(Struct, frozen=True):
     """All platforms, or why there are none: no Python binding, no driver, or a failure with its text."""
 
     platforms: tuple[OpenclPlatform, ...] = ()

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from memwatch.backends.files import head_of, names_in
+from memwatch.backends.files import list_names, read_head
 from memwatch.backends.libraries import find_library
-from memwatch.backends.opencl_result import OpenclAnswer
+from memwatch.backends.opencl_result import OpenclResult
 from memwatch.linux.files import Roots
 from memwatch.linux.pci import AMD, pci_vendors
 
@@ -39,7 +39,7 @@ class Rocm(Struct, frozen=True):
     version: str | None
 
 
-class Evidence(Struct, frozen=True):
+class ProbeResults(Struct, frozen=True):
     """All evidence. `opencl` is None if OpenCL was not queried.
 
     `kfd`: /dev/kfd exists. `kfd_permitted`: `user` may open it. `kfd_group`: the group that may open it.
@@ -61,47 +61,47 @@ class Evidence(Struct, frozen=True):
     rocm: Rocm | None = None
     opencl_drivers: tuple[str, ...] = ()
     vulkan_drivers: tuple[str, ...] = ()
-    opencl: OpenclAnswer | None = None
+    opencl: OpenclResult | None = None
 
 
 def gather(
     roots: Roots,
-    ask_opencl: Callable[[], OpenclAnswer] | None,
+    ask_opencl: Callable[[], OpenclResult] | None,
     platform: str = sys.platform,
     for_others: bool = False,
-) -> Evidence:
+) -> ProbeResults:
     """Collect all evidence. `ask_opencl` is None if `roots` belong to another machine than this process's."""
     root = roots.rootfs
     kfd = root / "dev/kfd"
-    return Evidence(
+    return ProbeResults(
         platform=platform,
         user=user_name(),
-        cpu=cpu_of(head_of(roots.procfs / "cpuinfo", 16 << 10).decode("utf-8", "replace")),
+        cpu=parse_cpu_name(read_head(roots.procfs / "cpuinfo", 16 << 10).decode("utf-8", "replace")),
         libcuda=find_library("libcuda.so.1", root),
         amd_on_pci=AMD in pci_vendors(roots),
         amdgpu_loaded=(roots.sysfs / "module/amdgpu").is_dir(),
         kfd=os.path.lexists(kfd),
         kfd_permitted=os.access(kfd, os.R_OK | os.W_OK),
-        kfd_group=group_of(kfd),
+        kfd_group=read_group(kfd),
         for_others=for_others,
-        closed=closed_in(root),
-        rocm=rocm_in(root),
-        opencl_drivers=tuple(names_in(root / OPENCL_FOLDER, ".icd")),
-        vulkan_drivers=vulkan_drivers_in(root),
+        closed=find_closed_device(root),
+        rocm=find_rocm(root),
+        opencl_drivers=tuple(list_names(root / OPENCL_FOLDER, ".icd")),
+        vulkan_drivers=list_vulkan_drivers(root),
         opencl=ask_opencl() if ask_opencl else None,
     )
 
 
-def vulkan_drivers_in(root: Path) -> tuple[str, ...]:
+def list_vulkan_drivers(root: Path) -> tuple[str, ...]:
     """Return the drivers that a Vulkan loader finds, each once."""
-    return tuple(dict.fromkeys(name for folder in VULKAN_FOLDERS for name in names_in(root / folder, ".json")))
+    return tuple(dict.fromkeys(name for folder in VULKAN_FOLDERS for name in list_names(root / folder, ".json")))
 
 
-def rocm_in(root: Path) -> Rocm | None:
+def find_rocm(root: Path) -> Rocm | None:
     """Return the newest ROCm under /opt, or a distribution's package. None without a HIP runtime."""
     found = [
-        Rocm(f"/opt/{name}", version_in(root / "opt" / name))
-        for name in names_in(root / "opt", "")
+        Rocm(f"/opt/{name}", find_version(root / "opt" / name))
+        for name in list_names(root / "opt", "")
         if name.startswith("rocm")
     ]
     known = [one for one in found if one.version is not None]
@@ -111,26 +111,26 @@ def rocm_in(root: Path) -> Rocm | None:
     return Rocm(library, None) if library else None
 
 
-def version_in(folder: Path) -> str | None:
+def find_version(folder: Path) -> str | None:
     """Return the version at the start of `.info/version`: 6.2.0 for "6.2.0-66"."""
-    match = ROCM_VERSION.match(head_of(folder / ".info/version", 64).decode("ascii", "replace").strip())
+    match = ROCM_VERSION.match(read_head(folder / ".info/version", 64).decode("ascii", "replace").strip())
     return match[0] if match else None
 
 
-def cpu_of(cpuinfo: str) -> str:
+def parse_cpu_name(cpuinfo: str) -> str:
     """Return the CPU's name. On Arm /proc/cpuinfo has no model name, so it is the architecture."""
     match = re.search(r"^model name\s*:\s*(\S.{0,100}?)\s*$", cpuinfo, re.MULTILINE)
     return " ".join(match[1].split()) if match else f"{python_platform.machine()} processor"
 
 
-def closed_in(root: Path) -> str | None:
-    nodes = (name for name in names_in(root / "dev/dri", "") if name.startswith("renderD"))
+def find_closed_device(root: Path) -> str | None:
+    nodes = (name for name in list_names(root / "dev/dri", "") if name.startswith("renderD"))
     return next(
         (f"/dev/dri/{name}" for name in nodes if not os.access(root / "dev/dri" / name, os.R_OK | os.W_OK)), None
     )
 
 
-def group_of(device: Path) -> str | None:
+def read_group(device: Path) -> str | None:
     """Return the group that may read and write a file. None if the file does not exist or its group may not."""
     try:
         status = device.stat()

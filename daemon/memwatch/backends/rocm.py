@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from memwatch.backends.devices import devices_of
-from memwatch.backends.gpu_backends import Verdict, out_of_order, working
+from memwatch.backends.devices import build_devices
+from memwatch.backends.gpu_backends import Availability, unusable, working
 from memwatch.backends.model import Backend
-from memwatch.backends.probes import Evidence
+from memwatch.backends.probes import ProbeResults
 from memwatch.model import Device
 from memwatch.snapshot import Snapshot
 
@@ -25,23 +25,23 @@ NO_RUNTIME = (
 )
 
 
-def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
+def build_backend(evidence: ProbeResults, snapshot: Snapshot) -> Backend:
     everyone = [device for device in snapshot.devices if device.vendor == AMD]
     devices = [device for device in everyone if device.driver != FOREIGN]
     if everyone and not devices:
         reason = f"{everyone[0].id} uses the driver {FOREIGN}, which does not support ROCm: it needs amdgpu"
         return Backend("rocm", "ROCm", False, reason)
-    available, reason = verdict(devices, evidence, snapshot)
-    return Backend("rocm", "ROCm", available, reason, devices_of(devices, snapshot, OWN_RULE))
+    available, reason = availability(devices, evidence, snapshot)
+    return Backend("rocm", "ROCm", available, reason, build_devices(devices, snapshot, OWN_RULE))
 
 
-def verdict(devices: list[Device], evidence: Evidence, snapshot: Snapshot) -> Verdict:
+def availability(devices: list[Device], evidence: ProbeResults, snapshot: Snapshot) -> Availability:
     if not devices and not evidence.amd_on_pci:
         return False, "no AMD GPU was found"
     if not devices and not evidence.amdgpu_loaded:
         return False, NO_DRIVER
     if devices and not working(devices):
-        return out_of_order(devices, COLLECTORS, snapshot)
+        return unusable(devices, COLLECTORS, snapshot)
     missing = missing_parts(evidence)
     if missing or evidence.rocm is None:
         return False, "; ".join(missing)
@@ -49,14 +49,14 @@ def verdict(devices: list[Device], evidence: Evidence, snapshot: Snapshot) -> Ve
     return True, f"ROCm {version}, {evidence.rocm.path}{for_whom(evidence)}"
 
 
-def for_whom(evidence: Evidence) -> str:
+def for_whom(evidence: ProbeResults) -> str:
     """Return a note if this process may not open /dev/kfd, but programs of its group may."""
     if evidence.kfd_permitted:
         return ""
     return f"; only for programs that may open /dev/kfd: group {evidence.kfd_group}"
 
 
-def missing_parts(evidence: Evidence) -> list[str]:
+def missing_parts(evidence: ProbeResults) -> list[str]:
     """Return everything that is missing, so that all of it can be fixed at once."""
     missing = []
     if not evidence.kfd:

@@ -5,9 +5,9 @@ A query needs an instance, which loads every driver, wakes suspended GPUs and ma
 
 from __future__ import annotations
 
-from memwatch.backends.gpu_backends import Verdict
+from memwatch.backends.gpu_backends import Availability
 from memwatch.backends.model import Backend
-from memwatch.backends.probes import Evidence
+from memwatch.backends.probes import ProbeResults
 from memwatch.model import Absent
 from memwatch.snapshot import Snapshot
 
@@ -15,12 +15,12 @@ from memwatch.snapshot import Snapshot
 ON_THE_CPU = ("lvp_icd", "vk_swiftshader")
 
 
-def backend_of(evidence: Evidence, snapshot: Snapshot) -> Backend:
-    available, reason = verdict(evidence, snapshot)
+def build_backend(evidence: ProbeResults, snapshot: Snapshot) -> Backend:
+    available, reason = availability(evidence, snapshot)
     return Backend("vulkan", "Vulkan", available, reason)
 
 
-def verdict(evidence: Evidence, snapshot: Snapshot) -> Verdict:
+def availability(evidence: ProbeResults, snapshot: Snapshot) -> Availability:
     installed = ", ".join(evidence.vulkan_drivers)
     if not installed:
         return False, "no driver is installed (no .json in /usr/share/vulkan/icd.d or /etc/vulkan/icd.d)"

@@ -31,7 +31,7 @@ from memwatch.collectors import (
     vmstat,
     zram,
 )
-from memwatch.collectors.base import BaseCollector, Enlisted, Host
+from memwatch.collectors.base import BaseCollector, CollectorEntry, Host
 
 # In the order in which they are asked. Settings, the configuration file and the metrics follow from this tuple.
 COLLECTORS: tuple[type[BaseCollector], ...] = (
@@ -62,10 +62,10 @@ COLLECTORS: tuple[type[BaseCollector], ...] = (
 )
 
 
-def enlist(host: Host, disabled: Collection[str] = ()) -> list[Enlisted]:
+def list_collectors(host: Host, disabled: Collection[str] = ()) -> list[CollectorEntry]:
     """Return the entries of this platform's collectors, without the disabled ones."""
     return [
-        Enlisted(kind.name, partial(kind.create, host), kind.may_block)
+        CollectorEntry(kind.name, partial(kind.create, host), kind.may_block)
         for kind in COLLECTORS
         if kind.supports(host.platform) and kind.name not in disabled
     ]

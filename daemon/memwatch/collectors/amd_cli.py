@@ -15,17 +15,17 @@ from memwatch.drivers.amd import amdgpu_cards as cards
 from memwatch.drivers.amd.records import AmdCard, AmdGpu, AmdReading
 from memwatch.drivers.amd.smi import SmiGpu, SmiReading
 from memwatch.drivers.amd.smi_json import (
-    NoAnswer,
+    NoOutputError,
     SmiMemory,
     amd_smi_addresses,
     amd_smi_memory,
     amd_smi_processes,
-    document_of,
+    parse_document,
     rocm_smi_memory,
 )
 from memwatch.findings import Findings
 from memwatch.helper.process import is_ready
-from memwatch.linux.files import Roots, Unavailable
+from memwatch.linux.files import Roots, SourceUnavailable
 from memwatch.linux.pci import AMD, pci_vendors
 from memwatch.model import Absent
 
@@ -34,7 +34,7 @@ PERIOD_SECONDS = 30.0
 DEADLINE_SECONDS = 20.0
 ROCM_SMI = ("--showmeminfo", "all", "--showbus", "--showproductname", "--json")
 # A list of processes is the longest answer, some hundred bytes for each.
-_MOST_BYTES = 4 << 20
+_MAX_BYTES = 4 << 20
 
 
 class Tools(Struct, frozen=True):
@@ -44,41 +44,41 @@ class Tools(Struct, frozen=True):
     rocm_smi: str | None
 
 
-def tools_of(environ: Mapping[str, str]) -> Tools:
+def find_tools(environ: Mapping[str, str]) -> Tools:
     rocm = os.path.join(environ.get("ROCM_PATH", "/opt/rocm"), "bin")
     path = os.pathsep.join((environ.get("PATH", os.defpath), rocm))
     return Tools(shutil.which("amd-smi", path=path), shutil.which("rocm-smi", path=path))
 
 
-def output_of(tool: str, *arguments: str, seconds: float = DEADLINE_SECONDS) -> bytes:
+def run_tool(tool: str, *arguments: str, seconds: float = DEADLINE_SECONDS) -> bytes:
     """What a tool prints. Exit codes tell nothing: without a driver one tool ends with 0 and the other with 255."""
     name = os.path.basename(tool)
     nowhere = subprocess.DEVNULL
     try:
         started = subprocess.Popen([tool, *arguments], stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere)  # noqa: S603
     except OSError as error:
-        raise NoAnswer(f"{name} cannot be started: {error.strerror}") from None
+        raise NoOutputError(f"{name} cannot be started: {error.strerror}") from None
     with started as running:
         try:
-            return _all_of(running, name, seconds)
+            return _read_output(running, name, seconds)
         finally:
             running.kill()
 
 
-def _all_of(running: subprocess.Popen[bytes], name: str, seconds: float) -> bytes:
+def _read_output(running: subprocess.Popen[bytes], name: str, seconds: float) -> bytes:
     output, until = b"", time.monotonic() + seconds
     assert running.stdout is not None  # noqa: S101  it was asked for
-    while len(output) <= _MOST_BYTES:
+    while len(output) <= _MAX_BYTES:
         if not is_ready(running.stdout.fileno(), until - time.monotonic()):
-            raise NoAnswer(f"{name} did not answer for {seconds:g} s")
+            raise NoOutputError(f"{name} did not answer for {seconds:g} s")
         part = os.read(running.stdout.fileno(), 1 << 16)
         if not part:
             return output
         output += part
-    raise NoAnswer(f"{name} says more than it should")
+    raise NoOutputError(f"{name} says more than it should")
 
 
-def gpu_of(memory: SmiMemory) -> AmdGpu:
+def build_gpu(memory: SmiMemory) -> AmdGpu:
     """A GPU of which only its memory is known, and perhaps where it is."""
     card = AmdCard(
         pci=memory.pci or f"{memory.index:03}",
@@ -95,8 +95,8 @@ def gpu_of(memory: SmiMemory) -> AmdGpu:
     return AmdGpu(card, memory.vram, memory.visible_vram, memory.gtt, Absent.NOT_AVAILABLE)
 
 
-def reading_of(found: list[SmiMemory], source: str) -> AmdReading:
-    gpus = sorted(map(gpu_of, found), key=lambda gpu: gpu.card.pci)
+def build_reading(found: list[SmiMemory], source: str) -> AmdReading:
+    gpus = sorted(map(build_gpu, found), key=lambda gpu: gpu.card.pci)
     return AmdReading(tuple(gpus), Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE, source=source)
 
 
@@ -109,50 +109,50 @@ class Collector(BaseCollector):
 
     def __init__(self, roots: Roots, environ: Mapping[str, str] = os.environ) -> None:
         self._drm = roots.sysfs / "class/drm"
-        self._refuse_what_others_do_better()
+        self._refuse_if_superseded()
         if AMD not in pci_vendors(roots):
-            raise Unavailable("no AMD GPU is on the PCI bus")
-        self._tools = tools_of(environ)
+            raise SourceUnavailable("no AMD GPU is on the PCI bus")
+        self._tools = find_tools(environ)
         self._addresses: Mapping[int, str] = {}
         if self._tools == Tools(None, None):
-            raise Unavailable("neither amd-smi nor rocm-smi is installed")
+            raise SourceUnavailable("neither amd-smi nor rocm-smi is installed")
 
     def collect(self) -> Findings:
-        self._refuse_what_others_do_better()
+        self._refuse_if_superseded()
         try:
             return self._ask_amd_smi()
-        except NoAnswer as without:
+        except NoOutputError as without:
             try:
                 return self._ask_rocm_smi()
-            except NoAnswer as within:
-                raise Unavailable(f"{without}; {within}") from None
+            except NoOutputError as within:
+                raise SourceUnavailable(f"{without}; {within}") from None
 
     def close(self) -> None:
         pass
 
-    def _refuse_what_others_do_better(self) -> None:
+    def _refuse_if_superseded(self) -> None:
         if cards.find(self._drm).gpus:
-            raise Unavailable("the driver's own files are there")
+            raise SourceUnavailable("the driver's own files are there")
 
     def _ask_amd_smi(self) -> Findings:
         tool = self._tools.amd_smi
         if tool is None:
-            raise NoAnswer("amd-smi is not installed")
+            raise NoOutputError("amd-smi is not installed")
         if not self._addresses:
-            self._addresses = amd_smi_addresses(document_of(output_of(tool, "list", "--json"), "amd-smi"))
-        usage = document_of(output_of(tool, "metric", "--mem-usage", "--json"), "amd-smi")
+            self._addresses = amd_smi_addresses(parse_document(run_tool(tool, "list", "--json"), "amd-smi"))
+        usage = parse_document(run_tool(tool, "metric", "--mem-usage", "--json"), "amd-smi")
         found = amd_smi_memory(usage, self._addresses)
         if not found:
-            raise NoAnswer("amd-smi lists no GPU")
-        processes = amd_smi_processes(document_of(output_of(tool, "process", "--json"), "amd-smi"))
+            raise NoOutputError("amd-smi lists no GPU")
+        processes = amd_smi_processes(parse_document(run_tool(tool, "process", "--json"), "amd-smi"))
         listed = [SmiGpu(one.pci, processes=processes.get(one.index, ())) for one in found if one.pci]
-        return Findings(amdgpu=reading_of(found, "amd-smi"), amd_smi=SmiReading(tuple(listed)))
+        return Findings(amdgpu=build_reading(found, "amd-smi"), amd_smi=SmiReading(tuple(listed)))
 
     def _ask_rocm_smi(self) -> Findings:
         tool = self._tools.rocm_smi
         if tool is None:
-            raise NoAnswer("rocm-smi is not installed")
-        found = rocm_smi_memory(document_of(output_of(tool, *ROCM_SMI), "rocm-smi"))
+            raise NoOutputError("rocm-smi is not installed")
+        found = rocm_smi_memory(parse_document(run_tool(tool, *ROCM_SMI), "rocm-smi"))
         if not found:
-            raise NoAnswer("rocm-smi lists no GPU")
-        return Findings(amdgpu=reading_of(found, "rocm-smi"))
+            raise NoOutputError("rocm-smi lists no GPU")
+        return Findings(amdgpu=build_reading(found, "rocm-smi"))

@@ -15,19 +15,19 @@ from memwatch.collectors.base import BaseCollector, Host
 from memwatch.drivers.amd import amdgpu_cards as cards
 from memwatch.drivers.amd import kfd
 from memwatch.drivers.amd.apu import is_fused
-from memwatch.drivers.amd.architecture import architecture_of
+from memwatch.drivers.amd.architecture import decide_architecture
 from memwatch.drivers.amd.records import AmdCard, AmdGpu, AmdReading, Region
-from memwatch.drivers.amd.sysfs import parse_figure, parse_text, reason_of, region_of
+from memwatch.drivers.amd.sysfs import absent_reason, build_region, parse_figure, parse_text
 from memwatch.findings import Findings
-from memwatch.linux.files import Roots, Unavailable
+from memwatch.linux.files import Roots, SourceUnavailable
 from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent, Bytes, Words
 
 # How often to look for cards that were plugged in, and at what processes hold through the compute driver.
-LOOK_SECONDS = 2.0
+RESCAN_SECONDS = 2.0
 HELD_SECONDS = 5.0
 # More processes than this are not using a GPU; a folder that claims so is not the driver's.
-MOST_PROCESSES = 4096
+MAX_PROCESSES = 4096
 # Figures in the order in which they are read: each is one system call on a descriptor that stays open.
 FIGURES = ("mem_info_vram_used", "mem_info_vis_vram_used", "mem_info_gtt_used", "power/runtime_status")
 _AWAKE = ("active", "unsupported")
@@ -39,7 +39,7 @@ NO_LAYOUT: Layout = ([], b"", None)
 AskFused = Callable[[Path, Words], "bool | Absent"]
 
 
-class Gone(Exception):
+class CardGoneError(Exception):
     """A file that was open belongs to a device that is no more."""
 
 
@@ -51,18 +51,18 @@ class OpenCard:
         self._opened: list[int | Absent] = []
         try:
             for name in FIGURES:
-                self._opened.append(_opened(device / name))
+                self._opened.append(_open(device / name))
         except OSError:
             self.close()
             raise
-        self._said: list[bytes | Absent] = []
+        self._contents: list[bytes | Absent] = []
         self._gpu = AmdGpu(card, Region(), Region(), Region(), Absent.NOT_AVAILABLE)
 
     def read(self, held: dict[int, int]) -> AmdGpu:
         """Raises Gone when the driver has let go of the card."""
-        said = [file if isinstance(file, Absent) else _pread(file) for file in self._opened]
-        if said != self._said or held != self._gpu.held:
-            self._gpu, self._said = gpu_of(self.card, said, held), said
+        contents = [file if isinstance(file, Absent) else _pread(file) for file in self._opened]
+        if contents != self._contents or held != self._gpu.held:
+            self._gpu, self._contents = build_gpu(self.card, contents, held), contents
         return self._gpu
 
     def close(self) -> None:
@@ -72,26 +72,26 @@ class OpenCard:
         self._opened = []
 
 
-def gpu_of(card: AmdCard, said: list[bytes | Absent], held: dict[int, int]) -> AmdGpu:
-    """`said`: what the files of FIGURES say."""
-    vram, visible, gtt = (parse_figure(one) for one in said[:3])
+def build_gpu(card: AmdCard, contents: list[bytes | Absent], held: dict[int, int]) -> AmdGpu:
+    """`contents`: what the files of FIGURES say."""
+    vram, visible, gtt = (parse_figure(one) for one in contents[:3])
     return AmdGpu(
         card,
-        region_of(card.vram_bytes, vram),
-        region_of(card.visible_vram_bytes, visible),
-        region_of(card.gtt_bytes, gtt),
-        parse_text(said[3]),
+        build_region(card.vram_bytes, vram),
+        build_region(card.visible_vram_bytes, visible),
+        build_region(card.gtt_bytes, gtt),
+        parse_text(contents[3]),
         held,
     )
 
 
-def missing_of(gpu: AmdGpu) -> AmdGpu:
+def mark_missing(gpu: AmdGpu) -> AmdGpu:
     """A GPU that was here: its figures go, its name and its place in the list stay."""
     gone = Region(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
     return AmdGpu(gpu.card, gone, gone, gone, Absent.NOT_AVAILABLE, state="missing")
 
 
-def rejected_in(gpu: AmdGpu) -> int:
+def count_rejected(gpu: AmdGpu) -> int:
     """Figures that made no sense."""
     figures: list[Bytes] = [one for part in (gpu.vram, gpu.visible_vram, gpu.gtt) for one in _both(part)]
     return sum(figure is Absent.INCONSISTENT for figure in figures)
@@ -101,11 +101,11 @@ def _both(region: Region) -> tuple[Bytes, Bytes]:
     return region.total_bytes, region.used_bytes
 
 
-def _opened(path: Path) -> int | Absent:
+def _open(path: Path) -> int | Absent:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        return reason_of(error)
+        return absent_reason(error)
 
 
 def _pread(file: int) -> bytes | Absent:
@@ -113,8 +113,8 @@ def _pread(file: int) -> bytes | Absent:
         return os.pread(file, 64, 0)
     except OSError as error:
         if error.errno in _GONE:
-            raise Gone from None
-        return reason_of(error)
+            raise CardGoneError from None
+        return absent_reason(error)
 
 
 class Collector(BaseCollector):
@@ -143,7 +143,7 @@ class Collector(BaseCollector):
         self._look_at = self._held_at = 0.0
         self._rejected = 0
         if not cards.find(self._drm).gpus:
-            raise Unavailable(f"{self._drm}: no card of the driver {cards.DRIVER}")
+            raise SourceUnavailable(f"{self._drm}: no card of the driver {cards.DRIVER}")
         self._take_up(ask_fused)
 
     @classmethod
@@ -152,7 +152,7 @@ class Collector(BaseCollector):
 
     def collect(self) -> Findings:
         if self._monotonic() >= self._look_at:
-            self._look()
+            self._rescan()
         if self._monotonic() >= self._held_at:
             self._read_held()
         gpus = self._read_all()
@@ -161,9 +161,9 @@ class Collector(BaseCollector):
             gpus = self._read_all()
         self._last |= {gpu.card.pci: gpu for gpu in gpus}
         here = {gpu.card.pci for gpu in gpus}
-        missing = [missing_of(gpu) for pci, gpu in self._last.items() if pci not in here]
+        missing = [mark_missing(gpu) for pci, gpu in self._last.items() if pci not in here]
         reading = replace(self._frame, gpus=tuple(sorted([*gpus, *missing], key=lambda gpu: gpu.card.pci)))
-        return Findings(amdgpu=reading, rejected=self._rejected + sum(map(rejected_in, gpus)))
+        return Findings(amdgpu=reading, rejected=self._rejected + sum(map(count_rejected, gpus)))
 
     def close(self) -> None:
         while self._open:
@@ -173,19 +173,19 @@ class Collector(BaseCollector):
         """Without those that are gone."""
         gpus = []
         for one in self._open:
-            with suppress(Gone):
+            with suppress(CardGoneError):
                 gpus.append(one.read(self._held.get(one.card.pci, {})))
         return gpus
 
-    def _look(self) -> None:
+    def _rescan(self) -> None:
         """Whether cards, partitions or limits are others now: five small reads, and all the rest only if so."""
         if self._layout != self._layout_now():
             self._take_up()
-        self._look_at = self._monotonic() + LOOK_SECONDS
+        self._look_at = self._monotonic() + RESCAN_SECONDS
 
     def _layout_now(self) -> Layout:
         generation = cards.read(self._kfd / "topology/generation_id")
-        return cards.names_in(self._drm), generation, cards.driver_of(self._roots, self._page_size)
+        return cards.list_names(self._drm), generation, cards.read_driver(self._roots, self._page_size)
 
     def _take_up(self, ask_fused: AskFused | None = None) -> None:
         """Open everything anew and read what does not change. `ask_fused` only at the start: it opens a GPU.
@@ -203,27 +203,27 @@ class Collector(BaseCollector):
         self._layout = layout
 
     def _open_all(self, ask_fused: AskFused | None) -> None:
-        found, driver = cards.find(self._drm), cards.driver_of(self._roots, self._page_size)
-        nodes = cards.nodes_of(self._kfd / "topology", list(found.gpus))
-        names = cards.listed_names(self._roots)
+        found, driver = cards.find(self._drm), cards.read_driver(self._roots, self._page_size)
+        nodes = cards.read_nodes(self._kfd / "topology", list(found.gpus))
+        names = cards.read_names(self._roots)
         for entries in found.gpus.values():
             device = Path(os.path.realpath(self._drm / entries[0] / "device"))
-            card = cards.card_of(device, entries, nodes, found.partitions, names, driver.release)
-            self._open.append(OpenCard(device, self._judged(card, device, ask_fused)))
+            card = cards.read_card(device, entries, nodes, found.partitions, names, driver.release)
+            self._open.append(OpenCard(device, self._decide_architecture(card, device, ask_fused)))
         self._frame = AmdReading(
             (), driver.version, driver.pages_limit_bytes, found.partition_count, self._kfd.is_dir()
         )
         self._held_at = 0.0
 
-    def _judged(self, card: AmdCard, device: Path, ask: AskFused | None) -> AmdCard:
+    def _decide_architecture(self, card: AmdCard, device: Path, ask: AskFused | None) -> AmdCard:
         """With what only an awake GPU can be asked, where files have not told an APU from a card."""
         if known := self._last.get(card.pci):
             card = replace(card, is_fused=known.card.is_fused, metrics_format=known.card.metrics_format)
         status = parse_text(cards.read(device / "power/runtime_status"))
-        if architecture_of(card).is_apu is not None or status not in _AWAKE:
+        if decide_architecture(card).is_apu is not None or status not in _AWAKE:
             return card
-        card = replace(card, metrics_format=cards.metrics_format_of(device))
-        if architecture_of(card).is_apu is not None or ask is None or isinstance(card.render_node, Absent):
+        card = replace(card, metrics_format=cards.read_metrics_format(device))
+        if decide_architecture(card).is_apu is not None or ask is None or isinstance(card.render_node, Absent):
             return card
         return replace(card, is_fused=ask(self._roots.rootfs / "dev/dri" / card.render_node, status))
 
@@ -232,20 +232,20 @@ class Collector(BaseCollector):
         self._held_at = self._monotonic() + HELD_SECONDS
         nodes = [node for one in self._open for node in one.card.nodes]
         figures: list[tuple[int, int, Bytes]] = []
-        for name in cards.names_in(self._kfd / "proc")[:MOST_PROCESSES] if nodes else ():
+        for name in cards.list_names(self._kfd / "proc")[:MAX_PROCESSES] if nodes else ():
             if name.isdecimal() and len(name) <= 10:
-                figures += [(int(name), *one) for one in _held_in(self._kfd / "proc" / name)]
+                figures += [(int(name), *one) for one in _list_held(self._kfd / "proc" / name)]
         self._held, self._rejected = kfd.held_by_gpu(figures, nodes)
-        self._pids.tell(self.name, frozenset(pid for held in self._held.values() for pid in held))
+        self._pids.update(self.name, frozenset(pid for held in self._held.values() for pid in held))
 
 
-def _held_in(folder: Path, is_context: bool = False) -> list[tuple[int, Bytes]]:
+def _list_held(folder: Path, is_context: bool = False) -> list[tuple[int, Bytes]]:
     """Figures by GPU of a process, and of its further contexts, which are folders in its own (Linux 6.19)."""
     found: list[tuple[int, Bytes]] = []
-    for name in cards.names_in(folder):
-        gpu_id = kfd.gpu_id_of(name)
+    for name in cards.list_names(folder):
+        gpu_id = kfd.parse_gpu_id(name)
         if gpu_id is not None:
             found.append((gpu_id, parse_figure(cards.read(folder / name, 64))))
         elif name.startswith("context_") and not is_context:
-            found += _held_in(folder / name, is_context=True)
+            found += _list_held(folder / name, is_context=True)
     return found

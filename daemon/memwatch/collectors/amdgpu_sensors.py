@@ -11,12 +11,12 @@ from memwatch.drivers.amd import amdgpu_cards as cards
 from memwatch.drivers.amd.records import AmdSensors
 from memwatch.drivers.amd.sysfs import parse_bad_pages, parse_errors, parse_ratio, parse_text
 from memwatch.findings import Findings
-from memwatch.linux.files import Roots, Unavailable
+from memwatch.linux.files import Roots, SourceUnavailable
 from memwatch.model import Absent
 
 ERRORS_SECONDS = 60.0
 # A page is a line of 35 characters, and drivers stop at some thousands of them.
-_MOST_PAGES_BYTES = 1 << 18
+_MAX_BAD_PAGES_BYTES = 1 << 18
 _AWAKE = ("active", "unsupported")
 
 
@@ -34,19 +34,19 @@ class Collector(BaseCollector):
         self._errors: dict[str, dict[str, int]] = {}
         self._gpus: list[str] = []
         if not cards.find(self._drm).gpus:
-            raise Unavailable(f"{self._drm}: no card of the driver {cards.DRIVER}")
+            raise SourceUnavailable(f"{self._drm}: no card of the driver {cards.DRIVER}")
 
     def collect(self) -> Findings:
         if self._monotonic() >= self._errors_at:
             self._errors_at = self._monotonic() + ERRORS_SECONDS
             self._gpus = [pci for pci in cards.find(self._drm).gpus if stays_awake(self._pci / pci)]
-            self._errors = {pci: errors_of(self._pci / pci / "ras") for pci in self._gpus}
-        return Findings(amdgpu_sensors={pci: self._sensors_of(pci) for pci in self._gpus})
+            self._errors = {pci: read_errors(self._pci / pci / "ras") for pci in self._gpus}
+        return Findings(amdgpu_sensors={pci: self._read_sensors(pci) for pci in self._gpus})
 
     def close(self) -> None:
         pass
 
-    def _sensors_of(self, pci: str) -> AmdSensors:
+    def _read_sensors(self, pci: str) -> AmdSensors:
         device = self._pci / pci
         return AmdSensors(
             parse_ratio(cards.read(device / "gpu_busy_percent", 64)),
@@ -61,8 +61,8 @@ def stays_awake(device: Path) -> bool:
     return parse_text(cards.read(device / "power/runtime_status")) in _AWAKE
 
 
-def errors_of(ras: Path) -> dict[str, int]:
+def read_errors(ras: Path) -> dict[str, int]:
     """Counts of the memory controller since the driver was loaded, and pages that were taken out of use."""
-    counts, pages = cards.read(ras / "umc_err_count"), cards.read(ras / "gpu_vram_bad_pages", _MOST_PAGES_BYTES)
+    counts, pages = cards.read(ras / "umc_err_count"), cards.read(ras / "gpu_vram_bad_pages", _MAX_BAD_PAGES_BYTES)
     found = {} if isinstance(counts, Absent) else parse_errors(counts)
     return found if isinstance(pages, Absent) else found | parse_bad_pages(pages)

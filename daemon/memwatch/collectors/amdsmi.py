@@ -14,16 +14,16 @@ from memwatch.collectors.base import BaseCollector, Host
 from memwatch.drivers.amd import amdgpu_cards as cards
 from memwatch.drivers.amd.smi import SmiFailure, SmiReading
 from memwatch.findings import Findings
-from memwatch.helper.codec import Garbled, from_line
-from memwatch.helper.supervisor import Helper, HelperFailed
-from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.helper.codec import DecodeError, from_line
+from memwatch.helper.supervisor import Helper, HelperError
+from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.linux.pci import AMD, pci_vendors
-from memwatch.options import Bounds, Doc, Duration, Switched, seconds
+from memwatch.options import Bounds, Doc, Duration, SwitchableOptions, seconds
 
 CHILD = (sys.executable, "-m", "memwatch.drivers.amd.smi_child")
 DEADLINE_SECONDS = 10.0
 PAUSE_SECONDS = 60.0
-MOST_PAUSE_SECONDS = 3600.0
+MAX_PAUSE_SECONDS = 3600.0
 NOT_HERE = frozenset({"no_library", "no_driver"})
 
 
@@ -35,20 +35,20 @@ def is_installed(environ: Mapping[str, str], package: str = "amdsmi") -> bool:
     return (Path(environ.get("ROCM_PATH", "/opt/rocm")) / "share/amd_smi" / package).is_dir()
 
 
-def reading_of(answer: bytes) -> SmiReading | SmiFailure:
+def parse_reading(answer: bytes) -> SmiReading | SmiFailure:
     kind, _, line = answer.partition(b" ")
     try:
         return from_line(SmiReading, line) if kind == b"reading" else from_line(SmiFailure, line)
-    except Garbled as error:
-        raise Unreadable(f"the helper process speaks nonsense: {error}") from None
+    except DecodeError as error:
+        raise ParseError(f"the helper process speaks nonsense: {error}") from None
 
 
-def outcome_of(failure: SmiFailure) -> Exception:
+def to_exception(failure: SmiFailure) -> Exception:
     """Not having the library or the driver is normal; everything else is a failure."""
-    return Unavailable(failure.text) if failure.reason in NOT_HERE else Unreadable(failure.text)
+    return SourceUnavailable(failure.text) if failure.reason in NOT_HERE else ParseError(failure.text)
 
 
-class Options(Switched, frozen=True, kw_only=True):
+class Options(SwitchableOptions, frozen=True, kw_only=True):
     restart_after: Annotated[
         Duration,
         Bounds(seconds(1), seconds(3600)),
@@ -78,9 +78,9 @@ class Collector(BaseCollector):
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         if AMD not in pci_vendors(roots):
-            raise Unavailable("no AMD GPU is on the PCI bus")
+            raise SourceUnavailable("no AMD GPU is on the PCI bus")
         if not is_installed(environ):
-            raise Unavailable("the Python package amdsmi is not installed")
+            raise SourceUnavailable("the Python package amdsmi is not installed")
         self._roots, self._monotonic = roots, monotonic
         self._first_pause = self._pause = pause_seconds
         self.period_seconds = min(30.0, pause_seconds)
@@ -90,19 +90,19 @@ class Collector(BaseCollector):
 
     @classmethod
     def create(cls, host: Host) -> Collector:
-        return cls(host.roots, host.given(Options).restart_after.total_seconds())
+        return cls(host.roots, host.options_for(Options).restart_after.total_seconds())
 
     def collect(self) -> Findings:
         self._refuse_to_wake()
         if self._absent is not None and self._monotonic() < self._ask_again_at:
-            raise outcome_of(self._absent)
+            raise to_exception(self._absent)
         try:
-            found = reading_of(self._helper.ask(b"read"))
-        except HelperFailed as error:
-            raise Unreadable(str(error)) from None
+            found = parse_reading(self._helper.ask(b"read"))
+        except HelperError as error:
+            raise ParseError(str(error)) from None
         if isinstance(found, SmiFailure):
             self._give_up_for_now(found)
-            raise outcome_of(found)
+            raise to_exception(found)
         self._absent, self._pause = None, self._first_pause
         return Findings(amd_smi=found)
 
@@ -116,16 +116,16 @@ class Collector(BaseCollector):
     def _refuse_to_wake(self) -> None:
         if self._monotonic() < self._released_until:
             self._helper.stop()
-            raise Unavailable("the driver is released on request, and taken up again by itself")
+            raise SourceUnavailable("the driver is released on request, and taken up again by itself")
         devices = self._roots.sysfs / "bus/pci/devices"
         for pci in cards.find(self._roots.sysfs / "class/drm").gpus:
             if cards.may_sleep(cards.read(devices / pci / "power/control")):
                 self._helper.stop()
-                raise Unavailable("a GPU here may fall asleep, and this library would wake it")
+                raise SourceUnavailable("a GPU here may fall asleep, and this library would wake it")
 
     def _give_up_for_now(self, failure: SmiFailure) -> None:
         """A library that is there later is found by a new process only."""
         self._helper.stop()
         self._absent = failure
         self._ask_again_at = self._monotonic() + self._pause
-        self._pause = min(2 * self._pause, MOST_PAUSE_SECONDS)
+        self._pause = min(2 * self._pause, MAX_PAUSE_SECONDS)

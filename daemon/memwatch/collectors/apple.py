@@ -9,19 +9,19 @@ import time
 from collections.abc import Sequence
 
 from memwatch.collectors.base import BaseCollector, Host
-from memwatch.drivers.apple.ioreg import NotAList, parse_ioreg
+from memwatch.drivers.apple.ioreg import PlistError, parse_ioreg
 from memwatch.drivers.apple.metal_child import parse_metal
 from memwatch.drivers.apple.records import AppleReading, Metal
 from memwatch.drivers.apple.text import (
     SETTINGS,
-    memory_of,
+    parse_memory_size,
+    parse_pressure_level,
     parse_sysctl,
     parse_vm_stat,
-    pressure_of,
-    wired_limit_of,
+    parse_wired_limit,
 )
 from memwatch.findings import Findings
-from memwatch.linux.files import Unavailable, Unreadable
+from memwatch.linux.files import ParseError, SourceUnavailable
 from memwatch.model import Absent, Words
 from memwatch.snapshot import Machine
 
@@ -47,7 +47,7 @@ class Collector(BaseCollector):
         found = {tool: shutil.which(tool, path=path) for tool in ("ioreg", "vm_stat", "sysctl")}
         missing = [tool for tool, place in found.items() if place is None]
         if missing:
-            raise Unavailable(f"{' and '.join(missing)} cannot be found: this is no macOS")
+            raise SourceUnavailable(f"{' and '.join(missing)} cannot be found: this is no macOS")
         self._tools = {tool: str(place) for tool, place in found.items()}
         self._metal_argv = metal
         self._deadline = deadline_seconds
@@ -63,34 +63,34 @@ class Collector(BaseCollector):
         return cls()
 
     def collect(self) -> Findings:
-        settings = parse_sysctl(self._said("sysctl", *SETTINGS))
+        settings = parse_sysctl(self._run_tool("sysctl", *SETTINGS))
         try:
-            accelerators = parse_ioreg(self._said(*IOREG))
-        except NotAList as error:
-            raise Unreadable(str(error)) from None
+            accelerators = parse_ioreg(self._run_tool(*IOREG))
+        except PlistError as error:
+            raise ParseError(str(error)) from None
         reading = AppleReading(
             chip=settings.get("machdep.cpu.brand_string", Absent.NOT_SUPPORTED),
             model=settings.get("hw.model", Absent.NOT_SUPPORTED),
-            memory_bytes=memory_of(settings),
+            memory_bytes=parse_memory_size(settings),
             accelerators=accelerators,
-            pressure=pressure_of(settings),
-            wired_limit_bytes=wired_limit_of(settings),
-            vm=parse_vm_stat(self._said("vm_stat")) or Absent.NOT_AVAILABLE,
-            metal=self._what_metal_says(),
+            pressure=parse_pressure_level(settings),
+            wired_limit_bytes=parse_wired_limit(settings),
+            vm=parse_vm_stat(self._run_tool("vm_stat")) or Absent.NOT_AVAILABLE,
+            metal=self._read_metal(),
         )
-        return Findings(apple=reading, machine=machine_of(reading))
+        return Findings(apple=reading, machine=build_machine(reading))
 
     def close(self) -> None:
         pass
 
-    def _said(self, tool: str, *arguments: str) -> bytes:
+    def _run_tool(self, tool: str, *arguments: str) -> bytes:
         """What a tool prints. sysctl ends with 1 if one of the settings is not known, so codes say nothing."""
         try:
             return _output([self._tools[tool], *arguments], self._deadline)
         except subprocess.TimeoutExpired:
-            raise Unreadable(f"{tool} did not answer for {self._deadline:g} s and was killed") from None
+            raise ParseError(f"{tool} did not answer for {self._deadline:g} s and was killed") from None
 
-    def _what_metal_says(self) -> Metal | Absent:
+    def _read_metal(self) -> Metal | Absent:
         now = time.monotonic()
         if self._metal_asked_at is None or now - self._metal_asked_at > METAL_SECONDS:
             self._metal_asked_at = now
@@ -113,7 +113,7 @@ def _output(argv: Sequence[str], seconds: float) -> bytes:
     return done.stdout[: 1 << 20]
 
 
-def machine_of(reading: AppleReading) -> Machine:
+def build_machine(reading: AppleReading) -> Machine:
     """Named after its chip; the system's own verdict on memory is a fact in words."""
     name: Words = reading.chip if isinstance(reading.chip, str) else reading.model
     words = {"model": reading.model, "memory_pressure": reading.pressure}

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from memwatch.findings import Findings
 from memwatch.linux.files import Roots
 from memwatch.linux.pci import GpuPids
-from memwatch.options import Switched
+from memwatch.options import SwitchableOptions
 
 AnyOptions = TypeVar("AnyOptions", bound=Struct)
 
@@ -34,7 +34,7 @@ class Host(Struct, frozen=True):
     page_size: int = mmap.PAGESIZE
     gpu_pids: GpuPids = field(default_factory=GpuPids)
 
-    def given(self, kind: type[AnyOptions]) -> AnyOptions:
+    def options_for(self, kind: type[AnyOptions]) -> AnyOptions:
         """Return the options of this type; the defaults where none were set."""
         return next((one for one in self.options if type(one) is kind), None) or kind()
 
@@ -61,14 +61,15 @@ class BaseCollector:
     collector fills.
 
     A collector that holds a device also has `release(seconds)`, so that an administrator can reset the device.
-    One that may run more often when memory is nearly full has `hurried_seconds`, the least time between two calls
-    then. One that may block but rarely does can be `Prompt` as well, and one that reads System RAM a `Watcher`.
+    One that may run more often when memory is nearly full has `fast_seconds`, the least time between two calls
+    then. One that may block but rarely does can be `NonBlockingCollector` as well, and one that reads System RAM a
+    `MovementProbe`.
     """
 
     name: str = ""
     period_seconds: float = 0.0
     may_block: bool = False
-    options: ClassVar[type[Switched]] = Switched
+    options: ClassVar[type[SwitchableOptions]] = SwitchableOptions
     about: ClassVar[str] = ""
     sole_fields: ClassVar[tuple[str, ...]] = ()
 
@@ -81,14 +82,14 @@ class BaseCollector:
 
     @classmethod
     def create(cls, host: Host) -> Collector:
-        """Build the collector for a host. Raises `Unavailable` where the host does not have what it reads.
+        """Build the collector for a host. Raises `SourceUnavailable` where the host does not have what it reads.
 
         A subclass overrides this where its constructor takes more than the roots.
         """
         return cls(host.roots)
 
     def collect(self) -> Findings:
-        """Read once. Raises `Unreadable` or `OSError` on failure; any other exception is counted as a defect."""
+        """Read once. Raises `ParseError` or `OSError` on failure; any other exception is counted as a defect."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -96,11 +97,11 @@ class BaseCollector:
 
 
 @runtime_checkable
-class Prompt(Protocol):
+class NonBlockingCollector(Protocol):
     """A collector that may block and mostly answers within a tick, because another process does the work. Neither
     method raises."""
 
-    def put(self) -> bool:
+    def send_request(self) -> bool:
         """Send the question if that takes no time; return False where it would, and nothing was sent."""
         ...
 
@@ -110,7 +111,7 @@ class Prompt(Protocol):
 
 
 @runtime_checkable
-class Watcher(Protocol):
+class MovementProbe(Protocol):
     """A collector that can check at little cost if its figure for System RAM is still what it was."""
 
     def moved_bytes(self) -> int:
@@ -118,8 +119,9 @@ class Watcher(Protocol):
         ...
 
 
-class Enlisted(Struct, frozen=True):
-    """An entry of the list of collectors: `make` builds it, or raises `Unavailable` on a machine without it."""
+class CollectorEntry(Struct, frozen=True):
+    """An entry of the list of collectors: `make` builds it, or raises `SourceUnavailable` on a machine without
+    it."""
 
     name: str
     make: Callable[[], Collector]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.findings import Findings
-from memwatch.linux.files import Roots, Unreadable, kept_file, read_once
+from memwatch.linux.files import ParseError, Roots, kept_file, read_once
 from memwatch.snapshot import Node
 
 MIB = 1 << 20
@@ -19,7 +19,7 @@ _ZONE_OR_PROTECTION = re.compile(
 )
 
 # A longer word is no count, and Python refuses to make a number of thousands of digits.
-_MOST_DIGITS = 19
+_MAX_DIGITS = 19
 
 Zone = tuple[int, str]
 
@@ -46,10 +46,10 @@ class FreeBlocks(NamedTuple):
 
 def parse_buddyinfo(data: bytes) -> list[FreeBlocks]:
     if not data.endswith(b"\n"):
-        raise Unreadable(f"buddyinfo ends in the middle of a line: …{data[-40:]!r}")
+        raise ParseError(f"buddyinfo ends in the middle of a line: …{data[-40:]!r}")
     zones = [_free_blocks(line) for line in data[:-1].split(b"\n")]
     if len({len(blocks.counts) for blocks in zones}) > 1:
-        raise Unreadable("buddyinfo: its rows are not of the same length")
+        raise ParseError("buddyinfo: its rows are not of the same length")
     return zones
 
 
@@ -58,8 +58,8 @@ def _free_blocks(line: bytes) -> FreeBlocks:
     words = line.split()
     number, counts = words[1][:-1] if len(words) > 4 else b"", words[4:]
     heads_a_row = words[0:3:2] == [b"Node", b"zone"] and words[1][-1:] == b"," and number.isdigit()
-    if not heads_a_row or not b"".join(counts).isdigit() or max(map(len, words)) > _MOST_DIGITS:
-        raise Unreadable(f"buddyinfo: {line[:120]!r} is not `Node N, zone NAME` and a row of counts")
+    if not heads_a_row or not b"".join(counts).isdigit() or max(map(len, words)) > _MAX_DIGITS:
+        raise ParseError(f"buddyinfo: {line[:120]!r} is not `Node N, zone NAME` and a row of counts")
     return FreeBlocks((int(number), _word(words[3])), tuple([int(count) for count in counts]))
 
 
@@ -75,7 +75,7 @@ def parse_protection(zoneinfo: bytes) -> dict[Zone, int]:
     return protection
 
 
-def nodes_of(zones: Iterable[FreeBlocks], protection: Mapping[Zone, int], page_size: int) -> tuple[Node, ...]:
+def build_nodes(zones: Iterable[FreeBlocks], protection: Mapping[Zone, int], page_size: int) -> tuple[Node, ...]:
     """The largest free block per node, and what lies free in large ones.
 
     A zone whose free memory is below its protection is closed to ordinary allocations, so its blocks do not
@@ -120,7 +120,7 @@ class Collector(BaseCollector):
 
     def collect(self) -> Findings:
         zones = parse_buddyinfo(self._file.read())
-        return Findings(nodes=nodes_of(zones, self._protection, self._page_size))
+        return Findings(nodes=build_nodes(zones, self._protection, self._page_size))
 
     def close(self) -> None:
         self._file.close()

@@ -14,11 +14,11 @@ from msgspec import Struct
 
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.findings import Findings
-from memwatch.linux.cgroup_mounts import V1, V2, Version, home_of, parse_figure
+from memwatch.linux.cgroup_mounts import V1, V2, CgroupVersion, find_own_cgroup, parse_figure
 from memwatch.linux.cgroups import in_container
-from memwatch.linux.files import KeptFile, Roots, Unavailable, Unreadable, is_shortage, kept_file
+from memwatch.linux.files import KeptFile, ParseError, Roots, SourceUnavailable, is_shortage, kept_file
 from memwatch.model import Absent, Share, ShareKind
-from memwatch.options import Doc, Switched
+from memwatch.options import Doc, SwitchableOptions
 
 Scope = Literal["auto", "host", "cgroup"]
 
@@ -29,7 +29,7 @@ _MEM_TOTAL = re.compile(rb"^MemTotal: +(\d{1,19}) kB\n", re.MULTILINE)
 NOTE = "does not include GPU memory on unified machines"
 
 
-class Group(Struct, frozen=True):
+class CgroupLimit(Struct, frozen=True):
     """One cgroup with its limit (None: no limit), what counts against it, and kills at it (None: not counted)."""
 
     folder: Path
@@ -50,7 +50,7 @@ def parse_size(meminfo: bytes) -> int:
     """The machine's size, which a limit has to be below to be one."""
     found = _MEM_TOTAL.search(meminfo)
     if found is None:
-        raise Unreadable("meminfo has no line MemTotal")
+        raise ParseError("meminfo has no line MemTotal")
     return int(found[1]) << 10
 
 
@@ -59,14 +59,14 @@ def parse_stat(data: bytes) -> dict[str, int]:
     return {key.decode(): int(value) for key, value in _STAT.findall(data)}
 
 
-def used_of(version: Version, usage: int, stat: dict[str, int]) -> int:
+def compute_used(version: CgroupVersion, usage: int, stat: dict[str, int]) -> int:
     """The two files are not read at the same instant: more cache than usage means all of it is cache."""
     if version.reclaimable[0] not in stat:
-        raise Unreadable(f"cgroup: memory.stat has no line {version.reclaimable[0]}")
+        raise ParseError(f"cgroup: memory.stat has no line {version.reclaimable[0]}")
     return max(0, usage - sum(stat.get(key, 0) for key in version.reclaimable))
 
 
-def binding(groups: Iterable[Group], size_bytes: int) -> Group | None:
+def limiting_cgroup(groups: Iterable[CgroupLimit], size_bytes: int) -> CgroupLimit | None:
     """The group that sets the smallest limit below `size_bytes`; of equals the outermost, as it fills first."""
     limited = [group for group in groups if group.limit_bytes is not None and group.limit_bytes < size_bytes]
     return min(limited, key=lambda group: group.limit_bytes or 0, default=None)
@@ -77,17 +77,17 @@ def binding(groups: Iterable[Group], size_bytes: int) -> Group | None:
 # milliseconds on a large machine: it may take 2 % of a processor.
 UNLIMITED_SECONDS, CALM_SECONDS, NEAR_SECONDS = 10.0, 1.0, 0.1
 NEAR_RATIO = 0.57
-MOST_CPU = 0.02
+MAX_CPU_RATIO = 0.02
 # How often to look where the hierarchy is mounted, which groups of it count memory, and how large the machine is.
-LOOK_AROUND_SECONDS = 60.0
+RESCAN_SECONDS = 60.0
 
 
-def period_of(group: Group | None, cpu_seconds: float) -> float:
+def compute_period(group: CgroupLimit | None, cpu_seconds: float) -> float:
     """How long to wait between two looks at the group that limits us, if any does, when one look costs so much."""
     if group is None or not group.limit_bytes:
         return UNLIMITED_SECONDS
     near = group.used_bytes >= NEAR_RATIO * group.limit_bytes
-    return max(NEAR_SECONDS if near else CALM_SECONDS, cpu_seconds / MOST_CPU)
+    return max(NEAR_SECONDS if near else CALM_SECONDS, cpu_seconds / MAX_CPU_RATIO)
 
 
 class GroupFiles:
@@ -95,7 +95,7 @@ class GroupFiles:
     its root, nor where that is not delegated. `oom_kill` is counted since Linux 4.13.
     """
 
-    def __init__(self, version: Version, folder: Path) -> None:
+    def __init__(self, version: CgroupVersion, folder: Path) -> None:
         self._version, self._folder = version, folder
         self._events: KeptFile | None = None
         self._open: list[KeptFile] = []
@@ -109,14 +109,14 @@ class GroupFiles:
             self.close()
             raise
 
-    def read(self) -> Group:
+    def read(self) -> CgroupLimit:
         usage, limit, statistics = [file.read() for file in self._open]
         stat = parse_stat(statistics)
         # Version 1 also tells of ancestors that cannot be seen from inside.
         limits = [parse_limit(limit), stat.get("hierarchical_memory_limit")]
         smallest = min([value for value in limits if value is not None], default=None)
         kills = parse_stat(self._events.read()).get("oom_kill") if self._events else None
-        return Group(self._folder, smallest, used_of(self._version, parse_figure(usage), stat), kills)
+        return CgroupLimit(self._folder, smallest, compute_used(self._version, parse_figure(usage), stat), kills)
 
     def close(self) -> None:
         for file in (*self._open, self._events):
@@ -124,7 +124,7 @@ class GroupFiles:
                 file.close()
 
 
-def opened(version: Version, folder: Path) -> GroupFiles | None:
+def open_files(version: CgroupVersion, folder: Path) -> GroupFiles | None:
     """None where memory is not counted. Raises OSError where there is no room for more open files."""
     try:
         return GroupFiles(version, folder)
@@ -134,7 +134,7 @@ def opened(version: Version, folder: Path) -> GroupFiles | None:
         return None
 
 
-class Options(Switched, frozen=True, kw_only=True):
+class Options(SwitchableOptions, frozen=True, kw_only=True):
     scope: Annotated[
         Scope,
         Doc(
@@ -155,7 +155,9 @@ class Collector(BaseCollector):
         self._clock = clock
         self._contained = in_container(roots)
         if scope == "host" or (scope == "auto" and not self._contained):
-            raise Unavailable(f"host scope: scope is {scope!r} and this is {self._here}; `cgroup` would show it")
+            raise SourceUnavailable(
+                f"host scope: scope is {scope!r} and this is {self._here}; `cgroup` would show it"
+            )
         self._own = kept_file(roots.procfs / "self/cgroup")
         self._said = b""
         self._looked_at = -math.inf
@@ -163,7 +165,7 @@ class Collector(BaseCollector):
         self._size = 0
         self._groups: list[GroupFiles] = []
         try:
-            self._look_around(self._own.read())
+            self._rescan(self._own.read())
         except BaseException:
             self.close()
             raise
@@ -174,12 +176,12 @@ class Collector(BaseCollector):
 
     @classmethod
     def create(cls, host: Host) -> Collector:
-        return cls(host.roots, host.given(Options).scope)
+        return cls(host.roots, host.options_for(Options).scope)
 
     def collect(self) -> Findings:
         started = time.thread_time()
         groups = self._read()
-        group, word = binding(groups, self._size), "Container" if self._contained else "Unit"
+        group, word = limiting_cgroup(groups, self._size), "Container" if self._contained else "Unit"
         share = Share(
             id="cgroup",
             kind=ShareKind.CGROUP,
@@ -191,43 +193,43 @@ class Collector(BaseCollector):
             quality=self._version.quality,
             note=NOTE if group else f"no limit is set; {NOTE}",
         )
-        self.period_seconds = period_of(group, time.thread_time() - started)
+        self.period_seconds = compute_period(group, time.thread_time() - started)
         return Findings(shares=(share,), cgroup_oom_kills_total=group.oom_kills if group else None)
 
     def close(self) -> None:
         self._own.close()
-        self._let_go()
+        self._close_files()
 
-    def _read(self) -> list[Group]:
+    def _read(self) -> list[CgroupLimit]:
         """The groups that count memory, outermost first. Where we are is asked each time: processes are moved."""
-        said = self._own.read()
-        if said == self._said and self._clock() - self._looked_at < LOOK_AROUND_SECONDS:
+        cgroup = self._own.read()
+        if cgroup == self._said and self._clock() - self._looked_at < RESCAN_SECONDS:
             with suppress(OSError):  # a group that is gone, or counts no more
                 return [group.read() for group in self._groups]
-        self._look_around(said)
+        self._rescan(cgroup)
         return [group.read() for group in self._groups]
 
-    def _look_around(self, said: bytes) -> None:
+    def _rescan(self, cgroup: bytes) -> None:
         """Open what counts memory from where we are up, outermost first."""
-        self._let_go()
-        home = home_of(said, self._said_of("self/mountinfo"), self._roots)
-        self._size, self._version = parse_size(self._said_of("meminfo")), home.version
+        self._close_files()
+        home = find_own_cgroup(cgroup, self._read_proc_file("self/mountinfo"), self._roots)
+        self._size, self._version = parse_size(self._read_proc_file("meminfo")), home.version
         for folder in home.folders:
-            if (files := opened(home.version, folder)) is not None:
+            if (files := open_files(home.version, folder)) is not None:
                 self._groups.append(files)
         if not self._groups:
-            raise Unavailable(f"{home.mount / home.way}: no {home.version.usage} from there up")
-        self._said, self._looked_at = said, self._clock()
+            raise SourceUnavailable(f"{home.mount / home.path}: no {home.version.usage} from there up")
+        self._said, self._looked_at = cgroup, self._clock()
 
-    def _said_of(self, name: str) -> bytes:
+    def _read_proc_file(self, name: str) -> bytes:
         try:
             return (self._roots.procfs / name).read_bytes()
         except OSError as error:
             if is_shortage(error):
                 raise
-            raise Unavailable(f"{error.filename}: {error.strerror}") from error
+            raise SourceUnavailable(f"{error.filename}: {error.strerror}") from error
 
-    def _let_go(self) -> None:
+    def _close_files(self) -> None:
         groups, self._groups, self._said = self._groups, [], b""
         for group in groups:
             group.close()

@@ -11,18 +11,18 @@ from pathlib import Path
 from memwatch.collectors.base import BaseCollector
 from memwatch.findings import Findings
 from memwatch.linux.cgroups import parse_mountinfo, under
-from memwatch.linux.files import Roots, Unavailable, kept_file, read_once
+from memwatch.linux.files import Roots, SourceUnavailable, kept_file, read_once
 from memwatch.linux.psi_trigger import parse_waiting
 from memwatch.snapshot import CgroupPressure
 
 # A machine that waits less than this, or that is fuller than this, is not searched: 500 cgroups take 15 ms.
-LEAST_WAITING = 0.03
-MOST_USED = 0.60
-MOST_GROUPS = 500
+MIN_WAITING_RATIO = 0.03
+MAX_USED_RATIO = 0.60
+MAX_GROUPS = 500
 # Between two looks at whether anybody waits, and between two searches.
 CALM_SECONDS, SEARCH_SECONDS = 5.0, 1.0
 # A group is named if at least this part of all waiting is its own, and for as long as waiting is judged.
-LEAST_PART = 0.5
+MIN_SHARE_OF_WAITING = 0.5
 NAMED_SECONDS = 10.0
 
 _SIZES = re.compile(rb"^MemTotal: +(\d{1,19}) kB\n(?:.*\n)*?MemAvailable: +(\d{1,19}) kB\n", re.MULTILINE)
@@ -35,16 +35,16 @@ def parse_used(meminfo: bytes) -> float:
     return 1.0 - available / size if size and available <= size else 1.0
 
 
-def worst_of(before: Mapping[str, float], now: Mapping[str, float], seconds: float) -> CgroupPressure | None:
+def find_worst(before: Mapping[str, float], now: Mapping[str, float], seconds: float) -> CgroupPressure | None:
     """The innermost group to which most of the waiting between two looks belongs; `/` is the whole machine."""
     risen = {path: waited - before[path] for path, waited in now.items() if path in before}
     whole, path = risen.get("/", 0.0), "/"
-    if whole <= LEAST_WAITING * seconds:
+    if whole <= MIN_WAITING_RATIO * seconds:
         return None
     while True:
         inside = {child: rise for child, rise in risen.items() if child != "/" and parent_of(child) == path}
         worst = max(inside, key=lambda child: inside[child], default=None)
-        if worst is None or inside[worst] < LEAST_PART * whole:
+        if worst is None or inside[worst] < MIN_SHARE_OF_WAITING * whole:
             break
         path = worst
     return None if path == "/" else CgroupPressure(path, min(1.0, risen[path] / seconds))
@@ -66,7 +66,7 @@ class Collector(BaseCollector):
         self.period_seconds = CALM_SECONDS
         self._waiting = kept_file(roots.procfs / "pressure/memory", 256)
         self._meminfo = roots.procfs / "meminfo"
-        self._root = root_of(roots)
+        self._root = find_root(roots)
         self._clock = clock
         self._waited: tuple[float, float] | None = None
         self._before: tuple[float, Mapping[str, float]] | None = None
@@ -74,7 +74,7 @@ class Collector(BaseCollector):
 
     def collect(self) -> Findings:
         now, waited = self._clock(), parse_waiting(self._waiting.read())
-        if waited is not None and self._worth_a_search(now, waited):
+        if waited is not None and self._is_search_due(now, waited):
             self._search(now, waited)
             self.period_seconds = SEARCH_SECONDS
         else:
@@ -88,40 +88,40 @@ class Collector(BaseCollector):
     def _search(self, now: float, waited: float) -> None:
         found = {"/": waited, **dict(waiting_groups(self._root))}
         before, self._before = self._before, (now, found)
-        worst = worst_of(before[1], found, now - before[0]) if before and now > before[0] else None
+        worst = find_worst(before[1], found, now - before[0]) if before and now > before[0] else None
         self._named = (now, worst) if worst else self._named
 
-    def _worth_a_search(self, now: float, waited: float) -> bool:
+    def _is_search_due(self, now: float, waited: float) -> bool:
         before, self._waited = self._waited, (now, waited)
-        if before is None or waited - before[1] < LEAST_WAITING * (now - before[0]):
+        if before is None or waited - before[1] < MIN_WAITING_RATIO * (now - before[0]):
             return False
-        return parse_used(read_once(self._meminfo) or b"") < MOST_USED
+        return parse_used(read_once(self._meminfo) or b"") < MAX_USED_RATIO
 
 
-def root_of(roots: Roots) -> Path:
+def find_root(roots: Roots) -> Path:
     """Where the tree of version 2 is mounted; a hybrid layout has it beside those of version 1."""
     mounts = parse_mountinfo(read_once(roots.procfs / "self/mountinfo") or b"")
     found = next((mount for mount in mounts if mount.kind == "cgroup2"), None)
     if found is None:
-        raise Unavailable("self/mountinfo: no cgroup2 is mounted, and version 1 does not count waiting")
+        raise SourceUnavailable("self/mountinfo: no cgroup2 is mounted, and version 1 does not count waiting")
     return under(roots, found.point)
 
 
 def waiting_groups(root: Path) -> Iterator[tuple[str, float]]:
-    """Every group's waiting, the outer ones first, and no more than `MOST_GROUPS`."""
+    """Every group's waiting, the outer ones first, and no more than `MAX_GROUPS`."""
     folders, read = [root], 0
     for folder in folders:
-        for child in children_of(folder):
+        for child in list_children(folder):
             waited = parse_waiting(read_once(child / "memory.pressure") or b"")
             if waited is not None:
                 folders.append(child)
                 yield f"/{child.relative_to(root)}", waited
             read += 1
-            if read >= MOST_GROUPS:
+            if read >= MAX_GROUPS:
                 return
 
 
-def children_of(folder: Path) -> list[Path]:
+def list_children(folder: Path) -> list[Path]:
     """A group that is removed meanwhile has none."""
     try:
         with os.scandir(folder) as entries:

@@ -10,14 +10,14 @@ from typing import Annotated
 
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.findings import Findings
-from memwatch.linux.files import Unavailable, Unreadable
-from memwatch.options import Accepts, Doc, Read, Switched, socket_of
+from memwatch.linux.files import ParseError, SourceUnavailable
+from memwatch.options import Accepts, Converter, Doc, SwitchableOptions, parse_socket
 from memwatch.runtime.unix_http import UnixConnection
 
 TIMEOUT_SECONDS = 5.0
 # A container takes about 1 KiB in the list.
-ANSWER_MOST_BYTES = 8 << 20
-NAME_MOST_CHARACTERS = 128
+MAX_ANSWER_BYTES = 8 << 20
+MAX_NAME_CHARACTERS = 128
 _ID = re.compile(r"[0-9a-f]{64}")
 
 
@@ -26,18 +26,18 @@ def parse_containers(data: bytes) -> Mapping[str, str]:
     try:
         listed = json.loads(data)
         return {
-            one["Id"][:12]: one["Names"][0].removeprefix("/")[:NAME_MOST_CHARACTERS]
+            one["Id"][:12]: one["Names"][0].removeprefix("/")[:MAX_NAME_CHARACTERS]
             for one in listed
             if _ID.fullmatch(one["Id"]) and one.get("Names")
         }
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise Unreadable(f"containers/json: {data[:80]!r} is not a list of containers") from None
+        raise ParseError(f"containers/json: {data[:80]!r} is not a list of containers") from None
 
 
-class Options(Switched, frozen=True, kw_only=True):
+class Options(SwitchableOptions, frozen=True, kw_only=True):
     socket: Annotated[
         str | None,
-        Read(socket_of),
+        Converter(parse_socket),
         Accepts("unix:/PATH", '"unix:/run/docker.sock"'),
         Doc(
             "Socket of Docker or Podman (unix:/run/podman/podman.sock), asked for the names of containers. Access "
@@ -56,29 +56,31 @@ class Collector(BaseCollector):
     def __init__(self, path: str | None) -> None:
         """`path`: as it is configured, `unix:/PATH`."""
         if path is None:
-            raise Unavailable("no socket of a container runtime is configured: containers have ids and no names")
+            raise SourceUnavailable(
+                "no socket of a container runtime is configured: containers have ids and no names"
+            )
         self._path = path.removeprefix("unix:")
 
     @classmethod
     def create(cls, host: Host) -> Collector:
-        return cls(host.given(Options).socket)
+        return cls(host.options_for(Options).socket)
 
     def collect(self) -> Findings:
         connection = UnixConnection(self._path, TIMEOUT_SECONDS)
         try:
             connection.request("GET", "/containers/json")
             response = connection.getresponse()
-            data = response.read(ANSWER_MOST_BYTES + 1)
+            data = response.read(MAX_ANSWER_BYTES + 1)
         except http.client.HTTPException as error:
-            raise Unreadable(f"{self._path}: {type(error).__name__} instead of an answer in HTTP") from None
+            raise ParseError(f"{self._path}: {type(error).__name__} instead of an answer in HTTP") from None
         except OSError as error:
-            raise Unreadable(f"{self._path}: {error.strerror or 'no answer in time'}") from None
+            raise ParseError(f"{self._path}: {error.strerror or 'no answer in time'}") from None
         finally:
             connection.close()
         if response.status != http.HTTPStatus.OK:
-            raise Unreadable(f"{self._path}: status {response.status} instead of a list of containers")
-        if len(data) > ANSWER_MOST_BYTES:
-            raise Unreadable(f"{self._path}: a list of more than {ANSWER_MOST_BYTES} bytes")
+            raise ParseError(f"{self._path}: status {response.status} instead of a list of containers")
+        if len(data) > MAX_ANSWER_BYTES:
+            raise ParseError(f"{self._path}: a list of more than {MAX_ANSWER_BYTES} bytes")
         return Findings(container_names=parse_containers(data))
 
     def close(self) -> None:

@@ -10,21 +10,21 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from memwatch.collectors.base import BaseCollector, Host
-from memwatch.drivers.drm.clients import Clients, Scan
-from memwatch.drivers.drm.fdinfo import clients_of
+from memwatch.drivers.drm.clients import ClientScanner, Scan
+from memwatch.drivers.drm.fdinfo import merge_clients
 from memwatch.drivers.drm.records import DrmCard, DrmReading, DrmRegion
 from memwatch.drivers.drm.sysfs_cards import (
     card_names,
-    cards_of,
     is_asleep,
     is_wanted,
     npu_names,
-    npus_of,
+    read_cards,
+    read_npus,
     regions_by_name,
-    speaks,
+    reports_memory,
 )
 from memwatch.findings import Findings
-from memwatch.linux.files import Roots, Unavailable, read_once
+from memwatch.linux.files import Roots, SourceUnavailable, read_once
 from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent, Bytes
 
@@ -45,7 +45,7 @@ def parse_gpu_lines(meminfo: bytes) -> Mapping[str, int]:
     return {key.decode(): int(pages) << 10 for key, pages in _GPU_LINES.findall(meminfo)}
 
 
-def reading_of(
+def build_reading(
     cards: tuple[DrmCard, ...],
     scan: Scan,
     gpu_lines: Mapping[str, int],
@@ -57,7 +57,7 @@ def reading_of(
     absent: Bytes = Absent.NOT_SUPPORTED
     return DrmReading(
         cards=cards,
-        clients=clients_of(scan.held),
+        clients=merge_clients(scan.held),
         seen=scan.seen,
         unreadable=scan.unreadable,
         rejected=dict(rejected),
@@ -68,7 +68,7 @@ def reading_of(
     )
 
 
-def pids_of(reading: DrmReading) -> frozenset[int]:
+def pids_with_memory(reading: DrmReading) -> frozenset[int]:
     """Processes with memory of a GPU or an NPU: they are listed however small they are otherwise."""
     return frozenset(pid for client in reading.clients if any(client.resident.values()) for pid in client.pids)
 
@@ -88,8 +88,8 @@ class Collector(BaseCollector):
         self._npus: tuple[DrmCard, ...] = ()
         self._regions: Mapping[str, tuple[DrmRegion, ...]] = {}
         self._rounds = 0
-        self._look_at_cards()
-        self._clients = Clients(roots.procfs)
+        self._rescan_cards()
+        self._clients = ClientScanner(roots.procfs)
 
     @classmethod
     def create(cls, host: Host) -> Collector:
@@ -98,12 +98,12 @@ class Collector(BaseCollector):
     def collect(self) -> Findings:
         self._rounds += 1
         if self._rounds % CARD_ROUNDS == 0 or self._names_now() != self._names or not self._has_any():
-            self._look_at_cards()
+            self._rescan_cards()
         asleep = {card.name for card in self._cards if is_asleep(self._roots.sysfs, card)}
         scan = self._scan(asleep)
         meminfo = read_once(self._roots.procfs / "meminfo") or b""
-        reading = reading_of(self._with_regions(asleep), scan, parse_gpu_lines(meminfo), self._npus)
-        self._pids.tell(self.name, pids_of(reading))
+        reading = build_reading(self._with_regions(asleep), scan, parse_gpu_lines(meminfo), self._npus)
+        self._pids.update(self.name, pids_with_memory(reading))
         self.period_seconds = PERIOD_SECONDS if reading.clients else IDLE_PERIOD_SECONDS
         return Findings(drm=reading, rejected=sum(reading.rejected.values()))
 
@@ -113,17 +113,17 @@ class Collector(BaseCollector):
     def _names_now(self) -> list[str]:
         return card_names(self._roots.sysfs) + npu_names(self._roots.sysfs)
 
-    def _look_at_cards(self) -> None:
-        self._names, self._cards, self._npus = self._names_now(), cards_of(self._roots), npus_of(self._roots)
+    def _rescan_cards(self) -> None:
+        self._names, self._cards, self._npus = self._names_now(), read_cards(self._roots), read_npus(self._roots)
         if not self._has_any():
-            self._pids.tell(self.name, frozenset())
-            raise Unavailable("no graphics card or NPU that the kernel's own drivers tell of")
+            self._pids.update(self.name, frozenset())
+            raise SourceUnavailable("no graphics card or NPU that the kernel's own drivers tell of")
 
     def _has_any(self) -> bool:
         return bool(self._npus) or any(is_wanted(card) for card in self._cards)
 
     def _scan(self, asleep: set[str]) -> Scan:
-        if not self._npus and not any(speaks(card) for card in self._cards):
+        if not self._npus and not any(reports_memory(card) for card in self._cards):
             return Scan((), 0, 0)
         wakes = [card for card in self._cards if card.name in asleep and card.driver in WAKES_WHEN_READ]
         return self._clients.scan({node for card in wakes for node in card.nodes})

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from memwatch.collectors.base import BaseCollector
 from memwatch.findings import Findings
-from memwatch.linux.files import NOT_PERMITTED, Roots, Unavailable, Unreadable
-from memwatch.linux.kmsg_parser import Notebook, parse_record, worth_a_look
-from memwatch.linux.line_buffer import Lines
+from memwatch.linux.files import NOT_PERMITTED, ParseError, Roots, SourceUnavailable
+from memwatch.linux.kmsg_parser import KernelLogTracker, may_matter, parse_record
+from memwatch.linux.line_buffer import LineBuffer
 
 # The kernel makes records of up to 8 KiB and refuses a smaller buffer (EINVAL).
-MOST_BYTES = 8192
+MAX_BYTES = 8192
 # A kill prints a line for each task of the machine before it names the victim; 4,000 lines take 15 ms.
-MOST_LINES = 4000
+MAX_LINES = 4000
 KERNEL = 0
 LOG_DEVICE = os.makedev(1, 11)
 
@@ -38,19 +38,19 @@ class Collector(BaseCollector):
     def __init__(self, roots: Roots, wall_clock: Callable[[], float] = time.time) -> None:
         self._path = roots.rootfs / "dev/kmsg"
         self._wall_clock = wall_clock
-        self._file = opened(self._path)
-        self._lines = Lines(MOST_BYTES)
-        self._notebook = Notebook()
+        self._file = open_log(self._path)
+        self._lines = LineBuffer(MAX_BYTES)
+        self._tracker = KernelLogTracker()
         self._next: int | None = None
 
     def collect(self) -> Findings:
         read = 0
-        while read < MOST_LINES and (data := self._chunk()):
+        while read < MAX_LINES and (data := self._chunk()):
             lines = self._lines.feed(data)
             for line in lines:
                 self._read(line)
             read += len(lines)
-        return Findings(kernel_log=self._notebook.log)
+        return Findings(kernel_log=self._tracker.log)
 
     def close(self) -> None:
         if self._file >= 0:
@@ -60,17 +60,17 @@ class Collector(BaseCollector):
     def _chunk(self) -> bytes:
         """What is there now: of the device one record, of a file or a pipe some; nothing where that is all."""
         try:
-            return os.read(self._file, MOST_BYTES)
+            return os.read(self._file, MAX_BYTES)
         except BlockingIOError:
             return b""
         except BrokenPipeError:  # overtaken: the next read goes on with the oldest that is left
             return self._chunk_after_loss()
         except OSError as error:
-            raise Unreadable(f"{self._path}: {error.strerror}") from error
+            raise ParseError(f"{self._path}: {error.strerror}") from error
 
     def _chunk_after_loss(self) -> bytes:
         with suppress(OSError):
-            return os.read(self._file, MOST_BYTES)
+            return os.read(self._file, MAX_BYTES)
         return b""
 
     def _read(self, line: bytes) -> None:
@@ -78,25 +78,28 @@ class Collector(BaseCollector):
         if record is None:
             return
         if self._next is not None and record.sequence > self._next:
-            self._notebook.lose(record.sequence - self._next)
+            self._tracker.count_lost(record.sequence - self._next)
         self._next = record.sequence + 1
-        if record.facility == KERNEL and worth_a_look(record.text):
-            self._notebook.read(record.text, self._wall_clock())
+        if record.facility == KERNEL and may_matter(record.text):
+            self._tracker.read(record.text, self._wall_clock())
 
 
-def opened(path: Path) -> int:
-    """A descriptor for what is logged from now on; `Unavailable` says what to do where that is not allowed."""
+def open_log(path: Path) -> int:
+    """A descriptor for what is logged from now on; `SourceUnavailable` says what to do where that is not
+    allowed."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except PermissionError as error:
-        raise Unavailable(f"{path}: {NOT_PERMITTED}; run as root, or grant CAP_SYSLOG and access to it") from error
+        raise SourceUnavailable(
+            f"{path}: {NOT_PERMITTED}; run as root, or grant CAP_SYSLOG and access to it"
+        ) from error
     except OSError as error:
-        raise Unavailable(f"{path}: {error.strerror}") from error
+        raise SourceUnavailable(f"{path}: {error.strerror}") from error
     found = os.fstat(file)
     # Some containers have a link to the console or to /dev/null in its place.
     if stat.S_ISDIR(found.st_mode) or (stat.S_ISCHR(found.st_mode) and found.st_rdev != LOG_DEVICE):
         os.close(file)
-        raise Unavailable(f"{path}: not the kernel's log, which is character device 1:11")
+        raise SourceUnavailable(f"{path}: not the kernel's log, which is character device 1:11")
     with suppress(OSError):  # a pipe has no end to go to
         os.lseek(file, 0, os.SEEK_END)
     return file

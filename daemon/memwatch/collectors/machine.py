@@ -47,7 +47,7 @@ _GPU_VENDORS = {"10de": "NVIDIA", "1002": "AMD", "8086": "Intel"}
 _BOARD_DISPLAYS = frozenset({("1002", "4752"), ("1002", "515e")})
 
 
-class Gpu(Struct, frozen=True):
+class PciGpu(Struct, frozen=True):
     """A GPU on the PCI bus by its numbers, four hexadecimal digits each."""
 
     vendor: str
@@ -57,37 +57,37 @@ class Gpu(Struct, frozen=True):
         return f"{_GPU_VENDORS[self.vendor]} {self.vendor}:{self.device}"
 
 
-def name_of(dmi: dict[str, str]) -> Words:
+def choose_name(dmi: dict[str, str]) -> Words:
     """A name from the firmware's tables: vendor and product, or those of the board if these are fillers."""
     # Lenovo writes a type number into product_name and what stands on the lid into product_version.
     product_keys = ["product_name", "board_name"]
     if dmi.get("sys_vendor", "").upper() == "LENOVO":
         product_keys.insert(0, "product_version")
     for key in product_keys:
-        product = _said(dmi.get(key, ""))
+        product = _meaningful_text(dmi.get(key, ""))
         if product:
-            vendor = _said(dmi.get("board_vendor" if key == "board_name" else "sys_vendor", ""))
-            return _joined(vendor, product)
+            vendor = _meaningful_text(dmi.get("board_vendor" if key == "board_name" else "sys_vendor", ""))
+            return _join(vendor, product)
     return Absent.NOT_AVAILABLE
 
 
-def _said(text: str) -> str:
+def _meaningful_text(text: str) -> str:
     text = " ".join(text.replace("_", " ").split())
     return "" if text.lower() in _FILLERS else text
 
 
-def _joined(vendor: str, product: str) -> str:
+def _join(vendor: str, product: str) -> str:
     if not vendor or product.lower().startswith(vendor.lower().split()[0]):
         return product
     return f"{vendor} {product}"
 
 
-def text_of(data: bytes | None) -> str:
+def decode_text(data: bytes | None) -> str:
     """A file of one line; the device tree ends its texts with a NUL."""
     return (data or b"").split(b"\0")[0].decode("utf-8", "replace").strip()
 
 
-def gpu_of(pci_class: str, vendor: str, device: str) -> Gpu | None:
+def parse_gpu(pci_class: str, vendor: str, device: str) -> PciGpu | None:
     """The GPU in a PCI function, if it is one. Takes the numbers as sysfs writes them, `0x030000`.
 
     AMD's Instinct cards without a display are "processing accelerators" (0x1200); so are Intel's neural
@@ -96,10 +96,10 @@ def gpu_of(pci_class: str, vendor: str, device: str) -> Gpu | None:
     kind, maker, number = (word.removeprefix("0x").lower() for word in (pci_class, vendor, device))
     shows = kind.startswith("03") and maker in _GPU_VENDORS and (maker, number) not in _BOARD_DISPLAYS
     computes = kind.startswith("1200") and maker == "1002"
-    return Gpu(maker, number) if shows or computes else None
+    return PciGpu(maker, number) if shows or computes else None
 
 
-def machine_of(name: Words, gpus: list[str] | None, contained: bool) -> Machine:
+def build_machine(name: Words, gpus: list[str] | None, contained: bool) -> Machine:
     """`gpus` in words; None where nothing could be looked at. This sees GPUs, and reads none of their memory."""
     if gpus is None:
         return Machine(name, "unknown", "Whether there is a GPU cannot be seen from here.", contained)
@@ -123,13 +123,13 @@ class Collector(BaseCollector):
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
         self._pci_names: list[str] = []
-        self._pci_gpus: list[Gpu] = []
+        self._pci_gpus: list[PciGpu] = []
 
     def collect(self) -> Findings:
         contained, procfs = in_container(self._roots), self._roots.procfs
         wsl2 = is_wsl2(read_once(procfs / "sys/kernel/osrelease"))
         machine = replace(
-            machine_of(self._name(), self._gpus(), contained),
+            build_machine(self._name(), self._gpus(), contained),
             sees_all_processes=sees_all_processes(read_once(procfs / "2/stat"), contained),
             details={"virtualization": "WSL2"} if wsl2 else {},
         )
@@ -141,8 +141,8 @@ class Collector(BaseCollector):
     def _name(self) -> Words:
         folder = self._roots.sysfs / "class/dmi/id"
         keys = ("sys_vendor", "product_name", "product_version", "board_vendor", "board_name")
-        name = name_of({key: text_of(read_once(folder / key)) for key in keys})
-        return text_of(device_tree(self._roots, "model")) or name
+        name = choose_name({key: decode_text(read_once(folder / key)) for key in keys})
+        return decode_text(device_tree(self._roots, "model")) or name
 
     def _gpus(self) -> list[str] | None:
         compatible = device_tree(self._roots, "compatible")
@@ -151,9 +151,9 @@ class Collector(BaseCollector):
         if not tegra and not bus.is_dir():
             return None
         # The last token names the chip, those before it the board.
-        return tegra[-1:] + [str(gpu) for gpu in self._seen_on(bus / "pci/devices")]
+        return tegra[-1:] + [str(gpu) for gpu in self._list_gpus(bus / "pci/devices")]
 
-    def _seen_on(self, pci: Path) -> list[Gpu]:
+    def _list_gpus(self, pci: Path) -> list[PciGpu]:
         """Large servers have hundreds of PCI functions, so they are looked at when one has come or gone."""
         names = sorted(os.listdir(pci)) if pci.is_dir() else []
         if names != self._pci_names:
@@ -162,8 +162,10 @@ class Collector(BaseCollector):
         return self._pci_gpus
 
 
-def _gpu_at(device: Path) -> Gpu | None:
-    pci_class = text_of(read_once(device / "class"))
+def _gpu_at(device: Path) -> PciGpu | None:
+    pci_class = decode_text(read_once(device / "class"))
     if not pci_class.startswith(("0x03", "0x12")):
         return None
-    return gpu_of(pci_class, text_of(read_once(device / "vendor")), text_of(read_once(device / "device")))
+    return parse_gpu(
+        pci_class, decode_text(read_once(device / "vendor")), decode_text(read_once(device / "device"))
+    )

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.findings import Findings
-from memwatch.linux.files import KeptFile, Roots, Unreadable, kept_file, read_once
-from memwatch.linux.lxcfs import LXCFS, is_of_container
+from memwatch.linux.files import KeptFile, ParseError, Roots, kept_file, read_once
+from memwatch.linux.lxcfs import LXCFS, is_container_limited
 from memwatch.model import Absent, Bytes, Content, Pool, PoolKind, Quality
 from memwatch.snapshot import Swap
 
@@ -27,14 +27,14 @@ WANTED = frozenset(_TOTALS + _CACHE + _KERNEL + _HUGE)
 ARC_RETRY_TICKS = 60
 
 _NUMBER = re.compile(rb"( *\d{1,19} ?)(?:kB)?")
-_WIDEST_COLUMN = 20
+_MAX_COLUMN_WIDTH = 20
 _WITHOUT_DIGITS = bytes.maketrans(b"0123456789", b" " * 10)
 _AVAILABLE = re.compile(rb"^MemAvailable: +(\d{1,19}) kB\n", re.MULTILINE)
 _ARC_LINE = re.compile(rb"^(size|c_min) +\d+ +(\d{1,19})\n", re.MULTILINE)
 _LOW_WATERMARK = re.compile(rb"^ +low +(\d{1,19})\n", re.MULTILINE)
 
 
-class Layout(NamedTuple):
+class MeminfoLayout(NamedTuple):
     """Where the wanted numbers stand in a meminfo, and how it looks without any digit.
 
     A kernel rearranges nothing while it runs and pads its numbers to eight places, so the same layout fits almost
@@ -47,7 +47,7 @@ class Layout(NamedTuple):
     blank: bytes | None  # None where a wanted line holds no number, or is wider than any number may be
 
 
-class Available(NamedTuple):
+class AvailableMemory(NamedTuple):
     """How much memory can be had without swapping, and who says so."""
 
     kib: int
@@ -55,7 +55,7 @@ class Available(NamedTuple):
     quality: Quality
 
 
-class Arc(NamedTuple):
+class ArcStats(NamedTuple):
     """ZFS's cache, which shrinks under pressure down to its floor; not always at once, so an estimate."""
 
     size_bytes: int
@@ -66,7 +66,7 @@ class Arc(NamedTuple):
         return max(0, self.size_bytes - self.floor_bytes)
 
 
-def layout_of(data: bytes) -> Layout:
+def parse_layout(data: bytes) -> MeminfoLayout:
     keys: list[str] = []
     places, is_odd = "", False
     start = end = 0  # of the line; of the last number that is wanted
@@ -78,25 +78,25 @@ def layout_of(data: bytes) -> Layout:
                 keys.append(key)
                 places += f"{start + found.start(1) - end}x{len(found[1])}s"
                 end = start + found.end(1)
-            is_odd = is_odd or found is None or len(found[1]) > _WIDEST_COLUMN
+            is_odd = is_odd or found is None or len(found[1]) > _MAX_COLUMN_WIDTH
         start += len(line) + 1
-    return Layout(tuple(keys), struct.Struct(places), None if is_odd else data.translate(_WITHOUT_DIGITS))
+    return MeminfoLayout(tuple(keys), struct.Struct(places), None if is_odd else data.translate(_WITHOUT_DIGITS))
 
 
 class Meminfo:
     """Reads one meminfo after the other, by the layout of the one before where that still fits."""
 
     def __init__(self) -> None:
-        self._layout = layout_of(b"")
+        self._layout = parse_layout(b"")
 
     def parse(self, data: bytes) -> dict[str, int]:
         """The wanted lines by name, in KiB as the kernel prints them (lines without a unit are counts)."""
         if not data.endswith(b"\n"):
-            raise Unreadable(f"meminfo ends in the middle of a line: …{data[-40:]!r}")
+            raise ParseError(f"meminfo ends in the middle of a line: …{data[-40:]!r}")
         if data.translate(_WITHOUT_DIGITS) == self._layout.blank:
             with suppress(ValueError):  # from a column that holds no number, or two
                 return self._numbers(data)
-        self._layout = layout_of(data)
+        self._layout = parse_layout(data)
         return self._numbers(data)
 
     def _numbers(self, data: bytes) -> dict[str, int]:
@@ -104,11 +104,11 @@ class Meminfo:
         return dict(zip(keys, map(int, places.unpack_from(data)), strict=True))
 
 
-def parse_arcstats(data: bytes) -> Arc:
+def parse_arcstats(data: bytes) -> ArcStats:
     found = {name: int(value) for name, value in _ARC_LINE.findall(data)}
     if len(found) != 2:
-        raise Unreadable("arcstats has no lines size and c_min")
-    return Arc(found[b"size"], found[b"c_min"])
+        raise ParseError("arcstats has no lines size and c_min")
+    return ArcStats(found[b"size"], found[b"c_min"])
 
 
 def parse_low_watermark(zoneinfo: bytes, page_size: int) -> int:
@@ -116,38 +116,38 @@ def parse_low_watermark(zoneinfo: bytes, page_size: int) -> int:
     return sum(map(int, _LOW_WATERMARK.findall(zoneinfo))) * page_size >> 10
 
 
-def available_of(kib: Mapping[str, int], low_watermark_kib: int | None) -> Available:
+def compute_available(kib: Mapping[str, int], low_watermark_kib: int | None) -> AvailableMemory:
     """MemAvailable, or on kernels before 3.14 the sum they would have printed.
 
     That sum is of Linux commit 34e431b0: half of the page cache and of reclaimable slab, but no more than the
     low watermark, is thought to be in use. Where the watermark is not known either, nothing is held back.
     """
     if "MemAvailable" in kib:
-        return Available(kib["MemAvailable"], "meminfo:MemAvailable", Quality.MEASURED)
+        return AvailableMemory(kib["MemAvailable"], "meminfo:MemAvailable", Quality.MEASURED)
     try:
         cache = kib["Active(file)"] + kib["Inactive(file)"]
         slab, free = kib["SReclaimable"], kib["MemFree"]
     except KeyError as missing:
-        raise Unreadable(f"meminfo has neither MemAvailable nor {missing.args[0]}") from None
+        raise ParseError(f"meminfo has neither MemAvailable nor {missing.args[0]}") from None
     low = low_watermark_kib or 0
     usable = free - low + cache - min(cache // 2, low) + slab - min(slab // 2, low)
     source = "meminfo:MemFree+Active(file)+Inactive(file)+SReclaimable"
     if low_watermark_kib is not None:
         source += " less zoneinfo:low"
-    return Available(max(0, usable), source, Quality.ESTIMATED)
+    return AvailableMemory(max(0, usable), source, Quality.ESTIMATED)
 
 
-def pool_of(kib: Mapping[str, int], low_watermark_kib: int | None = None, arc: Arc | None = None) -> Pool:
+def build_pool(kib: Mapping[str, int], low_watermark_kib: int | None = None, arc: ArcStats | None = None) -> Pool:
     _refuse_nonsense(kib)
-    given = available_of(kib, low_watermark_kib)
-    source, quality = given.source, given.quality
+    available_memory = compute_available(kib, low_watermark_kib)
+    source, quality = available_memory.source, available_memory.quality
     size, free = kib["MemTotal"] << 10, kib["MemFree"] << 10
-    available = min(size, given.kib << 10)
+    available = min(size, available_memory.kib << 10)
     if arc and arc.reclaimable_bytes:
         # Two files are not read at the same instant, so together they may exceed the whole for a moment.
         available = min(size, available + arc.reclaimable_bytes)
         source, quality = f"{source} + arcstats:size-c_min", Quality.ESTIMATED
-    contents, unattributed, overlap = _contents(kib, size, available, given.kib << 10)
+    contents, unattributed, overlap = _contents(kib, size, available, available_memory.kib << 10)
     page = kib.get("Hugepagesize", 0) << 10
     return Pool(
         id="ram",
@@ -167,12 +167,12 @@ def pool_of(kib: Mapping[str, int], low_watermark_kib: int | None = None, arc: A
     )
 
 
-def swap_of(kib: Mapping[str, int]) -> Swap | None:
+def build_swap(kib: Mapping[str, int]) -> Swap | None:
     if "SwapTotal" not in kib or "SwapFree" not in kib:
         return None
     size, free = kib["SwapTotal"] << 10, kib["SwapFree"] << 10
     if free > size:
-        raise Unreadable(f"meminfo: SwapFree {free >> 10} kB is more than SwapTotal {size >> 10} kB")
+        raise ParseError(f"meminfo: SwapFree {free >> 10} kB is more than SwapTotal {size >> 10} kB")
     stored, memory = kib.get("Zswapped"), kib.get("Zswap")
     return Swap(
         size_bytes=size,
@@ -185,12 +185,12 @@ def swap_of(kib: Mapping[str, int]) -> Swap | None:
 def _refuse_nonsense(kib: Mapping[str, int]) -> None:
     size = kib.get("MemTotal", 0)
     if size == 0 or "MemFree" not in kib:
-        raise Unreadable("meminfo has no MemTotal above 0 or no MemFree")
+        raise ParseError("meminfo has no MemTotal above 0 or no MemFree")
     for key in ("MemFree", "MemAvailable"):
         if kib.get(key, 0) > size:
-            raise Unreadable(f"meminfo: {key} {kib[key]} kB is more than MemTotal {size} kB")
+            raise ParseError(f"meminfo: {key} {kib[key]} kB is more than MemTotal {size} kB")
     if (huge := _huge_pages(kib) >> 10) > size:
-        raise Unreadable(f"meminfo: huge pages of {huge} kB are more than MemTotal {size} kB")
+        raise ParseError(f"meminfo: huge pages of {huge} kB are more than MemTotal {size} kB")
 
 
 def _huge_pages(kib: Mapping[str, int]) -> int:
@@ -250,9 +250,9 @@ class Collector(BaseCollector):
     def __init__(self, roots: Roots, page_size: int) -> None:
         self._file = kept_file(roots.procfs / "meminfo")
         self._meminfo = Meminfo()
-        self._is_of_container = is_of_container(roots)
+        self._is_of_container = is_container_limited(roots)
         self._low_watermark_kib: int | None = None
-        is_told = "MemAvailable" in layout_of(self._file.read()).keys
+        is_told = "MemAvailable" in parse_layout(self._file.read()).keys
         zoneinfo = None if is_told else read_once(roots.procfs / "zoneinfo")
         if zoneinfo is not None:
             self._low_watermark_kib = parse_low_watermark(zoneinfo, page_size)
@@ -267,10 +267,10 @@ class Collector(BaseCollector):
 
     def collect(self) -> Findings:
         kib = self._last = self._meminfo.parse(self._file.read())
-        pool = pool_of(kib, self._low_watermark_kib, self._read_arc())
+        pool = build_pool(kib, self._low_watermark_kib, self._read_arc())
         if self._is_of_container:
             pool = replace(pool, source=LXCFS + pool.source.removeprefix("meminfo:"))
-        swap = swap_of(kib)
+        swap = build_swap(kib)
         return Findings(pools=(pool,), swap=swap)
 
     def moved_bytes(self) -> int:
@@ -278,8 +278,8 @@ class Collector(BaseCollector):
         data = self._file.read()
         found, before = _AVAILABLE.search(data), self._last.get("MemAvailable")
         if found is None or before is None:  # a kernel before 3.14, or no meminfo at all
-            before = available_of(self._last, self._low_watermark_kib).kib
-            return abs(available_of(self._meminfo.parse(data), self._low_watermark_kib).kib - before) << 10
+            before = compute_available(self._last, self._low_watermark_kib).kib
+            return abs(compute_available(self._meminfo.parse(data), self._low_watermark_kib).kib - before) << 10
         return abs(int(found[1]) - before) << 10
 
     def close(self) -> None:
@@ -287,7 +287,7 @@ class Collector(BaseCollector):
         if self._arcstats:
             self._arcstats.close()
 
-    def _read_arc(self) -> Arc | None:
+    def _read_arc(self) -> ArcStats | None:
         """ZFS can come and go with its module, so it is looked for again now and then."""
         try:
             if self._arcstats is None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from memwatch.collectors.base import BaseCollector
 from memwatch.findings import Findings
-from memwatch.linux.files import KeptFile, Roots, Unavailable, Unreadable, read_once
-from memwatch.linux.lxcfs import is_of_container
+from memwatch.linux.files import KeptFile, ParseError, Roots, SourceUnavailable, read_once
+from memwatch.linux.lxcfs import is_container_limited
 from memwatch.model import Absent, Content
 from memwatch.snapshot import Node
 
@@ -29,14 +29,14 @@ def parse_node_meminfo(data: bytes) -> dict[str, int]:
     }
 
 
-def node_of(number: int, meminfo: bytes, cpulist: bytes | None) -> Node:
+def parse_node(number: int, meminfo: bytes, cpulist: bytes | None) -> Node:
     figures = parse_node_meminfo(meminfo)
     try:
         size, free = figures["MemTotal"], figures["MemFree"]
     except KeyError as missing:
-        raise Unreadable(f"node{number}/meminfo has no line {missing.args[0]}") from None
+        raise ParseError(f"node{number}/meminfo has no line {missing.args[0]}") from None
     if free > size:
-        raise Unreadable(f"node{number}/meminfo: MemFree {free} is more than MemTotal {size}")
+        raise ParseError(f"node{number}/meminfo: MemFree {free} is more than MemTotal {size}")
     has_cpus = Absent.NOT_AVAILABLE if cpulist is None else bool(cpulist.strip())
     reclaimable = sum(figures.get(key, 0) for key in ("Active(file)", "Inactive(file)", "SReclaimable"))
     available = min(size, free + reclaimable)
@@ -46,11 +46,11 @@ def node_of(number: int, meminfo: bytes, cpulist: bytes | None) -> Node:
         available_bytes=available,
         free_bytes=free,
         has_cpus=has_cpus,
-        contents=contents_of(figures) if has_cpus is False and size else (),
+        contents=build_contents(figures) if has_cpus is False and size else (),
     )
 
 
-def contents_of(figures: Mapping[str, int]) -> tuple[Content, ...]:
+def build_contents(figures: Mapping[str, int]) -> tuple[Content, ...]:
     """What a node's used memory is used for; of interest where the node is a GPU's, and not for the others.
 
     Huge pages are counted there, and not how large they are: with them the parts are not known.
@@ -74,7 +74,7 @@ class NodeFiles:
         self._meminfo = KeptFile(folder / "meminfo", 4096)
 
     def read(self) -> Node:
-        return node_of(self._number, self._meminfo.read(), read_once(self._cpulist))
+        return parse_node(self._number, self._meminfo.read(), read_once(self._cpulist))
 
     def close(self) -> None:
         self._meminfo.close()
@@ -94,9 +94,9 @@ class Collector(BaseCollector):
         self._rounds = 0
         self._files: dict[int, NodeFiles] = {}
         self._nodes: dict[int, Node] = {}
-        self._are_system_ram = is_of_container(roots)
+        self._are_system_ram = is_container_limited(roots)
         if not self._numbers():
-            raise Unavailable(f"{self._folder}: no NUMA node")
+            raise SourceUnavailable(f"{self._folder}: no NUMA node")
 
     def collect(self) -> Findings:
         if not self._read_often():
@@ -116,7 +116,7 @@ class Collector(BaseCollector):
             return False
         try:
             self._nodes |= {number: self._files[number].read() for number in often}
-        except (OSError, Unreadable):
+        except (OSError, ParseError):
             return False
         return True
 

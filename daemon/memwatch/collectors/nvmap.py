@@ -6,17 +6,17 @@ A thread of its own and not the tick: the kernel walks every buffer of every cli
 from __future__ import annotations
 
 from memwatch.collectors.base import BaseCollector, Host
-from memwatch.drivers.tegra.detect import AUTO, TegraOptions, soc_of
+from memwatch.drivers.tegra.detect import AUTO, TegraOptions, detect_soc
 from memwatch.drivers.tegra.nvmap import KERNEL_PID, parse_clients
 from memwatch.drivers.tegra.records import NvMapReading
 from memwatch.findings import Findings
-from memwatch.helper.codec import Garbled
-from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.helper.codec import DecodeError
+from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent
 
 CLIENTS = "kernel/debug/nvmap/iovmm/clients"
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 WITHOUT_NVMAP = frozenset({"tegra264"})
 REFUSED = NvMapReading(
     Absent.NOT_PERMITTED,
@@ -32,33 +32,33 @@ class Collector(BaseCollector):
     about = "What each process holds of a Jetson's GPU memory, which only root may read."
 
     def __init__(self, roots: Roots, pids: GpuPids, board: str = AUTO) -> None:
-        soc = soc_of(roots, board)
+        soc = detect_soc(roots, board)
         if soc is None:
-            raise Unavailable("no Tegra: /proc/device-tree/compatible does not name one")
+            raise SourceUnavailable("no Tegra: /proc/device-tree/compatible does not name one")
         if soc in WITHOUT_NVMAP:
-            raise Unavailable(f"{soc} does not allocate GPU memory through NvMap; NVML lists its processes")
+            raise SourceUnavailable(f"{soc} does not allocate GPU memory through NvMap; NVML lists its processes")
         self._path = roots.sysfs / CLIENTS
         self._pids = pids
 
     @classmethod
     def create(cls, host: Host) -> Collector:
-        return cls(host.roots, host.gpu_pids, host.given(TegraOptions).board)
+        return cls(host.roots, host.gpu_pids, host.options_for(TegraOptions).board)
 
     def collect(self) -> Findings:
         try:
             with self._path.open("rb") as file:
-                data = file.read(MOST_BYTES)
+                data = file.read(MAX_BYTES)
         except PermissionError:
-            self._pids.tell(self.name, frozenset())
+            self._pids.update(self.name, frozenset())
             return Findings(nvmap=REFUSED)
         except FileNotFoundError:
-            self._pids.tell(self.name, frozenset())
-            raise Unavailable(f"{self._path}: not there; is debugfs mounted?") from None
+            self._pids.update(self.name, frozenset())
+            raise SourceUnavailable(f"{self._path}: not there; is debugfs mounted?") from None
         try:
             table = parse_clients(data)
-        except Garbled as error:
-            raise Unreadable(str(error)) from None
-        self._pids.tell(self.name, frozenset(one.pid for one in table.clients if one.pid != KERNEL_PID))
+        except DecodeError as error:
+            raise ParseError(str(error)) from None
+        self._pids.update(self.name, frozenset(one.pid for one in table.clients if one.pid != KERNEL_PID))
         return Findings(nvmap=NvMapReading(table.total_bytes, table.clients), rejected=table.rejected)
 
     def close(self) -> None:

@@ -12,13 +12,13 @@ from typing import Annotated
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.drivers.nvml.records import NvmlFailure, NvmlReading
 from memwatch.findings import Findings
-from memwatch.helper.codec import Garbled, from_line
-from memwatch.helper.supervisor import Helper, HelperFailed
+from memwatch.helper.codec import DecodeError, from_line
+from memwatch.helper.supervisor import Helper, HelperError
 from memwatch.linux.device_tree import device_tree
-from memwatch.linux.files import Roots, Unavailable, Unreadable, read_once
+from memwatch.linux.files import ParseError, Roots, SourceUnavailable, read_once
 from memwatch.linux.pci import NVIDIA, GpuPids, pci_vendors
 from memwatch.model import Absent
-from memwatch.options import Bounds, Doc, Duration, Switched, seconds
+from memwatch.options import Bounds, Doc, Duration, SwitchableOptions, seconds
 
 CHILD = (sys.executable, "-m", "memwatch.drivers.nvml.child")
 READ = b"read"
@@ -35,33 +35,33 @@ def is_nvidia_here(roots: Roots) -> bool:
     return NVIDIA in pci_vendors(roots) or b",tegra" in compatible or any(place.exists() for place in places)
 
 
-def reading_of(answer: bytes) -> NvmlReading:
+def parse_reading(answer: bytes) -> NvmlReading:
     """What the helper said. Raises Unavailable where there is no driver, Unreadable where it failed."""
     kind, _, line = answer.partition(b" ")
     try:
         if kind == b"reading":
             return from_line(NvmlReading, line)
         failure = from_line(NvmlFailure, line)
-    except Garbled as error:
-        raise Unreadable(f"the helper process speaks nonsense: {error}") from None
+    except DecodeError as error:
+        raise ParseError(f"the helper process speaks nonsense: {error}") from None
     if failure.reason in NOT_HERE:
-        raise Unavailable(failure.text)
-    raise Unreadable(failure.text)
+        raise SourceUnavailable(failure.text)
+    raise ParseError(failure.text)
 
 
-def pids_of(reading: NvmlReading) -> frozenset[int]:
+def pids_with_memory(reading: NvmlReading) -> frozenset[int]:
     lists = [gpu.processes for gpu in reading.gpus]
     return frozenset(process.pid for one in lists if not isinstance(one, Absent) for process in one)
 
 
-def _host_of(roots: Roots) -> list[str]:
+def _host_options(roots: Roots) -> list[str]:
     """What the helper has to know of the host to judge the driver's answers."""
     options = ["--procfs", str(roots.procfs)]
     total = re.search(rb"^MemTotal: +(\d{1,15}) kB$", read_once(roots.procfs / "meminfo") or b"", re.MULTILINE)
     return [*options, "--system-memory", str(int(total[1]) << 10)] if total else options
 
 
-class Options(Switched, frozen=True, kw_only=True):
+class Options(SwitchableOptions, frozen=True, kw_only=True):
     restart_after: Annotated[
         Duration,
         Bounds(seconds(1), seconds(3600)),
@@ -84,8 +84,8 @@ class Collector(BaseCollector):
         self, roots: Roots, pids: GpuPids, pause_seconds: float = PAUSE_SECONDS, argv: Sequence[str] = CHILD
     ) -> None:
         if not is_nvidia_here(roots):
-            raise Unavailable("no NVIDIA GPU and no NVIDIA driver is here")
-        self._helper = Helper([*argv, *_host_of(roots)], DEADLINE_SECONDS, pause_seconds, dict(os.environ))
+            raise SourceUnavailable("no NVIDIA GPU and no NVIDIA driver is here")
+        self._helper = Helper([*argv, *_host_options(roots)], DEADLINE_SECONDS, pause_seconds, dict(os.environ))
         self._pids = pids
         self._released_until = 0.0
         self._asked = False
@@ -93,14 +93,14 @@ class Collector(BaseCollector):
 
     @classmethod
     def create(cls, host: Host) -> Collector:
-        return cls(host.roots, host.gpu_pids, host.given(Options).restart_after.total_seconds())
+        return cls(host.roots, host.gpu_pids, host.options_for(Options).restart_after.total_seconds())
 
-    def put(self) -> bool:
+    def send_request(self) -> bool:
         """Put the question where that takes no time: to a helper that is there."""
         if self._helper.pid is None or self._released_until > time.monotonic():
             return False
         if not self._asked:
-            self._helper.put(READ)
+            self._helper.send(READ)
             self._asked = True
         return True
 
@@ -108,17 +108,17 @@ class Collector(BaseCollector):
         return self._helper.has_answer(seconds)
 
     def collect(self) -> Findings:
-        asked, self._asked = self._asked, False
+        requested, self._asked = self._asked, False
         if self._released_until > time.monotonic():
             self._helper.stop()
-            raise Unavailable("the driver is released on request, and taken up again by itself")
+            raise SourceUnavailable("the driver is released on request, and taken up again by itself")
         try:
-            if not asked:
-                self._helper.put(READ)
+            if not requested:
+                self._helper.send(READ)
             answer = self._helper.answer()
-        except HelperFailed as error:
-            raise Unreadable(str(error)) from None
-        reading = self._reading_of(answer)
+        except HelperError as error:
+            raise ParseError(str(error)) from None
+        reading = self._parse_cached(answer)
         return Findings(nvml=reading, rejected=sum(reading.rejected.values()))
 
     def release(self, seconds: float) -> None:
@@ -128,9 +128,9 @@ class Collector(BaseCollector):
     def close(self) -> None:
         self._helper.stop()
 
-    def _reading_of(self, answer: bytes) -> NvmlReading:
+    def _parse_cached(self, answer: bytes) -> NvmlReading:
         """An idle machine says the same again and again: that is looked at once."""
         if self._last is None or self._last[0] != answer:
-            self._last = (answer, reading_of(answer))
-            self._pids.tell(self.name, pids_of(self._last[1]))
+            self._last = (answer, parse_reading(answer))
+            self._pids.update(self.name, pids_with_memory(self._last[1]))
         return self._last[1]

@@ -10,21 +10,21 @@ from memwatch.collectors.base import BaseCollector, Host, ScanOptions
 from memwatch.findings import Findings
 from memwatch.linux.cgroup_mounts import CgroupUsage
 from memwatch.linux.cgroups import in_container
-from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.linux.process_files import (
     STAT_BYTES,
     Passwd,
     Stat,
-    folder_in,
     hides_others,
+    open_folder,
     parse_boot_time,
     parse_command,
     parse_stat,
     parse_swap,
-    read_in,
+    read_at,
 )
-from memwatch.linux.process_owners import SHOWN_TURNS, Attribution, owners_of
-from memwatch.linux.process_table import Entry, ProcessTable
+from memwatch.linux.process_owners import SHOWN_TURNS, OwnerReader, sum_owners
+from memwatch.linux.process_table import ProcessEntry, ProcessTable
 from memwatch.model import Absent, Process, Words
 from memwatch.snapshot import ProcessScan
 
@@ -32,14 +32,14 @@ from memwatch.snapshot import ProcessScan
 COMMAND_CHARACTERS = 256
 # What lies around the processes hardly ever changes. Machines with many containers have mounts, and those with many
 # processors interrupts in /proc/stat, that take longer to read than the processes do.
-AROUND_TURNS = 6
+RESCAN_TURNS = 6
 _SIZE = attrgetter("pages", "pid")
 
 
 class Collector(BaseCollector):
     name = "processes"
     may_block = True
-    hurried_seconds = 1.0
+    fast_seconds = 1.0
 
     def __init__(
         self,
@@ -68,24 +68,24 @@ class Collector(BaseCollector):
         try:
             self._folder = os.open(roots.procfs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise Unavailable(f"{roots.procfs}: {error.strerror}") from error
+            raise SourceUnavailable(f"{roots.procfs}: {error.strerror}") from error
         self._table = ProcessTable(self._folder)
-        self._attribution = Attribution(self._folder)
+        self._attribution = OwnerReader(self._folder)
 
     @classmethod
     def create(cls, host: Host) -> Collector:
-        scan, ticks = host.given(ScanOptions), os.sysconf("SC_CLK_TCK")
+        scan, ticks = host.options_for(ScanOptions), os.sysconf("SC_CLK_TCK")
         wanted, commands = host.gpu_pids, scan.command_lines
         return cls(host.roots, scan.top, scan.period_seconds, host.page_size, ticks, wanted, commands)
 
     def collect(self) -> Findings:
         self._turn += 1
-        tally = self._table.look()  # before anything is opened: it gives files back where the limit was lowered
+        tally = self._table.scan()  # before anything is opened: it gives files back where the limit was lowered
         self._passwd.refresh()
         if self._turn >= self._around_due:
-            self._look_around()
-        listed = self._listed()
-        processes = [process for entry in listed if (process := self._shown(entry))]
+            self._rescan()
+        listed = self._select_entries()
+        processes = [process for entry in listed if (process := self._show(entry))]
         self._attribution.refresh(self._table)
         return Findings(
             processes=tuple(processes),
@@ -95,7 +95,7 @@ class Collector(BaseCollector):
                 "partial" if self._hidden else "complete",
                 self._hidden,
             ),
-            owners=owners_of(self._table, self._passwd.name, self._page_size, self._usage),
+            owners=sum_owners(self._table, self._passwd.name, self._page_size, self._usage),
             rejected=tally.rejected,
         )
 
@@ -103,14 +103,14 @@ class Collector(BaseCollector):
         self._table.close()
         os.close(self._folder)
 
-    def _look_around(self) -> None:
+    def _rescan(self) -> None:
         """When the machine was started, where cgroups are, who is hidden. If that fails, again at the next look."""
         self._follow_boot_time()
         self._usage.refresh()
         self._hidden = hides_others(self._roots, in_container(self._roots))
-        self._around_due = self._turn + AROUND_TURNS
+        self._around_due = self._turn + RESCAN_TURNS
 
-    def _listed(self) -> list[Entry]:
+    def _select_entries(self) -> list[ProcessEntry]:
         """The largest, and those that hold a device's memory however small they are."""
         pages = sorted([entry.pages for entry in self._table])
         least = pages[-self._top] if 0 < self._top < len(pages) else 0
@@ -119,36 +119,36 @@ class Collector(BaseCollector):
         wanted = set(self._wanted()) - {entry.pid for entry in listed}
         return listed + [entry for entry in self._table if entry.pid in wanted] if wanted else listed
 
-    def _shown(self, entry: Entry) -> Process | None:
+    def _show(self, entry: ProcessEntry) -> Process | None:
         """As it was shown before, where it has not moved since; by its number not all are read at the same look."""
         moved = entry.said is None or entry.said != entry.shown_by
         if entry.shown is None or moved or (entry.pid + self._turn) % SHOWN_TURNS == 0:
             entry.shown, entry.shown_by = self._process(entry), entry.said
         return entry.shown
 
-    def _process(self, entry: Entry) -> Process | None:
+    def _process(self, entry: ProcessEntry) -> Process | None:
         """None if it has ended. An open folder of procfs stays with its process, whoever gets the number next."""
         try:
-            with folder_in(self._folder, str(entry.pid)) as folder:
-                data = read_in(folder, "stat", STAT_BYTES)
+            with open_folder(self._folder, str(entry.pid)) as folder:
+                data = read_at(folder, "stat", STAT_BYTES)
                 stat = parse_stat(data) if data else None
                 if stat is None or stat.start_ticks != entry.start_ticks:
                     return None
                 if entry.thread is None:
-                    return self._described(entry, stat, folder)
-            with folder_in(self._folder, entry.thread) as folder:
-                return self._described(entry, stat, folder)
-        except (OSError, Unreadable):
+                    return self._describe(entry, stat, folder)
+            with open_folder(self._folder, entry.thread) as folder:
+                return self._describe(entry, stat, folder)
+        except (OSError, ParseError):
             return None
 
-    def _described(self, entry: Entry, stat: Stat, folder: int) -> Process:
+    def _describe(self, entry: ProcessEntry, stat: Stat, folder: int) -> Process:
         """`folder`: the process's own, or that of another thread where the first has ended."""
         status = self._attribution.read(entry, folder)
         # What statm said at this look stands: the two differ by some pages, and who was shown would lose its place
         # to one of the same size that was not. Without pages it is ending, wholly or but for other threads.
         if entry.said is None:
             entry.pages = stat.rss_pages or entry.pages
-        home, rss, swap = entry.home, entry.pages * self._page_size, parse_swap(status)
+        home, rss, swap = entry.owners, entry.pages * self._page_size, parse_swap(status)
         return Process(
             pid=stat.pid,
             start_time=self._boot_time + stat.start_ticks / self._clock_ticks,
@@ -166,7 +166,7 @@ class Collector(BaseCollector):
         )
 
     def _command(self, folder: int) -> Words:
-        data = read_in(folder, "cmdline", 4 * COMMAND_CHARACTERS)
+        data = read_at(folder, "cmdline", 4 * COMMAND_CHARACTERS)
         return Absent.NOT_PERMITTED if data is None else parse_command(data, COMMAND_CHARACTERS)
 
     def _follow_boot_time(self) -> None:

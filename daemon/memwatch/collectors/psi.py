@@ -6,7 +6,7 @@ import re
 
 from memwatch.collectors.base import BaseCollector
 from memwatch.findings import Findings
-from memwatch.linux.files import Roots, Unreadable, kept_file
+from memwatch.linux.files import ParseError, Roots, kept_file
 from memwatch.model import Absent
 from memwatch.snapshot import MemoryPsi, PsiLine
 
@@ -18,7 +18,7 @@ _PRESSURE = re.compile(b"some" + _NUMBERS + b"(?:full" + _NUMBERS + b")?")
 def parse_pressure(data: bytes) -> MemoryPsi:
     found = _PRESSURE.fullmatch(data)
     if found is None:
-        raise Unreadable(f"pressure/memory: {data[:120]!r} is not a line `some avg10=…` and a line `full avg10=…`")
+        raise ParseError(f"pressure/memory: {data[:120]!r} is not a line `some avg10=…` and a line `full avg10=…`")
     some, full = found.group(1, 2, 3, 4), found.group(5, 6, 7, 8)
     return MemoryPsi(_line(*some), Absent.NOT_SUPPORTED if full[0] is None else _line(*full))
 

@@ -6,7 +6,7 @@ from platform import machine
 
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.findings import Findings
-from memwatch.linux.files import Unavailable, Unreadable
+from memwatch.linux.files import ParseError, SourceUnavailable
 from memwatch.model import Absent, Pool, PoolKind, Quality
 from memwatch.snapshot import Kernel, Swap
 
@@ -14,9 +14,9 @@ from memwatch.snapshot import Kernel, Swap
 NO_COUNTERS = Kernel(Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED)
 
 
-def pool_of(size: int, available: int, free: int, label: str = "System RAM") -> Pool:
+def build_pool(size: int, available: int, free: int, label: str = "System RAM") -> Pool:
     if not 0 <= available <= size or not 0 <= free <= size:
-        raise Unreadable(f"psutil: available {available} and free {free} do not fit in {size}")
+        raise ParseError(f"psutil: available {available} and free {free} do not fit in {size}")
     return Pool(
         id="ram",
         kind=PoolKind.SYSTEM_RAM,
@@ -39,7 +39,7 @@ class Collector(BaseCollector):
         try:
             import psutil
         except ImportError as error:
-            raise Unavailable(f"psutil cannot be imported: {error}") from error
+            raise SourceUnavailable(f"psutil cannot be imported: {error}") from error
         self._psutil = psutil
         self._label = label
 
@@ -56,7 +56,7 @@ class Collector(BaseCollector):
     def collect(self) -> Findings:
         ram, swap = self._psutil.virtual_memory(), self._psutil.swap_memory()
         used = min(max(swap.used, 0), swap.total)
-        pool = pool_of(ram.total, ram.available, ram.free, self._label)
+        pool = build_pool(ram.total, ram.available, ram.free, self._label)
         return Findings(pools=(pool,), swap=Swap(size_bytes=swap.total, used_bytes=used), kernel=NO_COUNTERS)
 
     def close(self) -> None:

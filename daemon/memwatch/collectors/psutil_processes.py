@@ -8,13 +8,13 @@ from typing import Any
 
 from memwatch.collectors.base import BaseCollector, Host, ScanOptions
 from memwatch.findings import Findings
-from memwatch.linux.files import Unavailable
+from memwatch.linux.files import SourceUnavailable
 from memwatch.model import Absent, Process, Words
 from memwatch.owners import Owner
 from memwatch.snapshot import ProcessScan
 
 
-def process_of(info: Mapping[str, Any]) -> Process:
+def build_process(info: Mapping[str, Any]) -> Process:
     """From psutil's answer, in which None stands for "not permitted"."""
     rss = info["memory_info"].rss
     return Process(
@@ -30,7 +30,7 @@ def process_of(info: Mapping[str, Any]) -> Process:
     )
 
 
-def owners_of(infos: Iterable[Mapping[str, Any]]) -> tuple[Owner, ...]:
+def sum_owners(infos: Iterable[Mapping[str, Any]]) -> tuple[Owner, ...]:
     """What the processes of each user come to, the largest first; other systems have no units."""
     sums: dict[Words, tuple[int, int]] = {}
     for info in infos:
@@ -49,7 +49,7 @@ class Collector(BaseCollector):
         try:
             import psutil
         except ImportError as error:
-            raise Unavailable(f"psutil cannot be imported: {error}") from error
+            raise SourceUnavailable(f"psutil cannot be imported: {error}") from error
         self._psutil = psutil
         self._top = top
         self.period_seconds = period_seconds
@@ -60,7 +60,7 @@ class Collector(BaseCollector):
 
     @classmethod
     def create(cls, host: Host) -> Collector:
-        scan = host.given(ScanOptions)
+        scan = host.options_for(ScanOptions)
         return cls(scan.top, scan.period_seconds)
 
     def collect(self) -> Findings:
@@ -70,7 +70,7 @@ class Collector(BaseCollector):
         known = [info for info in seen if info["memory_info"] and info["create_time"] and info["pid"] > 0]
         top = nlargest(self._top, known, key=lambda info: info["memory_info"].rss)
         scan = ProcessScan(seen=len(seen), unreadable=len(seen) - len(known))
-        return Findings(processes=tuple(map(process_of, top)), process_scan=scan, owners=owners_of(known))
+        return Findings(processes=tuple(map(build_process, top)), process_scan=scan, owners=sum_owners(known))
 
     def close(self) -> None:
         pass

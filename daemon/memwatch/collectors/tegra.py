@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from memwatch.collectors.base import BaseCollector, Host
 from memwatch.drivers.tegra.board import parse_release
-from memwatch.drivers.tegra.detect import AUTO, TegraOptions, soc_of
+from memwatch.drivers.tegra.detect import AUTO, TegraOptions, detect_soc
 from memwatch.drivers.tegra.nvmap import parse_meminfo
 from memwatch.drivers.tegra.records import TegraReading
 from memwatch.findings import Findings
-from memwatch.helper.codec import Garbled
+from memwatch.helper.codec import DecodeError
 from memwatch.linux.device_tree import device_tree
-from memwatch.linux.files import Roots, Unavailable, Unreadable, kept_file, read_once
+from memwatch.linux.files import ParseError, Roots, SourceUnavailable, kept_file, read_once
 from memwatch.model import Absent
 
 
@@ -24,9 +24,9 @@ class Collector(BaseCollector):
 
     def __init__(self, roots: Roots, board: str = AUTO) -> None:
         """`board` names the chip where the device tree cannot be seen, as in most containers."""
-        soc = soc_of(roots, board)
+        soc = detect_soc(roots, board)
         if soc is None:
-            raise Unavailable("no Tegra: /proc/device-tree/compatible does not name one")
+            raise SourceUnavailable("no Tegra: /proc/device-tree/compatible does not name one")
         model = device_tree(roots, "model").split(b"\0")[0].decode("utf-8", "replace")
         l4t, jetpack = parse_release(read_once(roots.rootfs / "etc/nv_tegra_release"))
         self._board = TegraReading(soc, model.strip() or Absent.NOT_AVAILABLE, l4t, jetpack)
@@ -34,13 +34,13 @@ class Collector(BaseCollector):
 
     @classmethod
     def create(cls, host: Host) -> Collector:
-        return cls(host.roots, host.given(TegraOptions).board)
+        return cls(host.roots, host.options_for(TegraOptions).board)
 
     def collect(self) -> Findings:
         try:
             memory = parse_meminfo(self._meminfo.read())
-        except Garbled as error:
-            raise Unreadable(str(error)) from None
+        except DecodeError as error:
+            raise ParseError(str(error)) from None
         board = self._board
         reading = TegraReading(
             board.soc, board.board, board.l4t, board.jetpack, memory.used_bytes, memory.free_bytes

@@ -13,44 +13,44 @@ import time
 from typing import Annotated, NoReturn
 
 from memwatch.collectors.base import BaseCollector, Host
-from memwatch.drivers.tegra.detect import AUTO, TegraOptions, soc_of
+from memwatch.drivers.tegra.detect import AUTO, TegraOptions, detect_soc
 from memwatch.drivers.tegra.records import TegrastatsReading
-from memwatch.drivers.tegra.tegrastats_line import MOST_LINE_BYTES, parse_line
+from memwatch.drivers.tegra.tegrastats_line import MAX_LINE_BYTES, parse_line
 from memwatch.findings import Findings
-from memwatch.helper.codec import Garbled
-from memwatch.helper.process import Child, tied
-from memwatch.linux.files import Roots, Unavailable, Unreadable
-from memwatch.linux.line_buffer import Lines
-from memwatch.options import Accepts, Bounds, Doc, Duration, Read, Switched, program_path, seconds
-from memwatch.runtime.backoff import Patience
+from memwatch.helper.codec import DecodeError
+from memwatch.helper.process import Child, bind_to_parent
+from memwatch.linux.files import ParseError, Roots, SourceUnavailable
+from memwatch.linux.line_buffer import LineBuffer
+from memwatch.options import Accepts, Bounds, Converter, Doc, Duration, SwitchableOptions, program_path, seconds
+from memwatch.runtime.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
-DEADLINE_LEAST_SECONDS = 5.0
-PAUSE_FIRST_SECONDS, PAUSE_MOST_SECONDS = 1.0, 10.0
+MIN_DEADLINE_SECONDS = 5.0
+PAUSE_FIRST_SECONDS, MAX_PAUSE_SECONDS = 1.0, 10.0
 # A pipe holds 64 KiB, which is what a program can have in store; more is a program that raves.
-MOST_READS = 8
+MAX_READS = 8
 
 
-def program_of(roots: Roots, path: str, board: str, search_path: str | None) -> str | None:
+def find_program(roots: Roots, path: str, board: str, search_path: str | None) -> str | None:
     """The program to run: on a Tegra the one on PATH, anywhere the one that the settings name."""
     if path == AUTO:
-        return shutil.which("tegrastats", path=search_path) if soc_of(roots, board) else None
+        return shutil.which("tegrastats", path=search_path) if detect_soc(roots, board) else None
     return path if os.access(path, os.X_OK) else None
 
 
-def why_none(roots: Roots, path: str, board: str) -> str:
+def explain_missing(roots: Roots, path: str, board: str) -> str:
     if path != AUTO:
         return f"{path}: no such program"
-    if soc_of(roots, board) is None:
+    if detect_soc(roots, board) is None:
         return "no Tegra: /proc/device-tree/compatible does not name one"
     return "no tegrastats on PATH: how busy GPU and memory are is not known"
 
 
-class Options(Switched, frozen=True, kw_only=True):
+class Options(SwitchableOptions, frozen=True, kw_only=True):
     path: Annotated[
         str,
-        Read(program_path),
+        Converter(program_path),
         Accepts('"auto" or the path of a program', '"/usr/bin/tegrastats"'),
         Doc('The program to run: its path, or "auto" for the one on PATH.'),
     ] = AUTO
@@ -76,26 +76,26 @@ class Collector(BaseCollector):
         search_path: str | None = None,
     ) -> None:
         """`search_path` is where to look for the program, PATH by default."""
-        program = program_of(roots, path, board, search_path)
+        program = find_program(roots, path, board, search_path)
         if program is None:
-            raise Unavailable(why_none(roots, path, board))
+            raise SourceUnavailable(explain_missing(roots, path, board))
         self.period_seconds = interval_seconds
-        self._deadline = max(3 * interval_seconds, DEADLINE_LEAST_SECONDS)
-        self._child = Child(tied([program, "--interval", f"{interval_seconds * 1000:.0f}"]), quiet=True)
-        self._lines = Lines(MOST_LINE_BYTES)
-        self._patience = Patience(PAUSE_FIRST_SECONDS, PAUSE_MOST_SECONDS)
+        self._deadline = max(3 * interval_seconds, MIN_DEADLINE_SECONDS)
+        self._child = Child(bind_to_parent([program, "--interval", f"{interval_seconds * 1000:.0f}"]), quiet=True)
+        self._lines = LineBuffer(MAX_LINE_BYTES)
+        self._backoff = Backoff(PAUSE_FIRST_SECONDS, MAX_PAUSE_SECONDS)
         self._trouble = ""
         self._rejected = 0
 
     @classmethod
     def create(cls, host: Host) -> Collector:
-        given, board = host.given(Options), host.given(TegraOptions).board
+        given, board = host.options_for(Options), host.options_for(TegraOptions).board
         return cls(host.roots, given.path, given.interval.total_seconds(), board)
 
     def collect(self) -> Findings:
         self._start()
         reading = self._newest()
-        self._patience.helped()
+        self._backoff.reset()
         rejected, self._rejected = self._rejected, 0
         return Findings(tegrastats=reading, rejected=rejected)
 
@@ -105,10 +105,10 @@ class Collector(BaseCollector):
     def _start(self) -> None:
         if self._child.pid is not None:
             return
-        if not self._patience.is_over(time.monotonic()):
-            raise Unreadable(self._trouble)
-        self._patience.tried(time.monotonic())
-        self._lines = Lines(MOST_LINE_BYTES)
+        if not self._backoff.is_due(time.monotonic()):
+            raise ParseError(self._trouble)
+        self._backoff.failed(time.monotonic())
+        self._lines = LineBuffer(MAX_LINE_BYTES)
         self._child.start()
         log.info("tegrastats started as process %d", self._child.pid)
 
@@ -119,25 +119,25 @@ class Collector(BaseCollector):
         reads = 0
         while True:
             left = 0.0 if newest else until - time.monotonic()
-            data = self._child.read(left) if left >= 0 and reads < MOST_READS else None
+            data = self._child.read(left) if left >= 0 and reads < MAX_READS else None
             if newest and not data:
                 return newest
             if data is None:
                 self._give_up(f"printed nothing that can be read for {self._deadline:g} s and was killed")
             if not data:
-                self._give_up(self._child.last_words())
-            newest = self._last_of(self._lines.feed(data)) or newest
+                self._give_up(self._child.last_stderr_line())
+            newest = self._parse_last(self._lines.feed(data)) or newest
             reads += newest is not None
 
-    def _last_of(self, lines: list[bytes]) -> TegrastatsReading | None:
-        readings = [reading for line in lines if (reading := self._parsed(line))]
+    def _parse_last(self, lines: list[bytes]) -> TegrastatsReading | None:
+        readings = [reading for line in lines if (reading := self._parse(line))]
         self._rejected, self._lines.cut = self._rejected + self._lines.cut, 0
         return readings[-1] if readings else None
 
-    def _parsed(self, line: bytes) -> TegrastatsReading | None:
+    def _parse(self, line: bytes) -> TegrastatsReading | None:
         try:
             return parse_line(line)
-        except Garbled as error:
+        except DecodeError as error:
             self._rejected += 1
             log.debug("%s", error)
             return None
@@ -146,4 +146,4 @@ class Collector(BaseCollector):
         """The words stay the same until something else goes wrong, so that the log has them once."""
         self._child.stop()
         self._trouble = f"tegrastats {why}; it is started again after a pause"
-        raise Unreadable(self._trouble)
+        raise ParseError(self._trouble)

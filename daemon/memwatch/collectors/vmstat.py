@@ -8,7 +8,7 @@ from memwatch.linux.files import Roots, kept_file
 from memwatch.model import Absent
 from memwatch.snapshot import Kernel
 
-MOST_DIGITS = 20
+MAX_DIGITS = 20
 
 
 class Counter:
@@ -18,7 +18,7 @@ class Counter:
         self._key = b"\n" + key + b" "
         self._at = 0
 
-    def of(self, data: bytes) -> int | Absent:
+    def read(self, data: bytes) -> int | Absent:
         """The number behind the key to the end of its line."""
         key = self._key
         if not data.startswith(key, self._at):
@@ -26,7 +26,7 @@ class Counter:
         start = self._at + len(key)
         end = data.find(b"\n", start)
         digits = data[start:end]
-        found = data.startswith(key, self._at) and end > 0 and digits.isdigit() and len(digits) <= MOST_DIGITS
+        found = data.startswith(key, self._at) and end > 0 and digits.isdigit() and len(digits) <= MAX_DIGITS
         return int(digits) if found else Absent.NOT_SUPPORTED
 
 
@@ -37,7 +37,7 @@ class Vmstat:
         self._oom_kill, self._compact_fail = Counter(b"oom_kill"), Counter(b"compact_fail")
 
     def parse(self, data: bytes) -> Kernel:
-        return Kernel(oom_kills_total=self._oom_kill.of(data), compact_fail_total=self._compact_fail.of(data))
+        return Kernel(oom_kills_total=self._oom_kill.read(data), compact_fail_total=self._compact_fail.read(data))
 
 
 class Collector(BaseCollector):

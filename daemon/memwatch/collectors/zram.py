@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from memwatch.collectors.base import BaseCollector
 from memwatch.findings import Findings
-from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.snapshot import Zram
 
 
@@ -15,13 +15,13 @@ def parse_mm_stat(data: bytes) -> Zram:
     """The first and third column: bytes put in, and bytes of RAM taken, metadata and waste included."""
     columns = data.split()
     if len(columns) < 3 or not data.endswith(b"\n") or not all(column.isdigit() for column in columns[:3]):
-        raise Unreadable(f"mm_stat: {data[:120]!r} does not start with three figures")
+        raise ParseError(f"mm_stat: {data[:120]!r} does not start with three figures")
     return Zram(stored_bytes=_figure(columns[0]), memory_bytes=_figure(columns[2]))
 
 
 def _figure(column: bytes) -> int:
     if len(column) > 20:
-        raise Unreadable(f"mm_stat: {column[:40]!r}… is not a number of bytes")
+        raise ParseError(f"mm_stat: {column[:40]!r}… is not a number of bytes")
     return int(column)
 
 
@@ -34,7 +34,7 @@ class Collector(BaseCollector):
     def __init__(self, roots: Roots) -> None:
         self._folder = roots.sysfs / "block"
         if not self._devices():
-            raise Unavailable(f"{self._folder}: no zram device")
+            raise SourceUnavailable(f"{self._folder}: no zram device")
 
     def collect(self) -> Findings:
         devices = [parse_mm_stat((self._folder / name / "mm_stat").read_bytes()) for name in self._devices()]

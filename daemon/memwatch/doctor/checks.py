@@ -26,7 +26,7 @@ _REMEDIES = (
 )
 
 
-def seen(snapshot: Snapshot) -> Iterator[Check]:
+def run_checks(snapshot: Snapshot) -> Iterator[Check]:
     """Check pools, devices, processes and collectors, in this order."""
     yield from _pools(snapshot)
     yield from _gpus(snapshot)
@@ -92,11 +92,11 @@ def _collectors(snapshot: Snapshot) -> Iterator[Check]:
     """Check collectors. Each failing one is a problem; those that do not apply share one line."""
     working = [one.name for one in snapshot.collectors if one.state == "ok"]
     for status in snapshot.collectors:
-        if status.state in ("failing", "stalled") or remedy_of(status):
+        if status.state in ("failing", "stalled") or find_remedy(status):
             failing = status.state in ("failing", "stalled")
             verdict = Verdict.PROBLEM if failing else Verdict.HINT
             text = f"{status.name} is {status.state}: {status.error or 'no answer'}"
-            yield Check(f"collectors.{status.name}", verdict, text, remedy_of(status))
+            yield Check(f"collectors.{status.name}", verdict, text, find_remedy(status))
     yield Check("collectors", Verdict.OK, f"working collectors: {', '.join(working) or 'none'}")
     absent = [one.name for one in snapshot.collectors if one.state == "unavailable" and _is_not_needed(one)]
     if absent:
@@ -104,10 +104,10 @@ def _collectors(snapshot: Snapshot) -> Iterator[Check]:
 
 
 def _is_not_needed(status: CollectorStatus) -> bool:
-    return not remedy_of(status) and status.name not in _EVERYWHERE
+    return not find_remedy(status) and status.name not in _EVERYWHERE
 
 
-def remedy_of(status: CollectorStatus) -> str | None:
+def find_remedy(status: CollectorStatus) -> str | None:
     """Return the remedy for a collector without data. None if it works or no remedy is known."""
     if status.state == "ok" or not status.error:
         return None

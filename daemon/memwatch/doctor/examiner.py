@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from memwatch.doctor.checks import seen
-from memwatch.doctor.known_issues import known_bad
+from memwatch.doctor.checks import run_checks
+from memwatch.doctor.known_issues import find_known_issues
 from memwatch.doctor.model import Examination
-from memwatch.doctor.versions import installed
+from memwatch.doctor.versions import read_versions
 from memwatch.linux.files import Roots
 from memwatch.snapshot import Snapshot
 
@@ -17,4 +17,4 @@ class Examiner:
         self._roots = roots
 
     def examine(self, snapshot: Snapshot) -> Examination:
-        return Examination((*seen(snapshot), *known_bad(installed(self._roots))))
+        return Examination((*run_checks(snapshot), *find_known_issues(read_versions(self._roots))))

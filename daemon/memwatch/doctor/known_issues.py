@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memwatch.doctor.model import Check, Verdict
-from memwatch.doctor.versions import Installed, numbers_of
+from memwatch.doctor.versions import InstalledVersions, parse_numbers
 
 # ABI version of libamd_smi that old amdsmi packages cannot load. Tested: 7.0.2 with so.27 fails with "undefined
 # symbol: amdsmi_set_gpu_clk_range".
@@ -18,7 +18,7 @@ _RIGHT_KIB, _LEAVES_KFD_ALONE = (6, 4, 2), (7, 12)
 _PYNVML_IS_A_SHELL = (12,)
 
 
-def known_bad(installed: Installed) -> Iterator[Check]:
+def find_known_issues(installed: InstalledVersions) -> Iterator[Check]:
     """Yield a check for each known incompatibility among the installed versions."""
     yield from _nvidia_versions(installed)
     yield from _pynvml(installed)
@@ -27,9 +27,9 @@ def known_bad(installed: Installed) -> Iterator[Check]:
     yield from _stalls(installed)
 
 
-def _nvidia_versions(installed: Installed) -> Iterator[Check]:
+def _nvidia_versions(installed: InstalledVersions) -> Iterator[Check]:
     module, library = installed.nvidia_module, installed.nvidia_library
-    if module and library and numbers_of(module) != numbers_of(library):
+    if module and library and parse_numbers(module) != parse_numbers(library):
         yield Check(
             "nvidia.versions",
             Verdict.PROBLEM,
@@ -38,9 +38,9 @@ def _nvidia_versions(installed: Installed) -> Iterator[Check]:
         )
 
 
-def _pynvml(installed: Installed) -> Iterator[Check]:
+def _pynvml(installed: InstalledVersions) -> Iterator[Check]:
     old = installed.packages.get("pynvml")
-    if old and numbers_of(old) < _PYNVML_IS_A_SHELL:
+    if old and parse_numbers(old) < _PYNVML_IS_A_SHELL:
         yield Check(
             "packages.pynvml",
             Verdict.PROBLEM,
@@ -49,7 +49,7 @@ def _pynvml(installed: Installed) -> Iterator[Check]:
         )
 
 
-def _amdsmi(installed: Installed) -> Iterator[Check]:
+def _amdsmi(installed: InstalledVersions) -> Iterator[Check]:
     package, library = installed.packages.get("amdsmi"), installed.amd_smi_library
     if not package:
         return
@@ -60,7 +60,7 @@ def _amdsmi(installed: Installed) -> Iterator[Check]:
             f"the package amdsmi {package} cannot be imported: no libamd_smi.so is installed",
             "install ROCm's amd-smi-lib of the same release, or pip uninstall amdsmi (memwatch does not need it)",
         )
-    elif numbers_of(package) <= _LAST_OLD_PACKAGE and _interface_of(library) >= _NEW_INTERFACE:
+    elif parse_numbers(package) <= _LAST_OLD_PACKAGE and _parse_interface(library) >= _NEW_INTERFACE:
         yield Check(
             "amdsmi.versions",
             Verdict.HINT,
@@ -69,16 +69,16 @@ def _amdsmi(installed: Installed) -> Iterator[Check]:
         )
 
 
-def _interface_of(library: str) -> int:
+def _parse_interface(library: str) -> int:
     """Return 27 for "libamd_smi.so.27.1", 0 if the name has no version."""
     number = library.partition(".so.")[2].partition(".")[0]
     return int(number) if number.isdecimal() else 0
 
 
-def _rocm(installed: Installed) -> Iterator[Check]:
+def _rocm(installed: InstalledVersions) -> Iterator[Check]:
     if not installed.rocm:
         return
-    version = numbers_of(installed.rocm)
+    version = parse_numbers(installed.rocm)
     if version < _RIGHT_KIB:
         yield Check(
             "rocm.processes",
@@ -95,7 +95,7 @@ def _rocm(installed: Installed) -> Iterator[Check]:
         )
 
 
-def _stalls(installed: Installed) -> Iterator[Check]:
+def _stalls(installed: InstalledVersions) -> Iterator[Check]:
     if installed.has_psi:
         return
     if "psi=0" in installed.boot_options:

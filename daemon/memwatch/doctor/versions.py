@@ -10,17 +10,17 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from memwatch.backends.files import head_of
+from memwatch.backends.files import read_head
 from memwatch.backends.libraries import find_library
 from memwatch.linux.files import Roots
 
 PACKAGES = ("amdsmi", "nvidia-ml-py", "pynvml")
 ROCM = "opt/rocm"
-MOST_BYTES = 4096
+MAX_BYTES = 4096
 _VERSION = re.compile(r"\d{1,6}(?:\.\d{1,6}){1,3}")
 
 
-class Installed(Struct, frozen=True):
+class InstalledVersions(Struct, frozen=True):
     """Versions as written in their files; None if not installed or not given.
 
     `packages`: those of the Python that memwatch runs in. `boot_options`: the kernel command line.
@@ -35,17 +35,17 @@ class Installed(Struct, frozen=True):
     has_psi: bool = True
 
 
-def installed(roots: Roots, version_of: Callable[[str], str | None] | None = None) -> Installed:
+def read_versions(roots: Roots, version_of: Callable[[str], str | None] | None = None) -> InstalledVersions:
     """Read the versions from a host's files. Packages are those of this Python; none are read for another root."""
     read_version = version_of or (package_version if roots.rootfs == Path("/") else lambda _name: None)
     found = {name: read_version(name) for name in PACKAGES}
-    return Installed(
+    return InstalledVersions(
         packages={name: text for name, text in found.items() if text},
-        rocm=version_in(head_of(roots.rootfs / ROCM / ".info/version", MOST_BYTES)),
+        rocm=find_version(read_head(roots.rootfs / ROCM / ".info/version", MAX_BYTES)),
         amd_smi_library=_named(find_library("libamd_smi.so", roots.rootfs, (f"{ROCM}/lib",)), roots.rootfs),
-        nvidia_module=version_in(head_of(roots.sysfs / "module/nvidia/version", MOST_BYTES)),
+        nvidia_module=find_version(read_head(roots.sysfs / "module/nvidia/version", MAX_BYTES)),
         nvidia_library=_nvidia_library(roots.rootfs),
-        boot_options=tuple(head_of(roots.procfs / "cmdline", MOST_BYTES).decode("utf-8", "replace").split()),
+        boot_options=tuple(read_head(roots.procfs / "cmdline", MAX_BYTES).decode("utf-8", "replace").split()),
         has_psi=(roots.procfs / "pressure/memory").exists(),
     )
 
@@ -58,13 +58,13 @@ def package_version(name: str) -> str | None:
         return None
 
 
-def version_in(text: bytes) -> str | None:
+def find_version(text: bytes) -> str | None:
     """Return the first version in a text: 6.4.1 for "6.4.1-83"."""
     found = _VERSION.search(text.decode("utf-8", "replace"))
     return found[0] if found else None
 
 
-def numbers_of(text: str) -> tuple[int, ...]:
+def parse_numbers(text: str) -> tuple[int, ...]:
     """Return the first version in a text as numbers to compare: "6.10" is newer than "6.4"."""
     found = _VERSION.search(text)
     return tuple(map(int, found[0].split("."))) if found else ()
@@ -83,4 +83,4 @@ def _named(path: str | None, rootfs: Path) -> str | None:
 def _nvidia_library(rootfs: Path) -> str | None:
     # The file names of NVIDIA's libraries end with the driver's version.
     name = _named(find_library("libnvidia-ml.so.1", rootfs), rootfs)
-    return version_in(name.partition(".so.")[2].encode()) if name else None
+    return find_version(name.partition(".so.")[2].encode()) if name else None

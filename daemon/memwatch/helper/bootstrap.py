@@ -13,7 +13,7 @@ _PR_SET_PDEATHSIG = 1
 _OOM_SCORE_ABOVE_PARENT = 300
 
 
-def settle_in() -> int:
+def bootstrap() -> int:
     """Apply all steps below, and exit cleanly on SIGTERM. Return the descriptor for responses."""
     answers = keep_stdout_for_answers()
     die_with_parent()

@@ -21,7 +21,7 @@ R = TypeVar("R")
 Builder = Callable[[Any], Any]
 
 
-class Garbled(ValueError):
+class DecodeError(ValueError):
     """The line is not a record of the expected type."""
 
 
@@ -30,13 +30,13 @@ def to_line(record: Any) -> bytes:  # noqa: ANN401  any record type
     return json.dumps(_plain(record), separators=(",", ":")).encode() + b"\n"
 
 
-class Speaker:
+class LineEncoder:
     """`to_line` with a cache of the last line, for records that rarely change: a repetition costs a comparison."""
 
     def __init__(self) -> None:
         self._last: tuple[Any, bytes] = None, b""
 
-    def line_of(self, record: Any) -> bytes:  # noqa: ANN401  any record type
+    def encode(self, record: Any) -> bytes:  # noqa: ANN401  any record type
         """Encode a record. Its parts must not be modified later."""
         last, line = self._last
         if last != record:
@@ -46,11 +46,11 @@ class Speaker:
 
 
 def from_line(kind: type[R], line: bytes) -> R:
-    """Decode a line. Raises `Garbled` for any other content."""
+    """Decode a line. Raises `DecodeError` for any other content."""
     try:
         return cast(R, _builder(cast(Hashable, kind))(json.loads(line)))
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
-        raise Garbled(f"not a {kind.__name__}: {line[:80]!r} ({error})") from None
+        raise DecodeError(f"not a {kind.__name__}: {line[:80]!r} ({error})") from None
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
@@ -73,16 +73,18 @@ def _builder(kind: Any) -> Builder:  # noqa: ANN401  a type or a typing construc
     """Return a function that converts a JSON value to `kind`. Cached, so types are inspected only once."""
     origin = get_origin(kind)
     if origin in (Union, UnionType):
-        return _of_union([_builder(one) for one in get_args(kind) if one is not Absent], Absent in get_args(kind))
+        return _union_builder(
+            [_builder(one) for one in get_args(kind) if one is not Absent], Absent in get_args(kind)
+        )
     if origin is Literal:
         words = frozenset(get_args(kind))
         return lambda value: value if value in words else _refuse(value, kind)
     if origin is tuple:
-        return _of_tuple(_builder(get_args(kind)[0]), kind)
+        return _tuple_builder(_builder(get_args(kind)[0]), kind)
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _of_mapping(_builder(get_args(kind)[1]), kind)
+        return _mapping_builder(_builder(get_args(kind)[1]), kind)
     if isinstance(kind, type) and issubclass(kind, Struct):
-        return _of_record(kind)
+        return _record_builder(kind)
     if kind is float:
         return _finite
     return lambda value: value if type(value) is kind else _refuse(value, kind)
@@ -93,7 +95,7 @@ def _finite(value: Any) -> float:  # noqa: ANN401
     return float(value) if type(value) in (int, float) and isfinite(value) else _refuse(value, float)
 
 
-def _of_union(builders: list[Builder], may_be_absent: bool) -> Builder:
+def _union_builder(builders: list[Builder], may_be_absent: bool) -> Builder:
     """Return a builder that uses the first alternative that fits. Absence is recognized by its key."""
 
     def build(value: Any) -> Any:  # noqa: ANN401
@@ -111,17 +113,17 @@ def _or_absent(builder: Builder) -> Builder:
     return lambda value: Absent(value["absent"]) if type(value) is dict and "absent" in value else builder(value)
 
 
-def _of_tuple(part: Builder, kind: Any) -> Builder:  # noqa: ANN401
+def _tuple_builder(part: Builder, kind: Any) -> Builder:  # noqa: ANN401
     return lambda value: tuple([part(one) for one in value]) if type(value) is list else _refuse(value, kind)
 
 
-def _of_mapping(part: Builder, kind: Any) -> Builder:  # noqa: ANN401
+def _mapping_builder(part: Builder, kind: Any) -> Builder:  # noqa: ANN401
     return lambda value: (
         {key: part(one) for key, one in value.items()} if type(value) is dict else _refuse(value, kind)
     )
 
 
-def _of_record(kind: Any) -> Builder:  # noqa: ANN401
+def _record_builder(kind: Any) -> Builder:  # noqa: ANN401
     hints = get_type_hints(kind)
     parts = [(name, _builder(hint)) for name, hint in hints.items()]
 

@@ -21,7 +21,7 @@ _TIE = (
 )
 
 
-def tied(argv: Sequence[str]) -> list[str]:
+def bind_to_parent(argv: Sequence[str]) -> list[str]:
     """Return a command that never outlives the thread that starts it. Linux only. Each start takes 20 ms longer."""
     return [sys.executable, "-I", "-S", "-c", _TIE, *argv]
 
@@ -103,7 +103,7 @@ class Child:
             return b""
         return os.read(self._output, _READ_BYTES) if is_ready(self._output, seconds) else None
 
-    def last_words(self) -> str:
+    def last_stderr_line(self) -> str:
         """Return how the child ended, as a predicate. A child that closed its pipe has one second to exit."""
         if self._process is None:
             return "was stopped"

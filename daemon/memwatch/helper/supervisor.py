@@ -13,12 +13,12 @@ from memwatch.helper.process import Child
 log = logging.getLogger(__name__)
 
 # A response is a few kilobytes per GPU. More than this means the helper is broken; it is killed.
-MOST_ANSWER_BYTES = 4 << 20
+MAX_ANSWER_BYTES = 4 << 20
 # Maximum wait for the end of a killed child.
 END_SECONDS = 0.2
 
 
-class HelperFailed(Exception):
+class HelperError(Exception):
     """There is no response: the helper hung and was killed, it ended, or it may not be restarted yet."""
 
 
@@ -50,12 +50,12 @@ class Helper:
         return self._child.pid
 
     def ask(self, request: bytes) -> bytes:
-        """Send a request line, return the response without its newline. Raises HelperFailed within the deadline."""
-        self.put(request)
+        """Send a request line, return the response without its newline. Raises HelperError within the deadline."""
+        self.send(request)
         return self.answer()
 
-    def put(self, request: bytes) -> None:
-        """Send a request line. Raises HelperFailed if there is no child and none can be started."""
+    def send(self, request: bytes) -> None:
+        """Send a request line. Raises HelperError if there is no child and none can be started."""
         self._start()
         with suppress(OSError):  # the child has ended: `answer` raises that
             os.write(self._child.input, request + b"\n")
@@ -63,7 +63,7 @@ class Helper:
     def has_answer(self, seconds: float) -> bool:
         """Wait up to `seconds` and return True if the response is complete. Call `answer` for it or its failure."""
         until = self._monotonic() + seconds
-        while b"\n" not in self._read and len(self._read) <= MOST_ANSWER_BYTES:
+        while b"\n" not in self._read and len(self._read) <= MAX_ANSWER_BYTES:
             part = self._child.read(until - self._monotonic())
             if not part:
                 return False
@@ -71,10 +71,10 @@ class Helper:
         return True
 
     def answer(self) -> bytes:
-        """Return the response to the line sent by `put`. Raises HelperFailed within the deadline."""
+        """Return the response to the line sent by `send`. Raises HelperError within the deadline."""
         try:
             return self._receive()
-        except HelperFailed as failure:
+        except HelperError as failure:
             self._last_failure = str(failure)
             self._end()
             raise
@@ -96,25 +96,25 @@ class Helper:
             return
         now = self._monotonic()
         if self._started_at is not None and now - self._started_at < self._pause:
-            raise HelperFailed(f"{self._last_failure}; it is restarted at most every {self._pause:g} s")
+            raise HelperError(f"{self._last_failure}; it is restarted at most every {self._pause:g} s")
         self._started_at = now
         try:
             self._child.start()
         except OSError as error:
             self._last_failure = f"the helper process cannot be started: {error}"
-            raise HelperFailed(self._last_failure) from None
+            raise HelperError(self._last_failure) from None
         log.info("helper process %d started", self._child.pid)
 
     def _receive(self) -> bytes:
         until = self._monotonic() + self._deadline
         while b"\n" not in self._read:
-            if len(self._read) > MOST_ANSWER_BYTES:
-                raise HelperFailed("the helper process sent too much data and was killed")
+            if len(self._read) > MAX_ANSWER_BYTES:
+                raise HelperError("the helper process sent too much data and was killed")
             part = self._child.read(until - self._monotonic())
             if part is None:
-                raise HelperFailed(f"the helper process did not answer for {self._deadline:g} s and was killed")
+                raise HelperError(f"the helper process did not answer for {self._deadline:g} s and was killed")
             if not part:
-                raise HelperFailed(f"the helper process {self._child.last_words()}")
+                raise HelperError(f"the helper process {self._child.last_stderr_line()}")
             self._read += part
         answer, _, self._read = self._read.partition(b"\n")
         return answer

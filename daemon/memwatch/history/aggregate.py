@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from memwatch.history.column import Cell
+from memwatch.history.column import Aggregate
 from memwatch.history.tier import Row
 from memwatch.snapshot import Snapshot
 
@@ -28,11 +28,11 @@ class Interval:
         if len(self._ticks) == 1:
             return self._ticks[0]
         names = dict.fromkeys(name for figures in self._ticks for name in figures)
-        return {name: self._cell(name) for name in names}
+        return {name: self._aggregate(name) for name in names}
 
-    def _cell(self, name: str) -> Cell:
+    def _aggregate(self, name: str) -> Aggregate:
         values = [figures[name] for figures in self._ticks if name in figures]
-        return Cell(min(values), sum(values) / len(values), max(values))
+        return Aggregate(min(values), sum(values) / len(values), max(values))
 
 
 def fullness(snapshot: Snapshot) -> float:

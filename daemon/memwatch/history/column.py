@@ -21,49 +21,49 @@ _NO_FIGURES = array("f", [nan]) * BLOCK_ROWS
 _NO_PLACES = array("H", [0]) * BLOCK_ROWS
 
 
-class Cell(NamedTuple):
+class Aggregate(NamedTuple):
     """Minimum, mean and maximum of one series in the time of one row."""
 
-    least: float
+    minimum: float
     mean: float
-    most: float
+    maximum: float
 
 
-def cell_of(figures: Sequence[float]) -> Cell:
+def build_aggregate(figures: Sequence[float]) -> Aggregate:
     """Aggregate single readings, none of them a gap."""
-    return Cell(min(figures), sum(figures) / len(figures), max(figures))
+    return Aggregate(min(figures), sum(figures) / len(figures), max(figures))
 
 
-class Cells(NamedTuple):
-    """One series over consecutive rows. NaN in `least` is a gap."""
+class Aggregates(NamedTuple):
+    """One series over consecutive rows. NaN in `minimum` is a gap."""
 
-    least: array[float]
-    most: array[float]
+    minimum: array[float]
+    maximum: array[float]
     places: array[int]
 
-    def between(self, start: int, end: int) -> Cells:
-        return Cells(self.least[start:end], self.most[start:end], self.places[start:end])
+    def between(self, start: int, end: int) -> Aggregates:
+        return Aggregates(self.minimum[start:end], self.maximum[start:end], self.places[start:end])
 
-    def gathered(self) -> Cell | None:
+    def combined(self) -> Aggregate | None:
         """Aggregate all rows. None if all of them are gaps."""
-        if self.least and self.least == self.most:  # every row is a single reading, and none is a gap
-            return cell_of(self.least)
-        least: Sequence[float] = self.least
-        most: Sequence[float] = self.most
+        if self.minimum and self.minimum == self.maximum:  # every row is a single reading, and none is a gap
+            return build_aggregate(self.minimum)
+        minimum: Sequence[float] = self.minimum
+        maximum: Sequence[float] = self.maximum
         means = self.means()
-        if any(map(isnan, least)):
-            known = [index for index, value in enumerate(least) if value == value]
-            least, most, means = ([column[index] for index in known] for column in (least, most, means))
-        return Cell(min(least), sum(means) / len(means), max(most)) if least else None
+        if any(map(isnan, minimum)):
+            known = [index for index, value in enumerate(minimum) if value == value]
+            minimum, maximum, means = ([column[index] for index in known] for column in (minimum, maximum, means))
+        return Aggregate(min(minimum), sum(means) / len(means), max(maximum)) if minimum else None
 
     def means(self) -> Sequence[float]:
         """Return the mean of each row. For a single reading it is the reading itself."""
-        if self.least == self.most:
-            return self.least
+        if self.minimum == self.maximum:
+            return self.minimum
         return [low + (high - low) * place / PLACES for low, high, place in zip(*self, strict=True)]
 
 
-NOTHING = Cells(_NO_FIGURES, _NO_FIGURES, _NO_PLACES)
+EMPTY_AGGREGATES = Aggregates(_NO_FIGURES, _NO_FIGURES, _NO_PLACES)
 
 
 class Column:
@@ -79,44 +79,44 @@ class Column:
     def __init__(self, rows: int, block: int) -> None:
         self.last = -1
         self._block = block
-        self._open = NOTHING.between(0, BLOCK_ROWS)
+        self._open = EMPTY_AGGREGATES.between(0, BLOCK_ROWS)
         self._packed: list[bytes | None] = [None] * -(-rows // BLOCK_ROWS)
 
     def turn(self, block: int) -> None:
         """Compress the newest block, and begin block number `block`."""
-        self._packed[self._block % len(self._packed)] = packed(self._open)
-        self._open = NOTHING.between(0, BLOCK_ROWS)
+        self._packed[self._block % len(self._packed)] = pack(self._open)
+        self._open = EMPTY_AGGREGATES.between(0, BLOCK_ROWS)
         self._block = block
 
-    def put(self, number: int, cell: Cell | float) -> None:
+    def put(self, number: int, aggregate: Aggregate | float) -> None:
         """Store the cell of a row. A number is a single reading."""
-        if not isinstance(cell, Cell):
-            self.put_run(number, array("f", (cell,)))
+        if not isinstance(aggregate, Aggregate):
+            self.put_run(number, array("f", (aggregate,)))
             return
         at = number % BLOCK_ROWS
         ring = self._open
-        least, mean, most = cell
-        span = most - least
-        ring.least[at] = least
-        ring.most[at] = most
-        ring.places[at] = min(PLACES, max(0, round((mean - least) / span * PLACES))) if span > 0 else 0
+        minimum, mean, maximum = aggregate
+        span = maximum - minimum
+        ring.minimum[at] = minimum
+        ring.maximum[at] = maximum
+        ring.places[at] = min(PLACES, max(0, round((mean - minimum) / span * PLACES))) if span > 0 else 0
         self.last = number
 
     def put_run(self, number: int, figures: array[float]) -> None:
         """Store single readings in rows of the newest block, starting at `number`."""
         at = number % BLOCK_ROWS
         here = slice(at, at + len(figures))
-        self._open.least[here] = self._open.most[here] = figures
+        self._open.minimum[here] = self._open.maximum[here] = figures
         self.last = number + len(figures) - 1
 
-    def fill(self, number: int, cells: Cells) -> None:
+    def fill(self, number: int, aggregates: Aggregates) -> None:
         """Store cells in rows of the newest block, starting at `number`."""
-        at, count = number % BLOCK_ROWS, len(cells.least)
+        at, count = number % BLOCK_ROWS, len(aggregates.minimum)
         ring, here = self._open, slice(at, at + count)
-        ring.least[here], ring.most[here], ring.places[here] = cells
+        ring.minimum[here], ring.maximum[here], ring.places[here] = aggregates
         self.last = number + count - 1
 
-    def cells(self, first: int, last: int) -> Cells:
+    def aggregates(self, first: int, last: int) -> Aggregates:
         """Return a copy of the rows from `first` up to, but not including, `last`."""
         begin = self._block * BLOCK_ROWS
         if first >= begin:
@@ -124,38 +124,42 @@ class Column:
         found = None
         for block in range(first // BLOCK_ROWS, -(-last // BLOCK_ROWS)):
             begin = block * BLOCK_ROWS
-            piece = self._cells_of(block).between(max(0, first - begin), min(BLOCK_ROWS, last - begin))
-            found = piece if found is None else Cells(*map(add, found, piece))
-        return found or NOTHING.between(0, 0)
+            piece = self._unpack_block(block).between(max(0, first - begin), min(BLOCK_ROWS, last - begin))
+            found = piece if found is None else Aggregates(*map(add, found, piece))
+        return found or EMPTY_AGGREGATES.between(0, 0)
 
-    def _cells_of(self, block: int) -> Cells:
+    def _unpack_block(self, block: int) -> Aggregates:
         if block == self._block:
             return self._open
         kept = self._packed[block % len(self._packed)]
-        return NOTHING if kept is None else unpacked(kept)
+        return EMPTY_AGGREGATES if kept is None else unpack(kept)
 
 
-def packed(cells: Cells) -> bytes:
+def pack(aggregates: Aggregates) -> bytes:
     """Compress a block: to a single value if all values are equal, else with zlib.
 
-    Bytes of the same significance are grouped, because neighbouring values share their upper bytes. `most` is
-    stored as its difference to `least`, which is 0 for single readings.
+    Bytes of the same significance are grouped, because neighbouring values share their upper bytes. `maximum` is
+    stored as its difference to `minimum`, which is 0 for single readings.
     """
-    least, most = cells.least.tobytes(), cells.most.tobytes()
-    if least == most == least[:_FIGURE] * BLOCK_ROWS:
-        return least[:_FIGURE]
-    planes = _apart(least, _FIGURE) + _apart(_difference(least, most), _FIGURE) + _apart(cells.places.tobytes(), 2)
+    minimum, maximum = aggregates.minimum.tobytes(), aggregates.maximum.tobytes()
+    if minimum == maximum == minimum[:_FIGURE] * BLOCK_ROWS:
+        return minimum[:_FIGURE]
+    planes = (
+        _apart(minimum, _FIGURE)
+        + _apart(_difference(minimum, maximum), _FIGURE)
+        + _apart(aggregates.places.tobytes(), 2)
+    )
     return zlib.compress(planes, _LEVEL)
 
 
-def unpacked(block: bytes) -> Cells:
+def unpack(block: bytes) -> Aggregates:
     if len(block) == _FIGURE:
         figures = array("f", block) * BLOCK_ROWS
-        return Cells(figures, figures, _NO_PLACES)
+        return Aggregates(figures, figures, _NO_PLACES)
     planes, size = zlib.decompress(block), _FIGURE * BLOCK_ROWS
-    least = _together(planes[:size], _FIGURE)
-    most = _difference(least, _together(planes[size : 2 * size], _FIGURE))
-    return Cells(array("f", least), array("f", most), array("H", _together(planes[2 * size :], 2)))
+    minimum = _together(planes[:size], _FIGURE)
+    maximum = _difference(minimum, _together(planes[size : 2 * size], _FIGURE))
+    return Aggregates(array("f", minimum), array("f", maximum), array("H", _together(planes[2 * size :], 2)))
 
 
 def _apart(raw: bytes, width: int) -> bytes:

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from memwatch.helper.codec import Garbled, from_line, to_line
+from memwatch.helper.codec import DecodeError, from_line, to_line
 from memwatch.model import Absent, Bytes, Process, Words
 from memwatch.snapshot import Level, Snapshot
 
-KEPT_TICKS = 2000
+MAX_TICKS = 2000
 HOLDERS = 10
 # A tick has 2 to 20 kB uncompressed. Anything larger is not a tick.
-MOST_UNPACKED = 1 << 20
+MAX_UNPACKED_BYTES = 1 << 20
 CALM_SECONDS, BUSY_SECONDS = 3600.0, 300.0
 
 
@@ -33,7 +33,7 @@ class Holder(Struct, frozen=True):
     device_bytes: Mapping[str, Bytes] = field(default_factory=dict)
 
 
-class Judged(Struct, frozen=True):
+class TargetPressure(Struct, frozen=True):
     """Pressure of one target. `level` is 0 to 3, `reasons` are sentences."""
 
     target: str
@@ -47,7 +47,7 @@ class Judged(Struct, frozen=True):
         return Level(self.level).word
 
 
-class Filled(Struct, frozen=True):
+class PoolUse(Struct, frozen=True):
     """Size and use of a pool."""
 
     id: str
@@ -58,22 +58,22 @@ class Filled(Struct, frozen=True):
 
 
 class Tick(Struct, frozen=True):
-    """One tick. `boottime` is relative to the boot it was taken in. `figures`: see `series.figures_of`."""
+    """One tick. `boottime` is relative to the boot it was taken in. `figures`: see `series.collect_figures`."""
 
     seq: int
     unix: float
     boottime: float
-    pools: tuple[Filled, ...]
-    pressure: tuple[Judged, ...]
+    pools: tuple[PoolUse, ...]
+    pressure: tuple[TargetPressure, ...]
     processes: tuple[Holder, ...]
     figures: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def worst(self) -> Judged | None:
+    def worst(self) -> TargetPressure | None:
         return max(self.pressure, key=lambda one: (one.level, one.ratio), default=None)
 
 
-def tick_of(snapshot: Snapshot, boottime: float, figures: Mapping[str, float]) -> Tick:
+def build_tick(snapshot: Snapshot, boottime: float, figures: Mapping[str, float]) -> Tick:
     """Return the part of a snapshot that explains later what happened."""
     largest = sorted(snapshot.processes, key=_held, reverse=True)[:HOLDERS]
     return Tick(
@@ -81,11 +81,11 @@ def tick_of(snapshot: Snapshot, boottime: float, figures: Mapping[str, float]) -
         snapshot.unix,
         boottime,
         tuple(
-            Filled(pool.id, pool.label, pool.size_bytes, pool.used_bytes, pool.available_bytes)
+            PoolUse(pool.id, pool.label, pool.size_bytes, pool.used_bytes, pool.available_bytes)
             for pool in snapshot.pools
         ),
         tuple(
-            Judged(
+            TargetPressure(
                 one.target,
                 snapshot.labels.get(one.target, one.target),
                 int(one.level),
@@ -94,7 +94,7 @@ def tick_of(snapshot: Snapshot, boottime: float, figures: Mapping[str, float]) -
             )
             for one in snapshot.pressure
         ),
-        tuple(_holder_of(process) for process in largest),
+        tuple(_build_holder(process) for process in largest),
         {name: float(value) for name, value in figures.items()},
     )
 
@@ -106,7 +106,7 @@ def _held(process: Process) -> int:
     return -1
 
 
-def _holder_of(process: Process) -> Holder:
+def _build_holder(process: Process) -> Holder:
     return Holder(
         process.pid,
         process.name,
@@ -119,50 +119,50 @@ def _holder_of(process: Process) -> Holder:
     )
 
 
-def packed(tick: Tick) -> bytes:
+def pack(tick: Tick) -> bytes:
     """Encode a tick as compressed bytes, a few hundred."""
     return zlib.compress(to_line(tick), 1)
 
 
-def unpacked(data: bytes) -> Tick:
-    """Decode a tick from `packed`. Raises Garbled for anything else."""
+def unpack(data: bytes) -> Tick:
+    """Decode a tick from `pack`. Raises Garbled for anything else."""
     inflater = zlib.decompressobj()
     try:
-        line = inflater.decompress(data, MOST_UNPACKED)
+        line = inflater.decompress(data, MAX_UNPACKED_BYTES)
     except zlib.error as error:
-        raise Garbled(f"not a tick: {error}") from None
+        raise DecodeError(f"not a tick: {error}") from None
     return from_line(Tick, line)
 
 
-class KeptTick(Struct, frozen=True):
+class NotableTick(Struct, frozen=True):
     """An encoded tick and its time on the time line of the history."""
 
     boottime: float
     data: bytes
 
 
-class KeptTicks:
+class NotableTicks:
     """The latest notable ticks. Call `add` from one thread; `between` is thread-safe."""
 
-    def __init__(self, kept: int = KEPT_TICKS) -> None:
+    def __init__(self, max_ticks: int = MAX_TICKS) -> None:
         self._lock = threading.Lock()
-        self._ticks: deque[KeptTick] = deque(maxlen=kept)
+        self._ticks: deque[NotableTick] = deque(maxlen=max_ticks)
 
     def __len__(self) -> int:
         return len(self._ticks)
 
-    def add(self, tick: KeptTick) -> None:
+    def add(self, tick: NotableTick) -> None:
         with self._lock:
             self._ticks.append(tick)
 
-    def between(self, start: float, end: float, most: int) -> list[KeptTick]:
-        """Return the newest `most` ticks between two boot times, oldest first."""
+    def between(self, start: float, end: float, max_ticks: int) -> list[NotableTick]:
+        """Return the newest `max_ticks` ticks between two boot times, oldest first."""
         with self._lock:
             found = [tick for tick in self._ticks if start <= tick.boottime <= end]
-        return found[-most:]
+        return found[-max_ticks:]
 
 
-class Choice:
+class NotableTickSelector:
     """Selects notable ticks: those that change a level or the number of OOM kills, and the worst of each hour.
 
     At medium and above it selects the worst of each five minutes. A target without values for some time, such as a
@@ -175,18 +175,18 @@ class Choice:
         self._worst: Snapshot | None = None
         self._began = 0.0
 
-    def of(self, snapshot: Snapshot, worst: Snapshot) -> Snapshot | None:
+    def select(self, snapshot: Snapshot, worst: Snapshot) -> Snapshot | None:
         """Return the tick to keep, if any. `worst` is the worst tick of the interval that ends with `snapshot`."""
-        if self._turned(snapshot):
-            return self._chosen(snapshot, snapshot)
+        if self._has_changed(snapshot):
+            return self._choose(snapshot, snapshot)
         if self._worst is None or _rank(worst) >= _rank(self._worst):
             self._worst = worst
         calm = snapshot.worst_level in (None, Level.LOW) and self._worst.worst_level in (None, Level.LOW)
         if snapshot.monotonic - self._began < (CALM_SECONDS if calm else BUSY_SECONDS):
             return None
-        return self._chosen(self._worst, snapshot)
+        return self._choose(self._worst, snapshot)
 
-    def _turned(self, now: Snapshot) -> bool:
+    def _has_changed(self, now: Snapshot) -> bool:
         kills, self._kills = self._kills, now.kernel.oom_kills_total
         turned = kills != self._kills
         for one in now.pressure:
@@ -194,7 +194,7 @@ class Choice:
             self._levels[one.target] = one.level
         return turned
 
-    def _chosen(self, tick: Snapshot, now: Snapshot) -> Snapshot:
+    def _choose(self, tick: Snapshot, now: Snapshot) -> Snapshot:
         self._worst, self._began = None, now.monotonic
         return tick
 

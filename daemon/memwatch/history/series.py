@@ -17,7 +17,7 @@ def unit_of(name: str) -> str:
     return next((unit for word, unit in UNITS.items() if word in last), "count")
 
 
-def figures_of(snapshot: Snapshot) -> Mapping[str, float]:
+def collect_figures(snapshot: Snapshot) -> Mapping[str, float]:
     """Return the known values of one tick by series name, such as `pool.ram.used_bytes`."""
     figures: dict[str, float] = {}
     for pool in snapshot.pools:

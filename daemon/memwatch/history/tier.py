@@ -9,20 +9,20 @@ from typing import NamedTuple, cast
 
 from msgspec import Struct
 
-from memwatch.history.column import BLOCK_ROWS, Cell, Cells, Column, cell_of
+from memwatch.history.column import BLOCK_ROWS, Aggregate, Aggregates, Column, build_aggregate
 
 # A plain number is a single reading.
-Row = Mapping[str, Cell | float]
+Row = Mapping[str, Aggregate | float]
 
 
-class Strip(NamedTuple):
+class RowBlock(NamedTuple):
     """Consecutive rows of all series, by column."""
 
     times: array[float]
-    columns: Mapping[str, Cells]
+    columns: Mapping[str, Aggregates]
 
 
-class Length(Struct, frozen=True):
+class TierSpec(Struct, frozen=True):
     """Time span of a tier, and the time per row, both in seconds."""
 
     step_seconds: float
@@ -33,13 +33,13 @@ class Length(Struct, frozen=True):
         return max(1, round(self.seconds / self.step_seconds))
 
 
-class Stretch(Struct, frozen=True):
-    """Consecutive rows of one series, as sequences of equal length. NaN in `least` is a gap."""
+class SeriesSlice(Struct, frozen=True):
+    """Consecutive rows of one series, as sequences of equal length. NaN in `minimum` is a gap."""
 
     times: Sequence[float]
-    least: Sequence[float]
+    minimum: Sequence[float]
     mean: Sequence[float]
-    most: Sequence[float]
+    maximum: Sequence[float]
     step_seconds: float
 
 
@@ -49,12 +49,12 @@ class Tier:
     Not thread-safe: `History` holds the lock.
     """
 
-    def __init__(self, length: Length, most_series: int, begun: int = 0) -> None:
-        self.length = length
+    def __init__(self, length: TierSpec, max_series: int, begun: int = 0) -> None:
+        self.spec = length
         self.rows = length.rows
         self.added = self._begun = begun
         self._columns: dict[str, Column] = {}
-        self._most_series = most_series
+        self._max_series = max_series
         self._times = array("d", [nan]) * self.rows
         # The newest rows of single readings; they are written to the columns when a column is read.
         self._names: tuple[str, ...] = ()
@@ -82,10 +82,10 @@ class Tier:
     @property
     def next_slot(self) -> float:
         """Return when the newest row's slot ends. Slots begin at multiples of the step."""
-        return (self.slot_of(self.end) + 1) * self.length.step_seconds if len(self) else -inf
+        return (self.slot_of(self.end) + 1) * self.spec.step_seconds if len(self) else -inf
 
     def slot_of(self, time: float) -> int:
-        return floor(time / self.length.step_seconds)
+        return floor(time / self.spec.step_seconds)
 
     def time_of(self, number: int) -> float:
         return self._times[number % self.rows]
@@ -100,8 +100,8 @@ class Tier:
             self._settle()
             self._names = names
         if figures is None:
-            for name, cell in row.items():
-                self._column(name, self.added).put(self.added, cell)
+            for name, aggregate in row.items():
+                self._column(name, self.added).put(self.added, aggregate)
         else:
             self._pending += figures
         self.added += 1
@@ -117,55 +117,57 @@ class Tier:
                 high = middle
         return low
 
-    def stretch(self, name: str, first: int, last: int) -> Stretch:
+    def series_slice(self, name: str, first: int, last: int) -> SeriesSlice:
         """Return the rows of a series from `first` up to, but not including, `last`."""
         first, last = max(first, self.first), max(first, last, self.first)
         times = self._slice(self._times, first, last)
         column = self.columns.get(name)
         if column is None:
             nothing = [nan] * len(times)
-            return Stretch(times, nothing, nothing, nothing, self.length.step_seconds)
-        cells = column.cells(first, last)
-        return Stretch(times, cells.least, cells.means(), cells.most, self.length.step_seconds)
+            return SeriesSlice(times, nothing, nothing, nothing, self.spec.step_seconds)
+        aggregates = column.aggregates(first, last)
+        return SeriesSlice(
+            times, aggregates.minimum, aggregates.means(), aggregates.maximum, self.spec.step_seconds
+        )
 
-    def strip(self, first: int, last: int) -> Strip:
+    def row_block(self, first: int, last: int) -> RowBlock:
         """Return all series from row `first` up to, but not including, `last`, to be written to disk."""
         first, last = max(first, self.first), max(first, last, self.first)
-        columns = {name: column.cells(first, last) for name, column in self.columns.items()}
-        return Strip(self._slice(self._times, first, last), columns)
+        columns = {name: column.aggregates(first, last) for name, column in self.columns.items()}
+        return RowBlock(self._slice(self._times, first, last), columns)
 
-    def load(self, strip: Strip) -> None:
+    def load(self, row_block: RowBlock) -> None:
         """Add rows that were read from disk."""
         self._settle()
-        for name in strip.columns:
+        for name in row_block.columns:
             self._column(name, self.added)
         done = 0
-        while done < len(strip.times):
+        while done < len(row_block.times):
             self._begin_block()
             place = self.added % self.rows
-            count = min(self.rows - place, BLOCK_ROWS - self.added % BLOCK_ROWS, len(strip.times) - done)
-            self._times[place : place + count] = strip.times[done : done + count]
-            for name, cells in strip.columns.items():
+            count = min(self.rows - place, BLOCK_ROWS - self.added % BLOCK_ROWS, len(row_block.times) - done)
+            self._times[place : place + count] = row_block.times[done : done + count]
+            for name, aggregates in row_block.columns.items():
                 if column := self._columns.get(name):
-                    column.fill(self.added, cells.between(done, done + count))
+                    column.fill(self.added, aggregates.between(done, done + count))
             self.added, done = self.added + count, done + count
 
-    def gathered(self, first: int, last: int) -> Row:
+    def combined(self, first: int, last: int) -> Row:
         """Aggregate rows to one cell per series. A series with only gaps is left out."""
         first, last = max(first, self.first), max(first, last, self.first)
         width = len(self._names)
         pending = self.added - len(self._pending) // max(1, width)
         if pending <= first < last:  # all of them are pending and need not be written to their columns
             figures = self._pending[(first - pending) * width : (last - pending) * width]
-            return {name: cell_of(figures[place::width]) for place, name in enumerate(self._names)}
-        found = {name: column.cells(first, last).gathered() for name, column in self.columns.items()}
-        return {name: cell for name, cell in found.items() if cell is not None}
+            return {name: build_aggregate(figures[place::width]) for place, name in enumerate(self._names)}
+        found = {name: column.aggregates(first, last).combined() for name, column in self.columns.items()}
+        return {name: aggregate for name, aggregate in found.items() if aggregate is not None}
 
-    def resized(self, length: Length) -> Tier:
+    def resized(self, length: TierSpec) -> Tier:
         """Return a tier of another length with the same rows and row numbers, as many as fit."""
         first = max(self.first, self.added - length.rows)
-        other = Tier(length, self._most_series, first)
-        other.load(self.strip(first, self.added))
+        other = Tier(length, self._max_series, first)
+        other.load(self.row_block(first, self.added))
         return other
 
     def _begin_block(self) -> None:
@@ -191,7 +193,7 @@ class Tier:
         """
         column = self._columns.get(name)
         if column is None:
-            if len(self._columns) >= self._most_series:
+            if len(self._columns) >= self._max_series:
                 del self._columns[min(self._columns, key=lambda other: self._columns[other].last)]
             column = self._columns[name] = Column(self.rows, number // BLOCK_ROWS)
         return column

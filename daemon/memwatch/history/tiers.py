@@ -10,12 +10,12 @@ from math import inf, isnan
 
 from msgspec import Struct
 
-from memwatch.history.tier import Length, Row, Stretch, Strip, Tier
+from memwatch.history.tier import Row, RowBlock, SeriesSlice, Tier, TierSpec
 
 # A pause longer than this many rows is a gap in the result.
 GAP_ROWS = 2.5
-LENGTHS = (Length(1.0, 3600.0), Length(10.0, 86_400.0), Length(300.0, 30 * 86_400.0))
-MOST_SERIES = 500
+TIER_SPECS = (TierSpec(1.0, 3600.0), TierSpec(10.0, 86_400.0), TierSpec(300.0, 30 * 86_400.0))
+MAX_SERIES = 500
 # Include a reading at the exact end of a query despite rounding of its time.
 TOLERANCE_SECONDS = 1e-6
 
@@ -37,9 +37,9 @@ class History:
     the rows of the finer tier, including their extremes.
     """
 
-    def __init__(self, lengths: Sequence[Length] = LENGTHS, most_series: int = MOST_SERIES) -> None:
+    def __init__(self, lengths: Sequence[TierSpec] = TIER_SPECS, max_series: int = MAX_SERIES) -> None:
         self._lock = threading.Lock()
-        self.tiers = [Tier(length, most_series) for length in lengths]
+        self.tiers = [Tier(length, max_series) for length in lengths]
         self._rolls_at = -inf
 
     def add(self, boottime: float, figures: Mapping[str, float]) -> None:
@@ -53,16 +53,16 @@ class History:
             if boottime >= self._rolls_at:
                 self._roll_up()
 
-    def restore(self, past: Sequence[Iterable[Strip]]) -> tuple[int, ...]:
+    def restore(self, past: Sequence[Iterable[RowBlock]]) -> tuple[int, ...]:
         """Load rows of earlier runs, a list per tier, oldest first, and compute missing rows of coarser tiers.
 
         Return for each tier the number of the row after the loaded ones.
         """
         with self._lock:
             for tier, strips in zip(self.tiers, past, strict=True):
-                for strip in strips:
-                    if not len(tier) or (strip.times and strip.times[0] > tier.end):
-                        tier.load(strip)
+                for row_block in strips:
+                    if not len(tier) or (row_block.times and row_block.times[0] > tier.end):
+                        tier.load(row_block)
             loaded = tuple(tier.added for tier in self.tiers)
             self._roll_up()
             return loaded
@@ -90,9 +90,9 @@ class History:
         """Return (time, maximum) of a series in the finest tier from `boottime` on, oldest first."""
         with self._lock:
             tier = self.tiers[0]
-            found = tier.stretch(name, tier.number_at(boottime), tier.added)
-        rows = zip(found.times, found.least, found.most, strict=True)
-        return [(at, most) for at, least, most in rows if not isnan(least)]
+            found = tier.series_slice(name, tier.number_at(boottime), tier.added)
+        rows = zip(found.times, found.minimum, found.maximum, strict=True)
+        return [(at, maximum) for at, minimum, maximum in rows if not isnan(minimum)]
 
     def query(self, name: str, start: float, end: float, points: int) -> list[Bucket]:
         """Return at most `points` buckets between two boot times. Extremes are preserved.
@@ -103,18 +103,18 @@ class History:
         with self._lock:
             if not any(name in tier.columns for tier in self.tiers):
                 raise KeyError(name)
-            stretches = self._stretches(name, start, end, width)
-        return bucketed(stretches, start, width, points)
+            slices = self._slices(name, start, end, width)
+        return to_buckets(slices, start, width, points)
 
-    def written_since(self, tier: int, number: int) -> tuple[Strip, int]:
+    def written_since(self, tier: int, number: int) -> tuple[RowBlock, int]:
         """Return the rows of a tier from `number` on that are still in the ring, and the number of the next row."""
         with self._lock:
             ring = self.tiers[tier]
-            return ring.strip(number, ring.added), ring.added
+            return ring.row_block(number, ring.added), ring.added
 
-    def resized(self, lengths: Sequence[Length]) -> History:
+    def resized(self, lengths: Sequence[TierSpec]) -> History:
         """Return a history with other lengths and the same rows, as many as fit, or `self` for equal lengths."""
-        if [tier.length for tier in self.tiers] == list(lengths):
+        if [tier.spec for tier in self.tiers] == list(lengths):
             return self
         other = History(lengths)
         with self._lock:
@@ -127,32 +127,32 @@ class History:
             roll_up(finer, coarser)
         self._rolls_at = min((rolls_at(tier) for tier in self.tiers[1:]), default=inf)
 
-    def _stretches(self, name: str, start: float, end: float, width: float) -> list[Stretch]:
+    def _slices(self, name: str, start: float, end: float, width: float) -> list[SeriesSlice]:
         """Return the rows for a query, in order of time.
 
         Most come from the coarsest tier that is fine enough. Coarser tiers supply older rows. Finer tiers supply
         the newest rows, which are not yet aggregated.
         """
-        best = max((index for index, tier in enumerate(self.tiers) if tier.length.step_seconds <= width), default=0)
-        found: list[Stretch] = []
+        best = max((index for index, tier in enumerate(self.tiers) if tier.spec.step_seconds <= width), default=0)
+        found: list[SeriesSlice] = []
         until = end + TOLERANCE_SECONDS
         for tier in self.tiers[best:]:
             first, last = tier.number_at(start), tier.number_at(until)
             if first < last:
-                found.insert(0, tier.stretch(name, first, last))
+                found.insert(0, tier.series_slice(name, first, last))
                 until = tier.time_of(first)
         begin = max(start, self.tiers[best].next_slot)
         for tier in reversed(self.tiers[:best]):
             first, last = tier.number_at(begin), tier.number_at(end + TOLERANCE_SECONDS)
             if first < last:
-                found.append(tier.stretch(name, first, last))
+                found.append(tier.series_slice(name, first, last))
                 begin = tier.next_slot
         return found
 
 
 def rolls_at(coarser: Tier) -> float:
     """Return when the slot of the next row ends."""
-    return coarser.next_slot + coarser.length.step_seconds if len(coarser) else -inf
+    return coarser.next_slot + coarser.spec.step_seconds if len(coarser) else -inf
 
 
 def roll_up(finer: Tier, coarser: Tier) -> None:
@@ -162,17 +162,17 @@ def roll_up(finer: Tier, coarser: Tier) -> None:
     now = coarser.slot_of(finer.end)
     first = finer.number_at(coarser.next_slot) if len(coarser) else finer.first
     while first < finer.added and (slot := coarser.slot_of(finer.time_of(first))) < now:
-        last = finer.number_at((slot + 1) * coarser.length.step_seconds)
-        coarser.add(finer.time_of(first), finer.gathered(first, last))
+        last = finer.number_at((slot + 1) * coarser.spec.step_seconds)
+        coarser.add(finer.time_of(first), finer.combined(first, last))
         first = max(last, first + 1)  # progress even if times are too large to resolve a step
 
 
-def bucketed(stretches: Sequence[Stretch], start: float, width: float, points: int) -> list[Bucket]:
+def to_buckets(slices: Sequence[SeriesSlice], start: float, width: float, points: int) -> list[Bucket]:
     """Aggregate rows, in order of time, to at most `points` buckets of `width` seconds. None marks a gap."""
-    known = [_known(one) for one in stretches]
+    known = [_known(one) for one in slices]
     times = list(chain.from_iterable(one.times for one in known))
-    least = list(chain.from_iterable(one.least for one in known))
-    most = list(chain.from_iterable(one.most for one in known))
+    minimum = list(chain.from_iterable(one.minimum for one in known))
+    maximum = list(chain.from_iterable(one.maximum for one in known))
     weights = list(chain.from_iterable([one.step_seconds] * len(one.times) for one in known))
     sums = list(chain.from_iterable([mean * one.step_seconds for mean in one.mean] for one in known))
     buckets: list[Bucket] = []
@@ -184,16 +184,16 @@ def bucketed(stretches: Sequence[Stretch], start: float, width: float, points: i
         if slot > slot_before + 1 and first and pause > GAP_ROWS * max(weights[first - 1 : first + 1]):
             buckets.append(Bucket(start + (slot_before + 1) * width, None, None, None))
         mean = sum(sums[first:last]) / sum(weights[first:last])
-        buckets.append(Bucket(times[first], min(least[first:last]), mean, max(most[first:last])))
+        buckets.append(Bucket(times[first], min(minimum[first:last]), mean, max(maximum[first:last])))
         first, slot_before = last, slot
     return buckets
 
 
-def _known(stretch: Stretch) -> Stretch:
+def _known(series_slice: SeriesSlice) -> SeriesSlice:
     """Remove the gaps from a stretch."""
-    if not any(map(isnan, stretch.least)):
-        return stretch
-    at = [index for index, value in enumerate(stretch.least) if value == value]
-    columns = (stretch.times, stretch.least, stretch.mean, stretch.most)
-    times, least, mean, most = ([column[index] for index in at] for column in columns)
-    return Stretch(times, least, mean, most, stretch.step_seconds)
+    if not any(map(isnan, series_slice.minimum)):
+        return series_slice
+    at = [index for index, value in enumerate(series_slice.minimum) if value == value]
+    columns = (series_slice.times, series_slice.minimum, series_slice.mean, series_slice.maximum)
+    times, minimum, mean, maximum = ([column[index] for index in at] for column in columns)
+    return SeriesSlice(times, minimum, mean, maximum, series_slice.step_seconds)

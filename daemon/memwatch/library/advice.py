@@ -26,7 +26,7 @@ ISSUES = "https://github.com/"
 # Below this size, dedicated GPU memory is small for a diffusion or language model in 16 bits.
 LITTLE_BYTES = 8 << 30
 CRITICAL_RATIO = 0.95
-MOST_WORKERS = 8
+MAX_WORKERS = 8
 
 
 class Advice(Struct, frozen=True):
@@ -50,10 +50,10 @@ def advise() -> tuple[Advice, ...]:
 
 def recommended_env() -> dict[str, str]:
     """Return the recommended environment variables, without contested ones. Set them before importing torch."""
-    return environment_of(advise())
+    return select_environment(advise())
 
 
-def environment_of(advice: tuple[Advice, ...]) -> dict[str, str]:
+def select_environment(advice: tuple[Advice, ...]) -> dict[str, str]:
     return {one.name: one.value for one in advice if one.environment and one.certainty == "recommended"}
 
 
@@ -141,7 +141,7 @@ RULES: tuple[Callable[[Device, Machine], Iterator[Advice]], ...] = (
 
 def _workers(here: Machine, cpus: int) -> Iterator[Advice]:
     shared = any(device.architecture in SHARING for device in here.devices)
-    value = max(1, min(MOST_WORKERS, cpus // 2 if shared else cpus - 1))
+    value = max(1, min(MAX_WORKERS, cpus // 2 if shared else cpus - 1))
     reason = f"this machine has {cpus} CPUs, and each worker process has its own copy of the memory it touches"
     if shared:
         reason += ", in the memory that the GPU allocates from"

@@ -11,10 +11,10 @@ from typing import Literal
 
 from msgspec import Struct
 
-from memwatch.planning.sizes import BadInput, bytes_of
+from memwatch.planning.sizes import InvalidInputError, parse_bytes
 
 Location = Literal["gpu", "cpu"]
-MOST_LIVE = 1_000_000
+MAX_LIVE = 1_000_000
 
 
 class Allocation(Struct, frozen=True):
@@ -48,14 +48,14 @@ class AllocationTracker:
     def add(self, tag: str, size_bytes: int | str, location: Location = "gpu") -> int:
         """Record an allocation and return its id.
 
-        Raises BadInput for an invalid size or location, and above a million live allocations.
+        Raises InvalidInputError for an invalid size or location, and above a million live allocations.
         """
-        count = bytes_of(size_bytes, "size_bytes")
+        count = parse_bytes(size_bytes, "size_bytes")
         if location not in ("gpu", "cpu"):
-            raise BadInput(f'location is "{location}", which is not gpu or cpu; for example gpu')
+            raise InvalidInputError(f'location is "{location}", which is not gpu or cpu; for example gpu')
         with self._lock:
-            if len(self._live) >= MOST_LIVE:
-                raise BadInput(f"{MOST_LIVE} allocations are recorded, the most allowed; remove freed ones")
+            if len(self._live) >= MAX_LIVE:
+                raise InvalidInputError(f"{MAX_LIVE} allocations are recorded, the most allowed; remove freed ones")
             found = Allocation(next(self._ids), tag, count, location, self._clock())
             self._live[found.id] = found
             self._current[location] += count

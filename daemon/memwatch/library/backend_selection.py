@@ -6,16 +6,16 @@ import os
 
 from memwatch.backends.discovery import PREFERENCE
 from memwatch.backends.model import Backend, Backends
-from memwatch.library.daemon_client import daemon, roots_of
-from memwatch.library.decode import NotAnAnswer, backends_of
+from memwatch.library.daemon_client import daemon, read_roots
+from memwatch.library.decode import ResponseDecodeError, decode_backends
 from memwatch.linux.files import Roots
-from memwatch.planning.sizes import bytes_of
+from memwatch.planning.sizes import parse_bytes
 from memwatch.units import size
 
 INQUIRY_SECONDS = 30.0
 
 
-class NoBackend(RuntimeError):
+class NoBackendError(RuntimeError):
     """No backend has enough room. The message lists the backends that were tried and the reasons."""
 
 
@@ -27,13 +27,13 @@ def discover_backends() -> Backends:
     found = daemon.get("/api/v1/backends", INQUIRY_SECONDS)
     if found is not None:
         try:
-            return backends_of(found)
-        except NotAnAnswer:
+            return decode_backends(found)
+        except ResponseDecodeError:
             pass
     from memwatch.backends.finder import Finder
     from memwatch.library.local_reading import read_machine
 
-    return Finder(Roots(*roots_of(os.environ))).find(read_machine())
+    return Finder(Roots(*read_roots(os.environ))).find(read_machine())
 
 
 def best_available_backend() -> str:
@@ -42,11 +42,12 @@ def best_available_backend() -> str:
 
 
 def select_backend_for(wanted: str | int) -> Backend:
-    """Return the best backend with a device that can allocate `wanted` bytes now. Raises NoBackend or BadInput."""
-    return selected(discover_backends(), bytes_of(wanted, "bytes"))
+    """Return the best backend with a device that can allocate `wanted` bytes now. Raises NoBackendError or
+    InvalidInputError."""
+    return select(discover_backends(), parse_bytes(wanted, "bytes"))
 
 
-def selected(found: Backends, need: int) -> Backend:
+def select(found: Backends, need: int) -> Backend:
     by_name = {backend.name: backend for backend in found.backends}
     order = [*(name for name, _ in PREFERENCE), "cpu"]
     reasons = []
@@ -54,14 +55,14 @@ def selected(found: Backends, need: int) -> Backend:
         backend = by_name.get(name)
         if backend is None:
             continue
-        why_not = refusal_of(backend, need)
+        why_not = explain_refusal(backend, need)
         if why_not is None:
             return backend
         reasons.append(f"{backend.label}: {why_not}")
-    raise NoBackend(f"no backend can allocate {size(need)} now. Tried: {'; '.join(reasons)}")
+    raise NoBackendError(f"no backend can allocate {size(need)} now. Tried: {'; '.join(reasons)}")
 
 
-def refusal_of(backend: Backend, need: int) -> str | None:
+def explain_refusal(backend: Backend, need: int) -> str | None:
     """Return why a backend cannot allocate `need` bytes, or None if it can."""
     if backend.available is not True:
         return backend.reason

@@ -6,12 +6,12 @@ import os
 from contextlib import closing
 from typing import NamedTuple
 
-from memwatch.library.daemon_client import roots_of
-from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.library.daemon_client import read_roots
+from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.model import Absent
 
 
-class Limit(NamedTuple):
+class CgroupLimit(NamedTuple):
     """The smallest limit of the cgroups of this process. `name`: a label such as "container limit".
 
     `left_bytes`: memory the kernel can still provide before an OOM kill. Page cache does not count as used. GPU
@@ -23,16 +23,16 @@ class Limit(NamedTuple):
     left_bytes: int
 
 
-def own_limit(roots: Roots | None = None) -> Limit | None:
+def own_limit(roots: Roots | None = None) -> CgroupLimit | None:
     """Read the current limit. None without a limit below System RAM or without accounting. Takes about 0.2 ms."""
     from memwatch.collectors.cgroup import Collector
 
     try:
-        with closing(Collector(roots or Roots(*roots_of(os.environ)), "cgroup")) as collector:
+        with closing(Collector(roots or Roots(*read_roots(os.environ)), "cgroup")) as collector:
             (share,) = collector.collect().shares
-    except (OSError, Unavailable, Unreadable):
+    except (OSError, SourceUnavailable, ParseError):
         return None
     size, used = share.limit_bytes, share.used_bytes
     if isinstance(size, Absent) or isinstance(used, Absent):
         return None
-    return Limit(share.label.lower(), size, max(0, size - used))
+    return CgroupLimit(share.label.lower(), size, max(0, size - used))

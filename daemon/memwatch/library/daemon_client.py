@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from memwatch.library.never_raise import complain
+from memwatch.library.never_raise import log_once
 from memwatch.runtime.unix_http import UnixConnection
 
 Json = Any
@@ -20,7 +20,7 @@ SILENT_SECONDS = 30.0
 CONNECT_SECONDS = 2.0
 # For requests from threads. An idle daemon builds its API on the first request, which takes seconds on a board.
 ANSWER_SECONDS = 20.0
-MOST_ANSWER_BYTES = 16 << 20
+MAX_ANSWER_BYTES = 16 << 20
 
 
 class Daemon:
@@ -56,26 +56,26 @@ class Daemon:
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         return kind(parts.hostname, parts.port, timeout=seconds), parts.path.rstrip("/")
 
-    def _ask(self, method: str, path: str, body: bytes | None, seconds: float, patience: float) -> Json | None:
-        """Connect within `seconds` and wait up to `patience` seconds for each part of the response."""
+    def _ask(self, method: str, path: str, body: bytes | None, seconds: float, backoff: float) -> Json | None:
+        """Connect within `seconds` and wait up to `backoff` seconds for each part of the response."""
         if self.is_silent:
             return None
         try:
             connection, prefix = self.connection(seconds)
             try:
                 connection.connect()
-                connection.sock.settimeout(patience)
+                connection.sock.settimeout(backoff)
                 headers = {"Content-Type": "application/json"} if body else {}
                 connection.request(method, prefix + path, body, headers)
                 response = connection.getresponse()
-                answer = response.read(MOST_ANSWER_BYTES)
+                answer = response.read(MAX_ANSWER_BYTES)
             finally:
                 connection.close()
             return json.loads(answer) if response.status == 200 else None
         except (OSError, HTTPException, RecursionError):
             self.rest()
         except ValueError as error:
-            complain(str(error))
+            log_once(str(error))
             self.rest()
         return None
 
@@ -84,15 +84,15 @@ class Daemon:
         self._silent_until = time.monotonic() + SILENT_SECONDS
 
 
-def roots_of(environ: Mapping[str, str]) -> tuple[Path, Path, Path]:
+def read_roots(environ: Mapping[str, str]) -> tuple[Path, Path, Path]:
     """Return the host's procfs, sysfs and root paths, from the daemon's environment variables."""
     folders = (environ.get("MEMWATCHD_PROCFS"), environ.get("MEMWATCHD_SYSFS"), environ.get("MEMWATCHD_ROOTFS"))
     proc, sysfs, root = (folder or usual for folder, usual in zip(folders, ("/proc", "/sys", "/"), strict=True))
     return Path(proc), Path(sysfs), Path(root)
 
 
-def url_of(environ: Mapping[str, str]) -> str:
+def read_url(environ: Mapping[str, str]) -> str:
     return environ.get("MEMWATCH_URL") or DEFAULT_URL
 
 
-daemon = Daemon(url_of(os.environ))
+daemon = Daemon(read_url(os.environ))

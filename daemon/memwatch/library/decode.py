@@ -21,41 +21,41 @@ KINDS: dict[tuple[type, str], Any] = {
 }
 
 
-class NotAnAnswer(ValueError):
+class ResponseDecodeError(ValueError):
     """JSON that does not match the format of this version of memwatchd."""
 
 
-def pools_of(found: Json) -> tuple[Pool, ...]:
-    return _records(Pool, found)
+def decode_pools(found: Json) -> tuple[Pool, ...]:
+    return _decode_records(Pool, found)
 
 
-def shares_of(found: Json) -> tuple[Share, ...]:
-    return _records(Share, found)
+def decode_shares(found: Json) -> tuple[Share, ...]:
+    return _decode_records(Share, found)
 
 
-def devices_of(found: Json) -> tuple[Device, ...]:
-    return _records(Device, found)
+def decode_devices(found: Json) -> tuple[Device, ...]:
+    return _decode_records(Device, found)
 
 
-def backends_of(found: Json) -> Backends:
+def decode_backends(found: Json) -> Backends:
     try:
         backends = tuple(
-            record(Backend, {**one, "devices": _records(BackendDevice, one["devices"])})
+            decode_record(Backend, {**one, "devices": _decode_records(BackendDevice, one["devices"])})
             for one in found["backends"]
         )
-        return record(Backends, {**found, "backends": backends})
+        return decode_record(Backends, {**found, "backends": backends})
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise NotAnAnswer(f"the daemon's backends cannot be decoded: {error}") from None
+        raise ResponseDecodeError(f"the daemon's backends cannot be decoded: {error}") from None
 
 
-def _records(kind: type[R], found: Iterable[Json]) -> tuple[R, ...]:
+def _decode_records(kind: type[R], found: Iterable[Json]) -> tuple[R, ...]:
     try:
-        return tuple(record(kind, one) for one in found)
+        return tuple(decode_record(kind, one) for one in found)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise NotAnAnswer(f"the daemon's {kind.__name__} cannot be decoded: {error}") from None
+        raise ResponseDecodeError(f"the daemon's {kind.__name__} cannot be decoded: {error}") from None
 
 
-def record(kind: type[R], found: Json) -> R:
+def decode_record(kind: type[R], found: Json) -> R:
     """Decode a record of the model. Unknown fields are ignored."""
     absent = found.get("absent", {})
     values: dict[str, Any] = {}

@@ -11,7 +11,7 @@ from typing import Any
 
 from memwatch.library.host import host
 from memwatch.library.memory_pool import CachingPool, MemoryPool, PoolStats
-from memwatch.library.never_raise import harmless
+from memwatch.library.never_raise import never_raise
 from memwatch.model import Absent, Bytes
 
 
@@ -124,17 +124,17 @@ class JaxPool(CachingPool):
 _torch_pools: list[MemoryPool] = []
 
 
-def pools_of_frameworks(modules: Mapping[str, Any]) -> list[MemoryPool]:
+def find_framework_pools(modules: Mapping[str, Any]) -> list[MemoryPool]:
     """Return the pools of the imported frameworks. `modules`: the process's sys.modules."""
     return [
-        *_of_torch(modules.get("torch")),
-        *_of_cupy(modules.get("cupy")),
-        *_of_jax(modules.get("jax"), modules.get("jax._src.xla_bridge")),
+        *_find_torch_pools(modules.get("torch")),
+        *_find_cupy_pools(modules.get("cupy")),
+        *_find_jax_pools(modules.get("jax"), modules.get("jax._src.xla_bridge")),
     ]
 
 
-@harmless(())
-def _of_torch(torch: Any) -> list[MemoryPool]:  # noqa: ANN401
+@never_raise(())
+def _find_torch_pools(torch: Any) -> list[MemoryPool]:  # noqa: ANN401
     # Only if CUDA is initialized: earlier calls would create a context.
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_initialized():
@@ -144,7 +144,7 @@ def _of_torch(torch: Any) -> list[MemoryPool]:  # noqa: ANN401
     return _torch_pools
 
 
-def _of_cupy(cupy: Any) -> list[MemoryPool]:  # noqa: ANN401
+def _find_cupy_pools(cupy: Any) -> list[MemoryPool]:  # noqa: ANN401
     # Only if its pool is in use: without a GPU, CuPy can be imported but its calls raise.
     if not hasattr(cupy, "get_default_memory_pool"):
         return []
@@ -156,8 +156,8 @@ def _of_cupy(cupy: Any) -> list[MemoryPool]:  # noqa: ANN401
     return [CupyPool(cupy, index)] if used else []
 
 
-@harmless(())
-def _of_jax(jax: Any, bridge: Any) -> list[MemoryPool]:  # noqa: ANN401
+@never_raise(())
+def _find_jax_pools(jax: Any, bridge: Any) -> list[MemoryPool]:  # noqa: ANN401
     # Only if its clients are running: listing devices earlier would start them.
     if jax is None or not getattr(bridge, "backends_are_initialized", bool)():
         return []

@@ -6,18 +6,18 @@ import sys
 
 from msgspec.structs import replace
 
-from memwatch.library.framework_pools import pools_of_frameworks
+from memwatch.library.framework_pools import find_framework_pools
 from memwatch.library.memory_pool import MemoryPool, PoolStats
-from memwatch.library.never_raise import harmless
+from memwatch.library.never_raise import never_raise
 from memwatch.model import Absent, Bytes
 
 _registered: list[MemoryPool] = []
-MOST_POOLS = 16
+MAX_POOLS = 16
 
 
 def register_pool(pool: MemoryPool) -> None:
     """Register a pool to report to the daemon and shrink under pressure. Raises ValueError above sixteen pools."""
-    if len(_registered) >= MOST_POOLS:
+    if len(_registered) >= MAX_POOLS:
         raise ValueError(f"{len(_registered)} pools are registered, the most allowed; unregister one first")
     _registered.append(pool)
 
@@ -30,17 +30,17 @@ def unregister_pool(pool: MemoryPool) -> None:
 
 def pools() -> list[MemoryPool]:
     """Return the registered pools and those of the frameworks that use a GPU."""
-    return [*_registered, *pools_of_frameworks(sys.modules)]
+    return [*_registered, *find_framework_pools(sys.modules)]
 
 
-@harmless(PoolStats(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE))
-def stats_of(pool: MemoryPool) -> PoolStats:
+@never_raise(PoolStats(Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE))
+def read_stats(pool: MemoryPool) -> PoolStats:
     return pool.stats()
 
 
 def total_stats() -> PoolStats | None:
     """Return the sum of all pools of this process, which never overlap. None without pools."""
-    found = [stats_of(pool) for pool in pools()]
+    found = [read_stats(pool) for pool in pools()]
     if len(found) < 2:
         return found[0] if found else None
     names = ("allocated_bytes", "reserved_bytes", "peak_bytes", "allocations")
@@ -61,7 +61,7 @@ def clear_all() -> None:
         _clear(pool)
 
 
-@harmless(None)
+@never_raise(None)
 def _clear(pool: MemoryPool) -> None:
     pool.clear()
 
@@ -71,6 +71,6 @@ def shrink_all() -> int:
     return sum(_shrink(pool) for pool in pools())
 
 
-@harmless(0)
+@never_raise(0)
 def _shrink(pool: MemoryPool) -> int:
     return pool.shrink()

@@ -10,13 +10,13 @@ from msgspec import Struct
 
 from memwatch.library.frameworks import total_stats
 from memwatch.library.host import rss_bytes
-from memwatch.library.never_raise import harmless
+from memwatch.library.never_raise import never_raise
 from memwatch.model import Absent, Bytes
-from memwatch.planning.sizes import BadInput, bytes_of
+from memwatch.planning.sizes import InvalidInputError, parse_bytes
 
 # A callback is called again only after usage fell this far below its threshold.
 REARM_RATIO = 0.05
-LEAST_INTERVAL_SECONDS = 0.01
+MIN_INTERVAL_SECONDS = 0.01
 
 
 class Usage(Struct, frozen=True):
@@ -30,7 +30,7 @@ class Usage(Struct, frozen=True):
         return self.used_bytes / self.limit_bytes
 
 
-Told = Callable[[Usage], object]
+Callback = Callable[[Usage], object]
 
 
 def used_bytes() -> Bytes:
@@ -46,18 +46,20 @@ class Guard:
         self,
         limit: str | int,
         warn_at: float = 0.9,
-        on_warn: Told | None = None,
-        on_limit: Told | None = None,
+        on_warn: Callback | None = None,
+        on_limit: Callback | None = None,
         interval: float = 0.5,
         measure: Callable[[], Bytes] = used_bytes,
     ) -> None:
-        self.limit_bytes = bytes_of(limit, "limit")
+        self.limit_bytes = parse_bytes(limit, "limit")
         if not 0 < warn_at < 1:
-            raise BadInput(f"warn_at is {warn_at!r}, which is not between 0 and 1; for example 0.9")
-        if not LEAST_INTERVAL_SECONDS <= interval <= 3600:
-            raise BadInput(f"interval is {interval!r}, which is not from 0.01 to 3600 seconds; for example 0.5")
-        self._told = {warn_at: on_warn, 1.0: on_limit}
-        self._armed = dict.fromkeys(self._told, True)
+            raise InvalidInputError(f"warn_at is {warn_at!r}, which is not between 0 and 1; for example 0.9")
+        if not MIN_INTERVAL_SECONDS <= interval <= 3600:
+            raise InvalidInputError(
+                f"interval is {interval!r}, which is not from 0.01 to 3600 seconds; for example 0.5"
+            )
+        self._callback = {warn_at: on_warn, 1.0: on_limit}
+        self._armed = dict.fromkeys(self._callback, True)
         self._interval = interval
         self._measure = measure
         self._stop = threading.Event()
@@ -71,7 +73,7 @@ class Guard:
         if isinstance(used, Absent):
             return None
         usage = Usage(used, self.limit_bytes)
-        for threshold in self._told:
+        for threshold in self._callback:
             self._judge(usage, threshold)
         return usage
 
@@ -89,7 +91,7 @@ class Guard:
         self.stop()
 
     def _judge(self, usage: Usage, threshold: float) -> None:
-        callback = self._told[threshold]
+        callback = self._callback[threshold]
         if usage.ratio >= threshold and self._armed[threshold]:
             self._armed[threshold] = False
             if callback is not None:
@@ -101,7 +103,7 @@ class Guard:
         while not self._stop.wait(self._interval):
             self._check_or_log()
 
-    @harmless(None)
+    @never_raise(None)
     def _check_or_log(self) -> None:
         self.check()
 
@@ -112,11 +114,11 @@ _active: list[Guard] = []
 def guard(
     limit: str | int,
     warn_at: float = 0.9,
-    on_warn: Told | None = None,
-    on_limit: Told | None = None,
+    on_warn: Callback | None = None,
+    on_limit: Callback | None = None,
     interval: float = 0.5,
 ) -> Guard:
-    """Watch a limit such as "20GiB" until `stop()` or the end of a `with` block. Raises BadInput."""
+    """Watch a limit such as "20GiB" until `stop()` or the end of a `with` block. Raises InvalidInputError."""
     return Guard(limit, warn_at, on_warn, on_limit, interval)
 
 

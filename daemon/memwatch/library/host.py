@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from memwatch.library.daemon_client import roots_of
+from memwatch.library.daemon_client import read_roots
 from memwatch.model import Absent, Bytes
-from memwatch.processes.allocator_reports import start_ticks_of
+from memwatch.processes.allocator_reports import parse_start_ticks
 
 MEMINFO = re.compile(rb"MemTotal:\s+(\d{1,15}) kB.*?MemAvailable:\s+(\d{1,15}) kB", re.DOTALL)
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -74,9 +74,9 @@ def rss_bytes() -> Bytes:
 
 def own_start_ticks() -> int | None:
     try:
-        return start_ticks_of(Path("/proc/self/stat").read_bytes())
+        return parse_start_ticks(Path("/proc/self/stat").read_bytes())
     except OSError:
         return None
 
 
-host = Host(roots_of(os.environ)[0])
+host = Host(read_roots(os.environ)[0])

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from memwatch.clock import SystemClock
-from memwatch.collectors import enlist
+from memwatch.collectors import list_collectors
 from memwatch.collectors.base import Host
-from memwatch.library.daemon_client import roots_of
+from memwatch.library.daemon_client import read_roots
 from memwatch.linux.files import Roots
-from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.loop import Identity, Monitor, MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch.snapshot import Snapshot
 
@@ -41,9 +41,9 @@ def quiet() -> Iterator[None]:
 
 def _read() -> Snapshot:
     clock = SystemClock()
-    roots = Roots(*roots_of(os.environ))
-    sampler = Sampler(enlist(Host(roots), disabled={"processes"}), clock)
-    monitor = Monitor(sampler, clock, Rules(), Identity(socket.gethostname(), "unknown"))
+    roots = Roots(*read_roots(os.environ))
+    sampler = Sampler(list_collectors(Host(roots), disabled={"processes"}), clock)
+    monitor = Monitor(sampler, clock, MonitorRules(), Identity(socket.gethostname(), "unknown"))
     sampler.start()
     try:
         sampler.wait_for_first(FIRST_SECONDS)

@@ -8,15 +8,15 @@ import time
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memwatch.backends.devices import UNIFIED, capacity_of
-from memwatch.findings import aged_pool, aged_share
+from memwatch.backends.devices import UNIFIED, compute_capacity
+from memwatch.findings import stale_pool, stale_share
 from memwatch.library.daemon_client import Daemon, Json, daemon
-from memwatch.library.decode import NotAnAnswer, devices_of, pools_of, shares_of
+from memwatch.library.decode import ResponseDecodeError, decode_devices, decode_pools, decode_shares
 from memwatch.library.framework_pools import TorchPool
 from memwatch.library.frameworks import pools
 from memwatch.library.host import Ram, host
-from memwatch.library.never_raise import complain, harmless
-from memwatch.model import Absent, Architecture, Bytes, Device, Pool, Share, ram_of
+from memwatch.library.never_raise import log_once, never_raise
+from memwatch.model import Absent, Architecture, Bytes, Device, Pool, Share, find_system_ram
 
 # A thread requests new data from the daemon at this interval.
 FRESH_SECONDS = 1.0
@@ -39,7 +39,7 @@ class Machine(Struct, frozen=True):
 
     @property
     def ram(self) -> Pool | None:
-        return ram_of(self.pools)
+        return find_system_ram(self.pools)
 
     def device(self, wanted: object) -> Device | None:
         """Return a device by number, id (gpu0) or framework name (cuda:0, torch.device("cuda", 0)), or None.
@@ -69,7 +69,7 @@ class MemoryInfo(Struct, frozen=True):
     unified: bool
 
 
-class Source:
+class MachineCache:
     """Cache of the newest data of this machine. Only the first read takes time."""
 
     def __init__(self, of: Daemon) -> None:
@@ -120,23 +120,23 @@ def from_daemon(of: Daemon) -> Machine | None:
     if found is None:
         return None
     try:
-        return machine_of(found)
-    except (NotAnAnswer, TypeError, KeyError) as error:
-        complain(f"the response of {of.url} cannot be decoded: {error}")
+        return decode_machine(found)
+    except (ResponseDecodeError, TypeError, KeyError) as error:
+        log_once(f"the response of {of.url} cannot be decoded: {error}")
         return None
 
 
-def machine_of(found: Json) -> Machine:
-    """Decode a snapshot of the daemon. Raises NotAnAnswer, TypeError or KeyError."""
+def decode_machine(found: Json) -> Machine:
+    """Decode a snapshot of the daemon. Raises ResponseDecodeError, TypeError or KeyError."""
     of_machine = found["machine"]
     return Machine(
         host=str(found["host"]),
         name=Absent.NOT_AVAILABLE if of_machine["name"] is None else str(of_machine["name"]),
         architecture=str(of_machine["architecture"]),
         explanation=str(of_machine["explanation"]),
-        pools=pools_of(found["pools"]),
-        shares=shares_of(found["shares"]),
-        devices=devices_of(found["devices"]),
+        pools=decode_pools(found["pools"]),
+        shares=decode_shares(found["shares"]),
+        devices=decode_devices(found["devices"]),
         from_daemon=True,
         monotonic=time.monotonic(),
     )
@@ -159,7 +159,7 @@ def from_here() -> Machine:
     )
 
 
-source = Source(daemon)
+machine_cache = MachineCache(daemon)
 
 
 def machine() -> Machine:
@@ -167,46 +167,46 @@ def machine() -> Machine:
 
     Without one, later calls only refresh System RAM; all other values become Absent.STALE.
     """
-    found = source.fresh()
+    found = machine_cache.fresh()
     old = not found.from_daemon and time.monotonic() - found.monotonic > FRESH_SECONDS
-    return aged(found, host.ram()) if old else found
+    return with_current_ram(found, host.ram()) if old else found
 
 
-def aged(found: Machine, ram: Ram | Absent) -> Machine:
+def with_current_ram(found: Machine, ram: Ram | Absent) -> Machine:
     """Return the machine with current System RAM and other changing values marked as stale."""
     return replace(
         found,
-        pools=tuple(_anew(pool, ram) or aged_pool(pool) for pool in found.pools),
-        shares=tuple(aged_share(share) for share in found.shares),
+        pools=tuple(_with_current_figures(pool, ram) or stale_pool(pool) for pool in found.pools),
+        shares=tuple(stale_share(share) for share in found.shares),
         devices=tuple(replace(device, headroom_bytes=Absent.STALE) for device in found.devices),
     )
 
 
-def _anew(pool: Pool, ram: Ram | Absent) -> Pool | None:
+def _with_current_figures(pool: Pool, ram: Ram | Absent) -> Pool | None:
     """Return the pool with current values. None if it is not exactly the memory in /proc/meminfo."""
     if pool.id != RAM or isinstance(ram, Absent) or ram.total_bytes != pool.size_bytes:
         return None
     left = ram.available_bytes
-    return replace(aged_pool(pool), used_bytes=pool.size_bytes - left, available_bytes=left)
+    return replace(stale_pool(pool), used_bytes=pool.size_bytes - left, available_bytes=left)
 
 
-@harmless(False)
+@never_raise(False)
 def is_unified_memory_gpu(device: object = 0) -> bool:
     """Return True if this GPU allocates from System RAM. False if that is not known or there is no such GPU."""
-    found = source.any().device(device)
+    found = machine_cache.any().device(device)
     return found is not None and UNIFIED.get(found.architecture, False)
 
 
-@harmless(0)
+@never_raise(0)
 def get_device_memory_bytes(device: object = 0, default: int | None = None) -> int:
     """Return the most memory this GPU can use, from its driver or else the size of the pool it allocates from.
 
     Without such a GPU: `default`, or else the size of System RAM.
     """
-    here = source.any()
+    here = machine_cache.any()
     found = here.device(device)
     if found is not None:
-        whole = capacity_of(found, here)
+        whole = compute_capacity(found, here)
         if isinstance(whole, int) and whole > 0:
             return whole
     if default is not None:
@@ -223,11 +223,11 @@ def memory_info(device: object = None) -> MemoryInfo | None:
     return _memory_info(device)
 
 
-@harmless(None)
+@never_raise(None)
 def _memory_info(device: object) -> MemoryInfo | None:
-    here = source.fresh()
+    here = machine_cache.fresh()
     found = None if device is None else here.device(device)
-    pool = here.ram if device is None else _pool_of(here, found)
+    pool = here.ram if device is None else _find_pool(here, found)
     if pool is None:
         return None
     unified = found is not None and UNIFIED.get(found.architecture, False)
@@ -236,7 +236,7 @@ def _memory_info(device: object) -> MemoryInfo | None:
     return MemoryInfo(pool.id, pool.label, pool.size_bytes, used, available, room, unified)
 
 
-def _pool_of(here: Machine, device: Device | None) -> Pool | None:
+def _find_pool(here: Machine, device: Device | None) -> Pool | None:
     """Return the first pool a device allocates from. System RAM for a unified one if that is not known."""
     if device is None:
         return None

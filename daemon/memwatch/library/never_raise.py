@@ -12,29 +12,29 @@ log = logging.getLogger("memwatch")
 P = ParamSpec("P")
 R = TypeVar("R")
 D = TypeVar("D")
-_said: set[str] = set()
-MOST_SAID = 100
+_logged: set[str] = set()
+MAX_LOGGED = 100
 
 
-def harmless(otherwise: D) -> Callable[[Callable[P, R]], Callable[P, R | D]]:
+def never_raise(otherwise: D) -> Callable[[Callable[P, R]], Callable[P, R | D]]:
     """Decorate a function to return `otherwise` if it raises. The same failure is logged once."""
 
-    def of(function: Callable[P, R]) -> Callable[P, R | D]:
+    def decorate(function: Callable[P, R]) -> Callable[P, R | D]:
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R | D:
             try:
                 return function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001  monitoring must never fail a step
-                complain(f"{function.__name__} failed: {type(error).__name__}: {error}")
+                log_once(f"{function.__name__} failed: {type(error).__name__}: {error}")
                 return otherwise
 
         return call
 
-    return of
+    return decorate
 
 
-def complain(sentence: str) -> None:
+def log_once(sentence: str) -> None:
     """Log a warning, once per sentence."""
-    if sentence not in _said and len(_said) < MOST_SAID:
-        _said.add(sentence)
+    if sentence not in _logged and len(_logged) < MAX_LOGGED:
+        _logged.add(sentence)
         log.warning("%s", sentence)

@@ -10,8 +10,8 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from memwatch.library.frameworks import clear_all
-from memwatch.library.reporter import courier
-from memwatch.planning.sizes import count_of
+from memwatch.library.reporter import reporter
+from memwatch.planning.sizes import check_count
 
 R = TypeVar("R")
 DEFAULT_ATTEMPTS = 5
@@ -33,13 +33,13 @@ def retry_on_oom(
     """Decorate a function with the keyword `batch_size`, which is halved after each out-of-memory error.
 
     Use as `@retry_on_oom(batch_size=64)`. Later calls start with the size that worked. After `attempts`, or below
-    `least`, the first error is raised with a note of the sizes tried. Raises BadInput for invalid numbers.
+    `least`, the first error is raised with a note of the sizes tried. Raises InvalidInputError for invalid numbers.
     """
-    count_of(batch_size, "batch_size", 64)
-    count_of(attempts, "attempts", DEFAULT_ATTEMPTS, 1, 64)
-    count_of(least, "least", 1, 1, batch_size)
+    check_count(batch_size, "batch_size", 64)
+    check_count(attempts, "attempts", DEFAULT_ATTEMPTS, 1, 64)
+    check_count(least, "least", 1, 1, batch_size)
 
-    def of(function: Callable[..., R]) -> Callable[..., R]:
+    def decorate(function: Callable[..., R]) -> Callable[..., R]:
         works = batch_size
 
         @wraps(function)
@@ -55,8 +55,8 @@ def retry_on_oom(
                     if not is_out_of_memory(error):
                         raise
                     tried.append(size)
-                    first = _let_go(first or error)
-                    _let_go(error)
+                    first = _drop_frames(first or error)
+                    _drop_frames(error)
                 else:
                     works = size
                     return result
@@ -64,14 +64,14 @@ def retry_on_oom(
                 if len(tried) >= attempts or size // 2 < least:
                     raise _with_history(first, tried)
                 size //= 2
-                courier.mark(f"out of memory with batch size {tried[-1]}: retrying with {size}")
+                reporter.mark(f"out of memory with batch size {tried[-1]}: retrying with {size}")
 
         return call
 
-    return of
+    return decorate
 
 
-def _let_go(error: BaseException) -> BaseException:
+def _drop_frames(error: BaseException) -> BaseException:
     # The traceback's frames reference the tensors that should be freed.
     if error.__traceback__ is not None:
         traceback.clear_frames(error.__traceback__)

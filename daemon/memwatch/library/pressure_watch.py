@@ -10,19 +10,19 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch.library.cgroup_limit import Limit, own_limit
+from memwatch.library.cgroup_limit import CgroupLimit, own_limit
 from memwatch.library.daemon_client import Daemon, daemon
 from memwatch.library.frameworks import shrink_all
 from memwatch.library.host import Host, host
-from memwatch.library.never_raise import harmless
+from memwatch.library.never_raise import never_raise
 from memwatch.model import Absent
-from memwatch.planning.sizes import BadInput
+from memwatch.planning.sizes import InvalidInputError
 from memwatch.snapshot import Level
 
 # The stream sends an event at each tick, at most a minute apart.
 STREAM_SECONDS = 70.0
 RETRY_SECONDS = 1.0
-LONGEST_LINE = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 # Not "cgroup": that is the limit of the daemon's own cgroup, which may be another container's.
 OWN_LIMIT = "own_limit"
 # Interval of reading this process's limit, and of checking for one if there is none.
@@ -45,7 +45,7 @@ class PressureChange(Struct, frozen=True):
         return Level[self.level.upper()] > Level[self.previous.upper()]
 
 
-Told = Callable[[PressureChange], object]
+Callback = Callable[[PressureChange], object]
 
 
 class PressureWatch:
@@ -55,13 +55,18 @@ class PressureWatch:
     """
 
     def __init__(
-        self, callback: Told, level: str, of: Daemon, here: Host, limit: Callable[[], Limit | None] = own_limit
+        self,
+        callback: Callback,
+        level: str,
+        of: Daemon,
+        here: Host,
+        limit: Callable[[], CgroupLimit | None] = own_limit,
     ) -> None:
         words = [one.word for one in Level]
         if level not in words:
-            raise BadInput(f'level is "{level}", which is not one of {", ".join(words)}; for example high')
-        self._told = harmless(None)(callback)
-        self._least = Level[level.upper()]
+            raise InvalidInputError(f'level is "{level}", which is not one of {", ".join(words)}; for example high')
+        self._callback = never_raise(None)(callback)
+        self._min_level = Level[level.upper()]
         self._of = of
         self._here = here
         self._limit = limit
@@ -77,8 +82,8 @@ class PressureWatch:
     def see(self, target: str, level: Level, ratio: float, reasons: tuple[str, ...]) -> None:
         before = self._levels.get(target, Level.LOW)
         self._levels[target] = level
-        if level != before and max(level, before) >= self._least and not self._stop.is_set():
-            self._told(PressureChange(target, level.word, before.word, ratio, reasons))
+        if level != before and max(level, before) >= self._min_level and not self._stop.is_set():
+            self._callback(PressureChange(target, level.word, before.word, ratio, reasons))
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -86,7 +91,7 @@ class PressureWatch:
                 self._look()
             self._stop.wait(RETRY_SECONDS)
 
-    @harmless(False)
+    @never_raise(False)
     def _follow(self) -> bool:
         """Handle the daemon's events until the stream ends. Returns True if there was any event."""
         received = False
@@ -143,7 +148,7 @@ def level_of(ratio: float) -> Level:
 def parse_events(lines: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401  a file of lines
     """Parse server-sent events into (event, data)."""
     event, data = "message", ""
-    while line := lines.readline(LONGEST_LINE).decode("utf-8", "replace"):
+    while line := lines.readline(MAX_LINE_BYTES).decode("utf-8", "replace"):
         name, _, value = line.rstrip("\r\n").partition(":")
         if name == "event":
             event = value.strip()
@@ -154,10 +159,10 @@ def parse_events(lines: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401  a fi
             event, data = "message", ""
 
 
-def on_pressure(callback: Told, level: str = "high") -> PressureWatch:
+def on_pressure(callback: Callback, level: str = "high") -> PressureWatch:
     """Call `callback` on changes of level, within a tick of the daemon or within a second without one.
 
-    Raises BadInput for an unknown level.
+    Raises InvalidInputError for an unknown level.
     """
     return PressureWatch(callback, level, daemon, host)
 

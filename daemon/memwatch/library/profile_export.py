@@ -23,7 +23,7 @@ LINES = (
     ("reserved_bytes", "reserved by allocators", "#dd9922"),
     ("allocated_bytes", "allocated", "#cc3333"),
 )
-WIDTH, HEIGHT, MOST_POINTS = 1000, 320, 2000
+WIDTH, HEIGHT, MAX_POINTS = 1000, 320, 2000
 
 
 def as_json(interval: float, peaks: Sequence[Peak], samples: Rows) -> str:
@@ -73,8 +73,8 @@ def as_html(interval: float, peaks: Sequence[Peak], samples: Rows) -> str:
 
 def _row(peak: Peak) -> str:
     figures = (peak.allocated_bytes, peak.reserved_bytes, peak.rss_bytes, peak.pool_used_bytes)
-    cells = "".join(f"<td>{_words(figure)}" for figure in figures)
-    return f"<tr><td>{escape(peak.stage)}<td>{peak.samples}{cells}</tr>"
+    aggregates = "".join(f"<td>{_words(figure)}" for figure in figures)
+    return f"<tr><td>{escape(peak.stage)}<td>{peak.samples}{aggregates}</tr>"
 
 
 def _words(figure: Bytes) -> str:
@@ -82,8 +82,8 @@ def _words(figure: Bytes) -> str:
 
 
 def _plot(samples: Rows) -> str:
-    """Render one line per known value. Above `MOST_POINTS` samples, each point is the maximum of several."""
-    step = -(-len(samples) // MOST_POINTS) or 1
+    """Render one line per known value. Above `MAX_POINTS` samples, each point is the maximum of several."""
+    step = -(-len(samples) // MAX_POINTS) or 1
     pieces = [[sample for _, sample in samples[at : at + step]] for at in range(0, len(samples), step)]
     columns = {name: [_greatest(piece, name) for piece in pieces] for name, _, _ in LINES}
     top = max((one for column in columns.values() for one in column if one is not None), default=0) or 1

@@ -12,13 +12,13 @@ from types import TracebackType
 from msgspec import Struct
 
 from memwatch.library import profile_export as profile_files
-from memwatch.library.never_raise import harmless
-from memwatch.library.reporter import courier
-from memwatch.library.samples import Follower, Peak, Sample, take
-from memwatch.planning.sizes import BadInput
+from memwatch.library.never_raise import never_raise
+from memwatch.library.reporter import reporter
+from memwatch.library.samples import Peak, PeriodicSampler, Sample, take
+from memwatch.planning.sizes import InvalidInputError
 
-KEPT_SAMPLES = 100_000
-MOST_STAGES = 1000
+MAX_SAMPLES = 100_000
+MAX_STAGES = 1000
 FIRST_STAGE = "start"
 
 
@@ -42,41 +42,43 @@ class MemoryProfiler:
 
     def __init__(self, interval: float = 0.5) -> None:
         if not 0.01 <= interval <= 3600:
-            raise BadInput(f"interval is {interval!r}, which is not from 0.01 to 3600 seconds; for example 0.5")
+            raise InvalidInputError(
+                f"interval is {interval!r}, which is not from 0.01 to 3600 seconds; for example 0.5"
+            )
         self._interval = interval
-        self._samples: deque[tuple[str, Sample]] = deque(maxlen=KEPT_SAMPLES)
+        self._samples: deque[tuple[str, Sample]] = deque(maxlen=MAX_SAMPLES)
         self._peaks: dict[str, Peak] = {FIRST_STAGE: Peak(FIRST_STAGE)}
         self._stage = FIRST_STAGE
         self._lock = threading.Lock()
-        self._follower: Follower | None = None
+        self._follower: PeriodicSampler | None = None
 
-    @harmless(None)
+    @never_raise(None)
     def start(self) -> None:
         """Start or resume sampling."""
         if self._follower is None:
             self._look()
-            self._follower = Follower(self._see, self._interval)
+            self._follower = PeriodicSampler(self._see, self._interval)
             self._follower.start()
-            courier.renew()
+            reporter.renew()
 
-    @harmless(None)
+    @never_raise(None)
     def stop(self) -> None:
         if self._follower is not None:
             self._follower.stop()
             self._follower = None
             self._look()
 
-    @harmless(None)
+    @never_raise(None)
     def stage(self, name: str) -> None:
         """Begin a stage. One last sample is taken for the previous stage."""
         self._look()
         with self._lock:
-            if name not in self._peaks and len(self._peaks) >= MOST_STAGES:
+            if name not in self._peaks and len(self._peaks) >= MAX_STAGES:
                 return
             self._stage = name
             self._peaks.setdefault(name, Peak(name))
         self._look()
-        courier.mark(f"[{name}]")
+        reporter.mark(f"[{name}]")
 
     @contextmanager
     def within(self, name: str) -> Iterator[None]:
@@ -94,11 +96,13 @@ class MemoryProfiler:
             return Report(self._interval, peaks, tuple(self._samples))
 
     def save(self, path: str | Path) -> Path:
-        """Save as .json, .csv, or .html with a plot. Raises BadInput for other suffixes, and OSError."""
+        """Save as .json, .csv, or .html with a plot. Raises InvalidInputError for other suffixes, and OSError."""
         target = Path(path)
         write = profile_files.WRITERS.get(target.suffix.lower())
         if write is None:
-            raise BadInput(f'path is "{path}", which does not end in .json, .csv or .html; for example memory.html')
+            raise InvalidInputError(
+                f'path is "{path}", which does not end in .json, .csv or .html; for example memory.html'
+            )
         report = self.report()
         target.write_text(write(report.interval_seconds, report.peaks, report.samples), encoding="utf-8")
         return target

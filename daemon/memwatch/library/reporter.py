@@ -8,26 +8,26 @@ import queue
 import threading
 import time
 
-from memwatch.library.daemon_client import Daemon, Json, url_of
-from memwatch.library.frameworks import pools, stats_of
+from memwatch.library.daemon_client import Daemon, Json, read_url
+from memwatch.library.frameworks import pools, read_stats
 from memwatch.library.host import own_start_ticks
 from memwatch.library.memory_pool import MemoryPool
-from memwatch.library.never_raise import harmless
+from memwatch.library.never_raise import never_raise
 from memwatch.model import Absent
 
-MOST_WAITING = 256
+MAX_WAITING = 256
 RENEW_SECONDS = 10.0
 # At exit, if marks are still queued.
 FLUSH_SECONDS = 5.0
-LONGEST_MARK = 300
+MAX_MARK_LENGTH = 300
 
 
-class Courier:
+class Reporter:
     """Queue of marks with a sending thread. Drops marks if the queue is full or no daemon is reachable."""
 
     def __init__(self, to: Daemon) -> None:
         self._to = to
-        self._waiting: queue.Queue[str] = queue.Queue(MOST_WAITING)
+        self._waiting: queue.Queue[str] = queue.Queue(MAX_WAITING)
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._reported_at = float("-inf")
@@ -36,7 +36,7 @@ class Courier:
         if self._to.is_silent:
             return
         try:
-            self._waiting.put_nowait(text[:LONGEST_MARK])
+            self._waiting.put_nowait(text[:MAX_MARK_LENGTH])
         except queue.Full:
             return
         if self._thread is None:
@@ -77,23 +77,23 @@ class Courier:
             if time.monotonic() - self._reported_at > 1.0:
                 self._report(pools())
 
-    @harmless(None)
+    @never_raise(None)
     def _report(self, found: list[MemoryPool]) -> None:
         self._reported_at = time.monotonic()
         start = own_start_ticks()
         if found and start is not None:
-            claims = [claim_of(pool) for pool in found]
+            claims = [build_report(pool) for pool in found]
             self._to.post("/api/v1/reports", {"pid": os.getpid(), "start_ticks": start, "claims": claims})
 
 
-def claim_of(pool: MemoryPool) -> Json:
-    stats = stats_of(pool)
+def build_report(pool: MemoryPool) -> Json:
+    stats = read_stats(pool)
     names = ("allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes", "retries", "ooms")
     known = {name: getattr(stats, name) for name in names if not isinstance(getattr(stats, name), Absent)}
     return {"name": pool.backend_name[:80], "device": pool.device[:80], **known}
 
 
 # Has its own Daemon: one that was too slow for a waiting caller may be fast enough for a thread.
-courier = Courier(Daemon(url_of(os.environ)))
-atexit.register(courier.flush)
-os.register_at_fork(after_in_child=courier.after_fork)
+reporter = Reporter(Daemon(read_url(os.environ)))
+atexit.register(reporter.flush)
+os.register_at_fork(after_in_child=reporter.after_fork)

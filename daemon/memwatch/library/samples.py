@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from memwatch.library.frameworks import total_stats
 from memwatch.library.host import host, rss_bytes
-from memwatch.library.never_raise import harmless
+from memwatch.library.never_raise import never_raise
 from memwatch.model import Absent, Bytes
 
 
@@ -40,11 +40,11 @@ def take() -> Sample:
     )
 
 
-class Follower:
-    """A thread that calls `told` with a sample at intervals."""
+class PeriodicSampler:
+    """A thread that calls `callback` with a sample at intervals."""
 
-    def __init__(self, told: Callable[[Sample], None], interval_seconds: float) -> None:
-        self._told = told
+    def __init__(self, callback: Callable[[Sample], None], interval_seconds: float) -> None:
+        self._callback = callback
         self._interval = interval_seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="memwatch-sampling", daemon=True)
@@ -59,9 +59,9 @@ class Follower:
         while not self._stop.wait(self._interval):
             self._once()
 
-    @harmless(None)
+    @never_raise(None)
     def _once(self) -> None:
-        self._told(take())
+        self._callback(take())
 
 
 def greater(one: Bytes, other: Bytes) -> Bytes:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 
 from memwatch.library import guard as guarding
-from memwatch.library.frameworks import pools, stats_of
+from memwatch.library.frameworks import pools, read_stats
 from memwatch.library.host import host, rss_bytes
 from memwatch.library.memory_pool import MemoryPool
-from memwatch.library.never_raise import harmless, log
-from memwatch.library.reporter import courier
+from memwatch.library.never_raise import log, never_raise
+from memwatch.library.reporter import reporter
 from memwatch.model import Absent, Bytes
 from memwatch.units import size
 
 
-@harmless("")
+@never_raise("")
 def log_memory_usage(stage: str) -> str:
     """Log and return the memory at a stage of a program, and send it to the daemon as a mark.
 
@@ -22,39 +22,39 @@ def log_memory_usage(stage: str) -> str:
     Logged as "memwatch" with level INFO, or written to stderr if logging is not configured. Without a GPU in use,
     the line has the resident set in place of the allocators' values.
     """
-    line = f"[{stage}] {' | '.join(parts_of(pools()))}"
+    line = f"[{stage}] {' | '.join(build_parts(pools()))}"
     if log.hasHandlers():
         log.info("%s", line)
     else:
         print(line, file=sys.stderr)
-    courier.mark(line)
+    reporter.mark(line)
     return line
 
 
-def parts_of(found: list[MemoryPool]) -> list[str]:
+def build_parts(found: list[MemoryPool]) -> list[str]:
     if not found:
         resident = rss_bytes()
-        return [f"Free: {_size(host.available_bytes())}", f"Resident: {_size(resident)}{_of_limit(resident)}"]
+        return [f"Free: {_size(host.available_bytes())}", f"Resident: {_size(resident)}{_describe_limit(resident)}"]
     if len(found) == 1:
-        return _parts_of_pool(found[0], "")
-    return [part for pool in found for part in _parts_of_pool(pool, f"{pool.device} ")]
+        return _build_pool_parts(found[0], "")
+    return [part for pool in found for part in _build_pool_parts(pool, f"{pool.device} ")]
 
 
-def _parts_of_pool(pool: MemoryPool, prefix: str) -> list[str]:
-    stats = stats_of(pool)
+def _build_pool_parts(pool: MemoryPool, prefix: str) -> list[str]:
+    stats = read_stats(pool)
     return [
         f"{prefix}Free: {_size(_free(pool))}",
-        f"Allocated: {_size(stats.allocated_bytes)}{_of_limit(stats.allocated_bytes)}",
+        f"Allocated: {_size(stats.allocated_bytes)}{_describe_limit(stats.allocated_bytes)}",
         f"Reserved: {_size(stats.reserved_bytes)}",
     ]
 
 
-@harmless(Absent.NOT_AVAILABLE)
+@never_raise(Absent.NOT_AVAILABLE)
 def _free(pool: MemoryPool) -> Bytes:
     return pool.free()
 
 
-def _of_limit(used: Bytes) -> str:
+def _describe_limit(used: Bytes) -> str:
     limit = guarding.limit_bytes()
     if limit is None or isinstance(used, Absent):
         return ""

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 
 from msgspec import Struct
 
-from memwatch.library.never_raise import harmless
+from memwatch.library.never_raise import never_raise
 from memwatch.library.samples import Sample, difference, greater, take
 from memwatch.model import Absent, Bytes
 
@@ -20,7 +20,7 @@ R = TypeVar("R")
 INTERVAL_SECONDS = 0.05
 
 
-class View(Struct):
+class UsageDelta(Struct):
     """One value over a block: at its start, its peak, and the difference at its end."""
 
     before_bytes: Bytes = Absent.NOT_AVAILABLE
@@ -44,7 +44,12 @@ class MemoryStats:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.pool, self.process, self.allocator, self.device = View(), View(), View(), View()
+        self.pool, self.process, self.allocator, self.device = (
+            UsageDelta(),
+            UsageDelta(),
+            UsageDelta(),
+            UsageDelta(),
+        )
         self.allocations: int | Absent = Absent.NOT_SUPPORTED
         self.seconds = 0.0
         self._first: Sample | None = None
@@ -71,10 +76,10 @@ class MemoryStats:
             self.seconds = sample.unix - self._first.unix
 
     @property
-    def _own(self) -> View:
+    def _own(self) -> UsageDelta:
         return self.process if isinstance(self.allocator.peak_bytes, Absent) else self.allocator
 
-    def _figures(self, sample: Sample) -> tuple[tuple[View, Bytes], ...]:
+    def _figures(self, sample: Sample) -> tuple[tuple[UsageDelta, Bytes], ...]:
         return (
             (self.pool, sample.pool_used_bytes),
             (self.process, sample.rss_bytes),
@@ -86,7 +91,7 @@ class MemoryStats:
         return f"MemoryStats({self.name!r}, peak_bytes={self.peak_bytes}, delta_bytes={self.delta_bytes})"
 
 
-class _Tracks:
+class _TrackThread:
     """Sampling thread for all open blocks. The first block starts it; it sleeps while no block is open."""
 
     def __init__(self) -> None:
@@ -95,7 +100,7 @@ class _Tracks:
         self._any = threading.Event()
         self._thread: threading.Thread | None = None
 
-    @harmless(None)
+    @never_raise(None)
     def begin(self, stats: MemoryStats) -> None:
         stats.begin(take())
         with self._lock:
@@ -105,7 +110,7 @@ class _Tracks:
                 self._thread = threading.Thread(target=self._run, name="memwatch-track", daemon=True)
                 self._thread.start()
 
-    @harmless(None)
+    @never_raise(None)
     def end(self, stats: MemoryStats) -> None:
         with self._lock:
             if stats in self._open:
@@ -124,7 +129,7 @@ class _Tracks:
             time.sleep(INTERVAL_SECONDS)
             self._look()
 
-    @harmless(None)
+    @never_raise(None)
     def _look(self) -> None:
         sample = take()
         with self._lock:
@@ -132,8 +137,8 @@ class _Tracks:
                 stats.see(sample)
 
 
-_tracks = _Tracks()
-os.register_at_fork(after_in_child=_tracks.after_fork)
+_track_thread = _TrackThread()
+os.register_at_fork(after_in_child=_track_thread.after_fork)
 
 
 class track:
@@ -149,11 +154,11 @@ class track:
     def __enter__(self) -> MemoryStats:
         stats = MemoryStats(self._name)
         self._entered.append(stats)
-        _tracks.begin(stats)
+        _track_thread.begin(stats)
         return stats
 
     def __exit__(self, *_error: object) -> None:
-        _tracks.end(self._entered.pop())
+        _track_thread.end(self._entered.pop())
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         name = self._name or function.__qualname__

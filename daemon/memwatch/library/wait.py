@@ -7,18 +7,19 @@ import time
 from memwatch.library.cgroup_limit import own_limit
 from memwatch.library.machine import memory_info
 from memwatch.model import Absent
-from memwatch.planning.sizes import BadInput, bytes_of
+from memwatch.planning.sizes import InvalidInputError, parse_bytes
 
 
 def wait_for(size: str | int, timeout: float | None = None, device: object = None, interval: float = 1.0) -> bool:
-    """Wait until `size` is available, at most `timeout` seconds. Returns False on timeout. Raises BadInput.
+    """Wait until `size` is available, at most `timeout` seconds. Returns False on timeout. Raises
+    InvalidInputError.
 
     Checks the headroom of a GPU, or System RAM and the limit of this process's container, unit or job. Unknown
     headroom counts as not enough.
     """
-    need = bytes_of(size)
+    need = parse_bytes(size)
     if not 0.01 <= interval <= 3600:
-        raise BadInput(f"interval is {interval!r}, which is not from 0.01 to 3600 seconds; for example 1")
+        raise InvalidInputError(f"interval is {interval!r}, which is not from 0.01 to 3600 seconds; for example 1")
     until = None if timeout is None else time.monotonic() + timeout
     while True:
         if has_room(need, device):

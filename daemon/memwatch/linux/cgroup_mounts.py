@@ -7,11 +7,11 @@ from pathlib import Path, PurePosixPath
 from msgspec import Struct
 
 from memwatch.linux.cgroups import Mount, parse_cgroup, parse_mountinfo, under
-from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.model import Absent, Bytes, Quality
 
 
-class Version(Struct, frozen=True):
+class CgroupVersion(Struct, frozen=True):
     """File names of a cgroup version, and the reclaimable part of its usage.
 
     Usage includes the page cache. Memory that the kernel would reclaim under pressure (the file LRUs and, if
@@ -27,7 +27,7 @@ class Version(Struct, frozen=True):
     quality: Quality
 
 
-V2 = Version(
+V2 = CgroupVersion(
     "memory.max",
     "memory.current",
     "memory.events",
@@ -36,7 +36,7 @@ V2 = Version(
     Quality.DERIVED,
 )
 # Documentation/admin-guide/cgroup-v1/memory.rst, 5.5, calls usage_in_bytes a "fuzz value".
-V1 = Version(
+V1 = CgroupVersion(
     "memory.limit_in_bytes",
     "memory.usage_in_bytes",
     "memory.oom_control",
@@ -46,28 +46,28 @@ V1 = Version(
 )
 
 
-class Home(Struct, frozen=True):
+class OwnCgroup(Struct, frozen=True):
     """The cgroup of this process: the mount point of its hierarchy's `root`, and the path from there."""
 
-    version: Version
+    version: CgroupVersion
     mount: Path
-    way: PurePosixPath
+    path: PurePosixPath
     root: str = "/"
 
     @property
     def folders(self) -> list[Path]:
         """Return all visible cgroup folders, from the outermost to this process's own."""
-        return [self.mount / parent for parent in reversed([self.way, *self.way.parents])]
+        return [self.mount / parent for parent in reversed([self.path, *self.path.parents])]
 
 
 def parse_figure(data: bytes) -> int:
     text = data.strip()
     if not text.isdigit() or len(text) > 20:
-        raise Unreadable(f"cgroup: {data[:40]!r} is not a number of bytes")
+        raise ParseError(f"cgroup: {data[:40]!r} is not a number of bytes")
     return int(text)
 
 
-def home_of(cgroup: bytes, mountinfo: bytes, roots: Roots) -> Home:
+def find_own_cgroup(cgroup: bytes, mountinfo: bytes, roots: Roots) -> OwnCgroup:
     """Find this process's cgroup. In a hybrid layout version 1 accounts memory; version 2 has no memory files."""
     paths, mounts = parse_cgroup(cgroup), parse_mountinfo(mountinfo)
     if "memory" in paths:
@@ -77,12 +77,12 @@ def home_of(cgroup: bytes, mountinfo: bytes, roots: Roots) -> Home:
         version, path = V2, paths[""]
         found = [mount for mount in mounts if mount.kind == "cgroup2"]
     else:
-        raise Unavailable("self/cgroup lists no hierarchy with the memory controller")
+        raise SourceUnavailable("self/cgroup lists no hierarchy with the memory controller")
     if not found:
-        raise Unavailable(f"self/mountinfo: the hierarchy with {version.usage} is not mounted")
+        raise SourceUnavailable(f"self/mountinfo: the hierarchy with {version.usage} is not mounted")
     mount = next((mount for mount in found if _covers(mount, path)), found[0])
     way = PurePosixPath(path).relative_to(mount.root) if _covers(mount, path) else PurePosixPath()
-    return Home(version, under(roots, mount.point), way, mount.root)
+    return OwnCgroup(version, under(roots, mount.point), way, mount.root)
 
 
 def _covers(mount: Mount, path: str) -> bool:
@@ -105,8 +105,8 @@ class CgroupUsage:
         folder = self._roots.procfs / "self"
         try:
             cgroup, mountinfo = (folder / "cgroup").read_bytes(), (folder / "mountinfo").read_bytes()
-            home = home_of(cgroup, mountinfo, self._roots)
-        except (OSError, Unavailable):
+            home = find_own_cgroup(cgroup, mountinfo, self._roots)
+        except (OSError, SourceUnavailable):
             self._folder = None
         else:
             self._folder, self._root, self._file = home.mount, PurePosixPath(home.root), home.version.usage
@@ -120,7 +120,7 @@ class CgroupUsage:
             return parse_figure((self._folder / here.relative_to(self._root) / self._file).read_bytes())
         except PermissionError:
             return Absent.NOT_PERMITTED
-        except Unreadable:
+        except ParseError:
             return Absent.INCONSISTENT
         except (OSError, ValueError):  # ValueError: a NUL in the path, which no real path contains
             return None

@@ -21,7 +21,7 @@ _OCTAL = re.compile(rb"\\([0-7]{3})")
 _RUNTIME_FOLDERS = ("/containerd/", "/docker/", "/containers/storage/")
 
 
-class Place(Struct, frozen=True):
+class OwnerNames(Struct, frozen=True):
     """Owners of a process.
 
     Its systemd unit, the first 12 characters of its container's id (LXC: its name), the uid of its Kubernetes pod,
@@ -53,7 +53,7 @@ def parse_cgroup(data: bytes) -> dict[str, str]:
     return paths
 
 
-def place_of(paths: dict[str, str]) -> Place:
+def parse_owners(paths: dict[str, str]) -> OwnerNames:
     """Return the owners of a process from the paths of `parse_cgroup`.
 
     The innermost counts: the service in a user's session, the inner container of nested ones.
@@ -66,10 +66,10 @@ def place_of(paths: dict[str, str]) -> Place:
             (found for path in candidates for part in reversed(path.split("/")) if (found := of_part(part))), None
         )
 
-    return Place(_unit_of(home), first(_container_in), first(_pod_in), _job_of(candidates))
+    return OwnerNames(_find_unit(home), first(_parse_container), first(_parse_pod), _find_job(candidates))
 
 
-def _container_in(part: str) -> str | None:
+def _parse_container(part: str) -> str | None:
     found = _CONTAINER_ID.search(part)
     # conmon monitors a container and runs outside it.
     if found:
@@ -78,26 +78,26 @@ def _container_in(part: str) -> str | None:
     return found[1] if found else None
 
 
-def _pod_in(part: str) -> str | None:
+def _parse_pod(part: str) -> str | None:
     found = _POD.search(part)
     return found[1].replace("_", "-") if found else None
 
 
-def _job_in(part: str) -> str | None:
+def _parse_job(part: str) -> str | None:
     found = _JOB.match(part)
     return found[1] if found else None
 
 
-def _job_of(candidates: Iterable[str]) -> str | None:
+def _find_job(candidates: Iterable[str]) -> str | None:
     # Other software may use a cgroup name such as `job_7` as well, so the path must contain "slurm".
     for path in candidates:
         if "slurm" in path:
             parts = path.split("/")
-            return next((found for part in parts if (found := _job_in(part))), None)
+            return next((found for part in parts if (found := _parse_job(part))), None)
     return None
 
 
-def folders_of(place: Place, path: str) -> dict[str, str]:
+def owner_folders(place: OwnerNames, path: str) -> dict[str, str]:
     """Return the cgroup path of each of a process's owners, by kind. Each is a prefix of the process's path."""
     parts = path.split("/")
     found: dict[str, str] = {}
@@ -111,13 +111,13 @@ def folders_of(place: Place, path: str) -> dict[str, str]:
 
 _PARTS: dict[str, Callable[[str], str | None]] = {
     "unit": lambda part: part,
-    "container": _container_in,
-    "pod": _pod_in,
-    "job": _job_in,
+    "container": _parse_container,
+    "pod": _parse_pod,
+    "job": _parse_job,
 }
 
 
-def _unit_of(path: str) -> str | None:
+def _find_unit(path: str) -> str | None:
     parts = [part for part in reversed(path.split("/")) if ":" not in part]
     units = [part for part in parts if part.endswith((".service", ".scope"))]
     slices = [part for part in parts if part.endswith(".slice")]
@@ -129,8 +129,8 @@ def parse_mountinfo(data: bytes) -> tuple[Mount, ...]:
     """Parse mountinfo. The last result is cached: it rarely changes, and several callers need it per sample."""
     mounts = []
     for line in data.split(b"\n")[:-1]:
-        front, dash, back = line.partition(b" - ")
-        left, right = front.split(b" "), back.split(b" ")
+        lazy_app, dash, back = line.partition(b" - ")
+        left, right = lazy_app.split(b" "), back.split(b" ")
         if dash and len(left) >= 6 and len(right) >= 3:
             mounts.append(Mount(_path(left[3]), _path(left[4]), _path(right[0]), _path(right[2])))
     return tuple(mounts)
@@ -158,7 +158,7 @@ def in_container(roots: Roots) -> bool:
     markers = ("run/systemd/container", ".dockerenv", "run/.containerenv")
     if any((roots.rootfs / marker).exists() for marker in markers):
         return True
-    if place_of(parse_cgroup(read_once(roots.procfs / "1/cgroup") or b"")).container:
+    if parse_owners(parse_cgroup(read_once(roots.procfs / "1/cgroup") or b"")).container:
         return True
     # Only the mount at `rootfs` counts: a daemon in a container may be given the host's root.
     mounts = parse_mountinfo(read_once(roots.procfs / "self/mountinfo") or b"")

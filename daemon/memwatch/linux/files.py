@@ -8,15 +8,15 @@ from pathlib import Path
 
 from msgspec import Struct
 
-# Text of an `Unavailable` if the file exists and this user may not read it.
+# Text of an `SourceUnavailable` if the file exists and this user may not read it.
 NOT_PERMITTED = "not permitted"
 
 
-class Unavailable(Exception):
+class SourceUnavailable(Exception):
     """The machine does not have what the collector reads. This is normal and not an error."""
 
 
-class Unreadable(Exception):
+class ParseError(Exception):
     """The file or driver exists and its content is invalid. The message has file, content and reason."""
 
 
@@ -58,16 +58,16 @@ class KeptFile:
 
 
 def kept_file(path: Path, size_hint: int = 8192) -> KeptFile:
-    """Open a file and read it once. Raises `Unavailable` if it does not exist or cannot be read."""
+    """Open a file and read it once. Raises `SourceUnavailable` if it does not exist or cannot be read."""
     try:
         file = KeptFile(path, size_hint)
     except OSError as error:
-        raise Unavailable(f"{path}: {error.strerror}") from error
+        raise SourceUnavailable(f"{path}: {error.strerror}") from error
     try:
         file.read()
     except OSError as error:
         file.close()
-        raise Unavailable(f"{path}: {error.strerror}") from error
+        raise SourceUnavailable(f"{path}: {error.strerror}") from error
     return file
 
 

@@ -1,6 +1,6 @@
 """Parser of kernel log lines about OOM kills and GPU driver errors. Not a collector.
 
-All functions are pure. `Notebook` accumulates their results.
+All functions are pure. `KernelLogTracker` accumulates their results.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from memwatch.kernel_log import DriverError, KernelLog, OomKill
 
-KEPT_KILLS = 16
+MAX_KILLS = 16
 # Limit on the number of distinct errors, one per GPU and kind. Further ones are ignored.
-MOST_ERRORS = 256
-MOST_TEXT = 200
+MAX_ERRORS = 256
+MAX_TEXT_LENGTH = 200
 
 # Prefilter: only lines that match are parsed, a few of 100,000.
 _WORTH = re.compile(rb"NVRM|amdgpu|\[TTM\]|oom-kill:|[Kk]ill(?:ed)? process")
@@ -52,7 +52,7 @@ _AMD = tuple(
 )
 
 
-class Record(NamedTuple):
+class KmsgRecord(NamedTuple):
     """A record of /dev/kmsg. `facility` 0 is the kernel. Any other was written by a program."""
 
     facility: int
@@ -60,20 +60,20 @@ class Record(NamedTuple):
     text: bytes
 
 
-def parse_record(line: bytes) -> Record | None:
+def parse_record(line: bytes) -> KmsgRecord | None:
     """Parse a record such as `3,718,23548522484,-;Killed process …`. None for continuation lines and others."""
     head, semicolon, text = line.rstrip(b"\n").partition(b";")
     parts = head.split(b",")
     if not semicolon or len(parts) < 3 or not all(part.isdigit() and len(part) <= 20 for part in parts[:3]):
         return None
-    return Record(int(parts[0]) >> 3, int(parts[1]), text)
+    return KmsgRecord(int(parts[0]) >> 3, int(parts[1]), text)
 
 
-def worth_a_look(line: bytes) -> bool:
+def may_matter(line: bytes) -> bool:
     return _WORTH.search(line) is not None
 
 
-class Complaint(NamedTuple):
+class DriverMessage(NamedTuple):
     """An error logged by a GPU driver."""
 
     driver: str
@@ -81,22 +81,22 @@ class Complaint(NamedTuple):
     kind: str
 
 
-def complaint_of(text: bytes) -> Complaint | None:
+def parse_driver_message(text: bytes) -> DriverMessage | None:
     """Parse an error about memory logged by NVIDIA's or AMD's driver. None for any other line."""
     if b"NVRM" in text:
         xid = _XID.search(text)
         if xid:
-            return Complaint("nvidia", xid[1].decode().lower(), f"xid_{int(xid[2])}")
+            return DriverMessage("nvidia", xid[1].decode().lower(), f"xid_{int(xid[2])}")
         no_memory = _NO_MEMORY.search(text, text.index(b"NVRM"))
-        return Complaint("nvidia", "", "nv_err_no_memory") if no_memory else None
+        return DriverMessage("nvidia", "", "nv_err_no_memory") if no_memory else None
     if b"amdgpu" in text or b"[TTM]" in text:
         kind = next((kind for pattern, kind in _AMD if pattern.search(text)), None)
         pci = _PCI.search(text)
-        return Complaint("amdgpu", pci[1].decode() if pci else "", kind) if kind else None
+        return DriverMessage("amdgpu", pci[1].decode() if pci else "", kind) if kind else None
     return None
 
 
-class Cause(Struct, frozen=True):
+class OomCause(Struct, frozen=True):
     """Cause of an imminent OOM kill of process `pid`."""
 
     pid: int
@@ -104,25 +104,25 @@ class Cause(Struct, frozen=True):
     cgroup: str = ""
 
 
-def cause_of(text: bytes) -> Cause | None:
+def parse_oom_cause(text: bytes) -> OomCause | None:
     found, end = _CAUSE.search(text), _CAUSE_END.search(text)
     task = text.rfind(b",task=", found.end() - 1, end.start()) if found and end else -1
     if found and end and task >= 0:
         constraint, pid = found[1], int(end[1])
         if constraint == b"MEMCG":
-            return Cause(pid, "cgroup", words(_group_in(text[found.end() - 1 : task])))
-        return Cause(pid, "machine" if constraint == b"NONE" else "nodes")
+            return OomCause(pid, "cgroup", words(_parse_cgroup(text[found.end() - 1 : task])))
+        return OomCause(pid, "machine" if constraint == b"NONE" else "nodes")
     old = _OLD_CAUSE.search(text)
-    return Cause(int(old[1]), "cgroup") if old else None
+    return OomCause(int(old[1]), "cgroup") if old else None
 
 
-def _group_in(text: bytes) -> bytes:
+def _parse_cgroup(text: bytes) -> bytes:
     """Return the cgroup whose limit was reached. Empty on older kernels."""
     _, _, rest = text.partition(b",oom_memcg=")
     return rest.rpartition(b",task_memcg=")[0]
 
 
-def victim_of(text: bytes, cause: Cause | None, number: int) -> OomKill | None:
+def parse_victim(text: bytes, cause: OomCause | None, number: int) -> OomKill | None:
     """Parse an OOM kill. `cause` is from an earlier line and is used if it concerns the same process."""
     found = _VICTIM.search(text)
     ends = list(_VICTIM_END.finditer(text, found.end())) if found else []
@@ -130,30 +130,30 @@ def victim_of(text: bytes, cause: Cause | None, number: int) -> OomKill | None:
         return None
     pid, name = int(found[1]), text[found.end() : ends[-1].start()]
     if cause is None or cause.pid != pid:
-        cause = Cause(pid, "cgroup" if text.endswith(_BY_LIMIT, 0, found.start()) else "machine")
+        cause = OomCause(pid, "cgroup" if text.endswith(_BY_LIMIT, 0, found.start()) else "machine")
     return OomKill(number, pid, words(name), int(ends[-1][1]) << 10, cause.scope, cause.cgroup)
 
 
 def words(text: bytes) -> str:
-    return text[:MOST_TEXT].decode("utf-8", "backslashreplace")
+    return text[:MAX_TEXT_LENGTH].decode("utf-8", "backslashreplace")
 
 
-class Notebook:
+class KernelLogTracker:
     """Accumulator of parsed lines. `read` adds one line, `log` is the current result."""
 
     def __init__(self) -> None:
         self.log = KernelLog()
-        self._kills: deque[OomKill] = deque(maxlen=KEPT_KILLS)
-        self._errors: dict[Complaint, DriverError] = {}
-        self._cause: Cause | None = None
-        self._fault: Complaint | None = None
+        self._kills: deque[OomKill] = deque(maxlen=MAX_KILLS)
+        self._errors: dict[DriverMessage, DriverError] = {}
+        self._cause: OomCause | None = None
+        self._fault: DriverMessage | None = None
         self._killed = 0
 
     def read(self, text: bytes, unix: float) -> None:
         """Add one line from the kernel, read at Unix time `unix`."""
-        cause = cause_of(text)
-        victim = victim_of(text, self._cause, self._killed + 1)
-        complaint = complaint_of(text)
+        cause = parse_oom_cause(text)
+        victim = parse_victim(text, self._cause, self._killed + 1)
+        complaint = parse_driver_message(text)
         if cause:
             self._cause = cause
         elif victim:
@@ -163,21 +163,21 @@ class Notebook:
         elif complaint:
             self._note(complaint, words(text), unix)
         elif self._fault:
-            self._name_the_faulty(text)
+            self._name_faulting_process(text)
 
-    def lose(self, messages: int) -> None:
+    def count_lost(self, messages: int) -> None:
         self.log = replace(self.log, lost_total=self.log.lost_total + messages)
 
-    def _note(self, complaint: Complaint, text: str, unix: float) -> None:
+    def _note(self, complaint: DriverMessage, text: str, unix: float) -> None:
         before = self._errors.get(complaint)
-        if before is None and len(self._errors) >= MOST_ERRORS:
+        if before is None and len(self._errors) >= MAX_ERRORS:
             return
         self._fault = complaint if complaint.kind == "page_fault" else None
         count = before.count + 1 if before else 1
         self._errors[complaint] = DriverError(*complaint, count, unix, text)
         self.log = replace(self.log, driver_errors=tuple(self._errors.values()))
 
-    def _name_the_faulty(self, text: bytes) -> None:
+    def _name_faulting_process(self, text: bytes) -> None:
         """Add the process to a page fault. amdgpu logs it in the line after the fault."""
         found = _FAULT_OF.search(text)
         if found and self._fault:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 
-class Lines:
-    """Buffers the beginning of a line until it is complete. Lines longer than `most_bytes` are dropped.
+class LineBuffer:
+    """Buffers the beginning of a line until it is complete. Lines longer than `max_bytes` are dropped.
 
     `cut` counts the dropped lines.
     """
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self.cut = 0
-        self._most = most_bytes
+        self._max_bytes = max_bytes
         self._rest = b""
         self._skipping = False
 
@@ -22,9 +22,9 @@ class Lines:
         if self._skipping and lines:
             lines.pop(0)
             self._skipping = False
-        kept = [line for line in lines if len(line) <= self._most]
+        kept = [line for line in lines if len(line) <= self._max_bytes]
         self.cut += len(lines) - len(kept)
-        if len(self._rest) >= self._most:
+        if len(self._rest) >= self._max_bytes:
             self.cut += not self._skipping
             self._rest, self._skipping = b"", True
         return kept

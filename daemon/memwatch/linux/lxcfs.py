@@ -6,7 +6,7 @@ from memwatch.linux.cgroups import parse_mountinfo
 from memwatch.linux.files import Roots, read_once
 
 
-def is_of_container(roots: Roots) -> bool:
+def is_container_limited(roots: Roots) -> bool:
     """Return True if lxcfs is mounted over /proc/meminfo, as in LXC containers: it shows the container's limits."""
     places = ("/proc/meminfo", str(roots.procfs / "meminfo"))
     mounts = parse_mountinfo(read_once(roots.procfs / "self/mountinfo") or b"")

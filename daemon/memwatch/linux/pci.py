@@ -15,7 +15,7 @@ class GpuPids:
     def __init__(self) -> None:
         self._by_collector: dict[str, frozenset[int]] = {}
 
-    def tell(self, collector: str, pids: frozenset[int]) -> None:
+    def update(self, collector: str, pids: frozenset[int]) -> None:
         """Replace the process ids of one collector."""
         self._by_collector[collector] = pids
 

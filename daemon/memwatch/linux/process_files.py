@@ -11,8 +11,15 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from memwatch.linux.cgroups import Place, folders_of, parse_cgroup, parse_mountinfo, place_of, sees_all_processes
-from memwatch.linux.files import Roots, Unreadable, read_once
+from memwatch.linux.cgroups import (
+    OwnerNames,
+    owner_folders,
+    parse_cgroup,
+    parse_mountinfo,
+    parse_owners,
+    sees_all_processes,
+)
+from memwatch.linux.files import ParseError, Roots, read_once
 from memwatch.model import Absent, Words
 
 # PF_KTHREAD in the flags of stat.
@@ -28,7 +35,7 @@ STAT_BYTES = 1200
 STATM_BYTES = 160
 STATUS_BYTES = 4096
 # Digits of a 64-bit number.
-_MOST_DIGITS = 20
+_MAX_DIGITS = 20
 
 
 class Stat(NamedTuple):
@@ -46,15 +53,15 @@ class Stat(NamedTuple):
 
 def parse_stat(data: bytes) -> Stat | None:
     """Parse stat. None for a kernel thread, which has no user memory. The name may contain blanks and brackets."""
-    front, closing, back = data.rpartition(b")")
-    pid, _, name = front.partition(b" (")
+    lazy_app, closing, back = data.rpartition(b")")
+    pid, _, name = lazy_app.partition(b" (")
     columns = back.split()
     try:
         if not closing or len(columns) < 22 or not data.endswith(b"\n"):
             raise ValueError
         # Columns in proc(5), here from the third on: 9 flags, 22 starttime, 24 rss. int() would parse 1_0 as 10.
         figures = (columns[6], columns[19], columns[21], pid)
-        if not b"".join(figures).isdigit() or max(map(len, figures)) > _MOST_DIGITS:
+        if not b"".join(figures).isdigit() or max(map(len, figures)) > _MAX_DIGITS:
             raise ValueError
         flags, start, rss, number = map(int, figures)
         if flags & KERNEL_THREAD:
@@ -63,28 +70,28 @@ def parse_stat(data: bytes) -> Stat | None:
             raise ValueError
         return Stat(rss, number, start, name)
     except ValueError:
-        raise Unreadable(f"stat: {data[:80]!r} is not a valid line of /proc/<pid>/stat") from None
+        raise ParseError(f"stat: {data[:80]!r} is not a valid line of /proc/<pid>/stat") from None
 
 
 def parse_statm(data: bytes) -> int:
     """Return the number of resident pages, the second column of statm."""
     columns = data.split(None, 2)
-    if len(columns) == 3 and columns[1].isdigit() and len(columns[1]) <= _MOST_DIGITS and data.endswith(b"\n"):
+    if len(columns) == 3 and columns[1].isdigit() and len(columns[1]) <= _MAX_DIGITS and data.endswith(b"\n"):
         return int(columns[1])
-    raise Unreadable(f"statm: {data[:80]!r} is not a valid line of /proc/<pid>/statm")
+    raise ParseError(f"statm: {data[:80]!r} is not a valid line of /proc/<pid>/statm")
 
 
-def living_thread(folder: int, tasks: str) -> tuple[str, int] | None:
+def find_living_thread(folder: int, tasks: str) -> tuple[str, int] | None:
     """Return (`tasks`/<thread id>, resident pages) of a living thread of a process whose main thread has ended.
 
     `tasks` is the process's folder `task`, relative to the open `folder`. The kernel, ps and top show such a
     process as a zombie without memory, files and command line, while its other threads keep all of these (seen on
     Linux 6.18). None if no thread has memory, as in a real zombie.
     """
-    with contextlib.suppress(OSError), folder_in(folder, tasks) as opened:
+    with contextlib.suppress(OSError), open_folder(folder, tasks) as opened:
         for thread in os.listdir(opened):
-            with contextlib.suppress(Unreadable):
-                pages = parse_statm(read_in(opened, thread + "/statm", STATM_BYTES) or b"")
+            with contextlib.suppress(ParseError):
+                pages = parse_statm(read_at(opened, thread + "/statm", STATM_BYTES) or b"")
                 if pages:
                     return f"{tasks}/{thread}", pages
     return None
@@ -93,7 +100,7 @@ def living_thread(folder: int, tasks: str) -> tuple[str, int] | None:
 def parse_boot_time(data: bytes) -> int:
     found = _BOOT_TIME.search(data)
     if found is None:
-        raise Unreadable("stat: there is no line btime")
+        raise ParseError("stat: there is no line btime")
     return int(found[1])
 
 
@@ -109,47 +116,50 @@ def parse_swap(status: bytes) -> int | None:
     return int(found[1]) << 10 if found else None
 
 
-def parse_command(data: bytes, most: int) -> str:
-    """Return a command line with blanks between arguments, at most `most` characters. Invalid UTF-8 is escaped."""
+def parse_command(data: bytes, max_characters: int) -> str:
+    """Return a command line with blanks between arguments, at most `max_characters` characters. Invalid UTF-8 is
+    escaped."""
     words = data.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "backslashreplace")
-    return words if len(words) <= most else words[: most - 1] + "…"
+    return words if len(words) <= max_characters else words[: max_characters - 1] + "…"
 
 
-class Home(Struct, frozen=True, eq=False):
+class ProcessOwners(Struct, frozen=True, eq=False):
     """The owners of a process (None without permission), and the owners' cgroup paths by kind."""
 
-    place: Place | None
+    names: OwnerNames | None
     folders: Mapping[str, str]
 
     def owner(self, kind: str) -> Words | None:
-        if self.place is None:
+        if self.names is None:
             return Absent.NOT_PERMITTED
-        name: str | None = getattr(self.place, kind)
+        name: str | None = getattr(self.names, kind)
         return name
 
 
-NOWHERE = Home(None, {})
+NO_OWNERS = ProcessOwners(None, {})
 
 
-class Homes:
-    """Cache of `Home` by the content of the cgroup file: most processes share it with others."""
+class ProcessOwnersCache:
+    """Cache of `ProcessOwners` by the content of the cgroup file: most processes share it with others."""
 
     def __init__(self) -> None:
-        self._by_text: dict[bytes, Home] = {}
+        self._by_text: dict[bytes, ProcessOwners] = {}
 
-    def read(self, folder: int, name: str) -> Home:
+    def read(self, folder: int, name: str) -> ProcessOwners:
         """Read a process's home from the cgroup file `name` under an open folder."""
-        text = read_in(folder, name, _CGROUP_BYTES)
+        text = read_at(folder, name, _CGROUP_BYTES)
         if text is None:
-            return NOWHERE
+            return NO_OWNERS
         home = self._by_text.get(text)
         if home is None:
             paths = parse_cgroup(text)
-            place = place_of(paths)
-            home = self._by_text[text] = Home(place, folders_of(place, paths.get("memory", paths.get("", ""))))
+            place = parse_owners(paths)
+            home = self._by_text[text] = ProcessOwners(
+                place, owner_folders(place, paths.get("memory", paths.get("", "")))
+            )
         return home
 
-    def forget_all_but(self, homes: Collection[Home]) -> None:
+    def keep_only(self, homes: Collection[ProcessOwners]) -> None:
         self._by_text = {text: home for text, home in self._by_text.items() if home in homes}
 
 
@@ -202,7 +212,7 @@ class Passwd:
 
 
 @contextlib.contextmanager
-def folder_in(folder: int, name: str) -> Iterator[int]:
+def open_folder(folder: int, name: str) -> Iterator[int]:
     """Open a folder under an open one. Raises OSError."""
     opened = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
@@ -211,7 +221,7 @@ def folder_in(folder: int, name: str) -> Iterator[int]:
         os.close(opened)
 
 
-def read_in(folder: int, name: str, size: int) -> bytes | None:
+def read_at(folder: int, name: str, size: int) -> bytes | None:
     """Return the first `size` bytes of a file under an open folder, or None if it cannot be read."""
     try:
         file = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)

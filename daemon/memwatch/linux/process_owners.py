@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec.structs import replace
 
 from memwatch.linux.cgroup_mounts import CgroupUsage
-from memwatch.linux.process_files import STATUS_BYTES, Home, Homes, parse_uid, read_in
-from memwatch.linux.process_table import Entry
+from memwatch.linux.process_files import STATUS_BYTES, ProcessOwners, ProcessOwnersCache, parse_uid, read_at
+from memwatch.linux.process_table import ProcessEntry
 from memwatch.model import Absent, Words
 from memwatch.owners import OWNER_KINDS, Owner, OwnerKind
 
@@ -17,78 +17,80 @@ SOON_TURNS, LATER_TURNS = 1, 128
 # A listed process whose pages did not change is read in every 12th scan: reading it every time was half of a scan.
 SHOWN_TURNS = 12
 # The cgroup's own usage is read for this many owners of each kind, the largest first.
-MOST_FIGURES = 100
+MAX_FIGURES = 100
 
 Name = Words | None
 User = Callable[[int | None], Words]
 
 
-class Attribution:
+class OwnerReader:
     """Reads the owners of processes: of new processes twice, of others occasionally, because they can change."""
 
     def __init__(self, folder: int) -> None:
         self._folder = folder
-        self._homes = Homes()
+        self._homes = ProcessOwnersCache()
         self._turn = 0
 
-    def refresh(self, entries: Iterable[Entry]) -> None:
+    def refresh(self, entries: Iterable[ProcessEntry]) -> None:
         """Read the entries that are due, and drop cached homes that no process has anymore. Call once per scan."""
         self._turn += 1
         kept = set()
         for entry in entries:
-            if entry.home_due <= self._turn:
+            if entry.owners_due <= self._turn:
                 self._read(entry)
-            kept.add(entry.home)
-        self._homes.forget_all_but(kept)
+            kept.add(entry.owners)
+        self._homes.keep_only(kept)
 
-    def read(self, entry: Entry, folder: int) -> bytes:
+    def read(self, entry: ProcessEntry, folder: int) -> bytes:
         """Read an entry's owners from the open folder of its process, and return the content of its status file.
 
         Listed processes are read this way regularly, so `refresh` reads them only once they are no longer listed.
         """
-        first = entry.home_due == 0
-        status = read_in(folder, "status", STATUS_BYTES) or b""
-        entry.home, entry.uid = self._homes.read(folder, "cgroup"), parse_uid(status)
-        entry.home_due = self._turn + 1 + (SOON_TURNS if first else SHOWN_TURNS)
+        first = entry.owners_due == 0
+        status = read_at(folder, "status", STATUS_BYTES) or b""
+        entry.owners, entry.uid = self._homes.read(folder, "cgroup"), parse_uid(status)
+        entry.owners_due = self._turn + 1 + (SOON_TURNS if first else SHOWN_TURNS)
         return status
 
-    def _read(self, entry: Entry) -> None:
-        first, before = entry.home_due == 0, (entry.home, entry.uid)
+    def _read(self, entry: ProcessEntry) -> None:
+        first, before = entry.owners_due == 0, (entry.owners, entry.uid)
         folder = entry.thread or str(entry.pid)
-        entry.home = self._homes.read(self._folder, folder + "/cgroup")
-        entry.uid = parse_uid(read_in(self._folder, folder + "/status", STATUS_BYTES) or b"")
-        if (entry.home, entry.uid) != before:
+        entry.owners = self._homes.read(self._folder, folder + "/cgroup")
+        entry.uid = parse_uid(read_at(self._folder, folder + "/status", STATUS_BYTES) or b"")
+        if (entry.owners, entry.uid) != before:
             entry.shown = None
         # Spread by process id, so that the processes found at startup are not all due at once.
         later = LATER_TURNS // 2 + entry.pid % LATER_TURNS
-        entry.home_due = self._turn + (SOON_TURNS if first else later)
+        entry.owners_due = self._turn + (SOON_TURNS if first else later)
 
 
-def owners_of(entries: Iterable[Entry], user: User, page_size: int, usage: CgroupUsage) -> tuple[Owner, ...]:
+def sum_owners(
+    entries: Iterable[ProcessEntry], user: User, page_size: int, usage: CgroupUsage
+) -> tuple[Owner, ...]:
     """Return the memory of each unit, container, pod, job and user, the largest of each kind first."""
-    found = sums_of(entries)
+    found = sum_by_owners(entries)
     owners: list[Owner] = []
     for kind in OWNER_KINDS:
-        merged = merged_by(found, kind, user)
+        merged = merge_by(found, kind, user)
         if set(merged) - {None}:
             owners += _with_figures(merged, kind, page_size, usage)
     return tuple(owners)
 
 
-Sums = Mapping[tuple[Home, int | None], tuple[int, int]]
+Sums = Mapping[tuple[ProcessOwners, int | None], tuple[int, int]]
 
 
-def sums_of(entries: Iterable[Entry]) -> Sums:
+def sum_by_owners(entries: Iterable[ProcessEntry]) -> Sums:
     """Return the number of processes and pages by (home, user). There are few of these, however many processes."""
-    sums: dict[tuple[Home, int | None], tuple[int, int]] = {}
+    sums: dict[tuple[ProcessOwners, int | None], tuple[int, int]] = {}
     for entry in entries:
-        key = (entry.home, entry.uid)
+        key = (entry.owners, entry.uid)
         count, pages = sums.get(key, (0, 0))
         sums[key] = (count + 1, pages + entry.pages)
     return sums
 
 
-def merged_by(sums: Sums, kind: OwnerKind, user: User) -> dict[Name, tuple[int, int, str | None]]:
+def merge_by(sums: Sums, kind: OwnerKind, user: User) -> dict[Name, tuple[int, int, str | None]]:
     """Return (number of processes, pages, cgroup) of each owner of a kind."""
     merged: dict[Name, tuple[int, int, str | None]] = {}
     for (home, uid), (count, pages) in sums.items():
@@ -108,4 +110,4 @@ def _with_figures(
         if folder is None:
             yield owner
         else:
-            yield replace(owner, cgroup_bytes=usage.read(folder) if at < MOST_FIGURES else Absent.NOT_AVAILABLE)
+            yield replace(owner, cgroup_bytes=usage.read(folder) if at < MAX_FIGURES else Absent.NOT_AVAILABLE)

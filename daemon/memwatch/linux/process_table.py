@@ -18,17 +18,17 @@ from typing import Literal
 
 from msgspec import Struct
 
-from memwatch.linux.files import Unreadable
+from memwatch.linux.files import ParseError
 from memwatch.linux.process_files import (
-    NOWHERE,
+    NO_OWNERS,
     STAT_BYTES,
     STATM_BYTES,
     STATUS_BYTES,
-    Home,
-    living_thread,
+    ProcessOwners,
+    find_living_thread,
     parse_stat,
     parse_statm,
-    read_in,
+    read_at,
 )
 from memwatch.model import Process
 from memwatch.runtime.limits import descriptors_for_processes
@@ -40,21 +40,21 @@ KERNEL_TURNS = 16
 LISTED_TURNS = 6
 _OWN_NUMBERS = re.compile(rb"^NSpid:((?:\t\d+)+)\n", re.MULTILINE)
 
-Came = Literal["seen", "unreadable", "rejected"]
+ReadResult = Literal["seen", "unreadable", "rejected"]
 
 
-def room_here() -> int:
+def count_free_descriptors() -> int:
     """Return the number of statm files that may stay open under this process's current descriptor limit."""
     return descriptors_for_processes(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
-class Entry(Struct):
+class ProcessEntry(Struct):
     """A process that existed in the last scan.
 
     `descriptor` is its open statm, -1 if that file does not exist, None if the limit of open files was reached.
     A kernel thread never has pages. `thread` is the folder of a living thread if the main thread has ended, whose
-    files are then empty. `said` is the last content of the open statm. `home` and `uid` are its owners, and
-    `home_due` is the turn at which to read them again. `shown` is its last published record, None if it has to be
+    files are then empty. `said` is the last content of the open statm. `owners` and `uid` are its owners, and
+    `owners_due` is the turn at which to read them again. `shown` is its last published record, None if it has to be
     read again, and `shown_by` is the content of statm at that time. The table stores these five for its users.
     """
 
@@ -65,14 +65,14 @@ class Entry(Struct):
     descriptor: int | None = None
     thread: str | None = None
     said: bytes | None = None
-    home: Home = NOWHERE
+    owners: ProcessOwners = NO_OWNERS
     uid: int | None = None
-    home_due: int = 0
+    owners_due: int = 0
     shown: Process | None = None
     shown_by: bytes | None = None
 
 
-class Tally(Struct, frozen=True):
+class ScanResult(Struct, frozen=True):
     """Counts of one scan, without kernel threads. `rejected`, a part of `unreadable`, had invalid content."""
 
     seen: int
@@ -80,7 +80,7 @@ class Tally(Struct, frozen=True):
     rejected: int
 
 
-class Numbers:
+class NewProcessCheck:
     """The kernel's last allocated process id. If it did not change since the last scan, no process has started.
 
     Listing /proc takes a sixth of a scan of 400 processes, and on a quiet machine rarely finds a new one. The last
@@ -94,13 +94,13 @@ class Numbers:
         self._is_reliable = _is_kernel_file(folder, "loadavg") and _count_own_ids(folder) == 1
         self._last: bytes | None = None
 
-    def moved(self) -> bool:
+    def has_changed(self) -> bool:
         """Return True if an id was allocated since the last call, or if that is unknown."""
         before, self._last = self._last, self._newest()
         return self._last is None or self._last != before
 
     def _newest(self) -> bytes | None:
-        columns = (read_in(self._folder, "loadavg", STATM_BYTES) or b"").split() if self._is_reliable else []
+        columns = (read_at(self._folder, "loadavg", STATM_BYTES) or b"").split() if self._is_reliable else []
         return columns[4] if len(columns) == 5 and columns[4].isdigit() and columns[4] != b"0" else None
 
 
@@ -114,7 +114,7 @@ def _is_kernel_file(folder: int, name: str) -> bool:
 
 def _count_own_ids(folder: int) -> int:
     """Return in how many PID namespaces this process has an id, from the folder's on inwards. 0 if unknown."""
-    found = _OWN_NUMBERS.search(read_in(folder, "self/status", STATUS_BYTES) or b"")
+    found = _OWN_NUMBERS.search(read_at(folder, "self/status", STATUS_BYTES) or b"")
     return found[1].count(b"\t") if found else 0
 
 
@@ -125,26 +125,26 @@ class ProcessTable:
     file the start time identifies the process.
     """
 
-    def __init__(self, folder: int, room: Callable[[], int] = room_here) -> None:
+    def __init__(self, folder: int, room: Callable[[], int] = count_free_descriptors) -> None:
         self._folder = folder
         self._room = room
         self._kept = 0
-        self._most = 0
+        self._max_descriptors = 0
         self._turn = 0
-        self._numbers = Numbers(folder)
+        self._numbers = NewProcessCheck(folder)
         self._present: set[str] = set()
-        self._entries: dict[str, Entry] = {}
-        self._processes: list[Entry] = []
+        self._entries: dict[str, ProcessEntry] = {}
+        self._processes: list[ProcessEntry] = []
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[ProcessEntry]:
         """Iterate over the processes of the last scan, without kernel threads."""
         return iter(self._processes)
 
-    def look(self) -> Tally:
+    def scan(self) -> ScanResult:
         """Scan all processes and update their pages."""
         self._make_room()
         gone, rejected = self._read_known()
-        if self._numbers.moved() or gone or self._turn % LISTED_TURNS == 0:
+        if self._numbers.has_changed() or gone or self._turn % LISTED_TURNS == 0:
             self._present = {name for name in os.listdir(self._folder) if name.isdecimal()}
         for name in self._entries.keys() - self._present:
             self._drop(name)
@@ -152,7 +152,7 @@ class ProcessTable:
         rejected += added["rejected"]
         unreadable = added["unreadable"] + added["rejected"]
         self._processes = [entry for entry in self._entries.values() if not entry.is_kernel]
-        return Tally(len(self._processes) + unreadable, unreadable, rejected)
+        return ScanResult(len(self._processes) + unreadable, unreadable, rejected)
 
     def close(self) -> None:
         for name in list(self._entries):
@@ -174,20 +174,20 @@ class ProcessTable:
                         entry.pages, entry.said = pages, data
                 elif entry.is_kernel and (entry.pid + self._turn) % KERNEL_TURNS:
                     continue
-                elif not self._read_anew(name, entry):
+                elif not self._reread(name, entry):
                     gone.append(name)
             except OSError:
                 gone.append(name)
-            except Unreadable:
+            except ParseError:
                 gone.append(name)
                 rejected += 1
         for name in gone:
             self._drop(name)
         return len(gone), rejected
 
-    def _read_anew(self, name: str, entry: Entry) -> bool:
+    def _reread(self, name: str, entry: ProcessEntry) -> bool:
         """Read a process without an open file. False if it has ended."""
-        data = read_in(self._folder, name + "/stat", STAT_BYTES)
+        data = read_at(self._folder, name + "/stat", STAT_BYTES)
         if not data:
             return False
         stat = parse_stat(data)
@@ -196,45 +196,45 @@ class ProcessTable:
         entry.pages = stat.rss_pages
         self._follow_thread(name, entry)
         if entry.descriptor is None:
-            entry.descriptor = self._kept_statm(entry.thread or name)
+            entry.descriptor = self._keep_statm(entry.thread or name)
         return True
 
-    def _follow_thread(self, name: str, entry: Entry) -> None:
+    def _follow_thread(self, name: str, entry: ProcessEntry) -> None:
         """Use the pages of a living thread if the process seems to have none."""
         if not entry.pages:
-            found = living_thread(self._folder, name + "/task")
+            found = find_living_thread(self._folder, name + "/task")
             entry.thread, entry.pages = found or (None, 0)
 
-    def _add(self, name: str) -> Came:
+    def _add(self, name: str) -> ReadResult:
         """Add a new process. The result is "unreadable" also if it has ended meanwhile.
 
         statm is opened first: if the id is reused before stat is read, the open file belongs to the ended process,
         and the next scan detects that.
         """
-        descriptor = self._kept_statm(name)
-        data = read_in(self._folder, name + "/stat", STAT_BYTES)
+        descriptor = self._keep_statm(name)
+        data = read_at(self._folder, name + "/stat", STAT_BYTES)
         try:
             stat = parse_stat(data) if data else None
-        except Unreadable:
+        except ParseError:
             self._close(descriptor)
             return "rejected"
         if stat is not None:
-            entry = Entry(stat.pid, stat.start_ticks, stat.rss_pages, descriptor=descriptor)
+            entry = ProcessEntry(stat.pid, stat.start_ticks, stat.rss_pages, descriptor=descriptor)
             self._entries[name] = entry
             self._follow_thread(name, entry)
             if entry.thread:
                 self._close(descriptor)
-                entry.descriptor = self._kept_statm(entry.thread)
+                entry.descriptor = self._keep_statm(entry.thread)
             return "seen"
         self._close(descriptor)
         if not data:
             return "unreadable"
-        self._entries[name] = Entry(int(name), 0, 0, is_kernel=True, descriptor=-1)
+        self._entries[name] = ProcessEntry(int(name), 0, 0, is_kernel=True, descriptor=-1)
         return "seen"
 
-    def _kept_statm(self, name: str) -> int | None:
+    def _keep_statm(self, name: str) -> int | None:
         """Open statm. None if the limit of open files is reached, -1 if the file does not exist."""
-        if self._kept >= self._most:
+        if self._kept >= self._max_descriptors:
             return None
         try:
             descriptor = os.open(name + "/statm", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder)
@@ -245,9 +245,9 @@ class ProcessTable:
 
     def _make_room(self) -> None:
         """Close files if the limit was lowered."""
-        self._most = self._room()
-        for entry in self._entries.values() if self._kept > self._most else ():
-            if self._kept > self._most and self._close(entry.descriptor):
+        self._max_descriptors = self._room()
+        for entry in self._entries.values() if self._kept > self._max_descriptors else ():
+            if self._kept > self._max_descriptors and self._close(entry.descriptor):
                 entry.descriptor = entry.said = None
 
     def _drop(self, name: str) -> None:

@@ -61,7 +61,7 @@ class PsiTrigger:
         self._woken, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK) if hasattr(os, "pipe2") else os.pipe()
         self._poll = select.poll()
         self._poll.register(self._woken, select.POLLIN)
-        self._file = self._armed(path)
+        self._file = self._arm(path)
         if self._file >= 0:
             self._poll.register(self._file, select.POLLPRI)
 
@@ -87,7 +87,7 @@ class PsiTrigger:
         os.close(self._woken)
         os.close(self._waker)
 
-    def _armed(self, path: Path) -> int:
+    def _arm(self, path: Path) -> int:
         """Arm the trigger, and return its descriptor or -1.
 
         Only a kernel file is written to: its size is 0 although it has content.

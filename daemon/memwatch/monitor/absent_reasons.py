@@ -14,7 +14,7 @@ COLLECTOR_OF: Mapping[str, str] = {field: kind.name for kind in COLLECTORS for f
 NOT_LINUX = "psutil_host"
 
 
-def absences(fields: Iterable[str], statuses: Sequence[CollectorStatus]) -> dict[str, Absent]:
+def find_absent_reasons(fields: Iterable[str], statuses: Sequence[CollectorStatus]) -> dict[str, Absent]:
     """Why each of these fields of a snapshot has no figure, by how its collector does.
 
     A machine that does not have what a collector reads has no such figure. One that fails, has not answered yet or

@@ -11,35 +11,35 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch.accounting.tegra import tegrastats_of
-from memwatch.alerts.rules import EVENT_KINDS, AlertRules, conditions_of
+from memwatch.accounting.tegra import build_tegrastats
+from memwatch.alerts.rules import EVENT_KINDS, AlertRules, evaluate_rules
 from memwatch.alerts.silences import Silence
-from memwatch.alerts.state import Key, Notice, Watch, step
+from memwatch.alerts.state import AlertState, Key, Notification, step
 from memwatch.clock import Clock, Moment
 from memwatch.events import Event, EventLog
 from memwatch.findings import Findings
 from memwatch.history.aggregate import Interval
 from memwatch.history.disk.files import FilesStatus
-from memwatch.history.disk.last_run import LastWords
-from memwatch.history.disk.writer import Keeper
-from memwatch.history.notable_ticks import Choice, KeptTick, KeptTicks, packed, tick_of
-from memwatch.history.series import OOM_KILLS, figures_of
-from memwatch.history.tier import Length
-from memwatch.history.tiers import LENGTHS, History
+from memwatch.history.disk.last_run import UncleanShutdown
+from memwatch.history.disk.writer import HistoryWriter
+from memwatch.history.notable_ticks import NotableTick, NotableTicks, NotableTickSelector, build_tick, pack
+from memwatch.history.series import OOM_KILLS, collect_figures
+from memwatch.history.tier import TierSpec
+from memwatch.history.tiers import TIER_SPECS, History
 from memwatch.linux.psi_trigger import Sleep
 from memwatch.model import Absent
-from memwatch.monitor.absent_reasons import COLLECTOR_OF, absences
+from memwatch.monitor.absent_reasons import COLLECTOR_OF, find_absent_reasons
 from memwatch.monitor.pacing import Pacing
 from memwatch.monitor.sampler import Gatherer
 from memwatch.monitor.schedule import next_due, suspended_seconds, wall_jump_seconds
 from memwatch.monitor.self_usage import SelfUsageReader
-from memwatch.monitor.transitions import Story
-from memwatch.pressure.inputs import evidence_of
-from memwatch.pressure.judge import Memory, judge
-from memwatch.pressure.oom_kills import Reckoning, reckon
+from memwatch.monitor.transitions import EventWriter
+from memwatch.pressure.inputs import collect_inputs
+from memwatch.pressure.judge import JudgeState, judge
+from memwatch.pressure.oom_kills import OomKillCount, count_new_kills
 from memwatch.pressure.rules import PressureRules
-from memwatch.processes.allocator_reports import Reports
-from memwatch.processes.growth import Growth
+from memwatch.processes.allocator_reports import AllocatorReports
+from memwatch.processes.growth import GrowthTracker
 from memwatch.processes.leaks import LeakRules
 from memwatch.snapshot import CollectorStatus, Level, Machine, Pressure, Snapshot
 
@@ -51,25 +51,25 @@ COMMON = tuple(name for name in Snapshot.__struct_fields__ if name in Findings._
 SAME_INTERVAL = 0.9
 
 
-class Rules(Struct, frozen=True):
+class MonitorRules(Struct, frozen=True):
     """What may be changed while running."""
 
     interval_seconds: float = 1.0
-    history_seconds: float = LENGTHS[0].seconds
-    medium_seconds: float = LENGTHS[1].seconds
-    coarse_seconds: float = LENGTHS[2].seconds
+    history_seconds: float = TIER_SPECS[0].seconds
+    medium_seconds: float = TIER_SPECS[1].seconds
+    coarse_seconds: float = TIER_SPECS[2].seconds
     pressure: PressureRules = PressureRules()
     alerts: AlertRules = AlertRules()
     leaks: LeakRules = LeakRules()
 
     @property
-    def lengths(self) -> tuple[Length, ...]:
+    def tier_specs(self) -> tuple[TierSpec, ...]:
         """The tiers of the history. No tier is finer than the interval."""
-        _, medium, coarse = LENGTHS
+        _, medium, coarse = TIER_SPECS
         return (
-            Length(self.interval_seconds, self.history_seconds),
-            Length(max(medium.step_seconds, self.interval_seconds), self.medium_seconds),
-            Length(coarse.step_seconds, self.coarse_seconds),
+            TierSpec(self.interval_seconds, self.history_seconds),
+            TierSpec(max(medium.step_seconds, self.interval_seconds), self.medium_seconds),
+            TierSpec(coarse.step_seconds, self.coarse_seconds),
         )
 
 
@@ -81,7 +81,7 @@ class Identity(Struct, frozen=True):
     simulated: bool = False
 
 
-Listener = Callable[[Snapshot, tuple[Notice, ...]], None]
+Listener = Callable[[Snapshot, tuple[Notification, ...]], None]
 
 
 class Monitor:
@@ -95,21 +95,21 @@ class Monitor:
         self,
         sampler: Gatherer,
         clock: Clock,
-        rules: Rules,
+        rules: MonitorRules,
         identity: Identity,
         trigger: Sleep | None = None,
         speed: float | None = None,
-        reports: Reports | None = None,
+        reports: AllocatorReports | None = None,
     ) -> None:
         self.latest: Snapshot | None = None
         self.events = EventLog()
-        self.history = History(rules.lengths)
-        self.ticks = KeptTicks()
-        self.keeper: Keeper | None = None
-        self.growth = Growth()
+        self.history = History(rules.tier_specs)
+        self.ticks = NotableTicks()
+        self.history_writer: HistoryWriter | None = None
+        self.growth = GrowthTracker()
         self.self_usage = SelfUsageReader()
-        self.reports = reports or Reports()
-        self.watches: Mapping[Key, Watch] = {}
+        self.reports = reports or AllocatorReports()
+        self.alert_states: Mapping[Key, AlertState] = {}
         self.silences: tuple[Silence, ...] = ()
         self.listeners: list[Listener] = []
         self.rules = rules
@@ -118,33 +118,33 @@ class Monitor:
         self.identity = identity
         self._trigger = trigger
         self._speed = speed
-        self._memory = Memory()
-        self._reckoning = Reckoning()
+        self._judge_state = JudgeState()
+        self._oom_kills = OomKillCount()
         self._pacing = Pacing()
         self._interval = Interval()
-        self._choice = Choice()
-        self._told_at = -math.inf
-        self._told_levels: Mapping[str, Level] = {}
-        self._story = Story(self.events)
+        self._tick_selector = NotableTickSelector()
+        self._notified_at = -math.inf
+        self._notified_levels: Mapping[str, Level] = {}
+        self._event_writer = EventWriter(self.events)
         self._before: Moment | None = None
-        self._complaint = ""
+        self._last_failure = ""
         self._seq = 0
-        self._remembered_by = rules
+        self._history_rules = rules
         self._events_seen = 0
-        self._untold: tuple[Notice, ...] = ()
+        self._pending_notifications: tuple[Notification, ...] = ()
 
     @property
     def simulated(self) -> bool:
         return self.identity.simulated
 
     @property
-    def last_words(self) -> LastWords | None:
+    def unclean_shutdown(self) -> UncleanShutdown | None:
         """What the run before this one wrote at its end, where that was not a clean one."""
-        return self.keeper.last_words if self.keeper else None
+        return self.history_writer.unclean_shutdown if self.history_writer else None
 
     def files_status(self) -> FilesStatus | None:
         """What became of writing the history; None where it is only in memory."""
-        return self.keeper.status() if self.keeper else None
+        return self.history_writer.status() if self.history_writer else None
 
     def run(self, stop: threading.Event) -> None:
         """Tick until told to stop. Returns when `stop` is set; a failing tick is logged and the next one comes."""
@@ -156,12 +156,12 @@ class Monitor:
             interval = self._pacing.pace.interval(usual)
             coming = next_due(due, interval, self._clock.monotonic())
             if coming.missed * interval >= usual:
-                self._story.missed(coming.missed)
+                self._event_writer.on_missed_ticks(coming.missed)
             due = coming.at
             rang = self._wait(due - self._clock.monotonic(), stop)
             if rang:
                 due = self._clock.monotonic()
-                self._pacing.stalled(due, usual)
+                self._pacing.on_stall(due, usual)
 
     def tick(self, lag_seconds: float = 0.0) -> Snapshot:
         """One tick: everything gathered, judged, remembered and published."""
@@ -169,22 +169,26 @@ class Monitor:
         rules, self._pacing.ticked_at = self.rules, None
         resumed = self._notice_clocks(now)
         findings, statuses = self._sampler.gather()
-        self._reckoning, kills = reckon(self._reckoning, findings.kernel, findings.kernel_log, now.monotonic)
-        evidence = evidence_of(findings, now.monotonic, rules.pressure, resumed, kills)
-        pressure, self._memory = judge(evidence, self._memory, rules.pressure)
-        self._pacing.judged(pressure if self._speed is None else (), now.monotonic, rules.interval_seconds)
-        self._sampler.hurry(self._pacing.is_restless)
+        self._oom_kills, kills = count_new_kills(
+            self._oom_kills, findings.kernel, findings.kernel_log, now.monotonic
+        )
+        evidence = collect_inputs(findings, now.monotonic, rules.pressure, resumed, kills)
+        pressure, self._judge_state = judge(evidence, self._judge_state, rules.pressure)
+        self._pacing.on_pressure(pressure if self._speed is None else (), now.monotonic, rules.interval_seconds)
+        self._sampler.set_fast(self._pacing.is_restless)
         snapshot = self._snapshot(now, rules, findings, statuses, pressure, lag_seconds)
-        self._story.tell(self.latest, snapshot, kills)
-        self._story.suspected(now.wall, self.growth.add(now.boottime, snapshot.processes, rules.leaks))
-        self._alert(now, snapshot, rules.alerts)
+        self._event_writer.on_tick(self.latest, snapshot, kills)
+        self._event_writer.on_leak_suspects(
+            now.wall, self.growth.add(now.boottime, snapshot.processes, rules.leaks)
+        )
+        self._update_alerts(now, snapshot, rules.alerts)
         try:
-            self._remember(now, snapshot)
+            self._record(now, snapshot)
         finally:
             # Memory may be too short to remember a tick; whoever asks gets it all the same.
             self.self_usage.tick_duration_seconds = self._clock.monotonic() - now.monotonic
             self.latest = snapshot
-            self._tell(snapshot)
+            self._notify_listeners(snapshot)
         self._pacing.ticked_at = now.monotonic
         return snapshot
 
@@ -193,7 +197,7 @@ class Monitor:
         return Moment(self._clock.monotonic(), self._clock.boottime(), self._clock.wall())
 
     @property
-    def ticked(self) -> Moment:
+    def last_tick(self) -> Moment:
         """All clocks at the latest tick; now, before the first."""
         return self._before or self.moment()
 
@@ -202,17 +206,19 @@ class Monitor:
         if self._trigger is not None:
             self._trigger.wake()
 
-    def keep_on_disk(self, keeper: Keeper) -> None:
+    def use_history_writer(self, history_writer: HistoryWriter) -> None:
         """Before the first tick: go on with what earlier runs wrote, and have everything to come written."""
-        keeper.restore(lambda: self.history, self.ticks, self.events)
+        history_writer.restore(lambda: self.history, self.ticks, self.events)
         self._events_seen = self.events.last_seq
-        self._story.recovered(self._clock.wall(), keeper.last_words, keeper.files.shelf.complaints)
-        keeper.start()
-        self.keeper = keeper
-        words = keeper.last_words
+        self._event_writer.on_restore(
+            self._clock.wall(), history_writer.unclean_shutdown, history_writer.files.ring_set.complaints
+        )
+        history_writer.start()
+        self.history_writer = history_writer
+        words = history_writer.unclean_shutdown
         if words is not None and words.samples and not words.machine_restarted:
             # Who was killed between the last sample and now may have been memwatchd: it is told at the first tick.
-            self._reckoning = Reckoning(_count(words.samples[-1].figures.get(OOM_KILLS)))
+            self._oom_kills = OomKillCount(_count(words.samples[-1].figures.get(OOM_KILLS)))
 
     def age_seconds(self) -> float | None:
         """How old the latest snapshot is, by a clock on the wall; None before the first."""
@@ -230,31 +236,35 @@ class Monitor:
     def release(self, seconds: float) -> list[str]:
         """Let go of all devices for so long; the names of the collectors that do. Any thread may call it."""
         names = self._sampler.release(seconds)
-        self._story.released(self._clock.wall(), names, seconds)
+        self._event_writer.on_release(self._clock.wall(), names, seconds)
         return names
 
-    def replayed_again(self) -> None:
+    def replay_restarted(self) -> None:
         """What is played has come to its end and begins anew."""
         self.events.add(self._clock.wall(), "replay", "recording restarted")
 
-    def tell_quietly(self, quietly: bool) -> None:
+    def set_quiet(self, quietly: bool) -> None:
         """What happens goes to the log in its full detail only, or as usual again; events have it in any case."""
-        self._story.log_level = logging.DEBUG if quietly else logging.INFO
+        self._event_writer.log_level = logging.DEBUG if quietly else logging.INFO
 
-    def reconfigure(self, rules: Rules) -> None:
+    def reconfigure(self, rules: MonitorRules) -> None:
         """Use other rules from the next tick on. Any thread may call it."""
         self.rules = rules
-        self._story.reloaded(self._clock.wall())
+        self._event_writer.on_reload(self._clock.wall())
 
-    def _alert(self, now: Moment, snapshot: Snapshot, rules: AlertRules) -> None:
+    def _update_alerts(self, now: Moment, snapshot: Snapshot, rules: AlertRules) -> None:
         """Alerts move on. What is to be told stays so until it was, should the rest of this tick fail."""
         seen = self.events.last_seq
-        conditions = conditions_of(snapshot, self._new_events(), rules)
-        watches, notices = step(
-            self.watches, conditions, now.monotonic, now.wall, rules, new_notice_id, self.silences
+        conditions = evaluate_rules(snapshot, self._new_events(), rules)
+        alert_states, notifications = step(
+            self.alert_states, conditions, now.monotonic, now.wall, rules, new_notification_id, self.silences
         )
-        self.watches, self._untold, self._events_seen = watches, (*self._untold, *notices), seen
-        self._story.tell_alerts(snapshot, notices)
+        self.alert_states, self._pending_notifications, self._events_seen = (
+            alert_states,
+            (*self._pending_notifications, *notifications),
+            seen,
+        )
+        self._event_writer.on_alerts(snapshot, notifications)
 
     def _new_events(self) -> list[Event]:
         """Events since the last tick that an alert may be about."""
@@ -267,20 +277,20 @@ class Monitor:
         try:
             self.tick(lag_seconds)
         except MemoryError:
-            self.self_usage.give_up_spare()
-            self._complain("out of memory in a tick; it was left out")
+            self.self_usage.release_reserve()
+            self._log_failure("out of memory in a tick; it was left out")
         except Exception as error:
             log.debug("the defect in full", exc_info=True)
-            self._complain(f"a tick failed and was left out: {type(error).__name__}: {error}")
+            self._log_failure(f"a tick failed and was left out: {type(error).__name__}: {error}")
         else:
-            if self._complaint:
+            if self._last_failure:
                 log.warning("ticks work again")
-            self._complaint = ""
+            self._last_failure = ""
 
-    def _complain(self, complaint: str) -> None:
-        if complaint != self._complaint:
+    def _log_failure(self, complaint: str) -> None:
+        if complaint != self._last_failure:
             log.error("%s", complaint)
-        self._complaint = complaint
+        self._last_failure = complaint
 
     def _wait(self, seconds: float, stop: threading.Event) -> bool:
         """Sleep until the next tick is due. True, and early, if the kernel says that tasks wait for memory."""
@@ -296,26 +306,26 @@ class Monitor:
             slept = suspended_seconds(self._before, now)
             jumped = wall_jump_seconds(self._before, now)
             if slept:
-                self._story.suspended(now.wall, slept)
+                self._event_writer.on_suspend(now.wall, slept)
             if jumped:
-                self._story.clock_set(now.wall, jumped)
+                self._event_writer.on_clock_set(now.wall, jumped)
         self._before = now
         return bool(slept)
 
     def _snapshot(
         self,
         now: Moment,
-        rules: Rules,
+        rules: MonitorRules,
         findings: Findings,
         statuses: tuple[CollectorStatus, ...],
         pressure: tuple[Pressure, ...],
         lag_seconds: float,
     ) -> Snapshot:
         self._seq += 1
-        said = {name: getattr(findings, name) for name in COMMON} | {"tegrastats": tegrastats_of(findings)}
-        found: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+        fields = {name: getattr(findings, name) for name in COMMON} | {"tegrastats": build_tegrastats(findings)}
+        found: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
         found.setdefault("machine", Machine())
-        found |= absences(COLLECTOR_OF.keys() - found.keys(), statuses)
+        found |= find_absent_reasons(COLLECTOR_OF.keys() - found.keys(), statuses)
         return Snapshot(
             seq=self._seq,
             unix=now.wall,
@@ -331,43 +341,43 @@ class Monitor:
             **found,
         )
 
-    def _remember(self, now: Moment, snapshot: Snapshot) -> None:
-        if self.rules is not self._remembered_by:
-            self._remembered_by = self.rules
-            self.history = self.history.resized(self.rules.lengths)
-        figures = figures_of(snapshot)
+    def _record(self, now: Moment, snapshot: Snapshot) -> None:
+        if self.rules is not self._history_rules:
+            self._history_rules = self.rules
+            self.history = self.history.resized(self.rules.tier_specs)
+        figures = collect_figures(snapshot)
         self._interval.add(snapshot, figures)
         worst = self._interval.worst or snapshot
         if now.monotonic - self._interval.began >= SAME_INTERVAL * self.rules.interval_seconds:
             self.history.add_row(now.boottime, self._interval.row())
             self._interval = Interval(now.monotonic)
-        chosen = self._choice.of(snapshot, worst)
-        kept = None if chosen is None else _kept(chosen, now)
+        chosen = self._tick_selector.select(snapshot, worst)
+        kept = None if chosen is None else _build_notable_tick(chosen, now)
         if kept is not None:
             self.ticks.add(kept)
-        if self.keeper is not None:
-            self.keeper.keep(snapshot, now.boottime, figures, kept)
+        if self.history_writer is not None:
+            self.history_writer.add(snapshot, now.boottime, figures, kept)
 
-    def _tell(self, snapshot: Snapshot) -> None:
+    def _notify_listeners(self, snapshot: Snapshot) -> None:
         levels = {pressure.target: pressure.level for pressure in snapshot.pressure}
-        early = snapshot.monotonic - self._told_at < SAME_INTERVAL * snapshot.interval_seconds
-        if early and levels == self._told_levels and not self._untold:
+        early = snapshot.monotonic - self._notified_at < SAME_INTERVAL * snapshot.interval_seconds
+        if early and levels == self._notified_levels and not self._pending_notifications:
             return
-        self._told_at, self._told_levels = snapshot.monotonic, levels
-        untold = self._untold
+        self._notified_at, self._notified_levels = snapshot.monotonic, levels
+        untold = self._pending_notifications
         for listener in self.listeners:
             listener(snapshot, untold)
-            self._untold = ()  # the first of them has people told; one that fails after it has nothing told twice
+            self._pending_notifications = ()  # queued by the first; a listener that fails after it repeats nothing
 
 
-def _kept(snapshot: Snapshot, now: Moment) -> KeptTick:
-    tick = tick_of(snapshot, now.boottime + snapshot.monotonic - now.monotonic, figures_of(snapshot))
-    return KeptTick(tick.boottime, packed(tick))
+def _build_notable_tick(snapshot: Snapshot, now: Moment) -> NotableTick:
+    tick = build_tick(snapshot, now.boottime + snapshot.monotonic - now.monotonic, collect_figures(snapshot))
+    return NotableTick(tick.boottime, pack(tick))
 
 
 def _count(figure: float | None) -> int | Absent:
     return Absent.NOT_AVAILABLE if figure is None else round(figure)
 
 
-def new_notice_id() -> str:
+def new_notification_id() -> str:
     return f"msg_{secrets.token_hex(12)}"

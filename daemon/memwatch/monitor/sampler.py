@@ -16,36 +16,36 @@ from msgspec.structs import replace
 
 from memwatch.accounting.compose import Composer
 from memwatch.clock import Clock
-from memwatch.collectors.base import Collector, Enlisted, Prompt, Watcher
+from memwatch.collectors.base import Collector, CollectorEntry, MovementProbe, NonBlockingCollector
 from memwatch.findings import Findings
-from memwatch.linux.files import Unavailable, Unreadable
+from memwatch.linux.files import ParseError, SourceUnavailable
 from memwatch.model import Absent, Bytes, Share
-from memwatch.runtime.backoff import Patience
+from memwatch.runtime.backoff import Backoff
 from memwatch.snapshot import CollectorState, CollectorStatus
 
 log = logging.getLogger(__name__)
 
 RETRY_FIRST_SECONDS = 10.0
-RETRY_MOST_SECONDS = 300.0
+MAX_RETRY_SECONDS = 300.0
 # Near the edge a collector that can be asked sooner is, but for 0.3 % of a core at most.
-HURRIED_PAUSE_RATIO = 1 / 0.003
+FAST_PAUSE_RATIO = 1 / 0.003
 # A collector is overdue after three of its periods, and never sooner than this.
-OVERDUE_LEAST_SECONDS = 3.0
+MIN_OVERDUE_SECONDS = 3.0
 # Ticks come some milliseconds early or late: what is due within so many seconds is due. Fast ones are 0.1 s apart.
 EARLY_SECONDS = 0.05
 # The longest that a tick waits for an answer that another process works on. After a slower one, the collector's own
 # thread waits for the answers of the next seconds: of a minute, in the end, where it does not get better.
 PROMPT_SECONDS = 0.005
 NOT_PROMPT_FIRST_SECONDS = 4.0
-NOT_PROMPT_LONGEST_SECONDS = 60.0
+MAX_NOT_PROMPT_SECONDS = 60.0
 # Where memory was too short to note a collector's findings, it is asked again after so long.
-PUT_OFF_SECONDS = 1.0
+POSTPONE_SECONDS = 1.0
 
 # What a collector reports: its findings, and its status.
 FINDINGS, STATUS = itemgetter(0), itemgetter(1)
 
 
-class Slot(Struct, frozen=True):
+class CollectorResult(Struct, frozen=True):
     """What a collector last published. Replaced whole, so a reader in another thread never sees half of one.
 
     `succeeded_at` and `overdue_at`, when an answer will be missing, are monotonic seconds.
@@ -64,23 +64,23 @@ class Slot(Struct, frozen=True):
 class CollectorRunner:
     """One collector with its slot: made when it is first asked, made again later where it is not available."""
 
-    def __init__(self, enlisted: Enlisted, clock: Clock) -> None:
-        self.enlisted = enlisted
-        self.slot = Slot()
+    def __init__(self, entry: CollectorEntry, clock: Clock) -> None:
+        self.entry = entry
+        self.result = CollectorResult()
         self.errors: Counter[str] = Counter()
         self._clock = clock
         self._collector: Collector | None = None
-        self.due = self._hurried_due = 0.0
-        self.hurried = False
+        self.due = self._fast_due = 0.0
+        self.is_fast = False
         # Whose turn it is: if ticks ask a collector that has a thread, that sleeps.
         self.on_tick = False
-        self._prompt: Prompt | None = None
-        self.watcher: Watcher | None = None
-        self._prompt_patience = Patience(NOT_PROMPT_FIRST_SECONDS, NOT_PROMPT_LONGEST_SECONDS)
-        self._put_at: float | None = None
-        self._late: tuple[Slot, Slot] | None = None
-        self._silent: tuple[Slot, CollectorStatus] | None = None
-        self.heard = self.slot
+        self._non_blocking: NonBlockingCollector | None = None
+        self.movement_probe: MovementProbe | None = None
+        self._prompt_backoff = Backoff(NOT_PROMPT_FIRST_SECONDS, MAX_NOT_PROMPT_SECONDS)
+        self._sent_at: float | None = None
+        self._late: tuple[CollectorResult, CollectorResult] | None = None
+        self._unsuccessful: tuple[CollectorResult, CollectorStatus] | None = None
+        self.last_read = self.result
         self._retry_seconds = RETRY_FIRST_SECONDS
 
     @property
@@ -88,53 +88,53 @@ class CollectorRunner:
         return self._collector.period_seconds if self._collector else 0.0
 
     def seconds_until_due(self) -> float:
-        due = self._hurried_due if self.hurried else self.due
+        due = self._fast_due if self.is_fast else self.due
         return due - self._clock.monotonic()
 
     def run(self) -> None:
         """Ask once and publish what came of it. The one place where anything may be caught."""
-        started = self._clock.monotonic() if self._put_at is None else self._put_at
-        self._put_at = None
+        started = self._clock.monotonic() if self._sent_at is None else self._sent_at
+        self._sent_at = None
         try:
             if self._collector is None:
-                self._collector = self.enlisted.make()
-                self._prompt = self._collector if isinstance(self._collector, Prompt) else None
-                self.watcher = self._collector if isinstance(self._collector, Watcher) else None
+                self._collector = self.entry.make()
+                self._non_blocking = self._collector if isinstance(self._collector, NonBlockingCollector) else None
+                self.movement_probe = self._collector if isinstance(self._collector, MovementProbe) else None
                 self._retry_seconds = RETRY_FIRST_SECONDS
             findings = self._collector.collect()
-        except Unavailable as reason:
+        except SourceUnavailable as reason:
             self._fail("unavailable", str(reason))
         except Exception as error:  # noqa: BLE001  a failing part is data
             self._count(error)
-            self._fail("failing", sentence_of(error))
+            self._fail("failing", describe_error(error))
         else:
             self._publish(findings, started)
 
-    def is_put(self, now: float, spacing: float) -> bool:
+    def send_request(self, now: float, spacing: float) -> bool:
         """On a tick: put the question, if it is due. A collector that cannot be asked at once is its thread's, and
         so is one of which ticks are too far apart."""
-        if self._prompt is None or self.due > now:
+        if self._non_blocking is None or self.due > now:
             return False
-        self.on_tick = self._comes_often(spacing) and self._prompt.put()
-        self._put_at = self._clock.monotonic() if self.on_tick else None
+        self.on_tick = self._comes_often(spacing) and self._non_blocking.send_request()
+        self._sent_at = self._clock.monotonic() if self.on_tick else None
         return self.on_tick
 
     def run_if_answered(self) -> None:
         """On the tick that put the question: publish the answer, or leave it to the collector's thread."""
-        self.on_tick = self._prompt is not None and self._prompt.has_answer(PROMPT_SECONDS)
+        self.on_tick = self._non_blocking is not None and self._non_blocking.has_answer(PROMPT_SECONDS)
         if self.on_tick:
-            self._prompt_patience.helped()
+            self._prompt_backoff.reset()
             self.run()
-            self.on_tick = self.slot.state == "ok"
+            self.on_tick = self.result.state == "ok"
         else:
-            self._prompt_patience.tried(self._clock.monotonic())
+            self._prompt_backoff.failed(self._clock.monotonic())
 
     def is_prompt(self, spacing: float) -> bool:
         """Whether its last answer came so soon that a tick could have waited for it, and ticks come often."""
-        seconds = self.slot.duration_seconds
-        if self._prompt is None or self.slot.state != "ok" or isinstance(seconds, Absent):
+        seconds = self.result.duration_seconds
+        if self._non_blocking is None or self.result.state != "ok" or isinstance(seconds, Absent):
             return False
-        rested = self._prompt_patience.is_over(self._clock.monotonic())
+        rested = self._prompt_backoff.is_due(self._clock.monotonic())
         return rested and seconds <= PROMPT_SECONDS and self._comes_often(spacing)
 
     def _comes_often(self, spacing: float) -> bool:
@@ -142,34 +142,34 @@ class CollectorRunner:
 
     def moved_bytes(self) -> float:
         """How far the shares that it tells of have moved since it was last heard."""
-        return moved_between(self.heard.findings.shares, self.slot.findings.shares)
+        return moved_between(self.last_read.findings.shares, self.result.findings.shares)
 
-    def said(self, now: float) -> tuple[Findings, CollectorStatus]:
+    def current(self, now: float) -> tuple[Findings, CollectorStatus]:
         """What counts of its findings now, and how it does.
 
         The result is the same object while a collector that never succeeded keeps failing the same way.
         """
-        slot = self.heard = self.slot
-        if slot.succeeded_at is None:
-            if self._silent is None or self._silent[0] is not slot:
-                self._silent = slot, self._status(slot, Absent.NOT_AVAILABLE, slot.error)
-            return slot.findings, self._silent[1]
-        age, error = max(0.0, now - slot.succeeded_at), slot.error
-        if now > slot.overdue_at:
-            slot, error = self._overdue(slot), f"no answer for {age:.0f} s"
-        return slot.findings, self._status(slot, age, error)
+        result = self.last_read = self.result
+        if result.succeeded_at is None:
+            if self._unsuccessful is None or self._unsuccessful[0] is not result:
+                self._unsuccessful = result, self._status(result, Absent.NOT_AVAILABLE, result.error)
+            return result.findings, self._unsuccessful[1]
+        age, error = max(0.0, now - result.succeeded_at), result.error
+        if now > result.overdue_at:
+            result, error = self._overdue(result), f"no answer for {age:.0f} s"
+        return result.findings, self._status(result, age, error)
 
-    def _status(self, slot: Slot, age: float | Absent, error: str | None) -> CollectorStatus:
-        name, seconds, unix = self.enlisted.name, slot.duration_seconds, slot.succeeded_unix
-        return CollectorStatus(name, slot.state, age, seconds, unix, error, slot.errors)
+    def _status(self, result: CollectorResult, age: float | Absent, error: str | None) -> CollectorStatus:
+        name, seconds, unix = self.entry.name, result.duration_seconds, result.succeeded_unix
+        return CollectorStatus(name, result.state, age, seconds, unix, error, result.errors)
 
-    def _overdue(self, slot: Slot) -> Slot:
+    def _overdue(self, result: CollectorResult) -> CollectorResult:
         """What is left of a slot once the next answer is missing; that is counted once."""
-        if self._late is None or self._late[0] is not slot:
+        if self._late is None or self._late[0] is not result:
             self.errors["deadline"] += 1
             self._late = (
-                slot,
-                replace(slot, state="stalled", findings=slot.findings.aged(), errors=dict(self.errors)),
+                result,
+                replace(result, state="stalled", findings=result.findings.as_stale(), errors=dict(self.errors)),
             )
         return self._late[1]
 
@@ -181,10 +181,10 @@ class CollectorRunner:
         release(seconds)
         return True
 
-    def put_off(self) -> None:
+    def postpone(self) -> None:
         """Ask again when memory may be there."""
-        self._put_at = None
-        self.due = self._hurried_due = self._clock.monotonic() + max(self.period_seconds, PUT_OFF_SECONDS)
+        self._sent_at = None
+        self.due = self._fast_due = self._clock.monotonic() + max(self.period_seconds, POSTPONE_SECONDS)
 
     def close(self) -> None:
         if self._collector is not None:
@@ -192,49 +192,51 @@ class CollectorRunner:
 
     def _publish(self, findings: Findings, started: float) -> None:
         now = self._clock.monotonic()
-        if self.slot.state == "failing":
-            log.warning("collector %s works again", self.enlisted.name)
+        if self.result.state == "failing":
+            log.warning("collector %s works again", self.entry.name)
         if findings.rejected:
             self.errors["inconsistent"] += findings.rejected
-        overdue_at = now + max(OVERDUE_LEAST_SECONDS, 3 * self.period_seconds)
+        overdue_at = now + max(MIN_OVERDUE_SECONDS, 3 * self.period_seconds)
         errors = dict(self.errors)
-        if findings == self.slot.findings:
-            findings = self.slot.findings  # what is the same object is not looked through again
-        self.slot = Slot("ok", findings, now, self._clock.wall(), now - started, None, errors, overdue_at)
+        if findings == self.result.findings:
+            findings = self.result.findings  # what is the same object is not looked through again
+        self.result = CollectorResult(
+            "ok", findings, now, self._clock.wall(), now - started, None, errors, overdue_at
+        )
         self.due = started + self.period_seconds
-        self._hurried_due = started + self._hurried_seconds(now - started)
+        self._fast_due = started + self._fast_seconds(now - started)
 
     def _fail(self, state: CollectorState, error: str) -> None:
-        before = self.slot
+        before = self.result
         if (before.state, before.error) != (state, error):
             level = logging.INFO if state == "unavailable" else logging.WARNING
-            log.log(level, "collector %s is %s: %s", self.enlisted.name, state, error)
-        self.slot = Slot(
+            log.log(level, "collector %s is %s: %s", self.entry.name, state, error)
+        self.result = CollectorResult(
             state,
-            before.findings.aged(),
+            before.findings.as_stale(),
             before.succeeded_at,
             before.succeeded_unix,
             before.duration_seconds,
             error,
             dict(self.errors),
         )
-        self.due = self._hurried_due = self._clock.monotonic() + self._pause()
+        self.due = self._fast_due = self._clock.monotonic() + self._pause()
 
-    def _hurried_seconds(self, duration_seconds: float) -> float:
-        soonest: float | None = getattr(self._collector, "hurried_seconds", None)
+    def _fast_seconds(self, duration_seconds: float) -> float:
+        soonest: float | None = getattr(self._collector, "fast_seconds", None)
         if soonest is None:
             return self.period_seconds
-        return min(self.period_seconds, max(soonest, HURRIED_PAUSE_RATIO * duration_seconds))
+        return min(self.period_seconds, max(soonest, FAST_PAUSE_RATIO * duration_seconds))
 
     def _pause(self) -> float:
         """A failing collector is asked again in its own period, one that is not here less and less often."""
         if self._collector is not None:
             return self.period_seconds
-        pause, self._retry_seconds = self._retry_seconds, min(self._retry_seconds * 2, RETRY_MOST_SECONDS)
+        pause, self._retry_seconds = self._retry_seconds, min(self._retry_seconds * 2, MAX_RETRY_SECONDS)
         return pause
 
     def _count(self, error: Exception) -> None:
-        self.errors[reason_of(error)] += 1
+        self.errors[classify_error(error)] += 1
 
 
 def moved_between(before: Sequence[Share], now: Sequence[Share]) -> float:
@@ -252,7 +254,7 @@ def _distance(before: Bytes, now: Bytes) -> float:
     return 0 if now is before else math.inf
 
 
-def reason_of(error: Exception) -> str:
+def classify_error(error: Exception) -> str:
     """The word under which a collector's error is counted."""
     if isinstance(error, PermissionError):
         return "permission"
@@ -260,11 +262,11 @@ def reason_of(error: Exception) -> str:
         return "missing"
     if isinstance(error, OSError):
         return "io"
-    return "unreadable" if isinstance(error, Unreadable) else "defect"
+    return "unreadable" if isinstance(error, ParseError) else "defect"
 
 
-def sentence_of(error: Exception) -> str:
-    if isinstance(error, (Unreadable, OSError)):
+def describe_error(error: Exception) -> str:
+    if isinstance(error, (ParseError, OSError)):
         return str(error)
     return f"{type(error).__name__}: {error}"
 
@@ -278,7 +280,7 @@ class Gatherer(Protocol):
 
     def moved_bytes(self) -> float: ...
 
-    def hurry(self, hurried: bool) -> None: ...
+    def set_fast(self, is_fast: bool) -> None: ...
 
     def wait_for_first(self, seconds: float) -> None: ...
 
@@ -290,20 +292,18 @@ class Gatherer(Protocol):
 class Sampler:
     """All collectors. Quick files are read on the tick itself; what may block has a thread and a slot."""
 
-    def __init__(self, enlisted: Sequence[Enlisted], clock: Clock) -> None:
-        self.runners = [CollectorRunner(entry, clock) for entry in enlisted]
+    def __init__(self, entry: Sequence[CollectorEntry], clock: Clock) -> None:
+        self.runners = [CollectorRunner(entry, clock) for entry in entry]
         self._composer = Composer()
         self._clock = clock
-        self._quick = [runner for runner in self.runners if not runner.enlisted.may_block]
-        self._slow = [runner for runner in self.runners if runner.enlisted.may_block]
+        self._quick = [runner for runner in self.runners if not runner.entry.may_block]
+        self._slow = [runner for runner in self.runners if runner.entry.may_block]
         self._stop = threading.Event()
         self._spacing, self._gathered_at = math.inf, -math.inf  # seconds between the last two ticks
-        self._hurried = False
+        self._is_fast = False
         self._changed = threading.Condition()
         self._threads = [
-            threading.Thread(
-                target=self._serve, args=(runner,), name=f"collect-{runner.enlisted.name}", daemon=True
-            )
+            threading.Thread(target=self._serve, args=(runner,), name=f"collect-{runner.entry.name}", daemon=True)
             for runner in self._slow
         ]
 
@@ -321,19 +321,19 @@ class Sampler:
         soon, self._spacing, self._gathered_at = now + EARLY_SECONDS, now - self._gathered_at, now
         on_tick = [runner for runner in self._slow if runner.on_tick]
         try:
-            asked = [runner for runner in on_tick if runner.is_put(soon, self._spacing)]
+            requested = [runner for runner in on_tick if runner.send_request(soon, self._spacing)]
             for runner in self._quick:
                 if runner.due <= soon:
                     runner.run()
-            for runner in asked:
+            for runner in requested:
                 runner.run_if_answered()
         finally:  # a tick may fail for want of memory: who is left to a thread has one all the same
             if not all(runner.on_tick for runner in on_tick):
                 with self._changed:
                     self._changed.notify_all()
         now = self._clock.monotonic()
-        said = [runner.said(now) for runner in self.runners]
-        return self._composer.composed(tuple(map(FINDINGS, said))), tuple(map(STATUS, said))
+        results = [runner.current(now) for runner in self.runners]
+        return self._composer.compose(tuple(map(FINDINGS, results))), tuple(map(STATUS, results))
 
     def moved_bytes(self) -> float:
         """How far memory has moved since the last `gather`, at little cost; infinitely far where nobody can say.
@@ -341,34 +341,36 @@ class Sampler:
         GPUs that take System RAM, and containers, move what is available of it as all else does; a limit that has
         a thread of its own counts as soon as that has looked.
         """
-        watchers = [runner.watcher for runner in self._quick if runner.watcher is not None]
+        watchers = [runner.movement_probe for runner in self._quick if runner.movement_probe is not None]
         if not watchers:
             return math.inf
         try:
             moved: list[float] = [watcher.moved_bytes() for watcher in watchers]
-            return max(moved + [runner.moved_bytes() for runner in self._slow if runner.slot is not runner.heard])
-        except (OSError, Unreadable, MemoryError):  # a tick says what it is
+            return max(
+                moved + [runner.moved_bytes() for runner in self._slow if runner.result is not runner.last_read]
+            )
+        except (OSError, ParseError, MemoryError):  # a tick says what it is
             return math.inf
 
-    def hurry(self, hurried: bool) -> None:
+    def set_fast(self, is_fast: bool) -> None:
         """Near the edge: ask sooner those that can be, from now on, not after the pause that they are in."""
-        if hurried == self._hurried:
+        if is_fast == self._is_fast:
             return
-        self._hurried = hurried
+        self._is_fast = is_fast
         for runner in self.runners:
-            runner.hurried = hurried
+            runner.is_fast = is_fast
         with self._changed:
             self._changed.notify_all()
 
     def wait_for_first(self, seconds: float) -> None:
         """Give collectors that may block the chance to answer once."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until and any(runner.slot.state == "starting" for runner in self._slow):
+        while time.monotonic() < until and any(runner.result.state == "starting" for runner in self._slow):
             time.sleep(0.005)
 
     def release(self, seconds: float) -> list[str]:
         """Have everybody let go of devices for so long; the names of those who will, within one period."""
-        return [runner.enlisted.name for runner in self.runners if runner.release(seconds)]
+        return [runner.entry.name for runner in self.runners if runner.release(seconds)]
 
     def stop(self) -> None:
         self._stop.set()
@@ -383,7 +385,7 @@ class Sampler:
             try:
                 runner.run()
             except MemoryError:  # what came of it could not even be noted
-                runner.put_off()
+                runner.postpone()
             self._wait(runner)
         runner.close()
 

@@ -49,7 +49,7 @@ FAST_RATIO, SLOW_RATIO = 0.60, 0.57
 FAST_FULL_SECONDS = 60.0
 SLOW_AFTER_SECONDS = 30.0
 # What fills System RAM. A GPU's own memory is asked for once a second, however often one ticks.
-HURRYING = frozenset(
+FAST_KINDS = frozenset(
     {"system_ram", "cgroup", "gtt", "gpu_buffers", "npu_buffers", "cuda_pool", "metal_working_set"}
 )
 
@@ -65,10 +65,10 @@ class Pace(Struct, frozen=True):
         return min(FAST_SECONDS, usual) if self.fast else usual
 
 
-def paced(before: Pace, pressure: Iterable[Pressure], now: float, stalled: bool = False) -> Pace:
+def next_pace(before: Pace, pressure: Iterable[Pressure], now: float, stalled: bool = False) -> Pace:
     """The pace after a tick: fast at once, slow only after it has been calm for a while."""
     line = SLOW_RATIO if before.fast else FAST_RATIO
-    near = next((one for one in pressure if hurries(one, line)), None)
+    near = next((one for one in pressure if needs_fast_ticks(one, line)), None)
     if stalled or near is not None:
         return Pace(fast=True, why=before.why or _why(near))
     if not before.fast:
@@ -77,10 +77,10 @@ def paced(before: Pace, pressure: Iterable[Pressure], now: float, stalled: bool 
     return Pace() if now - calm_since >= SLOW_AFTER_SECONDS else Pace(True, calm_since, before.why)
 
 
-def hurries(pressure: Pressure, line: float) -> bool:
+def needs_fast_ticks(pressure: Pressure, line: float) -> bool:
     """Whether it is so near its end, or will be within a minute."""
     seconds = pressure.seconds_to_full
-    if pressure.kind not in HURRYING:
+    if pressure.kind not in FAST_KINDS:
         return False
     return pressure.ratio >= line or (not isinstance(seconds, Absent) and seconds < FAST_FULL_SECONDS)
 

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 # Linux mlockall(2). ONFAULT locks pages as they are touched: 40 thread stacks cost 10 MB instead of 345 MB.
 MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT = 1, 2, 4
-SPARE_BYTES = 1 << 20
+RESERVE_BYTES = 1 << 20
 
 
 class SelfUsageReader:
@@ -29,7 +29,7 @@ class SelfUsageReader:
         self.memory_locked = False
         self._page_size = os.sysconf("SC_PAGE_SIZE")
         self._statm = _own_statm()
-        self._spare: bytearray | None = bytearray(SPARE_BYTES)
+        self._reserve: bytearray | None = bytearray(RESERVE_BYTES)
 
     def read(self, lag_seconds: float) -> SelfUsage:
         usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -53,7 +53,7 @@ class SelfUsageReader:
         return f"memory is not locked ({reason}): give CAP_IPC_LOCK or LimitMEMLOCK=infinity to lock it"
 
     @staticmethod
-    def settle() -> None:
+    def trim_memory() -> None:
         """Once, after starting: return what starting left over (0.4 MiB), and spare the collector what stays."""
         gc.collect()
         gc.freeze()
@@ -62,8 +62,8 @@ class SelfUsageReader:
             if trim is not None:
                 trim(0)
 
-    def give_up_spare(self) -> None:
-        self._spare = None
+    def release_reserve(self) -> None:
+        self._reserve = None
 
     def _rss_bytes(self) -> Bytes:
         if self._statm is None:

@@ -8,15 +8,15 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from memwatch import units
-from memwatch.accounting.driver_errors import device_of
+from memwatch.accounting.driver_errors import find_device
 from memwatch.alerts.rules import CRITICAL
-from memwatch.alerts.state import Notice
+from memwatch.alerts.state import Notification
 from memwatch.events import EventLog
-from memwatch.history.disk.last_run import LastWords
-from memwatch.kernel_log import KNOWN, DriverError, words_of
+from memwatch.history.disk.last_run import UncleanShutdown
+from memwatch.kernel_log import KNOWN, DriverError, describe_kind
 from memwatch.model import Absent
-from memwatch.pressure.oom_kills import NONE, NewKills
-from memwatch.processes.leaks import Suspect
+from memwatch.pressure.oom_kills import NO_KILLS, NewKills
+from memwatch.processes.leaks import LeakSuspect
 from memwatch.render import words as wording
 from memwatch.snapshot import CollectorStatus, Level, Pressure, Snapshot
 
@@ -25,36 +25,36 @@ log = logging.getLogger(__name__)
 _NOT_FAILED = ("ok", "starting", "unavailable")
 _STATE = attrgetter("name", "state")
 # The OOM killer may kill many processes at once, and a failing driver may log a thousand errors a second.
-MOST_KILLS = 5
+MAX_KILLS = 5
 REPEAT_SECONDS = 60.0
 
 
-class Told(NamedTuple):
+class ReportedCount(NamedTuple):
     """Number of one driver's errors already reported, and the time of the last report in monotonic seconds."""
 
     number: int
     at: float
 
 
-class Missed(NamedTuple):
+class MissedTicks(NamedTuple):
     """Missed samples not yet reported, the number of occasions, and the last report in monotonic seconds."""
 
     ticks: int = 0
-    times: int = 0
-    told_at: float = -REPEAT_SECONDS
+    occasions: int = 0
+    reported_at: float = -REPEAT_SECONDS
 
 
-class Story:
+class EventWriter:
     """Writer of the event log. Each event is also logged by the daemon at `log_level`."""
 
     def __init__(self, events: EventLog) -> None:
         self.log_level = logging.INFO
         self._events = events
         self._levels: dict[str, Level] = {}
-        self._reported: dict[tuple[str, str], Told] = {}
-        self._missed = Missed()
+        self._reported: dict[tuple[str, str], ReportedCount] = {}
+        self._missed_ticks = MissedTicks()
 
-    def tell(self, before: Snapshot | None, now: Snapshot, kills: NewKills = NONE) -> None:
+    def on_tick(self, before: Snapshot | None, now: Snapshot, kills: NewKills = NO_KILLS) -> None:
         if before is None:
             self._record(now.unix, "started", f"memwatchd started on {now.host}")
         else:
@@ -64,36 +64,38 @@ class Story:
         self._record_kills(now, kills, first=before is None)
         self._record_drivers(now, first=before is None)
 
-    def tell_alerts(self, now: Snapshot, notices: tuple[Notice, ...]) -> None:
-        for notice in notices:
-            label = now.labels.get(notice.target, notice.target)
-            self._record(now.unix, "alert", _alert_sentence(notice, label), notice.target)
+    def on_alerts(self, now: Snapshot, notifications: tuple[Notification, ...]) -> None:
+        for notification in notifications:
+            label = now.labels.get(notification.target, notification.target)
+            self._record(now.unix, "alert", _alert_sentence(notification, label), notification.target)
 
-    def suspended(self, unix: float, seconds: float) -> None:
+    def on_suspend(self, unix: float, seconds: float) -> None:
         self._record(unix, "suspend", f"machine suspended for {seconds:.0f} s")
 
-    def clock_set(self, unix: float, seconds: float) -> None:
+    def on_clock_set(self, unix: float, seconds: float) -> None:
         way = "forward" if seconds > 0 else "back"
         self._record(unix, "clock", f"wall clock set {way} by {abs(seconds):.1f} s")
 
-    def missed(self, ticks: int) -> None:
+    def on_missed_ticks(self, ticks: int) -> None:
         """Count missed samples. They are reported with the next snapshot, at most once a minute."""
-        self._missed = self._missed._replace(ticks=self._missed.ticks + ticks, times=self._missed.times + 1)
+        self._missed_ticks = self._missed_ticks._replace(
+            ticks=self._missed_ticks.ticks + ticks, occasions=self._missed_ticks.occasions + 1
+        )
 
-    def reloaded(self, unix: float) -> None:
+    def on_reload(self, unix: float) -> None:
         self._record(unix, "reloaded", "configuration reloaded")
 
-    def recovered(self, unix: float, words: LastWords | None, complaints: Sequence[str]) -> None:
+    def on_restore(self, unix: float, words: UncleanShutdown | None, complaints: Sequence[str]) -> None:
         for complaint in complaints:
             self._events.add(unix, "history", complaint)
         if words is not None:
             self._record(unix, "unclean", words.sentence)
 
-    def released(self, unix: float, names: list[str], seconds: float) -> None:
+    def on_release(self, unix: float, names: list[str], seconds: float) -> None:
         if names:
             self._record(unix, "release", f"GPU drivers released for {seconds:.0f} s: {', '.join(names)}")
 
-    def suspected(self, unix: float, suspects: Iterable[Suspect]) -> None:
+    def on_leak_suspects(self, unix: float, suspects: Iterable[LeakSuspect]) -> None:
         for suspect in suspects:
             process = suspect.process
             what = f"suspected leak: {process.name} (PID {process.pid}) {suspect.evidence}"
@@ -101,12 +103,12 @@ class Story:
 
     def _record_missed(self, now: Snapshot) -> None:
         """Report missed samples at most once a minute: a machine too busy for one is too busy for many."""
-        ticks, times, reported_at = self._missed
+        ticks, times, reported_at = self._missed_ticks
         if ticks and now.monotonic - reported_at >= REPEAT_SECONDS:
             often = "" if times == 1 else f" on {times} occasions"
             missed = wording.count(ticks, "sample")
             self._record(now.unix, "late", f"{missed} missed{often}: the machine was too busy")
-            self._missed = Missed(told_at=now.monotonic)
+            self._missed_ticks = MissedTicks(reported_at=now.monotonic)
 
     def _record_levels(self, now: Snapshot) -> None:
         """Report changes of level. A target that had no data for a while continues from its last reported level."""
@@ -119,9 +121,9 @@ class Story:
                 self._record(now.unix, "level", text, pressure.target)
 
     def _record_kills(self, now: Snapshot, kills: NewKills, first: bool) -> None:
-        for kill in kills.named[:MOST_KILLS]:
+        for kill in kills.named[:MAX_KILLS]:
             self._record(now.unix, "oom_kill", kill.text)
-        others = kills.unnamed + len(kills.named[MOST_KILLS:])
+        others = kills.unnamed + len(kills.named[MAX_KILLS:])
         if others:
             killed = wording.count(others, "more process" if kills.named else "process")
             gone = " while memwatchd was not running (possibly memwatchd itself)" if first else ""
@@ -130,15 +132,15 @@ class Story:
     def _record_drivers(self, now: Snapshot, first: bool) -> None:
         """Report new driver errors. An error that repeats is reported once a minute with its count."""
         for place, kind, count, words in _driver_errors(now):
-            last = self._reported.get((place, kind), Told(count if first else 0, -REPEAT_SECONDS))
+            last = self._reported.get((place, kind), ReportedCount(count if first else 0, -REPEAT_SECONDS))
             # A restarted helper process counts from 0.
             last = last._replace(number=min(last.number, count))
             if count > last.number and now.monotonic - last.at >= REPEAT_SECONDS:
                 times = count - last.number
                 often = "" if times == 1 else f", {times} times"
-                text = f"the driver of {place} reported {words_of(kind)}{often}{words}"
+                text = f"the driver of {place} reported {describe_kind(kind)}{often}{words}"
                 self._record(now.unix, "driver", text)
-                last = Told(count, now.monotonic)
+                last = ReportedCount(count, now.monotonic)
             self._reported[place, kind] = last
 
     def _record_collectors(self, before: Snapshot, now: Snapshot) -> None:
@@ -155,16 +157,17 @@ class Story:
         log.log(self.log_level, "%s", text)
 
 
-def _alert_sentence(notice: Notice, label: str) -> str:
-    word = "still firing" if notice.repeated else "firing" if notice.firing else "resolved"
-    if notice.level is not None:
-        level = wording.level(notice.level.word)
-        if not notice.firing:
-            rule = "critical" if notice.rule == CRITICAL else notice.rule
+def _alert_sentence(notification: Notification, label: str) -> str:
+    word = "still firing" if notification.repeated else "firing" if notification.firing else "resolved"
+    if notification.level is not None:
+        level = wording.level(notification.level.word)
+        if not notification.firing:
+            rule = "critical" if notification.rule == CRITICAL else notification.rule
             return f"alert {word}: {label} {rule} (now {level})"
-        rule = "" if notice.rule == CRITICAL else f" ({notice.rule})"
+        rule = "" if notification.rule == CRITICAL else f" ({notification.rule})"
         return f"alert {word}: {label} {level}{rule}"
-    return f"alert {word}: {notice.rule} ({'; '.join(why.text for why in notice.reasons) or notice.target})"
+    why = "; ".join(reason.text for reason in notification.reasons) or notification.target
+    return f"alert {word}: {notification.rule} ({why})"
 
 
 def _collector_sentence(status: CollectorStatus) -> str:
@@ -186,12 +189,12 @@ def _driver_errors(now: Snapshot) -> Iterator[tuple[str, str, int, str]]:
     """Yield place, kind and count of each driver error, with its latest line if the kernel log has one."""
     logged = () if isinstance(now.kernel_log, Absent) else now.kernel_log.driver_errors
     for device in now.devices:
-        words = {error.kind: error for error in logged if device_of(error, now.devices) is device}
+        words = {error.kind: error for error in logged if find_device(error, now.devices) is device}
         for kind, count in device.errors.items():
             if kind in KNOWN or kind.startswith("xid_"):
                 yield device.id, kind, count, _quoted(words.get(kind))
     for error in logged:
-        if device_of(error, now.devices) is None:
+        if find_device(error, now.devices) is None:
             yield error.place, error.kind, error.count, _quoted(error)
 
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from memwatch.alerts.state import Notice
+from memwatch.alerts.state import Notification
 from memwatch.notify.channel import Reminder
-from memwatch.notify.http_post import Answer, Clock, Poster
-from memwatch.notify.message_text import text_of, title_of
+from memwatch.notify.http_post import Poster, PostResult, WallClock
+from memwatch.notify.message_text import build_text, build_title
 from memwatch.notify.webhook_payload import Endpoint, cut
 from memwatch.render.json import Json, rfc3339, to_bytes
 from memwatch.snapshot import Snapshot
@@ -38,7 +38,7 @@ class AlertmanagerChannel:
         endpoint: Endpoint,
         poster: Poster,
         repeat_seconds: float = 60.0,
-        wall: Clock = time.time,
+        wall: WallClock = time.time,
         authorization: str | None = None,
     ) -> None:
         self.title = f"alertmanager {name} ({endpoint.origin})"
@@ -51,16 +51,16 @@ class AlertmanagerChannel:
     def prepare(self) -> None:
         self._poster.prepare()
 
-    def body(self, notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
-        return to_bytes([alert_json(notice, snapshot, dashboard_url)])
+    def body(self, notification: Notification, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
+        return to_bytes([alert_json(notification, snapshot, dashboard_url)])
 
-    def send(self, message_id: str, body: bytes) -> Answer:  # noqa: ARG002  labels identify an alert
+    def send(self, message_id: str, body: bytes) -> PostResult:  # noqa: ARG002  labels identify an alert
         return self._post(body)
 
-    def _send_again(self, bodies: Sequence[bytes]) -> Answer:
+    def _send_again(self, bodies: Sequence[bytes]) -> PostResult:
         return self._post(b"[" + b",".join(body[1:-1] for body in bodies) + b"]")
 
-    def _post(self, body: bytes) -> Answer:
+    def _post(self, body: bytes) -> PostResult:
         """Post the alerts. Post again if the response shows a clock difference that changes their times."""
         sent, assumed = self._by_its_clock(body), self._ahead_seconds
         answer = self._poster.post(self._headers, sent)
@@ -84,30 +84,30 @@ def alerts_endpoint(base: Endpoint) -> Endpoint:
     return base if base.path.endswith(PATH) else replace(base, path=base.path.rstrip("/") + PATH)
 
 
-def alert_json(notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> Json:
+def alert_json(notification: Notification, snapshot: Snapshot, dashboard_url: str | None) -> Json:
     """Render one alert. Its labels, which identify it, are the same when it fires and when it resolves.
 
     A one-off event has no `endsAt`: Alertmanager ends it `resolve_timeout` after it arrives. An explicit end could
     be in the past if the event arrives late, and Alertmanager does not notify about ended alerts.
     """
-    started = notice.started_unix or notice.unix
+    started = notification.started_unix or notification.unix
     alert = {
         "labels": {
-            "alertname": alert_name(notice.rule),
+            "alertname": alert_name(notification.rule),
             "instance": cut(snapshot.host, LABEL_LENGTH),
             "job": "memwatchd",
-            "target": cut(notice.target, LABEL_LENGTH),
-            "severity": notice.severity,
+            "target": cut(notification.target, LABEL_LENGTH),
+            "severity": notification.severity,
         },
         "annotations": {
-            "summary": title_of(notice, snapshot),
-            "description": text_of(notice, snapshot, None),
+            "summary": build_title(notification, snapshot),
+            "description": build_text(notification, snapshot, None),
         },
         "startsAt": rfc3339(started),
     }
-    if not notice.firing:
+    if not notification.firing:
         # Alertmanager rejects an end before the start, which a clock that was set back would cause.
-        alert["endsAt"] = rfc3339(max(notice.unix, started + 0.001))
+        alert["endsAt"] = rfc3339(max(notification.unix, started + 0.001))
     if dashboard_url:
         alert["generatorURL"] = dashboard_url
     return alert

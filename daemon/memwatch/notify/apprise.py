@@ -10,10 +10,10 @@ import threading
 import warnings
 from typing import Any
 
-from memwatch.alerts.state import Notice
+from memwatch.alerts.state import Notification
 from memwatch.notify.channel import Reminder
-from memwatch.notify.http_post import Answer
-from memwatch.notify.message_text import text_of, title_of
+from memwatch.notify.http_post import PostResult
+from memwatch.notify.message_text import build_text, build_title
 from memwatch.render.json import to_bytes
 from memwatch.snapshot import Snapshot
 
@@ -23,7 +23,7 @@ TYPES = {"critical": "failure", "warning": "warning", "info": "info"}
 STATUS = re.compile(r"\berror=([1-5][0-9]{2})\b")
 
 
-class NotInstalled(Exception):
+class MissingExtraError(Exception):
     """Apprise is not installed."""
 
 
@@ -36,7 +36,7 @@ class AppriseChannel:
     def __init__(self, name: str, service: Any) -> None:  # noqa: ANN401  Apprise's own
         self.title = f"apprise {name} ({service.service_name})"
         self._service = service
-        self._words = LastWords()
+        self._words = AppriseLogHandler()
         logger = logging.getLogger("apprise")
         logger.propagate = False
         logger.addHandler(self._words)
@@ -44,28 +44,28 @@ class AppriseChannel:
     def prepare(self) -> None:
         """Do nothing: the plug-in is loaded when the service is created."""
 
-    def body(self, notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
-        kind = TYPES[notice.severity] if notice.firing else "success"
-        text = text_of(notice, snapshot, dashboard_url)
-        return to_bytes({"title": title_of(notice, snapshot), "text": text, "type": kind})
+    def body(self, notification: Notification, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
+        kind = TYPES[notification.severity] if notification.firing else "success"
+        text = build_text(notification, snapshot, dashboard_url)
+        return to_bytes({"title": build_title(notification, snapshot), "text": text, "type": kind})
 
-    def send(self, message_id: str, body: bytes) -> Answer:  # noqa: ARG002  Apprise has no field for the id
+    def send(self, message_id: str, body: bytes) -> PostResult:  # noqa: ARG002  Apprise has no field for the id
         message = json.loads(body)
         self._words.listen()
         try:
             done = self._service.notify(body=message["text"], title=message["title"], notify_type=message["type"])
         except Exception as error:  # noqa: BLE001  a plug-in may raise anything; the next attempt must follow
-            return Answer(None, f"Apprise failed: {type(error).__name__}", may_have_heard=True)
+            return PostResult(None, f"Apprise failed: {type(error).__name__}", may_have_arrived=True)
         if done:
-            return Answer(200)
+            return PostResult(200)
         status = self._words.status
-        return Answer(status, f"answered {status}" if status else "Apprise reports a failed delivery")
+        return PostResult(status, f"answered {status}" if status else "Apprise reports a failed delivery")
 
     def abort(self) -> None:
         """Do nothing: Apprise cannot be interrupted. Its timeouts of 4 s end an attempt."""
 
 
-class LastWords(logging.Handler):
+class AppriseLogHandler(logging.Handler):
     """Log handler that keeps the HTTP status from Apprise's messages in one thread and drops the rest."""
 
     def __init__(self) -> None:
@@ -86,14 +86,14 @@ class LastWords(logging.Handler):
             self._seen = (self._seen[0], int(found[1]))
 
 
-def service_of(url: str) -> Any:  # noqa: ANN401  Apprise's own
-    """Return the service of an Apprise URL, None if the URL is invalid. Raises NotInstalled."""
+def load_service(url: str) -> Any:  # noqa: ANN401  Apprise's own
+    """Return the service of an Apprise URL, None if the URL is invalid. Raises MissingExtraError."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # 2.2.0 imports imghdr if Python still has it
         try:
             apprise: Any = importlib.import_module("apprise")
         except ImportError:
-            raise NotInstalled from None
+            raise MissingExtraError from None
         logging.getLogger("apprise").propagate = False
         asset = apprise.AppriseAsset(app_id="memwatchd", async_mode=False, http_redirects=False)
         return apprise.Apprise.instantiate(url, asset=asset)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
-from memwatch.alerts.state import Notice
-from memwatch.notify.http_post import Answer, Clock, Poster
-from memwatch.notify.webhook_payload import Endpoint, Secret, body_of, headers_of
+from memwatch.alerts.state import Notification
+from memwatch.notify.http_post import Poster, PostResult, WallClock
+from memwatch.notify.webhook_payload import Endpoint, Secret, build_body, build_headers
 from memwatch.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class Reminder(Struct, frozen=True):
     """Repeats all firing alerts every `seconds` in one call, for receivers that expire alerts."""
 
     seconds: float
-    send: Callable[[Sequence[bytes]], Answer]
+    send: Callable[[Sequence[bytes]], PostResult]
 
 
 class Channel(Protocol):
@@ -39,11 +39,11 @@ class Channel(Protocol):
         """Load everything needed to send. Called once, in the sending thread, before the first notification."""
         ...
 
-    def body(self, notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
+    def body(self, notification: Notification, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
         """Render the body to send, the same in every attempt."""
         ...
 
-    def send(self, message_id: str, body: bytes) -> Answer:
+    def send(self, message_id: str, body: bytes) -> PostResult:
         """Make one attempt. Never raises, and ends by its own timeout."""
         ...
 
@@ -59,7 +59,7 @@ class WebhookChannel:
     reminder: Reminder | None = None
 
     def __init__(
-        self, name: str, endpoint: Endpoint, secret: Secret, poster: Poster, wall: Clock = time.time
+        self, name: str, endpoint: Endpoint, secret: Secret, poster: Poster, wall: WallClock = time.time
     ) -> None:
         self.title = f"webhook {name} ({endpoint.origin})"
         self._secret = secret
@@ -69,11 +69,11 @@ class WebhookChannel:
     def prepare(self) -> None:
         self._poster.prepare()
 
-    def body(self, notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
-        return body_of(notice, snapshot, dashboard_url)
+    def body(self, notification: Notification, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
+        return build_body(notification, snapshot, dashboard_url)
 
-    def send(self, message_id: str, body: bytes) -> Answer:
-        return self._poster.post(headers_of(self._secret, message_id, int(self._wall()), body), body)
+    def send(self, message_id: str, body: bytes) -> PostResult:
+        return self._poster.post(build_headers(self._secret, message_id, int(self._wall()), body), body)
 
     def abort(self) -> None:
         self._poster.abort()

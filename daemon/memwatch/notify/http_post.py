@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 # Most bytes read of a response, headers and body. Only the status line and headers are used; the body is read so
 # that the connection is not reset while the receiver still sends.
-READ_LIMIT_BYTES = 64 * 1024
-RETRY_AFTER_MOST_SECONDS = 86_400.0
+MAX_READ_BYTES = 64 * 1024
+MAX_RETRY_AFTER_SECONDS = 86_400.0
 # Bad gateway, gateway timeout: a proxy forwarded the request and got no valid response.
 GATEWAY_LOST_IT = frozenset({502, 504})
 
@@ -45,7 +45,7 @@ METADATA = frozenset(
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
-class Forbidden(OSError):
+class ForbiddenAddressError(OSError):
     """The receiver's address is not allowed."""
 
 
@@ -53,20 +53,20 @@ class Forbidden(OSError):
 Resolve = Callable[..., Sequence[tuple[Any, ...]]]
 
 
-class Clock(Protocol):
+class WallClock(Protocol):
     def __call__(self) -> float: ...
 
 
-class Answer(Struct, frozen=True):
+class PostResult(Struct, frozen=True):
     """Result of an attempt: an HTTP status, or a `failure` in words.
 
-    `may_have_heard`: the receiver may have processed the request without confirming it. `unix`: the time of its
+    `may_have_arrived`: the receiver may have processed the request without confirming it. `unix`: the time of its
     Date header, if any.
     """
 
     status: int | None
     failure: str = ""
-    may_have_heard: bool = False
+    may_have_arrived: bool = False
     retry_after_seconds: float = 0.0
     unix: float | None = None
 
@@ -84,7 +84,7 @@ class Poster:
         timeout_seconds: float,
         allow_link_local: bool,
         tls: ssl.SSLContext | None,
-        wall: Clock,
+        wall: WallClock,
         resolve: Resolve = socket.getaddrinfo,
     ) -> None:
         self._endpoint = endpoint
@@ -102,14 +102,14 @@ class Poster:
         with contextlib.suppress(OSError, UnicodeError):
             self._resolve(self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM)
 
-    def post(self, headers: dict[str, str], body: bytes) -> Answer:
+    def post(self, headers: dict[str, str], body: bytes) -> PostResult:
         self._sent = False
         deadline = time.monotonic() + self._timeout
         try:
             with self._connect(deadline) as connected:
                 return self._exchange(connected, deadline, headers, body)
         except Exception as error:  # noqa: BLE001  any error is a failed attempt, and the next one must follow
-            return Answer(None, self._words_for(error), self._sent)
+            return PostResult(None, self._words_for(error), self._sent)
         finally:
             self._socket = None
 
@@ -151,14 +151,18 @@ class Poster:
 
     def _refuse_forbidden(self, text: str) -> None:
         if self._aborted:
-            raise Forbidden("memwatchd is stopping")
+            raise ForbiddenAddressError("memwatchd is stopping")
         if not self._allow_link_local and is_forbidden(text):
             where = f"{text} is" if text == self._endpoint.host else f"{self._endpoint.host} is at {text},"
-            raise Forbidden(f"{where} a link-local or metadata address; allow_link_local = true permits it")
+            raise ForbiddenAddressError(
+                f"{where} a link-local or metadata address; allow_link_local = true permits it"
+            )
 
-    def _exchange(self, connected: socket.socket, deadline: float, headers: dict[str, str], body: bytes) -> Answer:
+    def _exchange(
+        self, connected: socket.socket, deadline: float, headers: dict[str, str], body: bytes
+    ) -> PostResult:
         connection = http.client.HTTPConnection(self._endpoint.host, self._endpoint.port)
-        connection.sock = Wire(connected, deadline)
+        connection.sock = DeadlineSocket(connected, deadline)
         fixed = {
             "Host": self._endpoint.host_header,
             "User-Agent": f"memwatchd/{__version__}",
@@ -169,12 +173,12 @@ class Poster:
         response = connection.getresponse()
         retry_after = retry_after_seconds(response.getheader("Retry-After"), self._wall())
         with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
-            response.read(READ_LIMIT_BYTES)
-        lost, date = response.status in GATEWAY_LOST_IT, unix_of(response.getheader("Date"))
-        return Answer(response.status, words_for_status(response.status), lost, retry_after, date)
+            response.read(MAX_READ_BYTES)
+        lost, date = response.status in GATEWAY_LOST_IT, parse_http_date(response.getheader("Date"))
+        return PostResult(response.status, words_for_status(response.status), lost, retry_after, date)
 
     def _words_for(self, error: Exception) -> str:
-        if isinstance(error, Forbidden):
+        if isinstance(error, ForbiddenAddressError):
             return str(error)
         if isinstance(error, TimeoutError):
             return f"no {'response' if self._sent else 'connection'} within {self._timeout:g} s"
@@ -193,7 +197,7 @@ class Poster:
         return str(getattr(error, "strerror", None) or type(error).__name__).lower()
 
 
-class Wire:
+class DeadlineSocket:
     """Socket for http.client with a deadline and a limit of the bytes that are read."""
 
     def __init__(self, connected: socket.socket, deadline: float) -> None:
@@ -217,7 +221,7 @@ class LimitedReader(io.RawIOBase):
     def __init__(self, connected: socket.socket, deadline: float) -> None:
         self._connected = connected
         self._deadline = deadline
-        self._left = READ_LIMIT_BYTES
+        self._left = MAX_READ_BYTES
 
     def readable(self) -> bool:
         return True
@@ -262,12 +266,12 @@ def retry_after_seconds(value: str | None, wall: float) -> float:
         return 0.0
     text = value.strip()
     if text.isascii() and text.isdigit() and len(text) <= 10:
-        return min(float(text), RETRY_AFTER_MOST_SECONDS)
-    date = unix_of(text)
-    return 0.0 if date is None else min(max(date - wall, 0.0), RETRY_AFTER_MOST_SECONDS)
+        return min(float(text), MAX_RETRY_AFTER_SECONDS)
+    date = parse_http_date(text)
+    return 0.0 if date is None else min(max(date - wall, 0.0), MAX_RETRY_AFTER_SECONDS)
 
 
-def unix_of(date: str | None) -> float | None:
+def parse_http_date(date: str | None) -> float | None:
     """Parse an HTTP date. None if it is missing or invalid."""
     try:
         return None if date is None else parsedate_to_datetime(date).timestamp()

@@ -9,17 +9,17 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from memwatch.alerts.persistence import (
-    BadState,
-    silences_from_bytes,
-    silences_to_bytes,
-    watches_from_bytes,
-    watches_to_bytes,
+    StateDecodeError,
+    decode_alert_states,
+    decode_silences,
+    encode_alert_states,
+    encode_silences,
 )
 from memwatch.alerts.rules import Condition
-from memwatch.alerts.silences import SILENCES_MOST, Silence, in_force
-from memwatch.alerts.state import Key, Notice, Watch, notice_of, standing
-from memwatch.monitor.loop import Monitor, new_notice_id
-from memwatch.notify.outbox.outbox import Box, Draft, Outbox, OutboxFigures
+from memwatch.alerts.silences import MAX_SILENCES, Silence, in_force
+from memwatch.alerts.state import AlertState, Key, Notification, active_alerts, build_notification
+from memwatch.monitor.loop import Monitor, new_notification_id
+from memwatch.notify.outbox.outbox import NewMessage, Outbox, OutboxFigures, ReceiverQueue
 from memwatch.notify.outbox.queue import Kind
 from memwatch.notify.receiver import Receiver, close_all
 from memwatch.notify.webhook_payload import cut
@@ -27,16 +27,16 @@ from memwatch.snapshot import Reason, Snapshot
 
 log = logging.getLogger(__name__)
 
-WATCHES, SILENCES = "watches", "silences"
+ALERT_STATES, SILENCES = "watches", "silences"
 # Fraction of the shutdown time given to receivers; the rest is for the disk.
 RECEIVERS_PART = 0.75
 
 
-class TooMany(Exception):
+class SilenceLimitError(Exception):
     """The limit of silences is reached."""
 
 
-class Alerting:
+class NotificationManager:
     """Manager of receivers, outbox and silences. `recovered`: number of damaged files that were replaced."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Alerting:
         self.dashboard_url = dashboard_url
         self._new = deque(self.receivers)
         self._unstarted: list[Receiver] = []
-        self._written: tuple[Mapping[Key, Watch], float, bytes] | None = None
+        self._written: tuple[Mapping[Key, AlertState], float, bytes] | None = None
 
     def restore(self) -> None:
         """Restore persisted alerts and silences. Call before the first tick."""
@@ -62,13 +62,15 @@ class Alerting:
         if self._monitor.identity.simulated:
             return
         try:
-            if WATCHES in values:
-                found = watches_from_bytes(values[WATCHES], moment, self._monitor.identity.boot_id)
+            if ALERT_STATES in values:
+                found = decode_alert_states(values[ALERT_STATES], moment, self._monitor.identity.boot_id)
                 rules = self._monitor.rules.alerts.events
-                self._monitor.watches = {key: watch for key, watch in found.items() if key[0] in rules}
+                self._monitor.alert_states = {
+                    key: alert_state for key, alert_state in found.items() if key[0] in rules
+                }
             if SILENCES in values:
-                self._monitor.silences = silences_from_bytes(values[SILENCES], moment.wall)
-        except BadState as error:
+                self._monitor.silences = decode_silences(values[SILENCES], moment.wall)
+        except StateDecodeError as error:
             log.warning("the saved state of alerts cannot be read and is discarded: %s", error)
 
     def start(self) -> None:
@@ -97,7 +99,7 @@ class Alerting:
         level = logging.WARNING if lost else logging.INFO
         log.log(level, "receiver removed or changed: %s; notifications dropped: %d", name, lost)
 
-    def tell(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
+    def on_tick(self, snapshot: Snapshot, notifications: tuple[Notification, ...]) -> None:
         """Queue new notifications and save the alerts' state, in one transaction. Call after every tick.
 
         A simulated machine sends no notifications and saves no state.
@@ -107,17 +109,17 @@ class Alerting:
         if self._unstarted:
             self._unstarted = [one for one in self._unstarted if not one.start()]
         try:
-            self._tell(snapshot, notices)
+            self._queue_notifications(snapshot, notifications)
         except MemoryError:
-            self._monitor.self_usage.give_up_spare()
-            self._tell(snapshot, notices)
+            self._monitor.self_usage.release_reserve()
+            self._queue_notifications(snapshot, notifications)
 
     def test(self) -> list[str]:
         """Send a test notification to every receiver and return the receivers' names."""
         snapshot = self._monitor.latest
         if snapshot is not None:
-            drafts = self._drafts(notice_of_test(), snapshot, self.receivers)
-            self.outbox.put(drafts, {})
+            new_messages = self._build_messages(build_test_notification(), snapshot, self.receivers)
+            self.outbox.put(new_messages, {})
         return [receiver.name for receiver in self.receivers]
 
     def outbox_figures(self) -> OutboxFigures:
@@ -129,13 +131,13 @@ class Alerting:
     def silence(
         self, seconds: float, event: str | None, target: str | None, comment: str, made_by: str = ""
     ) -> Silence:
-        """Mute notifications of matching alerts for `seconds`. Raises TooMany."""
+        """Mute notifications of matching alerts for `seconds`. Raises SilenceLimitError."""
         now = time.time()
-        if len(self.silences()) >= SILENCES_MOST:
-            raise TooMany
-        made = Silence(f"sil_{secrets.token_hex(6)}", now + seconds, now, event, target, comment, made_by)
-        self._use_silences((*self.silences(), made))
-        return made
+        if len(self.silences()) >= MAX_SILENCES:
+            raise SilenceLimitError
+        new_silence = Silence(f"sil_{secrets.token_hex(6)}", now + seconds, now, event, target, comment, made_by)
+        self._use_silences((*self.silences(), new_silence))
+        return new_silence
 
     def end_silence(self, silence_id: str) -> bool:
         """End a silence. Returns False if there is none with that id."""
@@ -154,82 +156,103 @@ class Alerting:
                 title, pending = receiver.channel.title, receiver.pending()
                 log.warning("%s: notifications not delivered: %d, %s", title, pending, fate)
 
-    def _tell(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
+    def _queue_notifications(self, snapshot: Snapshot, notifications: tuple[Notification, ...]) -> None:
         new = list(self._new)
-        drafts = self._missed(snapshot, notices, new) if new else []
-        for notice in notices:
-            wanting = [one for one in self.receivers if one.subscription.wants(notice)]
-            drafts += self._drafts(notice, snapshot, wanting)
-        state = self._state(snapshot)
-        if drafts or self.outbox.values.get(WATCHES) != state:
-            self.outbox.put(drafts, {WATCHES: state}, urgent=bool(drafts))
+        new_messages = self._find_missed(snapshot, notifications, new) if new else []
+        for notification in notifications:
+            wanting = [one for one in self.receivers if one.subscription.wants(notification)]
+            new_messages += self._build_messages(notification, snapshot, wanting)
+        state = self._encode_states(snapshot)
+        if new_messages or self.outbox.values.get(ALERT_STATES) != state:
+            self.outbox.put(new_messages, {ALERT_STATES: state}, urgent=bool(new_messages))
         for _ in new:
             self._new.popleft()
-        if new and self._keeps_quiet(snapshot):
+        if new and self._is_silence_pending(snapshot):
             self._new.extend(new)
 
-    def _state(self, snapshot: Snapshot) -> bytes:
+    def _encode_states(self, snapshot: Snapshot) -> bytes:
         """Serialize the alerts. The bytes are cached until an alert changes or the machine was suspended."""
-        watches, moment = self._monitor.watches, self._monitor.ticked
+        alert_states, moment = self._monitor.alert_states, self._monitor.last_tick
         asleep = moment.asleep_seconds
-        if self._written is None or self._written[0] is not watches or self._written[1] != asleep:
-            self._written = watches, asleep, watches_to_bytes(watches, moment, snapshot.boot_id)
+        if self._written is None or self._written[0] is not alert_states or self._written[1] != asleep:
+            self._written = alert_states, asleep, encode_alert_states(alert_states, moment, snapshot.boot_id)
         return self._written[2]
 
-    def _missed(
-        self, snapshot: Snapshot, notices: Sequence[Notice], new: Sequence[Receiver]
-    ) -> list[tuple[Box, Draft]]:
+    def _find_missed(
+        self, snapshot: Snapshot, notifications: Sequence[Notification], new: Sequence[Receiver]
+    ) -> list[tuple[ReceiverQueue, NewMessage]]:
         """Build notifications of firing alerts for receivers that are new or subscribe to more than before.
 
         Alerts that a receiver got from an earlier run of the daemon are recorded in its box and left out.
         """
-        drafts = []
+        new_messages = []
         levels = {one.target: one.level for one in snapshot.pressure}
-        fresh = {notice.alert for notice in notices if not notice.repeated}
-        for (rule, target), watch in standing(self._monitor.watches, self._monitor.silences, snapshot.unix):
+        fresh = {notification.alert for notification in notifications if not notification.repeated}
+        for (rule, target), alert_state in active_alerts(
+            self._monitor.alert_states, self._monitor.silences, snapshot.unix
+        ):
             level = levels.get(target) if rule.startswith("pressure.") else None
-            notice = notice_of(watch, Condition(rule, target, True, level=level), snapshot.unix, new_notice_id())
-            wanting = [one for one in new if one.subscription.wants(notice) and not one.knows_of(alert_of(notice))]
-            if notice.alert not in fresh:
-                drafts += self._drafts(notice, snapshot, [one for one in wanting if one in self.receivers])
-        return drafts
+            notification = build_notification(
+                alert_state, Condition(rule, target, True, level=level), snapshot.unix, new_notification_id()
+            )
+            wanting = [
+                one
+                for one in new
+                if one.subscription.wants(notification) and not one.tracks(alert_key(notification))
+            ]
+            if notification.alert not in fresh:
+                new_messages += self._build_messages(
+                    notification, snapshot, [one for one in wanting if one in self.receivers]
+                )
+        return new_messages
 
-    def _keeps_quiet(self, snapshot: Snapshot) -> bool:
+    def _is_silence_pending(self, snapshot: Snapshot) -> bool:
         """Return True while a silence mutes alerts that new receivers have not been sent."""
-        watches, unix = self._monitor.watches, snapshot.unix
-        return len(standing(watches, self._monitor.silences, unix)) < len(standing(watches, (), unix))
+        alert_states, unix = self._monitor.alert_states, snapshot.unix
+        return len(active_alerts(alert_states, self._monitor.silences, unix)) < len(
+            active_alerts(alert_states, (), unix)
+        )
 
-    def _drafts(self, notice: Notice, snapshot: Snapshot, wanting: Sequence[Receiver]) -> list[tuple[Box, Draft]]:
+    def _build_messages(
+        self, notification: Notification, snapshot: Snapshot, wanting: Sequence[Receiver]
+    ) -> list[tuple[ReceiverQueue, NewMessage]]:
         """Render the notification for these receivers, once per kind of channel."""
         bodies: dict[str, bytes] = {}
-        drafts = []
+        new_messages = []
         for receiver in wanting:
             channel = receiver.channel
             if channel.kind not in bodies:
-                bodies[channel.kind] = channel.body(notice, snapshot, self.dashboard_url())
-            drafts.append((receiver.box, Draft(notice.id, alert_of(notice), kind_of(notice), bodies[channel.kind])))
-        return drafts
+                bodies[channel.kind] = channel.body(notification, snapshot, self.dashboard_url())
+            new_messages.append(
+                (
+                    receiver.queue,
+                    NewMessage(
+                        notification.id, alert_key(notification), kind_of(notification), bodies[channel.kind]
+                    ),
+                )
+            )
+        return new_messages
 
     def _use_silences(self, silences: tuple[Silence, ...]) -> None:
         self._monitor.silences = silences
-        self.outbox.put((), {SILENCES: silences_to_bytes(silences)})
+        self.outbox.put((), {SILENCES: encode_silences(silences)})
 
 
-def alert_of(notice: Notice) -> str:
+def alert_key(notification: Notification) -> str:
     """Return the key of the notification's alert in the outbox."""
-    return cut(notice.alert, 300)
+    return cut(notification.alert, 300)
 
 
-def kind_of(notice: Notice) -> Kind:
-    if notice.fact:
+def kind_of(notification: Notification) -> Kind:
+    if notification.fact:
         return Kind.FACT
-    return Kind.FIRING if notice.firing else Kind.RESOLVED
+    return Kind.FIRING if notification.firing else Kind.RESOLVED
 
 
-def notice_of_test() -> Notice:
+def build_test_notification() -> Notification:
     """Build a test notification."""
-    return Notice(
-        id=new_notice_id(),
+    return Notification(
+        id=new_notification_id(),
         event="test",
         unix=time.time(),
         target="test",

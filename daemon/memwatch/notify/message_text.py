@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from memwatch.alerts.rules import RULES
-from memwatch.alerts.state import Notice
+from memwatch.alerts.state import Notification
 from memwatch.model import Absent
-from memwatch.notify.webhook_payload import REASONS_MOST, cut, top_of
+from memwatch.notify.webhook_payload import MAX_REASONS, cut, select_top
 from memwatch.render.words import printable, ratio, size
 from memwatch.snapshot import Snapshot
 
@@ -13,35 +13,35 @@ TEXT_LENGTH = 200
 _WORDS = {rule.name: rule.words for rule in RULES}
 
 
-def title_of(notice: Notice, snapshot: Snapshot) -> str:
+def build_title(notification: Notification, snapshot: Snapshot) -> str:
     """Render the title, one line: "spark-1: memory is critical (System RAM)"."""
-    where = snapshot.labels.get(notice.target, notice.target)
-    words = _WORDS.get(notice.rule, "test notification")
-    state = "" if notice.firing else "resolved: "
-    again = "still firing: " if notice.repeated else ""
+    where = snapshot.labels.get(notification.target, notification.target)
+    words = _WORDS.get(notification.rule, "test notification")
+    state = "" if notification.firing else "resolved: "
+    again = "still firing: " if notification.repeated else ""
     return _clean(f"{snapshot.host}: {state}{again}{words} ({where})")
 
 
-def text_of(notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> str:
+def build_text(notification: Notification, snapshot: Snapshot, dashboard_url: str | None) -> str:
     """Render the text, one line each: reasons, usage, largest processes, link to the dashboard."""
-    lines = [reason.text for reason in notice.reasons[:REASONS_MOST]]
-    lines += [line for line in (_figures(notice, snapshot), _holders(snapshot)) if line]
+    lines = [reason.text for reason in notification.reasons[:MAX_REASONS]]
+    lines += [line for line in (_figures(notification, snapshot), _holders(snapshot)) if line]
     lines = [_clean(line) for line in lines]
     return "\n".join([*lines, dashboard_url] if dashboard_url else lines)
 
 
-def _figures(notice: Notice, snapshot: Snapshot) -> str:
-    verdict = next((one for one in snapshot.pressure if one.target == notice.target), None)
-    pool = next((one for one in snapshot.pools if one.id == notice.target), None)
+def _figures(notification: Notification, snapshot: Snapshot) -> str:
+    verdict = next((one for one in snapshot.pressure if one.target == notification.target), None)
+    pool = next((one for one in snapshot.pools if one.id == notification.target), None)
     if verdict is None or pool is None or isinstance(pool.available_bytes, Absent):
-        return f"{notice.target}: {ratio(verdict.ratio)} used" if verdict is not None else ""
+        return f"{notification.target}: {ratio(verdict.ratio)} used" if verdict is not None else ""
     return f"{pool.label}: {ratio(verdict.ratio)} used, {size(pool.available_bytes)} available"
 
 
 def _holders(snapshot: Snapshot) -> str:
     named = [
         f"{process.name} ({process.pid}) {size(process.footprint_bytes)}"
-        for process in top_of(snapshot.processes)
+        for process in select_top(snapshot.processes)
         if not isinstance(process.footprint_bytes, Absent)
     ]
     return f"largest processes: {', '.join(named)}" if named else ""

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from memwatch.alerts.rules import CRITICAL, EVENTS
-from memwatch.alerts.state import Notice
+from memwatch.alerts.state import Notification
 from memwatch.notify.channel import Channel, Reminder
-from memwatch.notify.http_post import Answer
-from memwatch.notify.outbox.outbox import Box
+from memwatch.notify.http_post import PostResult
+from memwatch.notify.outbox.outbox import ReceiverQueue
 from memwatch.notify.outbox.queue import Kind, Message, Outcome
 from memwatch.runtime.worker import Worker
 from memwatch.units import duration
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 # Seconds before each attempt: at once, 5 s, 30 s, 2, 5, 15 and 30 minutes, then hourly for a day.
 SCHEDULE = (0.0, 5.0, 30.0, 120.0, 300.0, 900.0, 1800.0, *[3600.0] * 23)
 JITTER = 0.1
-GONE = 410
+HTTP_GONE = 410
 # Fraction of the time of `close_all` in which a current attempt may still finish.
 FINISH_PART = 0.5
 RECOVER_SECONDS = 0.5
@@ -37,8 +37,8 @@ class Subscription(Struct, frozen=True):
     events: frozenset[str] = frozenset({CRITICAL})
     targets: frozenset[str] = frozenset()
 
-    def wants(self, notice: Notice) -> bool:
-        return self.covers(notice.rule, notice.target)
+    def wants(self, notification: Notification) -> bool:
+        return self.covers(notification.rule, notification.target)
 
     def covers(self, rule: str, target: str) -> bool:
         return rule in self.events and (not self.targets or target in self.targets)
@@ -49,7 +49,7 @@ class Subscription(Struct, frozen=True):
         return rule not in EVENTS or self.covers(rule, target.partition(" ")[0])
 
 
-class Status(Struct, frozen=True):
+class ReceiverStatus(Struct, frozen=True):
     """State of a receiver. `failure`: why the last attempt failed; empty after a success."""
 
     disabled: bool
@@ -58,7 +58,7 @@ class Status(Struct, frozen=True):
     last_delivered_unix: float | None
 
 
-class Repeat(Struct, frozen=True):
+class RepeatBatch(Struct, frozen=True):
     """Firing and recently resolved alerts to send again."""
 
     reminder: Reminder
@@ -72,15 +72,15 @@ class Receiver:
         self,
         name: str,
         channel: Channel,
-        box: Box,
+        queue: ReceiverQueue,
         subscription: Subscription = Subscription(),
         schedule: Sequence[float] = SCHEDULE,
     ) -> None:
         self.name = name
         self.channel = channel
-        self.box = box
-        with box.changed:
-            box.queue.keep_only(subscription.still_wants)
+        self.queue = queue
+        with queue.changed:
+            queue.queue.keep_only(subscription.still_wants)
         self.subscription = subscription
         self.disabled = False
         self._schedule = schedule
@@ -97,29 +97,29 @@ class Receiver:
         return self._thread.begin()
 
     def counts(self) -> Mapping[str, int]:
-        with self.box.changed:
-            return {outcome.value: self.box.counts[outcome] for outcome in Outcome}
+        with self.queue.changed:
+            return {outcome.value: self.queue.counts[outcome] for outcome in Outcome}
 
-    def knows_of(self, alert: str) -> bool:
+    def tracks(self, alert: str) -> bool:
         """Return True if a notification of this alert was sent or is queued."""
-        with self.box.changed:
-            return self.box.queue.knows_of(alert)
+        with self.queue.changed:
+            return self.queue.queue.tracks(alert)
 
     def pending(self) -> int:
-        with self.box.changed:
-            return len(self.box.queue)
+        with self.queue.changed:
+            return len(self.queue.queue)
 
-    def status(self) -> Status:
-        with self.box.changed:
-            due = self.box.queue.next_due()
+    def status(self) -> ReceiverStatus:
+        with self.queue.changed:
+            due = self.queue.queue.next_due()
             wait = None if due is None else max(0.0, max(due, self._hold_until) - time.monotonic())
-            return Status(self.disabled, self._failure, wait, self._delivered_unix)
+            return ReceiverStatus(self.disabled, self._failure, wait, self._delivered_unix)
 
     def stop_soon(self) -> None:
         """Stop after the current attempt."""
-        with self.box.changed:
+        with self.queue.changed:
             self._closing = True
-            self.box.changed.notify_all()
+            self.queue.changed.notify_all()
 
     def join(self, until: float) -> None:
         """Wait for the thread to end, at most until that monotonic second."""
@@ -139,22 +139,22 @@ class Receiver:
     def _serve_all(self) -> None:
         while (task := self._take()) is not None:
             answer = self._attempt(task)
-            with self.box.changed:
+            with self.queue.changed:
                 if isinstance(task, Message):
-                    self._settle(task, answer)
+                    self._handle_result(task, answer)
                 else:
-                    self._heed(task, answer)
+                    self._handle_repeat(task, answer)
                 if self._closing:
-                    self.box.changed.notify_all()  # wakes the receiver that replaces this one
+                    self.queue.changed.notify_all()  # wakes the receiver that replaces this one
 
     def _recover(self) -> None:
         # Out of memory while the result of an attempt was recorded: the attempt is repeated.
-        with self.box.changed:
-            for entry in self.box.queue.all()[0]:
+        with self.queue.changed:
+            for entry in self.queue.queue.all()[0]:
                 entry.in_flight = False
-            self.box.changed.wait(RECOVER_SECONDS)
+            self.queue.changed.wait(RECOVER_SECONDS)
 
-    def _attempt(self, task: Message | Repeat) -> Answer:
+    def _attempt(self, task: Message | RepeatBatch) -> PostResult:
         # Any error is a failed attempt, and the next one must follow.
         try:
             if isinstance(task, Message):
@@ -162,54 +162,54 @@ class Receiver:
             return task.reminder.send(task.bodies)
         except Exception as error:
             log.debug("unexpected error in a delivery attempt", exc_info=True)
-            return Answer(None, f"the attempt failed: {type(error).__name__}", may_have_heard=True)
+            return PostResult(None, f"the attempt failed: {type(error).__name__}", may_have_arrived=True)
 
-    def _take(self) -> Message | Repeat | None:
+    def _take(self) -> Message | RepeatBatch | None:
         """Wait for the next due message or reminder. None when stopping."""
-        with self.box.changed:
+        with self.queue.changed:
             while not self._closing:
                 if self.disabled:
                     self._refuse_all()
                 now = time.monotonic()
-                entry = self.box.queue.first_due(now) if now >= self._hold_until else None
+                entry = self.queue.queue.first_due(now) if now >= self._hold_until else None
                 if entry is not None:
                     entry.in_flight = True
                     return entry
-                again = self._to_say_again(now)
+                again = self._next_repeat(now)
                 if again and now >= max(self._again_at, self._hold_until):
                     self._again_at = now + again.reminder.seconds
                     return again
-                self.box.changed.wait(self._pause(now, again is not None))
+                self.queue.changed.wait(self._pause(now, again is not None))
         return None
 
     def _pause(self, now: float, again: bool) -> float | None:
-        due = self.box.queue.next_due()
+        due = self.queue.queue.next_due()
         times = [] if due is None else [due]
         times += [self._again_at] if again else []
         return max(min(times), self._hold_until) - now if times else None
 
-    def _to_say_again(self, now: float) -> Repeat | None:
+    def _next_repeat(self, now: float) -> RepeatBatch | None:
         if self.channel.reminder is None or self.disabled:
             return None
         self._resolved = [(until, body) for until, body in self._resolved if now < until]
-        bodies = self.box.queue.firing_bodies() + [body for _, body in self._resolved]
-        return Repeat(self.channel.reminder, bodies) if bodies else None
+        bodies = self.queue.queue.firing_bodies() + [body for _, body in self._resolved]
+        return RepeatBatch(self.channel.reminder, bodies) if bodies else None
 
-    def _settle(self, entry: Message, answer: Answer) -> None:
+    def _handle_result(self, entry: Message, answer: PostResult) -> None:
         if answer.success:
-            self.box.queue.delivered(entry)
-            self.box.settled([Outcome.DELIVERED])
+            self.queue.queue.mark_delivered(entry)
+            self.queue.count([Outcome.DELIVERED])
             self._delivered_unix = time.time()
-            self._say_again_later(entry)
+            self._schedule_repeat(entry)
             self._log_recovery()
-        elif answer.status == GONE:
+        elif answer.status == HTTP_GONE:
             self._disable()
         elif self._closing:
             entry.in_flight = False
         else:
-            self._try_later(entry, answer)
+            self._schedule_retry(entry, answer)
 
-    def _say_again_later(self, entry: Message) -> None:
+    def _schedule_repeat(self, entry: Message) -> None:
         if self.channel.reminder is None:
             return
         now = time.monotonic()
@@ -217,7 +217,7 @@ class Receiver:
         if entry.kind is Kind.RESOLVED:
             self._resolved.append((now + RESOLVED_AGAIN_SECONDS, entry.body))
 
-    def _heed(self, repeat: Repeat, answer: Answer) -> None:
+    def _handle_repeat(self, repeat: RepeatBatch, answer: PostResult) -> None:
         """Handle the result of a reminder: it is not counted, only failures are logged."""
         if answer.success:
             self._log_recovery()
@@ -225,25 +225,25 @@ class Receiver:
             self._hold(answer)
             self._log_failure(answer.failure, f"firing alerts are sent again every {repeat.reminder.seconds:.0f} s")
 
-    def _try_later(self, entry: Message, answer: Answer) -> None:
-        dropped = self.box.queue.failed(entry, answer.may_have_heard)
+    def _schedule_retry(self, entry: Message, answer: PostResult) -> None:
+        dropped = self.queue.queue.mark_failed(entry, answer.may_have_arrived)
         self._hold(answer)
         if dropped:
-            self.box.settled(dropped)
+            self.queue.count(dropped)
             self._log_failure(answer.failure, "the alert resolved meanwhile; its notifications are dropped")
         elif entry.attempts >= len(self._schedule):
-            self.box.queue.give_up(entry)
-            self.box.settled([Outcome.GAVE_UP])
+            self.queue.queue.give_up(entry)
+            self.queue.count([Outcome.GAVE_UP])
             log.error("%s: %s; gave up after %d attempts", self.channel.title, answer.failure, entry.attempts)
         else:
             now = time.monotonic()
             pause = self._schedule[entry.attempts] * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311
             entry.due = now + pause
             wait = duration(max(pause, self._hold_until - now))
-            self.box.settled([Outcome.RETRY])
+            self.queue.count([Outcome.RETRY])
             self._log_failure(answer.failure, f"retrying in {wait}, then at longer intervals")
 
-    def _hold(self, answer: Answer) -> None:
+    def _hold(self, answer: PostResult) -> None:
         # Retry-After applies to all queued messages.
         if answer.retry_after_seconds:
             self._hold_until = time.monotonic() + answer.retry_after_seconds
@@ -257,9 +257,9 @@ class Receiver:
         )
 
     def _refuse_all(self) -> None:
-        lost = self.box.queue.clear()
+        lost = self.queue.queue.clear()
         if lost:
-            self.box.settled([Outcome.DISABLED] * lost)
+            self.queue.count([Outcome.DISABLED] * lost)
 
     def _log_failure(self, failure: str, consequence: str) -> None:
         """Log a failure once while it repeats."""

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from memwatch.alerts.rules import EVENTS, SEVERITY, targets_of
+from memwatch.alerts.rules import EVENTS, SEVERITY, possible_targets
 from memwatch.alerts.silences import Silence, is_silenced
-from memwatch.alerts.state import Watch
+from memwatch.alerts.state import AlertState
 from memwatch.events import Event
 from memwatch.monitor.loop import Monitor
-from memwatch.notify.manager import Alerting
+from memwatch.notify.manager import NotificationManager
 from memwatch.render.json import Json, rfc3339
 from memwatch.snapshot import Reason, Snapshot
 
@@ -60,9 +60,9 @@ class AlertView(Struct, frozen=True):
     notes: Mapping[str, str] = field(default_factory=dict)
 
 
-def view_of(monitor: Monitor, alerting: Alerting) -> AlertView:
+def build_view(monitor: Monitor, alerting: NotificationManager) -> AlertView:
     silences = alerting.silences()
-    notes = {one.id: note for one in silences if (note := note_of(one, monitor.latest))}
+    notes = {one.id: note for one in silences if (note := build_note(one, monitor.latest))}
     return AlertView(
         alert_rows(monitor),
         silences,
@@ -81,21 +81,21 @@ def alert_rows(monitor: Monitor) -> list[AlertRow]:
             target=target,
             rule=rule,
             severity=SEVERITY[rule],
-            state="firing" if watch.firing else "pending",
-            since_unix=watch.started_unix if watch.firing else None,
+            state="firing" if alert_state.firing else "pending",
+            since_unix=alert_state.started_unix if alert_state.firing else None,
             silenced=is_silenced(monitor.silences, rule, target, unix),
-            reasons=watch.reasons,
+            reasons=alert_state.reasons,
         )
-        for (rule, target), watch in monitor.watches.items()
-        if is_shown(watch)
+        for (rule, target), alert_state in monitor.alert_states.items()
+        if is_shown(alert_state)
     ]
 
 
-def is_shown(watch: Watch) -> bool:
-    return watch.firing or watch.pending
+def is_shown(alert_state: AlertState) -> bool:
+    return alert_state.firing or alert_state.pending
 
 
-def receiver_rows(alerting: Alerting) -> list[ReceiverRow]:
+def receiver_rows(alerting: NotificationManager) -> list[ReceiverRow]:
     rows = []
     for receiver in alerting.receivers:
         status, wanted = receiver.status(), receiver.subscription
@@ -130,11 +130,11 @@ def alert_json(row: AlertRow) -> Json:
     }
 
 
-def note_of(silence: Silence, snapshot: Snapshot | None) -> str | None:
+def build_note(silence: Silence, snapshot: Snapshot | None) -> str | None:
     """Return a note if a silence's target is missing: a GPU or container that comes later, or a typing error."""
     if silence.target is None or snapshot is None:
         return None
-    here = targets_of(snapshot, (silence.event,) if silence.event else EVENTS)
+    here = possible_targets(snapshot, (silence.event,) if silence.event else EVENTS)
     if silence.target in here:
         return None
     those = ", ".join(here[:NAMED_TARGETS]) or "none"
@@ -153,7 +153,7 @@ def silence_json(silence: Silence, snapshot: Snapshot | None) -> Json:
         "created_unix": silence.created_unix,
         "comment": silence.comment,
         "made_by": silence.made_by,
-        "note": note_of(silence, snapshot),
+        "note": build_note(silence, snapshot),
     }
 
 

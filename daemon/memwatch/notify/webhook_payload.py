@@ -9,23 +9,23 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from memwatch.alerts.state import Notice
+from memwatch.alerts.state import Notification
 from memwatch.model import Absent, Pool, Process, Share, Words
 from memwatch.render.json import SCHEMA, Json, known, rfc3339, to_bytes
 from memwatch.snapshot import Snapshot
 
 # Standard Webhooks recommends that senders keep bodies small: "less than 20kb".
-BODY_LIMIT_BYTES = 20_000
+MAX_BODY_BYTES = 20_000
 TOP_PROCESSES = 5
 # Any user who can start a process controls its name. Names are cut at the first of these lengths that keeps the
 # body under its limit. The last one does so even if every character needs six bytes.
 TEXT_LENGTHS = (256, 64, 16)
-REASONS_MOST = 16
+MAX_REASONS = 16
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 SECRET_PREFIX = "whsec_"  # noqa: S105  the prefix of secrets, not a secret
 SECRET_PATTERN = re.compile(SECRET_PREFIX + r"([A-Za-z0-9+/]+={0,2})", re.ASCII)
-SECRET_LEAST_BYTES, SECRET_MOST_BYTES = 24, 64
+MIN_SECRET_BYTES, MAX_SECRET_BYTES = 24, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Password:
         return "Basic " + base64.b64encode(f"{user}:{self.text}".encode()).decode()
 
 
-def password_of(text: str) -> Password:
+def parse_password(text: str) -> Password:
     """Parse the content of a file or an environment variable. Raises ValueError, which does not contain it."""
     text = text.rstrip("\r\n")
     if not 1 <= len(text) <= 2048 or not text.isascii() or not text.isprintable():
@@ -88,7 +88,7 @@ def password_of(text: str) -> Password:
     return Password(text)
 
 
-def endpoint_of(url: str) -> Endpoint:
+def parse_endpoint(url: str) -> Endpoint:
     """Parse a URL. Raises ValueError with a reason that contains no part of the URL."""
     if not re.fullmatch(r"[!-~]{1,2000}", url):
         raise ValueError("is not made of 1 to 2000 printable ASCII characters")
@@ -104,19 +104,19 @@ def endpoint_of(url: str) -> Endpoint:
     return Endpoint(parts.scheme, parts.hostname, port, path)
 
 
-def secret_of(text: str) -> Secret:
+def parse_secret(text: str) -> Secret:
     """Parse Standard Webhooks secrets separated by white space. Raises ValueError, which does not contain them."""
-    keys = tuple(_key_of(word) for word in text.split())
+    keys = tuple(_parse_key(word) for word in text.split())
     if not keys:
         raise ValueError("is empty")
     return Secret(keys)
 
 
-def _key_of(word: str) -> bytes:
+def _parse_key(word: str) -> bytes:
     # Matched against the pattern because before Python 3.11 b64decode accepts surplus padding.
     match = SECRET_PATTERN.fullmatch(word)
     key = base64.b64decode(match[1]) if match and len(match[1]) % 4 == 0 else b""
-    if not SECRET_LEAST_BYTES <= len(key) <= SECRET_MOST_BYTES:
+    if not MIN_SECRET_BYTES <= len(key) <= MAX_SECRET_BYTES:
         raise ValueError(f"is not {SECRET_PREFIX} followed by the base64 of 24 to 64 bytes")
     return key
 
@@ -128,7 +128,7 @@ def sign(secret: Secret, notice_id: str, timestamp: int, body: bytes) -> str:
     return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests)
 
 
-def headers_of(secret: Secret, notice_id: str, timestamp: int, body: bytes) -> dict[str, str]:
+def build_headers(secret: Secret, notice_id: str, timestamp: int, body: bytes) -> dict[str, str]:
     return {
         "Content-Type": "application/json",
         "webhook-id": notice_id,
@@ -137,50 +137,52 @@ def headers_of(secret: Secret, notice_id: str, timestamp: int, body: bytes) -> d
     }
 
 
-def body_of(notice: Notice, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
+def build_body(notification: Notification, snapshot: Snapshot, dashboard_url: str | None) -> bytes:
     """Render the JSON to send, at most 20 kB regardless of process names."""
     for length in TEXT_LENGTHS:
-        body = to_bytes(body_json(notice, snapshot, dashboard_url, length))
-        if len(body) <= BODY_LIMIT_BYTES:
+        body = to_bytes(body_json(notification, snapshot, dashboard_url, length))
+        if len(body) <= MAX_BODY_BYTES:
             break
     return body
 
 
-def body_json(notice: Notice, snapshot: Snapshot, dashboard_url: str | None, length: int) -> Json:
+def body_json(notification: Notification, snapshot: Snapshot, dashboard_url: str | None, length: int) -> Json:
     """Render the body, with all external texts cut to `length` characters."""
     return {
         "schema": SCHEMA,
-        "id": notice.id,
-        "event": notice.event,
-        "time": rfc3339(notice.unix),
-        "unix": notice.unix,
+        "id": notification.id,
+        "event": notification.event,
+        "time": rfc3339(notification.unix),
+        "unix": notification.unix,
         "host": cut(snapshot.host, length),
-        "target": cut(notice.target, length),
-        "rule": notice.rule,
-        "severity": notice.severity,
-        "started": rfc3339(notice.started_unix) if notice.started_unix else None,
-        "repeated": notice.repeated,
-        "level": notice.level.word if notice.level is not None else None,
-        "previous": notice.previous.word if notice.previous is not None else None,
-        "reasons": [{"signal": why.signal, "text": cut(why.text, length)} for why in notice.reasons[:REASONS_MOST]],
-        "values": values_json(notice, snapshot, length),
-        "top": [top_json(process, length) for process in top_of(snapshot.processes)],
+        "target": cut(notification.target, length),
+        "rule": notification.rule,
+        "severity": notification.severity,
+        "started": rfc3339(notification.started_unix) if notification.started_unix else None,
+        "repeated": notification.repeated,
+        "level": notification.level.word if notification.level is not None else None,
+        "previous": notification.previous.word if notification.previous is not None else None,
+        "reasons": [
+            {"signal": why.signal, "text": cut(why.text, length)} for why in notification.reasons[:MAX_REASONS]
+        ],
+        "values": values_json(notification, snapshot, length),
+        "top": [top_json(process, length) for process in select_top(snapshot.processes)],
         "dashboard_url": dashboard_url,
     }
 
 
-def values_json(notice: Notice, snapshot: Snapshot, length: int) -> Json:
+def values_json(notification: Notification, snapshot: Snapshot, length: int) -> Json:
     """Render the values of the alert's target.
 
     Absent if its pool or share is gone. The machine's total for alerts about anything else.
     """
     for pool in snapshot.pools:
-        if pool.id == notice.target:
+        if pool.id == notification.target:
             return pool_values(pool, length)
     for share in snapshot.shares:
-        if share.id == notice.target:
+        if share.id == notification.target:
             return share_values(share, cut(snapshot.relation(share), length), length)
-    if not notice.rule.startswith("pressure."):
+    if not notification.rule.startswith("pressure."):
         total = snapshot.total
         return known(
             size_bytes=total.size_bytes, used_bytes=total.used_bytes, available_bytes=total.available_bytes
@@ -214,7 +216,7 @@ def share_values(share: Share, relation: str, length: int) -> Json:
     )
 
 
-def top_of(processes: tuple[Process, ...]) -> list[Process]:
+def select_top(processes: tuple[Process, ...]) -> list[Process]:
     """Return the processes with the largest known footprint."""
     known_ones = [process for process in processes if not isinstance(process.footprint_low_bytes, Absent)]
     return sorted(known_ones, key=_footprint, reverse=True)[:TOP_PROCESSES]

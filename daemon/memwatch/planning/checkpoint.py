@@ -9,13 +9,13 @@ from typing import Any
 from msgspec import Struct
 
 from memwatch.planning import gguf, safetensors
-from memwatch.planning.huggingface import Config, config_of
-from memwatch.planning.sizes import BadInput, bits_of, regular_size
+from memwatch.planning.huggingface import Config, parse_config
+from memwatch.planning.sizes import InvalidInputError, bits_per_weight, regular_size
 from memwatch.planning.transformer import Transformer
 
 INDEX, CONFIG = "model.safetensors.index.json", "config.json"
-MOST_JSON_BYTES = 16 << 20
-MOST_SHARDS = 4096
+MAX_JSON_BYTES = 16 << 20
+MAX_SHARDS = 4096
 PART = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})\.gguf")
 
 
@@ -34,70 +34,75 @@ class Checkpoint(Struct, frozen=True):
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a model's size and shape. Raises BadInput if it is missing, incomplete or of an unknown format."""
+    """Read a model's size and shape. Raises InvalidInputError if it is missing, incomplete or of an unknown
+    format."""
     try:
         if path.is_dir():
-            return _of_folder(path)
+            return _read_folder(path)
         if path.name == CONFIG:
-            return _described(path, _config(path), None, CONFIG)
+            return _build_checkpoint(path, _config(path), None, CONFIG)
         if path.name.endswith(".index.json"):
-            return _of_index(path)
-        return _of_file(path)
+            return _read_index(path)
+        return _read_file(path)
     except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+        raise InvalidInputError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
     except RecursionError:
-        raise BadInput(f"{path}: is nested too deeply") from None
+        raise InvalidInputError(f"{path}: is nested too deeply") from None
 
 
-def _of_folder(path: Path) -> Checkpoint:
+def _read_folder(path: Path) -> Checkpoint:
     if (path / INDEX).exists():
-        return _of_index(path / INDEX)
+        return _read_index(path / INDEX)
     shards = sorted(path.glob("*.safetensors"))
     config = _config(path / CONFIG) if (path / CONFIG).exists() else None
     if shards:
-        return _described(path, config, _bytes_of(shards), "safetensors")
+        return _build_checkpoint(path, config, _sum_tensor_bytes(shards), "safetensors")
     files = sorted(path.glob("*.gguf"))
     if files and _are_parts(files):
-        return _of_gguf(files)
+        return _read_gguf(files)
     if config:
-        return _described(path, config, None, CONFIG)
+        return _build_checkpoint(path, config, None, CONFIG)
     if files:
-        raise BadInput(f"{path}: has {len(files)} GGUF files; name one of them, for example {files[0].name}")
-    raise BadInput(f"{path}: has no safetensors files, no GGUF files and no {CONFIG}")
+        raise InvalidInputError(
+            f"{path}: has {len(files)} GGUF files; name one of them, for example {files[0].name}"
+        )
+    raise InvalidInputError(f"{path}: has no safetensors files, no GGUF files and no {CONFIG}")
 
 
-def _of_index(path: Path) -> Checkpoint:
+def _read_index(path: Path) -> Checkpoint:
     # The index only lists the shards; sizes come from the shards' headers.
     weight_map = _object(path).get("weight_map")
     names = set(weight_map.values()) if isinstance(weight_map, dict) and _are_names(weight_map) else set()
-    if not names or len(names) > MOST_SHARDS:
-        raise BadInput(f"{path}: has no readable weight_map from tensors to files")
+    if not names or len(names) > MAX_SHARDS:
+        raise InvalidInputError(f"{path}: has no readable weight_map from tensors to files")
     for name in names:
         if Path(name).name != name:
-            raise BadInput(f"{path}: names the file {name[:80]!r}, which is not in the same folder")
+            raise InvalidInputError(f"{path}: names the file {name[:80]!r}, which is not in the same folder")
     config = path.parent / CONFIG
-    weights = _bytes_of([path.parent / name for name in sorted(names)])
-    return _described(path.parent, _config(config) if config.exists() else None, weights, "safetensors")
+    weights = _sum_tensor_bytes([path.parent / name for name in sorted(names)])
+    return _build_checkpoint(path.parent, _config(config) if config.exists() else None, weights, "safetensors")
 
 
 def _are_names(weight_map: dict[str, Any]) -> bool:
     return all(isinstance(name, str) and name.endswith(".safetensors") for name in weight_map.values())
 
 
-def _bytes_of(shards: list[Path]) -> int:
-    return sum(safetensors.tensor_bytes_of(shard) for shard in shards)
+def _sum_tensor_bytes(shards: list[Path]) -> int:
+    return sum(safetensors.read_tensor_bytes(shard) for shard in shards)
 
 
-def _of_file(path: Path) -> Checkpoint:
+def _read_file(path: Path) -> Checkpoint:
     if path.suffix == ".gguf":
-        return _of_gguf([path])
+        return _read_gguf([path])
     if path.suffix == ".safetensors":
         config = path.parent / CONFIG
         known_config = _config(config) if config.exists() else None
-        return _described(path, known_config, safetensors.tensor_bytes_of(path), "safetensors")
+        return _build_checkpoint(path, known_config, safetensors.read_tensor_bytes(path), "safetensors")
     if not path.exists():
-        raise BadInput(f'"{path}" is neither a size nor a file; for example 20GiB, or a folder with safetensors')
-    raise BadInput(f"{path}: is not a .safetensors or .gguf file, {INDEX} or {CONFIG}")
+        raise InvalidInputError(
+            f'"{path}" is neither a size nor a file; for example 20GiB, or a folder with safetensors'
+        )
+    raise InvalidInputError(f"{path}: is not a .safetensors or .gguf file, {INDEX} or {CONFIG}")
 
 
 def _are_parts(files: list[Path]) -> bool:
@@ -107,29 +112,29 @@ def _are_parts(files: list[Path]) -> bool:
     return len(files) == 1 or (None not in found and len(kinds) == 1 and kinds.pop()[1] == len(files))
 
 
-def _of_gguf(files: list[Path]) -> Checkpoint:
+def _read_gguf(files: list[Path]) -> Checkpoint:
     # Only the first part has the metadata; each part has some of the tensors.
     heads = [gguf.read_head(file) for file in files]
     weights, numbers = (sum(getattr(head, name) for head in heads) for name in ("tensor_bytes", "parameters"))
     bytes_each = min(16.0, max(0.125, weights / numbers)) if numbers else 2.0
     context = heads[0].keys.get(f"{heads[0].keys.get('general.architecture')}.context_length")
     known = context if isinstance(context, int) else 0
-    return Checkpoint(str(files[0]), "GGUF", gguf.transformer_of(heads[0]), weights, known, bytes_each)
+    return Checkpoint(str(files[0]), "GGUF", gguf.parse_transformer(heads[0]), weights, known, bytes_each)
 
 
-def _described(path: Path, config: Config | None, weights: int | None, source: str) -> Checkpoint:
+def _build_checkpoint(path: Path, config: Config | None, weights: int | None, source: str) -> Checkpoint:
     if config is None:
         return Checkpoint(str(path), source, None, weights, 0, 2.0)
-    dtype_bytes = bits_of(config.dtype) / 8
+    dtype_bytes = bits_per_weight(config.dtype) / 8
     return Checkpoint(str(path), source, config.transformer, weights, config.context, dtype_bytes)
 
 
 def _config(path: Path) -> Config:
-    return config_of(_object(path), str(path))
+    return parse_config(_object(path), str(path))
 
 
 def _object(path: Path) -> dict[str, Any]:
-    if regular_size(path) > MOST_JSON_BYTES:
-        raise BadInput(f"{path}: is larger than {MOST_JSON_BYTES} bytes, the most that is read")
+    if regular_size(path) > MAX_JSON_BYTES:
+        raise InvalidInputError(f"{path}: is larger than {MAX_JSON_BYTES} bytes, the most that is read")
     with path.open("rb") as file:
-        return safetensors.parse_object(file.read(MOST_JSON_BYTES), str(path))
+        return safetensors.parse_object(file.read(MAX_JSON_BYTES), str(path))

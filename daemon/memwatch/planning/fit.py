@@ -9,8 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.accounting.relations import PERHAPS_IN_RSS
-from memwatch.backends.devices import capacity_of, condition_of, system_ram_of
-from memwatch.model import Absent, Bytes, Device, Process, ram_of
+from memwatch.backends.devices import compute_capacity, describe_state, read_system_ram
+from memwatch.model import Absent, Bytes, Device, Process, find_system_ram
 from memwatch.snapshot import Snapshot
 from memwatch.units import size
 
@@ -20,7 +20,7 @@ NAMED_HOLDERS = 2
 CRITICAL_RATIO = 0.95
 
 
-class Verdict(Struct, frozen=True):
+class FitVerdict(Struct, frozen=True):
     """Result for one device or the CPU. `spare_bytes`: bytes left over, negative if short. `reason`: a sentence."""
 
     device: str
@@ -44,10 +44,10 @@ class Fit(Struct, frozen=True):
 
     bytes: int
     best: str | None
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[FitVerdict, ...]
 
 
-def fit_of(need: int, snapshot: Snapshot) -> Fit:
+def compute_fit(need: int, snapshot: Snapshot) -> Fit:
     """Check every GPU and the CPU. The best is the GPU with the most spare bytes, or the CPU if no GPU fits."""
     verdicts = (*(_on_device(need, device, snapshot) for device in snapshot.devices), _on_cpu(need, snapshot))
     fitting = [one for one in verdicts if one.fits is True]
@@ -56,30 +56,30 @@ def fit_of(need: int, snapshot: Snapshot) -> Fit:
     return Fit(need, best.device if best else None, verdicts)
 
 
-def _spare(verdict: Verdict) -> int:
+def _spare(verdict: FitVerdict) -> int:
     return verdict.spare_bytes if isinstance(verdict.spare_bytes, int) else -1
 
 
-def _on_device(need: int, device: Device, snapshot: Snapshot) -> Verdict:
-    whole = capacity_of(device, snapshot)
+def _on_device(need: int, device: Device, snapshot: Snapshot) -> FitVerdict:
+    whole = compute_capacity(device, snapshot)
     if device.state != "ok":
-        reason = f"{device.id} {condition_of(device)}"
-        return Verdict(device.id, device.name, False, whole, device.headroom_bytes, Absent.NOT_AVAILABLE, reason)
+        reason = f"{device.id} {describe_state(device)}"
+        return FitVerdict(device.id, device.name, False, whole, device.headroom_bytes, Absent.NOT_AVAILABLE, reason)
     holders = _holders(snapshot, {_narrowest(place, snapshot) for place in device.allocates_from})
-    return _judged(need, Verdict(device.id, device.name, False, whole, device.headroom_bytes, 0, ""), holders)
+    return _judge(need, FitVerdict(device.id, device.name, False, whole, device.headroom_bytes, 0, ""), holders)
 
 
-def _on_cpu(need: int, snapshot: Snapshot) -> Verdict:
-    ram = ram_of(snapshot.pools)
+def _on_cpu(need: int, snapshot: Snapshot) -> FitVerdict:
+    ram = find_system_ram(snapshot.pools)
     if ram is None:
         reason = "no data for System RAM"
-        return Verdict(CPU, "CPU", Absent.NOT_AVAILABLE, *(Absent.NOT_AVAILABLE,) * 3, reason)
-    whole, room = system_ram_of(snapshot)
+        return FitVerdict(CPU, "CPU", Absent.NOT_AVAILABLE, *(Absent.NOT_AVAILABLE,) * 3, reason)
+    whole, room = read_system_ram(snapshot)
     holders = _holders(snapshot, {ram.id})
-    return _judged(need, Verdict(CPU, ram.label, False, whole, room, 0, ""), holders)
+    return _judge(need, FitVerdict(CPU, ram.label, False, whole, room, 0, ""), holders)
 
 
-def _judged(need: int, blank: Verdict, holders: Sequence[Holder]) -> Verdict:
+def _judge(need: int, blank: FitVerdict, holders: Sequence[Holder]) -> FitVerdict:
     room, whole = blank.headroom_bytes, blank.size_bytes
     if isinstance(room, Absent):
         why = f"its headroom is not known ({room.value.replace('_', ' ')})"
@@ -114,7 +114,7 @@ def _holders(snapshot: Snapshot, places: Set[str]) -> list[Holder]:
     within = {share.id: share.within for share in snapshot.shares}
     unsure = {share.id for share in snapshot.shares if share.kind in PERHAPS_IN_RSS}
     inside = {place for place in {*places, *within} if not places.isdisjoint(_way_out(place, within))}
-    ram = ram_of(snapshot.pools)
+    ram = find_system_ram(snapshot.pools)
     counts_rss = ram is not None and ram.id in places
     found = [Holder(process, _held(process, inside, unsure, counts_rss)) for process in snapshot.processes]
     return sorted((one for one in found if one.held_bytes), key=lambda one: -one.held_bytes)

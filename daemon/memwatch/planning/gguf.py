@@ -14,14 +14,14 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
-from memwatch.planning.sizes import BadInput, regular_size
+from memwatch.planning.sizes import InvalidInputError, regular_size
 from memwatch.planning.transformer import Transformer
 
-MOST_KEYS = 65_536
-MOST_TENSORS = 1_000_000
-MOST_HEAD_BYTES = 64 << 20
-MOST_TEXTS = 2_000_000
-MOST_KEPT_TEXT = 256
+MAX_KEYS = 65_536
+MAX_TENSORS = 1_000_000
+MAX_HEAD_BYTES = 64 << 20
+MAX_TEXTS = 2_000_000
+MAX_KEPT_TEXT_LENGTH = 256
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 # struct codes by value type: u8 i8 u16 i16 u32 i32 f32 bool, (8 is a string, 9 an array), u64 i64 f64.
@@ -39,11 +39,11 @@ BLOCKS = {
 Value = int | float | str | bool
 
 
-class Length(int):
+class ArrayLength(int):
     """Number of elements of an array, kept in place of the elements."""
 
 
-class Head(Struct, frozen=True):
+class GgufHeader(Struct, frozen=True):
     """The header of a GGUF file. `keys`: metadata by name; of arrays only their lengths."""
 
     keys: Mapping[str, Value]
@@ -51,12 +51,12 @@ class Head(Struct, frozen=True):
     parameters: int
 
 
-class Reader:
-    """Reader of a header, limited to the file's size and to `MOST_HEAD_BYTES`."""
+class GgufReader:
+    """Reader of a header, limited to the file's size and to `MAX_HEAD_BYTES`."""
 
     def __init__(self, file: BinaryIO, size: int, name: str) -> None:
         self._file = file
-        self._left = min(size, MOST_HEAD_BYTES)
+        self._left = min(size, MAX_HEAD_BYTES)
         self.name = name
 
     def take(self, count: int) -> bytes:
@@ -71,16 +71,16 @@ class Reader:
         (found,) = struct.unpack(f"<{code}", self.take(struct.calcsize(code)))
         return found  # type: ignore[no-any-return]
 
-    def count(self, code: str, most: int, what: str) -> int:
+    def count(self, code: str, maximum: int, what: str) -> int:
         found = int(self.number(code))
-        if found > most:
-            raise BadInput(f"{self.name}: has {found} {what}; at most {most} are read")
+        if found > maximum:
+            raise InvalidInputError(f"{self.name}: has {found} {what}; at most {maximum} are read")
         return found
 
     def text(self) -> str:
-        """Read a string and return its first `MOST_KEPT_TEXT` bytes, decoded."""
+        """Read a string and return its first `MAX_KEPT_TEXT_LENGTH` bytes, decoded."""
         length = int(self.number("Q"))
-        kept = self.take(min(length, MOST_KEPT_TEXT))
+        kept = self.take(min(length, MAX_KEPT_TEXT_LENGTH))
         self.skip(length - len(kept))
         return kept.decode("utf-8", "replace")
 
@@ -90,100 +90,107 @@ class Reader:
 
     def _spend(self, count: int) -> None:
         if count > self._left:
-            raise BadInput(f"{self.name}: the header is truncated; is the file complete?")
+            raise InvalidInputError(f"{self.name}: the header is truncated; is the file complete?")
         self._left -= count
 
 
-def read_head(path: Path) -> Head:
-    """Read the header of a GGUF file. Raises BadInput for any other file and for a truncated one."""
+def read_head(path: Path) -> GgufHeader:
+    """Read the header of a GGUF file. Raises InvalidInputError for any other file and for a truncated one."""
     size = regular_size(path)
     with path.open("rb") as file:
-        reader = Reader(file, size, str(path))
+        reader = GgufReader(file, size, str(path))
         if reader.take(4) != b"GGUF":
-            raise BadInput(f"{path}: is not a GGUF file: it does not begin with GGUF")
+            raise InvalidInputError(f"{path}: is not a GGUF file: it does not begin with GGUF")
         version = int(reader.number("I"))
         if version not in VERSIONS:
-            raise BadInput(f"{path}: is GGUF version {version}; versions 2 and 3 are read")
-        tensors = reader.count("Q", MOST_TENSORS, "tensors")
-        keys = dict(_key(reader) for _ in range(reader.count("Q", MOST_KEYS, "keys")))
+            raise InvalidInputError(f"{path}: is GGUF version {version}; versions 2 and 3 are read")
+        tensors = reader.count("Q", MAX_TENSORS, "tensors")
+        keys = dict(_key(reader) for _ in range(reader.count("Q", MAX_KEYS, "keys")))
         spans = [_tensor(reader) for _ in range(tensors)]
-        start = _aligned(reader.position, keys, reader.name)
-    end = start + _end_of(spans, str(path))
+        start = _align(reader.position, keys, reader.name)
+    end = start + _find_end(spans, str(path))
     if end > size:
-        raise BadInput(f"{path}: its tensors end at byte {end}, but its size is {size}; is the file complete?")
-    return Head(keys, sum(length for _, length, _ in spans), sum(count for _, _, count in spans))
+        raise InvalidInputError(
+            f"{path}: its tensors end at byte {end}, but its size is {size}; is the file complete?"
+        )
+    return GgufHeader(keys, sum(length for _, length, _ in spans), sum(count for _, _, count in spans))
 
 
-def _end_of(spans: Iterable[tuple[int, int, int]], name: str) -> int:
-    """Return the end of the last tensor. Raises BadInput if tensors overlap: their bytes would count twice."""
+def _find_end(spans: Iterable[tuple[int, int, int]], name: str) -> int:
+    """Return the end of the last tensor. Raises InvalidInputError if tensors overlap: their bytes would count
+    twice."""
     end = 0
     for offset, length, _ in sorted(spans):
         if offset < end:
-            raise BadInput(f"{name}: a tensor begins at {offset}, before the end of the previous one at {end}")
+            raise InvalidInputError(
+                f"{name}: a tensor begins at {offset}, before the end of the previous one at {end}"
+            )
         end = offset + length
     return end
 
 
-def _key(reader: Reader) -> tuple[str, Value]:
+def _key(reader: GgufReader) -> tuple[str, Value]:
     name = reader.text()
     return name, _value(reader, int(reader.number("I")))
 
 
-def _value(reader: Reader, kind: int) -> Value:
+def _value(reader: GgufReader, kind: int) -> Value:
     if kind == TEXT:
         return reader.text()
     if kind == ARRAY:
         return _array_length(reader)
     if kind not in WIDTHS:
-        raise BadInput(f"{reader.name}: has a value of type {kind}, which is not a GGUF type")
+        raise InvalidInputError(f"{reader.name}: has a value of type {kind}, which is not a GGUF type")
     return reader.number(WIDTHS[kind])
 
 
-def _array_length(reader: Reader) -> Length:
+def _array_length(reader: GgufReader) -> ArrayLength:
     """Skip the elements of an array and return its length. A tokenizer's array has about 100,000 elements."""
     kind, length = int(reader.number("I")), int(reader.number("Q"))
     if kind in WIDTHS:
         reader.skip(struct.calcsize(WIDTHS[kind]) * length)
     elif kind == TEXT:
-        if length > MOST_TEXTS:
-            raise BadInput(f"{reader.name}: has an array of {length} strings; at most {MOST_TEXTS} are read")
+        if length > MAX_TEXTS:
+            raise InvalidInputError(
+                f"{reader.name}: has an array of {length} strings; at most {MAX_TEXTS} are read"
+            )
         for _ in range(length):
             reader.skip(int(reader.number("Q")))
     else:
-        raise BadInput(f"{reader.name}: has an array of type {kind}, which is not read")
-    return Length(length)
+        raise InvalidInputError(f"{reader.name}: has an array of type {kind}, which is not read")
+    return ArrayLength(length)
 
 
-def _tensor(reader: Reader) -> tuple[int, int, int]:
+def _tensor(reader: GgufReader) -> tuple[int, int, int]:
     """Return the offset, the size in bytes and the number of weights of one tensor."""
     name = reader.text()
     dimensions = [int(reader.number("Q")) for _ in range(reader.count("I", 4, "dimensions of a tensor"))]
     kind, offset = int(reader.number("I")), int(reader.number("Q"))
     if kind not in BLOCKS:
-        raise BadInput(f"{reader.name}: the tensor {name[:80]!r} has the unknown type {kind}")
+        raise InvalidInputError(f"{reader.name}: the tensor {name[:80]!r} has the unknown type {kind}")
     numbers, (block, width) = math.prod(dimensions), BLOCKS[kind]
     if numbers % block:
-        raise BadInput(
+        raise InvalidInputError(
             f"{reader.name}: the tensor {name[:80]!r} has {numbers} weights, not a multiple of its block of {block}"
         )
     return offset, numbers // block * width, numbers
 
 
-def _aligned(position: int, keys: Mapping[str, Value], name: str) -> int:
+def _align(position: int, keys: Mapping[str, Value], name: str) -> int:
     alignment = keys.get("general.alignment", DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
-        raise BadInput(f"{name}: general.alignment is {alignment!r}; for example {DEFAULT_ALIGNMENT}")
+        raise InvalidInputError(f"{name}: general.alignment is {alignment!r}; for example {DEFAULT_ALIGNMENT}")
     return -(-position // alignment) * alignment
 
 
-def transformer_of(head: Head) -> Transformer | None:
+def parse_transformer(head: GgufHeader) -> Transformer | None:
     """Return the shape that the keys describe. None if they describe none, or use MLA (`kv_lora_rank`)."""
     family = head.keys.get("general.architecture")
 
     def number(name: str, otherwise: int = 0) -> int:
         found = head.keys.get(f"{family}.{name}")
-        if isinstance(found, Length):
-            raise BadInput(f"{name} differs from layer to layer")
+        if isinstance(found, ArrayLength):
+            raise InvalidInputError(f"{name} differs from layer to layer")
         return found if type(found) is int else otherwise
 
     try:
@@ -201,5 +208,5 @@ def transformer_of(head: Head) -> Transformer | None:
             n_experts=number("expert_count") or 1,
             sliding_window=number("attention.sliding_window"),
         )
-    except (BadInput, ValueError, OverflowError):
+    except (InvalidInputError, ValueError, OverflowError):
         return None

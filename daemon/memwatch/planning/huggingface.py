@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from memwatch.planning.sizes import BadInput
+from memwatch.planning.sizes import InvalidInputError
 from memwatch.planning.transformer import Biases, Transformer
 
 Json = Mapping[str, Any]
@@ -22,7 +22,14 @@ WORDS = {
     "context": ("max_position_embeddings", "n_positions"),
 }
 # Keys of models whose parameter count or cache differs (MLA, linear attention, state-space layers): unsupported.
-STRANGE = ("kv_lora_rank", "ssm_cfg", "state_size", "linear_num_value_heads", "layer_types_mamba", "mamba_d_state")
+UNSUPPORTED_KEYS = (
+    "kv_lora_rank",
+    "ssm_cfg",
+    "state_size",
+    "linear_num_value_heads",
+    "layer_types_mamba",
+    "mamba_d_state",
+)
 TIED = frozenset({"gemma", "gemma2", "gemma3_text", "gpt2"})
 QKV_BIASES = frozenset({"qwen2", "qwen2_moe"})
 QK_NORMS = frozenset({"qwen3", "qwen3_moe", "gemma3_text"})
@@ -39,25 +46,25 @@ class Config(Struct, frozen=True):
     dtype: str
 
 
-def config_of(found: Json, name: str) -> Config:
-    """Read a model's shape. Raises BadInput for missing numbers and for unsupported kinds of attention."""
+def parse_config(found: Json, name: str) -> Config:
+    """Read a model's shape. Raises InvalidInputError for missing numbers and for unsupported kinds of attention."""
     inner = found.get("text_config")
     text: Json = {**found, **inner} if isinstance(inner, dict) else found
     family = str(text.get("model_type", ""))[:40]
-    strange = next((key for key in STRANGE if text.get(key)), None)
+    strange = next((key for key in UNSUPPORTED_KEYS if text.get(key)), None)
     if strange:
-        raise BadInput(
+        raise InvalidInputError(
             f"{name}: model_type {family!r} with {strange} is not supported; "
             "give its safetensors folder or its size, for example 20GiB"
         )
     numbers = {key: _number(text, words) for key, words in WORDS.items()}
-    missing = [words[0] for key, words in WORDS.items() if not numbers[key] and key in NEEDED]
+    missing = [words[0] for key, words in WORDS.items() if not numbers[key] and key in REQUIRED_KEYS]
     if missing:
-        raise BadInput(f"{name}: does not describe a transformer: no readable {', '.join(missing)}")
+        raise InvalidInputError(f"{name}: does not describe a transformer: no readable {', '.join(missing)}")
     return Config(family, _transformer(text, family, numbers), numbers["context"], _dtype(text))
 
 
-NEEDED = frozenset({"hidden_size", "n_layers", "n_heads", "vocab_size"})
+REQUIRED_KEYS = frozenset({"hidden_size", "n_layers", "n_heads", "vocab_size"})
 
 
 def _transformer(text: Json, family: str, numbers: Mapping[str, int]) -> Transformer:

@@ -6,12 +6,12 @@ import math
 
 from msgspec import Struct
 
-from memwatch.planning.sizes import count_of, dtype_bytes_of
+from memwatch.planning.sizes import check_count, check_dtype_bytes
 from memwatch.planning.transformer import Transformer
 
 # Servers split a long prompt into chunks of 512 (llama.cpp) to 8,192 tokens (vLLM), processed one at a time.
 PIECE_TOKENS = 2048
-MOST_TOKENS = 1 << 30
+MAX_TOKENS = 1 << 30
 # Embeddings, the output matrix and norms stay at 16 bits when the other matrices are quantized further.
 UNQUANTIZED_BYTES = 2.0
 
@@ -42,7 +42,8 @@ def estimate_inference_memory(
     head_dim: int = 0,
     n_experts: int = 1,
 ) -> InferenceEstimate:
-    """Estimate weights, KV cache and activations of a Llama-like model. Raises BadInput for impossible numbers."""
+    """Estimate weights, KV cache and activations of a Llama-like model. Raises InvalidInputError for impossible
+    numbers."""
     model = Transformer(
         hidden_size,
         intermediate_size,
@@ -54,10 +55,10 @@ def estimate_inference_memory(
         tied_embeddings,
         n_experts=n_experts,
     )
-    return inference_of(model, max_seq_len, dtype_bytes, batch_size, kv_dtype_bytes)
+    return estimate_inference(model, max_seq_len, dtype_bytes, batch_size, kv_dtype_bytes)
 
 
-def inference_of(
+def estimate_inference(
     model: Transformer,
     max_seq_len: int,
     dtype_bytes: float = 2,
@@ -66,29 +67,29 @@ def inference_of(
     weights_bytes: int | None = None,
 ) -> InferenceEstimate:
     """Estimate the memory of any shape. `weights_bytes`: the size of the checkpoint's tensors, if known."""
-    weight = dtype_bytes_of(dtype_bytes)
+    weight = check_dtype_bytes(dtype_bytes)
     number = max(weight, UNQUANTIZED_BYTES)
-    weights = weights_of(model, weight) if weights_bytes is None else weights_bytes
-    cache = kv_cache_of(model, max_seq_len, batch_size, number if kv_dtype_bytes is None else kv_dtype_bytes)
-    working = activations_of(model, max_seq_len, batch_size, number)
+    weights = compute_weights(model, weight) if weights_bytes is None else weights_bytes
+    cache = compute_kv_cache(model, max_seq_len, batch_size, number if kv_dtype_bytes is None else kv_dtype_bytes)
+    working = compute_activations(model, max_seq_len, batch_size, number)
     return InferenceEstimate(model.parameters, weights, cache, working, weights + cache + working)
 
 
-def weights_of(model: Transformer, dtype_bytes: float) -> int:
+def compute_weights(model: Transformer, dtype_bytes: float) -> int:
     rest = max(dtype_bytes, UNQUANTIZED_BYTES)
     return math.ceil(model.matrix_parameters * dtype_bytes + model.other_parameters * rest)
 
 
-def kv_cache_of(model: Transformer, seq_len: int, batch_size: int, dtype_bytes: float) -> int:
-    tokens = count_of(seq_len, "max_seq_len", 8192, 1, MOST_TOKENS)
+def compute_kv_cache(model: Transformer, seq_len: int, batch_size: int, dtype_bytes: float) -> int:
+    tokens = check_count(seq_len, "max_seq_len", 8192, 1, MAX_TOKENS)
     kept = min(tokens, model.sliding_window or tokens)
-    batch = count_of(batch_size, "batch_size", 1, 1, MOST_TOKENS)
+    batch = check_count(batch_size, "batch_size", 1, 1, MAX_TOKENS)
     return math.ceil(
-        2 * model.n_layers * model.kv_width * kept * batch * dtype_bytes_of(dtype_bytes, "kv_dtype_bytes")
+        2 * model.n_layers * model.kv_width * kept * batch * check_dtype_bytes(dtype_bytes, "kv_dtype_bytes")
     )
 
 
-def activations_of(model: Transformer, seq_len: int, batch_size: int, dtype_bytes: float) -> int:
+def compute_activations(model: Transformer, seq_len: int, batch_size: int, dtype_bytes: float) -> int:
     """Estimate the activations of one layer for one chunk, and the logits of the last token in 32 bits."""
     tokens = min(seq_len, PIECE_TOKENS) * batch_size
     width = 4 * model.hidden_size + 3 * model.intermediate_size
@@ -105,7 +106,7 @@ def estimate_kv_cache(
 ) -> int:
     """Return the bytes of the KV cache for `max_seq_len` tokens in each of `batch_size` sequences."""
     for name, value in (("n_layers", n_layers), ("n_kv_heads", n_kv_heads), ("head_dim", head_dim)):
-        count_of(value, name, {"n_layers": 32, "n_kv_heads": 8, "head_dim": 128}[name], 1, 1 << 28)
+        check_count(value, name, {"n_layers": 32, "n_kv_heads": 8, "head_dim": 128}[name], 1, 1 << 28)
     width = n_kv_heads * head_dim
     cached = Transformer(width, 1, n_layers, 1, n_kv_heads, n_kv_heads, head_dim)
-    return kv_cache_of(cached, max_seq_len, batch_size, dtype_bytes)
+    return compute_kv_cache(cached, max_seq_len, batch_size, dtype_bytes)

@@ -10,13 +10,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.planning.checkpoint import Checkpoint, read_checkpoint
-from memwatch.planning.inference import inference_of
-from memwatch.planning.sizes import SIZE, BadInput, bits_of, bytes_of
+from memwatch.planning.inference import estimate_inference
+from memwatch.planning.sizes import SIZE, InvalidInputError, bits_per_weight, parse_bytes
 from memwatch.planning.training import TrainingPlan, estimate_training_memory
 from memwatch.planning.transformer import Transformer
 
 DEFAULT_CONTEXT = 8192
-LEAST_CONTEXT = 2048
+MIN_CONTEXT = 2048
 # Labels of the parts of a need.
 PARTS = {
     "weights": "weights",
@@ -41,7 +41,7 @@ class Use(Struct, frozen=True):
     training: TrainingPlan | None = None
 
 
-class Need(Struct, frozen=True):
+class MemoryNeed(Struct, frozen=True):
     """Bytes needed and their parts; no parts if only a size was given. `note`: parts that are not counted."""
 
     subject: str
@@ -50,45 +50,50 @@ class Need(Struct, frozen=True):
     note: str = ""
 
 
-class Change(Struct, frozen=True):
+class Reduction(Struct, frozen=True):
     """A change that reduces the need. `words` complete "it would fit with"; `flags` are the command's options for
     it, `use` the same as options of a request."""
 
     words: str
     flags: str
     use: Use
-    need: Need
+    need: MemoryNeed
 
 
 def is_size(text: str) -> bool:
     return SIZE.fullmatch(text.strip()) is not None
 
 
-def need_of(subject: str, use: Use) -> Need:
-    """Return the need of `subject`, a size or a path. Raises BadInput."""
+def compute_need(subject: str, use: Use) -> MemoryNeed:
+    """Return the need of `subject`, a size or a path. Raises InvalidInputError."""
     if is_size(subject):
-        return Need(subject, bytes_of(subject), {})
+        return MemoryNeed(subject, parse_bytes(subject), {})
     if not subject.strip() or subject.startswith("-") or (subject[:1].isdigit() and " " in subject):
-        bytes_of(subject)
-    return need_of_checkpoint(read_checkpoint(Path(subject)), use)
+        parse_bytes(subject)
+    return compute_checkpoint_need(read_checkpoint(Path(subject)), use)
 
 
-def need_of_checkpoint(checkpoint: Checkpoint, use: Use) -> Need:
+def compute_checkpoint_need(checkpoint: Checkpoint, use: Use) -> MemoryNeed:
     shape = checkpoint.transformer
     if shape is None:
         if use.training or checkpoint.weights_bytes is None:
-            raise BadInput(f"{checkpoint.name}: its shape is not known; put its config.json in the same folder")
+            raise InvalidInputError(
+                f"{checkpoint.name}: its shape is not known; put its config.json in the same folder"
+            )
         note = "The model's shape is not known: its KV cache and activations are not counted."
         return replace(_need(checkpoint.name, {"weights": checkpoint.weights_bytes}), note=note)
     own = checkpoint.weights_bytes if not use.dtype else None
-    dtype_bytes = bits_of(use.dtype) / 8 if use.dtype else checkpoint.dtype_bytes
+    dtype_bytes = bits_per_weight(use.dtype) / 8 if use.dtype else checkpoint.dtype_bytes
     if use.training:
         plan = replace(
-            use.training, dtype_bytes=dtype_bytes, batch_size=use.batch_size, seq_len=context_of(checkpoint, use)
+            use.training,
+            dtype_bytes=dtype_bytes,
+            batch_size=use.batch_size,
+            seq_len=choose_context(checkpoint, use),
         )
         return _training_need(checkpoint.name, shape, plan)
-    kv_bytes = bits_of(use.kv_dtype) / 8 if use.kv_dtype else None
-    found = inference_of(shape, context_of(checkpoint, use), dtype_bytes, use.batch_size, kv_bytes, own)
+    kv_bytes = bits_per_weight(use.kv_dtype) / 8 if use.kv_dtype else None
+    found = estimate_inference(shape, choose_context(checkpoint, use), dtype_bytes, use.batch_size, kv_bytes, own)
     parts = {
         "weights": found.weights_bytes,
         "kv_cache": found.kv_cache_bytes,
@@ -97,7 +102,7 @@ def need_of_checkpoint(checkpoint: Checkpoint, use: Use) -> Need:
     return _need(checkpoint.name, parts)
 
 
-def _training_need(name: str, shape: Transformer, plan: TrainingPlan) -> Need:
+def _training_need(name: str, shape: Transformer, plan: TrainingPlan) -> MemoryNeed:
     found = estimate_training_memory(shape, plan)
     parts = {
         "weights": found.weights_bytes,
@@ -109,28 +114,28 @@ def _training_need(name: str, shape: Transformer, plan: TrainingPlan) -> Need:
     return _need(name, {key: value for key, value in parts.items() if value})
 
 
-def _need(subject: str, parts: Mapping[str, int]) -> Need:
+def _need(subject: str, parts: Mapping[str, int]) -> MemoryNeed:
     whole = {**parts, "runtime": RUNTIME_BYTES}
-    return Need(subject, sum(whole.values()), whole)
+    return MemoryNeed(subject, sum(whole.values()), whole)
 
 
-def context_of(checkpoint: Checkpoint, use: Use) -> int:
+def choose_context(checkpoint: Checkpoint, use: Use) -> int:
     return use.context or min(checkpoint.context or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
 
 
-def cheapest_change(checkpoint: Checkpoint, use: Use, room: int) -> Change | None:
+def cheapest_reduction(checkpoint: Checkpoint, use: Use, room: int) -> Reduction | None:
     """Return the least costly change with which the need fits into `room` bytes, or None."""
-    return next((change for change in changes_of(checkpoint, use) if change.need.bytes <= room), None)
+    return next((change for change in list_reductions(checkpoint, use) if change.need.bytes <= room), None)
 
 
-def changes_of(checkpoint: Checkpoint, use: Use) -> Iterator[Change]:
+def list_reductions(checkpoint: Checkpoint, use: Use) -> Iterator[Reduction]:
     """Yield changes that reduce the need, the least costly first."""
-    for words, flags, changed in (*_training_changes(use), *_running_changes(checkpoint, use)):
-        with suppress(BadInput):
-            yield Change(words, flags, changed, need_of_checkpoint(checkpoint, changed))
+    for words, flags, changed in (*_training_reductions(use), *_inference_reductions(checkpoint, use)):
+        with suppress(InvalidInputError):
+            yield Reduction(words, flags, changed, compute_checkpoint_need(checkpoint, changed))
 
 
-def _training_changes(use: Use) -> Iterator[tuple[str, str, Use]]:
+def _training_reductions(use: Use) -> Iterator[tuple[str, str, Use]]:
     plan = use.training
     if plan is None:
         return
@@ -150,7 +155,7 @@ def _training_changes(use: Use) -> Iterator[tuple[str, str, Use]]:
     yield "checkpointing, LoRA and 4-bit weights", f"--lora {plan.lora_rank} --dtype nf4", changed
 
 
-def _running_changes(checkpoint: Checkpoint, use: Use) -> Iterator[tuple[str, str, Use]]:
+def _inference_reductions(checkpoint: Checkpoint, use: Use) -> Iterator[tuple[str, str, Use]]:
     if use.training:
         return
     if use.batch_size > 1:
@@ -158,15 +163,15 @@ def _running_changes(checkpoint: Checkpoint, use: Use) -> Iterator[tuple[str, st
         yield "half the batch", f"--batch {half}", replace(use, batch_size=half)
         use = replace(use, batch_size=1)
         yield "a batch of 1", "--batch 1", use
-    context = context_of(checkpoint, use)
-    while context > LEAST_CONTEXT:
+    context = choose_context(checkpoint, use)
+    while context > MIN_CONTEXT:
         context //= 2
         yield f"a context of {context} tokens", f"--context {context}", replace(use, context=context)
     for dtype, words in (("int8", "8-bit"), ("int4", "4-bit")):
-        if checkpoint.dtype_bytes > bits_of(dtype) / 8:
+        if checkpoint.dtype_bytes > bits_per_weight(dtype) / 8:
             yield f"{words} weights", f"--dtype {dtype}", replace(use, dtype=dtype)
             yield (
-                f"{words} weights, a context of {LEAST_CONTEXT} tokens",
-                f"--dtype {dtype} --context {LEAST_CONTEXT}",
-                replace(use, dtype=dtype, context=LEAST_CONTEXT),
+                f"{words} weights, a context of {MIN_CONTEXT} tokens",
+                f"--dtype {dtype} --context {MIN_CONTEXT}",
+                replace(use, dtype=dtype, context=MIN_CONTEXT),
             )

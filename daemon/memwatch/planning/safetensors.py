@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from memwatch.planning.sizes import BadInput, regular_size
+from memwatch.planning.sizes import InvalidInputError, regular_size
 
 # The format allows 100 MB; 30 MB hold 250,000 tensors.
-MOST_HEADER_BYTES = 30 << 20
-MOST_DIMENSIONS = 64
-MOST_DIGITS_BITS = 62
+MAX_HEADER_BYTES = 30 << 20
+MAX_DIMENSIONS = 64
+MAX_DIGITS_BITS = 62
 BITS = {
     "F64": 64, "I64": 64, "U64": 64, "C64": 64,
     "F32": 32, "I32": 32, "U32": 32,
@@ -28,17 +28,20 @@ BITS = {
 Json = dict[str, Any]
 
 
-def tensor_bytes_of(path: Path) -> int:
-    """Return the bytes of all tensors of one file. Raises BadInput if its header and its size do not match."""
+def read_tensor_bytes(path: Path) -> int:
+    """Return the bytes of all tensors of one file. Raises InvalidInputError if its header and its size do not
+    match."""
     size = regular_size(path)
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > size - 8:
-            raise BadInput(
+            raise InvalidInputError(
                 f"{path}: the header should have {length} bytes, but the file has {size}; is the file complete?"
             )
-        if length > MOST_HEADER_BYTES:
-            raise BadInput(f"{path}: the header should have {length} bytes; at most {MOST_HEADER_BYTES} are read")
+        if length > MAX_HEADER_BYTES:
+            raise InvalidInputError(
+                f"{path}: the header should have {length} bytes; at most {MAX_HEADER_BYTES} are read"
+            )
         header = parse_header(file.read(length), str(path))
     return checked_bytes(header, size - 8 - length, str(path))
 
@@ -48,13 +51,13 @@ def parse_header(text: bytes, name: str) -> Json:
 
 
 def parse_object(text: bytes, name: str) -> Json:
-    """Parse a JSON object without repeated keys. Raises BadInput for anything else."""
+    """Parse a JSON object without repeated keys. Raises InvalidInputError for anything else."""
     try:
         found = json.loads(text, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"{name}: is not readable JSON ({str(error)[:80]})") from None
+        raise InvalidInputError(f"{name}: is not readable JSON ({str(error)[:80]})") from None
     if not isinstance(found, dict):
-        raise BadInput(f"{name}: is JSON, but not an object")
+        raise InvalidInputError(f"{name}: is JSON, but not an object")
     return found
 
 
@@ -66,35 +69,40 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> Json:
 
 
 def checked_bytes(header: Mapping[str, Any], room: int, name: str) -> int:
-    """Return the sum of the tensors' sizes. Raises BadInput unless they fill the rest of the file without gaps."""
+    """Return the sum of the tensors' sizes. Raises InvalidInputError unless they fill the rest of the file without
+    gaps."""
     spans = sorted(_span(tensor, key, name) for key, tensor in header.items() if key != "__metadata__")
     end = 0
     for start, stop in spans:
         if start != end:
-            raise BadInput(f"{name}: a tensor begins at {start}, but the previous one ends at {end}")
+            raise InvalidInputError(f"{name}: a tensor begins at {start}, but the previous one ends at {end}")
         end = stop
     if end != room:
-        raise BadInput(f"{name}: its tensors take {end} bytes, but the file has {room}; is the file complete?")
+        raise InvalidInputError(
+            f"{name}: its tensors take {end} bytes, but the file has {room}; is the file complete?"
+        )
     return end
 
 
 def _span(tensor: object, key: str, name: str) -> tuple[int, int]:
-    """Return a tensor's offsets. Raises BadInput if its shape implies another size."""
+    """Return a tensor's offsets. Raises InvalidInputError if its shape implies another size."""
     known: Json = tensor if isinstance(tensor, dict) else {}
     shape, offsets, dtype = known.get("shape"), known.get("data_offsets"), known.get("dtype")
     bits = BITS.get(dtype) if isinstance(dtype, str) else None
     if bits is None or not _are_counts(shape) or not _are_counts(offsets) or len(offsets) != 2:
-        raise BadInput(f"{name}: the tensor {key[:80]!r} has no readable dtype, shape and data_offsets")
+        raise InvalidInputError(f"{name}: the tensor {key[:80]!r} has no readable dtype, shape and data_offsets")
     start, stop = offsets
     if stop - start != math.ceil(math.prod(shape) * bits / 8) or stop < start:
-        raise BadInput(f"{name}: the tensor {key[:80]!r} has {stop - start} bytes, which does not match its shape")
+        raise InvalidInputError(
+            f"{name}: the tensor {key[:80]!r} has {stop - start} bytes, which does not match its shape"
+        )
     return start, stop
 
 
 def _are_counts(value: object) -> TypeGuard[list[int]]:
     return (
         isinstance(value, list)
-        and len(value) <= MOST_DIMENSIONS
-        and all(type(one) is int and one >= 0 and one.bit_length() <= MOST_DIGITS_BITS for one in value)
-        and math.prod(value).bit_length() <= 2 * MOST_DIGITS_BITS
+        and len(value) <= MAX_DIMENSIONS
+        and all(type(one) is int and one >= 0 and one.bit_length() <= MAX_DIGITS_BITS for one in value)
+        and math.prod(value).bit_length() <= 2 * MAX_DIGITS_BITS
     )

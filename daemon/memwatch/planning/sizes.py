@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(?:([KMGT])(i?)B?|B)?", re.ASCII | re.IGNORECASE)
-MOST_BYTES = 1 << 60
+MAX_BYTES = 1 << 60
 
 # Bits per weight including its block's scales. Block layouts: ggml (super-blocks of 256, blocks of 32),
 # bitsandbytes NF4 (one fp32 scale per 64 weights), GPTQ and AWQ (a 16-bit scale, a 4-bit zero per 128 weights).
@@ -46,54 +46,58 @@ ALIASES = {
 }
 
 
-class BadInput(ValueError):
+class InvalidInputError(ValueError):
     """Invalid input. The message names the option, its value and a valid example."""
 
 
-def bytes_of(value: object, name: str = "size") -> int:
+def parse_bytes(value: object, name: str = "size") -> int:
     """Parse "20GiB", "512 MiB", "24GB" (powers of 1000) or a number of bytes."""
     found: object = value
     if isinstance(value, str) and (match := SIZE.fullmatch(value.strip())):
         power = "KMGT".index(match[2].upper()) + 1 if match[2] else 0
         found = int(float(match[1]) * (1024 if match[3] else 1000) ** power)
-    if isinstance(found, bool) or not isinstance(found, int) or not 0 < found < MOST_BYTES:
-        raise BadInput(f'{name} is {_shown(value)}, which is not a size above zero; for example "20GiB"')
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 < found < MAX_BYTES:
+        raise InvalidInputError(f'{name} is {_quote(value)}, which is not a size above zero; for example "20GiB"')
     return found
 
 
-def count_of(value: object, name: str, example: int, least: int = 1, most: int = 1 << 40) -> int:
-    """Return `value` if it is a whole number within bounds. Raises BadInput."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        words = f"a whole number from {least} to {most}"
-        raise BadInput(f"{name} is {_shown(value)}, which is not {words}; for example {example}")
+def check_count(value: object, name: str, example: int, minimum: int = 1, maximum: int = 1 << 40) -> int:
+    """Return `value` if it is a whole number within bounds. Raises InvalidInputError."""
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+        words = f"a whole number from {minimum} to {maximum}"
+        raise InvalidInputError(f"{name} is {_quote(value)}, which is not {words}; for example {example}")
     return value
 
 
-def bits_of(dtype: object) -> float:
-    """Return the bits per weight of a number format, scales included. Raises BadInput."""
+def bits_per_weight(dtype: object) -> float:
+    """Return the bits per weight of a number format, scales included. Raises InvalidInputError."""
     word = str(dtype).lower().removeprefix("torch.") if isinstance(dtype, str) else ""
     word = ALIASES.get(word, word)
     if word not in BITS:
-        raise BadInput(f"dtype is {_shown(dtype)}, which is not one of {', '.join(BITS)}; for example bfloat16")
+        raise InvalidInputError(
+            f"dtype is {_quote(dtype)}, which is not one of {', '.join(BITS)}; for example bfloat16"
+        )
     return BITS[word]
 
 
-def dtype_bytes_of(value: object, name: str = "dtype_bytes") -> float:
-    """Return `value` as bytes per number (2 for bfloat16, 0.5 for 4 bits). Raises BadInput."""
+def check_dtype_bytes(value: object, name: str = "dtype_bytes") -> float:
+    """Return `value` as bytes per number (2 for bfloat16, 0.5 for 4 bits). Raises InvalidInputError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.125 <= value <= 16:
-        raise BadInput(f"{name} is {_shown(value)}, which is not from 0.125 to 16 bytes; for example 2 (bfloat16)")
+        raise InvalidInputError(
+            f"{name} is {_quote(value)}, which is not from 0.125 to 16 bytes; for example 2 (bfloat16)"
+        )
     return float(value)
 
 
 def regular_size(path: Path) -> int:
-    """Return the size of a regular file. Raises BadInput for a pipe or device, whose opening may block."""
+    """Return the size of a regular file. Raises InvalidInputError for a pipe or device, whose opening may block."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise BadInput(f"{path}: is not a regular file")
+        raise InvalidInputError(f"{path}: is not a regular file")
     return status.st_size
 
 
-def _shown(value: object) -> str:
+def _quote(value: object) -> str:
     text = f'"{value}"' if isinstance(value, str) else _number(value)
     return text if len(text) <= 60 else text[:57] + "…"
 

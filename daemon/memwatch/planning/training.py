@@ -6,8 +6,8 @@ import math
 
 from msgspec import Struct
 
-from memwatch.planning.inference import UNQUANTIZED_BYTES, weights_of
-from memwatch.planning.sizes import BadInput, count_of, dtype_bytes_of
+from memwatch.planning.inference import UNQUANTIZED_BYTES, compute_weights
+from memwatch.planning.sizes import InvalidInputError, check_count, check_dtype_bytes
 from memwatch.planning.transformer import Transformer
 
 # Bytes of optimizer state per trained parameter. AdamW: two 32-bit moments; 8-bit AdamW: two 8-bit ones; Lion: one
@@ -35,16 +35,18 @@ class TrainingPlan(Struct, frozen=True):
     swapped_blocks: int = 0
 
     def __post_init__(self) -> None:
-        count_of(self.batch_size, "batch_size", 1, 1, 1 << 30)
-        count_of(self.seq_len, "seq_len", 2048, 1, 1 << 30)
-        count_of(self.lora_rank, "lora_rank", 16, 0, 1 << 16)
-        count_of(self.swapped_blocks, "swapped_blocks", 8, 0, 1 << 20)
-        dtype_bytes_of(self.dtype_bytes)
+        check_count(self.batch_size, "batch_size", 1, 1, 1 << 30)
+        check_count(self.seq_len, "seq_len", 2048, 1, 1 << 30)
+        check_count(self.lora_rank, "lora_rank", 16, 0, 1 << 16)
+        check_count(self.swapped_blocks, "swapped_blocks", 8, 0, 1 << 20)
+        check_dtype_bytes(self.dtype_bytes)
         if self.optimizer not in OPTIMIZER_BYTES:
             known = ", ".join(OPTIMIZER_BYTES)
-            raise BadInput(f'optimizer is "{self.optimizer}", which is not one of {known}; for example adamw')
+            raise InvalidInputError(
+                f'optimizer is "{self.optimizer}", which is not one of {known}; for example adamw'
+            )
         if self.dtype_bytes < UNQUANTIZED_BYTES and not self.lora_rank:
-            raise BadInput(
+            raise InvalidInputError(
                 f"dtype_bytes is {self.dtype_bytes:g}, but quantized weights cannot be trained; "
                 "also give lora_rank, for example 16"
             )
@@ -68,19 +70,19 @@ class TrainingEstimate(Struct, frozen=True):
 
 
 def estimate_training_memory(model: Transformer, plan: TrainingPlan = TrainingPlan()) -> TrainingEstimate:
-    """Estimate the memory of a training run. Raises BadInput if the plan does not match the model."""
+    """Estimate the memory of a training run. Raises InvalidInputError if the plan does not match the model."""
     if plan.swapped_blocks > model.n_layers:
-        raise BadInput(
+        raise InvalidInputError(
             f"swapped_blocks is {plan.swapped_blocks}, but the model has {model.n_layers} layers; "
             f"for example {model.n_layers // 2}"
         )
     trained = lora_parameters(model, plan.lora_rank) if plan.lora_rank else model.parameters
     adapters = math.ceil(trained * UNQUANTIZED_BYTES) if plan.lora_rank else 0
-    weights = weights_of(model, plan.dtype_bytes) + adapters
+    weights = compute_weights(model, plan.dtype_bytes) + adapters
     gradients = math.ceil(trained * max(plan.dtype_bytes, UNQUANTIZED_BYTES))
     copies = MASTER_BYTES if plan.master_weights and plan.dtype_bytes < MASTER_BYTES else 0.0
     states = math.ceil(trained * (OPTIMIZER_BYTES[plan.optimizer] + copies))
-    activations = activations_of(model, plan)
+    activations = compute_activations(model, plan)
     layer = math.ceil(model.matrix_parameters * plan.dtype_bytes / model.n_layers)
     offloaded = layer * plan.swapped_blocks + (states if plan.offload_optimizer else 0)
     total = weights + gradients + states + activations
@@ -102,7 +104,7 @@ def lora_parameters(model: Transformer, rank: int) -> int:
     return model.n_layers * rank * sum(inputs + outputs for inputs, outputs in model.matrices)
 
 
-def activations_of(model: Transformer, plan: TrainingPlan) -> int:
+def compute_activations(model: Transformer, plan: TrainingPlan) -> int:
     """Return the bytes saved for the backward pass.
 
     With checkpointing: each layer's input, and all activations of the one layer that is recomputed.

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from memwatch.planning.sizes import BadInput, count_of
+from memwatch.planning.sizes import InvalidInputError, check_count
 
 # Examples for error messages: Mistral 7B's values, except n_experts (Mixtral's).
 EXAMPLES = {
@@ -21,9 +21,9 @@ EXAMPLES = {
     "n_experts": 8,
     "norms_per_layer": 2,
 }
-MOST = 1 << 28
+MAX_DIMENSION = 1 << 28
 # Limited because `matrices` lists each expert's matrices; the largest models have some hundreds of experts.
-MOST_EXPERTS = 1 << 14
+MAX_EXPERTS = 1 << 14
 
 Biases = Literal["none", "qkv", "all"]
 
@@ -54,13 +54,13 @@ class Transformer(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for name, example in EXAMPLES.items():
-            least = 0 if name == "head_dim" else 1
-            most = MOST_EXPERTS if name == "n_experts" else MOST
-            count_of(getattr(self, name), name, example, least, most)
+            minimum = 0 if name == "head_dim" else 1
+            maximum = MAX_EXPERTS if name == "n_experts" else MAX_DIMENSION
+            check_count(getattr(self, name), name, example, minimum, maximum)
         for name in ("learned_positions", "sliding_window"):
-            count_of(getattr(self, name), name, 1024, 0, MOST)
+            check_count(getattr(self, name), name, 1024, 0, MAX_DIMENSION)
         if self.n_heads % self.n_kv_heads:
-            raise BadInput(
+            raise InvalidInputError(
                 f"n_kv_heads is {self.n_kv_heads}, which does not divide n_heads ({self.n_heads}); "
                 f"for example {_divisor(self.n_heads, self.n_kv_heads)}"
             )
@@ -69,7 +69,7 @@ class Transformer(Struct, frozen=True):
 
     def _derive_head_dim(self) -> None:
         if self.hidden_size % self.n_heads:
-            raise BadInput(
+            raise InvalidInputError(
                 f"n_heads is {self.n_heads}, which does not divide hidden_size ({self.hidden_size}); "
                 f"also give head_dim, or use {_divisor(self.hidden_size, self.n_heads)} heads"
             )

@@ -12,8 +12,8 @@ from msgspec import Struct
 # After a gap of this length without a reading, earlier points are dropped.
 GAP_SECONDS = 6.0
 # A fall counts as a trend only after this fraction of the size was lost, and with at least this fraction in use.
-LEAST_FALL = 0.03
-LEAST_USED = 0.40
+MIN_FALL_RATIO = 0.03
+MIN_USED_RATIO = 0.40
 
 # A little more than one second, so that a value read once a second changes in every step.
 STEP_SECONDS = 1.2
@@ -40,14 +40,14 @@ NEAR = Horizon(5.0, 20.0, 0.095)
 FAR = Horizon(60.0, 300.0, 4.75)
 
 
-class Fall(Struct, frozen=True):
+class Slope(Struct, frozen=True):
     """Points of the last `long_seconds` of one target, oldest first. `pace`: its fall in bytes per second, or 0."""
 
     horizon: Horizon
     points: tuple[Point, ...] = ()
     pace: float = 0.0
 
-    def with_point(self, now: float, available: int, size: int) -> Fall:
+    def with_point(self, now: float, available: int, size: int) -> Slope:
         points = self.points
         if points and now - points[-1].at < self.horizon.spacing_seconds:
             return self
@@ -55,14 +55,14 @@ class Fall(Struct, frozen=True):
         while first < len(points) and now - points[first].at > self.horizon.long_seconds:
             first += 1
         points = (*points[first:], Point(now, available))
-        return Fall(self.horizon, points, pace_of(points, self.horizon, size))
+        return Slope(self.horizon, points, compute_pace(points, self.horizon, size))
 
 
 class Trend(Struct, frozen=True):
     """Fall of one target over the near and the far horizon, and the time of its last reading."""
 
-    near: Fall = Fall(NEAR)
-    far: Fall = Fall(FAR)
+    near: Slope = Slope(NEAR)
+    far: Slope = Slope(FAR)
     seen_at: float = -math.inf
 
     def with_point(self, now: float, available: int, size: int) -> Trend:
@@ -80,14 +80,14 @@ class Trend(Struct, frozen=True):
         if available < 0:
             return None
         if self.near.pace:
-            return available / self.near.pace if falls_on(self.near, steps=1) else None
-        steady = self.far.pace and slower_of(self.near.points, NEAR) >= self.far.pace / 2
+            return available / self.near.pace if keeps_falling(self.near, steps=1) else None
+        steady = self.far.pace and slower_pace(self.near.points, NEAR) >= self.far.pace / 2
         return available / self.far.pace if steady else None
 
     @property
     def is_lasting(self) -> bool:
         """True if it has fallen in two consecutive steps, which a single large allocation does not cause."""
-        return self.is_slow or falls_on(self.near, steps=2)
+        return self.is_slow or keeps_falling(self.near, steps=2)
 
     @property
     def is_slow(self) -> bool:
@@ -95,7 +95,7 @@ class Trend(Struct, frozen=True):
         return not self.near.pace and bool(self.far.pace)
 
 
-def falls_on(fall: Fall, steps: int) -> bool:
+def keeps_falling(fall: Slope, steps: int) -> bool:
     """Return True if each of the last `steps` steps of `STEP_SECONDS` fell at a quarter of the pace or more."""
     now = fall.points[-1].at
     levels = [_available_at(fall.points, now - step * STEP_SECONDS) for step in range(steps + 1)]
@@ -108,25 +108,25 @@ def _available_at(points: Sequence[Point], at: float) -> int:
     return next((point.available for point in reversed(points) if point.at <= at), points[0].available)
 
 
-def pace_of(points: Sequence[Point], horizon: Horizon, size: int) -> float:
+def compute_pace(points: Sequence[Point], horizon: Horizon, size: int) -> float:
     """Return the slower of the two falls in bytes per second, 0 without a steady fall."""
     if not points or not size or points[-1].at - points[0].at < horizon.short_seconds:
         return 0.0
     available = points[-1].available
     highest = max(point.available for point in points)
-    if highest - available < LEAST_FALL * size or 1 - available / size < LEAST_USED:
+    if highest - available < MIN_FALL_RATIO * size or 1 - available / size < MIN_USED_RATIO:
         return 0.0
-    return slower_of(points, horizon)
+    return slower_pace(points, horizon)
 
 
-def slower_of(points: Sequence[Point], horizon: Horizon) -> float:
+def slower_pace(points: Sequence[Point], horizon: Horizon) -> float:
     """Return the slower of the two falls in bytes per second, 0 if either is not falling."""
     recent = [point for point in points if points[-1].at - point.at <= horizon.short_seconds]
-    slopes = (slope_of(recent), slope_of(points))
+    slopes = (fit_slope(recent), fit_slope(points))
     return max(0.0, min(0.0 if slope is None else -slope for slope in slopes))
 
 
-def slope_of(points: Sequence[Point]) -> float | None:
+def fit_slope(points: Sequence[Point]) -> float | None:
     """Return the least-squares slope in bytes per second, None with too few points."""
     count = len(points)
     if count < 3:

@@ -11,7 +11,7 @@ from memwatch.pressure.rules import PressureRules, Thresholds
 from memwatch.snapshot import Level, Reason
 
 
-class Standing(Struct, frozen=True):
+class LevelState(Struct, frozen=True):
     """State of a target's level. `calm_since`: for each level, since when usage has been low enough to leave it."""
 
     level: Level
@@ -27,12 +27,14 @@ def base_level(ratio: float, thresholds: Thresholds) -> Level:
     return Level.MEDIUM if ratio >= thresholds.medium else Level.LOW
 
 
-def settle(before: Standing | None, ratio: float, now: float, target: str, rules: PressureRules) -> Standing:
+def update_level(
+    before: LevelState | None, ratio: float, now: float, target: str, rules: PressureRules
+) -> LevelState:
     """Return the level with hysteresis at `now` (monotonic seconds)."""
-    thresholds = rules.for_target(target)
+    thresholds = rules.thresholds_for(target)
     base = base_level(ratio, thresholds)
     if before is None or base >= before.level:
-        return Standing(base)
+        return LevelState(base)
     calm = {
         level: before.calm_since.get(level, now)
         for level in Level
@@ -41,7 +43,7 @@ def settle(before: Standing | None, ratio: float, now: float, target: str, rules
     level = before.level
     while level in calm and now - calm[level] >= rules.clear_after_seconds:
         level = Level(level - 1)
-    return Standing(level, calm)
+    return LevelState(level, calm)
 
 
 def use_reason(
@@ -50,7 +52,7 @@ def use_reason(
     """Return the reason for a level from usage, None for the low level."""
     if level is Level.LOW:
         return None
-    thresholds = rules.for_target(target)
+    thresholds = rules.thresholds_for(target)
     text = f"{ratio * 100:.1f}% used"
     if resident_bytes:
         text += f", excluding {units.size(resident_bytes)} resident"

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from memwatch.accounting.driver_errors import homeless
+from memwatch.accounting.driver_errors import unassigned_errors
 from memwatch.findings import Findings
 from memwatch.kernel_log import ABOUT_MEMORY
 from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Share, ShareKind
-from memwatch.pressure.oom_kills import NONE, NewKills
+from memwatch.pressure.oom_kills import NO_KILLS, NewKills
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import CgroupPressure, Kernel, MemoryPsi, Node, Swap
 
@@ -47,7 +47,7 @@ class DriverErrors(Struct, frozen=True):
     places: frozenset[str] = frozenset()
 
 
-class Evidence(Struct, frozen=True):
+class PressureInputs(Struct, frozen=True):
     """Inputs of one tick. `at`: monotonic seconds; `kills`: OOM kills since the previous tick;
     `cgroup_oom_kills_total`: OOM kills at the limit of memwatchd's own cgroup.
     """
@@ -59,19 +59,19 @@ class Evidence(Struct, frozen=True):
     kernel: Kernel = Kernel()
     fragmented_nodes: tuple[int, ...] = ()
     driver_errors: tuple[DriverErrors, ...] | None = None
-    kills: NewKills = NONE
+    kills: NewKills = NO_KILLS
     cgroup_oom_kills_total: int | None = None
     cgroup_pressure: CgroupPressure | None = None
     resumed: bool = False
 
 
-def evidence_of(
-    findings: Findings, at: float, rules: PressureRules, resumed: bool = False, kills: NewKills = NONE
-) -> Evidence:
+def collect_inputs(
+    findings: Findings, at: float, rules: PressureRules, resumed: bool = False, kills: NewKills = NO_KILLS
+) -> PressureInputs:
     """Extract the inputs of one tick."""
-    return Evidence(
+    return PressureInputs(
         at=at,
-        targets=targets_of(findings.pools, findings.shares, findings.devices, rules),
+        targets=build_targets(findings.pools, findings.shares, findings.devices, rules),
         psi=Absent.NOT_AVAILABLE if findings.psi is None else findings.psi,
         cgroup_pressure=findings.cgroup_pressure,
         swap=Absent.NOT_AVAILABLE if findings.swap is None else findings.swap,
@@ -84,17 +84,17 @@ def evidence_of(
     )
 
 
-def targets_of(
+def build_targets(
     pools: Sequence[Pool], shares: Sequence[Share], devices: Sequence[Device], rules: PressureRules
 ) -> tuple[Target, ...]:
     """Return everything with a known limit: pools, limited shares, and shares with a configured budget."""
-    found = [*_of_pools(pools, shares, devices), *_of_shares(shares)]
-    return tuple(_with_limit(target, rules.of(target.id).limit_bytes) for target in found) + tuple(
-        _of_budgets(shares, {target.id for target in found}, rules)
+    found = [*_pool_targets(pools, shares, devices), *_share_targets(shares)]
+    return tuple(_with_limit(target, rules.target_rules(target.id).limit_bytes) for target in found) + tuple(
+        _budget_targets(shares, {target.id for target in found}, rules)
     )
 
 
-def _of_pools(pools: Sequence[Pool], shares: Sequence[Share], devices: Sequence[Device]) -> Iterator[Target]:
+def _pool_targets(pools: Sequence[Pool], shares: Sequence[Share], devices: Sequence[Device]) -> Iterator[Target]:
     for pool in pools:
         size, available = pool.size_bytes - pool.set_aside_bytes, pool.available_bytes
         if size <= 0 or not isinstance(available, int):
@@ -110,10 +110,10 @@ def _is_minor(pool: Pool, device: Device, pools: Sequence[Pool], shares: Sequenc
     """
     if pool.kind is not PoolKind.CARVEOUT or pool.id not in device.allocates_from:
         return False
-    return 2 * pool.size_bytes < _reach_of(device, pools, shares)
+    return 2 * pool.size_bytes < _sum_reachable(device, pools, shares)
 
 
-def _reach_of(device: Device, pools: Sequence[Pool], shares: Sequence[Share]) -> int:
+def _sum_reachable(device: Device, pools: Sequence[Pool], shares: Sequence[Share]) -> int:
     """Return the total size a device can allocate from. A share counts with its limit or its pool's size."""
     sizes = {pool.id: pool.size_bytes for pool in pools}
     for share in shares:
@@ -122,7 +122,7 @@ def _reach_of(device: Device, pools: Sequence[Pool], shares: Sequence[Share]) ->
     return sum(sizes.get(place, 0) for place in device.allocates_from)
 
 
-def _of_shares(shares: Sequence[Share]) -> Iterator[Target]:
+def _share_targets(shares: Sequence[Share]) -> Iterator[Target]:
     for share in shares:
         limit, used = share.limit_bytes, share.used_bytes
         if isinstance(limit, int) and limit and isinstance(used, int):
@@ -137,10 +137,10 @@ def _with_limit(target: Target, limit: int | None) -> Target:
     return Target(target.id, target.kind, limit, limit - used, target.is_host)
 
 
-def _of_budgets(shares: Sequence[Share], known: set[str], rules: PressureRules) -> Iterator[Target]:
+def _budget_targets(shares: Sequence[Share], known: set[str], rules: PressureRules) -> Iterator[Target]:
     """Yield shares whose only limit is a configured budget, such as the CUDA Pool."""
     for share in shares:
-        limit, used = rules.of(share.id).limit_bytes, share.used_bytes
+        limit, used = rules.target_rules(share.id).limit_bytes, share.used_bytes
         if share.id not in known and limit and isinstance(used, int):
             yield Target(share.id, share.kind.value, limit, limit - used)
 
@@ -156,16 +156,16 @@ def driver_errors(findings: Findings) -> tuple[DriverErrors, ...]:
     """Return drivers' errors about memory, from devices and the kernel log. Errors of programs are left out."""
     within = {share.id: share.within for share in findings.shares}
     found = [
-        DriverErrors(device.id, kind, count, _places_of(device, within))
+        DriverErrors(device.id, kind, count, _find_places(device, within))
         for device in findings.devices
         for kind, count in device.errors.items()
         if kind in ABOUT_MEMORY
     ]
-    others = homeless(findings.devices, findings.kernel_log) if findings.kernel_log else ()
+    others = unassigned_errors(findings.devices, findings.kernel_log) if findings.kernel_log else ()
     return (*found, *(DriverErrors(one.place, one.kind, one.count) for one in others if one.kind in ABOUT_MEMORY))
 
 
-def _places_of(device: Device, within: Mapping[str, str]) -> frozenset[str]:
+def _find_places(device: Device, within: Mapping[str, str]) -> frozenset[str]:
     """Return the pools and shares that a device allocates from, and all that contain them."""
     places = set(device.allocates_from)
     for place in device.allocates_from:

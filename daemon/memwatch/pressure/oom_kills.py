@@ -19,10 +19,10 @@ class NewKills(Struct, frozen=True):
     unnamed: int = 0
 
 
-NONE = NewKills()
+NO_KILLS = NewKills()
 
 
-class Reckoning(Struct, frozen=True):
+class OomKillCount(Struct, frozen=True):
     """Counted and named kills so far. `owed`: kills that were counted but not named, the first one at `since`."""
 
     counted: int | Absent = Absent.NOT_AVAILABLE
@@ -31,11 +31,11 @@ class Reckoning(Struct, frozen=True):
     since: float = 0.0
 
 
-def reckon(
-    before: Reckoning, kernel: Kernel | None, log: KernelLog | None, now: float
-) -> tuple[Reckoning, NewKills]:
+def count_new_kills(
+    before: OomKillCount, kernel: Kernel | None, log: KernelLog | None, now: float
+) -> tuple[OomKillCount, NewKills]:
     """Return the new kills at `now` (monotonic). If the log is read, unnamed kills wait `GRACE_SECONDS` for it."""
-    counted, risen = _counted(kernel), 0
+    counted, risen = _read_count(kernel), 0
     if not isinstance(counted, Absent) and not isinstance(before.counted, Absent):
         risen = max(0, counted - before.counted)
     kills = log.kills if log else ()
@@ -45,9 +45,9 @@ def reckon(
     owed = before.owed + risen - len(named)
     since = before.since if before.owed else now
     if log and owed and now - since < GRACE_SECONDS:
-        return Reckoning(counted, latest, owed, since), NewKills(named)
-    return Reckoning(counted, latest if log else before.number), NewKills(named, max(0, owed))
+        return OomKillCount(counted, latest, owed, since), NewKills(named)
+    return OomKillCount(counted, latest if log else before.number), NewKills(named, max(0, owed))
 
 
-def _counted(kernel: Kernel | None) -> int | Absent:
+def _read_count(kernel: Kernel | None) -> int | Absent:
     return Absent.NOT_AVAILABLE if kernel is None else kernel.oom_kills_total

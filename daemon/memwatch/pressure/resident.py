@@ -18,7 +18,7 @@ class Resident(Struct, frozen=True):
 
     slots: tuple[tuple[float, int], ...] = ()
 
-    def seen(self, now: float, target: Target, wanted: int | Literal["auto"] | None) -> Resident:
+    def with_use(self, now: float, target: Target, wanted: int | Literal["auto"] | None) -> Resident:
         if wanted != "auto":
             return self
         used = target.size_bytes - target.available_bytes
@@ -28,7 +28,7 @@ class Resident(Struct, frozen=True):
         start, least = self.slots[-1]
         return self if used >= least else Resident((*self.slots[:-1], (start, used)))
 
-    def bytes_of(self, wanted: int | Literal["auto"] | None) -> int:
+    def resident_bytes(self, wanted: int | Literal["auto"] | None) -> int:
         """Return the resident bytes; 0 until `auto` has observed `AUTO_RESIDENT_SECONDS`."""
         if wanted != "auto":
             return wanted or 0

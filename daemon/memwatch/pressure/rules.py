@@ -36,7 +36,7 @@ class TargetRules(Struct, frozen=True):
     resident_bytes: int | Literal["auto"] | None = None
 
 
-USUAL = TargetRules()
+DEFAULT_TARGET_RULES = TargetRules()
 
 
 class PressureRules(Struct, frozen=True):
@@ -47,8 +47,8 @@ class PressureRules(Struct, frozen=True):
     clear_margin: float = 0.03
     clear_after_seconds: float = 30.0
 
-    def for_target(self, target: str) -> Thresholds:
-        return self.of(target).thresholds or self.thresholds
+    def thresholds_for(self, target: str) -> Thresholds:
+        return self.target_rules(target).thresholds or self.thresholds
 
-    def of(self, target: str) -> TargetRules:
-        return self.by_target.get(target, USUAL)
+    def target_rules(self, target: str) -> TargetRules:
+        return self.by_target.get(target, DEFAULT_TARGET_RULES)

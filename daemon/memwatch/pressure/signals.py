@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from memwatch import units
-from memwatch.kernel_log import words_of
+from memwatch.kernel_log import describe_kind
 from memwatch.model import Absent
-from memwatch.pressure.inputs import DriverErrors, Evidence, Target
+from memwatch.pressure.inputs import DriverErrors, PressureInputs, Target
 from memwatch.snapshot import CgroupPressure, Level
 
 MIB = 1 << 20
@@ -44,7 +44,7 @@ class StallRatios(Struct, frozen=True):
     full: float
 
 
-class News(Struct, frozen=True):
+class TickChanges(Struct, frozen=True):
     """Changes since the previous tick, as counts. `stalled`: None without PSI."""
 
     stalled: StallRatios | None = None
@@ -53,20 +53,22 @@ class News(Struct, frozen=True):
     driver_errors: tuple[DriverErrors, ...] = ()
 
 
-def signals_of(target: Target, seconds_to_full: float | None, evidence: Evidence, news: News) -> Iterator[Signal]:
+def find_signals(
+    target: Target, seconds_to_full: float | None, inputs: PressureInputs, changes: TickChanges
+) -> Iterator[Signal]:
     """Yield this target's signals now, except a critical time to full, which needs two ticks (see judge)."""
     yield from _trend(seconds_to_full)
     if target.is_host:
         yield from _floor(target)
-        yield from _swap(target, evidence)
+        yield from _swap(target, inputs)
     if target.is_ram:
-        yield from _psi_signals(target, news.stalled, evidence.cgroup_pressure)
-        yield from _kills(evidence)
-        yield from _fragmentation(evidence, news)
-    if target.kind == "cgroup" and news.cgroup_oom_kills > 0:
+        yield from _psi_signals(target, changes.stalled, inputs.cgroup_pressure)
+        yield from _kills(inputs)
+        yield from _fragmentation(inputs, changes)
+    if target.kind == "cgroup" and changes.cgroup_oom_kills > 0:
         text = "OOM killer: killed a process at this limit"
         yield Signal("oom_kill", Level.CRITICAL, text, EVENT_HOLD_SECONDS)
-    yield from _driver(target, news)
+    yield from _driver(target, changes)
 
 
 def _floor(target: Target) -> Iterator[Signal]:
@@ -109,16 +111,16 @@ def full_in(seconds: float) -> str:
     return f"full in about {units.duration(about) if about > 9 else f'{about} s'} at the current rate"
 
 
-def _swap(target: Target, evidence: Evidence) -> Iterator[Signal]:
-    swap = evidence.swap
+def _swap(target: Target, inputs: PressureInputs) -> Iterator[Signal]:
+    swap = inputs.swap
     if isinstance(swap, Absent) or not swap.size_bytes or not target.is_ram:
         return
     if swap.size_bytes - swap.used_bytes < SWAP_LEFT * swap.size_bytes and target.used_ratio > SWAP_USED:
         yield Signal("swap", Level.CRITICAL, "less than 10% of swap and of memory is left")
 
 
-def _kills(evidence: Evidence) -> Iterator[Signal]:
-    kills = evidence.kills
+def _kills(inputs: PressureInputs) -> Iterator[Signal]:
+    kills = inputs.kills
     if kills.unnamed > 0:
         text = "OOM killer: killed a process"
         yield Signal("oom_kill", Level.CRITICAL, text, EVENT_HOLD_SECONDS)
@@ -128,16 +130,16 @@ def _kills(evidence: Evidence) -> Iterator[Signal]:
         yield Signal("oom_kill", level, kill.text, EVENT_HOLD_SECONDS)
 
 
-def _fragmentation(evidence: Evidence, news: News) -> Iterator[Signal]:
-    if evidence.fragmented_nodes and news.compact_fails > 0:
-        where = ", ".join(map(str, evidence.fragmented_nodes))
+def _fragmentation(inputs: PressureInputs, changes: TickChanges) -> Iterator[Signal]:
+    if inputs.fragmented_nodes and changes.compact_fails > 0:
+        where = ", ".join(map(str, inputs.fragmented_nodes))
         text = f"no free 4 MiB block on NUMA node {where}, and compaction fails; GPU drivers need such blocks"
         yield Signal("fragmentation", Level.HIGH, text)
 
 
-def _driver(target: Target, news: News) -> Iterator[Signal]:
+def _driver(target: Target, changes: TickChanges) -> Iterator[Signal]:
     # Errors of an unknown device count for System RAM.
-    mine = [one for one in news.driver_errors if target.id in one.places or (target.is_ram and not one.places)]
+    mine = [one for one in changes.driver_errors if target.id in one.places or (target.is_ram and not one.places)]
     if mine:
-        text = "; ".join(f"the driver of {one.device} reported {words_of(one.kind)}" for one in mine)
+        text = "; ".join(f"the driver of {one.device} reported {describe_kind(one.kind)}" for one in mine)
         yield Signal("driver", Level.HIGH, text, EVENT_HOLD_SECONDS)

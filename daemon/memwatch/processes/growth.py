@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from memwatch.model import Absent, Bytes, Process
-from memwatch.processes.leaks import LeakRules, Suspect, suspect_of
+from memwatch.processes.leaks import LeakRules, LeakSuspect, find_suspect
 
 # Windows reported for every process, and the time between readings of the recent past and of the last hour.
 WINDOWS = (60.0, 600.0, 3600.0)
@@ -20,17 +20,17 @@ SHORT_SECONDS, HOUR_SECONDS = 10.0, 60.0
 # 2.5 KiB per process: readings of ten minutes, of an hour, and of the leak rule's window.
 READINGS, LEAK_READINGS = 61, 26
 # Tracks of processes that are temporarily not listed are kept, up to the larger of 100 and twice the listed ones.
-TRACKS_LEAST, TRACKS_PER_PROCESS = 100, 2
+MIN_TRACKS, TRACKS_PER_PROCESS = 100, 2
 
 
-class Key(NamedTuple):
+class ProcessKey(NamedTuple):
     """Identity of a process. The process id alone may be reused."""
 
     pid: int
     start_time: float
 
 
-class Grown(Struct, frozen=True):
+class ProcessGrowth(Struct, frozen=True):
     """Size of a process at two times (boot time). `whole`: the growth covers all of the requested time."""
 
     process: Process
@@ -45,15 +45,15 @@ class Grown(Struct, frozen=True):
         return self.to_bytes - self.from_bytes
 
 
-class Readings:
-    """Ring of the newest `most` sizes by time, at least `step` seconds apart."""
+class SizeHistory:
+    """Ring of the newest `max_count` sizes by time, at least `step` seconds apart."""
 
-    __slots__ = ("_most", "_sizes", "_times")
+    __slots__ = ("_max_count", "_sizes", "_times")
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_count: int) -> None:
         self._times = array("d")
         self._sizes = array("q")
-        self._most = most
+        self._max_count = max_count
 
     def add(self, boottime: float, size: int, step: float) -> bool:
         """Add a reading. Return False if the last one is less than `step` seconds old."""
@@ -61,7 +61,7 @@ class Readings:
             return False
         self._times.append(boottime)
         self._sizes.append(size)
-        if len(self._times) > self._most:
+        if len(self._times) > self._max_count:
             del self._times[0], self._sizes[0]
         return True
 
@@ -74,25 +74,29 @@ class Readings:
         return list(zip(self._times, self._sizes, strict=True))
 
 
-class Track:
+class ProcessTrack:
     """Sizes of one process by time."""
 
-    __slots__ = ("_hour", "_leak", "_least", "_short", "process", "told_at")
+    __slots__ = ("_hour", "_leak", "_minimum", "_short", "process", "reported_at")
 
     def __init__(self, process: Process) -> None:
         self.process = process
-        self._short, self._hour, self._leak = Readings(READINGS), Readings(READINGS), Readings(LEAK_READINGS)
-        self._least: int | None = None
-        self.told_at = -inf
+        self._short, self._hour, self._leak = (
+            SizeHistory(READINGS),
+            SizeHistory(READINGS),
+            SizeHistory(LEAK_READINGS),
+        )
+        self._minimum: int | None = None
+        self.reported_at = -inf
 
     def add(self, boottime: float, size: int, leak_step: float) -> bool:
         """Add a size. Return True if that added a reading for the leak rule: the minimum since the previous one."""
         self._short.add(boottime, size, 0.0)
         self._hour.add(boottime, size, HOUR_SECONDS)
-        self._least = size if self._least is None else min(size, self._least)
-        added = self._leak.add(boottime, self._least, leak_step)
+        self._minimum = size if self._minimum is None else min(size, self._minimum)
+        added = self._leak.add(boottime, self._minimum, leak_step)
         if added:
-            self._least = None
+            self._minimum = None
         return added
 
     def at(self, boottime: float) -> tuple[float, int]:
@@ -108,18 +112,18 @@ class Track:
     def short_past(self) -> list[tuple[float, int]]:
         return self._short.all()
 
-    def suspect(self, rules: LeakRules) -> Suspect | None:
-        return suspect_of(self.process, self._leak.all(), rules)
+    def suspect(self, rules: LeakRules) -> LeakSuspect | None:
+        return find_suspect(self.process, self._leak.all(), rules)
 
 
-class Growth:
+class GrowthTracker:
     """Sizes of the listed processes over time. Call `add` from one thread; everything else is thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._tracks: dict[Key, Track] = {}
-        self._listed: frozenset[Key] = frozenset()
-        self._suspects: dict[Key, Suspect] = {}
+        self._tracks: dict[ProcessKey, ProcessTrack] = {}
+        self._listed: frozenset[ProcessKey] = frozenset()
+        self._suspects: dict[ProcessKey, LeakSuspect] = {}
         self._added_at = -inf
 
     @property
@@ -127,7 +131,7 @@ class Growth:
         """Return the boot time of the last `add` that took effect."""
         return self._added_at
 
-    def add(self, boottime: float, processes: Sequence[Process], rules: LeakRules) -> list[Suspect]:
+    def add(self, boottime: float, processes: Sequence[Process], rules: LeakRules) -> list[LeakSuspect]:
         """Add the sizes of processes, at most every ten seconds. Return the new suspects."""
         if boottime - self._added_at < SHORT_SECONDS or not processes:
             return []
@@ -139,7 +143,7 @@ class Growth:
             self._forget(len(processes))
             return self._judge(to_judge, rules)
 
-    def of(self, process: Process) -> dict[str, Bytes]:
+    def growth_by_window(self, process: Process) -> dict[str, Bytes]:
         """Return a process's growth by window in seconds ("60"). Absent if it was not observed that long."""
         with self._lock:
             track = self._tracks.get(key_of(process))
@@ -151,13 +155,13 @@ class Growth:
             track = self._tracks.get(key_of(process))
             return track.short_past if track else []
 
-    def since(self, boottime: float, unix: float) -> list[Grown]:
+    def since(self, boottime: float, unix: float) -> list[ProcessGrowth]:
         """Return the growth of the listed processes since a time, the largest first. New processes start at 0."""
         with self._lock:
             grown = [_grown_since(track, boottime, unix) for track in self._now()]
         return sorted(grown, key=lambda one: (-one.grown_bytes, one.process.pid))
 
-    def suspects(self) -> list[Suspect]:
+    def suspects(self) -> list[LeakSuspect]:
         with self._lock:
             return sorted(self._suspects.values(), key=lambda one: (-one.grown_bytes, one.process.pid))
 
@@ -167,36 +171,36 @@ class Growth:
         if isinstance(size, Absent):
             return False
         key = key_of(process)
-        track = self._tracks.pop(key, None) or Track(process)
+        track = self._tracks.pop(key, None) or ProcessTrack(process)
         self._tracks[key] = track  # keep the tracks in the order of their last update
         track.process = process
         return track.add(boottime, size, leak_step)
 
     def _forget(self, listed: int) -> None:
-        most = max(TRACKS_LEAST, TRACKS_PER_PROCESS * listed)
+        most = max(MIN_TRACKS, TRACKS_PER_PROCESS * listed)
         for key in list(self._tracks)[: max(0, len(self._tracks) - most)]:
             del self._tracks[key]
 
-    def _judge(self, processes: Sequence[Process], rules: LeakRules) -> list[Suspect]:
+    def _judge(self, processes: Sequence[Process], rules: LeakRules) -> list[LeakSuspect]:
         """Return the new suspects: those not reported for a window. Without a new reading the verdict stays."""
         verdicts = {key: self._tracks[key].suspect(rules) for key in map(key_of, processes)}
         found = {key: one for key, one in verdicts.items() if one}
-        new = {key for key in found if self._added_at - self._tracks[key].told_at >= rules.window_seconds}
+        new = {key for key in found if self._added_at - self._tracks[key].reported_at >= rules.window_seconds}
         for key in found:
-            self._tracks[key].told_at = self._added_at
+            self._tracks[key].reported_at = self._added_at
         stay = self._suspects.items()
         self._suspects = {key: one for key, one in stay if key in self._listed and key not in verdicts} | found
         return [found[key] for key in found if key in new]
 
-    def _now(self) -> Iterator[Track]:
+    def _now(self) -> Iterator[ProcessTrack]:
         return (track for key, track in self._tracks.items() if key in self._listed)
 
 
-def key_of(process: Process) -> Key:
-    return Key(process.pid, process.start_time)
+def key_of(process: Process) -> ProcessKey:
+    return ProcessKey(process.pid, process.start_time)
 
 
-def _grown_in(track: Track | None, window: float) -> Bytes:
+def _grown_in(track: ProcessTrack | None, window: float) -> Bytes:
     # A window is complete if at most a tenth of it, or the time of one reading, is missing.
     if track is None:
         return Absent.NOT_AVAILABLE
@@ -206,10 +210,10 @@ def _grown_in(track: Track | None, window: float) -> Bytes:
     return size - before if seen else Absent.NOT_AVAILABLE
 
 
-def _grown_since(track: Track, boottime: float, unix: float) -> Grown:
+def _grown_since(track: ProcessTrack, boottime: float, unix: float) -> ProcessGrowth:
     newest, size = track.newest
     at, before = track.at(boottime)
     began = boottime + track.process.start_time - unix
     if at > boottime and began >= boottime:
-        return Grown(track.process, min(began, newest), 0, newest, size, whole=True)
-    return Grown(track.process, at, before, newest, size, whole=at <= boottime)
+        return ProcessGrowth(track.process, min(began, newest), 0, newest, size, whole=True)
+    return ProcessGrowth(track.process, at, before, newest, size, whole=at <= boottime)

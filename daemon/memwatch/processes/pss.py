@@ -7,8 +7,8 @@ import re
 
 from msgspec import Struct
 
-from memwatch.linux.files import Roots, Unreadable
-from memwatch.linux.process_files import STAT_BYTES, living_thread, parse_boot_time, parse_stat, read_in
+from memwatch.linux.files import ParseError, Roots
+from memwatch.linux.process_files import STAT_BYTES, find_living_thread, parse_boot_time, parse_stat, read_at
 from memwatch.model import Absent, Bytes, Process
 
 _LINE = re.compile(rb"^(\w+): +(\d{1,19}) kB$", re.MULTILINE)
@@ -17,7 +17,7 @@ _ROLLUP_BYTES = 8192
 _SAME_START_SECONDS = 3.0
 
 
-class NoPss(Exception):
+class PssError(Exception):
     """The PSS is not available; the message is a sentence. `permitted`: False if permission is missing."""
 
     def __init__(self, sentence: str, permitted: bool = True) -> None:
@@ -48,7 +48,7 @@ def parse_rollup(data: bytes, pid: int) -> Pss:
         return found.get(name, Absent.NOT_SUPPORTED)
 
     if "Pss" not in found or "Rss" not in found:
-        raise Unreadable(f"smaps_rollup: {data[:80]!r} has no lines Rss and Pss")
+        raise ParseError(f"smaps_rollup: {data[:80]!r} has no lines Rss and Pss")
     return Pss(
         pid,
         found["Pss"],
@@ -67,55 +67,55 @@ class PssReader:
         self._roots = roots
 
     def read(self, process: Process) -> Pss:
-        """Read the PSS of exactly this process, even if its id was reused. Raises NoPss."""
+        """Read the PSS of exactly this process, even if its id was reused. Raises PssError."""
         try:
             folder = os.open(self._roots.procfs / str(process.pid), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
-            raise _ended(process) from None
+            raise _process_ended(process) from None
         try:
             self._check_identity(process, folder)
-            return parse_rollup(_rollup_of(process, folder), process.pid)
-        except Unreadable as error:
-            raise NoPss(f"process {process.pid}: {error}") from None
+            return parse_rollup(_read_rollup(process, folder), process.pid)
+        except ParseError as error:
+            raise PssError(f"process {process.pid}: {error}") from None
         finally:
             os.close(folder)
 
     def _check_identity(self, process: Process, folder: int) -> None:
-        """Raise NoPss if the process id now belongs to another process."""
-        data = read_in(folder, "stat", STAT_BYTES)
+        """Raise PssError if the process id now belongs to another process."""
+        data = read_at(folder, "stat", STAT_BYTES)
         stat = parse_stat(data) if data else None
         if stat is None:
-            raise _ended(process)
+            raise _process_ended(process)
         boot_time = parse_boot_time((self._roots.procfs / "stat").read_bytes())
         start_time = boot_time + stat.start_ticks / os.sysconf("SC_CLK_TCK")
         if abs(start_time - process.start_time) > _SAME_START_SECONDS:
-            raise _ended(process)
+            raise _process_ended(process)
 
 
-def _rollup_of(process: Process, folder: int) -> bytes:
+def _read_rollup(process: Process, folder: int) -> bytes:
     try:
         return _read(folder, "smaps_rollup")
     except FileNotFoundError:
-        raise NoPss("this kernel has no smaps_rollup, which needs Linux 4.14 or newer") from None
+        raise PssError("this kernel has no smaps_rollup, which needs Linux 4.14 or newer") from None
     except PermissionError:
         sentence = (
             f"memwatchd may not read the PSS of process {process.pid}: run it as the process's user, "
             "or with CAP_SYS_PTRACE (root has it unless it was dropped)"
         )
-        raise NoPss(sentence, permitted=False) from None
+        raise PssError(sentence, permitted=False) from None
     except OSError:
-        return _rollup_of_thread(process, folder)
+        return _read_thread_rollup(process, folder)
 
 
-def _rollup_of_thread(process: Process, folder: int) -> bytes:
+def _read_thread_rollup(process: Process, folder: int) -> bytes:
     """Read smaps_rollup of another thread if the main thread has ended."""
-    thread = living_thread(folder, "task")
+    thread = find_living_thread(folder, "task")
     if thread is None:
-        raise _ended(process)
+        raise _process_ended(process)
     try:
         return _read(folder, thread[0] + "/smaps_rollup")
     except OSError:
-        raise _ended(process) from None
+        raise _process_ended(process) from None
 
 
 def _read(folder: int, name: str) -> bytes:
@@ -126,5 +126,5 @@ def _read(folder: int, name: str) -> bytes:
         os.close(file)
 
 
-def _ended(process: Process) -> NoPss:
-    return NoPss(f"process {process.pid} ({process.name}) has ended")
+def _process_ended(process: Process) -> PssError:
+    return PssError(f"process {process.pid} ({process.name}) has ended")

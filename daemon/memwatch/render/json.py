@@ -10,16 +10,16 @@ from typing import Any
 from msgspec import Struct, json
 from msgspec.structs import replace
 
-from memwatch.accounting.unattributed import HELD_BY_PROCESSES, causes_of, rest_of
+from memwatch.accounting.unattributed import HELD_BY_PROCESSES, describe_causes, unattributed_bytes
 from memwatch.backends.model import Backends
 from memwatch.doctor.model import Examination
 from memwatch.events import Event
-from memwatch.history.disk.last_run import LastWords
+from memwatch.history.disk.last_run import UncleanShutdown
 from memwatch.history.notable_ticks import Tick
 from memwatch.model import Absent, Bytes, Pool, Process
-from memwatch.owners import OwnerKind, totals_of
-from memwatch.processes.growth import Grown
-from memwatch.processes.leaks import Suspect
+from memwatch.owners import OwnerKind, build_totals
+from memwatch.processes.growth import ProcessGrowth
+from memwatch.processes.leaks import LeakSuspect
 from memwatch.processes.pss import Pss
 from memwatch.snapshot import Level, Node, Snapshot
 
@@ -31,10 +31,10 @@ Json = dict[str, Any]
 
 
 def to_bytes(value: Any) -> bytes:  # noqa: ANN401  JSON is anything
-    return json.encode(value, enc_hook=_of_its_base)
+    return json.encode(value, enc_hook=_encode_base)
 
 
-def _of_its_base(value: object) -> int | str:
+def _encode_base(value: object) -> int | str:
     """Encode subclasses of int and str as their base type."""
     if isinstance(value, int):
         return int(value)
@@ -117,7 +117,9 @@ def snapshot_json(snapshot: Snapshot) -> Json:
 
 
 def pools_json(snapshot: Snapshot) -> list[Json]:
-    return [{**_with_contents(pool), "unattributed_note": causes_of(pool, snapshot)} for pool in snapshot.pools]
+    return [
+        {**_with_contents(pool), "unattributed_note": describe_causes(pool, snapshot)} for pool in snapshot.pools
+    ]
 
 
 def _with_contents(place: Pool | Node) -> Json:
@@ -157,8 +159,8 @@ def owners_json(snapshot: Snapshot, kind: OwnerKind) -> Json:
         scan = replace(scan, process_list="partial", note=scan.note or NOT_RECORDED)
     names = snapshot.container_names if kind == "container" else {}
     rests = [
-        record_json_of(pool, ("id", "label", "used_bytes", "unattributed_bytes", "overlap"))
-        | {"unattributed_note": causes_of(pool, snapshot)}
+        partial_record_json(pool, ("id", "label", "used_bytes", "unattributed_bytes", "overlap"))
+        | {"unattributed_note": describe_causes(pool, snapshot)}
         for pool in snapshot.pools
     ]
     shares = [
@@ -166,7 +168,7 @@ def owners_json(snapshot: Snapshot, kind: OwnerKind) -> Json:
             id=share.id,
             relation=snapshot.relation(share),
             used_bytes=share.used_bytes,
-            unattributed_bytes=rest_of(share, snapshot),
+            unattributed_bytes=unattributed_bytes(share, snapshot),
         )
         for share in snapshot.shares
         if share.kind in HELD_BY_PROCESSES
@@ -177,27 +179,27 @@ def owners_json(snapshot: Snapshot, kind: OwnerKind) -> Json:
         note=None if isinstance(scan, Absent) else scan.note,
         owners=[
             record_json(total, container_name=names.get(str(total.name)))
-            for total in totals_of(snapshot.owners, snapshot.processes, kind)
+            for total in build_totals(snapshot.owners, snapshot.processes, kind)
         ],
         pools=rests,
         shares=shares,
     )
 
 
-def record_json_of(record: Any, names: Sequence[str]) -> Json:  # noqa: ANN401
+def partial_record_json(record: Any, names: Sequence[str]) -> Json:  # noqa: ANN401
     """Return some fields of a record of the model."""
     return known(**{name: _plain(getattr(record, name)) for name in names})
 
 
 NOT_RECORDED = "This recording has no owners: it contains only the largest processes."
-WHO = ("pid", "start_time", "name", "user", "unit", "container")
+PROCESS_IDENTITY = ("pid", "start_time", "name", "user", "unit", "container")
 
 
-def grown_json(grown: Grown, windows: Mapping[str, Bytes], shift: float) -> Json:
+def grown_json(grown: ProcessGrowth, windows: Mapping[str, Bytes], shift: float) -> Json:
     """Return the growth of a process. `windows`: growth in recent windows. `shift`: boot time to Unix time."""
     seconds = grown.to_boottime - grown.from_boottime
     return {
-        **record_json_of(grown.process, WHO),
+        **partial_record_json(grown.process, PROCESS_IDENTITY),
         "from_unix": grown.from_boottime + shift,
         "from_bytes": grown.from_bytes,
         "to_bytes": grown.to_bytes,
@@ -208,9 +210,9 @@ def grown_json(grown: Grown, windows: Mapping[str, Bytes], shift: float) -> Json
     }
 
 
-def suspect_json(suspect: Suspect, shift: float) -> Json:
+def suspect_json(suspect: LeakSuspect, shift: float) -> Json:
     return {
-        **record_json_of(suspect.process, WHO),
+        **partial_record_json(suspect.process, PROCESS_IDENTITY),
         "since_unix": suspect.since_boottime + shift,
         "grown_bytes": suspect.grown_bytes,
         "evidence": suspect.evidence,
@@ -218,7 +220,7 @@ def suspect_json(suspect: Suspect, shift: float) -> Json:
 
 
 def pss_json(process: Process, pss: Pss) -> Json:
-    return {**record_json_of(process, WHO[1:]), **record_json(pss)}
+    return {**partial_record_json(process, PROCESS_IDENTITY[1:]), **record_json(pss)}
 
 
 def pressure_json(snapshot: Snapshot) -> list[Json]:
@@ -251,7 +253,7 @@ def tick_json(tick: Tick, unix: float) -> Json:
     }
 
 
-def last_words_json(words: LastWords) -> Json:
+def unclean_shutdown_json(words: UncleanShutdown) -> Json:
     return {
         "time": rfc3339(words.unix),
         "unix": words.unix,

@@ -1,4 +1,4 @@
-"""Decode a snapshot from its JSON, for recordings. Anything else raises NotASnapshot."""
+"""Decode a snapshot from its JSON, for recordings. Anything else raises SnapshotDecodeError."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Build = Callable[[Any], Any]
 LAST_UNIX = 253_402_300_800.0
 # Larger than any real size, and beyond 64-bit signed integers.
 TOO_MANY = 1 << 63
-LEAST_INTERVAL, MOST_INTERVAL = 0.001, 86_400.0
+MIN_INTERVAL, MAX_INTERVAL = 0.001, 86_400.0
 
 
-class NotASnapshot(ValueError):
+class SnapshotDecodeError(ValueError):
     """The JSON is not a snapshot; the message has the reason."""
 
 
@@ -31,31 +31,33 @@ def snapshot_from(line: bytes) -> Snapshot:
     try:
         found = json.decode(line)
         if not isinstance(found, dict) or found.get("schema") != 1:
-            raise NotASnapshot("it has no schema 1")
+            raise SnapshotDecodeError("it has no schema 1")
         found["monotonic"] = found.get("unix")
         snapshot = cast(Snapshot, _builder(cast(Hashable, Snapshot))(found))
         _refuse_impossible_times(snapshot)
         return _with_derived(snapshot, found.get("processes") or [])
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
-        raise NotASnapshot(f"not a snapshot: {str(error)[:200]}") from None
+        raise SnapshotDecodeError(f"not a snapshot: {str(error)[:200]}") from None
 
 
 def _refuse_impossible_times(snapshot: Snapshot) -> None:
-    """Refuse times outside 1970 to 9999 and impossible intervals. Raises NotASnapshot."""
+    """Refuse times outside 1970 to 9999 and impossible intervals. Raises SnapshotDecodeError."""
     if not 0 <= snapshot.unix < LAST_UNIX:
-        raise NotASnapshot(f"unix is {snapshot.unix:g}, which is no time from 1970 to 9999")
-    if not LEAST_INTERVAL <= snapshot.interval_seconds <= MOST_INTERVAL:
-        raise NotASnapshot(f"interval_seconds is {snapshot.interval_seconds:g}; for example 1.0")
+        raise SnapshotDecodeError(f"unix is {snapshot.unix:g}, which is no time from 1970 to 9999")
+    if not MIN_INTERVAL <= snapshot.interval_seconds <= MAX_INTERVAL:
+        raise SnapshotDecodeError(f"interval_seconds is {snapshot.interval_seconds:g}; for example 1.0")
 
 
 def _with_derived(snapshot: Snapshot, listed: list[dict[str, Any]]) -> Snapshot:
     """Restore fields that JSON names differently: footprint ranges and container names."""
-    ranged = tuple(_ranged(process, one) for process, one in zip(snapshot.processes, listed, strict=True))
+    ranged = tuple(
+        _add_footprint_range(process, one) for process, one in zip(snapshot.processes, listed, strict=True)
+    )
     names = {str(one["container"]): str(one["container_name"]) for one in listed if one.get("container_name")}
     return replace(snapshot, processes=ranged, container_names=names)
 
 
-def _ranged(process: Process, listed: dict[str, Any]) -> Process:
+def _add_footprint_range(process: Process, listed: dict[str, Any]) -> Process:
     low, high = listed.get("footprint_low_bytes"), listed.get("footprint_high_bytes")
     if type(low) is not int or not isinstance(process.footprint_bytes, Absent):
         return process
@@ -67,15 +69,15 @@ def _ranged(process: Process, listed: dict[str, Any]) -> Process:
 def _builder(kind: Any) -> Build:  # noqa: ANN401  a type, or what typing makes of several
     origin = get_origin(kind)
     if origin in (Union, UnionType):
-        return _of_union([one for one in get_args(kind) if one is not Absent])
+        return _union_builder([one for one in get_args(kind) if one is not Absent])
     if origin is Literal:
-        return _one_of(frozenset(get_args(kind)), kind)
+        return _literal_builder(frozenset(get_args(kind)), kind)
     if origin is tuple:
-        return _of_tuple(get_args(kind)[0])
+        return _tuple_builder(get_args(kind)[0])
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _of_mapping(get_args(kind)[1])
+        return _mapping_builder(get_args(kind)[1])
     if isinstance(kind, type) and issubclass(kind, Struct):
-        return _of_record(kind)
+        return _record_builder(kind)
     if kind is Level:
         return lambda value: Level[str(value).upper()]
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -89,7 +91,7 @@ def _builder(kind: Any) -> Build:  # noqa: ANN401  a type, or what typing makes 
     return lambda value: value if type(value) is kind else _refuse(value, kind)
 
 
-def _of_union(kinds: list[Any]) -> Build:
+def _union_builder(kinds: list[Any]) -> Build:
     builders = [_builder(kind) for kind in kinds]
 
     def build(value: Any) -> Any:  # noqa: ANN401
@@ -101,11 +103,11 @@ def _of_union(kinds: list[Any]) -> Build:
     return build
 
 
-def _one_of(words: frozenset[Any], kind: Any) -> Build:  # noqa: ANN401
+def _literal_builder(words: frozenset[Any], kind: Any) -> Build:  # noqa: ANN401
     return lambda value: value if value in words else _refuse(value, kind)
 
 
-def _of_tuple(kind: Any) -> Build:  # noqa: ANN401
+def _tuple_builder(kind: Any) -> Build:  # noqa: ANN401
     part = _builder(kind)
 
     def build(value: Any) -> Any:  # noqa: ANN401
@@ -116,7 +118,7 @@ def _of_tuple(kind: Any) -> Build:  # noqa: ANN401
     return build
 
 
-def _of_mapping(kind: Any) -> Build:  # noqa: ANN401
+def _mapping_builder(kind: Any) -> Build:  # noqa: ANN401
     part = _builder(kind)
 
     def build(value: Any) -> Any:  # noqa: ANN401
@@ -129,7 +131,7 @@ def _of_mapping(kind: Any) -> Build:  # noqa: ANN401
     return build
 
 
-def _of_record(kind: Any) -> Build:  # noqa: ANN401
+def _record_builder(kind: Any) -> Build:  # noqa: ANN401
     hints = get_type_hints(kind)
     parts = [(one, _builder(hints[one.name])) for one in fields(kind)]
 

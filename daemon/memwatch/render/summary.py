@@ -13,29 +13,29 @@ from memwatch.render import words as wording
 from memwatch.snapshot import Level, Pressure, Snapshot
 
 
-class Room(Struct, frozen=True):
+class Headroom(Struct, frozen=True):
     """Memory available to a program without a GPU, and the pool or limit that bounds it."""
 
     label: str
     size_bytes: Bytes
 
 
-def worst_of(snapshot: Snapshot) -> Pressure | None:
+def find_worst(snapshot: Snapshot) -> Pressure | None:
     """Return the target with the highest level, then the highest use."""
     return max(snapshot.pressure, key=lambda verdict: (verdict.level, verdict.ratio), default=None)
 
 
-def room_of(snapshot: Snapshot) -> Room | None:
+def compute_headroom(snapshot: Snapshot) -> Headroom | None:
     """Return the memory available to a program without a GPU: that of system RAM, or of a tighter cgroup limit."""
     ram = next((pool for pool in snapshot.pools if pool.kind is PoolKind.SYSTEM_RAM), None)
     if ram is None or isinstance(ram.available_bytes, Absent):
-        return None if ram is None else Room(ram.label, ram.available_bytes)
+        return None if ram is None else Headroom(ram.label, ram.available_bytes)
     label, least = ram.label, ram.available_bytes
     for share in snapshot.shares if snapshot.machine.in_container else ():
         left = _left(share)
         if share.kind is ShareKind.CGROUP and not isinstance(left, Absent) and left < least:
             label, least = snapshot.relation(share), left
-    return Room(label, least)
+    return Headroom(label, least)
 
 
 def _left(share: Share) -> Bytes:
@@ -46,7 +46,7 @@ def _left(share: Share) -> Bytes:
     return max(0, share.limit_bytes - share.used_bytes)
 
 
-def cuda_free_of(snapshot: Snapshot) -> int | None:
+def find_cuda_free(snapshot: Snapshot) -> int | None:
     """Return the free memory that CUDA reports on a machine with one pool, if known."""
     frees = [device.api_free_bytes.get("cuda") for device in snapshot.devices]
     return next((size for size in frees if isinstance(size, int)), None)
@@ -61,17 +61,17 @@ def _known(figure: Bytes) -> int:
     return -1 if isinstance(figure, Absent) else figure
 
 
-def latest_of(snapshot: Snapshot, rules: PressureRules) -> Mapping[str, Any]:
+def build_latest(snapshot: Snapshot, rules: PressureRules) -> Mapping[str, Any]:
     """Return the part of a sample that the page's script needs: title, verdict, chart values, time."""
-    worst = worst_of(snapshot)
-    thresholds = rules.for_target(worst.target) if worst else rules.thresholds
+    worst = find_worst(snapshot)
+    thresholds = rules.thresholds_for(worst.target) if worst else rules.thresholds
     return {
         "seq": snapshot.seq,
         "unix": snapshot.unix,
         "interval_seconds": snapshot.interval_seconds,
         "level": worst.level.word if worst else "unknown",
-        "title": title_of(snapshot, worst),
-        "verdict": sentence_of(snapshot, worst),
+        "title": build_title(snapshot, worst),
+        "verdict": build_sentence(snapshot, worst),
         "thresholds": {level: getattr(thresholds, level) for level in ("medium", "high", "critical")},
         "targets": [
             {
@@ -85,7 +85,7 @@ def latest_of(snapshot: Snapshot, rules: PressureRules) -> Mapping[str, Any]:
     }
 
 
-def title_of(snapshot: Snapshot, worst: Pressure | None) -> str:
+def build_title(snapshot: Snapshot, worst: Pressure | None) -> str:
     """Return the title of a browser tab: "critical 96.4% · spark-1"."""
     if worst is None:
         return snapshot.host
@@ -101,7 +101,7 @@ def has_figures(pool: Pool) -> bool:
     return not isinstance(pool.used_bytes, Absent) and not isinstance(pool.available_bytes, Absent)
 
 
-def sentence_of(snapshot: Snapshot, worst: Pressure | None) -> str:
+def build_sentence(snapshot: Snapshot, worst: Pressure | None) -> str:
     """Describe the state of the machine. Pools without data are named, so that OK is not read to include them."""
     if worst is None:
         return "No memory data"

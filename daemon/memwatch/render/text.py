@@ -12,12 +12,12 @@ from memwatch.snapshot import Snapshot
 TOP = 5
 
 
-def text_of(snapshot: Snapshot) -> str:
+def render_text(snapshot: Snapshot) -> str:
     """Return about twenty lines. Programs use the JSON instead."""
-    return "\n".join(lines_of(snapshot)) + "\n"
+    return "\n".join(render_lines(snapshot)) + "\n"
 
 
-def lines_of(snapshot: Snapshot) -> Iterator[str]:
+def render_lines(snapshot: Snapshot) -> Iterator[str]:
     machine = snapshot.machine
     name = snapshot.host if isinstance(machine.name, Absent) else f"{snapshot.host}, {machine.name}"
     yield name

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from memwatch.options import Refused, socket_of
-from memwatchd.settings.values import host_of
+from memwatch.options import InvalidValueError, parse_socket
+from memwatchd.settings.values import parse_host
 
 DEFAULT_PORT = 6360
 PORTS = {"http": 80, "https": 443}
@@ -56,24 +56,24 @@ DEFAULT = Address("http", "127.0.0.1", DEFAULT_PORT)
 def parse_url(url: str) -> Address:
     """Raises Refused for anything else."""
     if url.startswith("unix:"):
-        return Address("unix", socket_of("unix:" + url.removeprefix("unix:").removeprefix("//")))
+        return Address("unix", parse_socket("unix:" + url.removeprefix("unix:").removeprefix("//")))
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise Refused from None
+        raise InvalidValueError from None
     if parts.scheme not in PORTS or host is None or "@" in parts.netloc or parts.query or parts.fragment:
-        raise Refused
+        raise InvalidValueError
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise Refused
+        raise InvalidValueError
     number = PORTS[parts.scheme] if port is None else port
-    return Address(parts.scheme, _host_of(host), number, parts.path.rstrip("/"))
+    return Address(parts.scheme, _parse_host(host), number, parts.path.rstrip("/"))
 
 
-def _host_of(host: str) -> str:
+def _parse_host(host: str) -> str:
     if ":" in host:
         try:
             return str(ipaddress.IPv6Address(host))
         except ValueError:
-            raise Refused from None
-    return host_of(host)
+            raise InvalidValueError from None
+    return parse_host(host)

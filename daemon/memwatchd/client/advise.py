@@ -9,7 +9,7 @@ import click
 from msgspec.structs import asdict
 
 from memwatchd.client.address import Address
-from memwatchd.client.context import common, question_of, understood
+from memwatchd.client.context import build_context, check_shape, common
 
 
 @click.command(short_help="What to set for programs here, and why.")
@@ -19,16 +19,16 @@ def advise(url: Address | None, as_json: bool) -> int:
 
     Where reports contradict each other it says "try both". Nothing is set.
     """
-    from memwatch.library.advice import advice_for, environment_of
-    from memwatch.library.machine import machine_of
+    from memwatch.library.advice import advice_for, select_environment
+    from memwatch.library.machine import decode_machine
 
-    question = question_of(url, as_json)
-    asked = question.snapshot()
-    with understood(question.address):
+    question = build_context(url, as_json)
+    response = question.snapshot()
+    with check_shape(question.address):
         cpus = (os.cpu_count() or 1) if question.address.is_here else None
-        advice = advice_for(machine_of(asked.json), cpus)
-    answer = {"environment": environment_of(advice), "advice": [asdict(one) for one in advice]}
-    return question.show(answer, lambda: _lines(answer["advice"]), asked.is_simulated)  # type: ignore[arg-type]
+        advice = advice_for(decode_machine(response.json), cpus)
+    answer = {"environment": select_environment(advice), "advice": [asdict(one) for one in advice]}
+    return question.show(answer, lambda: _lines(answer["advice"]), response.is_simulated)  # type: ignore[arg-type]
 
 
 def _lines(advice: Sequence[dict[str, object]]) -> Iterator[str]:

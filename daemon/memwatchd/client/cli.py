@@ -20,14 +20,14 @@ from memwatchd.client.context import (
     EXIT_OK,
     EXIT_USAGE,
     Number,
+    build_context,
+    check_shape,
     common,
-    complain,
-    question_of,
+    print_errors,
     seconds_within,
     to_address,
-    understood,
 )
-from memwatchd.client.errors import EXIT_FAILURE, Failure
+from memwatchd.client.errors import EXIT_FAILURE, CommandError
 from memwatchd.client.fit import fit
 from memwatchd.client.help import DocumentedGroup
 from memwatchd.client.history import history
@@ -101,12 +101,12 @@ def status(url: Address | None, as_json: bool) -> int:
     """Pools, what is inside them, their pressure, and what each GPU could allocate now."""
     from memwatchd.client import tree
 
-    question = question_of(url, as_json)
+    question = build_context(url, as_json)
     answer = question.snapshot()
-    with understood(question.address):
+    with check_shape(question.address):
         age = None if answer.unix is None else answer.unix - answer.json["unix"]
         code = EXIT_OK if answer.json["pools"] else EXIT_FAILURE
-    return question.show(answer.json, lambda: tree.lines_of(answer.json, age)) or code
+    return question.show(answer.json, lambda: tree.render_lines(answer.json, age)) or code
 
 
 @memwatch.command(short_help="The GPUs and what they could allocate.")
@@ -115,9 +115,9 @@ def devices(url: Address | None, as_json: bool) -> int:
     """A table of GPUs: how their memory relates to System RAM, what they could allocate, their state."""
     from memwatchd.client import tables
 
-    question = question_of(url, as_json)
+    question = build_context(url, as_json)
     answer = question.snapshot()
-    with understood(question.address):
+    with check_shape(question.address):
         found = answer.json["devices"]
     return question.show(found, lambda: tables.device_lines(answer.json), answer.is_simulated)
 
@@ -132,7 +132,7 @@ def backends(url: Address | None, as_json: bool) -> int:
     """
     from memwatchd.client import tables
 
-    question = question_of(url, as_json)
+    question = build_context(url, as_json)
     found = question.backends().json
     return question.show(found, lambda: tables.backend_lines(found))
 
@@ -146,9 +146,9 @@ def doctor(url: Address | None, as_json: bool) -> int:
     """
     from memwatchd.client import tables
 
-    question = question_of(url, as_json)
+    question = build_context(url, as_json)
     found = question.doctor().json
-    with understood(question.address):
+    with check_shape(question.address):
         code = EXIT_FAILURE if found["worst"] == "problem" else EXIT_OK
     return question.show(found, lambda: tables.check_lines(found)) or code
 
@@ -160,7 +160,7 @@ def events(limit: int, url: Address | None, as_json: bool) -> int:
     """What happened, newest last: levels, alerts, OOM kills, collectors that fail."""
     from memwatchd.client import tables
 
-    question = question_of(url, as_json)
+    question = build_context(url, as_json)
     answer = ask(question.address, f"/api/v1/events?limit={limit}")
     return question.show(answer.json, lambda: tables.event_lines(answer.json), answer.is_simulated)
 
@@ -179,7 +179,7 @@ def release(seconds: float, url: Address | None, as_json: bool) -> int:
     """Have the daemon let go of every GPU driver, so that a GPU can be reset or cut into MIG instances."""
     from memwatchd.client import tables
 
-    question = question_of(url, as_json)
+    question = build_context(url, as_json)
     answer = ask(question.address, f"/api/v1/release?seconds={seconds:g}", "POST")
     now_unix = answer.unix or time.time()
     return question.show(answer.json, lambda: tables.release_lines(answer.json, now_unix), answer.is_simulated)
@@ -205,7 +205,7 @@ def record(file: Path, seconds: float, redact: bool, url: Address | None, as_jso
     from memwatchd.client.record import record as write
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    question = question_of(url, as_json)
+    question = build_context(url, as_json)
     count = write(question.address, file, seconds, redact)
     found = {"file": str(file), "snapshots": count, "redacted": redact}
     line = f"{count} snapshots in {file}; look at them with: memwatchd --replay {file}"
@@ -224,15 +224,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = memwatch.main(arguments, prog_name="memwatch", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        return complain([error.format_message()], EXIT_USAGE)
+        return print_errors([error.format_message()], EXIT_USAGE)
     except click.Abort:
         return 130
     except BrokenPipeError:
         # Nobody reads any more; what is left in the buffer must not raise again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILURE
-    except Failure as error:
-        return complain([str(error)], error.code)
+    except CommandError as error:
+        return print_errors([str(error)], error.code)
     except OSError as error:
-        return complain([str(error)])
+        return print_errors([str(error)])
     return code

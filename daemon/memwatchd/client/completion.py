@@ -6,7 +6,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from memwatchd.client.context import EXIT_OK
-from memwatchd.client.errors import Failure
+from memwatchd.client.errors import CommandError
 
 WHERE = {
     "bash": "~/.local/share/bash-completion/completions/memwatch",
@@ -26,6 +26,6 @@ def completion(shell: str) -> int:
     kind = get_completion_class(shell)
     root = click.get_current_context().find_root().command
     if kind is None:
-        raise Failure(f"this version of click knows no completion for {shell}")
+        raise CommandError(f"this version of click knows no completion for {shell}")
     click.echo(kind(root, {}, "memwatch", "_MEMWATCH_COMPLETE").source())
     return EXIT_OK

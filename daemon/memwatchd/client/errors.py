@@ -3,7 +3,7 @@
 EXIT_FAILURE = 1
 
 
-class Failure(Exception):
+class CommandError(Exception):
     """Why there is no answer, in a sentence for whoever asked, and the exit code that says so."""
 
     def __init__(self, why: str, code: int = EXIT_FAILURE) -> None:

@@ -22,7 +22,7 @@ def size(record: Json, name: str) -> str:
     return wording.size(figure(record, name))
 
 
-def pressure_of(record: Json) -> Pressure:
+def decode_pressure(record: Json) -> Pressure:
     left = "seconds_to_full"
     return Pressure(
         target=record["target"],

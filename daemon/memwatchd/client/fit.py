@@ -9,11 +9,11 @@ import click
 from click.core import ParameterSource
 
 from memwatch.planning.checkpoint import read_checkpoint
-from memwatch.planning.request import PARTS, Change, Need, Use, cheapest_change, is_size, need_of
-from memwatch.planning.sizes import BadInput, bits_of
+from memwatch.planning.request import PARTS, MemoryNeed, Reduction, Use, cheapest_reduction, compute_need, is_size
+from memwatch.planning.sizes import InvalidInputError, bits_per_weight
 from memwatch.planning.training import TrainingPlan
 from memwatchd.client.address import Address
-from memwatchd.client.context import EXIT_OK, Number, common, question_of, understood
+from memwatchd.client.context import EXIT_OK, Number, build_context, check_shape, common
 from memwatchd.client.errors import EXIT_FAILURE
 from memwatchd.client.figures import Json, size
 from memwatchd.client.tables import MARKS, columns
@@ -41,21 +41,21 @@ def fit(subject: str, url: Address | None, as_json: bool, **options: object) -> 
     It is a size (20GiB), a folder with safetensors or GGUF files, such a file, or a config.json. Headers are read,
     and no tensor. Exits with 1 where it fits nowhere.
     """
-    use = use_of(options)
+    use = parse_use(options)
     refuse_unused(subject, bool(options["train"]))
     try:
-        need = need_of(subject, use)
-    except BadInput as error:
+        need = compute_need(subject, use)
+    except InvalidInputError as error:
         raise click.UsageError(str(error)) from None
-    question = question_of(url, as_json)
-    asked = question.fit(need.bytes)
-    found = asked.json
-    with understood(question.address):
+    question = build_context(url, as_json)
+    response = question.fit(need.bytes)
+    found = response.json
+    with check_shape(question.address):
         change = None if found["best"] else change_for(found, subject, use)
         code = EXIT_OK if found["best"] else EXIT_FAILURE
-    said = {"parts": dict(need.parts), "note": need.note, "change": _change_json(change)}
-    answer = {"subject": need.subject, **found, **said}
-    return question.show(answer, lambda: fit_lines(need, found, change), asked.is_simulated) or code
+    extra = {"parts": dict(need.parts), "note": need.note, "change": _change_json(change)}
+    answer = {"subject": need.subject, **found, **extra}
+    return question.show(answer, lambda: fit_lines(need, found, change), response.is_simulated) or code
 
 
 def refuse_unused(subject: str, is_trained: bool) -> None:
@@ -80,43 +80,43 @@ def refuse_unused(subject: str, is_trained: bool) -> None:
         raise click.UsageError(f"{flags}: that says how a model is trained; add --train")
 
 
-def use_of(options: dict[str, object]) -> Use:
+def parse_use(options: dict[str, object]) -> Use:
     """The options as what they mean. What is no number format is refused here."""
-    given = {name: value for name, value in options.items() if value is not None}
+    values = {name: value for name, value in options.items() if value is not None}
     try:
-        plan = _plan_of(given) if given["train"] else None
+        plan = _parse_plan(values) if values["train"] else None
         for name in ("dtype", "kv_dtype"):
-            if given[name]:
-                bits_of(given[name])
-    except BadInput as error:
+            if values[name]:
+                bits_per_weight(values[name])
+    except InvalidInputError as error:
         raise click.UsageError(str(error)) from None
-    context, batch = given.get("context", 0), given["batch"]
-    return Use(int(str(context)), int(str(batch)), str(given["dtype"]), str(given["kv_dtype"]), plan)
+    context, batch = values.get("context", 0), values["batch"]
+    return Use(int(str(context)), int(str(batch)), str(values["dtype"]), str(values["kv_dtype"]), plan)
 
 
-def _plan_of(given: dict[str, object]) -> TrainingPlan:
+def _parse_plan(values: dict[str, object]) -> TrainingPlan:
     return TrainingPlan(
-        optimizer=str(given["optimizer"]),
-        lora_rank=int(str(given["lora"])),
-        checkpointing=bool(given["checkpointing"]),
-        offload_optimizer=bool(given["offload_optimizer"]),
-        swapped_blocks=int(str(given["swap_blocks"])),
+        optimizer=str(values["optimizer"]),
+        lora_rank=int(str(values["lora"])),
+        checkpointing=bool(values["checkpointing"]),
+        offload_optimizer=bool(values["offload_optimizer"]),
+        swapped_blocks=int(str(values["swap_blocks"])),
     )
 
 
-def change_for(found: Json, subject: str, use: Use) -> Change | None:
+def change_for(found: Json, subject: str, use: Use) -> Reduction | None:
     """The first change, cheapest first, after which it would fit on some device."""
     if is_size(subject):
         return None
     rooms = [one["headroom_bytes"] for one in found["verdicts"] if one["headroom_bytes"] is not None]
-    return cheapest_change(read_checkpoint(Path(subject)), use, max(rooms, default=0))
+    return cheapest_reduction(read_checkpoint(Path(subject)), use, max(rooms, default=0))
 
 
-def _change_json(change: Change | None) -> Json | None:
+def _change_json(change: Reduction | None) -> Json | None:
     return None if change is None else {"words": change.words, "flags": change.flags, "bytes": change.need.bytes}
 
 
-def fit_lines(need: Need, found: Json, change: Change | None) -> Iterator[str]:
+def fit_lines(need: MemoryNeed, found: Json, change: Reduction | None) -> Iterator[str]:
     whole = {"bytes": need.bytes}
     yield f"{need.subject} needs {size(whole, 'bytes')}"
     if need.parts:
@@ -138,7 +138,7 @@ def fit_lines(need: Need, found: Json, change: Change | None) -> Iterator[str]:
     yield _conclusion(found, change)
 
 
-def _conclusion(found: Json, change: Change | None) -> str:
+def _conclusion(found: Json, change: Reduction | None) -> str:
     if found["best"]:
         return f"It fits: use {found['best']}."
     if change:

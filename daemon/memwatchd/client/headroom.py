@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from memwatch.library.cgroup_limit import Limit, own_limit
-from memwatch.library.daemon_client import roots_of
+from memwatch.library.cgroup_limit import CgroupLimit, own_limit
+from memwatch.library.daemon_client import read_roots
 from memwatch.linux.files import Roots
 from memwatch.render import words as wording
 from memwatchd import wiring
@@ -16,7 +16,7 @@ from memwatchd import wiring
 Json = dict[str, Any]
 
 
-class Room(NamedTuple):
+class PlaceHeadroom(NamedTuple):
     """None is what is not known. `within`: the limit of whoever asks, where it is less than the machine has."""
 
     place: str
@@ -24,13 +24,13 @@ class Room(NamedTuple):
     whole_bytes: int | None
     within: str = ""
 
-    def limited(self, limit: Limit) -> Room:
+    def limit_to(self, limit: CgroupLimit) -> PlaceHeadroom:
         """The same for who lives under a limit: there may be less in all, and less that is left."""
         left, whole = self.left_bytes, self.whole_bytes
         if whole is not None and limit.size_bytes >= whole:
             return self
         left = None if left is None else min(left, limit.left_bytes)
-        return Room(self.place, left, limit.size_bytes, limit.name)
+        return PlaceHeadroom(self.place, left, limit.size_bytes, limit.name)
 
     @property
     def left_words(self) -> str:
@@ -45,28 +45,30 @@ class Room(NamedTuple):
         return f"the {self.within} is {whole}" if self.within else f"{self.place} has {whole} in all"
 
 
-def room_of(snapshot: Json, device: str | None) -> Room:
+def find_headroom(snapshot: Json, device: str | None) -> PlaceHeadroom:
     """On a GPU, or in System RAM. The own limit counts for this machine's RAM and nobody else's; a driver's memory
     is in no cgroup on a unified machine."""
     if device is not None:
-        return Room(device, _headroom(snapshot, device), whole_of(snapshot, device))
+        return PlaceHeadroom(device, _headroom(snapshot, device), find_capacity(snapshot, device))
     ram = next((pool for pool in snapshot["pools"] if pool["kind"] == "system_ram"), None)
-    found = Room("System RAM", None if ram is None else ram["available_bytes"], whole_of(snapshot, None))
-    limit = own_limit() if _is_of_here(snapshot) else None
-    return found if limit is None else found.limited(limit)
+    found = PlaceHeadroom(
+        "System RAM", None if ram is None else ram["available_bytes"], find_capacity(snapshot, None)
+    )
+    limit = own_limit() if _is_this_machine(snapshot) else None
+    return found if limit is None else found.limit_to(limit)
 
 
-def whole_of(snapshot: Json, device: str | None) -> int | None:
+def find_capacity(snapshot: Json, device: str | None) -> int | None:
     """The most there could ever be; None where that is not known."""
-    from memwatch.backends.devices import capacity_of
-    from memwatch.library.machine import machine_of
+    from memwatch.backends.devices import compute_capacity
+    from memwatch.library.machine import decode_machine
 
     try:
-        here = machine_of(snapshot)
+        here = decode_machine(snapshot)
         if device is None:
             return None if here.ram is None else here.ram.size_bytes
         found = here.device(device)
-        whole = None if found is None else capacity_of(found, here)
+        whole = None if found is None else compute_capacity(found, here)
     except (ValueError, TypeError, KeyError, StopIteration):  # older daemons say less
         return None
     return whole if isinstance(whole, int) else None
@@ -80,6 +82,6 @@ def _headroom(snapshot: Json, device: str) -> int | None:
     return headroom
 
 
-def _is_of_here(snapshot: Json) -> bool:
+def _is_this_machine(snapshot: Json) -> bool:
     """Whether it is of the machine that this program runs on, and not of one at the other end of --url."""
-    return bool(snapshot["boot_id"] == wiring.identity_of(Roots(*roots_of(os.environ))).boot_id)
+    return bool(snapshot["boot_id"] == wiring.read_identity(Roots(*read_roots(os.environ))).boot_id)

@@ -10,7 +10,7 @@ import click
 
 from memwatch.render import words as wording
 from memwatchd.client.address import Address
-from memwatchd.client.context import Number, common, question_of, seconds_within
+from memwatchd.client.context import Number, build_context, common, seconds_within
 from memwatchd.client.http import ask
 from memwatchd.client.tables import columns
 
@@ -32,15 +32,15 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 @common
 def history(series: tuple[str, ...], seconds: float, points: int, url: Address | None, as_json: bool) -> int:
     """The recent past of each pool, or of the series named: least, mean and greatest of each stretch."""
-    question = question_of(url, as_json)
+    question = build_context(url, as_json)
     now = ask(question.address, "/api/v1/snapshot").json["unix"]
     query: list[tuple[str, object]] = [("from", now - seconds), ("points", points)]
     query += [("series", name) for name in series]
     answer = ask(question.address, f"/api/v1/history?{urlencode(query)}")
-    return question.show(answer.json, lambda: lines_of(answer.json), answer.is_simulated)
+    return question.show(answer.json, lambda: render_lines(answer.json), answer.is_simulated)
 
 
-def lines_of(found: Json) -> Iterator[str]:
+def render_lines(found: Json) -> Iterator[str]:
     for one in found["series"]:
         if not any(value is not None for value in one["max"]):
             yield f"{one['name']}: nothing is remembered of that time"

@@ -14,19 +14,19 @@ from msgspec import Struct
 
 from memwatch.runtime.unix_http import UnixConnection
 from memwatchd.client.address import Address
-from memwatchd.client.errors import Failure
+from memwatchd.client.errors import CommandError
 
 SECONDS = 10.0
-MOST_ANSWER_BYTES = 64 << 20
+MAX_ANSWER_BYTES = 64 << 20
 TOKEN = "MEMWATCH_TOKEN"  # noqa: S105  the variable that holds one
 JSON_TYPES = ("application/json", "application/problem+json")
 
 
-class NoAnswer(Failure):
+class DaemonUnreachableError(CommandError):
     """No daemon answers there. `address` is where it was looked for, `reason` why there is none."""
 
     def __init__(self, address: Address, error: OSError, seconds: float) -> None:
-        reason = reason_of(error, seconds)
+        reason = describe_reason(error, seconds)
         if isinstance(error, socket.gaierror):
             why = f"the name {address.host} leads to no machine ({reason}); correct it"
         else:
@@ -36,11 +36,11 @@ class NoAnswer(Failure):
         self.reason = reason
 
 
-class Declined(Failure):
+class RequestDeclinedError(CommandError):
     """Somebody answered, and not with what was asked for; the message says what."""
 
 
-class Answer(Struct, frozen=True):
+class DaemonResponse(Struct, frozen=True):
     """What was said, when by the clock of who said it (None where that was not said), and whether of a machine that
     is none."""
 
@@ -49,24 +49,26 @@ class Answer(Struct, frozen=True):
     is_simulated: bool = False
 
 
-def ask(address: Address, path: str, method: str = "GET", seconds: float = SECONDS) -> Answer:
-    """What is at `path`. Raises NoAnswer or Declined."""
+def ask(address: Address, path: str, method: str = "GET", seconds: float = SECONDS) -> DaemonResponse:
+    """What is at `path`. Raises DaemonUnreachableError or Declined."""
     connection = connection_to(address, seconds)
     try:
-        connection.request(method, address.prefix + path, headers=headers_of(os.environ))
+        connection.request(method, address.prefix + path, headers=build_headers(os.environ))
         response = connection.getresponse()
-        body = response.read(MOST_ANSWER_BYTES)
+        body = response.read(MAX_ANSWER_BYTES)
     except OSError as error:
-        raise NoAnswer(address, error, seconds) from None
+        raise DaemonUnreachableError(address, error, seconds) from None
     except http.client.HTTPException as error:
-        raise Declined(f"what answers at {address} speaks no whole HTTP ({type(error).__name__})") from None
+        raise RequestDeclinedError(
+            f"what answers at {address} speaks no whole HTTP ({type(error).__name__})"
+        ) from None
     finally:
         connection.close()
     is_simulated = response.headers["Memwatch-Simulated"] == "true"
-    return Answer(_read(address, response, body), date_of(response.headers["Date"]), is_simulated)
+    return DaemonResponse(_read(address, response, body), parse_date(response.headers["Date"]), is_simulated)
 
 
-def headers_of(environ: Mapping[str, str]) -> dict[str, str]:
+def build_headers(environ: Mapping[str, str]) -> dict[str, str]:
     """What every question says; a token, where the environment holds one: a command line is seen by everybody."""
     headers = {"Accept": "application/json"}
     token = environ.get(TOKEN, "").strip()
@@ -83,7 +85,7 @@ def connection_to(address: Address, seconds: float) -> http.client.HTTPConnectio
     return http.client.HTTPConnection(address.host, address.port, timeout=seconds)
 
 
-def reason_of(error: OSError, seconds: float) -> str:
+def describe_reason(error: OSError, seconds: float) -> str:
     if isinstance(error, TimeoutError):
         return f"nothing came for {seconds:g} s"
     if isinstance(error, PermissionError):
@@ -101,7 +103,7 @@ def remedy_for(address: Address, error: OSError) -> str:
     return f"see that the machine is on and lets port {address.port} through"
 
 
-def date_of(header: str | None) -> float | None:
+def parse_date(header: str | None) -> float | None:
     try:
         return parsedate_to_datetime(header or "").timestamp()
     except (ValueError, TypeError, OverflowError):  # TypeError: Python 3.10 for what is no date
@@ -115,9 +117,9 @@ def _read(address: Address, response: http.client.HTTPResponse, body: bytes) -> 
     except (ValueError, RecursionError):
         found = None
     if response.status != http.client.OK:
-        raise Declined(refusal(address, response, found))
+        raise RequestDeclinedError(refusal(address, response, found))
     if found is None:
-        raise Declined(f"what answers at {address} is no memwatchd: it sent {kind}, not readable JSON")
+        raise RequestDeclinedError(f"what answers at {address} is no memwatchd: it sent {kind}, not readable JSON")
     return found
 
 

@@ -12,12 +12,12 @@ from memwatch.clock import SystemClock
 from memwatch.doctor.examiner import Examiner
 from memwatch.monitor.loop import Monitor
 from memwatch.monitor.sampler import Sampler
-from memwatch.planning.fit import fit_of
+from memwatch.planning.fit import compute_fit
 from memwatch.render.json import backends_json, examination_json, record_json, snapshot_json
 from memwatchd import wiring
-from memwatchd.client.errors import Failure
+from memwatchd.client.errors import CommandError
 from memwatchd.first_tick import first_tick, read_machine
-from memwatchd.settings.load import BadSettings, load
+from memwatchd.settings.load import SettingsError, load
 from memwatchd.settings.schema import Settings
 
 Json = dict[str, Any]
@@ -27,8 +27,8 @@ def settings_here() -> Settings:
     """From /etc/memwatchd/memwatchd.toml and the environment."""
     try:
         return load({}, os.environ)
-    except BadSettings as error:
-        raise Failure(f"the settings of memwatchd cannot be used: {error}") from None
+    except SettingsError as error:
+        raise CommandError(f"the settings of memwatchd cannot be used: {error}") from None
 
 
 def snapshot() -> Json:
@@ -38,9 +38,9 @@ def snapshot() -> Json:
 def snapshots(interval_seconds: float) -> Iterator[Json]:
     """One reading after the other, of collectors that stay open."""
     settings = settings_here()
-    roots, clock = wiring.roots_of(settings), SystemClock()
-    sampler = Sampler(wiring.enlisted_of(settings), clock)
-    monitor = Monitor(sampler, clock, wiring.rules_of(settings), wiring.identity_of(roots))
+    roots, clock = wiring.build_roots(settings), SystemClock()
+    sampler = Sampler(wiring.list_enabled_collectors(settings), clock)
+    monitor = Monitor(sampler, clock, wiring.build_rules(settings), wiring.read_identity(roots))
     sampler.start()
     try:
         yield snapshot_json(first_tick(sampler, monitor))
@@ -52,14 +52,14 @@ def snapshots(interval_seconds: float) -> Iterator[Json]:
 
 
 def fit(need: int) -> Json:
-    return record_json(fit_of(need, read_machine(settings_here())))
+    return record_json(compute_fit(need, read_machine(settings_here())))
 
 
 def doctor() -> Json:
     settings = settings_here()
-    return examination_json(Examiner(wiring.roots_of(settings)).examine(read_machine(settings)))
+    return examination_json(Examiner(wiring.build_roots(settings)).examine(read_machine(settings)))
 
 
 def backends() -> Json:
     settings = settings_here()
-    return backends_json(Finder(wiring.roots_of(settings)).find(read_machine(settings)))
+    return backends_json(Finder(wiring.build_roots(settings)).find(read_machine(settings)))

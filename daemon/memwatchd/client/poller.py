@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from memwatchd.client.address import Address
-from memwatchd.client.errors import Failure
+from memwatchd.client.errors import CommandError
 from memwatchd.client.http import ask
 
-ASK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 # A daemon that was idle makes its API for the first who asks, which takes a board seconds.
 ANSWER_SECONDS = 20.0
 
 
-class Onlooker:
+class SnapshotPoller:
     """Asks for a snapshot once a second, and never again after there was no answer."""
 
     def __init__(self, address: Address) -> None:
@@ -44,6 +44,6 @@ class Onlooker:
         while not self._is_over.is_set():
             try:
                 self._snapshots.put(ask(self.address, "/api/v1/snapshot", seconds=ANSWER_SECONDS).json)
-            except Failure:
+            except CommandError:
                 self._is_over.set()
-            self._is_over.wait(ASK_SECONDS)
+            self._is_over.wait(POLL_SECONDS)

@@ -15,15 +15,15 @@ from memwatch.model import Absent
 
 RAM_LABEL = "System RAM"
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-MOST_PROCESSES = 10_000
-MOST_PIDS = 100_000
+MAX_PROCESSES = 10_000
+MAX_PIDS = 100_000
 
 
-def tree_of(pid: int, procfs: Path = Path("/proc")) -> dict[int, int]:
+def read_tree(pid: int, procfs: Path = Path("/proc")) -> dict[int, int]:
     """Resident bytes by process id, of a process and everything below it. What ends meanwhile is left out."""
     found: dict[int, int] = {}
     waiting = [pid]
-    while waiting and len(found) < MOST_PROCESSES:
+    while waiting and len(found) < MAX_PROCESSES:
         one = waiting.pop()
         resident = _resident(procfs / str(one))
         if resident is not None and one not in found:
@@ -63,7 +63,7 @@ class Peaks(Struct):
     def see_tree(self, tree: Mapping[int, int]) -> None:
         if tree:
             self.rss_bytes = max(self.rss_bytes or 0, sum(tree.values()))
-        if len(self.pids) < MOST_PIDS:
+        if len(self.pids) < MAX_PIDS:
             self.pids.update(tree)
 
     def see_ram(self, ram: Ram | Absent) -> None:

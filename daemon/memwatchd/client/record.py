@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from memwatchd.client.address import Address
-from memwatchd.client.errors import Failure
-from memwatchd.client.http import Answer, NoAnswer, ask
-from memwatchd.recording.file_format import BadRecording, RecordingFile
+from memwatchd.client.errors import CommandError
+from memwatchd.client.http import DaemonResponse, DaemonUnreachableError, ask
+from memwatchd.recording.file_format import RecordingError, RecordingFile
 from memwatchd.recording.redact import Redactor
 
 # A daemon that restarts is waited for so long.
-PATIENCE_SECONDS = 30.0
+RECONNECT_SECONDS = 30.0
 
 Json = dict[str, Any]
 
@@ -25,20 +25,22 @@ def record(address: Address, path: Path, seconds: float, redact: bool) -> int:
     first = ask(address, "/api/v1/snapshot")
     try:
         file = RecordingFile(path, host="host-1" if redact else first.json["host"], redacted=redact)
-    except BadRecording as error:
-        raise Failure(str(error)) from None
+    except RecordingError as error:
+        raise CommandError(str(error)) from None
     try:
         with suppress(KeyboardInterrupt):
             _follow(address, first, file, Redactor() if redact else None, time.monotonic() + seconds)
         file.close()
     except OSError as error:
-        raise Failure(f"recording to {path} ended after {file.lines - 1} snapshots: {error.strerror}") from None
+        raise CommandError(
+            f"recording to {path} ended after {file.lines - 1} snapshots: {error.strerror}"
+        ) from None
     return file.lines - 1
 
 
 def _follow(
     address: Address,
-    answer: Answer | None,
+    answer: DaemonResponse | None,
     file: RecordingFile,
     redactor: Redactor | None,
     end: float,
@@ -48,19 +50,19 @@ def _follow(
     while True:
         if answer is not None and answer.json["unix"] != seen:
             seen, interval = answer.json["unix"], answer.json["interval_seconds"]
-            found = redactor.redacted(answer.json) if redactor else answer.json
+            found = redactor.redact(answer.json) if redactor else answer.json
             file.write(json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode())
         if time.monotonic() + interval >= end:
             return
         time.sleep(interval)
-        answer = _patient(address, end)
+        answer = _reconnect(address, end)
 
 
-def _patient(address: Address, end: float) -> Answer | None:
+def _reconnect(address: Address, end: float) -> DaemonResponse | None:
     """The next snapshot; a daemon that is being restarted is asked again."""
-    until = min(end, time.monotonic() + PATIENCE_SECONDS)
+    until = min(end, time.monotonic() + RECONNECT_SECONDS)
     while time.monotonic() < until:
-        with suppress(NoAnswer):
+        with suppress(DaemonUnreachableError):
             return ask(address, "/api/v1/snapshot")
         time.sleep(0.5)
     return ask(address, "/api/v1/snapshot")

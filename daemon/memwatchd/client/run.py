@@ -17,19 +17,27 @@ from typing import Any, NoReturn
 import click
 
 from memwatch.library.host import host
-from memwatch.planning.sizes import BadInput, bytes_of
+from memwatch.planning.sizes import InvalidInputError, parse_bytes
 from memwatch.render import words as wording
 from memwatchd.client.address import Address
-from memwatchd.client.context import EXIT_OK, Question, common, complain, question_of, seconds_within, understood
-from memwatchd.client.errors import Failure
-from memwatchd.client.headroom import room_of
+from memwatchd.client.context import (
+    EXIT_OK,
+    ClientContext,
+    build_context,
+    check_shape,
+    common,
+    print_errors,
+    seconds_within,
+)
+from memwatchd.client.errors import CommandError
+from memwatchd.client.headroom import find_headroom
 from memwatchd.client.http import ask
-from memwatchd.client.poller import Onlooker
-from memwatchd.client.process_tree import Peaks, tree_of
+from memwatchd.client.poller import SnapshotPoller
+from memwatchd.client.process_tree import Peaks, read_tree
 from memwatchd.client.tables import columns
 
 Json = dict[str, Any]
-LOOK_SECONDS = 0.1
+SAMPLE_SECONDS = 0.1
 # At the end, when somebody waits; a daemon that has not answered by then is still making its API, or is stuck.
 STAGES_SECONDS = 10.0
 # As shells say it: there and not to be run, not found, ended by a signal.
@@ -37,15 +45,15 @@ EXIT_NOT_RUN, EXIT_NOT_FOUND, EXIT_SIGNAL = 126, 127, 128
 FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 
 COMMAND = click.argument("command", nargs=-1, type=click.UNPROCESSED)
-BEHIND = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+PASS_THROUGH = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
-class NotRun(Failure):
+class CommandNotRunError(CommandError):
     """A program that could not be started."""
 
     def __init__(self, program: str, error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
-            why, code = f"cannot be run ({reason_of(error)})", EXIT_NOT_RUN
+            why, code = f"cannot be run ({describe_reason(error)})", EXIT_NOT_RUN
         elif shutil.which(program) is None:
             why, code = "is no program on PATH", EXIT_NOT_FOUND
         else:
@@ -53,7 +61,7 @@ class NotRun(Failure):
         super().__init__(f"{program} {why}", code)
 
 
-@click.command(short_help="Run a program and tell what memory it took.", context_settings=BEHIND)
+@click.command(short_help="Run a program and tell what memory it took.", context_settings=PASS_THROUGH)
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write there, not to stderr.")
 @COMMAND
 @common
@@ -64,22 +72,22 @@ def run(output: Path | None, command: tuple[str, ...], url: Address | None, as_j
     """
     if not command:
         raise click.UsageError("COMMAND is missing; for example memwatch run -- python train.py")
-    question = question_of(url, as_json)
+    question = build_context(url, as_json)
     if output is not None:
         _try(output)
     peaks = Peaks()
     began = time.monotonic()
-    onlooker = Onlooker(question.address)
-    code = _run(command, onlooker, peaks)
+    poller = SnapshotPoller(question.address)
+    code = _run(command, poller, peaks)
     found = {
         "command": list(command),
         "exit_code": code,
         "seconds": round(time.monotonic() - began, 3),
         **peaks.json(),
-        "stages": _stages(onlooker, peaks),
+        "stages": _stages(poller, peaks),
     }
     lines = [json.dumps(found)] if question.as_json else _lines(found, peaks.is_simulated)
-    _tell("".join(f"{wording.printable(line)}\n" for line in lines), output)
+    _print("".join(f"{wording.printable(line)}\n" for line in lines), output)
     return code
 
 
@@ -92,30 +100,30 @@ def _try(output: Path) -> None:
         output.open("ab").close()
     except OSError as error:
         raise click.UsageError(
-            f'--output is "{output}", which cannot be written ({reason_of(error)}); name a file in a folder that '
-            "is there and that this user may write to, for example --output report.txt"
+            f'--output is "{output}", which cannot be written ({describe_reason(error)}); name a file in a folder '
+            "that is there and that this user may write to, for example --output report.txt"
         ) from None
     if not is_there:
         with suppress(OSError):
             output.unlink()
 
 
-def _run(command: Sequence[str], onlooker: Onlooker, peaks: Peaks) -> int:
+def _run(command: Sequence[str], poller: SnapshotPoller, peaks: Peaks) -> int:
     """The exit code of the program, as a shell would have it."""
     try:
         process = subprocess.Popen(command)  # noqa: S603  the program that the user names
     except OSError as error:
-        raise NotRun(command[0], error) from None
+        raise CommandNotRunError(command[0], error) from None
     before = {one: signal.signal(one, lambda number, _frame: process.send_signal(number)) for one in FORWARDED}
     before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to both
-    onlooker.start()
+    poller.start()
     try:
         while process.poll() is None:
-            peaks.see_tree(tree_of(process.pid))
+            peaks.see_tree(read_tree(process.pid))
             peaks.see_ram(host.ram())
-            _see_answers(onlooker, peaks)
+            _see_answers(poller, peaks)
             try:
-                process.wait(LOOK_SECONDS)
+                process.wait(SAMPLE_SECONDS)
             except subprocess.TimeoutExpired:
                 continue
     finally:
@@ -124,38 +132,38 @@ def _run(command: Sequence[str], onlooker: Onlooker, peaks: Peaks) -> int:
     return process.returncode if process.returncode >= 0 else EXIT_SIGNAL - process.returncode
 
 
-def _see_answers(onlooker: Onlooker, peaks: Peaks) -> None:
+def _see_answers(poller: SnapshotPoller, peaks: Peaks) -> None:
     try:
-        for snapshot in onlooker.snapshots():
-            with understood(onlooker.address):
+        for snapshot in poller.snapshots():
+            with check_shape(poller.address):
                 peaks.see_snapshot(snapshot)
-    except Failure:
-        onlooker.end()
+    except CommandError:
+        poller.end()
 
 
-def _stages(onlooker: Onlooker, peaks: Peaks) -> list[Json]:
+def _stages(poller: SnapshotPoller, peaks: Peaks) -> list[Json]:
     """The marks that processes of the tree have set since it began."""
-    if not onlooker.is_answered:
+    if not poller.is_answered:
         return []
-    onlooker.end()
+    poller.end()
     ends = tuple(f"(process {pid})" for pid in peaks.pids)
     try:
-        events = ask(onlooker.address, "/api/v1/events?limit=1000", seconds=STAGES_SECONDS).json
-        with understood(onlooker.address):
+        events = ask(poller.address, "/api/v1/events?limit=1000", seconds=STAGES_SECONDS).json
+        with check_shape(poller.address):
             marks = [one for one in events if one["kind"] == "mark" and one["unix"] >= peaks.began_unix - 1]
             found = [{"unix": one["unix"], "text": one["text"]} for one in marks if one["text"].endswith(ends)]
-    except Failure:
+    except CommandError:
         return []
     return found[::-1]
 
 
-def _tell(text: str, output: Path | None) -> None:
+def _print(text: str, output: Path | None) -> None:
     try:
         if output is not None:
             output.write_text(text, encoding="utf-8")
             return
     except OSError as error:
-        complain([f"{output} cannot be written any more ({reason_of(error)}); the report is:"])
+        print_errors([f"{output} cannot be written any more ({describe_reason(error)}); the report is:"])
     sys.stderr.write(text)
 
 
@@ -175,7 +183,7 @@ def _size(count: int | None) -> str:
     return f"{wording.DASH} it ended before it was seen" if count is None else wording.size(count)
 
 
-@click.command(short_help="Wait until there is room, then run a program.", context_settings=BEHIND)
+@click.command(short_help="Wait until there is room, then run a program.", context_settings=PASS_THROUGH)
 @click.option("--free", "size", required=True, metavar="SIZE", help="Such as 20GiB.")
 @click.option("--device", metavar="ID", help="On this GPU, such as gpu0, and not in System RAM.")
 @click.option("--timeout", callback=seconds_within("1s", "366d", "10m"), help="Give up after so long.")
@@ -195,39 +203,41 @@ def wait(
     Exits with 1 after --timeout, and with 2 at once where there is less than SIZE in all.
     """
     try:
-        need = bytes_of(size, "--free")
-    except BadInput as error:
+        need = parse_bytes(size, "--free")
+    except InvalidInputError as error:
         raise click.UsageError(str(error)) from None
-    question = question_of(url, as_json)
+    question = build_context(url, as_json)
     until = None if timeout is None else time.monotonic() + timeout
     # What a program prints in place of this one is no JSON of ours.
-    people = Question(question.address, as_json=question.as_json and not command)
+    people = ClientContext(question.address, as_json=question.as_json and not command)
     is_first = True
     for snapshot in question.snapshots(1.0):
-        with understood(question.address):
-            people.say_simulated(is_first and snapshot["simulated"])
-            room = room_of(snapshot, device)
+        with check_shape(question.address):
+            people.print_simulated(is_first and snapshot["simulated"])
+            headroom = find_headroom(snapshot, device)
         is_first = False
-        if room.left_bytes is not None and room.left_bytes >= need:
+        if headroom.left_bytes is not None and headroom.left_bytes >= need:
             break
-        if room.whole_bytes is not None and need > room.whole_bytes:
-            missing = wording.size(need - room.whole_bytes)
-            raise click.UsageError(f'--free is "{size}", and {room.whole_words}, {missing} too few')
+        if headroom.whole_bytes is not None and need > headroom.whole_bytes:
+            missing = wording.size(need - headroom.whole_bytes)
+            raise click.UsageError(f'--free is "{size}", and {headroom.whole_words}, {missing} too few')
         if until is not None and time.monotonic() >= until:
-            raise Failure(f"{size} could not be had for {wording.duration(timeout or 0.0)}: {room.left_words}")
+            raise CommandError(
+                f"{size} could not be had for {wording.duration(timeout or 0.0)}: {headroom.left_words}"
+            )
     if command:
-        _become(command)
-    question.show({"free_bytes": room.left_bytes}, lambda: [f"{room.left_words} now"])
+        _exec(command)
+    question.show({"free_bytes": headroom.left_bytes}, lambda: [f"{headroom.left_words} now"])
     return EXIT_OK
 
 
-def reason_of(error: OSError) -> str:
+def describe_reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-def _become(command: tuple[str, ...]) -> NoReturn:
+def _exec(command: tuple[str, ...]) -> NoReturn:
     sys.stdout.flush()
     try:
         os.execvp(command[0], command)  # noqa: S606  as env and nice do
     except OSError as error:
-        raise NotRun(command[0], error) from None
+        raise CommandNotRunError(command[0], error) from None

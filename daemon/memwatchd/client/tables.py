@@ -18,8 +18,8 @@ def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) 
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
-            cell.rjust(width) if at in right else cell.ljust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+            aggregate.rjust(width) if at in right else aggregate.ljust(width)
+            for at, (aggregate, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
     ]
@@ -102,14 +102,14 @@ def check_lines(found: Json) -> Iterator[str]:
     yield ""
     problems, hints = (sum(check["verdict"] == one for check in checks) for one in ("problem", "hint"))
     if problems:
-        yield f"{_counted(problems, 'problem')} and {_counted(hints, 'hint')}: see the lines with ✗ and !."
+        yield f"{_count(problems, 'problem')} and {_count(hints, 'hint')}: see the lines with ✗ and !."
     elif hints:
-        yield f"No problem, and {_counted(hints, 'hint')}: see the lines with !."
+        yield f"No problem, and {_count(hints, 'hint')}: see the lines with !."
     else:
         yield "Everything is as it should be."
 
 
-def _counted(count: int, word: str) -> str:
+def _count(count: int, word: str) -> str:
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from memwatch.model import Absent
 from memwatch.render import words as wording
-from memwatchd.client.figures import Json, figure, pressure_of, size, state_of
+from memwatchd.client.figures import Json, decode_pressure, figure, size, state_of
 
 # The parts of a pool that can be had now; all others are used.
 AVAILABLE_PARTS = ("page_cache", "free", "available")
@@ -30,16 +30,16 @@ class Row(Struct, frozen=True):
     remark: str
 
 
-def lines_of(snapshot: Json, age_seconds: float | None) -> Iterator[str]:
+def render_lines(snapshot: Json, age_seconds: float | None) -> Iterator[str]:
     """Everything for one look. `age_seconds`: how old the snapshot was when it was handed out, if that is known."""
     yield from _head(snapshot, age_seconds)
     yield ""
-    yield from drawn([pool_branch(pool, snapshot) for pool in snapshot["pools"]])
+    yield from draw([pool_branch(pool, snapshot) for pool in snapshot["pools"]])
     yield from _swap(snapshot)
     yield ""
     labels = {place["id"]: place["label"] for place in (*snapshot["pools"], *snapshot["shares"])}
     for pressure in snapshot["pressure"]:
-        yield wording.verdict(labels[pressure["target"]], pressure_of(pressure)) + "."
+        yield wording.verdict(labels[pressure["target"]], decode_pressure(pressure)) + "."
     if snapshot["devices"]:
         yield ""
     for device in snapshot["devices"]:
@@ -83,14 +83,14 @@ def _limit(share: Json) -> str:
 
 
 def _halves(pool: Json) -> Iterator[Branch]:
-    parts = {kind.removesuffix("_bytes"): part for kind, part in pool["contents"].items()} or held_in(pool)
+    parts = {kind.removesuffix("_bytes"): part for kind, part in pool["contents"].items()} or split_contents(pool)
     used = {kind: part for kind, part in parts.items() if kind not in AVAILABLE_PARTS}
     available = {kind: part for kind, part in parts.items() if kind in AVAILABLE_PARTS}
     yield Branch("used", size(pool, "used_bytes"), _ratio(pool), _parts(used))
     yield Branch("available", size(pool, "available_bytes"), "", _parts(available))
 
 
-def held_in(pool: Json) -> dict[str, int]:
+def split_contents(pool: Json) -> dict[str, int]:
     """What the used part of a GPU's memory consists of, where its processes and its driver say so."""
     used, rest, reserved = (figure(pool, f"{name}_bytes") for name in ("used", "unattributed", "reserved"))
     if isinstance(used, Absent) or isinstance(rest, Absent):
@@ -108,7 +108,7 @@ def _parts(parts: dict[str, int]) -> tuple[Branch, ...]:
     return tuple(Branch(wording.content(kind), wording.size(part)) for kind, part in parts.items())
 
 
-def drawn(roots: Sequence[Branch]) -> list[str]:
+def draw(roots: Sequence[Branch]) -> list[str]:
     """The tree in lines, with its figures one below the other."""
     rows = [row for root in roots for row in _rows(root, "", "")]
     label = max((len(row.label) for row in rows), default=0)

@@ -17,7 +17,15 @@ import click
 from memwatch.render import words as wording
 from memwatchd.client import tree
 from memwatchd.client.address import Address
-from memwatchd.client.context import EXIT_OK, Number, Question, common, question_of, seconds_within, understood
+from memwatchd.client.context import (
+    EXIT_OK,
+    ClientContext,
+    Number,
+    build_context,
+    check_shape,
+    common,
+    seconds_within,
+)
 from memwatchd.client.figures import figure, size
 from memwatchd.client.tables import columns
 
@@ -43,25 +51,25 @@ COUNT = click.option("--count", type=Number(1, 1 << 40, 10), default=None, help=
 @common
 def watch(interval: float, count: int | None, as_csv: bool, url: Address | None, as_json: bool) -> int:
     """One line a sample: each pool and share, and the worst level. Ends with Ctrl-C."""
-    question = question_of(url, as_json)
+    question = build_context(url, as_json)
     if as_csv and question.as_json:
         raise click.UsageError("--csv and --json cannot be had both; for example --csv")
     line_of: Callable[[Json], str] = csv_line if as_csv else json.dumps if question.as_json else words_line
     for number, snapshot in enumerate(islice(ticks(question, interval), count)):
-        with understood(question.address):
+        with check_shape(question.address):
             if number == 0:
-                question.say_simulated(snapshot["simulated"])
+                question.print_simulated(snapshot["simulated"])
             if as_csv and number == 0:
                 print(csv_head(snapshot))
             print(line_of(snapshot) if question.as_json else wording.printable(line_of(snapshot)), flush=True)
     return EXIT_OK
 
 
-def ticks(question: Question, interval: float) -> Iterator[Json]:
+def ticks(question: ClientContext, interval: float) -> Iterator[Json]:
     """Each tick once, however often the daemon is asked."""
     before: object = None
     for number, snapshot in enumerate(question.snapshots(interval)):
-        with understood(question.address):
+        with check_shape(question.address):
             seq = snapshot["seq"]
         if number == 0 or seq != before:
             before = seq
@@ -73,10 +81,10 @@ def words_line(snapshot: Json) -> str:
     places = [
         f"{place['label']} {size(place, 'used_bytes')}{whole.get(name, '')}" for name, place in _places(snapshot)
     ]
-    return f"{wording.clock(snapshot['unix'])}  {', '.join(places)}  {worst_of(snapshot)}"
+    return f"{wording.clock(snapshot['unix'])}  {', '.join(places)}  {find_worst_level(snapshot)}"
 
 
-def worst_of(snapshot: Json) -> str:
+def find_worst_level(snapshot: Json) -> str:
     order = ("low", "medium", "high", "critical")
     return str(max((one["level"] for one in snapshot["pressure"]), key=order.index, default=wording.DASH))
 
@@ -95,7 +103,7 @@ def csv_line(snapshot: Json) -> str:
     used = [figure(place, "used_bytes") for _, place in _places(snapshot)]
     left = [figure(pool, "available_bytes") for pool in snapshot["pools"]]
     known = [one if isinstance(one, int) else "" for one in (*used, *left)]
-    return _csv([snapshot["time"], worst_of(snapshot), *known])
+    return _csv([snapshot["time"], find_worst_level(snapshot), *known])
 
 
 def _csv(fields: list[Any]) -> str:
@@ -113,7 +121,7 @@ def top(interval: float, count: int | None, url: Address | None, as_json: bool) 
 
     Where the output is no terminal it shows the picture once, or --count times.
     """
-    question = question_of(url, as_json)
+    question = build_context(url, as_json)
     live = sys.stdout.isatty() and not question.as_json
     shots = islice(question.snapshots(interval), count if live or count else 1)
     if not live:
@@ -123,7 +131,7 @@ def top(interval: float, count: int | None, url: Address | None, as_json: bool) 
     print(ENTER, end="")
     try:
         for snapshot in shots:
-            with understood(question.address):
+            with check_shape(question.address):
                 _draw([wording.printable(line) for line in picture(snapshot)])
     finally:
         print(LEAVE, end="", flush=True)
@@ -132,7 +140,7 @@ def top(interval: float, count: int | None, url: Address | None, as_json: bool) 
 
 def picture(snapshot: Json) -> Iterator[str]:
     age = max(0.0, time.time() - snapshot["unix"])
-    yield from tree.lines_of(snapshot, age if age > 5 else None)
+    yield from tree.render_lines(snapshot, age if age > 5 else None)
     yield ""
     rows: list[tuple[str, ...]] = [("pid", "name", "footprint", "resident", "of")]
     known = [one for one in snapshot["processes"] if one["footprint_bytes"] is not None]

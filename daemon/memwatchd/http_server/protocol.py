@@ -19,12 +19,12 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from memwatch.runtime.limits import descriptors_for_processes
-from memwatch_web.asgi.access import PEER, marks_of
+from memwatch_web.asgi.access import PEER, response_headers
 from memwatch_web.asgi.problems import problem_response
-from memwatchd.http_server.sockets import Peer, peer_of
+from memwatchd.http_server.sockets import Peer, read_peer
 
 Fields = Sequence[tuple[bytes, bytes]]
-MOST_HEARD, LONGEST_HEARD_BYTES = 64, 1024
+MAX_REMEMBERED_REQUESTS, MAX_REMEMBERED_BYTES = 64, 1024
 BODY_FIELDS = frozenset((b"content-length", b"transfer-encoding"))
 MALFORMED = (
     "this is not a well-formed HTTP/1.1 request. HTTP/2 is not spoken here, and TLS only where [web.tls] is set: "
@@ -51,14 +51,14 @@ class Limits(Struct, frozen=True):
     """Not for clients: a flood must not keep collectors from opening files."""
 
 
-class Refusal(NamedTuple):
+class Rejection(NamedTuple):
     """Why a request is not answered, and that nothing more is read from its connection."""
 
     status: int
     sentence: str
 
 
-class Refused(Exception):
+class RequestRejectedError(Exception):
     """Stops the parser."""
 
 
@@ -68,7 +68,7 @@ KeptFields = tuple[tuple[bytes, bytes], ...]
 AtOnce = Callable[[KeptFields, "Peer | None"], "bytes | None"]
 
 
-class Heard(NamedTuple):
+class AnsweredRequest(NamedTuple):
     """One whole request that was answered at once. A scraper sends the same bytes every time."""
 
     answer_to: AtOnce
@@ -84,8 +84,8 @@ def http_protocol(
     `simulated` machine says so.
     """
     waiting: dict[BoundedProtocol, None] = {}
-    heard: dict[bytes, Heard] = {}
-    return cast("type[asyncio.Protocol]", partial(BoundedProtocol, limits, waiting, at_once, heard, simulated))
+    remembered: dict[bytes, AnsweredRequest] = {}
+    return cast("type[asyncio.Protocol]", partial(BoundedProtocol, limits, waiting, at_once, remembered, simulated))
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -96,7 +96,7 @@ class BoundedProtocol(HttpToolsProtocol):
         limits: Limits,
         waiting: dict[BoundedProtocol, None],
         at_once: Mapping[bytes, AtOnce],
-        heard: dict[bytes, Heard],
+        remembered: dict[bytes, AnsweredRequest],
         simulated: bool,
         **server: Any,  # noqa: ANN401
     ) -> None:
@@ -104,11 +104,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._limits = limits
         self._waiting = waiting
         self._at_once = at_once
-        self._heard = heard
+        self._remembered = remembered
         self._simulated = simulated
         self._deadline: asyncio.TimerHandle | None = None
         self._stuck: asyncio.TimerHandle | None = None
-        self._refusal: Refusal | None = None
+        self._refusal: Rejection | None = None
         self._answered: RequestResponseCycle | None = None  # now; `cycle` is the latest, which may still wait
         self._peer: Peer | None = None
         self._in_body = False
@@ -124,7 +124,7 @@ class BoundedProtocol(HttpToolsProtocol):
         # The first byte that the socket does not take pauses writing, which sets the clock of `take_seconds`.
         # (With 0 under TLS, asyncio of 3.11 pauses on every write and resumes on every second one.)
         transport.set_write_buffer_limits(1 if transport.get_extra_info("ssl_object") else 0, 0)
-        self._peer = peer_of(transport.get_extra_info("socket"))
+        self._peer = read_peer(transport.get_extra_info("socket"))
         self._expect()
         if self._is_crowded():
             oldest = next(iter(self._waiting))
@@ -167,8 +167,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _answers_as_before(self, piece: bytes) -> bool:
         """Whether this piece is a request known to the byte, and answered: there is nothing to parse then."""
-        heard = self._heard.get(piece)
-        answer = None if heard is None or self.flow.write_paused else heard.answer_to(heard.fields, self._peer)
+        answered = self._remembered.get(piece)
+        answer = (
+            None if answered is None or self.flow.write_paused else answered.answer_to(answered.fields, self._peer)
+        )
         if answer is None:
             return False
         self._answered_at = self.loop.time()
@@ -235,7 +237,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  uvicorn's sentence does not say what would work
         """Called by uvicorn for what its parser, or an exception above, has stopped."""
-        self._refuse(self._refusal or Refusal(400, MALFORMED))
+        self._refuse(self._refusal or Rejection(400, MALFORMED))
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -275,27 +277,27 @@ class BoundedProtocol(HttpToolsProtocol):
             if refusal is not None:
                 self._refuse(refusal)
 
-    def _refusal_of_odd(self, at_most: int) -> Refusal | None:
+    def _refusal_of_odd(self, at_most: int) -> Rejection | None:
         if not self.url.startswith(b"/"):
-            return Refusal(400, "the target of a request is a path of this machine, such as /metrics.")
+            return Rejection(400, "the target of a request is a path of this machine, such as /metrics.")
         if len(self.pipeline) >= self._limits.pipelined:
-            return Refusal(429, f"{len(self.pipeline)} requests wait already: read their answers first.")
+            return Rejection(429, f"{len(self.pipeline)} requests wait already: read their answers first.")
         size = at_most
         if size > self._limits.head_bytes:  # but a body or other requests may be a part of that
             size = len(self.url) + sum(len(name) + len(value) + len(": \r\n") for name, value in self.headers)
         return refusal_of_head(self.url, self.headers, size, self._limits)
 
-    def _stop(self, refusal: Refusal | None) -> None:
+    def _stop(self, refusal: Rejection | None) -> None:
         """Called within the parser; what it raises makes uvicorn call `send_400_response`."""
         if refusal is not None:
             self._refusal = refusal
-            raise Refused
+            raise RequestRejectedError
 
     def _give_up(self) -> None:
         if self._is_in_head() and self._refusal is None and not self._is_answering():
             seconds = self._limits.receive_seconds
             self.transport.write(
-                on_wire(Refusal(408, f"the request was not whole after {seconds:g} s."), self._simulated)
+                on_wire(Rejection(408, f"the request was not whole after {seconds:g} s."), self._simulated)
             )
         self.transport.abort()
 
@@ -308,10 +310,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def _remember(self, piece: bytes) -> None:
         """Keep what a piece says that is one request and answered at once."""
         answer_to = self._at_once.get(self.url)
-        if answer_to is not None and len(piece) <= LONGEST_HEARD_BYTES:
-            if len(self._heard) >= MOST_HEARD:
-                self._heard.clear()
-            self._heard[piece] = Heard(answer_to, tuple(self.headers))
+        if answer_to is not None and len(piece) <= MAX_REMEMBERED_BYTES:
+            if len(self._remembered) >= MAX_REMEMBERED_REQUESTS:
+                self._remembered.clear()
+            self._remembered[piece] = AnsweredRequest(answer_to, tuple(self.headers))
 
     def _is_in_request(self) -> bool:
         return self._in_body or self._is_in_head()
@@ -329,7 +331,7 @@ class BoundedProtocol(HttpToolsProtocol):
         too_many = len(self.connections) > most and descriptors != resource.RLIM_INFINITY
         return too_many or len(self._waiting) > self._limits.waiting
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: Rejection) -> None:
         """Nothing more is parsed; the answer goes out after those of earlier requests."""
         self._refusal = refusal
         self._expect()
@@ -352,31 +354,31 @@ class BoundedProtocol(HttpToolsProtocol):
             self._stuck = None
 
 
-def refusal_of_head(url: bytes, fields: Fields, head_bytes: int, limits: Limits) -> Refusal | None:
+def refusal_of_head(url: bytes, fields: Fields, head_bytes: int, limits: Limits) -> Rejection | None:
     """Why a head, whole or not, is too large."""
     if len(url) > limits.url_bytes:
-        return Refusal(414, f"the target has {len(url)} bytes: at most {limits.url_bytes} are read.")
+        return Rejection(414, f"the target has {len(url)} bytes: at most {limits.url_bytes} are read.")
     if len(fields) > limits.fields:
-        return Refusal(431, f"there are {len(fields)} header fields: at most {limits.fields} are read.")
+        return Rejection(431, f"there are {len(fields)} header fields: at most {limits.fields} are read.")
     if head_bytes > limits.head_bytes:
-        return Refusal(431, f"the header has {head_bytes} bytes: at most {limits.head_bytes} are read.")
+        return Rejection(431, f"the header has {head_bytes} bytes: at most {limits.head_bytes} are read.")
     return None
 
 
-def refusal_of_body(fields: Fields, limits: Limits) -> Refusal | None:
+def refusal_of_body(fields: Fields, limits: Limits) -> Rejection | None:
     """Why the body that these fields announce is not read."""
     for name, value in fields:
         if name == b"content-length" and int(value) > limits.body_bytes:
-            return Refusal(413, f"the body has {int(value)} bytes: at most {limits.body_bytes} are read.")
+            return Rejection(413, f"the body has {int(value)} bytes: at most {limits.body_bytes} are read.")
         if name == b"transfer-encoding":
-            return Refusal(411, "a body of unknown length is not read: send Content-Length.")
+            return Rejection(411, "a body of unknown length is not read: send Content-Length.")
     return None
 
 
-def on_wire(refusal: Refusal, simulated: bool) -> bytes:
+def on_wire(refusal: Rejection, simulated: bool) -> bytes:
     """A refusal as a whole answer, like those that the gate lets through."""
     response = problem_response(refusal.status, refusal.sentence, {"connection": "close"}, simulated)
-    fields = [("date", formatdate(usegmt=True)), *marks_of(simulated), *response.headers.items()]
+    fields = [("date", formatdate(usegmt=True)), *response_headers(simulated), *response.headers.items()]
     head = f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n"
     lines = "".join(f"{name}: {value}\r\n" for name, value in fields)
     return f"{head}{lines}\r\n".encode("latin-1") + bytes(response.body)

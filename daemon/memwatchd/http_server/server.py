@@ -16,12 +16,12 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from memwatch.alerts.state import Notice
+from memwatch.alerts.state import Notification
 from memwatch.snapshot import Level, Snapshot
-from memwatch_web.asgi.access import Gate, marks_of
-from memwatch_web.asgi.lazy_app import Front
-from memwatch_web.metrics.endpoint import Scrapes
-from memwatch_web.metrics.fast_path import METRICS, Shortcut
+from memwatch_web.asgi.access import AccessControl, response_headers
+from memwatch_web.asgi.lazy_app import LazyApp
+from memwatch_web.metrics.endpoint import MetricsEndpoint
+from memwatch_web.metrics.fast_path import METRICS, MetricsFastPath
 from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.http_server.protocol import AtOnce, Limits, http_protocol
@@ -111,25 +111,25 @@ class Server(uvicorn.Server):
 
 def use_date_headers(server: Server, date_headers: list[tuple[bytes, bytes]], simulated: bool) -> None:
     """Send `date_headers` with every answer; whoever holds the list renews the date in it."""
-    marks = [(name.encode(), value.encode()) for name, value in marks_of(simulated)]
+    marks = [(name.encode(), value.encode()) for name, value in response_headers(simulated)]
     date_headers[:] = [(b"date", b""), *marks]
     server.server_state.default_headers = date_headers
 
 
-class Complaints:
+class LoopErrorLog:
     """What the event loop complains of: a line without traceback, and the same line once a minute.
 
     Out of descriptors, CPython 3.11 complains up to 2,048 times a second.
     """
 
     def __init__(self) -> None:
-        self._said: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         text = context["message"] if error is None else f"{context['message']}: {type(error).__name__}: {error}"
-        if self._said.get(text, -math.inf) <= loop.time() - REPEAT_SECONDS:
-            self._said = {text: loop.time(), **dict(list(self._said.items())[-100:])}
+        if self._logged.get(text, -math.inf) <= loop.time() - REPEAT_SECONDS:
+            self._logged = {text: loop.time(), **dict(list(self._logged.items())[-100:])}
             log.error("%s", text)
             log.debug("the complaint in full", exc_info=error)
 
@@ -138,39 +138,47 @@ async def serve(daemon: Daemon, sockets: list[socket.socket]) -> None:
     """Answer requests and tick until SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
     dates: list[tuple[bytes, bytes]] = []
-    scrapes = Scrapes(daemon.monitor, daemon.exporter())
-    front = front_of(daemon, scrapes)
-    daemon.on_leaving.append(front.close)
+    metrics_endpoint = MetricsEndpoint(daemon.monitor, daemon.exporter())
+    lazy_app = create_lazy_app(daemon, metrics_endpoint)
+    daemon.on_leaving.append(lazy_app.close)
     simulated = daemon.monitor.simulated
-    gate = Gate(front, daemon.face_options, dates, simulated)
-    server = Server(gate, Limits(), daemon.tls, {METRICS.encode(): Shortcut(gate, scrapes, dates)}, simulated)
-    loop.set_exception_handler(Complaints())
+    access = AccessControl(lazy_app, daemon.web_options, dates, simulated)
+    server = Server(
+        access,
+        Limits(),
+        daemon.tls,
+        {METRICS.encode(): MetricsFastPath(access, metrics_endpoint, dates)},
+        simulated,
+    )
+    loop.set_exception_handler(LoopErrorLog())
     use_date_headers(server, dates, simulated)
     answer_signals(loop, daemon, server)
 
-    def tell(snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:
+    def wake_streams(snapshot: Snapshot, _notices: tuple[Notification, ...]) -> None:
         """After every tick, in the tick's thread."""
         if daemon.broker.streams and not loop.is_closed():
             loop.call_soon_threadsafe(daemon.broker.wake)
-        if not front.is_wanted and is_tight(snapshot) and not loop.is_closed():
-            front.prepare_soon(loop)
-        if daemon.service.is_heard:
-            daemon.service.alive(wiring.status_of(snapshot))
+        if not lazy_app.is_requested and is_tight(snapshot) and not loop.is_closed():
+            lazy_app.prepare_soon(loop)
+        if daemon.service.is_connected:
+            daemon.service.alive(wiring.render_status(snapshot))
 
-    daemon.monitor.listeners.append(tell)
+    daemon.monitor.listeners.append(wake_streams)
     daemon.start_ticking()
-    log.info("memwatchd answers at %s", ", ".join(wiring.addresses_of(sockets, "https" if daemon.tls else "http")))
+    log.info(
+        "memwatchd answers at %s", ", ".join(wiring.list_addresses(sockets, "https" if daemon.tls else "http"))
+    )
     daemon.ready()
     await server.serve(sockets=sockets)
 
 
-def front_of(daemon: Daemon, scrapes: Scrapes) -> Front:
+def create_lazy_app(daemon: Daemon, metrics_endpoint: MetricsEndpoint) -> LazyApp:
     def make() -> ASGIApp:
-        from memwatchd.web_app import faces_of
+        from memwatchd.web_app import create_web_app
 
-        return faces_of(daemon, scrapes)
+        return create_web_app(daemon, metrics_endpoint)
 
-    return Front(daemon.monitor, scrapes, make)
+    return LazyApp(daemon.monitor, metrics_endpoint, make)
 
 
 def is_tight(snapshot: Snapshot) -> bool:

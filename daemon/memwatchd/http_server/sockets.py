@@ -27,19 +27,19 @@ class Peer(Struct, frozen=True):
     gid: int | None = None
 
 
-class CannotListen(Exception):
+class ListenError(Exception):
     """An address that cannot be listened on; says which, why, and what to do."""
 
 
 def open_sockets(addresses: Sequence[TcpAddress | UnixAddress]) -> list[socket.socket]:
-    """A listening socket for every address. Raises CannotListen, and leaves none open, if one fails."""
+    """A listening socket for every address. Raises ListenError, and leaves none open, if one fails."""
     with ExitStack() as opened:
         sockets = [opened.enter_context(_listen(address)) for address in addresses]
         opened.pop_all()
         return sockets
 
 
-def peer_of(connection: socket.socket | None) -> Peer | None:
+def read_peer(connection: socket.socket | None) -> Peer | None:
     """Who has connected over a socket file; None for other connections."""
     if connection is None or connection.family != socket.AF_UNIX:
         return None
@@ -54,7 +54,7 @@ def _listen(address: TcpAddress | UnixAddress) -> socket.socket:
             return _unix_socket(Path(address.path))
         return _tcp_socket(address)
     except OSError as error:
-        raise CannotListen(f"cannot listen on {address}: {_reason(error, address)}") from None
+        raise ListenError(f"cannot listen on {address}: {_reason(error, address)}") from None
 
 
 def _reason(error: OSError, address: TcpAddress | UnixAddress) -> str:

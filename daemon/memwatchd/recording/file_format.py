@@ -24,15 +24,15 @@ GZIP = 31  # zlib's way to ask for a gzip header and its CRC-32
 MAGIC = b"\x1f\x8b\x08"
 # Deflated, so at most 4 MiB of lines at a time.
 PIECE = 4096
-MOST_HEADER = 4096
-MOST_LINE = 16 << 20
+MAX_HEADER_BYTES = 4096
+MAX_LINE_BYTES = 16 << 20
 
 
-class BadRecording(Exception):
+class RecordingError(Exception):
     """A file that cannot be played or gone on with, in a sentence that says what would work."""
 
 
-class Broken(Struct, frozen=True):
+class DamagedPart(Struct, frozen=True):
     """Stands in for what cannot be read between two lines."""
 
     why: str
@@ -42,7 +42,7 @@ class RecordingFile:
     """Open for writing: new, or the next part of a recording. `write` raises OSError where the disk does."""
 
     def __init__(self, path: Path, level: int = 6, **header: Any) -> None:  # noqa: ANN401  JSON
-        """Raises BadRecording for what cannot be written to, and for what is no recording."""
+        """Raises RecordingError for what cannot be written to, and for what is no recording."""
         self._deflater = zlib.compressobj(level, zlib.DEFLATED, GZIP)
         self.lines = 0
         try:
@@ -52,7 +52,7 @@ class RecordingFile:
             self.write(json.dumps({KEY: FORMAT, "version": __version__, **header}).encode())
         except OSError as error:
             why = (error.strerror or str(error)).lower()
-            raise BadRecording(f"{path} cannot be recorded to: {why}") from None
+            raise RecordingError(f"{path} cannot be recorded to: {why}") from None
 
     def write(self, line: bytes) -> None:
         data = self._deflater.compress(_with_sum(line)) + self._deflater.flush(zlib.Z_SYNC_FLUSH)
@@ -72,36 +72,36 @@ def _with_sum(line: bytes) -> bytes:
     return b'{"crc":%d,%s\n' % (zlib.crc32(line[1:]), line[1:])
 
 
-def _without_sum(line: bytes) -> bytes | Broken:
+def _without_sum(line: bytes) -> bytes | DamagedPart:
     head, comma, rest = line.partition(b",")
     number = head.removeprefix(b'{"crc":')
     if comma and number.isdigit() and len(number) <= 10 and int(number) == zlib.crc32(rest):
         return b"{" + rest
-    return Broken("a line is not what was written")
+    return DamagedPart("a line is not what was written")
 
 
 def first_line(path: Path) -> dict[str, Any]:
-    """The header. Raises BadRecording for a file that is no recording, or one of another version."""
+    """The header. Raises RecordingError for a file that is no recording, or one of another version."""
     try:
         with path.open("rb") as file:
-            line = _inflated(zlib.decompressobj(GZIP), file.read(MOST_HEADER)).partition(b"\n")[0]
+            line = _inflate(zlib.decompressobj(GZIP), file.read(MAX_HEADER_BYTES)).partition(b"\n")[0]
         header = json.loads(line)
         version = header[KEY]
     except (OSError, zlib.error, ValueError, KeyError, TypeError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it does not begin like one"
-        raise BadRecording(
+        raise RecordingError(
             f"{path} is no recording ({why.lower()}); make one with: memwatch record FILE --for 10m"
         ) from None
     if version != FORMAT:
         by = str(header.get("version", "another version"))[:40]
-        raise BadRecording(
+        raise RecordingError(
             f"{path} is a recording of format {version!r:.20}, made by memwatchd {by}; this reads format {FORMAT}: "
             f"play it with memwatchd {by}"
         )
     return dict(header)
 
 
-def lines_of(path: Path) -> Iterator[bytes | Broken]:
+def read_lines(path: Path) -> Iterator[bytes | DamagedPart]:
     """Every line, headers included; Broken where something cannot be read, and then what comes after it."""
     with path.open("rb") as file:
         at: int | None = 0
@@ -110,32 +110,32 @@ def lines_of(path: Path) -> Iterator[bytes | Broken]:
             at = yield from _part(file, at)
 
 
-def _part(file: BinaryIO, start: int) -> Generator[bytes | Broken, None, int | None]:
+def _part(file: BinaryIO, start: int) -> Generator[bytes | DamagedPart, None, int | None]:
     """The lines of one gzip member; returns where the next one begins, if one does."""
     inflater, rest, fed = zlib.decompressobj(GZIP), b"", start
     while not inflater.eof:
         piece = file.read(PIECE)
         if not piece:
-            yield Broken("it ends in the middle")
+            yield DamagedPart("it ends in the middle")
             return None
         fed += len(piece)
         before = inflater.copy()
         try:
             rest += inflater.decompress(piece)
-            why = "a line without an end" if len(rest) > MOST_LINE and b"\n" not in rest else ""
+            why = "a line without an end" if len(rest) > MAX_LINE_BYTES and b"\n" not in rest else ""
         except zlib.error as error:
-            rest, why = rest + _inflated(before, piece), str(error).rpartition(": ")[2]
+            rest, why = rest + _inflate(before, piece), str(error).rpartition(": ")[2]
         *lines, rest = rest.split(b"\n")
         yield from map(_without_sum, lines)
         if why:
-            yield Broken(why)
+            yield DamagedPart(why)
             return _next_part(file, start + 1)
     end = fed - len(inflater.unused_data)
     file.seek(end)
     return end if file.read(1) else None
 
 
-def _inflated(inflater: Any, data: bytes) -> bytes:  # noqa: ANN401  zlib names no type
+def _inflate(inflater: Any, data: bytes) -> bytes:  # noqa: ANN401  zlib names no type
     """What can be had of these bytes before they make no sense; zlib itself would keep all of it back."""
     found: list[bytes] = []
     with suppress(zlib.error):

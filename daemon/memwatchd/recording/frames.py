@@ -7,14 +7,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from memwatch.render.json_decode import NotASnapshot, snapshot_from
+from memwatch.render.json_decode import SnapshotDecodeError, snapshot_from
 from memwatch.snapshot import Snapshot
-from memwatchd.recording.file_format import KEY, BadRecording, Broken, first_line, lines_of
+from memwatchd.recording.file_format import KEY, DamagedPart, RecordingError, first_line, read_lines
 
 HEADER = f'{{"{KEY}"'.encode()
 
 
-class Contents(Struct, frozen=True):
+class RecordingInfo(Struct, frozen=True):
     """A recording that can be played. `seconds` is from its first snapshot to its last."""
 
     path: Path
@@ -29,36 +29,36 @@ class Contents(Struct, frozen=True):
         return self.seconds + self.first.interval_seconds
 
 
-def open_recording(path: Path, salvage: bool) -> Contents:
-    """Look through all of it. Raises BadRecording where it is damaged and `salvage` does not allow that."""
+def open_recording(path: Path, salvage: bool) -> RecordingInfo:
+    """Look through all of it. Raises RecordingError where it is damaged and `salvage` does not allow that."""
     first_line(path)
     first = last = None
     count, damage = 0, ""
-    for line in lines_of(path):
-        if isinstance(line, Broken):
+    for line in read_lines(path):
+        if isinstance(line, DamagedPart):
             damage = damage or f"after {count} snapshots: {line.why}"
         elif line and not line.startswith(HEADER):
             first, last, count = first or line, line, count + 1
     if first is None or last is None:
-        raise BadRecording(f"{path} holds no snapshot{f' (damaged {damage})' if damage else ''}; record it again")
+        raise RecordingError(f"{path} holds no snapshot{f' (damaged {damage})' if damage else ''}; record it again")
     if damage and not salvage:
-        raise BadRecording(f"{path} is damaged {damage}; --salvage plays the {count} snapshots that can be read")
+        raise RecordingError(f"{path} is damaged {damage}; --salvage plays the {count} snapshots that can be read")
     try:
         beginning, end = snapshot_from(first), snapshot_from(last)
-    except NotASnapshot as error:
-        raise BadRecording(f"{path} holds something that is {error}; record it with this version") from None
-    return Contents(path, beginning, max(0.0, end.unix - beginning.unix), count, damage)
+    except SnapshotDecodeError as error:
+        raise RecordingError(f"{path} holds something that is {error}; record it with this version") from None
+    return RecordingInfo(path, beginning, max(0.0, end.unix - beginning.unix), count, damage)
 
 
-def frames_of(path: Path) -> Iterator[Snapshot]:
+def read_frames(path: Path) -> Iterator[Snapshot]:
     """Every snapshot that can be read, in order of time."""
     before = float("-inf")
-    for line in lines_of(path):
-        if isinstance(line, Broken) or not line or line.startswith(HEADER):
+    for line in read_lines(path):
+        if isinstance(line, DamagedPart) or not line or line.startswith(HEADER):
             continue
         try:
             frame = snapshot_from(line)
-        except NotASnapshot:
+        except SnapshotDecodeError:
             continue
         if frame.unix >= before:
             before = frame.unix

@@ -15,14 +15,14 @@ from memwatch.drivers.tegra.records import TegrastatsReading
 from memwatch.findings import Findings
 from memwatch.model import Absent
 from memwatch.monitor.loop import COMMON, Monitor
-from memwatch.owners import Owner, added_up
+from memwatch.owners import Owner, sum_owners
 from memwatch.snapshot import CollectorStatus, Snapshot
-from memwatchd.recording.frames import Contents, frames_of
+from memwatchd.recording.frames import RecordingInfo, read_frames
 
 log = logging.getLogger(__name__)
 
 
-class PlayedClock:
+class ReplayClock:
     """The clocks of what is played: they run `speed` times as fast, and can be moved on."""
 
     def __init__(self, wall: float, speed: float) -> None:
@@ -44,7 +44,7 @@ class PlayedClock:
         self._skipped += seconds
 
 
-class PlayedSleep:
+class ReplaySleep:
     """Waits for the next tick as long as that takes at this speed."""
 
     def __init__(self, speed: float) -> None:
@@ -63,7 +63,7 @@ class PlayedSleep:
 class Player:
     """Stands where the sampler stands. `rounds` counts how often the recording began anew."""
 
-    def __init__(self, contents: Contents, clock: PlayedClock) -> None:
+    def __init__(self, contents: RecordingInfo, clock: ReplayClock) -> None:
         self.contents = contents
         self.clock = clock
         self.rounds = 0
@@ -89,7 +89,7 @@ class Player:
         """Nobody knows before it is played."""
         return inf
 
-    def hurry(self, hurried: bool) -> None:
+    def set_fast(self, is_fast: bool) -> None:
         """A recording has the pace that it was made at."""
 
     def wait_for_first(self, seconds: float) -> None:
@@ -109,20 +109,20 @@ class Player:
         if self._coming is not None and self._coming.unix <= here:
             while self._coming is not None and self._coming.unix <= here:
                 self._frame, self._coming = self._coming, next(self._frames, None)
-            self._statuses = self._moved()
-        return findings_of(self._frame), self._statuses
+            self._statuses = self._shift_statuses()
+        return build_findings(self._frame), self._statuses
 
     def _rewind(self) -> None:
-        self._frames = frames_of(self.contents.path)
+        self._frames = read_frames(self.contents.path)
         self._frame = next(self._frames)
         self._coming = next(self._frames, None)
-        self._statuses = self._moved()
+        self._statuses = self._shift_statuses()
 
-    def _moved(self) -> tuple[CollectorStatus, ...]:
+    def _shift_statuses(self) -> tuple[CollectorStatus, ...]:
         """How the collectors did, with times of what is played: it began at another time, or begins again."""
         contents = self.contents
         later = self.clock.began_unix + self.rounds * contents.length - contents.first.unix
-        return tuple([moved(status, later) for status in self._frame.collectors])
+        return tuple([shift_status(status, later) for status in self._frame.collectors])
 
 
 def play_through(monitor: Monitor, player: Player) -> None:
@@ -131,31 +131,31 @@ def play_through(monitor: Monitor, player: Player) -> None:
     What happens in it is not of the time that the log would give it.
     """
     step, length = player.contents.first.interval_seconds, player.contents.length
-    monitor.tell_quietly(True)
+    monitor.set_quiet(True)
     for _ in range(int(length / step)):
         monitor.tick()
         player.clock.skip(step)
-    monitor.tell_quietly(False)
+    monitor.set_quiet(False)
     log.info("played one round of %s: what happened in it is under /api/v1/events", units.duration(length))
 
 
-def moved(status: CollectorStatus, later: float) -> CollectorStatus:
+def shift_status(status: CollectorStatus, later: float) -> CollectorStatus:
     """The same, so many seconds later."""
     unix = status.last_success_unix
     return status if isinstance(unix, Absent) or not later else replace(status, last_success_unix=unix + later)
 
 
-def owners_of(snapshot: Snapshot) -> tuple[Owner, ...]:
+def rebuild_owners(snapshot: Snapshot) -> tuple[Owner, ...]:
     """A recording has none: they are added up where it lists every process that was there, and else not known."""
     scan = snapshot.process_scan
     listed = sum(not isinstance(process.rss_bytes, Absent) for process in snapshot.processes)
     complete = not isinstance(scan, Absent) and scan.seen - scan.unreadable == listed
-    return added_up(snapshot.processes) if complete else ()
+    return sum_owners(snapshot.processes) if complete else ()
 
 
-def findings_of(snapshot: Snapshot) -> Findings:
+def build_findings(snapshot: Snapshot) -> Findings:
     """A snapshot as if all collectors together had just found it."""
-    found = {name: getattr(snapshot, name) for name in COMMON} | {"owners": owners_of(snapshot)}
+    found = {name: getattr(snapshot, name) for name in COMMON} | {"owners": rebuild_owners(snapshot)}
     tegrastats = snapshot.tegrastats
     if not isinstance(tegrastats, Absent):
         blocks, size = tegrastats.largest_free_blocks, tegrastats.largest_free_block_bytes

@@ -7,18 +7,18 @@ import threading
 from collections import deque
 from pathlib import Path
 
-from memwatch.alerts.state import Notice
+from memwatch.alerts.state import Notification
 from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.snapshot import Snapshot
 from memwatchd.recording.file_format import RecordingFile
 
 log = logging.getLogger(__name__)
 
-MOST_WAITING = 60
+MAX_WAITING = 60
 
 
 class Recorder:
-    """One recording under way. Opening raises BadRecording; later trouble ends it, and is logged."""
+    """One recording under way. Opening raises RecordingError; later trouble ends it, and is logged."""
 
     def __init__(self, path: Path, host: str) -> None:
         self._path = path
@@ -33,10 +33,10 @@ class Recorder:
         log.info("recording to %s", self._path)
         self._thread.start()
 
-    def tell(self, snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:
+    def on_tick(self, snapshot: Snapshot, _notices: tuple[Notification, ...]) -> None:
         """After a tick, in the tick's thread."""
         with self._changed:
-            if len(self._waiting) >= MOST_WAITING:
+            if len(self._waiting) >= MAX_WAITING:
                 self._left_out += 1
                 return
             self._waiting.append(snapshot)

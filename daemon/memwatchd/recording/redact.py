@@ -30,7 +30,7 @@ REASONS = "absent"
 # Of a driver's complaint, its own line: it may name programs that no list has any more.
 COMPLAINTS, LINE, HIDDEN_LINE = "driver_errors", "text", "(hidden)"
 # Shorter names are found in too many words that are nobody's.
-LEAST_NAME = 4
+MIN_NAME_LENGTH = 4
 
 
 class Redactor:
@@ -41,7 +41,7 @@ class Redactor:
         self._pids: dict[int, int] = {}
         self._secrets: dict[str, str] = {}
 
-    def redacted(self, snapshot: Json) -> Json:
+    def redact(self, snapshot: Json) -> Json:
         """A copy in which nobody is named."""
         hidden = self._walk(snapshot)
         return self._without_secrets(hidden)
@@ -71,7 +71,7 @@ class Redactor:
         if word is None:
             number = 1 + sum(known == kind for known, _ in self._words)
             word = self._words[kind, value] = f"{kind}-{number}"
-            if len(value) >= LEAST_NAME:
+            if len(value) >= MIN_NAME_LENGTH:
                 self._secrets[value] = word
         return word
 

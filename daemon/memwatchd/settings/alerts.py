@@ -8,12 +8,12 @@ from typing import Annotated, TypeVar, cast
 from msgspec import defstruct
 
 from memwatch.alerts.rules import CRITICAL, AlertRules
-from memwatch.options import Accepts, Bounds, Duration, Read, Refused, Section, seconds
-from memwatchd.settings.channels import Recipient
+from memwatch.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
+from memwatchd.settings.channels import ReceiverSection
 from memwatchd.settings.section import ON_RELOAD_OF_MACHINE
-from memwatchd.settings.values import tuple_of
+from memwatchd.settings.values import parse_tuple
 
-AnyRecipient = TypeVar("AnyRecipient", bound=Recipient)
+AnyReceiver = TypeVar("AnyReceiver", bound=ReceiverSection)
 
 
 class Alerts(Section, frozen=True, kw_only=True):
@@ -34,11 +34,11 @@ class Alerts(Section, frozen=True, kw_only=True):
         return tuple(name for name in self.__struct_fields__ if name not in Alerts.__struct_fields__)
 
     @property
-    def recipients(self) -> tuple[Recipient, ...]:
+    def receivers(self) -> tuple[ReceiverSection, ...]:
         return tuple(one for name in self.channels for one in getattr(self, name))
 
-    def given(self, kind: type[AnyRecipient]) -> tuple[AnyRecipient, ...]:
-        return tuple(one for one in self.recipients if isinstance(one, kind))
+    def receivers_of_kind(self, kind: type[AnyReceiver]) -> tuple[AnyReceiver, ...]:
+        return tuple(one for one in self.receivers if isinstance(one, kind))
 
     @property
     def rules(self) -> AlertRules:
@@ -51,28 +51,28 @@ class Alerts(Section, frozen=True, kw_only=True):
             again_seconds=self.again_after.total_seconds(),
             collector_pending_seconds=self.collector_pending_for.total_seconds(),
             forecast_seconds=self.forecast_within.total_seconds(),
-            events=frozenset({CRITICAL, *(event for one in self.recipients for event in one.events)}),
+            events=frozenset({CRITICAL, *(event for one in self.receivers for event in one.events)}),
         )
 
     def __post_init__(self) -> None:
         seen: set[str] = set()
         for kind in self.channels:
-            for index, recipient in enumerate(getattr(self, kind)):
-                if recipient.name in seen:
-                    why = f'another receiver is named "{recipient.name}"; use a name of its own'
-                    raise Refused(why, ((kind, index, "name"),))
-                seen.add(recipient.name)
+            for index, receiver in enumerate(getattr(self, kind)):
+                if receiver.name in seen:
+                    why = f'another receiver is named "{receiver.name}"; use a name of its own'
+                    raise InvalidValueError(why, ((kind, index, "name"),))
+                seen.add(receiver.name)
 
 
-def alerts_section(channels: Mapping[str, type[Recipient]]) -> Alerts:
+def alerts_section(channels: Mapping[str, type[ReceiverSection]]) -> Alerts:
     """Build the section that has lists of these kinds of receivers, with all defaults."""
-    keys = [(name, list_of(name, kind), ()) for name, kind in channels.items()]
+    keys = [(name, tables_type(name, kind), ()) for name, kind in channels.items()]
     section = defstruct("Alerts", keys, bases=(Alerts,), module=__name__, frozen=True, kw_only=True)
     return cast("Alerts", section())
 
 
-def list_of(name: str, kind: type[Recipient]) -> object:
+def tables_type(name: str, kind: type[ReceiverSection]) -> object:
     """The type of a key that holds tables."""
     header = f"[[alerts.{name}]]"
     accepts = Accepts(f"a list of tables, each beginning with {header}", header, shown=False)
-    return Annotated[tuple[kind, ...], Read(tuple_of), accepts, ON_RELOAD_OF_MACHINE]  # type: ignore[valid-type]
+    return Annotated[tuple[kind, ...], Converter(parse_tuple), accepts, ON_RELOAD_OF_MACHINE]  # type: ignore[valid-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memwatch.options import Refused
+from memwatch.options import InvalidValueError
 
 if TYPE_CHECKING:
     import ssl
@@ -22,7 +22,7 @@ def tls_context(cert_file: str, key_file: str | None, client_ca_file: str | None
         try:
             context.load_verify_locations(client_ca_file)
         except OSError as error:
-            raise Refused(f"cannot be used: {reason_of(error)}", (("client_ca_file",),)) from None
+            raise InvalidValueError(f"cannot be used: {describe_reason(error)}", (("client_ca_file",),)) from None
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
@@ -33,13 +33,14 @@ def load_certificate(context: ssl.SSLContext, cert_file: str, key_file: str | No
         context.load_cert_chain(cert_file, key_file, password=b"")  # else OpenSSL asks at the terminal for one
     except (OSError, ValueError) as error:
         name = "cert_file" if key_file is None else "key_file"
-        raise Refused(
-            f"cannot be used with its certificate: {reason_of(error)}; both are PEM, the key without password",
+        raise InvalidValueError(
+            f"cannot be used with its certificate: {describe_reason(error)}; both are PEM, "
+            "the key without password",
             ((name,),),
         ) from None
 
 
-def reason_of(error: Exception) -> str:
+def describe_reason(error: Exception) -> str:
     """OpenSSL's word, or the system's."""
     reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
     return str(reason).lower().replace("_", " ")
@@ -51,4 +52,6 @@ def refuse_bad_tls(cert_file: str | None, key_file: str | None, client_ca_file: 
         tls_context(cert_file, key_file, client_ca_file)
     elif key_file or client_ca_file:
         name = "key_file" if key_file else "client_ca_file"
-        raise Refused('does nothing without cert_file; add cert_file = "/etc/memwatchd/tls.pem"', ((name,),))
+        raise InvalidValueError(
+            'does nothing without cert_file; add cert_file = "/etc/memwatchd/tls.pem"', ((name,),)
+        )

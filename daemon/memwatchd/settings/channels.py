@@ -13,42 +13,42 @@ from memwatch.notify.apprise import AppriseChannel
 from memwatch.notify.channel import Channel, WebhookChannel, context_for
 from memwatch.notify.http_post import Poster
 from memwatch.notify.webhook_payload import Endpoint, Password, Secret
-from memwatch.options import Accepts, Bounds, Duration, Read, Refused, Section, seconds
-from memwatchd.settings.secrets_source import Service, password_from, secret_from, service_from
-from memwatchd.settings.section import ON_RELOAD, ReadAround, checked_endpoint
-from memwatchd.settings.values import some_of, tuple_of, user_of
+from memwatch.options import Accepts, Bounds, Converter, Duration, InvalidValueError, Section, seconds
+from memwatchd.settings.secrets_source import AppriseService, password_from, secret_from, service_from
+from memwatchd.settings.section import ON_RELOAD, ContextConverter, checked_endpoint
+from memwatchd.settings.values import parse_nonempty_tuple, parse_tuple, parse_user
 
 FROM_FILE = '"file:/etc/memwatchd/alertmanager-secret"'
 RECEIVER_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 
-def event_of(value: object) -> str:
+def parse_event(value: object) -> str:
     if isinstance(value, str) and value in EVENTS:
         return value
-    raise Refused(f"is {str(value)[:60]!r}, which is none of {', '.join(EVENTS)}")
+    raise InvalidValueError(f"is {str(value)[:60]!r}, which is none of {', '.join(EVENTS)}")
 
 
-def receiver_name_of(value: object) -> str:
+def parse_receiver_name(value: object) -> str:
     if isinstance(value, str) and RECEIVER_NAME.fullmatch(value):
         return value
-    raise Refused
+    raise InvalidValueError
 
 
-EventName = Annotated[str, Read(event_of)]
+EventName = Annotated[str, Converter(parse_event)]
 
 
-class Recipient(Section, frozen=True, kw_only=True):
+class ReceiverSection(Section, frozen=True, kw_only=True):
     """Settings of one receiver. Each kind of channel has a subclass that adds keys and builds the channel."""
 
-    name: Annotated[str, Read(receiver_name_of), Accepts("made of a to z, 0 to 9, - and _", '"operators"')]
+    name: Annotated[str, Converter(parse_receiver_name), Accepts("made of a to z, 0 to 9, - and _", '"operators"')]
     events: Annotated[
         tuple[EventName, ...],
-        Read(some_of),
+        Converter(parse_nonempty_tuple),
         Accepts(f"a list of some of {', '.join(EVENTS)}", '["pressure.critical"]'),
         ON_RELOAD,
     ] = (CRITICAL,)
     targets: Annotated[
-        tuple[str, ...], Read(tuple_of), Accepts("made of ids as in /api/v1/snapshot", '["ram"]')
+        tuple[str, ...], Converter(parse_tuple), Accepts("made of ids as in /api/v1/snapshot", '["ram"]')
     ] = ()
 
     def create_channel(self) -> Channel:
@@ -56,15 +56,15 @@ class Recipient(Section, frozen=True, kw_only=True):
         raise NotImplementedError
 
 
-class Webhook(Recipient, frozen=True, kw_only=True):
+class Webhook(ReceiverSection, frozen=True, kw_only=True):
     url: Annotated[
         Endpoint,
-        Read(checked_endpoint),
+        Converter(checked_endpoint),
         Accepts("a URL", '"https://example.com/hook"', shown=False),
     ]
     secret: Annotated[
         Secret,
-        ReadAround(secret_from),
+        ContextConverter(secret_from),
         Accepts(
             "file:/PATH, credential:NAME, env:NAME, or whsec_ and the base64 of 24 to 64 bytes",
             '"file:/etc/memwatchd/webhook-secret"',
@@ -79,16 +79,16 @@ class Webhook(Recipient, frozen=True, kw_only=True):
         return WebhookChannel(self.name, self.url, self.secret, poster)
 
 
-class Alertmanager(Recipient, frozen=True, kw_only=True):
+class Alertmanager(ReceiverSection, frozen=True, kw_only=True):
     url: Annotated[
         Endpoint,
-        Read(checked_endpoint),
+        Converter(checked_endpoint),
         Accepts("a URL", '"http://alertmanager.example.com:9093"', shown=False),
     ]
-    user: Annotated[str | None, Read(user_of), Accepts("the name of a user", '"memwatchd"')] = None
+    user: Annotated[str | None, Converter(parse_user), Accepts("the name of a user", '"memwatchd"')] = None
     secret: Annotated[
         Password | None,
-        ReadAround(password_from),
+        ContextConverter(password_from),
         Accepts(
             "file:/PATH, credential:NAME or env:NAME of a password or a token",
             FROM_FILE,
@@ -102,7 +102,7 @@ class Alertmanager(Recipient, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.user is not None and self.secret is None:
             why = f'"{self.user}" has no password; add for example secret = {FROM_FILE}'
-            raise Refused(why, (("user",),))
+            raise InvalidValueError(why, (("user",),))
 
     def create_channel(self) -> Channel:
         endpoint = alerts_endpoint(self.url)
@@ -111,10 +111,10 @@ class Alertmanager(Recipient, frozen=True, kw_only=True):
         return AlertmanagerChannel(self.name, endpoint, poster, self.resend.total_seconds(), authorization=login)
 
 
-class Apprise(Recipient, frozen=True, kw_only=True):
+class Apprise(ReceiverSection, frozen=True, kw_only=True):
     url: Annotated[
-        Service,
-        ReadAround(service_from),
+        AppriseService,
+        ContextConverter(service_from),
         Accepts(
             "file:/PATH, credential:NAME or env:NAME of an Apprise URL, or one itself",
             '"file:/etc/memwatchd/apprise-url"',
@@ -131,7 +131,7 @@ def create_poster(endpoint: Endpoint, timeout: timedelta, allow_link_local: bool
 
 
 # Each kind of receiver by the name of its tables: [[alerts.webhooks]] holds a Webhook.
-CHANNELS: dict[str, type[Recipient]] = {
+CHANNELS: dict[str, type[ReceiverSection]] = {
     "webhooks": Webhook,
     "alertmanagers": Alertmanager,
     "apprise": Apprise,

@@ -10,13 +10,13 @@ from typing import Any, get_args
 from msgspec import Struct
 
 from memwatch.options import Section, Size, duration_text
-from memwatchd.settings.channels import Recipient
+from memwatchd.settings.channels import ReceiverSection
 from memwatchd.settings.schema import Sections
-from memwatchd.settings.section import TakesEffect, is_section, keys_of, unwrapped
+from memwatchd.settings.section import TakesEffect, is_section, section_keys, unwrap
 
 Path = tuple[str, ...]
 
-SAYS_NOTHING = frozenset({"not set", "[]"})
+EMPTY_TEXTS = frozenset({"not set", "[]"})
 
 
 NOT_YET = " (takes effect at the next start)"
@@ -47,7 +47,7 @@ def describe_changes(old: Sections, new: Sections, simulated: bool = False) -> t
         if (
             before[path] != after[path]
             if path in before and path in after
-            else {text_at(before, path), text_at(after, path)}.difference(SAYS_NOTHING)
+            else {text_at(before, path), text_at(after, path)}.difference(EMPTY_TEXTS)
         )
     ]
     return tuple(
@@ -58,24 +58,24 @@ def describe_changes(old: Sections, new: Sections, simulated: bool = False) -> t
 
 def note_on(path: Path, before: Mapping[Path, object], after: Mapping[Path, object], simulated: bool) -> str:
     """Return the reason why a changed setting is not in force after a reload; nothing where it is."""
-    effect = effect_of(path)
+    effect = find_effect(path)
     needed = (*path[:-1], effect.while_set)
     if effect.at == "start" or (effect.while_set and None in (before.get(needed), after.get(needed))):
         return NOT_YET
     return NOT_USED if simulated and not effect.simulated else ""
 
 
-def effect_of(path: Path, root: type[Section] = Sections) -> TakesEffect:
+def find_effect(path: Path, root: type[Section] = Sections) -> TakesEffect:
     """Return what a key declares, or the nearest section or list around it. Raises LookupError where none does."""
     kind: Any = root
     declared: TakesEffect | None = None
     for name in path:
         if is_section(kind):
-            key = keys_of(kind)[name]
+            key = section_keys(kind)[name]
             kind = key.kind
             declared = next((extra for extra in key.extras if isinstance(extra, TakesEffect)), declared)
         else:  # the name of a receiver, a target or a user
-            kind = next(unwrapped(one)[0] for one in reversed(get_args(kind)) if one is not Ellipsis)
+            kind = next(unwrap(one)[0] for one in reversed(get_args(kind)) if one is not Ellipsis)
     if declared is None:
         raise LookupError(f"{'.'.join(path)} declares neither AT_START nor ON_RELOAD; add one to its type")
     return declared
@@ -87,20 +87,20 @@ def text_at(values: Mapping[Path, object], path: Path) -> str:
 
 def flat(settings: Sections) -> Iterator[tuple[Path, object]]:
     """Every setting with its path; receivers go by their names."""
-    for section in keys_of(Sections):
+    for section in section_keys(Sections):
         yield from _flat((section,), getattr(settings, section))
 
 
 def _flat(path: Path, value: object) -> Iterator[tuple[Path, object]]:
     if isinstance(value, Section):
-        for name in keys_of(type(value)):
+        for name in section_keys(type(value)):
             yield from _flat((*path, name), getattr(value, name))
     elif isinstance(value, Mapping):
         for name, inner in value.items():
             yield from _flat((*path, name), inner)
-    elif isinstance(value, tuple) and any(isinstance(item, Recipient) for item in value):
-        for recipient in value:
-            yield from _flat((*path, recipient.name), recipient)
+    elif isinstance(value, tuple) and any(isinstance(item, ReceiverSection) for item in value):
+        for receiver in value:
+            yield from _flat((*path, receiver.name), receiver)
     else:
         yield path, value
 

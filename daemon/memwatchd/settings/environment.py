@@ -11,7 +11,7 @@ from msgspec import Struct
 from memwatch.options import Section
 from memwatchd.settings.messages import Problem, closest, name_text
 from memwatchd.settings.schema import Sections
-from memwatchd.settings.section import Key, is_section, keys_of, unwrapped
+from memwatchd.settings.section import Key, is_section, section_keys, unwrap
 from memwatchd.settings.values import from_text
 
 PREFIX = "MEMWATCHD_"
@@ -49,7 +49,7 @@ class Setting(Struct, frozen=True):
     kind: object
 
 
-class FromEnvironment(Struct, frozen=True):
+class EnvironmentValue(Struct, frozen=True):
     """A value that a variable gives to a key."""
 
     path: tuple[str, ...]
@@ -59,10 +59,10 @@ class FromEnvironment(Struct, frozen=True):
 
 def read_environment(
     environ: Mapping[str, str], not_ours: Collection[str] = ()
-) -> tuple[list[FromEnvironment], list[Problem]]:
+) -> tuple[list[EnvironmentValue], list[Problem]]:
     """What the variables set, and those that are mistakes. An empty variable counts as not set."""
     known = variables()
-    found: dict[tuple[str, ...], FromEnvironment] = {}
+    found: dict[tuple[str, ...], EnvironmentValue] = {}
     problems = []
     for name in sorted(name for name in environ if name.startswith(PREFIX)):
         value = environ[name]
@@ -77,7 +77,7 @@ def read_environment(
             twin = found.get(setting.path)
             if twin:
                 problems.append(Problem(f"{twin.variable} and {name} set the same thing; remove one of them"))
-            found[setting.path] = FromEnvironment(setting.path, from_text(value, setting.kind), name)
+            found[setting.path] = EnvironmentValue(setting.path, from_text(value, setting.kind), name)
     return list(found.values()), problems
 
 
@@ -104,7 +104,7 @@ def is_service_link(name: str, value: str) -> bool:
 
 
 def _settings_in(section: type[Section], path: tuple[str, ...]) -> Iterator[Setting]:
-    for name, key in keys_of(section).items():
+    for name, key in section_keys(section).items():
         if is_section(key.kind):
             yield from _settings_in(key.kind, (*path, name))
         elif get_origin(key.kind) is not dict and not _holds_tables(key):
@@ -113,4 +113,4 @@ def _settings_in(section: type[Section], path: tuple[str, ...]) -> Iterator[Sett
 
 def _holds_tables(key: Key) -> bool:
     """Whether a key is a list of tables, which a variable cannot express."""
-    return any(is_section(unwrapped(inner)[0]) for inner in get_args(key.kind))
+    return any(is_section(unwrap(inner)[0]) for inner in get_args(key.kind))

@@ -11,40 +11,40 @@ from msgspec import Struct, field
 from memwatch.options import KeyPath
 from memwatchd.settings.diff import flat
 from memwatchd.settings.environment import CONFIG, FLAGS, SYSTEMD_STATE, read_environment
-from memwatchd.settings.messages import Place, Problem, dotted, problem_of
+from memwatchd.settings.messages import Problem, ValueOrigin, describe_mistake, dotted
 from memwatchd.settings.schema import Sections, Settings
-from memwatchd.settings.secrets_source import Surroundings
-from memwatchd.settings.section import ReadAround, is_section, keys_of, unwrapped
-from memwatchd.settings.toml import BadFile, TomlFile, line_of, read_toml
+from memwatchd.settings.secrets_source import SecretContext
+from memwatchd.settings.section import ContextConverter, is_section, section_keys, unwrap
+from memwatchd.settings.toml import ConfigFileError, TomlFile, find_line, read_toml
 from memwatchd.settings.validation import Checker
 
 DEFAULT_FILE = Path("/etc/memwatchd/memwatchd.toml")
-PROBLEMS_MOST = 25
+MAX_PROBLEMS = 25
 
 
-class BadSettings(Exception):
+class SettingsError(Exception):
     """The settings cannot be used; `problems` has a sentence for each reason, up to a screenful.
 
     `usage` is true when nothing but the command line is to blame.
     """
 
     def __init__(self, problems: list[Problem]) -> None:
-        self.problems = [problem.text for problem in problems[:PROBLEMS_MOST]]
-        if len(problems) > PROBLEMS_MOST:
-            self.problems.append(f"there are {len(problems) - PROBLEMS_MOST} more problems after these")
+        self.problems = [problem.text for problem in problems[:MAX_PROBLEMS]]
+        if len(problems) > MAX_PROBLEMS:
+            self.problems.append(f"there are {len(problems) - MAX_PROBLEMS} more problems after these")
         self.usage = all(problem.from_flag for problem in problems)
         super().__init__("; ".join(self.problems))
 
 
-class Given(Struct):
+class MergedInput(Struct):
     """What was given, merged, and where."""
 
     file: Path | None
     toml: TomlFile
     values: dict[str, Any] = field(default_factory=dict)
-    places: dict[KeyPath, Place] = field(default_factory=dict)
+    places: dict[KeyPath, ValueOrigin] = field(default_factory=dict)
 
-    def put(self, path: tuple[str, ...], value: object, place: Place) -> None:
+    def put(self, path: tuple[str, ...], value: object, place: ValueOrigin) -> None:
         """Set a key over what was there. Where a section is no table it stays what it is, and is refused later."""
         section: object = self.values
         for name in path[:-1]:
@@ -53,76 +53,76 @@ class Given(Struct):
             section[path[-1]] = value
             self.places[path] = place
 
-    def find(self, path: KeyPath) -> Place | None:
+    def find(self, path: KeyPath) -> ValueOrigin | None:
         """Where a key was given, or the thing around it; None where nothing was given."""
         for end in range(len(path), 0, -1):
             if path[:end] in self.places:
                 return self.places[path[:end]]
         if self.file is None or not is_in(self.toml.values, path):
             return None
-        line = line_of(self.toml.lines, path)
-        return Place(f"{self.file}{f' line {line}' if line else ''}", dotted(path))
+        line = find_line(self.toml.lines, path)
+        return ValueOrigin(f"{self.file}{f' line {line}' if line else ''}", dotted(path))
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str], *, default_file: Path = DEFAULT_FILE) -> Settings:
-    """The settings in force, or `BadSettings` with everything that is wrong.
+    """The settings in force, or `SettingsError` with everything that is wrong.
 
     `flags` has what the command line gave: `config` and the names in FLAGS; None means not given.
     """
     problems: list[Problem] = []
-    given = read_file(flags, environ, default_file, problems)
-    found, mistakes = read_environment(environ, not_ours=secret_variables(given.values))
+    merged = read_file(flags, environ, default_file, problems)
+    found, mistakes = read_environment(environ, not_ours=secret_variables(merged.values))
     problems += mistakes
     systemd_state = environ.get(SYSTEMD_STATE, "").partition(":")[0]
-    if systemd_state and not is_in(given.values, FLAGS["state_dir"]):
-        given.put(FLAGS["state_dir"], systemd_state, Place(SYSTEMD_STATE, from_variable=True))
+    if systemd_state and not is_in(merged.values, FLAGS["state_dir"]):
+        merged.put(FLAGS["state_dir"], systemd_state, ValueOrigin(SYSTEMD_STATE, from_variable=True))
     for variable in found:
-        given.put(variable.path, variable.value, Place(variable.variable, from_variable=True))
+        merged.put(variable.path, variable.value, ValueOrigin(variable.variable, from_variable=True))
     for flag, path in FLAGS.items():
         if flags.get(flag) not in (None, ()):
-            given.put(path, flags[flag], Place(f"--{flag.replace('_', '-')}", from_flag=True))
-    around = Surroundings(environ, str(given.file) if given.toml.public else None)
-    sections = checked(given, around, problems)
+            merged.put(path, flags[flag], ValueOrigin(f"--{flag.replace('_', '-')}", from_flag=True))
+    context = SecretContext(environ, str(merged.file) if merged.toml.public else None)
+    sections = validate(merged, context, problems)
     if problems:
-        raise BadSettings(problems)
+        raise SettingsError(problems)
     return Settings(
-        **{name: getattr(sections, name) for name in keys_of(Sections)},
-        file=given.file,
-        origins=origins(sections, given),
-        warnings=tuple(around.warnings),
+        **{name: getattr(sections, name) for name in section_keys(Sections)},
+        file=merged.file,
+        origins=origins(sections, merged),
+        warnings=tuple(context.warnings),
     )
 
 
 def read_file(
     flags: Mapping[str, Any], environ: Mapping[str, str], default_file: Path, problems: list[Problem]
-) -> Given:
+) -> MergedInput:
     """The configuration file: one that was named must exist, the usual one need not."""
     named = flags.get("config") or environ.get(CONFIG)
     file = Path(named) if named else default_file
     try:
         toml = read_toml(file)
-    except BadFile as bad:
+    except ConfigFileError as bad:
         if named or not bad.missing:
             problems.append(Problem(str(bad)))
-        return Given(None, TomlFile())
-    return Given(file, toml, toml.values)
+        return MergedInput(None, TomlFile())
+    return MergedInput(file, toml, toml.values)
 
 
-def checked(given: Given, around: Surroundings, problems: list[Problem]) -> Sections:
-    checker = Checker(around)
-    sections = checker.section(Sections, given.values)
-    problems += [problem_of(mistake, given.find) for mistake in checker.mistakes]
+def validate(merged: MergedInput, context: SecretContext, problems: list[Problem]) -> Sections:
+    checker = Checker(context)
+    sections = checker.section(Sections, merged.values)
+    problems += [describe_mistake(mistake, merged.find) for mistake in checker.mistakes]
     return sections or Sections()
 
 
-def origins(sections: Sections, given: Given) -> dict[str, str]:
+def origins(sections: Sections, merged: MergedInput) -> dict[str, str]:
     """For each setting that was given, where."""
     found = {}
     lists = sections.alerts.channels
     indexes = {one.name: index for name in lists for index, one in enumerate(getattr(sections.alerts, name))}
     for path, _ in flat(sections):
         in_list = path[0] == "alerts" and path[1] in lists and len(path) > 2
-        place = given.find((*path[:2], indexes[path[2]], *path[3:]) if in_list else path)
+        place = merged.find((*path[:2], indexes[path[2]], *path[3:]) if in_list else path)
         if place is not None:
             found[".".join(path)] = place.origin
     return found
@@ -131,14 +131,14 @@ def origins(sections: Sections, given: Given) -> dict[str, str]:
 def secret_variables(values: object, kind: Any = Sections) -> frozenset[str]:  # noqa: ANN401  as a key is declared
     """The variables that secrets are read from; they may begin like settings and are none."""
     if isinstance(values, list) and get_origin(kind) is tuple:
-        inside = unwrapped(get_args(kind)[0])[0]
+        inside = unwrap(get_args(kind)[0])[0]
         return frozenset().union(*(secret_variables(item, inside) for item in values))
     if not isinstance(values, dict) or not is_section(kind):
         return frozenset()
     found: set[str] = set()
-    for name, key in keys_of(kind).items():
+    for name, key in section_keys(kind).items():
         value = values.get(name)
-        is_secret = any(isinstance(extra, ReadAround) for extra in key.extras)
+        is_secret = any(isinstance(extra, ContextConverter) for extra in key.extras)
         if is_secret and isinstance(value, str) and value.startswith("env:"):
             found.add(value.removeprefix("env:"))
         found |= secret_variables(value, key.kind)

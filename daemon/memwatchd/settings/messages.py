@@ -9,16 +9,16 @@ from typing import Any, Literal, get_args, get_origin
 
 from msgspec import Struct
 
-from memwatch.options import Accepts, Bounds, KeyPath, Read, Refused, Section, Size, duration_text
+from memwatch.options import Accepts, Bounds, Converter, InvalidValueError, KeyPath, Section, Size, duration_text
 from memwatchd.settings.diff import setting_text
 from memwatchd.settings.schema import Sections
-from memwatchd.settings.section import Key, is_section, keys_of, unwrapped
+from memwatchd.settings.section import Key, is_section, section_keys, unwrap
 from memwatchd.settings.validation import Mistake, plain
 
-VALUE_MOST_CHARACTERS = 60
-NAME_MOST_CHARACTERS = 120
+MAX_VALUE_CHARACTERS = 60
+MAX_NAME_CHARACTERS = 120
 KINDS = {timedelta: "a duration", Size: "a size"}
-LIKENESS_LEAST = 0.65
+MIN_SIMILARITY = 0.65
 
 
 class Problem(Struct, frozen=True):
@@ -28,7 +28,7 @@ class Problem(Struct, frozen=True):
     from_flag: bool = False
 
 
-class Place(Struct, frozen=True):
+class ValueOrigin(Struct, frozen=True):
     """Where a value was given: by a flag, by a variable, or on a line of a file under a key."""
 
     origin: str
@@ -52,20 +52,20 @@ class Place(Struct, frozen=True):
         return f"{self.origin} {words[0]}" if self.from_flag else f"{self.origin}={','.join(words)}"
 
 
-Finder = Callable[[KeyPath], Place | None]
+Finder = Callable[[KeyPath], ValueOrigin | None]
 
 
-def problem_of(mistake: Mistake, find: Finder) -> Problem:
+def describe_mistake(mistake: Mistake, find: Finder) -> Problem:
     """The sentence for a mistake. `find` says where a key was given, None if it was not."""
     path = mistake.path
-    place = find(path) or Place(dotted(path))
+    place = find(path) or ValueOrigin(dotted(path))
     if mistake.kind == "unknown":
-        siblings = list(keys_of(section_at(path[:-1])))
+        siblings = list(section_keys(section_at(path[:-1])))
         return Problem(f"{place.text} is not a setting; {guess(str(path[-1]), siblings, elsewhere(path))}")
     if mistake.kind == "missing":
-        around = find(path[:-1]) or Place(dotted(path[:-1]))
+        context = find(path[:-1]) or ValueOrigin(dotted(path[:-1]))
         return Problem(
-            f"{around.text}.{path[-1]} is missing; add for example {path[-1]} = {accepted_at(path).example}"
+            f"{context.text}.{path[-1]} is missing; add for example {path[-1]} = {accepted_at(path).example}"
         )
     if mistake.refusal.keys:
         keys = mistake.refusal.keys
@@ -75,13 +75,13 @@ def problem_of(mistake: Mistake, find: Finder) -> Problem:
     return problem_with(place, path, mistake.value, str(mistake.refusal))
 
 
-def problem_between(places: list[Place], cause: Refused) -> Problem:
+def problem_between(places: list[ValueOrigin], cause: InvalidValueError) -> Problem:
     """Several values that do not go together."""
     where = ", ".join(dict.fromkeys(place.text for place in places))
     return Problem(f"{where}: {cause}", all(place.from_flag for place in places))
 
 
-def problem_with(place: Place, path: KeyPath, value: object, why: str) -> Problem:
+def problem_with(place: ValueOrigin, path: KeyPath, value: object, why: str) -> Problem:
     """A value that is none of what may stand there."""
     accepts = accepted_at(path)
     key, _ = key_at(path)
@@ -98,16 +98,16 @@ def is_no_list(key: Key, path: KeyPath, value: object) -> bool:
     """Whether a list of values is wanted, and something else was given in its place."""
     if get_origin(key.kind) is not tuple or path[-1] != key.name or isinstance(value, list | tuple):
         return False
-    return not is_section(unwrapped(get_args(key.kind)[0])[0])
+    return not is_section(unwrap(get_args(key.kind)[0])[0])
 
 
 def is_item(key: Key, value: object) -> bool:
     """Whether a value would be right inside the list that is wanted."""
-    kind, extras = unwrapped(get_args(key.kind)[0])
-    reader = next((extra for extra in extras if isinstance(extra, Read)), None)
+    kind, extras = unwrap(get_args(key.kind)[0])
+    reader = next((extra for extra in extras if isinstance(extra, Converter)), None)
     try:
         plain(kind, value) if reader is None else reader.function(value)
-    except Refused:
+    except InvalidValueError:
         return False
     return isinstance(value, str)
 
@@ -122,7 +122,7 @@ def closest(wrong: str, known: Collection[str]) -> str | None:
     """Which of those known is most like it, if one is."""
     import difflib  # only a mistake needs it
 
-    return next(iter(difflib.get_close_matches(wrong, known, n=1, cutoff=LIKENESS_LEAST)), None)
+    return next(iter(difflib.get_close_matches(wrong, known, n=1, cutoff=MIN_SIMILARITY)), None)
 
 
 def elsewhere(path: KeyPath) -> list[str]:
@@ -131,7 +131,7 @@ def elsewhere(path: KeyPath) -> list[str]:
 
 
 def all_paths(section: type[Section], prefix: KeyPath) -> Iterator[KeyPath]:
-    for name, key in keys_of(section).items():
+    for name, key in section_keys(section).items():
         yield (*prefix, name)
         if is_section(key.kind):
             yield from all_paths(key.kind, (*prefix, name))
@@ -148,11 +148,11 @@ def key_at(path: KeyPath) -> tuple[Key | None, type[Section] | None]:
     key: Key | None = None
     inside: Any = None
     for part in path:
-        if section is not None and part in keys_of(section):
-            key = keys_of(section)[str(part)]
+        if section is not None and part in section_keys(section):
+            key = section_keys(section)[str(part)]
             inside = key.kind
         else:  # an item of a list, or an entry of a table with free names
-            inside = next((unwrapped(arg)[0] for arg in reversed(get_args(inside)) if arg is not Ellipsis), None)
+            inside = next((unwrap(arg)[0] for arg in reversed(get_args(inside)) if arg is not Ellipsis), None)
         section = inside if is_section(inside) else None
     return key, section
 
@@ -170,10 +170,10 @@ def accepted_at(path: KeyPath) -> Accepts:
     if key is None or section is not None or get_origin(key.kind) is dict:
         name = ".".join(str(part) for part in path if isinstance(part, str))
         return Accepts("a table", f"[{name}]")
-    given = next((extra for extra in key.extras if isinstance(extra, Accepts)), None)
-    if given and given.example:
-        return given
-    return Accepts(given.words if given else words_for(key), setting_text(key.default))
+    accepts = next((extra for extra in key.extras if isinstance(extra, Accepts)), None)
+    if accepts and accepts.example:
+        return accepts
+    return Accepts(accepts.words if accepts else words_for(key), setting_text(key.default))
 
 
 def accepted_entry(key: Key | None, path: KeyPath) -> Accepts | None:
@@ -182,7 +182,7 @@ def accepted_entry(key: Key | None, path: KeyPath) -> Accepts | None:
         return None
     if key_at(path[:-1])[0] is not key:  # the table itself
         return None
-    extras = unwrapped(get_args(key.kind)[1])[1]
+    extras = unwrap(get_args(key.kind)[1])[1]
     return next((extra for extra in extras if isinstance(extra, Accepts)), None)
 
 
@@ -199,7 +199,7 @@ def words_for(key: Key) -> str:
 
 def name_text(name: str) -> str:
     """A name as it was written, cut where it is long: it may be none of ours."""
-    return name if len(name) <= NAME_MOST_CHARACTERS else f"{name[:NAME_MOST_CHARACTERS]}…"
+    return name if len(name) <= MAX_NAME_CHARACTERS else f"{name[:MAX_NAME_CHARACTERS]}…"
 
 
 def value_text(value: object) -> str:
@@ -215,4 +215,4 @@ def value_text(value: object) -> str:
     if isinstance(value, int) and abs(value) >= 10**18:
         return "a number of more than 18 digits"
     text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
-    return text if len(text) <= VALUE_MOST_CHARACTERS else f"{text[:VALUE_MOST_CHARACTERS]}…"
+    return text if len(text) <= MAX_VALUE_CHARACTERS else f"{text[:MAX_VALUE_CHARACTERS]}…"

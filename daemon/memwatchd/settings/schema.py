@@ -13,14 +13,14 @@ from memwatch.collectors.base import BaseCollector
 from memwatch.options import (
     Accepts,
     Bounds,
+    Converter,
     Duration,
+    InvalidValueError,
     KeyPath,
-    Read,
-    Refused,
     Section,
     Size,
-    Switched,
-    bytes_of,
+    SwitchableOptions,
+    parse_size,
     seconds,
 )
 from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
@@ -28,18 +28,18 @@ from memwatch.processes.leaks import LeakRules
 from memwatchd.settings.alerts import Alerts, alerts_section
 from memwatchd.settings.channels import CHANNELS
 from memwatchd.settings.section import AT_START, ON_RELOAD, ON_RELOAD_OF_MACHINE
-from memwatchd.settings.values import folder_of, new_folder_of, resident_of
+from memwatchd.settings.values import parse_folder, parse_new_folder, parse_resident
 from memwatchd.settings.web import Web
 
 DEMOS = ("dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", "rtx4090", "macbook")
 Percent = Annotated[float, Bounds(0, 100, above=True)]
-Folder = Annotated[Path, Read(folder_of), Accepts("a folder that exists")]
+Folder = Annotated[Path, Converter(parse_folder), Accepts("a folder that exists")]
 
 
 class State(Section, frozen=True, kw_only=True):
     dir: Annotated[
         Path | None,
-        Read(new_folder_of),
+        Converter(parse_new_folder),
         Accepts("the path of a folder", '"/var/lib/memwatchd"'),
     ] = None
 
@@ -51,13 +51,17 @@ class Replay(Section, frozen=True, kw_only=True):
         Literal["dgx-spark", "jetson-orin", "strix-halo", "gh200", "h100x8-mig", "rtx4090", "macbook"] | None,
         Accepts(f"one of {', '.join(DEMOS)}", '"dgx-spark"'),
     ] = None
-    file: Annotated[Path | None, Read(new_folder_of), Accepts("the path of a file", '"box.memwatch"')] = None
+    file: Annotated[Path | None, Converter(parse_new_folder), Accepts("the path of a file", '"box.memwatch"')] = (
+        None
+    )
     speed: Annotated[float, Bounds(0.1, 100)] = 1.0
     salvage: bool = False
 
 
 class Recording(Section, frozen=True, kw_only=True):
-    file: Annotated[Path | None, Read(new_folder_of), Accepts("the path of a file", '"box.memwatch"')] = None
+    file: Annotated[Path | None, Converter(parse_new_folder), Accepts("the path of a file", '"box.memwatch"')] = (
+        None
+    )
 
 
 class Sampling(Section, frozen=True, kw_only=True):
@@ -74,7 +78,9 @@ class History(Section, frozen=True, kw_only=True):
     coarse_length: Annotated[Duration, Bounds(seconds(3600), seconds(366 * 86_400)), ON_RELOAD] = seconds(
         30 * 86_400
     )
-    disk_size: Annotated[Size, Read(bytes_of), Bounds(Size(4 << 20), Size(4 << 30)), AT_START] = Size(64 << 20)
+    disk_size: Annotated[Size, Converter(parse_size), Bounds(Size(4 << 20), Size(4 << 30)), AT_START] = Size(
+        64 << 20
+    )
 
 
 class Target(Section, frozen=True, kw_only=True):
@@ -83,13 +89,13 @@ class Target(Section, frozen=True, kw_only=True):
     medium_percent: Percent | None = None
     high_percent: Percent | None = None
     critical_percent: Percent | None = None
-    limit: Annotated[Size | None, Read(bytes_of), Accepts("a size", '"20GiB"')] = None
+    limit: Annotated[Size | None, Converter(parse_size), Accepts("a size", '"20GiB"')] = None
     resident: Annotated[
         Size | Literal["auto"] | None,
-        Read(resident_of),
+        Converter(parse_resident),
         Accepts('a size or "auto"', '"96GiB"'),
     ] = None
-    min_available: Annotated[Size | None, Read(bytes_of), Accepts("a size", '"64GiB"')] = None
+    min_available: Annotated[Size | None, Converter(parse_size), Accepts("a size", '"64GiB"')] = None
 
 
 PERCENTS = ("medium_percent", "high_percent", "critical_percent")
@@ -103,7 +109,7 @@ class Pressure(Section, frozen=True, kw_only=True):
     clear_after: Annotated[Duration, Bounds(seconds(0), seconds(3600))] = seconds(30)
     targets: dict[str, Target] = field(default_factory=dict)
 
-    def percents_of(self, target: str) -> tuple[float, ...]:
+    def percents_for(self, target: str) -> tuple[float, ...]:
         """Where medium, high and critical begin for a target."""
         other = self.targets.get(target, Target())
         return tuple(getattr(self, name) if (own := getattr(other, name)) is None else own for name in PERCENTS)
@@ -111,27 +117,27 @@ class Pressure(Section, frozen=True, kw_only=True):
     @property
     def rules(self) -> PressureRules:
         return PressureRules(
-            Thresholds(*(percent / 100 for percent in self.percents_of(""))),
+            Thresholds(*(percent / 100 for percent in self.percents_for(""))),
             {name: self._target_rules(name) for name in self.targets},
             self.clear_points / 100,
             self.clear_after.total_seconds(),
         )
 
     @property
-    def enough_bytes(self) -> dict[str, int]:
+    def min_available_bytes(self) -> dict[str, int]:
         """What each target must have left for its use alone to be no alert, where that is set."""
         return {name: one.min_available for name, one in self.targets.items() if one.min_available is not None}
 
     def _target_rules(self, name: str) -> TargetRules:
-        percents = Thresholds(*(percent / 100 for percent in self.percents_of(name)))
+        percents = Thresholds(*(percent / 100 for percent in self.percents_for(name)))
         return TargetRules(percents, self.targets[name].limit, self.targets[name].resident)
 
     def __post_init__(self) -> None:
         own: tuple[KeyPath, ...] = tuple((name,) for name in PERCENTS)
-        refuse_disorder(self.percents_of(""), "", own)
+        refuse_disorder(self.percents_for(""), "", own)
         for target in self.targets:
             keys: tuple[KeyPath, ...] = tuple(("targets", target, name) for name in PERCENTS)
-            refuse_disorder(self.percents_of(target), f" of {target}", keys + own)
+            refuse_disorder(self.percents_for(target), f" of {target}", keys + own)
 
 
 def refuse_disorder(percents: tuple[float, ...], whose: str, keys: tuple[KeyPath, ...]) -> None:
@@ -141,7 +147,7 @@ def refuse_disorder(percents: tuple[float, ...], whose: str, keys: tuple[KeyPath
         why = (
             f"percents{whose} must rise from medium to high to critical and are {found}; use for example 60, 80, 95"
         )
-        raise Refused(why, keys)
+        raise InvalidValueError(why, keys)
 
 
 class Processes(Section, frozen=True, kw_only=True):
@@ -150,7 +156,7 @@ class Processes(Section, frozen=True, kw_only=True):
     metrics: Annotated[bool, ON_RELOAD] = False
     command_lines: Annotated[bool, AT_START] = False
     leak_window: Annotated[Duration, Bounds(seconds(60), seconds(604_800)), ON_RELOAD] = seconds(3600)
-    leak_least: Annotated[Size, Read(bytes_of), ON_RELOAD] = Size(64 << 20)
+    leak_least: Annotated[Size, Converter(parse_size), ON_RELOAD] = Size(64 << 20)
 
     @property
     def leak_rules(self) -> LeakRules:
@@ -161,7 +167,7 @@ class Collectors(Section, frozen=True, kw_only=True):
     """Base of the derived section that has one table for each collector, named like it."""
 
     @property
-    def options(self) -> tuple[Switched, ...]:
+    def options(self) -> tuple[SwitchableOptions, ...]:
         return tuple(getattr(self, name) for name in self.__struct_fields__)
 
     @property

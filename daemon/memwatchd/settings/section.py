@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, fields
 
-from memwatch.notify.webhook_payload import Endpoint, endpoint_of
-from memwatch.options import Refused, Section
+from memwatch.notify.webhook_payload import Endpoint, parse_endpoint
+from memwatch.options import InvalidValueError, Section
 
 
-class ReadAround(Struct, frozen=True):
+class ContextConverter(Struct, frozen=True):
     """The same for what may be kept elsewhere; the function's second argument says where to look."""
 
     function: Callable[[Any, Any], object]
@@ -48,20 +48,20 @@ class Key(Struct, frozen=True):
 
 
 # What was found out about each section.
-KNOWN: dict[type[Section], dict[str, Key]] = {}
+KEYS_BY_SECTION: dict[type[Section], dict[str, Key]] = {}
 
 
-def keys_of(section: type[Section]) -> dict[str, Key]:
+def section_keys(section: type[Section]) -> dict[str, Key]:
     """The keys of a section, in order."""
-    if section not in KNOWN:
+    if section not in KEYS_BY_SECTION:
         hints = get_type_hints(section, include_extras=True)
-        KNOWN[section] = {one.name: key_of(one, hints[one.name]) for one in fields(section)}
-    return KNOWN[section]
+        KEYS_BY_SECTION[section] = {one.name: describe_key(one, hints[one.name]) for one in fields(section)}
+    return KEYS_BY_SECTION[section]
 
 
-def key_of(field: FieldInfo, hint: object) -> Key:
+def describe_key(field: FieldInfo, hint: object) -> Key:
     """Describe a field. A section whose keys are derived is declared as its base and known by its default."""
-    kind, extras = unwrapped(hint)
+    kind, extras = unwrap(hint)
     default = default_of(field)
     if is_section(kind) and isinstance(default, kind):
         kind = type(default)
@@ -72,7 +72,7 @@ def default_of(key: FieldInfo) -> object:
     return key.default if key.default_factory is NODEFAULT else key.default_factory()
 
 
-def unwrapped(hint: Any) -> tuple[Any, tuple[object, ...]]:  # noqa: ANN401  whatever may stand in an annotation
+def unwrap(hint: Any) -> tuple[Any, tuple[object, ...]]:  # noqa: ANN401  whatever may stand in an annotation
     """A type that may be left out without that, and what is written beside it."""
     extras: tuple[object, ...] = ()
     while True:
@@ -92,11 +92,11 @@ def is_section(kind: object) -> bool:
 
 def checked_endpoint(value: object) -> Endpoint:
     if not isinstance(value, str):
-        raise Refused
+        raise InvalidValueError
     try:
-        return endpoint_of(value)
+        return parse_endpoint(value)
     except ValueError as error:
-        raise Refused(str(error)) from None
+        raise InvalidValueError(str(error)) from None
 
 
 def checked_url(value: object) -> str:

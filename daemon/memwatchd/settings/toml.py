@@ -19,12 +19,12 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-FILE_MOST_BYTES = 64 * 1024
-LINE_MOST_CHARACTERS = 2000
+MAX_FILE_BYTES = 64 * 1024
+MAX_LINE_CHARACTERS = 2000
 HEADER = re.compile(r"\s*(\[\[?)(.+?)(\]\]?)\s*(?:#.*)?")
 
 
-class BadFile(Exception):
+class ConfigFileError(Exception):
     """The file cannot be used; the message is a sentence with its name. `missing`: there is none."""
 
     def __init__(self, sentence: str, missing: bool = False) -> None:
@@ -41,34 +41,34 @@ class TomlFile(Struct, frozen=True):
 
 
 def read_toml(path: Path) -> TomlFile:
-    """The file's values, or `BadFile`."""
+    """The file's values, or `ConfigFileError`."""
     try:
         with path.open("rb") as file:
             public = bool(os.fstat(file.fileno()).st_mode & stat.S_IROTH)
-            data = file.read(FILE_MOST_BYTES + 1)
+            data = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "its name has a NUL in it"
-        raise BadFile(f"{path} cannot be read ({reason})", isinstance(error, FileNotFoundError)) from None
-    if len(data) > FILE_MOST_BYTES:
-        raise BadFile(f"{path} is larger than 64 KiB, which no configuration of memwatchd is")
+        raise ConfigFileError(f"{path} cannot be read ({reason})", isinstance(error, FileNotFoundError)) from None
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigFileError(f"{path} is larger than 64 KiB, which no configuration of memwatchd is")
     try:
         text = data.decode("utf-8-sig")
         refuse_long_lines(path, text)
         return TomlFile(tomllib.loads(text), line_numbers(text), public)
     except UnicodeDecodeError as error:
-        raise BadFile(f"{path} is not UTF-8 text: byte {error.start} cannot be read") from None
+        raise ConfigFileError(f"{path} is not UTF-8 text: byte {error.start} cannot be read") from None
     except ValueError as error:
-        raise BadFile(f"{path} is not valid TOML: {error}") from None
+        raise ConfigFileError(f"{path} is not valid TOML: {error}") from None
     except RecursionError:
-        raise BadFile(f"{path} is not usable: it is nested too deeply") from None
+        raise ConfigFileError(f"{path} is not usable: it is nested too deeply") from None
 
 
 def refuse_long_lines(path: Path, text: str) -> None:
     """A key of 32,000 parts on one line keeps tomllib busy for 40 seconds (measured, Python 3.11)."""
     for number, line in enumerate(text.split("\n"), start=1):
-        if len(line) > LINE_MOST_CHARACTERS:
-            raise BadFile(
-                f"{path} line {number} is longer than {LINE_MOST_CHARACTERS} characters; break it in several"
+        if len(line) > MAX_LINE_CHARACTERS:
+            raise ConfigFileError(
+                f"{path} line {number} is longer than {MAX_LINE_CHARACTERS} characters; break it in several"
             )
 
 
@@ -79,18 +79,18 @@ def line_numbers(text: str) -> Mapping[KeyPath, int]:
     prefix: KeyPath = ()
     for number, line in enumerate(text.split("\n"), start=1):
         header = HEADER.fullmatch(line.rstrip("\r"))
-        if header and (keys := keys_of(header[2])):
+        if header and (keys := parse_key_path(header[2])):
             prefix = keys
             if header[1] == "[[":
                 tables[keys] = tables.get(keys, -1) + 1
                 prefix = (*keys, tables[keys])
             lines.setdefault(prefix, number)
         elif "=" in line and not line.lstrip().startswith("#"):
-            lines.setdefault(prefix + keys_of(line.partition("=")[0]), number)
+            lines.setdefault(prefix + parse_key_path(line.partition("=")[0]), number)
     return lines
 
 
-def keys_of(text: str) -> KeyPath:
+def parse_key_path(text: str) -> KeyPath:
     """The parts of a dotted key, such as `pressure.targets."gpu0.gtt"`; none if it is not a key."""
     try:
         return tuple(_single_path(tomllib.loads(f"{text} = 0")))
@@ -104,6 +104,6 @@ def _single_path(table: object) -> Iterator[str]:
         yield name
 
 
-def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int | None:
+def find_line(lines: Mapping[KeyPath, int], path: KeyPath) -> int | None:
     """The line of a key, or of the nearest thing around it."""
     return next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), None)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from memwatch.options import Refused, Size, bytes_of, socket_of
+from memwatch.options import InvalidValueError, Size, parse_size, parse_socket
 
 HOST_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,62})(?:\.[A-Za-z0-9_-]{1,63})*\.?")
 USER = re.compile(r"[^:\x00-\x1f\x7f]{1,255}")
@@ -34,89 +34,89 @@ class UnixAddress(Struct, frozen=True):
         return f"unix:{self.path}"
 
 
-def resident_of(value: object) -> Size | str:
+def parse_resident(value: object) -> Size | str:
     """A size, or the word "auto"."""
-    return "auto" if value == "auto" else bytes_of(value)
+    return "auto" if value == "auto" else parse_size(value)
 
 
-def address_of(value: object) -> TcpAddress | UnixAddress:
+def parse_address(value: object) -> TcpAddress | UnixAddress:
     """An address from HOST:PORT, [IPv6]:PORT or unix:/PATH."""
     if not isinstance(value, str):
-        raise Refused
+        raise InvalidValueError
     if value.startswith("unix:"):
-        return UnixAddress(socket_of(value))
+        return UnixAddress(parse_socket(value))
     host, colon, port = value.rpartition(":")
     if not colon or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
-        raise Refused
+        raise InvalidValueError
     if host.startswith("[") and host.endswith("]"):
-        return TcpAddress(ipv6_of(host[1:-1]), int(port))
-    return TcpAddress(host_of(host), int(port))
+        return TcpAddress(parse_ipv6(host[1:-1]), int(port))
+    return TcpAddress(parse_host(host), int(port))
 
 
-def ipv6_of(text: str) -> str:
+def parse_ipv6(text: str) -> str:
     try:
         return str(ipaddress.IPv6Address(text))
     except ValueError:
-        raise Refused from None
+        raise InvalidValueError from None
 
 
-def host_of(value: object) -> str:
+def parse_host(value: object) -> str:
     """A host name or an IPv4 address, in lower case."""
     if not isinstance(value, str) or not HOST_NAME.fullmatch(value):
-        raise Refused
+        raise InvalidValueError
     if re.fullmatch(r"[0-9.]+", value):
         try:
             ipaddress.IPv4Address(value)
         except ValueError:
-            raise Refused from None
+            raise InvalidValueError from None
     return value.lower()
 
 
-def allowed_host_of(value: object) -> str:
+def parse_allowed_host(value: object) -> str:
     """A name under which a browser may ask for the page: a host name, or an IP address without its port."""
     if isinstance(value, str) and ":" in value:
-        return ipv6_of(value.removeprefix("[").removesuffix("]"))
-    return host_of(value).removesuffix(".")
+        return parse_ipv6(value.removeprefix("[").removesuffix("]"))
+    return parse_host(value).removesuffix(".")
 
 
-def folder_of(value: object) -> Path:
+def parse_folder(value: object) -> Path:
     """A folder that exists."""
     if not isinstance(value, str) or not os.path.isdir(value):
-        raise Refused
+        raise InvalidValueError
     return Path(value).absolute()
 
 
-def new_folder_of(value: object) -> Path:
+def parse_new_folder(value: object) -> Path:
     """A folder that is made where it is not there yet."""
     if not isinstance(value, str) or not value or "\0" in value:
-        raise Refused
+        raise InvalidValueError
     return Path(value).absolute()
 
 
-def file_of(value: object) -> str:
+def parse_file(value: object) -> str:
     """A file's absolute path. Whether it can be used is seen by using it."""
     if isinstance(value, str) and os.path.isabs(value) and "\0" not in value:
         return value
-    raise Refused
+    raise InvalidValueError
 
 
-def user_of(value: object) -> str:
+def parse_user(value: object) -> str:
     if isinstance(value, str) and USER.fullmatch(value):
         return value
-    raise Refused("is not a user name, which has 1 to 255 characters and no colon")
+    raise InvalidValueError("is not a user name, which has 1 to 255 characters and no colon")
 
 
-def tuple_of(value: object) -> tuple[object, ...]:
+def parse_tuple(value: object) -> tuple[object, ...]:
     if isinstance(value, list | tuple):
         return tuple(value)
-    raise Refused
+    raise InvalidValueError
 
 
-def some_of(value: object) -> tuple[object, ...]:
+def parse_nonempty_tuple(value: object) -> tuple[object, ...]:
     """The same with something in it."""
-    if found := tuple_of(value):
+    if found := parse_tuple(value):
         return found
-    raise Refused
+    raise InvalidValueError
 
 
 def from_text(text: str, kind: object) -> object:

@@ -8,42 +8,42 @@ from typing import Annotated
 
 from msgspec import field
 
-from memwatch.options import Accepts, Bounds, Read, Refused, Section
-from memwatch_web.asgi.auth import Login, PasswordHash, Token, token_of
+from memwatch.options import Accepts, Bounds, Converter, InvalidValueError, Section
+from memwatch_web.asgi.auth import Login, PasswordHash, Token, parse_token
 from memwatchd.settings.certificates import refuse_bad_tls
-from memwatchd.settings.secrets_source import Surroundings, kept_elsewhere
-from memwatchd.settings.section import AT_START, ON_READING, ON_RELOAD, ReadAround, TakesEffect, checked_url
+from memwatchd.settings.secrets_source import SecretContext, read_reference
+from memwatchd.settings.section import AT_START, ON_READING, ON_RELOAD, ContextConverter, TakesEffect, checked_url
 from memwatchd.settings.values import (
     TcpAddress,
     UnixAddress,
-    address_of,
-    allowed_host_of,
-    file_of,
-    some_of,
-    tuple_of,
-    user_of,
+    parse_address,
+    parse_allowed_host,
+    parse_file,
+    parse_nonempty_tuple,
+    parse_tuple,
+    parse_user,
 )
 
 # What htpasswd -B, bcrypt and exporter-toolkit write. 31 rounds would take days.
 BCRYPT = re.compile(r"\$2[aby]\$(0[4-9]|1[0-6])\$[./A-Za-z0-9]{53}", re.ASCII)
 
 
-def token_from(value: object, around: Surroundings) -> Token:
+def token_from(value: object, context: SecretContext) -> Token:
     """A token from "file:/path", "credential:NAME" or "env:NAME"."""
-    text, whose = kept_elsewhere(value, around)
+    text, whose = read_reference(value, context)
     try:
-        return token_of(text)
+        return parse_token(text)
     except ValueError as error:
-        raise Refused(f"{whose} {error}", has_example=not whose) from None
+        raise InvalidValueError(f"{whose} {error}", has_example=not whose) from None
 
 
-def password_hash_of(value: object) -> PasswordHash:
+def parse_password_hash(value: object) -> PasswordHash:
     if not isinstance(value, str) or not BCRYPT.fullmatch(value):
-        raise Refused
+        raise InvalidValueError
     try:
         import bcrypt  # noqa: F401  whether it is there
     except ImportError:
-        raise Refused(
+        raise InvalidValueError(
             "needs the library bcrypt, which is not installed; install it with: pip install 'memwatchd[auth]'"
         ) from None
     return PasswordHash(value)
@@ -59,9 +59,11 @@ def is_local(address: TcpAddress | UnixAddress) -> bool:
         return False
 
 
-Address = Annotated[TcpAddress | UnixAddress, Read(address_of)]
-HostName = Annotated[str, Read(allowed_host_of)]
-CertificateFile = Annotated[str | None, Read(file_of), Accepts("the path of a file", '"/etc/memwatchd/tls.pem"')]
+Address = Annotated[TcpAddress | UnixAddress, Converter(parse_address)]
+HostName = Annotated[str, Converter(parse_allowed_host)]
+CertificateFile = Annotated[
+    str | None, Converter(parse_file), Accepts("the path of a file", '"/etc/memwatchd/tls.pem"')
+]
 # A listener that speaks TLS takes another certificate; one that does not cannot begin to.
 WHILE_TLS = TakesEffect("reload", while_set="cert_file")
 HASH_EXAMPLE = '"$2y$10$" and 53 more characters, as htpasswd -nB writes them'
@@ -70,14 +72,14 @@ HASH_EXAMPLE = '"$2y$10$" and 53 more characters, as htpasswd -nB writes them'
 class Auth(Section, frozen=True, kw_only=True):
     bearer_token: Annotated[
         Token | None,
-        ReadAround(token_from),
+        ContextConverter(token_from),
         Accepts("file:/PATH, credential:NAME or env:NAME of a token", '"file:/etc/memwatchd/token"', shown=False),
     ] = None
     users: dict[
-        Annotated[str, Read(user_of)],
+        Annotated[str, Converter(parse_user)],
         Annotated[
             PasswordHash,
-            Read(password_hash_of),
+            Converter(parse_password_hash),
             Accepts("a bcrypt hash with a cost of 4 to 16", HASH_EXAMPLE, shown=False),
         ],
     ] = field(default_factory=dict)
@@ -95,19 +97,19 @@ class Tls(Section, frozen=True, kw_only=True):
 class Web(Section, frozen=True, kw_only=True):
     listen: Annotated[
         tuple[Address, ...],
-        Read(some_of),
+        Converter(parse_nonempty_tuple),
         Accepts("HOST:PORT (port 0 to 65535), [IPv6]:PORT or unix:/PATH", '["127.0.0.1:6360"]'),
         AT_START,
     ] = (TcpAddress("127.0.0.1", 6360),)
     hosts: Annotated[
         tuple[HostName, ...],
-        Read(tuple_of),
+        Converter(parse_tuple),
         Accepts("a host name or an IP address without a port", '["gpu1.example.com"]'),
         ON_RELOAD,
     ] = ()
     url: Annotated[
         str | None,
-        Read(checked_url),
+        Converter(checked_url),
         Accepts("a URL", '"https://gpu1.example.com/memory"', shown=False),
         ON_RELOAD,
     ] = None
@@ -123,7 +125,7 @@ class Web(Section, frozen=True, kw_only=True):
         return Login(self.auth.bearer_token, self.auth.users, by_certificate=by_certificate)
 
     @property
-    def exposed(self) -> tuple[str, ...]:
+    def exposed_addresses(self) -> tuple[str, ...]:
         """The addresses that other machines can reach."""
         return tuple(str(address) for address in self.listen if not is_local(address))
 
@@ -131,13 +133,13 @@ class Web(Section, frozen=True, kw_only=True):
     def is_open(self) -> bool:
         """Whether others can reach it, and need not say who they are."""
         login = self.login
-        return bool(self.exposed) and not login.is_required and not login.by_certificate
+        return bool(self.exposed_addresses) and not login.is_required and not login.by_certificate
 
     def __post_init__(self) -> None:
         if self.is_open and not self.insecure:
-            raise Refused(
-                f"everybody who reaches {', '.join(self.exposed)} could read all figures: set bearer_token or "
-                "users under [web.auth], client_ca_file under [web.tls], or insecure = true under [web] "
-                "(--insecure) where the network is trusted",
+            raise InvalidValueError(
+                f"everybody who reaches {', '.join(self.exposed_addresses)} could read all figures: set "
+                "bearer_token or users under [web.auth], client_ca_file under [web.tls], or insecure = true under "
+                "[web] (--insecure) where the network is trusted",
                 (("listen",),),
             )

@@ -10,7 +10,7 @@ import pytest
 
 from memwatch.render.json import snapshot_json, to_bytes
 from memwatchd.client.address import parse_url
-from memwatchd.client.http import NoAnswer, ask
+from memwatchd.client.http import DaemonUnreachableError, ask
 from support.client_process import COMMANDS, memwatch
 from support.daemon_process import free_port, running_daemon
 from support.http_site import http, site
@@ -63,7 +63,7 @@ def test_what_only_a_daemon_knows_needs_one(command: str) -> None:
 def test_advice_goes_by_what_went_wrong(url: str, error: OSError, sentence: str) -> None:
     """A name that is none, a machine that refuses, one that cannot be reached; nobody is told to do without a
     login."""
-    assert str(NoAnswer(parse_url(url), error, 10.0)) == sentence
+    assert str(DaemonUnreachableError(parse_url(url), error, 10.0)) == sentence
 
 
 def test_a_name_that_leads_nowhere_is_said() -> None:
@@ -94,10 +94,10 @@ def test_a_socket_that_this_user_may_not_use_is_said(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.write_text("")
 
-    refused = memwatch("events", "--url", f"unix:{plain}")
+    rejected = memwatch("events", "--url", f"unix:{plain}")
     missing = memwatch("events", "--url", f"unix:{tmp_path}/missing")
 
-    assert "(connection refused)" in refused.stderr
+    assert "(connection refused)" in rejected.stderr
     assert "(no such file or directory); start one with: memwatchd --listen unix:" in missing.stderr
 
 
@@ -158,7 +158,7 @@ def test_what_is_no_memwatchd_is_told_so(answer: bytes, words: str, command: str
 
 def test_nobody_is_waited_for_without_end() -> None:
     """A daemon that accepts and says nothing: given up after the deadline."""
-    with site(None) as port, pytest.raises(NoAnswer, match=r"nothing came for 0.5 s"):
+    with site(None) as port, pytest.raises(DaemonUnreachableError, match=r"nothing came for 0.5 s"):
         ask(parse_url(f"http://127.0.0.1:{port}"), "/api/v1/snapshot", seconds=0.5)
 
 

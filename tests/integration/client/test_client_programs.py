@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from memwatch.render.json import snapshot_json, to_bytes
-from memwatchd.client.headroom import whole_of
+from memwatchd.client.headroom import find_capacity
 from memwatchd.client.history import sparkline
-from memwatchd.client.process_tree import Peaks, tree_of
+from memwatchd.client.process_tree import Peaks, read_tree
 from support import sample_nvml
 from support.client_process import SCRIPT, memwatch
 from support.daemon_process import RunningDaemon, clean_environment, free_port, running_daemon
@@ -175,12 +175,12 @@ def test_a_report_has_somewhere_to_go_before_the_program_starts(tmp_path: Path) 
     url, kept = f"http://127.0.0.1:{free_port()}", tmp_path / "kept"
     kept.write_text("the last one")
     nowhere = ["--output", str(tmp_path / "no/such")]
-    refused = memwatch("--url", url, "run", *nowhere, "--", "touch", str(tmp_path / "started"))
+    rejected = memwatch("--url", url, "run", *nowhere, "--", "touch", str(tmp_path / "started"))
     for name in ("kept", "new"):
         memwatch("--url", url, "run", "--output", str(tmp_path / name), "--", "/no/such/program")
 
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert 'no/such", which cannot be written (no such file or directory); name a file in a f' in refused.stderr
+    assert (rejected.returncode, rejected.stderr.count("\n")) == (2, 1)
+    assert 'no/such", which cannot be written (no such file or directory); name a file in a f' in rejected.stderr
     assert [one.name for one in tmp_path.iterdir()] == ["kept"]
     assert kept.read_text() == "the last one"
 
@@ -295,12 +295,12 @@ def test_a_limit_is_all_there_is_for_a_gpu() -> None:
     snapshot["shares"].append(limited)
     snapshot["devices"] = [{**device, "allocates_from": ["working_set"]}]
 
-    assert whole_of(snapshot, device["id"]) == 27 << 30
-    assert whole_of(snapshot, None) == snapshot["pools"][0]["size_bytes"]
-    assert whole_of({**snapshot, "pools": []}, None) is None
-    assert whole_of({**snapshot, "pools": []}, device["id"]) is None
-    assert whole_of(snapshot, "gpu7") is None
-    assert whole_of({}, None) is None
+    assert find_capacity(snapshot, device["id"]) == 27 << 30
+    assert find_capacity(snapshot, None) == snapshot["pools"][0]["size_bytes"]
+    assert find_capacity({**snapshot, "pools": []}, None) is None
+    assert find_capacity({**snapshot, "pools": []}, device["id"]) is None
+    assert find_capacity(snapshot, "gpu7") is None
+    assert find_capacity({}, None) is None
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ def test_a_tree_of_processes_is_read_from_proc(tmp_path: Path) -> None:
         (tmp_path / f"{pid}/task/{pid}/children").write_text(children)
     page = os.sysconf("SC_PAGE_SIZE")
 
-    assert tree_of(1, tmp_path) == {1: 10 * page, 2: 20 * page}
+    assert read_tree(1, tmp_path) == {1: 10 * page, 2: 20 * page}
 
 
 def test_peaks_keep_what_processes_of_the_tree_hold_of_gpus() -> None:

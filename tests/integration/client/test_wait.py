@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.library.cgroup_limit import Limit
-from memwatchd.client.headroom import Room
+from memwatch.library.cgroup_limit import CgroupLimit
+from memwatchd.client.headroom import PlaceHeadroom
 from support.client_process import memwatch
 from support.daemon_process import free_port, running_daemon
 from support.library_process import roots_environment, run_json, run_program
@@ -95,16 +95,16 @@ def test_a_limit_that_cannot_be_read_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("room", "left", "whole"),
     [
-        (Room("System RAM", 8 * GIB, 16 * GIB), 1 * GIB, "the unit limit is 4.0 GiB"),
-        (Room("System RAM", GIB // 2, 16 * GIB), GIB // 2, "the unit limit is 4.0 GiB"),
-        (Room("System RAM", 1 * GIB, 2 * GIB), 1 * GIB, "System RAM has 2.0 GiB in all"),
-        (Room("System RAM", None, None), None, "the unit limit is 4.0 GiB"),
+        (PlaceHeadroom("System RAM", 8 * GIB, 16 * GIB), 1 * GIB, "the unit limit is 4.0 GiB"),
+        (PlaceHeadroom("System RAM", GIB // 2, 16 * GIB), GIB // 2, "the unit limit is 4.0 GiB"),
+        (PlaceHeadroom("System RAM", 1 * GIB, 2 * GIB), 1 * GIB, "System RAM has 2.0 GiB in all"),
+        (PlaceHeadroom("System RAM", None, None), None, "the unit limit is 4.0 GiB"),
     ],
     ids=["less within", "less in the machine", "no limit below it", "a machine that does not say"],
 )
-def test_a_limit_bounds_what_there_is(room: Room, left: int | None, whole: str) -> None:
+def test_a_limit_bounds_what_there_is(room: PlaceHeadroom, left: int | None, whole: str) -> None:
     """Never more than either leaves, and a figure that is not known stays so."""
-    found = room.limited(Limit("unit limit", 4 * GIB, 1 * GIB))
+    found = room.limit_to(CgroupLimit("unit limit", 4 * GIB, 1 * GIB))
 
     assert found.left_bytes == left
     assert found.whole_words == whole

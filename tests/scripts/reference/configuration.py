@@ -12,10 +12,10 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 from msgspec import NODEFAULT
 
 from memwatch.options import Accepts, Bounds, Section, Size
-from memwatchd.settings.diff import effect_of, setting_text
+from memwatchd.settings.diff import find_effect, setting_text
 from memwatchd.settings.environment import FLAGS, PREFIX, variables
 from memwatchd.settings.schema import Sections
-from memwatchd.settings.section import Key, is_section, keys_of, unwrapped
+from memwatchd.settings.section import Key, is_section, section_keys, unwrap
 from scripts.reference.markdown import code, codes, first_sentence, page, prose, table
 
 SHIPPED = FilePath(__file__).parents[3] / "systemd" / "memwatchd.toml"
@@ -114,7 +114,7 @@ def type_text(kind: Any, extras: tuple[object, ...]) -> str:
 
 def reload_text(path: tuple[str, ...]) -> str:
     """Return what a change of the key needs to take effect."""
-    return "restart" if effect_of(path).at == "start" else "yes"
+    return "restart" if find_effect(path).at == "start" else "yes"
 
 
 def default_text(key: Key) -> str:
@@ -128,7 +128,7 @@ def default_text(key: Key) -> str:
 def key_rows(section: type[Section], path: str, shipped: Shipped) -> Iterator[tuple[str, ...]]:
     """Yield the rows of a section's own values."""
     flags = {".".join(where): flag for flag, where in FLAGS.items()}
-    for name, key in keys_of(section).items():
+    for name, key in section_keys(section).items():
         if is_section(key.kind) or inner_section(key) or get_origin(key.kind) is dict:
             continue
         full = f"{path}.{name}"
@@ -142,13 +142,13 @@ def key_rows(section: type[Section], path: str, shipped: Shipped) -> Iterator[tu
 
 def inner_section(key: Key) -> type[Section] | None:
     """Return the section that a list or a table of tables is made of."""
-    parts = [unwrapped(part)[0] for part in get_args(key.kind)]
+    parts = [unwrap(part)[0] for part in get_args(key.kind)]
     return next((part for part in parts if is_section(part)), None)
 
 
 def sections(section: type[Section], path: str) -> Iterator[tuple[str, str, type[Section] | None, Key | None]]:
     """Yield heading, path in the shipped file, and class of each table; for a table of other values its key."""
-    for name, key in keys_of(section).items():
+    for name, key in section_keys(section).items():
         full = f"{path}.{name}" if path else name
         if is_section(key.kind):
             yield full, full, key.kind, None
@@ -168,13 +168,13 @@ def section_part(heading: str, path: str, section: type[Section] | None, key: Ke
         body = table(("key", "default", "value", "reload", "meaning"), key_rows(section, where, shipped))
     elif key:
         reload = reload_text(tuple(path.split(".")))
-        body = table(("key", "value", "reload"), [("a name", type_text(*unwrapped(get_args(key.kind)[1])), reload)])
+        body = table(("key", "value", "reload"), [("a name", type_text(*unwrap(get_args(key.kind)[1])), reload)])
     return f"## {heading}\n\n" + "\n\n".join(part for part in (intro, body) if part)
 
 
 def collectors_part(section: type[Section], shipped: Shipped) -> str:
     """Return the tables of collectors: all of them, then the keys that only some have."""
-    names = keys_of(section)
+    names = section_keys(section)
     rows = [(code(name), source_of(name), prose(shipped.tables.get(f"collectors.{name}", ""))) for name in names]
     further = [
         (code(f"{name}.{row[0].strip('`')}"), *row[1:3], *row[4:])

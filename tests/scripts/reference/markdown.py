@@ -20,7 +20,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(_cell(cell) for cell in cells)} |"
+    return f"| {' | '.join(_cell(aggregate) for aggregate in cells)} |"
 
 
 def _cell(text: str) -> str:

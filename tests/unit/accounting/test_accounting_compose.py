@@ -33,8 +33,8 @@ def test_findings_are_composed_again_after_a_memory_error() -> None:
     findings = [Findings(pools=Pools([ram(GIB)])), Findings(machine=machine, cgroup_oom_kills_total=3)]
 
     with pytest.raises(MemoryError):
-        composer.composed(findings)
-    composed = [composer.composed(findings) for _ in range(2)]
+        composer.compose(findings)
+    composed = [composer.compose(findings) for _ in range(2)]
 
     assert [one.pools for one in composed] == [(ram(GIB),)] * 2
     assert [(one.machine, one.cgroup_oom_kills_total) for one in composed] == [(machine, 3)] * 2

@@ -14,7 +14,7 @@ from memwatch.drivers.amd.rocm import takes_gtt
 from memwatch.drivers.drm.records import DrmClient, DrmReading
 from memwatch.findings import Findings
 from memwatch.model import Absent, Architecture, Bytes, Device, Pool, PoolKind, Quality
-from memwatch.pressure.inputs import targets_of
+from memwatch.pressure.inputs import build_targets
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Machine
 
@@ -46,7 +46,7 @@ def client(pid: int, vram: int = 0, gtt: int = 0, pdev: str | None = PCI, node: 
 
 
 def only(found: Findings) -> tuple[Findings, Device]:
-    whole = Composer().composed([found])
+    whole = Composer().compose([found])
     (device,) = whole.devices
     return whole, device
 
@@ -152,10 +152,10 @@ def test_clients_of_other_drivers_and_gpus_are_ignored() -> None:
         replace(client(704, vram=GIB), driver="xe"),
     )
 
-    (holding,) = amd.holdings_of(findings_of(gpu_of(card, 5 * GIB), drm=found), 0)
+    (device_memory,) = amd.build_device_memories(findings_of(gpu_of(card, 5 * GIB), drm=found), 0)
 
-    assert holding.held == {700: {"gpu0": GIB}, 702: {"gpu0": GIB}}
-    assert holding.pools[0].unattributed_bytes == 3 * GIB
+    assert device_memory.held == {700: {"gpu0": GIB}, 702: {"gpu0": GIB}}
+    assert device_memory.pools[0].unattributed_bytes == 3 * GIB
 
 
 def test_kfd_and_fdinfo_of_one_process_are_not_added_up() -> None:
@@ -163,15 +163,15 @@ def test_kfd_and_fdinfo_of_one_process_are_not_added_up() -> None:
     gpu = gpu_of(replace(CARD, nodes=(NODE,)), 12 * GIB, held={700: 4 * GIB, 701: 2 * GIB, 702: GIB, 703: 0})
     found = clients(client(700, vram=5 * GIB), client(701, vram=GIB), client(704, gtt=GIB))
 
-    (holding,) = amd.holdings_of(findings_of(gpu, drm=found), 0)
+    (device_memory,) = amd.build_device_memories(findings_of(gpu, drm=found), 0)
 
-    assert holding.held == {
+    assert device_memory.held == {
         700: {"gpu0": 5 * GIB},
         701: {"gpu0": 2 * GIB},
         702: {"gpu0": GIB},
         704: {"gpu0.gtt": GIB},
     }
-    assert holding.pools[0].unattributed_bytes == 4 * GIB
+    assert device_memory.pools[0].unattributed_bytes == 4 * GIB
 
 
 def test_stale_driver_keeps_sizes_and_drops_use() -> None:
@@ -220,7 +220,7 @@ def test_card_and_apu_in_one_machine_are_mixed() -> None:
     """Each keeps its own architecture, the machine is mixed, and labels distinguish the two."""
     apu = replace(APU, pci="0000:c5:00.0", cards=("card2",))
 
-    whole = Composer().composed([findings_of(gpu_of(CARD), gpu_of(apu, gtt_used=GIB), drm=clients())])
+    whole = Composer().compose([findings_of(gpu_of(CARD), gpu_of(apu, gtt_used=GIB), drm=clients())])
 
     assert [pool.label for pool in whole.pools] == ["System RAM", "VRAM 0", "GPU carve-out 1"]
     assert [share.label for share in whole.shares] == ["GTT 0", "GTT 1"]
@@ -230,11 +230,11 @@ def test_card_and_apu_in_one_machine_are_mixed() -> None:
 
 def test_numbering_continues_after_other_vendors() -> None:
     """A single AMD GPU next to another vendor's GPU is numbered in its labels as well."""
-    (holding,) = amd.holdings_of(findings_of(gpu_of(CARD)), 2)
+    (device_memory,) = amd.build_device_memories(findings_of(gpu_of(CARD)), 2)
 
-    assert holding.device.id == "gpu2"
-    assert holding.pools[0].label == "VRAM 2"
-    assert holding.shares[0].id == "gpu2.gtt"
+    assert device_memory.device.id == "gpu2"
+    assert device_memory.pools[0].label == "VRAM 2"
+    assert device_memory.shares[0].id == "gpu2.gtt"
 
 
 @pytest.mark.parametrize(
@@ -250,8 +250,8 @@ def test_carve_out_is_judged_only_if_it_is_most_of_the_memory(
 ) -> None:
     """A carve-out is skipped if the GPU has more elsewhere, and judged if it is most of what the GPU can use."""
     card = replace(APU, vram_bytes=carve_out, gtt_bytes=gtt, has_uma=True)
-    whole = Composer().composed([findings_of(gpu_of(card, 400 * MIB))])
+    whole = Composer().compose([findings_of(gpu_of(card, 400 * MIB))])
 
-    found = targets_of(whole.pools, whole.shares, whole.devices, PressureRules())
+    found = build_targets(whole.pools, whole.shares, whole.devices, PressureRules())
 
     assert {one.id for one in found} == targets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.accounting.driver_errors import homeless, same_slot, with_logged
+from memwatch.accounting.driver_errors import same_slot, unassigned_errors, with_logged
 from memwatch.kernel_log import DriverError, KernelLog
 from memwatch.model import Architecture, Device
 
@@ -44,7 +44,7 @@ def test_error_is_counted_on_the_gpu_with_its_address() -> None:
     assert dict(first.errors) == {"xid_79": 3}
     assert dict(second.errors) == {"xid_48": 1}
     assert second.errors_seen_unix["xid_48"] == 1_800_000_000.0
-    assert homeless(devices, log) == ()
+    assert unassigned_errors(devices, log) == ()
 
 
 def test_error_without_an_address_is_counted_on_the_only_gpu_of_its_driver() -> None:
@@ -55,4 +55,4 @@ def test_error_without_an_address_is_counted_on_the_only_gpu_of_its_driver() -> 
 
     assert dict(with_logged(one, line)[0].errors) == {"nv_err_no_memory": 1}
     assert with_logged(two, line) == two
-    assert [found.place for found in homeless(two, line)] == ["nvidia"]
+    assert [found.place for found in unassigned_errors(two, line)] == ["nvidia"]

@@ -40,7 +40,7 @@ def composed_with(
     reading: DrmReading, *, machine: Machine | None = None, stale: bool = False, host: Pool | None = None
 ) -> Findings:
     unexplained = replace(ram(40 * GIB), unattributed_bytes=20 * GIB)
-    return Composer().composed(
+    return Composer().compose(
         [
             Findings(
                 pools=(host or unexplained,),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from memwatch.accounting.memoize import remembered
+from memwatch.accounting.memoize import memoize
 
 
 class Rule:
@@ -21,7 +21,7 @@ class Rule:
 def test_identical_objects_are_computed_once() -> None:
     """Equal objects are not identical, and neither are fewer, more, or the same in another order."""
     rule = Rule()
-    add = remembered(rule)
+    add = memoize(rule)
     one, two = [1], [1, 2]
 
     assert [add(one, two), add(one, two)] == [3, 3]
@@ -33,7 +33,7 @@ def test_identical_objects_are_computed_once() -> None:
 
 def test_failed_call_is_repeated() -> None:
     """The earlier result stays cached."""
-    add = remembered(lambda one: 10 // len(one))
+    add = memoize(lambda one: 10 // len(one))
     good: list[int] = [1]
 
     assert add(good) == 10
@@ -48,14 +48,14 @@ def test_failed_call_is_repeated() -> None:
 
 def test_keyword_arguments_are_not_cached() -> None:
     """Keyword arguments do not identify a position, so such calls are never cached."""
-    made = remembered(lambda one, two=0: (one, two))
+    made = memoize(lambda one, two=0: (one, two))
 
     assert [made(1, two=2), made(1), made(1, two=3), made(1)] == [(1, 2), (1, 0), (1, 3), (1, 0)]
 
 
 def test_threads_do_not_share_results() -> None:
     """Each thread gets the result for its arguments, however calls interleave."""
-    add = remembered(lambda given: len(given))
+    add = memoize(lambda given: len(given))
     wrong: list[int] = []
 
     def check(given: list[int]) -> None:

@@ -297,7 +297,7 @@ def test_missing_gpu_keeps_its_number() -> None:
     gone = MissingGpu("GPU-1b", "0000:1b:00.0", "H100")
     reading = NvmlReading("580.126.09", "13.0", (cards[1],), missing=(gone,))
 
-    found = Composer().composed([Findings(pools=(ram(GIB),), machine=Machine("test"), nvml=reading)])
+    found = Composer().compose([Findings(pools=(ram(GIB),), machine=Machine("test"), nvml=reading)])
 
     assert [(device.id, device.uuid, device.state) for device in found.devices] == [
         ("gpu0", "GPU-1b", "missing"),
@@ -384,9 +384,9 @@ def test_unchanged_reading_is_accounted_again_after_other_changes() -> None:
     for reading in (answer, discrete):
         for place in (*places, *reversed(places)):
             for stale in (frozenset[str](), frozenset({"nvml"})):
-                got = composer.composed([place, Findings(nvml=reading, stale=stale)])
-                fresh = Composer().composed([place, Findings(nvml=replace(reading), stale=stale)])
+                got = composer.compose([place, Findings(nvml=reading, stale=stale)])
+                fresh = Composer().compose([place, Findings(nvml=replace(reading), stale=stale)])
                 assert got == replace(fresh, nvml=got.nvml)
 
-    twice = [composer.composed([places[3], Findings(nvml=discrete)]).pools[1] for _ in range(2)]
+    twice = [composer.compose([places[3], Findings(nvml=discrete)]).pools[1] for _ in range(2)]
     assert twice[0] is twice[1]

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.accounting.compose import Composer
-from memwatch.accounting.tegra import tegrastats_of
+from memwatch.accounting.tegra import build_tegrastats
 from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess, GpuReading, MissingGpu, NvmlReading
 from memwatch.drivers.tegra.records import Load, NvMapClient, NvMapReading, TegraReading, TegrastatsReading
 from memwatch.findings import Findings
@@ -68,7 +68,7 @@ def machine(
         pool = replace(pool, set_aside_bytes=set_aside, set_aside_free_bytes=set_aside // 2)
     processes = tuple(Process(pid, 1.0, "python", GIB, GIB, "rss") for pid in pids)
     board = Findings(pools=(pool,), machine=host or Machine("board"), processes=processes)
-    return Composer().composed([board, Findings(tegra=tegra, stale=frozenset(stale), **readings)])
+    return Composer().compose([board, Findings(tegra=tegra, stale=frozenset(stale), **readings)])
 
 
 def test_cuda_pool_is_known_without_root() -> None:
@@ -285,7 +285,7 @@ def test_tegrastats_adds_loads_and_free_blocks(
     found = machine(orin(), *stale, tegrastats=line)
 
     assert (found.devices[0].busy_ratio, found.devices[0].memory_busy_ratio) == (busy, memory_busy)
-    assert tegrastats_of(found) == blocks
+    assert build_tegrastats(found) == blocks
 
 
 def test_unknown_tegra_is_named_by_its_chip() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.accounting.unattributed import HELD_BY_PROCESSES, causes_of, rest_of
+from memwatch.accounting.unattributed import HELD_BY_PROCESSES, describe_causes, unattributed_bytes
 from memwatch.model import Absent, Bytes, Process, ShareKind
 from memwatch.snapshot import ProcessScan, Snapshot
 from support.sample_snapshots import SAMPLES, calm_workstation, critical_gb10, discrete_gpu
@@ -17,7 +17,7 @@ def test_every_known_remainder_has_an_explanation(name: str) -> None:
     snapshot = SAMPLES[name]()
 
     for pool in snapshot.pools:
-        sentence = causes_of(pool, snapshot)
+        sentence = describe_causes(pool, snapshot)
         assert (sentence == "") == isinstance(pool.unattributed_bytes, Absent)
         assert sentence == "" or sentence.endswith(".")
 
@@ -26,18 +26,20 @@ def test_causes_depend_on_the_machine() -> None:
     """Managed memory on a unified machine, contexts on a card, and no GPU on a machine without one."""
     unified, plain = critical_gb10(), calm_workstation()
 
-    assert "cudaMallocManaged" in causes_of(unified.pools[0], unified)
-    assert "GPU" not in causes_of(plain.pools[0], plain)
+    assert "cudaMallocManaged" in describe_causes(unified.pools[0], unified)
+    assert "GPU" not in describe_causes(plain.pools[0], plain)
     discrete = discrete_gpu()
     vram = next(pool for pool in discrete.pools if pool.kind.value == "vram")
-    assert "CUDA context" in causes_of(vram, discrete)
+    assert "CUDA context" in describe_causes(vram, discrete)
 
 
 def test_hidden_processes_are_named_first() -> None:
     """If processes are hidden, their memory is the likeliest part of the remainder."""
     snapshot = replace(critical_gb10(), process_scan=ProcessScan(3, 0, "partial", "why"))
 
-    assert causes_of(snapshot.pools[0], snapshot).startswith("Usually what processes hold that cannot be seen")
+    assert describe_causes(snapshot.pools[0], snapshot).startswith(
+        "Usually what processes hold that cannot be seen"
+    )
 
 
 def with_share(used: Bytes, held: Bytes | None, process_list: str) -> Snapshot:
@@ -67,7 +69,7 @@ def test_rest_of_a_share_is_unknown_where_holders_are_hidden(
     """The part that no process holds; where processes are hidden, it is unknown without a holder."""
     snapshot = with_share(used, held, process_list)
 
-    assert rest_of(snapshot.shares[0], snapshot) == rest
+    assert unattributed_bytes(snapshot.shares[0], snapshot) == rest
 
 
 def test_cgroup_limits_are_not_held_by_processes() -> None:

@@ -11,37 +11,37 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from memwatch.alerts.persistence import (
-    BadState,
-    silences_from_bytes,
-    silences_to_bytes,
-    watches_from_bytes,
-    watches_to_bytes,
+    StateDecodeError,
+    decode_alert_states,
+    decode_silences,
+    encode_alert_states,
+    encode_silences,
 )
 from memwatch.alerts.silences import Silence
-from memwatch.alerts.state import Key, Watch
+from memwatch.alerts.state import AlertState, Key
 from memwatch.clock import Moment
 from memwatch.snapshot import Level, Reason
 
 STOPPED = Moment(monotonic=1000.0, boottime=1500.0, wall=1e9)
-FIRING = Watch(
+FIRING = AlertState(
     firing=True,
     before=Level.HIGH,
     fired_at=900.0,
-    said_at=900.0,
-    told=True,
+    notified_at=900.0,
+    notified=True,
     seen_at=999.0,
     started_unix=1e9 - 100,
     reasons=(Reason("util", "96.2% used"),),
 )
-PENDING = Watch(since=998.0, before=Level.MEDIUM)
-WATCHES: dict[Key, Watch] = {("pressure.critical", "ram"): FIRING, ("pressure.critical", "gpu0.vram"): PENDING}
+PENDING = AlertState(since=998.0, before=Level.MEDIUM)
+WATCHES: dict[Key, AlertState] = {("pressure.critical", "ram"): FIRING, ("pressure.critical", "gpu0.vram"): PENDING}
 
 
 def test_alerts_resume_after_a_restart() -> None:
     """Five seconds later in the same boot, firing alerts keep their start and pending ones keep their wait."""
     started = Moment(monotonic=1005.0, boottime=1505.0, wall=1e9 + 5)
 
-    found = watches_from_bytes(watches_to_bytes(WATCHES, STOPPED, "boot"), started, "boot")
+    found = decode_alert_states(encode_alert_states(WATCHES, STOPPED, "boot"), started, "boot")
 
     assert found[("pressure.critical", "ram")] == replace(FIRING, seen_at=1005.0)
     assert found[("pressure.critical", "gpu0.vram")] == PENDING
@@ -51,9 +51,9 @@ def test_wall_clock_is_ignored_and_suspend_counts_as_time() -> None:
     """The clock set to 1970 and one hour of suspend: times count from boot."""
     started = Moment(monotonic=1005.0, boottime=5105.0, wall=3.0)
 
-    found = watches_from_bytes(watches_to_bytes(WATCHES, STOPPED, "boot"), started, "boot")
+    found = decode_alert_states(encode_alert_states(WATCHES, STOPPED, "boot"), started, "boot")
 
-    assert found[("pressure.critical", "ram")].said_at == pytest.approx(900.0 - 3600.0)
+    assert found[("pressure.critical", "ram")].notified_at == pytest.approx(900.0 - 3600.0)
     assert found[("pressure.critical", "gpu0.vram")].since == pytest.approx(998.0 - 3600.0)
 
 
@@ -61,29 +61,29 @@ def test_firing_alerts_survive_a_reboot() -> None:
     """After a reset the end of the alert is still sent; the wait of a pending alert starts again."""
     started = Moment(monotonic=20.0, boottime=20.0, wall=1e9 + 60)
 
-    found = watches_from_bytes(watches_to_bytes(WATCHES, STOPPED, "boot"), started, "another boot")
+    found = decode_alert_states(encode_alert_states(WATCHES, STOPPED, "boot"), started, "another boot")
 
     firing = found[("pressure.critical", "ram")]
-    assert (firing.firing, firing.told, firing.fired_at) == (True, True, 20.0)
+    assert (firing.firing, firing.notified, firing.fired_at) == (True, True, 20.0)
     assert found[("pressure.critical", "gpu0.vram")].since is None
 
 
 def test_calm_targets_are_not_written() -> None:
     """A calm machine writes the same few bytes every time."""
-    calm: dict[Key, Watch] = {("pressure.critical", "ram"): Watch(before=Level.MEDIUM)}
+    calm: dict[Key, AlertState] = {("pressure.critical", "ram"): AlertState(before=Level.MEDIUM)}
     later = Moment(monotonic=2000.3, boottime=2500.3001, wall=1e9)
 
-    assert watches_to_bytes(calm, STOPPED, "b") == watches_to_bytes({}, later, "b")
-    assert watches_to_bytes(WATCHES, STOPPED, "b") == watches_to_bytes(WATCHES, later, "b")
+    assert encode_alert_states(calm, STOPPED, "b") == encode_alert_states({}, later, "b")
+    assert encode_alert_states(WATCHES, STOPPED, "b") == encode_alert_states(WATCHES, later, "b")
 
 
 def test_silences_are_restored_until_they_end() -> None:
     """A silence of one hour lasts one hour, across restarts."""
     silence = Silence("sil_1", until_unix=3600.0, created_unix=0.0, target="ram", comment="loading")
-    data = silences_to_bytes((silence,))
+    data = encode_silences((silence,))
 
-    assert silences_from_bytes(data, unix=3599.0) == (silence,)
-    assert silences_from_bytes(data, unix=3600.0) == ()
+    assert decode_silences(data, unix=3599.0) == (silence,)
+    assert decode_silences(data, unix=3600.0) == ()
 
 
 ANY_JSON = st.recursive(
@@ -95,22 +95,22 @@ ANY_JSON = st.recursive(
 
 @given(st.binary(max_size=200) | ANY_JSON.map(lambda value: json.dumps(value).encode()))
 def test_arbitrary_bytes_are_read_or_rejected(data: bytes) -> None:
-    """No content raises anything except BadState."""
-    with suppress(BadState):
-        assert watches_from_bytes(data, STOPPED, "boot") == {}
-    with suppress(BadState):
-        assert silences_from_bytes(data, 0.0) == ()
+    """No content raises anything except StateDecodeError."""
+    with suppress(StateDecodeError):
+        assert decode_alert_states(data, STOPPED, "boot") == {}
+    with suppress(StateDecodeError):
+        assert decode_silences(data, 0.0) == ()
 
 
 @given(st.sampled_from(["firing", "since", "before", "started_unix", "reasons", "rule", "told"]), ANY_JSON)
 def test_arbitrary_field_is_read_or_rejected(name: str, value: object) -> None:
     """With an arbitrary value in one field, the alerts are read, or rejected as a whole."""
-    state = json.loads(watches_to_bytes(WATCHES, STOPPED, "boot"))
+    state = json.loads(encode_alert_states(WATCHES, STOPPED, "boot"))
     state["watches"][0][name] = value
 
     try:
-        found = watches_from_bytes(json.dumps(state).encode(), STOPPED, "boot")
-    except BadState:
+        found = decode_alert_states(json.dumps(state).encode(), STOPPED, "boot")
+    except StateDecodeError:
         return
 
-    assert all(isinstance(watch, Watch) for watch in found.values())
+    assert all(isinstance(watch, AlertState) for watch in found.values())

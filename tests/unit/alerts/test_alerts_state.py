@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memwatch.alerts.rules import EVENTS, AlertRules, conditions_of, targets_of
+from memwatch.alerts.rules import EVENTS, AlertRules, evaluate_rules, possible_targets
 from memwatch.alerts.silences import Silence
-from memwatch.alerts.state import Key, Notice, Watch, standing, step
+from memwatch.alerts.state import AlertState, Key, Notification, active_alerts, step
 from memwatch.events import Event
 from memwatch.model import Architecture, Device
 from memwatch.snapshot import CollectorStatus, Level, Pressure, Reason, Snapshot
-from memwatchd.wiring import rules_of
+from memwatchd.wiring import build_rules
 from support.sample_snapshots import calm_workstation
 from support.settings_sample import settings_from
 
@@ -39,39 +39,39 @@ def notices_from(
     rules: AlertRules = RULES,
     events: dict[int, Event] | None = None,
     silences: Sequence[Silence] = (),
-) -> list[tuple[int, Notice]]:
+) -> list[tuple[int, Notification]]:
     """Return the notices with their second, for one snapshot a second."""
-    watches: dict[Key, Watch] = {}
+    alert_states: dict[Key, AlertState] = {}
     numbers, sent = count(1), []
     for second, snapshot in enumerate(snapshots):
         happened = [events[second]] if events and second in events else []
-        conditions = conditions_of(snapshot, happened, rules)
-        after, notices = step(
-            watches, conditions, float(second), 100.0 + second, rules, lambda: f"msg_{next(numbers)}", silences
+        conditions = evaluate_rules(snapshot, happened, rules)
+        after, notifications = step(
+            alert_states, conditions, float(second), 100.0 + second, rules, lambda: f"msg_{next(numbers)}", silences
         )
-        watches = dict(after)
-        sent += [(second, notice) for notice in notices]
+        alert_states = dict(after)
+        sent += [(second, notification) for notification in notifications]
     return sent
 
 
-def notices_over(levels: Sequence[Level | None], rules: AlertRules = RULES) -> list[tuple[int, Notice]]:
+def notices_over(levels: Sequence[Level | None], rules: AlertRules = RULES) -> list[tuple[int, Notification]]:
     """Return the notices for a trace of levels; None is a second without a reading."""
     return notices_from([snapshot_of(level) for level in levels], rules)
 
 
-def timeline(sent: list[tuple[int, Notice]]) -> list[tuple[int, str]]:
-    return [(second, notice.event) for second, notice in sent]
+def timeline(sent: list[tuple[int, Notification]]) -> list[tuple[int, str]]:
+    return [(second, notification.event) for second, notification in sent]
 
 
 def test_critical_for_five_seconds_fires_once_and_resolves_once() -> None:
     """An administrator gets a pair of messages, each with the previous level."""
     sent = notices_over([Level.HIGH] * 3 + [Level.CRITICAL] * 100 + [Level.MEDIUM] * 100)
 
-    assert [(second, notice.event) for second, notice in sent] == [
+    assert [(second, notification.event) for second, notification in sent] == [
         (8, "pressure.critical"),
         (163, "pressure.resolved"),
     ]
-    firing, resolved = (notice for _, notice in sent)
+    firing, resolved = (notification for _, notification in sent)
     assert (firing.previous, firing.level, firing.firing) == (Level.HIGH, Level.CRITICAL, True)
     assert (resolved.previous, resolved.level, resolved.firing) == (Level.CRITICAL, Level.MEDIUM, False)
     assert firing.id != resolved.id
@@ -86,21 +86,21 @@ def test_flapping_while_firing_sends_one_notice() -> None:
     """Ten minutes of ups and downs are one alert."""
     sent = notices_over([Level.CRITICAL] * 10 + ([Level.HIGH] * 30 + [Level.CRITICAL] * 30) * 10)
 
-    assert [notice.event for _, notice in sent] == ["pressure.critical"]
+    assert [notification.event for _, notification in sent] == ["pressure.critical"]
 
 
 def test_missing_readings_do_not_resolve_an_alert() -> None:
     """Unknown pressure never counts as recovery."""
     sent = notices_over([Level.CRITICAL] * 10 + [None] * 300 + [Level.CRITICAL] * 10)
 
-    assert [notice.event for _, notice in sent] == ["pressure.critical"]
+    assert [notification.event for _, notification in sent] == ["pressure.critical"]
 
 
 def test_target_that_starts_critical_waits_as_long_as_others() -> None:
     """A daemon started on a full machine sends the alert after the pending time."""
     sent = notices_over([Level.CRITICAL] * 7)
 
-    assert [(second, notice.previous) for second, notice in sent] == [(5, Level.LOW)]
+    assert [(second, notification.previous) for second, notification in sent] == [(5, Level.LOW)]
 
 
 def test_alert_fires_for_its_minimum_time() -> None:
@@ -119,11 +119,11 @@ def test_recurring_alert_is_sent_at_most_every_five_minutes() -> None:
 
     sent = notices_over(waves, rules)
 
-    fired = [second for second, notice in sent if notice.firing]
+    fired = [second for second, notification in sent if notification.firing]
     assert len(fired) <= 6
     assert all(later - earlier >= 300 for earlier, later in pairwise(fired))
     urgent = [snapshot_of(level, (Reason("floor", "the last 256 MiB"),)) for level in waves[:200]]
-    assert [second for second, notice in notices_from(urgent, rules) if notice.firing] == [0, 100]
+    assert [second for second, notification in notices_from(urgent, rules) if notification.firing] == [0, 100]
 
 
 def test_lasting_alert_is_repeated() -> None:
@@ -132,11 +132,11 @@ def test_lasting_alert_is_repeated() -> None:
 
     sent = notices_over([Level.CRITICAL] * 14_410, rules)
 
-    assert [(second, notice.repeated, notice.id) for second, notice in sent] == [
+    assert [(second, notification.repeated, notification.id) for second, notification in sent] == [
         (5, False, "msg_1"),
         (14_405, True, "msg_2"),
     ]
-    assert {notice.started_unix for _, notice in sent} == {105.0}
+    assert {notification.started_unix for _, notification in sent} == {105.0}
 
 
 def test_firing_alerts_are_sent_when_a_silence_ends() -> None:
@@ -156,17 +156,19 @@ def test_firing_alerts_are_sent_when_a_silence_ends() -> None:
 
 def test_standing_alerts_are_those_sent_and_not_silenced() -> None:
     """Alerts that fire and were sent: none that are silenced, pending, unsent or over."""
-    sent = Watch(firing=True, told=True)
-    watches = {
+    sent = AlertState(firing=True, notified=True)
+    alert_states = {
         ("pressure.critical", "ram"): sent,
         ("pressure.critical", "vram0"): sent,
-        ("pressure.high", "ram"): Watch(firing=True),
-        ("device.lost", "gpu0"): Watch(since=1.0),
-        ("collector.failing", "nvml"): Watch(said_at=1.0),
+        ("pressure.high", "ram"): AlertState(firing=True),
+        ("device.lost", "gpu0"): AlertState(since=1.0),
+        ("collector.failing", "nvml"): AlertState(notified_at=1.0),
     }
     silence = Silence("sil_1", until_unix=150.0, created_unix=0.0, target="vram0")
 
-    in_silence, after = ([key for key, _ in standing(watches, [silence], unix)] for unix in (100.0, 200.0))
+    in_silence, after = (
+        [key for key, _ in active_alerts(alert_states, [silence], unix)] for unix in (100.0, 200.0)
+    )
 
     assert in_silence == [("pressure.critical", "ram")]
     assert after == [("pressure.critical", "ram"), ("pressure.critical", "vram0")]
@@ -178,14 +180,16 @@ def test_end_of_a_sent_alert_is_sent_during_a_silence() -> None:
     trace = [snapshot_of(Level.CRITICAL)] * 30 + [snapshot_of(Level.LOW)] * 70
     loud = notices_from(trace[:20])
 
-    watches: dict[Key, Watch] = {}
+    alert_states: dict[Key, AlertState] = {}
     sent = []
     for second, snapshot in enumerate(trace):
-        conditions = conditions_of(snapshot, (), RULES)
+        conditions = evaluate_rules(snapshot, (), RULES)
         silences = [silence] if second > 20 else []
-        after, notices = step(watches, conditions, float(second), 100.0 + second, RULES, lambda: "id", silences)
-        watches = dict(after)
-        sent += [notice.event for notice in notices]
+        after, notifications = step(
+            alert_states, conditions, float(second), 100.0 + second, RULES, lambda: "id", silences
+        )
+        alert_states = dict(after)
+        sent += [notification.event for notification in notifications]
 
     assert len(loud) == 1
     assert sent == ["pressure.critical", "pressure.resolved"]
@@ -199,7 +203,7 @@ def test_lower_levels_are_alerts_if_enabled(rule: str, level: Level) -> None:
     sent = notices_over([level] * 10 + [Level.CRITICAL] * 100 + [Level.LOW] * 70, rules)
 
     assert timeline(sent) == [(5, rule), (170, "pressure.resolved")]
-    assert [notice.previous for _, notice in sent] == [Level.LOW, level]
+    assert [notification.previous for _, notification in sent] == [Level.LOW, level]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +215,7 @@ def test_use_alone_is_no_alert_above_min_available(
 ) -> None:
     """2 TiB at 96.5 %: the level stays critical without an alert."""
     settings = settings_from(tmp_path, '[pressure.targets.ram]\nmin_available = "64GiB"\n')
-    rules = rules_of(settings).alerts
+    rules = build_rules(settings).alerts
     critical = snapshot_of(Level.CRITICAL, tuple(Reason(signal, "because") for signal in signals))
     verdict = replace(critical.pressure[0], available_bytes=available_gib << 30)
 
@@ -241,7 +245,7 @@ def test_failing_collector_and_lost_gpu_are_alerts() -> None:
 
     sent = notices_from([well] * 5 + [ill] * 100 + [well] * 70, rules)
 
-    assert [(second, notice.event, notice.target) for second, notice in sent] == [
+    assert [(second, notification.event, notification.target) for second, notification in sent] == [
         (10, "device.lost", "gpu0"),
         (65, "collector.failing", "nvml"),
         (165, "collector.resolved", "nvml"),
@@ -249,7 +253,7 @@ def test_failing_collector_and_lost_gpu_are_alerts() -> None:
     ]
     assert sent[0][1].reasons[0].text == "NVIDIA H100 is lost"
     assert sent[1][1].reasons[0].text == "nvml is failing: GPU is lost"
-    assert {notice.level for _, notice in sent} == {None}
+    assert {notification.level for _, notification in sent} == {None}
 
 
 def test_gpu_whose_driver_was_released_is_not_lost() -> None:
@@ -264,7 +268,7 @@ def test_gpu_whose_driver_was_released_is_not_lost() -> None:
     afterwards = notices_from([well] * 5 + [lost] * 10 + [silent] * 600 + [well] * 70, rules)
 
     assert released == []
-    assert [(second, notice.event) for second, notice in afterwards] == [
+    assert [(second, notification.event) for second, notification in afterwards] == [
         (10, "device.lost"),
         (675, "device.resolved"),
     ]
@@ -282,19 +286,21 @@ def test_event_is_sent_once_and_never_resolves(kind: str, rule: str) -> None:
     sent = notices_from([calm_workstation()] * 1200, rules, events)
 
     assert timeline(sent) == [(3, rule), (303, rule), (603, rule), (903, rule)]
-    texts = [[reason.text for reason in notice.reasons] for _, notice in sent]
+    texts = [[reason.text for reason in notification.reasons] for _, notification in sent]
     assert texts == [["number 3"], ["number 10", "number 11"], ["number 400", "number 500"], ["number 900"]]
-    assert len({notice.alert for _, notice in sent}) == 4
+    assert len({notification.alert for _, notification in sent}) == 4
 
 
 def test_alert_keeps_firing_after_a_long_pause() -> None:
     """The daemon was paused for two hours, as in a frozen container: a bad condition has not improved since."""
-    watches: Mapping[Key, Watch] = {}
+    alert_states: Mapping[Key, AlertState] = {}
     sent = []
     for second in (*range(300), *range(7500, 8000)):
-        conditions = conditions_of(snapshot_of(Level.CRITICAL), (), RULES)
-        watches, notices = step(watches, conditions, float(second), 100.0 + second, RULES, lambda: "msg_1")
-        sent += [(second, notice.event) for notice in notices]
+        conditions = evaluate_rules(snapshot_of(Level.CRITICAL), (), RULES)
+        alert_states, notifications = step(
+            alert_states, conditions, float(second), 100.0 + second, RULES, lambda: "msg_1"
+        )
+        sent += [(second, notification.event) for notification in notifications]
 
     assert sent == [(5, "pressure.critical")]
 
@@ -313,8 +319,10 @@ def test_targets_are_known_without_an_alert() -> None:
     """Each event has its own targets; all events together have each target once, memory first."""
     snapshot = snapshot_of(Level.LOW)
 
-    assert targets_of(snapshot, ("pressure.high",)) == ("ram",)
-    assert targets_of(snapshot, ("kernel.oom_kill",)) == ("kernel",)
-    assert targets_of(snapshot)[0] == "ram"
-    assert set(targets_of(snapshot)) == {target for event in EVENTS for target in targets_of(snapshot, (event,))}
-    assert len(set(targets_of(snapshot))) == len(targets_of(snapshot))
+    assert possible_targets(snapshot, ("pressure.high",)) == ("ram",)
+    assert possible_targets(snapshot, ("kernel.oom_kill",)) == ("kernel",)
+    assert possible_targets(snapshot)[0] == "ram"
+    assert set(possible_targets(snapshot)) == {
+        target for event in EVENTS for target in possible_targets(snapshot, (event,))
+    }
+    assert len(set(possible_targets(snapshot))) == len(possible_targets(snapshot))

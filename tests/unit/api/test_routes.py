@@ -11,14 +11,14 @@ from starlette.types import Receive, Scope, Send
 
 from memwatch_web.api.openapi import MODELS, names_in
 from memwatch_web.api.route import Route
-from memwatch_web.asgi.access import Gate
-from memwatch_web.asgi.auth import Login, token_of
-from memwatch_web.asgi.options import FaceOptions
+from memwatch_web.asgi.access import AccessControl
+from memwatch_web.asgi.auth import Login, parse_token
+from memwatch_web.asgi.options import WebOptions
 from memwatch_web.routes import PAGES, api_routes
 
 ROUTES = (*api_routes(), *PAGES)
 HERE, ELSEWHERE = "127.0.0.1", "192.0.2.7"
-WITH_LOGIN = FaceOptions(login=Login(token_of("sixteen-letters-")))
+WITH_LOGIN = WebOptions(login=Login(parse_token("sixteen-letters-")))
 
 
 async def let_in(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
@@ -27,9 +27,7 @@ async def let_in(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: A
     await send({"type": "http.response.body", "body": b""})
 
 
-def status_of(
-    route: Route, options: FaceOptions, client: str, headers: tuple[tuple[bytes, bytes], ...] = ()
-) -> int:
+def status_of(route: Route, options: WebOptions, client: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> int:
     """Return the status of the access control's answer to a client."""
     sent: list[MutableMapping[str, Any]] = []
 
@@ -46,7 +44,7 @@ def status_of(
         "headers": [(b"host", b"127.0.0.1"), *headers],
         "client": (client, 1),
     }
-    asyncio.run(Gate(let_in, lambda: options, [(b"date", b"")])(scope, receive, send))
+    asyncio.run(AccessControl(let_in, lambda: options, [(b"date", b"")])(scope, receive, send))
     return int(sent[0]["status"])
 
 
@@ -54,8 +52,8 @@ def status_of(
 def test_access_control_follows_the_table(route: Route) -> None:
     bearer = ((b"authorization", b"Bearer sixteen-letters-"),)
 
-    assert status_of(route, FaceOptions(), HERE) == 200
-    assert status_of(route, FaceOptions(), ELSEWHERE) == (403 if route.who == "operator" else 200)
+    assert status_of(route, WebOptions(), HERE) == 200
+    assert status_of(route, WebOptions(), ELSEWHERE) == (403 if route.who == "operator" else 200)
     assert status_of(route, WITH_LOGIN, HERE) == (200 if route.who == "anyone" else 401)
     assert status_of(route, WITH_LOGIN, ELSEWHERE, bearer) == 200
 

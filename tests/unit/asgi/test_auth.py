@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memwatch_web.asgi.auth import (
-    MOST_WAITING,
+    MAX_WAITING,
     Basic,
     Bearer,
     Login,
     PasswordHash,
     Passwords,
-    TooMany,
+    TooManyAttemptsError,
     compare,
     is_token,
     parse_authorization,
-    token_of,
+    parse_token,
 )
 
 USERS = {"ada": PasswordHash("hash of ada"), "bob": PasswordHash("hash of bob")}
@@ -71,7 +71,7 @@ def test_oversized_authorization_header_is_refused() -> None:
 
 def test_token_must_match_exactly() -> None:
     """No prefix, no suffix, no other case."""
-    token = token_of("  0123456789abcdef\n")
+    token = parse_token("  0123456789abcdef\n")
 
     assert is_token(token, Bearer(b"0123456789abcdef"))
     for wrong in (b"", b"0123456789abcde", b"0123456789abcdeff", b"0123456789ABCDEF", b"\xff"):
@@ -82,7 +82,7 @@ def test_token_must_match_exactly() -> None:
 def test_weak_token_is_refused_without_repeating_it(text: str) -> None:
     """Too short, too long, or not valid in a header."""
     with pytest.raises(ValueError, match="is not a token") as caught:
-        token_of(text)
+        parse_token(text)
 
     assert not text or text not in str(caught.value)
 
@@ -125,12 +125,12 @@ def test_password_checks_beyond_the_queue_are_refused() -> None:
 
     async def storm() -> list[object]:
         await passwords.is_right(Basic("bob", b"bob"), USERS)
-        tries = [passwords.is_right(Basic("ada", b"%d" % number), USERS) for number in range(3 * MOST_WAITING)]
+        tries = [passwords.is_right(Basic("ada", b"%d" % number), USERS) for number in range(3 * MAX_WAITING)]
         return await asyncio.gather(*tries, passwords.is_right(Basic("bob", b"bob"), USERS), return_exceptions=True)
 
     *tried, known = asyncio.run(storm())
 
-    assert sum(isinstance(one, TooMany) for one in tried) == 2 * MOST_WAITING
+    assert sum(isinstance(one, TooManyAttemptsError) for one in tried) == 2 * MAX_WAITING
     assert known is True
 
 
@@ -146,7 +146,7 @@ def test_hashes_of_other_programs_are_compatible() -> None:
 
 
 def test_repr_contains_no_secret() -> None:
-    login = Login(token_of("0123456789abcdef"), {"ada": PasswordHash("$2y$10$secret")})
+    login = Login(parse_token("0123456789abcdef"), {"ada": PasswordHash("$2y$10$secret")})
 
     shown = f"{login!r} {login.token} {login.users['ada']} {Basic('ada', b'secret')!r} {Bearer(b'secret')!r}"
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from memwatch_web.asgi.single_flight import NotDone, Shared
+from memwatch_web.asgi.single_flight import NotCompletedError, SingleFlight
 from support.thread_limit import no_threads
 
 
@@ -22,7 +22,7 @@ def test_concurrent_callers_share_the_result() -> None:
         return about.upper()
 
     async def three_and_one() -> list[str]:
-        shared = Shared(work, "letters", 5.0)
+        shared = SingleFlight(work, "letters", 5.0)
         return [*await asyncio.gather(*(shared.ask(about) for about in "abc")), await shared.ask("d")]
 
     assert asyncio.run(three_and_one()) == ["A", "A", "A", "D"]
@@ -30,7 +30,8 @@ def test_concurrent_callers_share_the_result() -> None:
 
 
 def test_hanging_work_times_out_and_is_not_restarted() -> None:
-    """Callers get NotDone after the deadline. The next caller starts no second thread, and exit waits for none."""
+    """Callers get NotCompletedError after the deadline. The next caller starts no second thread, and exit waits for
+    none."""
     held = threading.Event()
     begun: list[int] = []
 
@@ -39,7 +40,7 @@ def test_hanging_work_times_out_and_is_not_restarted() -> None:
         held.wait(30)
 
     async def twice() -> list[str]:
-        shared = Shared(work, "a disk", 0.1)
+        shared = SingleFlight(work, "a disk", 0.1)
         found = [
             *await asyncio.gather(shared.ask(1), shared.ask(2), return_exceptions=True),
             *await asyncio.gather(shared.ask(3), return_exceptions=True),
@@ -51,7 +52,7 @@ def test_hanging_work_times_out_and_is_not_restarted() -> None:
     took = time.monotonic() - started
     held.set()
 
-    assert answers == ["NotDone: timed out after 0.1 s: a disk"] * 3
+    assert answers == ["NotCompletedError: timed out after 0.1 s: a disk"] * 3
     assert begun == [1]
     assert took < 5
 
@@ -63,7 +64,7 @@ def test_exception_is_raised_in_the_caller() -> None:
         return 1 // about
 
     async def twice() -> int:
-        shared = Shared(work, "numbers", 5.0)
+        shared = SingleFlight(work, "numbers", 5.0)
         with pytest.raises(ZeroDivisionError):
             await shared.ask(0)
         return await shared.ask(1)
@@ -79,13 +80,13 @@ def test_close_ends_waiting_callers() -> None:
         return held.wait(30)
 
     async def closed_while_asked() -> None:
-        shared = Shared(work, "a disk", 20.0)
+        shared = SingleFlight(work, "a disk", 20.0)
         waiting = asyncio.ensure_future(shared.ask(None))
         await asyncio.sleep(0.05)
         shared.close()
         await waiting
 
-    with pytest.raises(NotDone, match="memwatchd is stopping"):
+    with pytest.raises(NotCompletedError, match="memwatchd is stopping"):
         asyncio.run(closed_while_asked())
     held.set()
 
@@ -97,7 +98,7 @@ def test_cancelled_caller_does_not_affect_others() -> None:
         return about
 
     async def one_leaves() -> str:
-        shared = Shared(work, "letters", 5.0)
+        shared = SingleFlight(work, "letters", 5.0)
         leaving, staying = (asyncio.ensure_future(shared.ask(about)) for about in "ab")
         await asyncio.sleep(0.05)
         leaving.cancel()
@@ -112,8 +113,8 @@ def test_missing_thread_raises_not_done() -> None:
     """The next call works."""
 
     async def twice() -> list[str]:
-        shared = Shared(str.upper, "letters", 5.0)
-        with no_threads(), pytest.raises(NotDone) as caught:
+        shared = SingleFlight(str.upper, "letters", 5.0)
+        with no_threads(), pytest.raises(NotCompletedError) as caught:
             await shared.ask("a")
         return [str(caught.value), await shared.ask("b")]
 

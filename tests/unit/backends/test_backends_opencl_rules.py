@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.backends import opencl
-from memwatch.backends.opencl_result import OpenclAnswer, OpenclPlatform
+from memwatch.backends.opencl_result import OpenclPlatform, OpenclResult
 from memwatch.model import Absent
 from support.backend_samples import EVIDENCE, POCL, RTX, found, gpu_device, machine, with_opencl
 from support.fakes import GIB
@@ -28,7 +28,7 @@ def test_opencl_cpu_is_listed_and_is_no_gpu() -> None:
 
 def test_platform_listed_twice_counts_once() -> None:
     """Two .icd files of one driver, even with different versions, are one CPU."""
-    backend = opencl.backend_of(with_opencl(POCL, replace(POCL, version="PoCL 7.1")), machine())
+    backend = opencl.build_backend(with_opencl(POCL, replace(POCL, version="PoCL 7.1")), machine())
 
     assert len(backend.devices) == 1
 
@@ -38,14 +38,16 @@ def test_two_cards_of_one_model_count_twice() -> None:
     alike = OpenclPlatform("AMD", "1", (gpu_device(""), gpu_device("")))
     apart = OpenclPlatform("NVIDIA CUDA", "1", (gpu_device(), gpu_device("0000:02:00.0")))
 
-    assert len(opencl.backend_of(with_opencl(alike), machine()).devices) == 2
-    assert len(opencl.backend_of(with_opencl(apart), machine()).devices) == 2
+    assert len(opencl.build_backend(with_opencl(alike), machine()).devices) == 2
+    assert len(opencl.build_backend(with_opencl(apart), machine()).devices) == 2
 
 
 def test_opencl_gpu_has_the_values_of_the_snapshot() -> None:
     """Matched by address; a GPU that is in no snapshot has OpenCL's size and no headroom."""
-    known = opencl.backend_of(with_opencl(OpenclPlatform("NVIDIA CUDA", "1", (gpu_device(),))), machine(RTX))
-    foreign = opencl.backend_of(with_opencl(OpenclPlatform("X", "1", (gpu_device("0000:09:00.0"),))), machine(RTX))
+    known = opencl.build_backend(with_opencl(OpenclPlatform("NVIDIA CUDA", "1", (gpu_device(),))), machine(RTX))
+    foreign = opencl.build_backend(
+        with_opencl(OpenclPlatform("X", "1", (gpu_device("0000:09:00.0"),))), machine(RTX)
+    )
 
     assert (known.devices[0].id, known.devices[0].headroom_bytes) == ("gpu0", 20 * GIB)
     assert foreign.devices[0].id is None
@@ -59,18 +61,18 @@ def test_opencl_gpu_has_the_values_of_the_snapshot() -> None:
     [
         (None, (), False, "no driver is installed"),
         (None, ("nvidia.icd",), Absent.NOT_AVAILABLE, "not probed"),
-        (OpenclAnswer(failure="no_binding"), (), False, "no driver is installed"),
+        (OpenclResult(failure="no_binding"), (), False, "no driver is installed"),
         (
-            OpenclAnswer(failure="no_binding"),
+            OpenclResult(failure="no_binding"),
             ("pocl.icd",),
             Absent.NOT_AVAILABLE,
             "pip install 'memwatchd[opencl]'",
         ),
-        (OpenclAnswer(failure="no_platform", text="PLATFORM_NOT_FOUND_KHR"), (), False, "PLATFORM_NOT_FOUND_KHR"),
-        (OpenclAnswer(failure="failed", text="it hung"), (), Absent.NOT_AVAILABLE, "probe failed: it hung"),
-        (OpenclAnswer(), (), False, "no driver is installed"),
+        (OpenclResult(failure="no_platform", text="PLATFORM_NOT_FOUND_KHR"), (), False, "PLATFORM_NOT_FOUND_KHR"),
+        (OpenclResult(failure="failed", text="it hung"), (), Absent.NOT_AVAILABLE, "probe failed: it hung"),
+        (OpenclResult(), (), False, "no driver is installed"),
         (
-            OpenclAnswer((OpenclPlatform("Clover", "1", (), "DEVICE_NOT_FOUND"),)),
+            OpenclResult((OpenclPlatform("Clover", "1", (), "DEVICE_NOT_FOUND"),)),
             (),
             False,
             "Clover lists no device",
@@ -78,10 +80,10 @@ def test_opencl_gpu_has_the_values_of_the_snapshot() -> None:
     ],
 )
 def test_unavailable_opencl_has_a_reason(
-    answer: OpenclAnswer | None, drivers: tuple[str, ...], available: bool | Absent, words: str
+    answer: OpenclResult | None, drivers: tuple[str, ...], available: bool | Absent, words: str
 ) -> None:
     """Without a binding the drivers remain unknown; without a driver, OpenCL is unavailable."""
-    backend = opencl.backend_of(replace(EVIDENCE, opencl=answer, opencl_drivers=drivers), machine())
+    backend = opencl.build_backend(replace(EVIDENCE, opencl=answer, opencl_drivers=drivers), machine())
 
     assert backend.available is available
     assert words in backend.reason
@@ -100,8 +102,8 @@ def test_opencl_without_permission_for_the_gpu_is_not_permitted(
 ) -> None:
     """If the daemon's user may not open a GPU, OpenCL may still work for its clients."""
     closed = replace(with_opencl(platform), closed="/dev/dri/renderD128", for_others=for_others)
-    backend = opencl.backend_of(closed, machine())
+    backend = opencl.build_backend(closed, machine())
 
     assert backend.available is available
     assert backend.reason.endswith("user ada may not open /dev/dri/renderD128, so a GPU would not be found")
-    assert "may not" not in opencl.backend_of(replace(closed, closed=None), machine()).reason
+    assert "may not" not in opencl.build_backend(replace(closed, closed=None), machine()).reason

@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.backends import cpu, cuda, metal, opencl, rocm, vulkan
-from memwatch.backends.devices import capacity_of, pci_numbers
+from memwatch.backends.devices import compute_capacity, pci_numbers
 from memwatch.backends.model import Backend
 from memwatch.backends.opencl_result import OpenclPlatform
-from memwatch.backends.probes import Evidence, Rocm
+from memwatch.backends.probes import ProbeResults, Rocm
 from memwatch.model import Absent, Architecture, Device, Quality, Share, ShareKind
 from memwatch.snapshot import CollectorStatus, Machine, Snapshot
 from support.backend_samples import APU, EVIDENCE, READY, RTX, found, gpu_device, machine, pool, share, with_opencl
@@ -19,7 +19,7 @@ from support.sample_parts import snapshot
 
 def test_cuda_works_with_a_driver_and_its_library() -> None:
     """A GPU that NVML lists and libcuda: available, with the values of the snapshot."""
-    backend = cuda.backend_of(replace(EVIDENCE, libcuda="/usr/lib64/libcuda.so.1"), machine(RTX))
+    backend = cuda.build_backend(replace(EVIDENCE, libcuda="/usr/lib64/libcuda.so.1"), machine(RTX))
 
     assert (backend.available, backend.reason) == (True, "driver 580.95.05, /usr/lib64/libcuda.so.1")
     (device,) = backend.devices
@@ -63,10 +63,10 @@ def test_cuda_works_with_a_driver_and_its_library() -> None:
     ],
 )
 def test_unavailable_cuda_has_a_reason(
-    evidence: Evidence, at: Snapshot, available: bool | Absent, words: str
+    evidence: ProbeResults, at: Snapshot, available: bool | Absent, words: str
 ) -> None:
     """Unavailable only with proof; without an answer from the driver it stays unknown."""
-    backend = cuda.backend_of(evidence, at)
+    backend = cuda.build_backend(evidence, at)
 
     assert backend.available is available
     assert words in backend.reason
@@ -74,10 +74,10 @@ def test_unavailable_cuda_has_a_reason(
 
 def test_nouveau_and_radeon_have_no_vendor_backend() -> None:
     """nouveau drives the same card, and no CUDA program can use it; radeon is not amdgpu."""
-    nouveau = cuda.backend_of(
+    nouveau = cuda.build_backend(
         replace(EVIDENCE, libcuda="/lib/libcuda.so.1"), machine(replace(RTX, driver="nouveau"))
     )
-    radeon = rocm.backend_of(READY, machine(replace(APU, driver="radeon")))
+    radeon = rocm.build_backend(READY, machine(replace(APU, driver="radeon")))
 
     assert (nouveau.available, nouveau.devices) == (False, ())
     assert "gpu0 uses the driver nouveau" in nouveau.reason
@@ -92,14 +92,16 @@ def test_stalled_jetson_names_the_failing_collector() -> None:
     orin = replace(RTX, name="NVIDIA Orin", driver=Absent.NOT_SUPPORTED)
     at = replace(machine(replace(orin, state="stalled")), collectors=(stub, silent))
 
-    assert cuda.backend_of(EVIDENCE, at).reason == "gpu0 is stalled: no answer for 9 s"
-    assert cuda.backend_of(replace(EVIDENCE, libcuda="/l/libcuda.so.1"), machine(orin)).reason == "/l/libcuda.so.1"
+    assert cuda.build_backend(EVIDENCE, at).reason == "gpu0 is stalled: no answer for 9 s"
+    assert (
+        cuda.build_backend(replace(EVIDENCE, libcuda="/l/libcuda.so.1"), machine(orin)).reason == "/l/libcuda.so.1"
+    )
 
 
 def test_one_lost_gpu_of_two_leaves_cuda_available() -> None:
     """CUDA works with the other GPU; the lost one is listed as lost."""
     other = replace(RTX, id="gpu2", state="lost", allocates_from=(), headroom_bytes=Absent.NOT_AVAILABLE)
-    backend = cuda.backend_of(replace(EVIDENCE, libcuda="/lib/libcuda.so.1"), machine(RTX, other))
+    backend = cuda.build_backend(replace(EVIDENCE, libcuda="/lib/libcuda.so.1"), machine(RTX, other))
 
     assert backend.available is True
     assert [device.note for device in backend.devices] == [None, "is lost"]
@@ -131,8 +133,8 @@ def test_unknown_backends_are_named_in_the_recommendation() -> None:
 def test_rocm_is_listed_with_its_own_headroom() -> None:
     """Carve-out and System RAM both belong to the APU's GPU, and ROCm allocates from one of the two."""
     strix = replace(APU, api_free_bytes={"rocm": 26 * GIB})
-    (device,) = rocm.backend_of(READY, machine(strix)).devices
-    (by_opencl,) = opencl.backend_of(
+    (device,) = rocm.build_backend(READY, machine(strix)).devices
+    (by_opencl,) = opencl.build_backend(
         with_opencl(OpenclPlatform("rusticl", "1", (gpu_device("0000:c4:00.0"),))), machine(strix)
     ).devices
 
@@ -149,8 +151,8 @@ def test_cpu_headroom_is_bounded_by_the_container_limit() -> None:
     )
     limited = replace(machine(), shares=(limit,))
 
-    (free,) = cpu.backend_of(EVIDENCE, machine()).devices
-    (bounded,) = cpu.backend_of(EVIDENCE, limited).devices
+    (free,) = cpu.build_backend(EVIDENCE, machine()).devices
+    (bounded,) = cpu.build_backend(EVIDENCE, limited).devices
     assert (free.size_bytes, free.headroom_bytes) == (64 * GIB, 56 * GIB)
     assert (bounded.size_bytes, bounded.headroom_bytes) == (16 * GIB, 6 * GIB)
 
@@ -169,10 +171,10 @@ def test_cpu_headroom_is_bounded_by_the_container_limit() -> None:
     ],
 )
 def test_rocm_needs_a_gpu_its_device_file_and_a_runtime(
-    evidence: Evidence, at: Snapshot, available: bool, words: str
+    evidence: ProbeResults, at: Snapshot, available: bool, words: str
 ) -> None:
     """Each missing part has its own text."""
-    backend = rocm.backend_of(evidence, at)
+    backend = rocm.build_backend(evidence, at)
 
     assert backend.available is available
     assert words in backend.reason
@@ -181,8 +183,8 @@ def test_rocm_needs_a_gpu_its_device_file_and_a_runtime(
 def test_rocm_is_available_to_the_group_of_kfd() -> None:
     """The daemon's user may lack the group of /dev/kfd; the reason names the group that its clients need."""
     daemons = replace(READY, kfd_permitted=False, kfd_group="render", for_others=True, user="memwatchd")
-    backend = rocm.backend_of(daemons, machine(APU))
-    ungrouped = rocm.backend_of(replace(daemons, kfd_group=None), machine(APU))
+    backend = rocm.build_backend(daemons, machine(APU))
+    ungrouped = rocm.build_backend(replace(daemons, kfd_group=None), machine(APU))
 
     assert (backend.available, backend.reason) == (
         True,
@@ -194,7 +196,7 @@ def test_rocm_is_available_to_the_group_of_kfd() -> None:
 
 def test_rocm_names_all_missing_parts_at_once() -> None:
     """A single check lists all missing parts."""
-    backend = rocm.backend_of(replace(READY, kfd=False, rocm=None), machine(APU))
+    backend = rocm.build_backend(replace(READY, kfd=False, rocm=None), machine(APU))
 
     assert "/dev/kfd does not exist" in backend.reason
     assert "ROCm is not installed" in backend.reason
@@ -202,8 +204,8 @@ def test_rocm_names_all_missing_parts_at_once() -> None:
 
 def test_capacity_of_an_apu_is_its_carve_out_and_its_limit() -> None:
     """Different pools add up, a limit bounds its pool, and System RAM is not counted on top."""
-    assert capacity_of(APU, machine(APU)) == GIB + 60 * GIB
-    assert capacity_of(replace(APU, allocates_from=()), machine(APU)) is Absent.NOT_AVAILABLE
+    assert compute_capacity(APU, machine(APU)) == GIB + 60 * GIB
+    assert compute_capacity(replace(APU, allocates_from=()), machine(APU)) is Absent.NOT_AVAILABLE
 
 
 def test_capacity_of_mig_is_the_largest_instance() -> None:
@@ -217,7 +219,7 @@ def test_capacity_of_mig_is_the_largest_instance() -> None:
         devices=(gpu,),
     )
 
-    assert capacity_of(gpu, at) == 40 * GIB
+    assert compute_capacity(gpu, at) == 40 * GIB
 
 
 def test_metal_needs_macos_and_a_device() -> None:
@@ -226,10 +228,10 @@ def test_metal_needs_macos_and_a_device() -> None:
     m4 = Device("gpu0", "Apple", "Apple M4", Architecture.UNIFIED, allocates_from=("ram",), headroom_bytes=GIB)
     at = snapshot("mac", Machine("MacBook"), pools=(ram(8 * GIB),), devices=(m4,))
 
-    assert metal.backend_of(EVIDENCE, machine()).available is False
-    assert metal.backend_of(mac, machine()).available is Absent.NOT_AVAILABLE
-    assert metal.backend_of(mac, at).available is True
-    assert metal.backend_of(mac, at).devices[0].unified is True
+    assert metal.build_backend(EVIDENCE, machine()).available is False
+    assert metal.build_backend(mac, machine()).available is Absent.NOT_AVAILABLE
+    assert metal.build_backend(mac, at).available is True
+    assert metal.build_backend(mac, at).devices[0].unified is True
 
 
 @pytest.mark.parametrize(
@@ -245,7 +247,7 @@ def test_vulkan_is_not_probed(
     drivers: tuple[str, ...], architecture: str, available: bool | Absent, words: str
 ) -> None:
     """Installed drivers prove nothing, and a probe would wake GPUs."""
-    backend = vulkan.backend_of(replace(EVIDENCE, vulkan_drivers=drivers), machine(architecture=architecture))
+    backend = vulkan.build_backend(replace(EVIDENCE, vulkan_drivers=drivers), machine(architecture=architecture))
 
     assert backend.available is available
     assert words in backend.reason

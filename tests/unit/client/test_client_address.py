@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.options import Refused
+from memwatch.options import InvalidValueError
 from memwatchd.client.address import DEFAULT, Address, parse_url
 
 
@@ -57,7 +57,7 @@ def test_address_is_parsed_and_formatted(url: str, address: Address, text: str |
 )
 def test_invalid_address_is_rejected(url: str) -> None:
     """An incomplete URL, a secret in a URL and a header in a URL are all rejected."""
-    with pytest.raises(Refused):
+    with pytest.raises(InvalidValueError):
         parse_url(url)
 
 
@@ -66,7 +66,7 @@ def test_arbitrary_text_is_parsed_or_rejected(url: str) -> None:
     """A parsed address can be formatted and parsed again."""
     try:
         address = parse_url(url)
-    except Refused:
+    except InvalidValueError:
         return
 
     assert parse_url(str(address)) == address

@@ -14,7 +14,7 @@ from memwatch.render import words as wording
 from memwatch.render.json import snapshot_json, to_bytes
 from memwatch.snapshot import Snapshot
 from memwatchd.client.tables import columns, device_lines
-from memwatchd.client.tree import lines_of
+from memwatchd.client.tree import render_lines
 from support.sample_snapshots import SAMPLES, critical_gb10, mig_server, simulated, unknown_figures
 
 
@@ -23,7 +23,7 @@ def sent(snapshot: Snapshot) -> Any:
 
 
 def text_of(snapshot: Snapshot, age_seconds: float | None = 0.2) -> str:
-    return "\n".join(lines_of(sent(snapshot), age_seconds))
+    return "\n".join(render_lines(sent(snapshot), age_seconds))
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -122,7 +122,7 @@ def test_failed_device_shows_its_state() -> None:
     lost = replace(snapshot.devices[0], state="needs_reset", headroom_bytes=Absent.NOT_AVAILABLE)
     noted = sent(replace(snapshot, devices=(lost,)))
 
-    assert ", needs reset): headroom — not available" in "\n".join(lines_of(noted, None))
+    assert ", needs reset): headroom — not available" in "\n".join(render_lines(noted, None))
     assert list(device_lines(noted))[1].endswith("— not available  needs reset")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.amdgpu import LOOK_SECONDS, Collector
+from memwatch.collectors.amdgpu import RESCAN_SECONDS, Collector
 from memwatch.linux.pci import GpuPids
 from support.amd_machine import GIB, MIB, AmdMachine, discrete
 from support.amd_readings import FakeIoctl, ManualClock
@@ -50,10 +50,10 @@ def test_hotplug_leaks_no_descriptor(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(100):
         machine.unplug(card=3)
-        watch.now += LOOK_SECONDS
+        watch.now += RESCAN_SECONDS
         collector.collect()
         machine.plug("0000:05:00.0", card=3)
-        watch.now += LOOK_SECONDS
+        watch.now += RESCAN_SECONDS
         collector.collect()
     after = len(os.listdir("/proc/self/fd"))
     collector.close()

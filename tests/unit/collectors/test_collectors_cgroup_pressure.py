@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from memwatch.collectors import cgroup_pressure
-from memwatch.linux.files import Unavailable
+from memwatch.linux.files import SourceUnavailable
 from memwatch.linux.psi_trigger import parse_waiting
 from support.psi_host import Host
 
@@ -38,8 +38,8 @@ def test_wait_spread_over_groups_names_no_cgroup() -> None:
     """Three groups that wait one third each: the whole machine waits, and no single limit is the cause."""
     before = {"/": 0.0, "/a": 0.0, "/b": 0.0, "/c": 0.0}
 
-    assert cgroup_pressure.worst_of(before, {"/": 0.9, "/a": 0.3, "/b": 0.3, "/c": 0.3}, 1.0) is None
-    assert cgroup_pressure.worst_of(before, {"/": 0.01, "/a": 0.01, "/b": 0.0}, 1.0) is None
+    assert cgroup_pressure.find_worst(before, {"/": 0.9, "/a": 0.3, "/b": 0.3, "/c": 0.3}, 1.0) is None
+    assert cgroup_pressure.find_worst(before, {"/": 0.01, "/a": 0.01, "/b": 0.0}, 1.0) is None
 
 
 @pytest.mark.parametrize(("used", "rate"), [(0.7, 0.3), (0.2, 0.01)], ids=["full", "calm"])
@@ -61,7 +61,7 @@ def test_search_of_groups_is_bounded(tmp_path: Path) -> None:
     host = Host(tmp_path)
     host.wait(0.0, **{f"group{number}": 0.0 for number in range(600)})
 
-    assert len(list(cgroup_pressure.waiting_groups(host.groups))) == cgroup_pressure.MOST_GROUPS
+    assert len(list(cgroup_pressure.waiting_groups(host.groups))) == cgroup_pressure.MAX_GROUPS
 
 
 def test_collector_is_unavailable_without_cgroup_v2(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_collector_is_unavailable_without_cgroup_v2(tmp_path: Path) -> None:
     host = Host(tmp_path)
     (host.roots.procfs / "self/mountinfo").write_text("")
 
-    with pytest.raises(Unavailable, match="version 1 does not count waiting"):
+    with pytest.raises(SourceUnavailable, match="version 1 does not count waiting"):
         cgroup_pressure.Collector(host.roots)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memwatch.collectors import enlist
-from memwatch.collectors.base import Enlisted, Host
-from memwatch.linux.files import Unavailable
+from memwatch.collectors import list_collectors
+from memwatch.collectors.base import CollectorEntry, Host
+from memwatch.linux.files import SourceUnavailable
 from support.machine_folders import NAMES, MachineFolder, machine_folder, plain
 
 COLLECTORS = ["meminfo", "psi", "vmstat", "buddyinfo", "numa", "zram", "cgroup", "machine", "processes"]
@@ -15,10 +15,10 @@ COLLECTORS = ["meminfo", "psi", "vmstat", "buddyinfo", "numa", "zram", "cgroup",
 MORE = ["tegra", "nvmap"]
 
 
-def enlisted(machine: MachineFolder, name: str) -> Enlisted:
+def enlisted(machine: MachineFolder, name: str) -> CollectorEntry:
     """Return the enlisted collector, with the page size of that machine in place of this one's."""
     host = Host(machine.roots, platform="linux", page_size=machine.page_size)
-    return next(entry for entry in enlist(host) if entry.name == name)
+    return next(entry for entry in list_collectors(host) if entry.name == name)
 
 
 def test_twelve_machines_exist_with_all_collectors() -> None:
@@ -39,7 +39,7 @@ def test_findings_equal_those_recorded(machine_name: str, collector: str) -> Non
     make = enlisted(machine, collector).make
 
     if "unavailable" in expected:
-        with pytest.raises(Unavailable, match=expected["unavailable"]):
+        with pytest.raises(SourceUnavailable, match=expected["unavailable"]):
             make()
         return
     opened = make()

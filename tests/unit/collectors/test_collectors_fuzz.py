@@ -15,9 +15,9 @@ from memwatch.collectors import buddyinfo, cgroup, drm, machine, meminfo, numa, 
 from memwatch.drivers.drm import cards
 from memwatch.drivers.drm.fdinfo import parse_fdinfo
 from memwatch.linux import process_files as process_files
-from memwatch.linux.cgroup_mounts import home_of
-from memwatch.linux.cgroups import folders_of, parse_cgroup, parse_mountinfo, place_of
-from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.linux.cgroup_mounts import find_own_cgroup
+from memwatch.linux.cgroups import owner_folders, parse_cgroup, parse_mountinfo, parse_owners
+from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.processes.pss import parse_rollup
 from support.machine_folders import NAMES, machine_folder
 
@@ -25,21 +25,24 @@ Parser = Callable[[bytes], Any]
 
 # Each parser with the files whose bytes are damaged, cut and mixed for it.
 PARSERS: dict[str, tuple[Parser, tuple[str, ...]]] = {
-    "meminfo": (lambda data: meminfo.pool_of(meminfo.Meminfo().parse(data)), ("proc/meminfo",)),
-    "swap": (lambda data: meminfo.swap_of(meminfo.Meminfo().parse(data)), ("proc/meminfo",)),
+    "meminfo": (lambda data: meminfo.build_pool(meminfo.Meminfo().parse(data)), ("proc/meminfo",)),
+    "swap": (lambda data: meminfo.build_swap(meminfo.Meminfo().parse(data)), ("proc/meminfo",)),
     "arcstats": (meminfo.parse_arcstats, ("proc/spl/kstat/zfs/arcstats",)),
     "watermark": (lambda data: meminfo.parse_low_watermark(data, 4096), ("proc/zoneinfo",)),
     "protection": (buddyinfo.parse_protection, ("proc/zoneinfo",)),
-    "buddyinfo": (lambda data: buddyinfo.nodes_of(buddyinfo.parse_buddyinfo(data), {}, 4096), ("proc/buddyinfo",)),
+    "buddyinfo": (
+        lambda data: buddyinfo.build_nodes(buddyinfo.parse_buddyinfo(data), {}, 4096),
+        ("proc/buddyinfo",),
+    ),
     "pressure": (psi.parse_pressure, ("proc/pressure/memory",)),
     "vmstat": (vmstat.Vmstat().parse, ("proc/vmstat",)),
-    "node": (lambda data: numa.node_of(0, data, b"0-3\n"), ("sys/devices/system/node/node0/meminfo",)),
+    "node": (lambda data: numa.parse_node(0, data, b"0-3\n"), ("sys/devices/system/node/node0/meminfo",)),
     "mm_stat": (zram.parse_mm_stat, ("sys/block/zram0/mm_stat",)),
-    "cgroup": (lambda data: place_of(parse_cgroup(data)), ("proc/self/cgroup", "proc/1/cgroup")),
+    "cgroup": (lambda data: parse_owners(parse_cgroup(data)), ("proc/self/cgroup", "proc/1/cgroup")),
     "mountinfo": (parse_mountinfo, ("proc/self/mountinfo",)),
-    "home v1": (lambda data: home_of(b"4:memory:/docker/x\n", data, Roots()), ("proc/self/mountinfo",)),
+    "home v1": (lambda data: find_own_cgroup(b"4:memory:/docker/x\n", data, Roots()), ("proc/self/mountinfo",)),
     "home v2": (
-        lambda data: home_of(data, b"3 1 0:2 / /sys/fs/cgroup rw - cgroup2 x rw\n", Roots()),
+        lambda data: find_own_cgroup(data, b"3 1 0:2 / /sys/fs/cgroup rw - cgroup2 x rw\n", Roots()),
         ("proc/self/cgroup",),
     ),
     "limit": (cgroup.parse_limit, ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")),
@@ -50,21 +53,24 @@ PARSERS: dict[str, tuple[Parser, tuple[str, ...]]] = {
     "swap of a process": (process_files.parse_swap, ("proc/1/status",)),
     "statm": (process_files.parse_statm, ("proc/1/stat",)),
     "command": (lambda data: process_files.parse_command(data, 40), ("proc/1/stat", "proc/1/status")),
-    "owners": (lambda data: folders_of(place_of(parse_cgroup(data)), data.decode("latin-1")), ("proc/1/cgroup",)),
+    "owners": (
+        lambda data: owner_folders(parse_owners(parse_cgroup(data)), data.decode("latin-1")),
+        ("proc/1/cgroup",),
+    ),
     "smaps_rollup": (lambda data: parse_rollup(data, 1), ("proc/meminfo",)),
     "passwd": (process_files.parse_passwd, ("root/etc/passwd",)),
     "fdinfo": (parse_fdinfo, ("proc/4411/fdinfo/9", "proc/6120/fdinfo/5", "proc/1402/fdinfo/33")),
     "dmem": (cards.parse_dmem, ("sys/fs/cgroup/dmem.capacity", "sys/fs/cgroup/dmem.current")),
     "uevent": (
-        lambda data: cards.compatible_of(cards.parse_uevent(data)),
+        lambda data: cards.select_compatible(cards.parse_uevent(data)),
         ("sys/devices/platform/fb000000.gpu/uevent",),
     ),
     "pci.ids": (
-        lambda data: cards.model_of(data, "8086", "56a0"),
+        lambda data: cards.find_model(data, "8086", "56a0"),
         ("root/usr/share/hwdata/pci.ids", "root/usr/share/misc/pci.ids"),
     ),
     "GPU lines": (drm.parse_gpu_lines, ("proc/meminfo",)),
-    "text": (machine.text_of, ("sys/class/dmi/id/product_name",)),
+    "text": (machine.decode_text, ("sys/class/dmi/id/product_name",)),
 }
 FOLDERS = [machine_folder(name).roots.procfs.parent for name in NAMES]
 
@@ -101,7 +107,7 @@ def numbers_in(value: Any) -> list[float]:
 def check(parse: Parser, data: bytes) -> None:
     try:
         found = parse(data)
-    except (Unreadable, Unavailable):
+    except (ParseError, SourceUnavailable):
         return
     assert all(number >= 0 for number in numbers_in(found))
 
@@ -143,6 +149,6 @@ def test_truncated_files_yield_no_other_values(name: str) -> None:
         for end in range(max(0, len(data) - 60), len(data)):
             try:
                 found = parse(data[:end])
-            except Unreadable:
+            except ParseError:
                 continue
             assert data[:end].endswith(b"\n") or set(numbers_in(found)) <= whole

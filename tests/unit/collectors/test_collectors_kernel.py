@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memwatch.collectors import buddyinfo, meminfo, numa, psi, vmstat, zram
-from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.model import Absent
 from memwatch.snapshot import Node, merge_nodes
 from support.machine_folders import machine_folder
@@ -39,7 +39,7 @@ def test_psi_without_full() -> None:
 )
 def test_invalid_psi_is_rejected(data: bytes) -> None:
     """A line that is cut off, negative, repeated or above 100 % is rejected."""
-    with pytest.raises(Unreadable, match="pressure/memory"):
+    with pytest.raises(ParseError, match="pressure/memory"):
         psi.parse_pressure(data)
 
 
@@ -64,7 +64,7 @@ def test_unreadable_pressure_file_is_unavailable(tmp_path: Path) -> None:
     """A file that opens and cannot be read (psi=0 on the kernel command line) is unavailable, and no error."""
     (tmp_path / "pressure/memory").mkdir(parents=True)
 
-    with pytest.raises(Unavailable, match="pressure/memory: Is a directory"):
+    with pytest.raises(SourceUnavailable, match="pressure/memory: Is a directory"):
         psi.Collector(Roots(procfs=tmp_path))
 
 
@@ -96,8 +96,8 @@ def test_largest_free_block_of_64_kib_pages() -> None:
     """A block of order 6 is 4 MiB with pages of 64 KiB, and 256 KiB with pages of 4 KiB."""
     zones = buddyinfo.parse_buddyinfo(b"Node 0, zone   Normal 5 0 0 0 0 0 2\n")
 
-    (small,) = buddyinfo.nodes_of(zones, {}, 4096)
-    (large,) = buddyinfo.nodes_of(zones, {}, 65536)
+    (small,) = buddyinfo.build_nodes(zones, {}, 4096)
+    (large,) = buddyinfo.build_nodes(zones, {}, 65536)
 
     assert (small.largest_free_block_bytes, small.free_large_blocks_bytes) == (256 << 10, 0)
     assert (large.largest_free_block_bytes, large.free_large_blocks_bytes) == (4 * MIB, 8 * MIB)
@@ -105,7 +105,7 @@ def test_largest_free_block_of_64_kib_pages() -> None:
 
 def test_node_without_a_free_block() -> None:
     """A node with nothing free has a largest block of 0, which is a valid reading."""
-    (node,) = buddyinfo.nodes_of(buddyinfo.parse_buddyinfo(b"Node 3, zone Normal 0 0 0\n"), {}, 4096)
+    (node,) = buddyinfo.build_nodes(buddyinfo.parse_buddyinfo(b"Node 3, zone Normal 0 0 0\n"), {}, 4096)
 
     assert (node.id, node.largest_free_block_bytes) == (3, 0)
 
@@ -120,8 +120,8 @@ def test_protected_zone_does_not_hide_fragmentation() -> None:
         b"        protection: (0, 0, 0)\n"
     )
 
-    (node,) = buddyinfo.nodes_of(zones, protection, 4096)
-    (unprotected,) = buddyinfo.nodes_of(zones, {}, 4096)
+    (node,) = buddyinfo.build_nodes(zones, protection, 4096)
+    (unprotected,) = buddyinfo.build_nodes(zones, {}, 4096)
 
     assert (node.largest_free_block_bytes, node.free_large_blocks_bytes) == (4 * 4096, 0)
     assert unprotected.largest_free_block_bytes == 4 * MIB
@@ -133,14 +133,14 @@ def test_protected_zone_does_not_hide_fragmentation() -> None:
 )
 def test_invalid_free_blocks_are_rejected(data: bytes) -> None:
     """A truncated row, rows of different length and other lines are rejected."""
-    with pytest.raises(Unreadable, match="buddyinfo"):
+    with pytest.raises(ParseError, match="buddyinfo"):
         buddyinfo.parse_buddyinfo(data)
 
 
 def test_node_of_a_gpu() -> None:
     """GH200: the HBM node has memory and no CPUs; the empty nodes beside it have size 0."""
-    hbm = numa.node_of(1, b"Node 1 MemTotal:       99614720 kB\nNode 1 MemFree:        99000000 kB\n", b"\n")
-    empty = numa.node_of(2, b"Node 2 MemTotal:              0 kB\nNode 2 MemFree:               0 kB\n", b"\n")
+    hbm = numa.parse_node(1, b"Node 1 MemTotal:       99614720 kB\nNode 1 MemFree:        99000000 kB\n", b"\n")
+    empty = numa.parse_node(2, b"Node 2 MemTotal:              0 kB\nNode 2 MemFree:               0 kB\n", b"\n")
 
     assert (hbm.size_bytes, hbm.has_cpus) == (97280 * MIB, False)
     assert empty.size_bytes == 0
@@ -152,15 +152,15 @@ def test_node_without_cpus_lists_its_contents() -> None:
     data = "".join(f"Node 1 {key}: {value} kB\n" for key, value in lines.items())
     huge = data + "Node 1 HugePages_Total: 3\n"
 
-    gpu = numa.node_of(1, data.encode(), b"\n")
+    gpu = numa.parse_node(1, data.encode(), b"\n")
 
     assert {part.kind: part.size_bytes >> 10 for part in gpu.contents} == {
         "anonymous": 100,
         "shared_memory": 50,
         "kernel": 25,
     }
-    assert numa.node_of(1, data.encode(), b"0-3\n").contents == ()
-    assert numa.node_of(1, huge.encode(), b"\n").contents == ()
+    assert numa.parse_node(1, data.encode(), b"0-3\n").contents == ()
+    assert numa.parse_node(1, huge.encode(), b"\n").contents == ()
 
 
 def test_all_node_values_are_parsed_by_name() -> None:
@@ -184,8 +184,8 @@ def test_all_node_values_are_parsed_by_name() -> None:
 )
 def test_invalid_nodes_are_rejected(data: bytes) -> None:
     """A node without its size or its free memory, or with more free than its size, is rejected by name."""
-    with pytest.raises(Unreadable, match="node0/meminfo"):
-        numa.node_of(0, data, b"0-3\n")
+    with pytest.raises(ParseError, match="node0/meminfo"):
+        numa.parse_node(0, data, b"0-3\n")
 
 
 def test_cpuless_node_stays_in_system_ram(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_nodes_of_two_collectors_are_merged() -> None:
 @pytest.mark.parametrize("data", [b"", b"1 2\n", b"1 2 3", b"1 -2 3\n", b"a b c\n", b"9" * 30 + b" 1 1\n"])
 def test_invalid_zram_statistics_are_rejected(data: bytes) -> None:
     """Too few columns, a truncated line and non-numbers are rejected."""
-    with pytest.raises(Unreadable, match="mm_stat"):
+    with pytest.raises(ParseError, match="mm_stat"):
         zram.parse_mm_stat(data)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memwatch.collectors.machine import Collector, Gpu, gpu_of, name_of
+from memwatch.collectors.machine import Collector, PciGpu, choose_name, parse_gpu
 from memwatch.linux.files import Roots
 from memwatch.model import Absent
 from memwatch.snapshot import Machine
@@ -31,17 +31,17 @@ from memwatch.snapshot import Machine
 )
 def test_machine_name_skips_firmware_placeholders(dmi: dict[str, str], name: str | None) -> None:
     """The name is the vendor's product name; placeholders of the firmware are ignored."""
-    assert name_of(dmi) == (Absent.NOT_AVAILABLE if name is None else name)
+    assert choose_name(dmi) == (Absent.NOT_AVAILABLE if name is None else name)
 
 
 @pytest.mark.parametrize(
     ("pci_class", "vendor", "device", "gpu"),
     [
-        ("0x030000", "0x10de", "0x2684", Gpu("10de", "2684")),
-        ("0x030200", "0x10de", "0x2342", Gpu("10de", "2342")),
-        ("0x038000", "0x1002", "0x740f", Gpu("1002", "740f")),
-        ("0x120000", "0x1002", "0x74a1", Gpu("1002", "74a1")),
-        ("0x030000", "0x8086", "0x46a6", Gpu("8086", "46a6")),
+        ("0x030000", "0x10de", "0x2684", PciGpu("10de", "2684")),
+        ("0x030200", "0x10de", "0x2342", PciGpu("10de", "2342")),
+        ("0x038000", "0x1002", "0x740f", PciGpu("1002", "740f")),
+        ("0x120000", "0x1002", "0x74a1", PciGpu("1002", "74a1")),
+        ("0x030000", "0x8086", "0x46a6", PciGpu("8086", "46a6")),
         ("0x120000", "0x8086", "0x7d1d", None),
         ("0x040300", "0x10de", "0x22ba", None),
         ("0x030000", "0x1a03", "0x2000", None),
@@ -51,9 +51,11 @@ def test_machine_name_skips_firmware_placeholders(dmi: dict[str, str], name: str
         ("", "", "", None),
     ],
 )
-def test_gpu_is_recognized_by_class_and_vendor(pci_class: str, vendor: str, device: str, gpu: Gpu | None) -> None:
+def test_gpu_is_recognized_by_class_and_vendor(
+    pci_class: str, vendor: str, device: str, gpu: PciGpu | None
+) -> None:
     """GPUs are told apart from management displays, virtual displays and neural engines."""
-    assert gpu_of(pci_class, vendor, device) == gpu
+    assert parse_gpu(pci_class, vendor, device) == gpu
 
 
 def machine_under(tmp_path: Path) -> Machine:

@@ -10,15 +10,15 @@ import pytest
 
 from memwatch.collectors.meminfo import (
     ARC_RETRY_TICKS,
-    Arc,
+    ArcStats,
     Collector,
     Meminfo,
-    available_of,
+    build_pool,
+    build_swap,
+    compute_available,
     parse_arcstats,
-    pool_of,
-    swap_of,
 )
-from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.model import Absent, Pool, Quality
 from support.machine_folders import machine_folder
 
@@ -93,7 +93,7 @@ def test_truncated_file_is_never_half_parsed() -> None:
         if data[:end].endswith(b"\n"):
             assert Meminfo().parse(data[:end]).items() <= whole.items()
         else:
-            with pytest.raises(Unreadable, match="middle of a line"):
+            with pytest.raises(ParseError, match="middle of a line"):
                 Meminfo().parse(data[:end])
 
 
@@ -135,8 +135,8 @@ def test_part_beyond_the_total_is_rejected(key: str) -> None:
     """A part that exceeds MemTotal is a contradiction: the whole file is rejected, and the error names the part."""
     kib = Meminfo().parse(with_line(meminfo_of("kvm-hugepages"), key, 65_536_001))
 
-    with pytest.raises(Unreadable, match="more than MemTotal 65536000 kB"):
-        pool_of(kib)
+    with pytest.raises(ParseError, match="more than MemTotal 65536000 kB"):
+        build_pool(kib)
 
 
 @pytest.mark.parametrize("missing", ["MemTotal", "MemFree"])
@@ -144,24 +144,24 @@ def test_meminfo_without_total_or_free_is_rejected(missing: str) -> None:
     """Without MemTotal or MemFree there is no pool, rather than one of size 0."""
     kib = Meminfo().parse(without(meminfo_of("workstation"), missing))
 
-    with pytest.raises(Unreadable, match="MemTotal"):
-        pool_of(kib)
+    with pytest.raises(ParseError, match="MemTotal"):
+        build_pool(kib)
 
 
 def test_swap_freer_than_its_size_is_rejected() -> None:
     """Swap with more free than its size is rejected."""
-    with pytest.raises(Unreadable, match="SwapFree 5 kB"):
-        swap_of({"SwapTotal": 4, "SwapFree": 5})
+    with pytest.raises(ParseError, match="SwapFree 5 kB"):
+        build_swap({"SwapTotal": 4, "SwapFree": 5})
 
 
 def test_kernel_without_swap_has_none() -> None:
     """A kernel without swap support has no swap, rather than swap of size 0."""
-    assert swap_of({"MemTotal": 4, "MemFree": 2}) is None
+    assert build_swap({"MemTotal": 4, "MemFree": 2}) is None
 
 
 def test_zswap_is_read() -> None:
     """Compressed swap in front of a disk: the stored bytes, and the RAM that they occupy."""
-    swap = swap_of({"SwapTotal": 100, "SwapFree": 40, "Zswap": 10, "Zswapped": 30})
+    swap = build_swap({"SwapTotal": 100, "SwapFree": 40, "Zswap": 10, "Zswapped": 30})
 
     assert swap is not None
     assert (swap.used_bytes, swap.zswap_stored_bytes, swap.zswap_memory_bytes) == (60 * KIB, 30 * KIB, 10 * KIB)
@@ -172,7 +172,7 @@ def test_page_cache_is_available() -> None:
     gib = KIB * KIB
     kib = Meminfo().parse(meminfo_of("container-v2"))
     moved = kib | {"MemFree": kib["MemFree"] - 30 * gib, "Inactive(file)": kib["Inactive(file)"] + 30 * gib}
-    before, after = pool_of(kib), pool_of(moved)
+    before, after = build_pool(kib), build_pool(moved)
 
     assert after.available_bytes == before.available_bytes
     assert after.unattributed_bytes == before.unattributed_bytes
@@ -183,7 +183,7 @@ def test_driver_memory_is_unattributed() -> None:
     """Memory that leaves MemFree and appears in no other line is unattributed, to the byte."""
     kib = Meminfo().parse(meminfo_of("container-v2"))
     taken = kib | {"MemFree": kib["MemFree"] - 4096, "MemAvailable": kib["MemAvailable"] - 4096}
-    before, after = pool_of(kib), pool_of(taken)
+    before, after = build_pool(kib), build_pool(taken)
 
     assert isinstance(before.unattributed_bytes, int)
     assert after.unattributed_bytes == before.unattributed_bytes + 4096 * KIB
@@ -192,7 +192,7 @@ def test_driver_memory_is_unattributed() -> None:
 def test_huge_pages_are_set_aside() -> None:
     """The huge page pool is used memory that is not pressure (84 % used is judged as 31.7 %)."""
     kib = Meminfo().parse(meminfo_of("kvm-hugepages"))
-    pool = pool_of(kib)
+    pool = build_pool(kib)
 
     assert isinstance(pool.used_bytes, int)
     assert pool.used_bytes / pool.size_bytes == pytest.approx(0.842, abs=0.001)
@@ -204,14 +204,14 @@ def test_free_huge_pages_exclude_reserved_ones() -> None:
     kib = Meminfo().parse(meminfo_of("kvm-hugepages"))
     kib |= {"HugePages_Total": 20480, "HugePages_Free": 8192, "HugePages_Rsvd": 0, "Hugetlb": 20480 * 2048}
 
-    assert pool_of(kib).set_aside_free_bytes == 16 << 30
+    assert build_pool(kib).set_aside_free_bytes == 16 << 30
 
 
 def test_huge_pages_without_hugetlb_line_are_counted() -> None:
     """Kernels without the line Hugetlb count huge pages of the default size."""
     kib = Meminfo().parse(without(meminfo_of("kvm-hugepages"), "Hugetlb"))
 
-    assert pool_of(kib).set_aside_bytes == 48 << 30
+    assert build_pool(kib).set_aside_bytes == 48 << 30
 
 
 def test_available_without_watermarks_is_an_estimate() -> None:
@@ -219,28 +219,28 @@ def test_available_without_watermarks_is_an_estimate() -> None:
     kib = Meminfo().parse(meminfo_of("old-kernel"))
     expected = kib["MemFree"] + kib["Active(file)"] + kib["Inactive(file)"] + kib["SReclaimable"]
 
-    assert available_of(kib, None).kib == expected
-    assert available_of(kib, None).quality is Quality.ESTIMATED
+    assert compute_available(kib, None).kib == expected
+    assert compute_available(kib, None).quality is Quality.ESTIMATED
 
 
 def test_available_follows_the_kernel_halving_rule() -> None:
     """Of cache and slab at most half is held back, and at most the low watermark."""
     kib = {"MemFree": 1000, "Active(file)": 50, "Inactive(file)": 50, "SReclaimable": 10_000}
 
-    assert available_of(kib, 300).kib == 1000 - 300 + 100 - 50 + 10_000 - 300
-    assert available_of(kib | {"MemFree": 0, "SReclaimable": 0}, 300).kib == 0
+    assert compute_available(kib, 300).kib == 1000 - 300 + 100 - 50 + 10_000 - 300
+    assert compute_available(kib | {"MemFree": 0, "SReclaimable": 0}, 300).kib == 0
 
 
 def test_meminfo_without_available_or_its_parts_is_rejected() -> None:
     """A file without the inputs for available memory is rejected, and the error names the missing ones."""
-    with pytest.raises(Unreadable, match=r"MemAvailable nor Active\(file\)"):
-        available_of({"MemTotal": 10, "MemFree": 5}, None)
+    with pytest.raises(ParseError, match=r"MemAvailable nor Active\(file\)"):
+        compute_available({"MemTotal": 10, "MemFree": 5}, None)
 
 
 def test_parts_beyond_the_used_memory_overlap() -> None:
     """If the parts exceed the used memory, they are not trimmed; the overlap is reported."""
     kib = Meminfo().parse(meminfo_of("no-psi"))
-    pool = pool_of(kib | {"AnonPages": kib["MemTotal"]})
+    pool = build_pool(kib | {"AnonPages": kib["MemTotal"]})
 
     assert pool.overlap
     assert pool.unattributed_bytes == 0
@@ -249,7 +249,7 @@ def test_parts_beyond_the_used_memory_overlap() -> None:
 
 def test_unattributed_is_unknown_without_anonymous_pages() -> None:
     """Without the line AnonPages unattributed memory is unknown."""
-    pool = pool_of(Meminfo().parse(without(meminfo_of("no-psi"), "AnonPages")))
+    pool = build_pool(Meminfo().parse(without(meminfo_of("no-psi"), "AnonPages")))
 
     assert pool.unattributed_bytes is Absent.NOT_SUPPORTED
     assert pool.contents == ()
@@ -260,20 +260,20 @@ def test_arc_below_its_floor_changes_nothing() -> None:
     """An ARC smaller than its floor releases nothing, and available memory stays a measured value."""
     kib = Meminfo().parse(meminfo_of("zfs-box"))
 
-    assert pool_of(kib, None, Arc(size_bytes=10, floor_bytes=20)) == pool_of(kib)
+    assert build_pool(kib, None, ArcStats(size_bytes=10, floor_bytes=20)) == build_pool(kib)
 
 
 def test_available_with_arc_is_bounded_by_the_size() -> None:
     """Two files read at different moments cannot make more available than the pool's size."""
     kib = Meminfo().parse(meminfo_of("zfs-box"))
-    pool = pool_of(kib, None, Arc(size_bytes=1 << 50, floor_bytes=0))
+    pool = build_pool(kib, None, ArcStats(size_bytes=1 << 50, floor_bytes=0))
 
     assert pool.available_bytes == pool.size_bytes
 
 
 def test_truncated_arcstats_is_rejected() -> None:
     """A truncated arcstats is rejected, and its last line is ignored."""
-    with pytest.raises(Unreadable, match="size and c_min"):
+    with pytest.raises(ParseError, match="size and c_min"):
         parse_arcstats(b"name type data\nc_min 4 5\nsize 4 123")
 
 
@@ -294,5 +294,5 @@ def test_zfs_loaded_later_is_found(tmp_path: Path) -> None:
 
 def test_collector_is_unavailable_without_meminfo(tmp_path: Path) -> None:
     """Without /proc/meminfo the collector is unavailable, and the error names the file."""
-    with pytest.raises(Unavailable, match="meminfo"):
+    with pytest.raises(SourceUnavailable, match="meminfo"):
         Collector(Roots(procfs=tmp_path), 4096)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memwatch.collectors import nvmap, tegra
-from memwatch.linux.files import Roots, Unavailable, Unreadable
+from memwatch.linux.files import ParseError, Roots, SourceUnavailable
 from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent
 from support.machine_folders import machine_folder
@@ -36,7 +36,7 @@ def test_chip_in_the_settings_replaces_a_hidden_device_tree(nano: Roots) -> None
     assert named.soc == "tegra186"
     assert (hidden.soc, hidden.board, hidden.l4t) == ("tegra210", Absent.NOT_AVAILABLE, "32.7.1")
     for collector in (tegra.Collector, lambda roots: nvmap.Collector(roots, GpuPids())):
-        with pytest.raises(Unavailable, match="no Tegra"):
+        with pytest.raises(SourceUnavailable, match="no Tegra"):
             collector(nano)
 
 
@@ -59,7 +59,7 @@ def test_memory_is_read_on_every_collection(nano: Roots) -> None:
     meminfo.write_text(text.replace("NvMapMemUsed:     740388", "NvMapMemUsed:     740392"))
     after = collector.collect().tegra
     meminfo.write_text(text.replace("NvMapMemUsed:     740388", "NvMapMemUsed:   99740388"))
-    with pytest.raises(Unreadable, match="exceeds MemTotal"):
+    with pytest.raises(ParseError, match="exceeds MemTotal"):
         collector.collect()
     collector.close()
 
@@ -104,7 +104,7 @@ def test_invalid_table_of_clients_is_rejected(nano: Roots, content: bytes) -> No
     """Empty, truncated, binary, or endless."""
     (nano.procfs.parent / CLIENTS).write_bytes(content)
 
-    with pytest.raises(Unreadable, match="nvmap clients"):
+    with pytest.raises(ParseError, match="nvmap clients"):
         nvmap.Collector(nano, GpuPids()).collect()
 
 
@@ -113,7 +113,7 @@ def test_debugfs_mounted_later_is_read(nano: Roots) -> None:
     path = nano.procfs.parent / CLIENTS
     collector = nvmap.Collector(nano, GpuPids())
     path.rename(path.with_name("away"))
-    with pytest.raises(Unavailable, match="is debugfs mounted"):
+    with pytest.raises(SourceUnavailable, match="is debugfs mounted"):
         collector.collect()
     path.with_name("away").rename(path)
     found = collector.collect().nvmap

@@ -8,7 +8,7 @@ import pytest
 
 from memwatch.collectors.drm import Collector
 from memwatch.drivers.drm.records import DrmReading, DrmRegion
-from memwatch.linux.files import Unavailable
+from memwatch.linux.files import SourceUnavailable
 from memwatch.linux.pci import GpuPids
 from memwatch.model import Absent
 from support.drm_machine import DrmMachine, fdinfo
@@ -41,7 +41,7 @@ def test_collector_is_unavailable_without_cards(tmp_path: Path) -> None:
     machine = DrmMachine(tmp_path)
     machine.process(1)
 
-    with pytest.raises(Unavailable, match="no graphics card"):
+    with pytest.raises(SourceUnavailable, match="no graphics card"):
         collector_of(machine)
 
 
@@ -52,7 +52,7 @@ def test_cards_without_memory_information_are_left_out(tmp_path: Path, driver: s
     machine.process(1)
     machine.card("card0", driver, DGPU, nodes)
 
-    with pytest.raises(Unavailable, match="no graphics card"):
+    with pytest.raises(SourceUnavailable, match="no graphics card"):
         collector_of(machine)
 
 
@@ -162,7 +162,7 @@ def test_collector_is_unavailable_after_the_card_is_unplugged(machine: DrmMachin
     (machine.roots.sysfs / "class/drm/card0").unlink()
 
     for _ in range(15):
-        with pytest.raises(Unavailable):
+        with pytest.raises(SourceUnavailable):
             collector.collect()
     assert pids() == frozenset()
 

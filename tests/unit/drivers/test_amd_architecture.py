@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.drivers.amd.architecture import architecture_of
+from memwatch.drivers.amd.architecture import decide_architecture
 from memwatch.drivers.amd.records import AmdCard, KfdNode
 from memwatch.model import Absent, Architecture
 
@@ -43,7 +43,7 @@ UNIFIED, DISCRETE, UNKNOWN = Architecture.UNIFIED, Architecture.DISCRETE, Archit
 )
 def test_each_observation_decides_and_is_recorded(card: AmdCard, architecture: Architecture, sentence: str) -> None:
     """Each observation has its verdict and one line of evidence."""
-    verdict = architecture_of(card)
+    verdict = decide_architecture(card)
 
     assert verdict.architecture is architecture
     assert any(sentence in text for text in verdict.evidence)
@@ -53,7 +53,7 @@ def test_strongest_observation_decides() -> None:
     """The driver's own flag beats every hint, and later hints are not listed."""
     card = replace(BARE, is_fused=False, has_uma=True, metrics_format=2, device_id="163f")
 
-    verdict = architecture_of(card)
+    verdict = decide_architecture(card)
 
     assert verdict.architecture is DISCRETE
     assert verdict.evidence == ("the driver's FUSION flag is not set: a discrete GPU",)
@@ -63,7 +63,7 @@ def test_large_carve_out_is_an_apu() -> None:
     """96 GiB set aside by firmware and no more GTT than that: sizes suggest a card, the kernel reports an APU."""
     card = replace(BARE, vram_bytes=96 * GIB, gtt_bytes=96 * GIB, release=(6, 16))
 
-    verdict = architecture_of(card)
+    verdict = decide_architecture(card)
 
     assert verdict.is_apu
     assert "firmware reserves 96.0 GiB" in verdict.evidence[-1]
@@ -71,7 +71,7 @@ def test_large_carve_out_is_an_apu() -> None:
 
 def test_sizes_alone_do_not_make_an_apu() -> None:
     """8 GiB of VRAM beside a GTT limit of 256 GiB is a hint, and hints do not decide."""
-    verdict = architecture_of(replace(BARE, vram_bytes=8 * GIB, gtt_bytes=256 * GIB))
+    verdict = decide_architecture(replace(BARE, vram_bytes=8 * GIB, gtt_bytes=256 * GIB))
 
     assert verdict.architecture is UNKNOWN
     assert verdict.is_apu is None

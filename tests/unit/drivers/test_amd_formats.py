@@ -49,14 +49,14 @@ def test_sizes_are_parsed_or_absent(text: bytes | Absent, figure: Bytes) -> None
 )
 def test_errors_of_files_become_reasons(code: int, reason: Absent) -> None:
     """A missing file is an unsupported feature, EPERM and EACCES are permissions, other errors may pass."""
-    assert sysfs.reason_of(OSError(code, "x")) is reason
+    assert sysfs.absent_reason(OSError(code, "x")) is reason
 
 
 def test_use_beyond_the_size_is_inconsistent() -> None:
     """The use is dropped as a contradiction, the size stays."""
-    assert sysfs.region_of(100, 101) == Region(100, Absent.INCONSISTENT)
-    assert sysfs.region_of(100, 100) == Region(100, 100)
-    assert sysfs.region_of(Absent.NOT_SUPPORTED, 7) == Region(Absent.NOT_SUPPORTED, 7)
+    assert sysfs.build_region(100, 101) == Region(100, Absent.INCONSISTENT)
+    assert sysfs.build_region(100, 100) == Region(100, 100)
+    assert sysfs.build_region(Absent.NOT_SUPPORTED, 7) == Region(Absent.NOT_SUPPORTED, 7)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_releases_compare_as_numbers() -> None:
 )
 def test_gfx_name_has_a_hexadecimal_stepping(version: int, gfx: str | Absent) -> None:
     """The last digit of a gfx version is hexadecimal."""
-    assert kfd.gfx_of(version) == gfx
+    assert kfd.format_gfx(version) == gfx
 
 
 @pytest.mark.parametrize(
@@ -118,12 +118,12 @@ def test_partitions_map_to_the_address_of_their_gpu(domain: int, location: int, 
     """A partition's number in the location, wherever the kernel puts it, does not change the GPU."""
     known = {"0000:03:00.0", "0003:02:00.0", "10000:41:00.0"}
 
-    assert kfd.pci_of(domain, location, known) == pci
+    assert kfd.find_pci(domain, location, known) == pci
 
 
 def test_virtual_function_keeps_its_own_address() -> None:
     """A GPU that is a virtual function is matched by its own function, not by function 0."""
-    assert kfd.pci_of(0, 0x302, {"0000:03:00.2", "0000:03:00.0"}) == "0000:03:00.2"
+    assert kfd.find_pci(0, 0x302, {"0000:03:00.2", "0000:03:00.0"}) == "0000:03:00.2"
 
 
 def test_node_of_cpus_is_no_gpu() -> None:
@@ -131,8 +131,8 @@ def test_node_of_cpus_is_no_gpu() -> None:
     banks = [{"heap_type": 1, "size_in_bytes": 100}, {"heap_type": 0, "size_in_bytes": 900}]
     properties = kfd.parse_properties(HALO)
 
-    assert kfd.node_of(0, 0, properties, banks, {"0000:03:00.0"}) is None
-    assert kfd.node_of(1, 7, properties, banks, {"0000:03:00.0"}) == KfdNode(
+    assert kfd.parse_node(0, 0, properties, banks, {"0000:03:00.0"}) is None
+    assert kfd.parse_node(1, 7, properties, banks, {"0000:03:00.0"}) == KfdNode(
         1, 7, "0000:03:00.0", "gfx1151", 100, Absent.NOT_AVAILABLE
     )
 
@@ -167,7 +167,7 @@ def test_name_comes_from_board_list_or_ids(product: str | None, device: str, rev
     """The board's name, the entry for this revision in the system's list, the built-in name, or the ids."""
     listed = names.parse_ids(b"# a comment\n1.0.0\n744C,\tC8,\tAMD Radeon RX 7900 XTX\n\xff,,\n744C,C8\n")
 
-    assert names.name_of(product, device, revision, listed) == name
+    assert names.choose_name(product, device, revision, listed) == name
 
 
 @given(st.binary(max_size=200))
@@ -175,7 +175,7 @@ def test_arbitrary_bytes_yield_valid_values(data: bytes) -> None:
     """Arbitrary bytes yield no negative value and raise nothing."""
     figure, ratio = sysfs.parse_figure(data), sysfs.parse_ratio(data)
 
-    assert isinstance(figure, Absent) or 0 <= figure <= sysfs.MOST_BYTES
+    assert isinstance(figure, Absent) or 0 <= figure <= sysfs.MAX_BYTES
     assert isinstance(ratio, Absent) or 0 <= ratio <= 1
     assert all(count >= 0 for count in {**sysfs.parse_errors(data), **sysfs.parse_bad_pages(data)}.values())
     assert isinstance(sysfs.parse_text(data), (str, Absent))
@@ -189,6 +189,6 @@ def test_arbitrary_bytes_yield_valid_values(data: bytes) -> None:
 def test_arbitrary_topology_yields_a_known_gpu_or_none(words: list[bytes], domain: int, bank: int) -> None:
     """Properties in any order with any numbers yield a known GPU, or none."""
     properties = {**kfd.parse_properties(b"\n".join(words)), "domain": domain}
-    node = kfd.node_of(1, 5, properties, [{"heap_type": 2, "size_in_bytes": bank}], {"0000:03:00.0"})
+    node = kfd.parse_node(1, 5, properties, [{"heap_type": 2, "size_in_bytes": bank}], {"0000:03:00.0"})
 
     assert node is None or (node.pci == "0000:03:00.0" and isinstance(node.bank_bytes, (int, Absent)))

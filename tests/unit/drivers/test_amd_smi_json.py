@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 from memwatch.drivers.amd.records import Region
 from memwatch.drivers.amd.smi import (
     SmiProcess,
-    bad_pages_of,
-    count_of,
-    errors_of,
-    pci_of,
-    process_of,
-    processes_of,
-    repaired,
-    vram_type_of,
+    parse_bad_pages,
+    parse_count,
+    parse_errors,
+    parse_pci,
+    parse_process,
+    parse_processes,
+    parse_vram_type,
+    repair_size,
 )
 from memwatch.drivers.amd.smi_json import (
-    NoAnswer,
+    NoOutputError,
     amd_smi_addresses,
     amd_smi_memory,
     amd_smi_processes,
-    document_of,
+    parse_document,
     rocm_smi_memory,
 )
 from memwatch.model import Absent
@@ -37,7 +37,7 @@ MIB = 1 << 20
 
 
 def printed(document: Any, before: str = "") -> Any:
-    return document_of((before + json.dumps(document, indent=4)).encode(), "rocm-smi")
+    return parse_document((before + json.dumps(document, indent=4)).encode(), "rocm-smi")
 
 
 @pytest.mark.parametrize("before", ["", WARNING, "\n\n", "======= ROCm =======\n"])
@@ -147,7 +147,7 @@ def test_processes_are_parsed_by_gpu() -> None:
 )
 def test_sizes_in_thousands_are_corrected_to_kib(printed_bytes: int, actual_bytes: int) -> None:
     """Memory comes in pages: a multiple of 1000 that is no number of pages was printed from KiB."""
-    assert repaired(printed_bytes) == actual_bytes
+    assert repair_size(printed_bytes) == actual_bytes
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_sizes_in_thousands_are_corrected_to_kib(printed_bytes: int, actual_byte
 )
 def test_missing_output_is_an_error(output: bytes, sentence: str) -> None:
     """Empty output with exit code 0 means that there is no driver; any other invalid output is an error too."""
-    with pytest.raises(NoAnswer, match=sentence):
-        document_of(output, "rocm-smi")
+    with pytest.raises(NoOutputError, match=sentence):
+        parse_document(output, "rocm-smi")
 
 
 JSON = st.recursive(
@@ -190,19 +190,19 @@ def test_arbitrary_json_yields_valid_values(document: Any) -> None:
         assert memory.vram.total_bytes == 0 or memory.vram.total_bytes
     for processes in amd_smi_processes(document).values():
         assert all(process.pid > 0 for process in processes)
-    assert all(count >= 0 for count in {**errors_of(document), **bad_pages_of(document)}.values())
-    processes_of(document)
-    process_of(document)
-    vram_type_of(document)
-    pci_of(document)
-    count_of(document)
+    assert all(count >= 0 for count in {**parse_errors(document), **parse_bad_pages(document)}.values())
+    parse_processes(document)
+    parse_process(document)
+    parse_vram_type(document)
+    parse_pci(document)
+    parse_count(document)
 
 
 @given(st.binary(max_size=300))
 def test_arbitrary_output_is_parsed_or_rejected(output: bytes) -> None:
-    """Any bytes are a document or raise NoAnswer."""
-    with suppress(NoAnswer):
-        rocm_smi_memory(document_of(output, "x"))
+    """Any bytes are a document or raise NoOutputError."""
+    with suppress(NoOutputError):
+        rocm_smi_memory(parse_document(output, "x"))
 
 
 @pytest.mark.parametrize(
@@ -220,13 +220,13 @@ def test_arbitrary_output_is_parsed_or_rejected(output: bytes) -> None:
 )
 def test_vram_type_is_parsed(answer: Any, kind: str | Absent) -> None:
     """A number of the library's enumeration becomes its name; an unknown number is not supported."""
-    assert vram_type_of(answer) == kind
+    assert parse_vram_type(answer) == kind
 
 
 def test_answers_of_the_library_are_counted() -> None:
     """Errors by kind, pages by number, and a sentence in place of an empty list."""
-    assert errors_of({"correctable_count": 3, "uncorrectable_count": "N/A"}) == {"ecc_corrected": 3}
-    assert bad_pages_of([{"value": 0}, {"value": 1}]) == {"pages_retired": 2}
-    assert bad_pages_of("No bad pages found.") == {"pages_retired": 0}
+    assert parse_errors({"correctable_count": 3, "uncorrectable_count": "N/A"}) == {"ecc_corrected": 3}
+    assert parse_bad_pages([{"value": 0}, {"value": 1}]) == {"pages_retired": 2}
+    assert parse_bad_pages("No bad pages found.") == {"pages_retired": 0}
     listed = [{"pid": 5, "mem": 0, "memory_usage": {"vram_mem": 8192, "gtt_mem": 4096, "cpu_mem": 0}}, "x", {}]
-    assert processes_of(listed) == (SmiProcess(5, 8192, 4096),)
+    assert parse_processes(listed) == (SmiProcess(5, 8192, 4096),)

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from memwatch.accounting.compose import Composer
 from memwatch.collectors.apple import Collector
-from memwatch.drivers.apple.ioreg import NotAList, parse_ioreg
+from memwatch.drivers.apple.ioreg import PlistError, parse_ioreg
 from memwatch.drivers.apple.metal_child import parse_metal
 from memwatch.drivers.apple.records import Accelerator, AppleReading, Metal
-from memwatch.drivers.apple.text import parse_sysctl, parse_vm_stat, pressure_of, wired_limit_of
+from memwatch.drivers.apple.text import parse_pressure_level, parse_sysctl, parse_vm_stat, parse_wired_limit
 from memwatch.findings import Findings
-from memwatch.linux.files import Unavailable, Unreadable
+from memwatch.linux.files import ParseError, SourceUnavailable
 from memwatch.model import Absent, Architecture, Device, Share
 from support.fakes import GIB, ram
 
@@ -118,7 +118,7 @@ def test_no_accelerator_is_an_empty_list() -> None:
 @pytest.mark.parametrize("answer", [b"no such class", b"<plist><dict/></plist>", b"<plist><array>", b"\xff\0"])
 def test_ioreg_output_without_a_list_is_rejected(answer: bytes) -> None:
     """The error names the tool and quotes its output."""
-    with pytest.raises(NotAList, match="ioreg"):
+    with pytest.raises(PlistError, match="ioreg"):
         parse_ioreg(answer)
 
 
@@ -128,7 +128,7 @@ def test_damaged_lists_are_parsed_or_rejected(piece: bytes, at: int, length: int
     whole = plist(M1_PRO, M4)
     try:
         found = parse_ioreg(whole[:at] + piece + whole[at + length :])
-    except NotAList:
+    except PlistError:
         return
     for one in found:
         assert isinstance(one.in_use_bytes, Absent) or 0 <= one.in_use_bytes <= 1 << 50
@@ -166,8 +166,8 @@ def test_arbitrary_bytes_yield_valid_values(data: bytes) -> None:
     """Nothing raises, and no value is out of range."""
     parse_vm_stat(data)
     settings = parse_sysctl(data)
-    assert pressure_of(settings) in (NO, Absent.INCONSISTENT, "normal", "warning", "critical")
-    limit = wired_limit_of(settings)
+    assert parse_pressure_level(settings) in (NO, Absent.INCONSISTENT, "normal", "warning", "critical")
+    limit = parse_wired_limit(settings)
     assert isinstance(limit, Absent) or limit > 0
 
 
@@ -178,13 +178,13 @@ def test_pressure_level_of_macos_is_parsed(level: str, word: str | Absent) -> No
     """1, 2 and 4: bits of the notification, not the kernel's own 0 to 3."""
     text = SYSCTL.format(memory=1, model="x", chip="y", level=level, limit=0)
 
-    assert pressure_of(parse_sysctl(text.encode())) == word
+    assert parse_pressure_level(parse_sysctl(text.encode())) == word
 
 
 def test_wired_limit_set_by_an_administrator_is_parsed() -> None:
     """In MiB; 0 selects the system's default, which only Metal reports."""
-    assert wired_limit_of({"iogpu.wired_limit_mb": "26000"}) == 26000 * MIB
-    assert wired_limit_of({"iogpu.wired_limit_mb": "0"}) is Absent.NOT_AVAILABLE
+    assert parse_wired_limit({"iogpu.wired_limit_mb": "26000"}) == 26000 * MIB
+    assert parse_wired_limit({"iogpu.wired_limit_mb": "0"}) is Absent.NOT_AVAILABLE
 
 
 def reading(*accelerators: Accelerator, **fields: object) -> AppleReading:
@@ -199,7 +199,7 @@ def gpu(in_use: int) -> Accelerator:
 
 def accounted(found: AppleReading, stale: bool = False) -> tuple[Device, Share | None]:
     stale_names = frozenset({"apple"} if stale else ())
-    whole = Composer().composed(
+    whole = Composer().compose(
         [Findings(pools=(ram(9 * GIB, 16 * GIB),)), Findings(apple=found, stale=stale_names)]
     )
     assert [pool.id for pool in whole.pools] == ["ram"]
@@ -322,7 +322,7 @@ def test_hanging_tool_is_killed(tmp_path: Path) -> None:
     (tmp_path / "ioreg").write_text("#!/bin/sh\nexec /bin/sleep 60\n")
     collector = Collector(path, deadline_seconds=0.3)
 
-    with pytest.raises(Unreadable, match=r"ioreg did not answer for 0.3 s and was killed"):
+    with pytest.raises(ParseError, match=r"ioreg did not answer for 0.3 s and was killed"):
         collector.collect()
 
 
@@ -330,11 +330,11 @@ def test_invalid_output_of_ioreg_is_quoted(tmp_path: Path) -> None:
     """The collector fails with the text that it got; other collectors are unaffected."""
     collector = Collector(tools(tmp_path, b"kIOReturnNotPermitted\n"))
 
-    with pytest.raises(Unreadable, match="kIOReturnNotPermitted"):
+    with pytest.raises(ParseError, match="kIOReturnNotPermitted"):
         collector.collect()
 
 
 def test_collector_is_unavailable_without_the_tools(tmp_path: Path) -> None:
     """Another operating system is not an error."""
-    with pytest.raises(Unavailable, match="ioreg and vm_stat and sysctl cannot be found"):
+    with pytest.raises(SourceUnavailable, match="ioreg and vm_stat and sysctl cannot be found"):
         Collector(str(tmp_path))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.drivers.drm.fdinfo import Fdinfo, Held, clients_of, parse_fdinfo
+from memwatch.drivers.drm.fdinfo import ClientDescriptor, Fdinfo, merge_clients, parse_fdinfo
 from support.drm_machine import fdinfo
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -161,36 +161,36 @@ def test_fdinfo_without_a_client_is_none(text: str) -> None:
     assert parse_fdinfo(text.encode()) is None
 
 
-def held(pid: int, client: int, pdev: str | None, size: str, node: str = "renderD128") -> Held:
-    return Held(pid, node, parsed(fdinfo("xe", client, pdev, gtt=size)))
+def held(pid: int, client: int, pdev: str | None, size: str, node: str = "renderD128") -> ClientDescriptor:
+    return ClientDescriptor(pid, node, parsed(fdinfo("xe", client, pdev, gtt=size)))
 
 
 def test_client_on_two_descriptors_counts_once() -> None:
     """dup() creates a second descriptor of the same client: 1 GiB, not 2."""
     twice = [held(5, 12, "0000:00:02.0", "1024 MiB"), held(5, 12, "0000:00:02.0", "1024 MiB")]
 
-    (client,) = clients_of(twice)
+    (client,) = merge_clients(twice)
 
     assert (client.pids, client.resident) == ((5,), {"gtt": GIB})
 
 
 def test_same_id_on_two_cards_counts_twice() -> None:
     """Client ids are unique within one driver instance, not across cards."""
-    found = clients_of([held(5, 12, "0000:00:02.0", "1024 MiB"), held(5, 12, "0000:03:00.0", "1024 MiB")])
+    found = merge_clients([held(5, 12, "0000:00:02.0", "1024 MiB"), held(5, 12, "0000:03:00.0", "1024 MiB")])
 
     assert sum(client.resident["gtt"] for client in found) == 2 * GIB
 
 
 def test_clients_without_a_pci_address_differ_by_device_file() -> None:
     """The GPU and the neural engine of a system on a chip both have a client 1."""
-    found = clients_of([held(5, 1, None, "1 MiB"), held(6, 1, None, "2 MiB", "accel0")])
+    found = merge_clients([held(5, 1, None, "1 MiB"), held(6, 1, None, "2 MiB", "accel0")])
 
     assert {client.node: client.resident["gtt"] for client in found} == {"renderD128": MIB, "accel0": 2 * MIB}
 
 
 def test_inherited_descriptor_has_two_owners() -> None:
     """fork() and SCM_RIGHTS: counted once, and both processes are listed."""
-    (client,) = clients_of([held(9, 12, "0000:00:02.0", "1024 MiB"), held(5, 12, "0000:00:02.0", "1024 MiB")])
+    (client,) = merge_clients([held(9, 12, "0000:00:02.0", "1024 MiB"), held(5, 12, "0000:00:02.0", "1024 MiB")])
 
     assert (client.pids, client.resident) == ((5, 9), {"gtt": GIB})
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from memwatch.drivers.nvml.errors import HANDLE_GONE, Code, Refused, failure_of, reason_of
-from memwatch.drivers.nvml.query import Question
+from memwatch.drivers.nvml.errors import HANDLE_GONE, Code, NvmlError, absent_reason, build_failure
+from memwatch.drivers.nvml.query import Query
 from memwatch.model import Absent
-from memwatch.runtime.backoff import Patience
+from memwatch.runtime.backoff import Backoff
 
 
 class Script:
@@ -23,7 +23,7 @@ class Script:
         self.calls += 1
         answer = self.answers.pop(0)
         if isinstance(answer, Code):
-            raise Refused(answer)
+            raise NvmlError(answer)
         return answer
 
 
@@ -32,7 +32,7 @@ def test_older_call_is_used_if_the_newest_is_unknown(code: Code) -> None:
     """The older form is tried at once and kept; the code of the newer one is recorded as evidence."""
     codes: dict[str, int] = {}
     new, old = Script(code), Script(1, 2)
-    question: Question[int] = Question(codes, ("v2", new), ("v1", old))
+    question: Query[int] = Query(codes, ("v2", new), ("v1", old))
 
     assert [question.ask(), question.ask()] == [1, 2]
 
@@ -43,7 +43,7 @@ def test_unsupported_call_is_made_once() -> None:
     """NOT_SUPPORTED is a property of the device: no older form is tried, and no second call made."""
     codes: dict[str, int] = {}
     new, old = Script(Code.NOT_SUPPORTED), Script()
-    question: Question[int] = Question(codes, ("v2", new), ("v1", old))
+    question: Query[int] = Query(codes, ("v2", new), ("v1", old))
 
     assert [question.ask(), question.ask()] == [Absent.NOT_SUPPORTED] * 2
 
@@ -52,7 +52,7 @@ def test_unsupported_call_is_made_once() -> None:
 
 def test_call_missing_in_every_form_is_not_supported() -> None:
     """If no form exists, the value is not supported."""
-    question: Question[int] = Question({}, ("v1", Script(Code.FUNCTION_NOT_FOUND)))
+    question: Query[int] = Query({}, ("v1", Script(Code.FUNCTION_NOT_FOUND)))
 
     assert [question.ask(), question.ask()] == [Absent.NOT_SUPPORTED] * 2
 
@@ -60,7 +60,7 @@ def test_call_missing_in_every_form_is_not_supported() -> None:
 def test_transient_error_is_retried_and_cleared() -> None:
     """An error leaves its reason and its code while it lasts."""
     codes: dict[str, int] = {}
-    question: Question[int] = Question(codes, ("v1", Script(Code.UNKNOWN, Code.NO_PERMISSION, 5)))
+    question: Query[int] = Query(codes, ("v1", Script(Code.UNKNOWN, Code.NO_PERMISSION, 5)))
 
     assert (question.ask(), dict(codes)) == (Absent.NOT_AVAILABLE, {"v1": 999})
     assert (question.ask(), dict(codes)) == (Absent.NOT_PERMITTED, {"v1": 4})
@@ -70,9 +70,9 @@ def test_transient_error_is_retried_and_cleared() -> None:
 @pytest.mark.parametrize("code", [Code.GPU_IS_LOST, Code.RESET_REQUIRED, Code.GPU_NOT_FOUND, Code.UNINITIALIZED])
 def test_error_of_the_whole_gpu_is_raised(code: Code) -> None:
     """Such an error is handled by the caller, for the GPU as a whole."""
-    question: Question[int] = Question({}, ("v1", Script(code)))
+    question: Query[int] = Query({}, ("v1", Script(code)))
 
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(NvmlError) as raised:
         question.ask()
 
     assert raised.value.code == code
@@ -81,26 +81,26 @@ def test_error_of_the_whole_gpu_is_raised(code: Code) -> None:
 def test_invalid_argument_is_fatal_only_if_requested() -> None:
     """INVALID_ARGUMENT may concern another argument than the handle, so the caller decides."""
     refuse: Callable[[], int] = Script(Code.INVALID_ARGUMENT, Code.INVALID_ARGUMENT)
-    assert Question({}, ("v1", refuse)).ask() is Absent.NOT_AVAILABLE
+    assert Query({}, ("v1", refuse)).ask() is Absent.NOT_AVAILABLE
 
-    with pytest.raises(Refused):
-        Question({}, ("v1", refuse), fatal=HANDLE_GONE).ask()
+    with pytest.raises(NvmlError):
+        Query({}, ("v1", refuse), fatal=HANDLE_GONE).ask()
 
 
 def test_unknown_code_is_not_available() -> None:
     """Future drivers will have more codes."""
-    assert reason_of(4711) is Absent.NOT_AVAILABLE
-    assert failure_of(4711).reason == "failed"
+    assert absent_reason(4711) is Absent.NOT_AVAILABLE
+    assert build_failure(4711).reason == "failed"
 
 
 def test_backoff_grows_while_attempts_fail() -> None:
     """At once, then after 10, 20, 40, 60 and 60 seconds."""
-    patience, now, waited = Patience(10, longest_seconds=60), 1000.0, []
-    assert patience.is_over(now)
+    backoff, now, waited = Backoff(10, max_seconds=60), 1000.0, []
+    assert backoff.is_due(now)
 
     for _ in range(5):
-        patience.tried(now)
-        pause = next(seconds for seconds in range(200) if patience.is_over(now + seconds))
+        backoff.failed(now)
+        pause = next(seconds for seconds in range(200) if backoff.is_due(now + seconds))
         waited.append(pause)
         now += pause
 
@@ -109,12 +109,12 @@ def test_backoff_grows_while_attempts_fail() -> None:
 
 def test_backoff_is_reset_after_a_success() -> None:
     """The next attempt keeps the wait that was set; the one after it waits 10 seconds again."""
-    patience = Patience(10)
+    backoff = Backoff(10)
     for now in (0.0, 10.0, 30.0):
-        patience.tried(now)
+        backoff.failed(now)
 
-    patience.helped()
+    backoff.reset()
 
-    assert not patience.is_over(69)
-    patience.tried(70)
-    assert patience.is_over(80)
+    assert not backoff.is_due(69)
+    backoff.failed(70)
+    assert backoff.is_due(80)

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from memwatch.drivers.nvml.records import GpuInstance, GpuMemory, GpuProcess
 from memwatch.drivers.nvml.validation import (
     NO_INSTANCE,
-    NOT_TOLD,
-    Implausible,
+    NVML_VALUE_NOT_AVAILABLE,
+    AnswerValidator,
+    ImplausibleAnswerError,
     Limits,
     Row,
-    Sieve,
     by_instance,
-    capacity_of,
     capacity_of_instances,
-    joined,
-    merged,
+    join_lists,
+    merge_rows,
     plausible_memory,
+    process_capacity,
 )
 from memwatch.model import Absent
 
@@ -35,23 +35,23 @@ def test_process_in_two_lists_counts_once() -> None:
     """A PID with 500 MiB in the compute and in the graphics list holds 500 MiB."""
     rows = [row(7, 500 * MIB), row(7, 500 * MIB)]
 
-    assert merged(rows, LIMITS, None) == (GpuProcess(7, 500 * MIB),)
+    assert merge_rows(rows, LIMITS, None) == (GpuProcess(7, 500 * MIB),)
 
 
-@given(st.permutations([row(7, 3), row(7, NOT_TOLD), row(7, 9), row(7, 0)]))
+@given(st.permutations([row(7, 3), row(7, NVML_VALUE_NOT_AVAILABLE), row(7, 9), row(7, 0)]))
 def test_greatest_known_use_of_a_process_wins(rows: list[Row]) -> None:
     """In any order of lists the greatest value counts, and NVML_VALUE_NOT_AVAILABLE loses to any."""
-    assert merged(rows, LIMITS, None) == (GpuProcess(7, 9),)
+    assert merge_rows(rows, LIMITS, None) == (GpuProcess(7, 9),)
 
 
 def test_process_without_a_value_keeps_its_row() -> None:
     """If the driver lists a process without its memory, the memory is absent and not zero."""
-    assert merged([row(7, NOT_TOLD)], LIMITS, 1) == (GpuProcess(7, Absent.NOT_AVAILABLE),)
+    assert merge_rows([row(7, NVML_VALUE_NOT_AVAILABLE)], LIMITS, 1) == (GpuProcess(7, Absent.NOT_AVAILABLE),)
 
 
 def test_process_in_two_gpu_instances_has_two_rows() -> None:
     """Memory of different GPU instances is different memory."""
-    found = merged([row(7, 1, 2), row(7, 5, 3), row(7, 4, 2)], LIMITS, None)
+    found = merge_rows([row(7, 1, 2), row(7, 5, 3), row(7, 4, 2)], LIMITS, None)
 
     assert found == (GpuProcess(7, 4, 2), GpuProcess(7, 5, 3))
 
@@ -59,28 +59,28 @@ def test_process_in_two_gpu_instances_has_two_rows() -> None:
 @pytest.mark.parametrize("bad", [row(0, 1), row(0xFFFFFFFF, 1), row(32769, 1), row(8, 101)])
 def test_impossible_record_rejects_its_list(bad: Row) -> None:
     """PID 0, PID 4294967295, a PID above pid_max, or more bytes than exist: the whole list is rejected."""
-    with pytest.raises(Implausible, match="process_list"):
-        merged([row(7, 1), bad], LIMITS, capacity=100)
+    with pytest.raises(ImplausibleAnswerError, match="process_list"):
+        merge_rows([row(7, 1), bad], LIMITS, capacity=100)
 
 
 def test_limits_themselves_are_valid() -> None:
     """The greatest PID holding all of the memory is valid."""
-    assert merged([row(32768, 100)], LIMITS, capacity=100) == (GpuProcess(32768, 100),)
+    assert merge_rows([row(32768, 100)], LIMITS, capacity=100) == (GpuProcess(32768, 100),)
 
 
 @pytest.mark.parametrize(
     ("used", "free", "reserved"),
-    [(101, 0, 0), (0, 101, 0), (0, 0, 101), (NOT_TOLD, 0, Absent.NOT_SUPPORTED)],
+    [(101, 0, 0), (0, 101, 0), (0, 0, 101), (NVML_VALUE_NOT_AVAILABLE, 0, Absent.NOT_SUPPORTED)],
 )
 def test_part_beyond_the_total_is_rejected(used: int, free: int, reserved: int | Absent) -> None:
     """Used, free or reserved memory above the total is a contradiction."""
-    with pytest.raises(Implausible, match="memory"):
+    with pytest.raises(ImplausibleAnswerError, match="memory"):
         plausible_memory(GpuMemory(2, 100, used, free, reserved))
 
 
 def test_sieve_counts_rejections() -> None:
     """Rejections are counted by kind, and the value becomes inconsistent."""
-    sieve = Sieve(LIMITS)
+    sieve = AnswerValidator(LIMITS)
 
     answers = [
         sieve.memory(GpuMemory(2, 1, 2, 0, 0)),
@@ -94,7 +94,7 @@ def test_sieve_counts_rejections() -> None:
 
 def test_sieve_passes_absence_through() -> None:
     """An absent value keeps its reason and is not counted."""
-    sieve = Sieve(LIMITS)
+    sieve = AnswerValidator(LIMITS)
 
     assert sieve.memory(Absent.NOT_PERMITTED) is Absent.NOT_PERMITTED
     assert sieve.processes(Absent.NOT_SUPPORTED, None) is Absent.NOT_SUPPORTED
@@ -119,12 +119,12 @@ def test_capacity_is_the_memory_that_the_gpu_can_use(
     memory: GpuMemory | Absent, bar1: int | Absent, capacity: int | None
 ) -> None:
     """The GPU's own memory if it has some, the machine's if it has none, and no bound if that is unknown."""
-    assert capacity_of(memory, bar1, LIMITS) == capacity
+    assert process_capacity(memory, bar1, LIMITS) == capacity
 
 
 def test_unified_gpu_has_no_capacity_without_system_memory() -> None:
     """An unknown size is no bound."""
-    assert capacity_of(Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED, Limits(1)) is None
+    assert process_capacity(Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED, Limits(1)) is None
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_lists_are_joined_only_if_none_is_missing(
     lists: list[list[Row] | Absent], rows: list[Row] | Absent
 ) -> None:
     """A list that the driver does not support is no loss; one that failed leaves the others incomplete."""
-    assert joined(lists) == rows
+    assert join_lists(lists) == rows
 
 
 def test_mig_devices_share_the_memory_of_their_gpu_instance() -> None:
@@ -160,13 +160,13 @@ def test_capacity_of_instances_needs_all_of_them() -> None:
     assert capacity_of_instances([]) is None
 
 
-numbers = st.integers(0, NOT_TOLD)
+numbers = st.integers(0, NVML_VALUE_NOT_AVAILABLE)
 
 
 @given(st.lists(st.tuples(st.integers(0, 0xFFFFFFFF), numbers, st.integers(0, 0xFFFFFFFF))), st.none() | numbers)
 def test_arbitrary_list_is_merged_or_rejected(rows: list[Row], capacity: int | None) -> None:
     """Each process is listed once, with a value from the list, or the whole list is rejected."""
-    sieve = Sieve(LIMITS)
+    sieve = AnswerValidator(LIMITS)
 
     found = sieve.processes(rows, capacity)
 
@@ -175,5 +175,5 @@ def test_arbitrary_list_is_merged_or_rejected(rows: list[Row], capacity: int | N
         return
     assert len({(one.pid, one.instance) for one in found}) == len(found)
     for one in found:
-        listed = [used for pid, used, _ in rows if pid == one.pid and used != NOT_TOLD]
+        listed = [used for pid, used, _ in rows if pid == one.pid and used != NVML_VALUE_NOT_AVAILABLE]
         assert one.used_bytes in listed or one.used_bytes is Absent.NOT_AVAILABLE

@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from memwatch.drivers.tegra.board import Release, parse_compatible, parse_release
-from memwatch.drivers.tegra.nvmap import Clients, parse_clients, parse_meminfo
+from memwatch.drivers.tegra.nvmap import NvMapTable, parse_clients, parse_meminfo
 from memwatch.drivers.tegra.records import Area, Load, NvMapClient, TegrastatsReading
 from memwatch.drivers.tegra.tegrastats_line import parse_line
-from memwatch.helper.codec import Garbled
+from memwatch.helper.codec import DecodeError
 from memwatch.model import Absent
 from support.machine_folders import NAMES, machine_folder
 from support.tegra_lines import LINES, Sample
@@ -76,7 +76,7 @@ def test_machines_agree_with_their_tegrastats(name: str) -> None:
 def test_truncated_line_is_rejected(sample: Sample) -> None:
     """Only the newline completes a line, and no part of an incomplete one is used."""
     for end in range(len(sample.text)):
-        with pytest.raises(Garbled):
+        with pytest.raises(DecodeError):
             parse_line(sample.text[:end].encode())
 
 
@@ -87,7 +87,7 @@ def test_line_with_a_truncated_field_is_rejected(sample: Sample) -> None:
     for end in range(len(sample.text)):
         try:
             part = line_of(sample.text[:end])
-        except Garbled:
+        except DecodeError:
             continue
         assert (part.ram_used_bytes, part.ram_total_bytes) == (whole.ram_used_bytes, whole.ram_total_bytes)
         assert part.largest_free_block_bytes == whole.largest_free_block_bytes
@@ -120,7 +120,7 @@ def test_line_with_a_truncated_field_is_rejected(sample: Sample) -> None:
 )
 def test_invalid_line_is_rejected_as_a_whole(text: str) -> None:
     """No RAM, a repeated field, use above the total, truncation, two clocks of a core, unknown or endless text."""
-    with pytest.raises(Garbled):
+    with pytest.raises(DecodeError):
         line_of(text)
 
 
@@ -135,7 +135,7 @@ def test_damaged_lines_are_parsed_or_rejected(sample: Sample, data: st.DataObjec
     piece = data.draw(st.one_of(st.binary(max_size=20), st.sampled_from(pieces)))
     try:
         reading = parse_line(text[:start] + piece + text[end:] + b"\n")
-    except Garbled:
+    except DecodeError:
         return
     assert 0 <= reading.ram_used_bytes <= reading.ram_total_bytes
     assert all(0 <= load.busy_ratio <= 1 for load in reading.cpus if isinstance(load.busy_ratio, float))
@@ -163,7 +163,7 @@ def test_total_counts_shared_memory_once() -> None:
     """Two clients of 100 MiB share 80 MiB: the last line gives 120 MiB in use."""
     found = parse_clients(table("user  one  11  102400K", "user  two  12  102400K", total="122880K"))
 
-    assert found == Clients(
+    assert found == NvMapTable(
         120 * MIB, (NvMapClient(11, "one", 100 * MIB), NvMapClient(12, "two", 100 * MIB)), rejected=0
     )
 
@@ -220,7 +220,7 @@ def test_newline_in_a_name_hides_no_other_process() -> None:
 )
 def test_table_without_heading_or_total_is_rejected(data: bytes) -> None:
     """Both a heading and a total are required."""
-    with pytest.raises(Garbled):
+    with pytest.raises(DecodeError):
         parse_clients(data)
 
 
@@ -231,7 +231,7 @@ def test_damaged_tables_are_parsed_or_rejected(piece: bytes, start: int, length:
     data = table("user  gpu burn  7979  23525644K", "user  Xorg  1890  23676K", total="23549320K")
     try:
         found = parse_clients(data[:start] + piece + data[start + length :])
-    except Garbled:
+    except DecodeError:
         return
     assert found.total_bytes >= 0
     assert all(client.pid >= 0 and client.used_bytes >= 0 for client in found.clients)
@@ -244,7 +244,7 @@ def test_nvmap_lines_of_meminfo_are_optional() -> None:
     assert with_lines == (805068 * KIB, 94784 * KIB)
     assert parse_meminfo(b"MemTotal: 8038788 kB\n") == (Absent.NOT_SUPPORTED, Absent.NOT_SUPPORTED)
     for bad in (b"MemTotal: 10 kB\nNvMapMemUsed: 11 kB\n", b"MemTotal: 10 kB\nNvMapMemUsed: 1"):
-        with pytest.raises(Garbled):
+        with pytest.raises(DecodeError):
             parse_meminfo(bad)
 
 

@@ -19,7 +19,7 @@ from memwatch.drivers.nvml.records import (
     NvmlReading,
     Xid,
 )
-from memwatch.helper.codec import Garbled, Speaker, from_line, to_line
+from memwatch.helper.codec import DecodeError, LineEncoder, from_line, to_line
 from memwatch.history.notable_ticks import Holder
 from memwatch.model import Absent
 
@@ -62,26 +62,26 @@ def test_reading_survives_a_round_trip(reading: NvmlReading) -> None:
 @given(readings, readings)
 def test_equal_reading_is_encoded_once(one: NvmlReading, other: NvmlReading) -> None:
     """Equal readings are encoded once, also with another reading in between."""
-    speaker = Speaker()
+    speaker = LineEncoder()
 
-    lines = [speaker.line_of(reading) for reading in (one, replace(one), other, one)]
+    lines = [speaker.encode(reading) for reading in (one, replace(one), other, one)]
 
     assert lines == [to_line(one), to_line(one), to_line(other), to_line(one)]
     assert lines[0] is lines[1]
-    assert speaker.line_of(NvmlFailure("failed", "gone")) == to_line(NvmlFailure("failed", "gone"))
+    assert speaker.encode(NvmlFailure("failed", "gone")) == to_line(NvmlFailure("failed", "gone"))
 
 
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_rejected(line: bytes) -> None:
     """All unexpected bytes raise one kind of error."""
-    with pytest.raises(Garbled):
+    with pytest.raises(DecodeError):
         from_line(NvmlFailure, line)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), st.lists, max_leaves=5))
 def test_json_of_another_shape_is_rejected(value: object) -> None:
     """Valid JSON is not enough."""
-    with pytest.raises(Garbled):
+    with pytest.raises(DecodeError):
         from_line(NvmlReading, json.dumps(value).encode())
 
 
@@ -92,7 +92,7 @@ def test_record_with_a_field_of_another_type_is_rejected() -> None:
     changes: list[dict[str, object]] = [{"code": "9"}, {"text": []}, {"reason": {"absent": "because"}}, {"more": 1}]
 
     for change in changes:
-        with pytest.raises(Garbled):
+        with pytest.raises(DecodeError):
             from_line(NvmlFailure, json.dumps(good | change).encode())
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from memwatch.helper.process import Child
-from memwatch.helper.supervisor import Helper, HelperFailed
+from memwatch.helper.supervisor import Helper, HelperError
 from support.waiting import MAX_WAIT_SECONDS, Stopwatch, wait_until
 
 ECHO = "import sys\nfor line in sys.stdin: print('you said ' + line.strip(), flush=True)"
@@ -71,7 +71,7 @@ def test_failed_child_is_gone_and_its_failure_reported(script: str, sentence: st
     """One message, within the deadline, and no process is left behind."""
     with helper(script, deadline=0.5 if script in (HANG, DEAF) else 10.0) as one:
         watch = Stopwatch()
-        with pytest.raises(HelperFailed, match=sentence):
+        with pytest.raises(HelperError, match=sentence):
             one.ask(b"read")
         took = watch.seconds
 
@@ -82,9 +82,9 @@ def test_failed_child_is_gone_and_its_failure_reported(script: str, sentence: st
 def test_child_is_not_restarted_before_the_pause_ends() -> None:
     """A driver that crashes at every request costs one start a minute."""
     with helper(CRASH, deadline=10.0) as one:
-        with pytest.raises(HelperFailed, match="signal 11"):
+        with pytest.raises(HelperError, match="signal 11"):
             one.ask(b"read")
-        with pytest.raises(HelperFailed, match="killed by signal 11; it is restarted at most every 60 s"):
+        with pytest.raises(HelperError, match="killed by signal 11; it is restarted at most every 60 s"):
             one.ask(b"read")
 
 
@@ -92,7 +92,7 @@ def test_child_is_restarted_after_the_pause() -> None:
     """The crashed child is replaced, and the new one gets the request."""
     with helper(CRASH, deadline=10.0, pause=0.2) as one:
         for _ in range(2):
-            with pytest.raises(HelperFailed, match=r"killed by signal 11$"):
+            with pytest.raises(HelperError, match=r"killed by signal 11$"):
                 one.ask(b"read")
             time.sleep(0.25)
 
@@ -113,7 +113,7 @@ def test_missing_program_is_a_helper_failure() -> None:
     before = len(os.listdir("/proc/self/fd"))
     one = Helper(["/nonexistent/program"], 1.0, 0.0)
     for _ in range(5):
-        with pytest.raises(HelperFailed, match="cannot be started"):
+        with pytest.raises(HelperError, match="cannot be started"):
             one.ask(b"read")
 
     assert len(os.listdir("/proc/self/fd")) == before
@@ -143,9 +143,9 @@ def test_answer_is_reported_only_when_complete() -> None:
         "    print('an answer', flush=True)\n"
     )
     with helper(in_parts, deadline=5.0) as one:
-        one.put(b"read")
+        one.send(b"read")
         early = one.has_answer(0.1)
-        one.put(b"go on")
+        one.send(b"go on")
         found = one.has_answer(MAX_WAIT_SECONDS), one.has_answer(0.0)
         answer = one.answer()
 
@@ -161,13 +161,13 @@ def test_answer_is_reported_only_when_complete() -> None:
 def test_check_for_an_answer_never_raises(script: str, sentence: str) -> None:
     """The failure is raised where the answer is read, also for a child that exited before the request."""
     with helper(script) as one:
-        one.put(b"read")
+        one.send(b"read")
         watch = Stopwatch()
         found = one.has_answer(0.3)
-        one.put(b"read")
+        one.send(b"read")
         again = one.has_answer(0.0)
         seconds = watch.seconds
-        with pytest.raises(HelperFailed, match=sentence):
+        with pytest.raises(HelperError, match=sentence):
             one.answer()
         after = one.has_answer(0.0)
 
@@ -179,10 +179,10 @@ def test_endless_answer_is_rejected_at_once() -> None:
     """A tick that finds more than the maximum size kills the child at once, not after its deadline."""
     flood = "import sys, time\nsys.stdin.readline()\nprint('x' * (5 << 20), flush=True, end='')\ntime.sleep(60)"
     with helper(flood, deadline=30.0) as one:
-        one.put(b"read")
+        one.send(b"read")
         wait_until(lambda: one.has_answer(0.1))
         watch = Stopwatch()
-        with pytest.raises(HelperFailed, match="sent too much data"):
+        with pytest.raises(HelperError, match="sent too much data"):
             one.answer()
 
         assert watch.seconds < 10.0
@@ -206,7 +206,7 @@ def many_descriptors() -> Iterator[None]:
 def test_answer_arrives_on_a_descriptor_above_1023() -> None:
     """`select` does not support descriptors above 1,023."""
     with helper(ECHO, deadline=MAX_WAIT_SECONDS) as one:
-        one.put(b"read")
+        one.send(b"read")
         wait_until(lambda: one.has_answer(0.1))
 
         assert one.answer() == b"you said read"

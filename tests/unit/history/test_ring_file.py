@@ -12,22 +12,30 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.history.disk.ring_file import BLOCK, MENDED, MOST_RECORDS, Contents, Ring, Stamp, Unusable
+from memwatch.history.disk.ring_file import (
+    BLOCK,
+    MAX_RECORDS,
+    REPAIRED,
+    IncompatibleFileError,
+    RingContents,
+    RingFile,
+    Stamp,
+)
 
 STAMP = Stamp(3, 12.5, 1_700_000_000.0, b"0123456789abcdef")
 SIZE = 16 * BLOCK
 
 
 def written(path: Path, payloads: list[bytes], size: int = SIZE) -> None:
-    ring = Ring(path, size)
+    ring = RingFile(path, size)
     ring.prepare(ring.read())
     for payload in payloads:
         ring.append(1, STAMP, payload)
     ring.close()
 
 
-def read(path: Path, size: int = SIZE) -> tuple[Contents, list[bytes]]:
-    ring = Ring(path, size)
+def read(path: Path, size: int = SIZE) -> tuple[RingContents, list[bytes]]:
+    ring = RingFile(path, size)
     contents = ring.read()
     payloads = [ring.payload(record) for record in contents.records]
     ring.close()
@@ -50,7 +58,7 @@ def test_records_are_read_in_order(tmp_path: Path) -> None:
     assert found == payloads
     assert [record.seq for record in contents.records] == [1, 2, 3, 4]
     assert {record.stamp for record in contents.records} == {STAMP}
-    assert (contents.lost, contents.spoilt) == (0, ())
+    assert (contents.lost, contents.damaged) == (0, ())
     assert (tmp_path / "ring").stat().st_size == SIZE
 
 
@@ -63,12 +71,12 @@ def test_wrap_overwrites_the_oldest_and_reports_no_loss(
     path = tmp_path / "ring"
     path.unlink(missing_ok=True)
     payloads = [bytes([number % 251]) * length for number, length in enumerate(lengths)]
-    ring = Ring(path, SIZE)
+    ring = RingFile(path, SIZE)
     ring.prepare(ring.read())
     for number, payload in enumerate(payloads):
         if number in restarts:
             ring.close()
-            ring = Ring(path, SIZE)
+            ring = RingFile(path, SIZE)
             ring.prepare(ring.read())
         ring.append(1, STAMP, payload)
     ring.close()
@@ -109,16 +117,16 @@ def test_damage_is_reported_once(tmp_path: Path) -> None:
     flipped(path, (BLOCK + 200) * 8)
     flipped(path, (BLOCK + 50) * 8)
 
-    ring = Ring(path, SIZE)
+    ring = RingFile(path, SIZE)
     contents = ring.read()
     ring.prepare(contents)
-    ring.append(MENDED, STAMP, b"")
+    ring.append(REPAIRED, STAMP, b"")
     ring.append(1, STAMP, b"d")
     ring.close()
     again, found = read(path)
 
     assert contents.lost == 1
-    assert [offset for offset, _ in contents.spoilt] == [BLOCK]
+    assert [offset for offset, _ in contents.damaged] == [BLOCK]
     assert again.lost == 0
     assert found == [b"a", b"c", b"", b"d"]
 
@@ -162,9 +170,9 @@ def test_file_of_zeros_is_new_and_random_bytes_are_damage(tmp_path: Path) -> Non
 
     nothing, all_of_it = read(zeros)[0], read(garbage)[0]
 
-    assert nothing == Contents()
+    assert nothing == RingContents()
     assert (all_of_it.records, all_of_it.lost) == ((), 1)
-    assert b"".join(data for _, data in all_of_it.spoilt) == garbage.read_bytes()
+    assert b"".join(data for _, data in all_of_it.damaged) == garbage.read_bytes()
 
 
 def test_smaller_size_keeps_the_newest(tmp_path: Path) -> None:
@@ -196,9 +204,9 @@ def test_larger_size_keeps_all_records(tmp_path: Path) -> None:
 def test_sequence_restarts_near_its_limit(tmp_path: Path, left: int) -> None:
     """No writer reaches the limit; such a file keeps its records, and later ones do not look damaged."""
     path = tmp_path / "ring"
-    ring = Ring(path, SIZE)
+    ring = RingFile(path, SIZE)
     ring.prepare(ring.read())
-    ring._seq = MOST_RECORDS - 2 - left
+    ring._seq = MAX_RECORDS - 2 - left
     ring.append(1, STAMP, b"last but one")
     ring.append(1, STAMP, b"last")
     ring.close()
@@ -220,8 +228,8 @@ def test_link_folder_and_pipe_are_not_touched(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
     for name in ("link", "folder", "pipe"):
-        with pytest.raises(Unusable) as caught:
-            Ring(tmp_path / name, SIZE)
+        with pytest.raises(IncompatibleFileError) as caught:
+            RingFile(tmp_path / name, SIZE)
         assert str(tmp_path / name) in str(caught.value)
     assert victim.read_text() == "precious"
 
@@ -229,7 +237,7 @@ def test_link_folder_and_pipe_are_not_touched(tmp_path: Path) -> None:
 def test_record_that_does_not_fit_is_rejected(tmp_path: Path) -> None:
     """Later records are written as before."""
     path = tmp_path / "ring"
-    ring = Ring(path, 2 * BLOCK)
+    ring = RingFile(path, 2 * BLOCK)
     ring.prepare(ring.read())
 
     with pytest.raises(OSError, match="does not fit"):
@@ -248,7 +256,7 @@ def test_record_that_does_not_fit_is_rejected(tmp_path: Path) -> None:
 def test_impossible_record_with_a_valid_checksum_is_skipped(wrong: dict[str, Any], tmp_path: Path) -> None:
     """The next run continues from the stored numbers: the run number after this one would not fit its field."""
     path = tmp_path / "a.ring"
-    ring = Ring(path, SIZE)
+    ring = RingFile(path, SIZE)
     ring.prepare(ring.read())
     ring.append(1, STAMP, b"right")
     ring.append(1, replace(STAMP, **wrong), b"wrong")

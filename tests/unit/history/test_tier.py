@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from memwatch.history.column import BLOCK_ROWS, PLACES, Cell, Cells, Column, packed, unpacked
-from memwatch.history.tier import Length, Row, Strip, Tier
+from memwatch.history.column import BLOCK_ROWS, PLACES, Aggregate, Aggregates, Column, pack, unpack
+from memwatch.history.tier import Row, RowBlock, Tier, TierSpec
 from support.sample_history import jumping, memory_mb, noise, still
 
 NAMES = ("a", "b", "c")
@@ -30,17 +30,17 @@ def test_tier_holds_the_rows_that_fit_and_no_other(
     runs: list[tuple[int, set[str], int, int]], rows: int, begun: int, queried_every: int
 ) -> None:
     """Compared with a plain list: gaps, series that come and go, any position in a lap or block, and queries."""
-    tier = Tier(Length(1.0, float(rows)), len(NAMES), begun)
+    tier = Tier(TierSpec(1.0, float(rows)), len(NAMES), begun)
     everything: list[dict[str, tuple[float, float]]] = []
     for count, names, start, span in runs:
         for value in range(start, start + count):
             row: Row = {
-                name: Cell(value, value + span / 2, value + span) if span else float(value) for name in names
+                name: Aggregate(value, value + span / 2, value + span) if span else float(value) for name in names
             }
             tier.add(float(begun + len(everything)), row)
             everything.append(dict.fromkeys(names, (value, value + span)))
             if len(everything) % queried_every == 0:
-                assert list(tier.stretch(NAMES[0], tier.added - 1, tier.added).times) == [tier.end]
+                assert list(tier.series_slice(NAMES[0], tier.added - 1, tier.added).times) == [tier.end]
 
     kept = everything[-rows:]
     first = begun + len(everything) - len(kept)
@@ -53,9 +53,9 @@ def test_tier_holds_the_rows_that_fit_and_no_other(
             (first, middle),
             (middle, min(middle + 1, tier.added)),
         ):
-            found = tier.stretch(name, start, end)
+            found = tier.series_slice(name, start, end)
             wanted = [row.get(name) for row in everything[start - begun : end - begun]]
-            pairs = list(zip(found.least, found.mean, found.most, strict=True))
+            pairs = list(zip(found.minimum, found.mean, found.maximum, strict=True))
             assert [None if isnan(low) else (low, high) for low, _, high in pairs] == wanted
             assert list(found.times) == [float(number) for number in range(start, end)]
             assert all(isnan(low) or abs(mean - (low + high) / 2) <= 1e-3 for low, mean, high in pairs)
@@ -64,16 +64,16 @@ def test_tier_holds_the_rows_that_fit_and_no_other(
 @given(st.lists(st.tuples(FIGURES, FIGURES, st.integers(0, PLACES)), max_size=BLOCK_ROWS))
 def test_block_is_restored_bit_by_bit(rows: list[tuple[float, float, int]]) -> None:
     gaps = BLOCK_ROWS - len(rows)
-    block = Cells(
+    block = Aggregates(
         array("f", [least for least, _, _ in rows] + [nan] * gaps),
         array("f", [most for _, most, _ in rows] + [nan] * gaps),
         array("H", [place for _, _, place in rows] + [0] * gaps),
     )
 
-    kept = packed(block)
+    kept = pack(block)
 
-    again = unpacked(kept)
-    assert [again.least.tobytes(), again.most.tobytes()] == [block.least.tobytes(), block.most.tobytes()]
+    again = unpack(kept)
+    assert [again.minimum.tobytes(), again.maximum.tobytes()] == [block.minimum.tobytes(), block.maximum.tobytes()]
     means = [
         [low + (high - low) * place / PLACES for low, high, place in zip(*one, strict=True)]
         for one in (again, block)
@@ -85,27 +85,27 @@ def test_block_is_restored_bit_by_bit(rows: list[tuple[float, float, int]]) -> N
 @pytest.mark.parametrize("begun", [0, 100, BLOCK_ROWS, 1000])
 def test_stored_strips_are_loaded_unchanged(begun: int) -> None:
     """A strip may end inside a block, and the next may have other series."""
-    source = Tier(Length(1.0, 2000.0), 10, begun)
+    source = Tier(TierSpec(1.0, 2000.0), 10, begun)
     for number in range(1500):
         names = ("a", "b") if number < 700 else ("b", "c")
-        source.add(float(number), {name: Cell(number, number + 0.5, number + 1) for name in names})
-    other = Tier(Length(1.0, 2000.0), 10, begun)
+        source.add(float(number), {name: Aggregate(number, number + 0.5, number + 1) for name in names})
+    other = Tier(TierSpec(1.0, 2000.0), 10, begun)
     for start in range(begun, begun + 1500, 333):
-        other.load(source.strip(start, min(begun + 1500, start + 333)))
+        other.load(source.row_block(start, min(begun + 1500, start + 333)))
 
     assert other.added == source.added
     for name in ("a", "b", "c"):
-        one, again = (tier.stretch(name, begun, begun + 1500) for tier in (source, other))
-        assert [repr(value) for value in one.least] == [repr(value) for value in again.least]
+        one, again = (tier.series_slice(name, begun, begun + 1500) for tier in (source, other))
+        assert [repr(value) for value in one.minimum] == [repr(value) for value in again.minimum]
         assert list(one.times) == list(again.times)
 
 
 def test_strip_with_too_many_series_keeps_the_last() -> None:
     """The first series are replaced by the last; nothing raises."""
-    cells = still(5)
-    tier = Tier(Length(1.0, 60.0), 3)
+    aggregates = still(5)
+    tier = Tier(TierSpec(1.0, 60.0), 3)
 
-    tier.load(Strip(array("d", range(5)), {f"s{number}": cells for number in range(5)}))
+    tier.load(RowBlock(array("d", range(5)), {f"s{number}": aggregates for number in range(5)}))
 
     assert len(tier.columns) == 3
     assert len(tier) == 5
@@ -125,7 +125,7 @@ def test_column_does_not_grow_lap_after_lap() -> None:
         if number and number % BLOCK_ROWS == 0:
             column.turn(number // BLOCK_ROWS)
             sizes.append(sum(map(sys.getsizeof, column._packed)))
-        column.put(number, Cell(5e9, 5e9, 5e9))
+        column.put(number, Aggregate(5e9, 5e9, 5e9))
 
     assert len(set(sizes[3:])) == 1, sizes
 
@@ -133,17 +133,17 @@ def test_column_does_not_grow_lap_after_lap() -> None:
 @pytest.mark.parametrize("queried_at", [None, 0, 3, 7])
 def test_gathered_rows_do_not_depend_on_their_place(queried_at: int | None) -> None:
     """A row of a coarser tier is built from rows that still wait for their columns, or already lie in them."""
-    tier = Tier(Length(1.0, 60.0), len(NAMES))
+    tier = Tier(TierSpec(1.0, 60.0), len(NAMES))
     rows: list[Row] = [{"a": 5.0 * at % 7, "b": 0.5} for at in range(10)]
     for at, row in enumerate(rows):
         if at == queried_at:
-            tier.stretch("a", 0, at)
+            tier.series_slice("a", 0, at)
         tier.add(float(at), row)
 
-    found = [tier.gathered(first, 9) for first in (0, 2, 5)]
-    tier.stretch("a", 0, 10)
-    settled = [tier.gathered(first, 9) for first in (0, 2, 5)]
+    found = [tier.combined(first, 9) for first in (0, 2, 5)]
+    tier.series_slice("a", 0, 10)
+    settled = [tier.combined(first, 9) for first in (0, 2, 5)]
 
     assert found == settled
-    assert found[2] == {"a": Cell(0.0, 2.75, 5.0), "b": Cell(0.5, 0.5, 0.5)}
-    assert tier.gathered(4, 4) == {}
+    assert found[2] == {"a": Aggregate(0.0, 2.75, 5.0), "b": Aggregate(0.5, 0.5, 0.5)}
+    assert tier.combined(4, 4) == {}

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.history.column import Cell
-from memwatch.history.tier import Length
-from memwatch.history.tiers import LENGTHS, Bucket, History
+from memwatch.history.column import Aggregate
+from memwatch.history.tier import TierSpec
+from memwatch.history.tiers import TIER_SPECS, Bucket, History
 from support.sample_history import SERIES, full_history, jumping
 
 USED = "pool.ram.used_bytes"
-SMALL = (Length(1.0, 100.0), Length(10.0, 1000.0), Length(300.0, 30_000.0))
+SMALL = (TierSpec(1.0, 100.0), TierSpec(10.0, 1000.0), TierSpec(300.0, 30_000.0))
 
 
-def history_of(values: list[float], lengths: tuple[Length, ...] = SMALL, start: float = 0.0) -> History:
+def history_of(values: list[float], lengths: tuple[TierSpec, ...] = SMALL, start: float = 0.0) -> History:
     history = History(lengths)
     for second, value in enumerate(values):
         history.add(start + second, {USED: value})
@@ -61,9 +61,9 @@ def test_one_full_second_of_thirty_days_is_visible() -> None:
     history = History()
     for step in range(30 * 8640):
         value = 9 * (1 << 30) if step == 100_000 else 1e9
-        history.tiers[1].add(step * 10.0, {USED: Cell(1e9, 1e9, value)})
+        history.tiers[1].add(step * 10.0, {USED: Aggregate(1e9, 1e9, value)})
         if step % 30 == 29:
-            history.add_row(step * 10.0 + 9.0, {USED: Cell(1e9, 1e9, 1e9)})
+            history.add_row(step * 10.0 + 9.0, {USED: Aggregate(1e9, 1e9, 1e9)})
 
     buckets = history.query(USED, 0.0, 30 * 86_400.0, 30)
 
@@ -112,7 +112,7 @@ def test_unknown_value_is_not_repeated() -> None:
 
 def test_old_value_does_not_return_after_a_lap() -> None:
     """A column without new values is empty after one lap of the ring."""
-    history = History([Length(1.0, 4.0)])
+    history = History([TierSpec(1.0, 4.0)])
     history.add(0.0, {"a": 1.0, "b": 1.0})
     for second in range(1, 6):
         history.add(float(second), {"b": 1.0})
@@ -124,8 +124,8 @@ def test_changed_length_keeps_the_values_that_fit() -> None:
     """A reload that changes the lengths does not empty the chart."""
     history = history_of([float(n) for n in range(10)])
 
-    shorter = history.resized((Length(1.0, 4.0), *SMALL[1:]))
-    longer = history.resized(LENGTHS)
+    shorter = history.resized((TierSpec(1.0, 4.0), *SMALL[1:]))
+    longer = history.resized(TIER_SPECS)
     shorter.add(10.0, {USED: 10.0})
 
     assert [value for _, value in shorter.since(USED, 0.0)] == [7.0, 8.0, 9.0, 10.0]
@@ -134,7 +134,7 @@ def test_changed_length_keeps_the_values_that_fit() -> None:
 
 def test_series_that_come_and_go_are_bounded() -> None:
     """Beyond the limit, the series with the oldest value is replaced."""
-    history = History(SMALL, most_series=3)
+    history = History(SMALL, max_series=3)
     for second in range(50):
         history.add(float(second), {USED: 1.0, f"share.mig{second}.used_bytes": 2.0})
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from memwatchd.http_server.protocol import MOST_HEARD, AtOnce, BoundedProtocol, Limits
+from memwatchd.http_server.protocol import MAX_REMEMBERED_REQUESTS, AtOnce, BoundedProtocol, Limits
 from support.raw_http import HOST, QUICK, WHOLE, Application, Client, Connect, served
 from support.waiting import MAX_WAIT_SECONDS
 
@@ -221,9 +221,9 @@ def test_cache_of_known_requests_is_bounded() -> None:
             client.send(WHOLE.replace(HOST, HOST + b"X: %d\r\n" % number))
             assert await client.bytes_of(len(ANSWER)) == ANSWER
         protocols = [one for one in gc.get_objects() if isinstance(one, BoundedProtocol)]
-        return max(len(one._heard) for one in protocols)
+        return max(len(one._remembered) for one in protocols)
 
-    assert 0 < served(Limits(), talk, {b"/whole": at_once}) <= MOST_HEARD
+    assert 0 < served(Limits(), talk, {b"/whole": at_once}) <= MAX_REMEMBERED_REQUESTS
 
 
 def test_stream_outlives_the_keep_alive_timeout() -> None:

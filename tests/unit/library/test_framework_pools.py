@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import memwatch
-from memwatch.library.framework_pools import CupyPool, JaxPool, TorchPool, pools_of_frameworks
+from memwatch.library.framework_pools import CupyPool, JaxPool, TorchPool, find_framework_pools
 from memwatch.library.frameworks import total_stats
 from memwatch.model import Absent
 from support.custom_pool import OwnPool
@@ -113,10 +113,10 @@ def test_cupy_is_read_only_with_memory_in_use() -> None:
     """Imported on a machine without a GPU, or before the first array, CuPy has no pool, and nothing is opened."""
     unused, absent, used = CupyStandIn(0), CupyStandIn(None), CupyStandIn(8 * GIB)
 
-    (pool,) = pools_of_frameworks({"cupy": used})
+    (pool,) = find_framework_pools({"cupy": used})
     stats = pool.stats()
 
-    assert pools_of_frameworks({"cupy": unused}) == pools_of_frameworks({"cupy": absent}) == []
+    assert find_framework_pools({"cupy": unused}) == find_framework_pools({"cupy": absent}) == []
     assert unused.calls == absent.calls == []
     assert (pool.device, stats.allocated_bytes, stats.reserved_bytes) == ("cuda:1", 4 * GIB, 8 * GIB)
     assert (pool.total(), pool.free(), pool.shrink()) == (24 * GIB, 2 * GIB, 4 * GIB)
@@ -167,10 +167,10 @@ def test_jax_is_read_only_with_running_clients() -> None:
     jax = JaxStandIn(JaxDevice("cpu", None), JaxDevice("gpu", FULL | {"pool_bytes": 18 * GIB}))
     waiting = JaxStandIn(JaxDevice("gpu", FULL), running=False)
 
-    (pool,) = pools_of_frameworks(jax.modules())
+    (pool,) = find_framework_pools(jax.modules())
     stats = pool.stats()
 
-    assert pools_of_frameworks(waiting.modules()) == []
+    assert find_framework_pools(waiting.modules()) == []
     assert waiting.listed == 0
     assert (stats.allocated_bytes, stats.reserved_bytes, stats.peak_bytes) == (3 * GIB, 18 * GIB, 5 * GIB)
     assert (pool.total(), pool.free(), stats.allocations) == (18 * GIB, 15 * GIB, 12)
@@ -188,5 +188,5 @@ def test_values_that_jax_does_not_count_are_absent() -> None:
 
 def test_stub_modules_are_no_pools() -> None:
     """Stubs under a framework's name, as in test suites."""
-    assert pools_of_frameworks({"torch": object(), "cupy": object(), "jax": object()}) == []
-    assert pools_of_frameworks({"torch": None, "cupy": None, "jax": None}) == []
+    assert find_framework_pools({"torch": object(), "cupy": object(), "jax": object()}) == []
+    assert find_framework_pools({"torch": None, "cupy": None, "jax": None}) == []

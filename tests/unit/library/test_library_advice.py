@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.library.advice import Advice, advice_for, environment_of
+from memwatch.library.advice import Advice, advice_for, select_environment
 from memwatch.library.machine import Machine
 from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Quality
 
@@ -47,11 +47,11 @@ def test_contested_settings_are_not_in_the_environment() -> None:
     advice = advice_for(machine("nvidia", Architecture.UNIFIED, "NVIDIA DGX Spark"), 20)
 
     assert {one.name for one in advice if one.certainty == "try both"} == {"pin_memory", "PYTORCH_CUDA_ALLOC_CONF"}
-    assert environment_of(advice) == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    assert select_environment(advice) == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
 def test_amd_gets_hip_and_miopen_variables() -> None:
-    names = set(environment_of(advice_for(machine("amd", Architecture.DISCRETE), 16)))
+    names = set(select_environment(advice_for(machine("amd", Architecture.DISCRETE), 16)))
 
     assert names == {"PYTORCH_HIP_ALLOC_CONF", "MIOPEN_FIND_MODE"}
 

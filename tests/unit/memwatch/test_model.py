@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.model import Absent, Content, Impossible, Pool, PoolKind, Process, Quality, Share, ShareKind
+from memwatch.model import Absent, Content, InvalidRecordError, Pool, PoolKind, Process, Quality, Share, ShareKind
 from memwatch.snapshot import Machine, SelfUsage, Snapshot
 from support.fakes import GIB, ram
 
@@ -23,26 +23,26 @@ def snapshot(pools: tuple[Pool, ...], shares: tuple[Share, ...] = ()) -> Snapsho
 
 def test_pool_whose_parts_do_not_add_up_is_rejected() -> None:
     """used + available = size, always."""
-    with pytest.raises(Impossible, match="used 1 \\+ available 2 is not size 4"):
+    with pytest.raises(InvalidRecordError, match="used 1 \\+ available 2 is not size 4"):
         Pool("ram", PoolKind.SYSTEM_RAM, "System RAM", 4, 1, 2, "test", Quality.MEASURED)
 
 
 @given(st.integers(max_value=-1))
 def test_negative_sizes_are_rejected(figure: int) -> None:
     """Pools, shares, contents and processes reject negative sizes."""
-    with pytest.raises(Impossible, match="negative"):
+    with pytest.raises(InvalidRecordError, match="negative"):
         replace(ram(GIB), free_bytes=figure)
-    with pytest.raises(Impossible, match="negative"):
+    with pytest.raises(InvalidRecordError, match="negative"):
         share(used=figure)
-    with pytest.raises(Impossible, match="negative"):
+    with pytest.raises(InvalidRecordError, match="negative"):
         Content("anonymous", figure)
-    with pytest.raises(Impossible, match="negative"):
+    with pytest.raises(InvalidRecordError, match="negative"):
         Process(1, 0.0, "init", figure, 0, "rss")
 
 
 def test_contents_that_do_not_add_up_to_the_pool_are_rejected() -> None:
     """The contents of a pool add up to its size."""
-    with pytest.raises(Impossible, match="contents do not add up"):
+    with pytest.raises(InvalidRecordError, match="contents do not add up"):
         replace(ram(GIB), contents=(Content("anonymous", GIB),))
 
 
@@ -50,7 +50,7 @@ def test_used_and_available_are_absent_together() -> None:
     """With only one of the two known, a reader might compute the other."""
     stale = replace(ram(GIB), used_bytes=Absent.STALE, available_bytes=Absent.STALE)
 
-    with pytest.raises(Impossible, match="known or absent together"):
+    with pytest.raises(InvalidRecordError, match="known or absent together"):
         replace(stale, used_bytes=GIB)
 
     assert stale.judged_ratio is Absent.STALE
@@ -58,7 +58,7 @@ def test_used_and_available_are_absent_together() -> None:
 
 def test_share_without_its_pool_is_rejected() -> None:
     """A share is a part of an existing pool or share."""
-    with pytest.raises(Impossible, match="share cuda0: is within vram0, which does not exist"):
+    with pytest.raises(InvalidRecordError, match="share cuda0: is within vram0, which does not exist"):
         snapshot((ram(GIB),), (share(within="vram0"),))
 
 
@@ -66,13 +66,13 @@ def test_circular_shares_are_rejected() -> None:
     """Shares may nest, but not in a circle."""
     circle = (share("a", within="b"), share("b", within="a"))
 
-    with pytest.raises(Impossible, match="within itself"):
+    with pytest.raises(InvalidRecordError, match="within itself"):
         snapshot((ram(GIB),), circle)
 
 
 def test_duplicate_ids_are_rejected() -> None:
     """An id names one thing."""
-    with pytest.raises(Impossible, match="same id"):
+    with pytest.raises(InvalidRecordError, match="same id"):
         snapshot((ram(GIB), ram(2 * GIB)))
 
 

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.accounting.device_memory import Holding
+from memwatch.accounting.device_memory import DeviceMemory
 from memwatch.accounting.relations import with_device_bytes
 from memwatch.collectors.processes import Collector
 from memwatch.linux.cgroup_mounts import CgroupUsage
-from memwatch.linux.cgroups import folders_of, parse_cgroup, place_of
+from memwatch.linux.cgroups import owner_folders, parse_cgroup, parse_owners
 from memwatch.linux.files import Roots
 from memwatch.model import Absent, Architecture, Bytes, Device, Process, Quality, Share, ShareKind
-from memwatch.owners import BEYOND, PERHAPS_BEYOND, Owner, added_up, totals_of
+from memwatch.owners import BEYOND, PERHAPS_BEYOND, Owner, build_totals, sum_owners
 from support.process_folders import add_process, folder_of, stat_line, statm_line
 
 ID = "3fa9c1d07be24586" * 4
@@ -52,8 +52,8 @@ DEVICE = Device("gpu0", "NVIDIA", "GPU", Architecture.UNIFIED)
 def test_owner_and_its_cgroup(line: str, kind: str, name: str | None, folder: str | None) -> None:
     """Cgroup paths of each runtime, of both versions, give the owner and the cgroup that contains all of it."""
     paths = parse_cgroup(line.encode() + b"\n")
-    place = place_of(paths)
-    folders = folders_of(place, paths.get("memory", paths.get("", "")))
+    place = parse_owners(paths)
+    folders = owner_folders(place, paths.get("memory", paths.get("", "")))
 
     assert getattr(place, kind) == name
     if folder == "nowhere":
@@ -69,8 +69,8 @@ def process(pid: int, rss: int, **fields: object) -> Process:
 def held(holder: Process, size: Bytes, kind: ShareKind) -> Process:
     """Return the process with `size` bytes of a share of this kind."""
     share = Share("share", kind, "Share", "ram", size, "test", Quality.MEASURED)
-    holding = Holding(DEVICE, "", shares=(share,), held={holder.pid: {"share": size}})
-    (found,) = with_device_bytes((holder,), holding)
+    device_memory = DeviceMemory(DEVICE, "", shares=(share,), held={holder.pid: {"share": size}})
+    (found,) = with_device_bytes((holder,), device_memory)
     return found
 
 
@@ -107,7 +107,7 @@ def test_totals_add_devices_to_all_processes() -> None:
         held(process(2, GIB, user="ada"), 3 * GIB, ShareKind.CUDA_POOL),
     ]
 
-    ada, bob = totals_of(owners, holders, "user")
+    ada, bob = build_totals(owners, holders, "user")
 
     assert (ada.name, ada.processes, ada.rss_bytes, ada.footprint_bytes) == ("ada", 7, 5 * GIB, 10 * GIB)
     assert ada.device_bytes == {"share": 5 * GIB}
@@ -120,8 +120,8 @@ def test_total_with_a_range_is_a_range() -> None:
     perhaps = held(process(1, GIB, user="ada"), 2 * GIB, ShareKind.GPU_BUFFERS)
     unknown = held(process(2, GIB, user="ada"), Absent.STALE, ShareKind.CUDA_POOL)
 
-    (bounded,) = totals_of([owner], [perhaps], "user")
-    (open_ended,) = totals_of([owner], [perhaps, unknown], "user")
+    (bounded,) = build_totals([owner], [perhaps], "user")
+    (open_ended,) = build_totals([owner], [perhaps, unknown], "user")
 
     assert (bounded.footprint_low_bytes, bounded.footprint_high_bytes) == (5 * GIB, 6 * GIB)
     assert bounded.footprint_bytes is Absent.NOT_SUPPORTED
@@ -136,7 +136,7 @@ def test_cgroup_note_names_excluded_gpu_memory() -> None:
     exact = held(process(1, GIB, user="ada"), 2 * GIB, ShareKind.CUDA_POOL)
     perhaps = held(process(1, GIB, user="ada"), 2 * GIB, ShareKind.GTT)
 
-    notes = [totals_of([ada], holders, "user")[0].cgroup_note for holders in ([exact], [perhaps], [])]
+    notes = [build_totals([ada], holders, "user")[0].cgroup_note for holders in ([exact], [perhaps], [])]
 
     assert notes == [BEYOND, PERHAPS_BEYOND, None]
     assert BEYOND == "does not include GPU memory"
@@ -151,7 +151,7 @@ def test_processes_are_added_up_by_owner() -> None:
         Process(4, 0.0, "x", Absent.NOT_PERMITTED, Absent.NOT_PERMITTED, "none", "ada", None, "c1"),
     ]
 
-    owners = added_up(processes)
+    owners = sum_owners(processes)
 
     assert [(one.kind, one.name, one.processes, one.rss_bytes) for one in owners] == [
         ("container", None, 1, 50),
@@ -165,7 +165,7 @@ def test_row_without_an_owner_is_last() -> None:
     """Processes without a container are a row as well, so that the rows cover all processes."""
     owners = [Owner("container", None, 5, 9 * GIB), Owner("container", "web", 1, GIB)]
 
-    assert [total.name for total in totals_of(owners, (), "container")] == ["web", None]
+    assert [total.name for total in build_totals(owners, (), "container")] == ["web", None]
 
 
 def host(tmp_path: Path, mountinfo: bytes, own: bytes) -> Roots:

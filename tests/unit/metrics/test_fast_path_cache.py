@@ -7,31 +7,33 @@ import tracemalloc
 from collections.abc import Callable
 
 from memwatch.clock import SystemClock
-from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.loop import Identity, Monitor, MonitorRules
 from memwatch.monitor.sampler import Sampler
-from memwatch_web.asgi.access import Gate
+from memwatch_web.asgi.access import AccessControl
 from memwatch_web.asgi.auth import Login, Token
-from memwatch_web.asgi.options import FaceOptions
+from memwatch_web.asgi.options import WebOptions
 from memwatch_web.asgi.problems import problem_response
-from memwatch_web.metrics.endpoint import Scrapes
+from memwatch_web.metrics.endpoint import MetricsEndpoint
 from memwatch_web.metrics.families import Exporter
-from memwatch_web.metrics.fast_path import Shortcut
+from memwatch_web.metrics.fast_path import MetricsFastPath
 
 FIELDS = ((b"host", b"localhost"), (b"accept", b"*/*"))
-LOGIN = FaceOptions(login=Login(Token(b"digest")))
+LOGIN = WebOptions(login=Login(Token(b"digest")))
 PEER = object()
 
 
 class Door:
     """Fast path with its dependencies; `options` can be replaced, as a reload does."""
 
-    def __init__(self, options: FaceOptions | None = None, own_name: Callable[[], str] = lambda: "host") -> None:
-        self.options = options or FaceOptions()
-        self.monitor = Monitor(Sampler([], SystemClock()), SystemClock(), Rules(), Identity("host", "boot"))
+    def __init__(self, options: WebOptions | None = None, own_name: Callable[[], str] = lambda: "host") -> None:
+        self.options = options or WebOptions()
+        self.monitor = Monitor(Sampler([], SystemClock()), SystemClock(), MonitorRules(), Identity("host", "boot"))
         self.monitor.tick()
         dates: list[tuple[bytes, bytes]] = [(b"date", b"")]
-        gate = Gate(problem_response(404, "nothing."), lambda: self.options, dates, own_name=own_name)
-        self.ask = Shortcut(gate, Scrapes(self.monitor, Exporter("1", dict, tuple, lambda: 0)), dates)
+        access = AccessControl(problem_response(404, "nothing."), lambda: self.options, dates, own_name=own_name)
+        self.ask = MetricsFastPath(
+            access, MetricsEndpoint(self.monitor, Exporter("1", dict, tuple, lambda: 0)), dates
+        )
 
 
 def wait_for_an_early_moment() -> None:
@@ -80,12 +82,12 @@ def test_cached_response_ends_after_a_second() -> None:
 
 def test_cached_response_ends_with_a_reload() -> None:
     """Clients admitted before need a login that is now required, and a removed host name is rejected."""
-    door = Door(FaceOptions(hosts=("board",)))
+    door = Door(WebOptions(hosts=("board",)))
     named = ((b"host", b"board"),)
     wait_for_an_early_moment()
 
     before = door.ask(FIELDS, None), door.ask(named, None)
-    door.options = FaceOptions()
+    door.options = WebOptions()
     without_name = door.ask(FIELDS, None), door.ask(named, None)
     door.options = LOGIN
     with_login = door.ask(FIELDS, None), door.ask(named, None)

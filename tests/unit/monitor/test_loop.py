@@ -9,23 +9,23 @@ import pytest
 from msgspec.structs import replace
 
 from memwatch.alerts.rules import AlertRules
-from memwatch.alerts.state import Notice
-from memwatch.collectors.base import Enlisted
+from memwatch.alerts.state import Notification
+from memwatch.collectors.base import CollectorEntry
 from memwatch.findings import Findings
-from memwatch.history.notable_ticks import KeptTick, KeptTicks, unpacked
+from memwatch.history.notable_ticks import NotableTick, NotableTicks, unpack
 from memwatch.kernel_log import DriverError, KernelLog, OomKill
-from memwatch.linux.files import Unreadable
-from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.linux.files import ParseError
+from memwatch.monitor.loop import Identity, Monitor, MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch.snapshot import Kernel, Level, Snapshot
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 
-QUICK = Rules(interval_seconds=0.01)
+QUICK = MonitorRules(interval_seconds=0.01)
 
 
-def monitor_of(collector: FakeCollector, clock: FakeClock, rules: Rules | None = None) -> Monitor:
-    sampler = Sampler([Enlisted(collector.name, lambda: collector, False)], clock)
-    return Monitor(sampler, clock, rules or Rules(), Identity("spark-1", "boot-1"))
+def monitor_of(collector: FakeCollector, clock: FakeClock, rules: MonitorRules | None = None) -> Monitor:
+    sampler = Sampler([CollectorEntry(collector.name, lambda: collector, False)], clock)
+    return Monitor(sampler, clock, rules or MonitorRules(), Identity("spark-1", "boot-1"))
 
 
 def calm() -> FakeCollector:
@@ -167,7 +167,7 @@ def test_failure_and_recovery_of_a_collector_are_two_events() -> None:
     """One event when it fails and one when it recovers; none on the ticks between."""
     memory, clock = calm(), FakeClock()
     monitor = monitor_of(memory, clock)
-    for error in (None, Unreadable("meminfo is empty"), Unreadable("meminfo is empty"), None):
+    for error in (None, ParseError("meminfo is empty"), ParseError("meminfo is empty"), None):
         memory.error = error
         monitor.tick()
         clock.now += 1.0
@@ -184,7 +184,7 @@ def test_reload_changes_interval_and_thresholds_and_keeps_history() -> None:
     monitor = monitor_of(memory, clock)
     monitor.tick()
 
-    rules = Rules(interval_seconds=0.5)
+    rules = MonitorRules(interval_seconds=0.5)
     strict = replace(rules.pressure, thresholds=replace(rules.pressure.thresholds, medium=0.001, high=0.002))
     monitor.reconfigure(replace(rules, pressure=strict))
     clock.now += 1.0
@@ -205,7 +205,7 @@ def test_target_that_comes_and_goes_is_no_level_change() -> None:
         monitor.tick()
         clock.now += 1.0
 
-    kept = [unpacked(one.data) for one in monitor.ticks.between(0.0, clock.now, 100)]
+    kept = [unpack(one.data) for one in monitor.ticks.between(0.0, clock.now, 100)]
 
     assert [one.seq for one in kept] == [1, 5]
     assert [one.worst.word for one in kept if one.worst] == ["low", "critical"]
@@ -217,7 +217,7 @@ def test_failing_listener_is_logged_once_and_stops_nothing(caplog: pytest.LogCap
     monitor = monitor_of(calm(), clock, QUICK)
     ticks: list[int] = []
 
-    def broken(snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:
+    def broken(snapshot: Snapshot, _notices: tuple[Notification, ...]) -> None:
         ticks.append(snapshot.seq)
         clock.now += 0.0099
         if len(ticks) == 30:
@@ -239,7 +239,7 @@ def test_memory_error_costs_one_tick(caplog: pytest.LogCaptureFixture) -> None:
     monitor = monitor_of(calm(), clock, QUICK)
     ticks: list[int] = []
 
-    def hungry(snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:
+    def hungry(snapshot: Snapshot, _notices: tuple[Notification, ...]) -> None:
         ticks.append(snapshot.seq)
         clock.now += 0.0099
         if len(ticks) == 3:
@@ -257,8 +257,8 @@ def test_memory_error_costs_one_tick(caplog: pytest.LogCaptureFixture) -> None:
 def test_tick_that_cannot_be_stored_is_still_published() -> None:
     """Without memory to store a tick, clients and listeners still get it."""
 
-    class Full(KeptTicks):
-        def add(self, tick: KeptTick) -> None:
+    class Full(NotableTicks):
+        def add(self, tick: NotableTick) -> None:
             raise MemoryError(tick)
 
     received: list[int] = []
@@ -279,7 +279,7 @@ def test_pause_is_one_event_without_a_burst_of_ticks() -> None:
     monitor = monitor_of(calm(), clock, QUICK)
     at: list[float] = []
 
-    def stall(_snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:
+    def stall(_snapshot: Snapshot, _notices: tuple[Notification, ...]) -> None:
         at.append(clock.now)
         clock.now += 0.1049 if len(at) == 2 else 0.0099
         if len(at) == 4:
@@ -299,10 +299,10 @@ def late_events(monitor: Monitor) -> list[str]:
 def test_lasting_pauses_are_reported_once_a_minute() -> None:
     """A machine too busy for every other tick fills neither the log nor the list of events."""
     clock, stop = FakeClock(), threading.Event()
-    monitor = monitor_of(calm(), clock, Rules(interval_seconds=0.5))
+    monitor = monitor_of(calm(), clock, MonitorRules(interval_seconds=0.5))
     began, seen_at = clock.now, dict[int, float]()
 
-    def be_busy(_snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:
+    def be_busy(_snapshot: Snapshot, _notices: tuple[Notification, ...]) -> None:
         seen_at.setdefault(len(late_events(monitor)), clock.now - began)
         clock.now += 0.9999
         if clock.now > began + 130:
@@ -321,10 +321,10 @@ def test_notice_is_sent_again_after_a_memory_error() -> None:
     """If memory runs out while a notice is delivered, the next tick delivers it once, under the same id."""
     memory, clock = calm(), FakeClock()
     memory.findings = Findings(pools=(ram(62 * GIB),))
-    monitor = monitor_of(memory, clock, Rules(alerts=AlertRules(pending_seconds=0)))
-    tried: list[tuple[Notice, ...]] = []
+    monitor = monitor_of(memory, clock, MonitorRules(alerts=AlertRules(pending_seconds=0)))
+    tried: list[tuple[Notification, ...]] = []
 
-    def listen(_: Snapshot, notices: tuple[Notice, ...]) -> None:
+    def listen(_: Snapshot, notices: tuple[Notification, ...]) -> None:
         tried.append(notices)
         if len(tried) == 1:
             raise MemoryError
@@ -336,7 +336,7 @@ def test_notice_is_sent_again_after_a_memory_error() -> None:
         clock.now += 1.0
         monitor.tick()
 
-    assert [len(notices) for notices in tried] == [1, 1, 0]
+    assert [len(notifications) for notifications in tried] == [1, 1, 0]
     assert tried[0] == tried[1]
 
 
@@ -344,10 +344,10 @@ def test_failing_listener_does_not_repeat_notices() -> None:
     """Notices delivered before a later listener fails are not delivered again by the next tick."""
     memory, clock = calm(), FakeClock()
     memory.findings = Findings(pools=(ram(62 * GIB),))
-    monitor = monitor_of(memory, clock, Rules(alerts=AlertRules(pending_seconds=0)))
+    monitor = monitor_of(memory, clock, MonitorRules(alerts=AlertRules(pending_seconds=0)))
     delivered: list[int] = []
 
-    def fail(_snapshot: Snapshot, _notices: tuple[Notice, ...]) -> None:
+    def fail(_snapshot: Snapshot, _notices: tuple[Notification, ...]) -> None:
         raise OSError("no room for the recording")
 
     monitor.listeners += [lambda _, notices: delivered.append(len(notices)), fail]

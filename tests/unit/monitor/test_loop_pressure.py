@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import pytest
 
-from memwatch.alerts.state import Notice
-from memwatch.collectors.base import Enlisted
+from memwatch.alerts.state import Notification
+from memwatch.collectors.base import CollectorEntry
 from memwatch.findings import Findings
 from memwatch.model import Absent
-from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.loop import Identity, Monitor, MonitorRules
 from memwatch.monitor.sampler import Sampler
 from memwatch.snapshot import Snapshot
 from support.fakes import GIB, FakeClock, FakeCollector, ram
@@ -24,10 +24,10 @@ class Machine:
     def __init__(self, used: Callable[[float], float], size: int = 64 * GIB) -> None:
         self.clock = FakeClock()
         self.memory = FakeCollector("meminfo")
-        sampler = Sampler([Enlisted("meminfo", lambda: self.memory, False)], self.clock)
-        self.monitor = Monitor(sampler, self.clock, Rules(), Identity("spark-1", "boot-1"))
+        sampler = Sampler([CollectorEntry("meminfo", lambda: self.memory, False)], self.clock)
+        self.monitor = Monitor(sampler, self.clock, MonitorRules(), Identity("spark-1", "boot-1"))
         self.snapshots: list[Snapshot] = []
-        self.notices: list[Notice] = []
+        self.notices: list[Notification] = []
         self.published_at: list[float] = []
         self.monitor.listeners.append(self._record)
         self._started = self.clock.now
@@ -47,7 +47,7 @@ class Machine:
     def events(self, kind: str) -> list[str]:
         return [event.text for event in self.monitor.events.since(0) if event.kind == kind]
 
-    def _record(self, snapshot: Snapshot, notices: tuple[Notice, ...]) -> None:
+    def _record(self, snapshot: Snapshot, notices: tuple[Notification, ...]) -> None:
         self.published_at.append(snapshot.monotonic)
         self.notices += notices
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 from memwatch.clock import SystemClock
-from memwatch.collectors.base import Collector, Enlisted
+from memwatch.collectors.base import Collector, CollectorEntry
 from memwatch.findings import Findings
-from memwatch.linux.files import Unavailable, Unreadable
+from memwatch.linux.files import ParseError, SourceUnavailable
 from memwatch.model import Absent, Quality, Share, ShareKind
 from memwatch.monitor.sampler import Sampler
 from memwatch.snapshot import CollectorStatus
@@ -15,9 +15,9 @@ from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.waiting import MAX_WAIT_SECONDS, wait_until
 
 
-def enlist(*collectors: FakeCollector) -> list[Enlisted]:
-    def entry(one: FakeCollector) -> Enlisted:
-        return Enlisted(one.name, lambda: one, one.may_block)
+def enlist(*collectors: FakeCollector) -> list[CollectorEntry]:
+    def entry(one: FakeCollector) -> CollectorEntry:
+        return CollectorEntry(one.name, lambda: one, one.may_block)
 
     return [entry(one) for one in collectors]
 
@@ -31,7 +31,7 @@ def test_failing_collector_keeps_the_size_and_drops_the_use() -> None:
     memory = FakeCollector("meminfo", findings=Findings(pools=(ram(GIB),)))
     sampler = Sampler(enlist(memory), FakeClock())
     sampler.gather()
-    memory.error = Unreadable("/proc/meminfo: MemTotal is 'x', expected kB")
+    memory.error = ParseError("/proc/meminfo: MemTotal is 'x', expected kB")
 
     findings, statuses = sampler.gather()
 
@@ -60,10 +60,10 @@ def test_unavailable_collector_is_retried_with_backoff() -> None:
     def make() -> Collector:
         made.append(clock.now)
         if len(made) < 4:
-            raise Unavailable("no such driver")
+            raise SourceUnavailable("no such driver")
         return FakeCollector("late", findings=Findings(pools=(ram(GIB),)))
 
-    sampler = Sampler([Enlisted("late", make, False)], clock)
+    sampler = Sampler([CollectorEntry("late", make, False)], clock)
     for _ in range(100):
         _, statuses = sampler.gather()
         if not made[1:]:
@@ -132,7 +132,7 @@ def test_collector_runs_at_its_own_period() -> None:
 class Hurried(FakeCollector):
     """Collector that may run every 20 ms under pressure, else every ten minutes; its third run sets `again`."""
 
-    hurried_seconds = 0.02
+    fast_seconds = 0.02
 
     def __init__(self, name: str = "hurried", took: float = 0.0) -> None:
         super().__init__(name, period_seconds=600.0, may_block=True)
@@ -154,9 +154,9 @@ def test_hurried_collector_runs_at_once() -> None:
     sampler.wait_for_first(5.0)
     before = eager.calls
 
-    sampler.hurry(True)
+    sampler.set_fast(True)
     ran_again = eager.again.wait(5.0)
-    sampler.hurry(False)
+    sampler.set_fast(False)
     threading.Event().wait(0.1)  # a run in progress ends
     after = eager.calls
     threading.Event().wait(0.2)
@@ -174,7 +174,7 @@ def test_slow_collector_is_not_hurried_beyond_its_budget() -> None:
     sampler.start()
     sampler.wait_for_first(5.0)
 
-    sampler.hurry(True)
+    sampler.set_fast(True)
     ran_again = slow.again.wait(0.3)
     left = sampler.runners[0].seconds_until_due()
     sampler.stop()
@@ -204,7 +204,7 @@ def test_collector_thread_survives_a_memory_error() -> None:
     sampler = Sampler(enlist(collector), SystemClock())
     sampler.start()
     try:
-        wait_until(lambda: sampler.runners[0].slot.state == "ok")
+        wait_until(lambda: sampler.runners[0].result.state == "ok")
         asked = collector.calls
         wait_until(lambda: collector.calls > asked)
     finally:

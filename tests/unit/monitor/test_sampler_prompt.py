@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from memwatch.collectors.base import Collector, Enlisted
+from memwatch.collectors.base import Collector, CollectorEntry
 from memwatch.findings import Findings
-from memwatch.linux.files import Unavailable
+from memwatch.linux.files import SourceUnavailable
 from memwatch.monitor.sampler import CollectorRunner, Sampler
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 from support.waiting import MAX_WAIT_SECONDS, wait_until
@@ -27,7 +27,7 @@ class Willing(FakeCollector):
         self.puts = 0
         self.by: list[str] = []
 
-    def put(self) -> bool:
+    def send_request(self) -> bool:
         self.puts += self.takes_questions
         return self.takes_questions
 
@@ -47,7 +47,7 @@ def sampling(collector: Willing, clock: FakeClock) -> Iterator[Sampler]:
     def make() -> Collector:
         return collector
 
-    sampler = Sampler([Enlisted(collector.name, make, may_block=True)], clock)
+    sampler = Sampler([CollectorEntry(collector.name, make, may_block=True)], clock)
 
     def is_read_by_ticks() -> bool:
         clock.now += 1.0
@@ -79,8 +79,8 @@ def test_ticks_read_a_prompt_collector_and_its_thread_sleeps() -> None:
     collector, clock, me = Willing(), FakeClock(), threading.current_thread().name
     with sampling(collector, clock) as sampler:
         ages = ticks(sampler, clock, 5)
-        sampler.hurry(True)  # wakes every thread
-        sampler.hurry(False)
+        sampler.set_fast(True)  # wakes every thread
+        sampler.set_fast(False)
         ages += ticks(sampler, clock, 5)
 
     assert ages == [0.0] * 10
@@ -93,7 +93,7 @@ def left_for(runner: CollectorRunner, collector: Willing, clock: FakeClock) -> f
     clock.now += 1.0
     late_at = clock.now
     collector.answers = False
-    assert runner.is_put(clock.now, 1.0)
+    assert runner.send_request(clock.now, 1.0)
     runner.run_if_answered()
     collector.answers = True
     while True:
@@ -122,11 +122,11 @@ def test_late_collector_is_left_to_its_thread() -> None:
 def test_late_answers_back_off_to_a_minute() -> None:
     """A driver that was late once, on a busy machine, does not cost one minute of wake-ups."""
     collector, clock = Willing(), FakeClock()
-    runner = CollectorRunner(Enlisted("willing", lambda: collector, may_block=True), clock)
+    runner = CollectorRunner(CollectorEntry("willing", lambda: collector, may_block=True), clock)
     runner.run()
     often = [left_for(runner, collector, clock) for _ in range(6)]
     clock.now += 1.0
-    assert runner.is_put(clock.now, 1.0)
+    assert runner.send_request(clock.now, 1.0)
     runner.run_if_answered()
     again = left_for(runner, collector, clock)
 
@@ -134,7 +134,7 @@ def test_late_answers_back_off_to_a_minute() -> None:
     assert again == 4.0
 
 
-@pytest.mark.parametrize("error", [None, Unavailable("the driver is released on request")])
+@pytest.mark.parametrize("error", [None, SourceUnavailable("the driver is released on request")])
 def test_collector_that_takes_no_request_is_left_to_its_thread(error: Exception | None) -> None:
     """Starting or ending a helper process takes longer than a tick may."""
     collector, clock, me = Willing(), FakeClock(), threading.current_thread().name
@@ -182,7 +182,7 @@ def test_collector_of_one_second_runs_on_every_tick_of_a_second() -> None:
     """Ticks vary by some milliseconds; a collector runs shortly after its tick began."""
     clock = FakeClock()
     collector = FakeCollector("vmstat", 1.0)
-    sampler = Sampler([Enlisted("vmstat", lambda: collector, may_block=False)], clock)
+    sampler = Sampler([CollectorEntry("vmstat", lambda: collector, may_block=False)], clock)
 
     for tick in range(10):
         clock.now = 1000.0 + tick - (tick % 3) * 0.01

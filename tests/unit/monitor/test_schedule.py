@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from memwatch.clock import Moment
 from memwatch.model import Absent
-from memwatch.monitor.schedule import Due, Pace, next_due, paced, suspended_seconds, wall_jump_seconds
+from memwatch.monitor.schedule import Due, Pace, next_due, next_pace, suspended_seconds, wall_jump_seconds
 from memwatch.snapshot import Level, Pressure
 
 
@@ -76,7 +76,7 @@ def pressure(ratio: float, kind: str = "system_ram", seconds: float | None = Non
 )
 def test_interval_is_shorter_under_pressure(found: Pressure, interval: float) -> None:
     """From 60 % of shared memory, or one minute before full; a GPU's own memory is read once a second."""
-    assert paced(Pace(), [found], 0.0).interval(1.0) == interval
+    assert next_pace(Pace(), [found], 0.0).interval(1.0) == interval
 
 
 def test_shorter_interval_is_kept_under_pressure() -> None:
@@ -86,20 +86,20 @@ def test_shorter_interval_is_kept_under_pressure() -> None:
 
 def test_pace_slows_down_after_thirty_calm_seconds() -> None:
     """Thirty seconds below 57 %: not at the first dip, and not at 58 %."""
-    pace = paced(Pace(), [pressure(0.7)], 0.0)
-    dipped = paced(pace, [pressure(0.5)], 10.0)
-    above = paced(dipped, [pressure(0.58)], 20.0)
-    calm = paced(above, [pressure(0.5)], 30.0)
+    pace = next_pace(Pace(), [pressure(0.7)], 0.0)
+    dipped = next_pace(pace, [pressure(0.5)], 10.0)
+    above = next_pace(dipped, [pressure(0.58)], 20.0)
+    calm = next_pace(above, [pressure(0.5)], 30.0)
 
     assert dipped.fast
     assert (above.fast, above.calm_since) == (True, None)
-    assert paced(calm, [pressure(0.5)], 59.0).fast
-    assert not paced(calm, [pressure(0.5)], 60.0).fast
+    assert next_pace(calm, [pressure(0.5)], 59.0).fast
+    assert not next_pace(calm, [pressure(0.5)], 60.0).fast
 
 
 def test_psi_trigger_makes_the_pace_fast() -> None:
     """The kernel's PSI trigger counts at any use."""
-    assert paced(Pace(), [pressure(0.1)], 0.0, stalled=True).fast
+    assert next_pace(Pace(), [pressure(0.1)], 0.0, stalled=True).fast
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_psi_trigger_makes_the_pace_fast() -> None:
 )
 def test_fast_pace_keeps_its_reason(found: list[Pressure], stalled: bool, why: str) -> None:
     """The reason stays for as long as the pace is fast."""
-    pace = paced(Pace(), found, 0.0, stalled)
+    pace = next_pace(Pace(), found, 0.0, stalled)
 
     assert pace.why == why
-    assert paced(paced(pace, [pressure(0.1)], 1.0), [pressure(0.7)], 2.0).why == why
+    assert next_pace(next_pace(pace, [pressure(0.1)], 1.0), [pressure(0.7)], 2.0).why == why

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from memwatch.alerts.rules import EVENTS
 from memwatch.clock import SystemClock
-from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.loop import Identity, Monitor, MonitorRules
 from memwatch.monitor.sampler import Sampler
-from memwatch.notify.manager import Alerting, notice_of_test
-from memwatch.notify.message_text import text_of, title_of
+from memwatch.notify.manager import NotificationManager, build_test_notification
+from memwatch.notify.message_text import build_text, build_title
 from memwatch.notify.outbox.outbox import Outbox
 from memwatch.notify.receiver import Receiver, Subscription
 from memwatch.snapshot import Reason
@@ -24,15 +24,15 @@ from support.webhook_samples import ids, notice, webhook_channel
 
 
 @contextmanager
-def alerting_to(**wanted: tuple[str, Subscription]) -> Iterator[Alerting]:
+def alerting_to(**wanted: tuple[str, Subscription]) -> Iterator[NotificationManager]:
     """Yield alerting with receivers by name, each with its URL and subscription."""
     outbox = Outbox(None)
     receivers = [
-        Receiver(name, webhook_channel(url, timeout_seconds=2.0), outbox.box(name), subscription)
+        Receiver(name, webhook_channel(url, timeout_seconds=2.0), outbox.queue(name), subscription)
         for name, (url, subscription) in wanted.items()
     ]
-    monitor = Monitor(Sampler([], SystemClock()), SystemClock(), Rules(), Identity("host", "boot"))
-    made = Alerting(monitor, outbox, receivers, lambda: "https://spark/memory")
+    monitor = Monitor(Sampler([], SystemClock()), SystemClock(), MonitorRules(), Identity("host", "boot"))
+    made = NotificationManager(monitor, outbox, receivers, lambda: "https://spark/memory")
     made.start()
     try:
         yield made
@@ -49,8 +49,8 @@ def test_receivers_get_what_they_subscribed_to() -> None:
             "both": (both.url, Subscription(frozenset({"pressure.critical", "pressure.high"}))),
         }
         with alerting_to(**wanted) as made:
-            notices = (notice(1), notice(2, target="vram0", rule="pressure.high"))
-            made.tell(critical_gb10(), notices)
+            notifications = (notice(1), notice(2, target="vram0", rule="pressure.high"))
+            made.on_tick(critical_gb10(), notifications)
             wait_until(lambda: len(both.deliveries) == 2 and bool(ram.deliveries) and bool(cards.deliveries))
 
     assert (ids(ram), ids(cards), sorted(ids(both))) == (["msg_1"], ["msg_2"], ["msg_1", "msg_2"])
@@ -59,7 +59,7 @@ def test_receivers_get_what_they_subscribed_to() -> None:
 def test_simulated_machine_sends_nothing() -> None:
     """Simulated data must not alert anyone."""
     with receiving(200) as site, alerting_to(ops=(site.url, Subscription())) as made:
-        made.tell(simulated(), (notice(1),))
+        made.on_tick(simulated(), (notice(1),))
 
         assert made.receivers[0].pending() == 0
 
@@ -69,8 +69,8 @@ def test_simulated_machine_sends_nothing() -> None:
 @pytest.mark.parametrize("rule", EVENTS)
 def test_every_rule_has_a_title(rule: str) -> None:
     """A title names the host, the rule and the target, and marks a resolved alert."""
-    fires = title_of(notice(rule=rule), critical_gb10())
-    ends = title_of(notice(rule=rule, firing=False), critical_gb10())
+    fires = build_title(notice(rule=rule), critical_gb10())
+    ends = build_title(notice(rule=rule, firing=False), critical_gb10())
 
     assert fires.startswith("spark-1: ")
     assert fires.endswith("(System RAM)")
@@ -81,7 +81,7 @@ def test_hostile_names_are_escaped() -> None:
     """Names with line breaks or bidirectional controls are escaped, and long ones are cut."""
     alert = replace(notice(), reasons=(Reason("util", "x" * 5000), Reason("util", "one\ntwo\u202e")))
 
-    text = text_of(alert, hostile_names(), "https://spark/memory")
+    text = build_text(alert, hostile_names(), "https://spark/memory")
 
     lines = text.split("\n")
     assert lines[1] == "one\\u000atwo\\u202e"
@@ -92,5 +92,5 @@ def test_hostile_names_are_escaped() -> None:
 
 def test_test_message_is_marked_as_a_test() -> None:
     """A test message must not be mistaken for an alert."""
-    assert title_of(notice_of_test(), critical_gb10()) == "spark-1: test notification (test)"
-    assert "This is a test notification." in text_of(notice_of_test(), critical_gb10(), None)
+    assert build_title(build_test_notification(), critical_gb10()) == "spark-1: test notification (test)"
+    assert "This is a test notification." in build_text(build_test_notification(), critical_gb10(), None)

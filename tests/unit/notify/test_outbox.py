@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from memwatch.notify.outbox.open import FILE_NAME, open_outbox
-from memwatch.notify.outbox.outbox import Draft, Outbox
+from memwatch.notify.outbox.outbox import NewMessage, Outbox
 from memwatch.notify.outbox.queue import Kind
 from memwatch.notify.receiver import Receiver, Subscription
 from support.waiting import wait_until
@@ -28,7 +28,7 @@ def outbox_in(folder: Path, url: str = UNREACHABLE) -> Iterator[QueuedReceiver]:
     """Yield a receiver whose outbox is on disk, from a start to the next stop."""
     opened = open_outbox(folder, 1_795_256_553.0)
     schedule = LONG_SCHEDULE if url == UNREACHABLE else (0.0, 0.05, 0.05)
-    made = new_receiver(webhook_channel(url), schedule, Outbox(opened.store, opened.kept))
+    made = new_receiver(webhook_channel(url), schedule, Outbox(opened.store, opened.stored))
     made.start()
     try:
         yield made
@@ -39,8 +39,8 @@ def outbox_in(folder: Path, url: str = UNREACHABLE) -> Iterator[QueuedReceiver]:
 def put_facts(made: QueuedReceiver, count: int) -> list[str]:
     names = [f"msg_{number}" for number in range(count)]
     for name in names:
-        draft = Draft(name, f"fact {name}", Kind.FACT, name.encode() * 50)
-        made.outbox.put([(made.receiver.box, draft)], {"last": name.encode()})
+        new_message = NewMessage(name, f"fact {name}", Kind.FACT, name.encode() * 50)
+        made.outbox.put([(made.receiver.queue, new_message)], {"last": name.encode()})
     assert made.outbox.flush(5.0)
     return names
 
@@ -71,7 +71,7 @@ def test_restarts_do_not_count_as_attempts(tmp_path: Path) -> None:
     opened = open_outbox(tmp_path, 0.0)
     assert opened.store is not None
     opened.store.close()
-    assert [message.attempts for message in opened.kept.messages["ops"]] == [1]
+    assert [message.attempts for message in opened.stored.messages["ops"]] == [1]
 
 
 def test_delivered_alerts_are_known_after_a_restart(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_empty_file_is_an_empty_outbox(tmp_path: Path) -> None:
 
     assert opened.store is not None
     opened.store.close()
-    assert opened.kept.messages == {}
+    assert opened.stored.messages == {}
 
 
 def test_file_of_a_newer_version_is_not_touched(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_flipped_bits_never_change_a_message(tmp_path: Path) -> None:
         opened = open_outbox(folder, 0.0)
         if opened.store is not None:
             opened.store.close()
-        found = [message for messages in opened.kept.messages.values() for message in messages]
+        found = [message for messages in opened.stored.messages.values() for message in messages]
         for message in found:
             assert expected[message.id] == message.body
             assert (message.kind, message.alert) == (Kind.FACT, f"fact {message.id}")
@@ -234,23 +234,23 @@ def test_messages_outside_the_subscription_are_dropped(tmp_path: Path) -> None:
         wait_until(lambda: made.counts()["retry"] == 2)
 
     opened = open_outbox(tmp_path, 0.0)
-    outbox = Outbox(opened.store, opened.kept)
-    Receiver("ops", webhook_channel(UNREACHABLE), outbox.box("ops"), Subscription(targets=frozenset({"ram"})))
+    outbox = Outbox(opened.store, opened.stored)
+    Receiver("ops", webhook_channel(UNREACHABLE), outbox.queue("ops"), Subscription(targets=frozenset({"ram"})))
     outbox.start()
     outbox.close()
 
     again = open_outbox(tmp_path, 0.0)
     assert again.store is not None
     again.store.close()
-    assert again.kept.messages == {}
-    assert [alert for alert, _ in again.kept.heard["ops"]] == ["pressure.critical ram"]
+    assert again.stored.messages == {}
+    assert [alert for alert, _ in again.stored.delivered["ops"]] == ["pressure.critical ram"]
 
 
 def test_messages_of_a_removed_receiver_are_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A receiver removed from the settings leaves nothing behind, and the log reports it."""
     written(tmp_path, 3)
     opened = open_outbox(tmp_path, 0.0)
-    outbox = Outbox(opened.store, opened.kept)
+    outbox = Outbox(opened.store, opened.stored)
     outbox.start()
     outbox.put((), {}, urgent=True)
 
@@ -261,4 +261,4 @@ def test_messages_of_a_removed_receiver_are_dropped(tmp_path: Path, caplog: pyte
     again = open_outbox(tmp_path, 0.0)
     assert again.store is not None
     again.store.close()
-    assert again.kept.messages == {}
+    assert again.stored.messages == {}

@@ -27,7 +27,7 @@ def test_full_queue_drops_the_oldest() -> None:
 
 def test_full_queue_drops_resolves_first() -> None:
     """A firing alert is more important than the end of one."""
-    queue = Queue(most=3)
+    queue = Queue(max_messages=3)
     for number, firing in enumerate((True, False, True)):
         queue.add(queued(number, firing, f"target{number}"))
 
@@ -45,7 +45,7 @@ def test_events_are_sent_each_time() -> None:
 
     first = queue.first_due(now=1.0)
     assert first is not None
-    queue.delivered(first)
+    queue.mark_delivered(first)
 
     assert (len(queue), queue.all()[1]) == (1, {})
 
@@ -89,9 +89,9 @@ class Listener:
         if how != "lost" and self.received[-1:] != [(entry.id, entry.firing)]:
             self.received.append((entry.id, entry.firing))
         if how == "arrives":
-            self.queue.delivered(entry)
+            self.queue.mark_delivered(entry)
         else:
-            self.queue.failed(entry, may_have_heard=how == "breaks off")
+            self.queue.mark_failed(entry, may_have_arrived=how == "breaks off")
 
 
 @given(st.lists(st.sampled_from(["turn", "start", "arrives", "lost", "breaks off"]), min_size=4, max_size=30))
@@ -119,7 +119,7 @@ def test_resolve_of_a_delivered_firing_is_sent_after_an_earlier_loss() -> None:
         queue.add(entry)
     queue.give_up(lost)
     queue.add(delivered)
-    queue.delivered(delivered)
+    queue.mark_delivered(delivered)
 
     outcomes = queue.add(queued(5, False))
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from standardwebhooks.webhooks import Webhook
 
-from memwatch.notify.http_post import Answer
+from memwatch.notify.http_post import PostResult
 from memwatch.notify.receiver import SCHEDULE, close_all
 from support.waiting import Stopwatch, wait_until
 from support.webhook_receiver import raw_receiver, receiving, silent
@@ -309,7 +309,7 @@ def test_attempt_in_progress_may_finish_when_stopping() -> None:
         assert made.counts()["delivered"] == 1
 
 
-class Starved(Answer, frozen=True):
+class Starved(PostResult, frozen=True):
     """Answer that raises MemoryError twice."""
 
     left = 2

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from standardwebhooks.webhooks import Webhook
 
 from memwatch.model import Absent, Process
-from memwatch.notify.webhook_payload import BODY_LIMIT_BYTES, body_of, endpoint_of, secret_of, sign
+from memwatch.notify.webhook_payload import MAX_BODY_BYTES, build_body, parse_endpoint, parse_secret, sign
 from memwatch.snapshot import Reason
 from support.sample_snapshots import calm_workstation, container_with_limit, critical_gb10
 from support.waiting import wait_until
@@ -25,7 +25,7 @@ def test_body_has_alert_target_and_largest_processes() -> None:
     """The body has the alert, the target's values in bytes, the five largest processes, and the dashboard's URL."""
     snapshot = critical_gb10()
 
-    body = json.loads(body_of(notice(), snapshot, "https://spark/memory"))
+    body = json.loads(build_body(notice(), snapshot, "https://spark/memory"))
 
     assert list(body) == [
         "schema", "id", "event", "time", "unix", "host", "target", "rule", "severity", "started", "repeated",
@@ -51,12 +51,12 @@ def test_alert_of_a_share_has_its_relation_and_limit() -> None:
     """An alert about a limit has the limit and the relation, and absent values have their reason."""
     snapshot = container_with_limit()
 
-    values = json.loads(body_of(notice(target="cgroup"), snapshot, None))["values"]
+    values = json.loads(build_body(notice(target="cgroup"), snapshot, None))["values"]
 
     assert values["relation"] == "This container ⊂ System RAM"
     assert values["limit_bytes"] == 4 << 30
     assert "absent" not in values
-    gone = json.loads(body_of(notice(target="gpu7"), snapshot, None))["values"]
+    gone = json.loads(build_body(notice(target="gpu7"), snapshot, None))["values"]
     assert gone == {
         "used_bytes": None,
         "ratio": None,
@@ -78,9 +78,9 @@ def test_body_is_bounded_for_any_names(names: list[str], reasons: list[str]) -> 
     snapshot = replace(calm_workstation(), processes=processes)
     alert = replace(notice(), reasons=tuple(Reason("util", reason * 10) for reason in reasons))
 
-    body = body_of(alert, snapshot, "https://example.com/" + "x" * 1900)
+    body = build_body(alert, snapshot, "https://example.com/" + "x" * 1900)
 
-    assert len(body) <= BODY_LIMIT_BYTES
+    assert len(body) <= MAX_BODY_BYTES
     assert json.loads(body)["id"] == "msg_1"
 
 
@@ -89,7 +89,7 @@ def test_processes_of_unknown_size_are_not_ranked() -> None:
     unknown = Process(7, 0.0, "hidden", Absent.NOT_PERMITTED, Absent.NOT_PERMITTED, "rss")
     known = Process(8, 0.0, "known", 5, 5, "rss")
 
-    body = json.loads(body_of(notice(), replace(calm_workstation(), processes=(unknown, known)), None))
+    body = json.loads(build_body(notice(), replace(calm_workstation(), processes=(unknown, known)), None))
 
     assert [process["name"] for process in body["top"]] == ["known"]
 
@@ -110,7 +110,7 @@ def test_two_secrets_give_two_signatures() -> None:
     """During a rotation of secrets there are two signatures, and either secret verifies."""
     other = "whsec_" + base64.b64encode(b"x" * 32).decode()
     now = int(time.time())
-    signature = sign(secret_of(f"{SECRET} {other}"), "msg_1", now, b"{}")
+    signature = sign(parse_secret(f"{SECRET} {other}"), "msg_1", now, b"{}")
 
     headers = {"webhook-id": "msg_1", "webhook-timestamp": str(now), "webhook-signature": signature}
     for secret in (SECRET, other):
@@ -123,7 +123,7 @@ def test_two_secrets_give_two_signatures() -> None:
 def test_invalid_secret_is_rejected_without_being_quoted(text: str) -> None:
     """A weak or malformed secret never signs anything, and the error does not repeat it."""
     with pytest.raises(ValueError, match=r"is (empty|not whsec_)") as caught:
-        secret_of(text)
+        parse_secret(text)
 
     assert text in ("", "whsec_") or text not in str(caught.value)
 
@@ -139,7 +139,7 @@ def test_invalid_secret_is_rejected_without_being_quoted(text: str) -> None:
 )
 def test_url_is_split_for_http(url: str, origin: str, host_header: str, path: str) -> None:
     """Origin, Host header and path of a URL are in the form of HTTP, and the path stays out of repr."""
-    endpoint = endpoint_of(url)
+    endpoint = parse_endpoint(url)
 
     assert (endpoint.origin, endpoint.host_header, endpoint.path) == (origin, host_header, path)
     assert repr(endpoint) == f"Endpoint(scheme={endpoint.scheme!r}, host={endpoint.host!r}, port={endpoint.port})"
@@ -149,7 +149,7 @@ def test_url_is_split_for_http(url: str, origin: str, host_header: str, path: st
 def test_arbitrary_url_is_parsed_or_rejected(url: str) -> None:
     """The URL parser raises nothing except ValueError."""
     try:
-        endpoint = endpoint_of(url)
+        endpoint = parse_endpoint(url)
     except ValueError:
         return
 

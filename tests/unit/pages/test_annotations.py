@@ -8,16 +8,16 @@ from memwatch.events import Event
 from memwatch.history.tiers import Bucket
 from memwatch.snapshot import Level
 from memwatch_web.pages.annotations import (
-    MOST_FLAGS,
-    Flag,
+    MAX_ANNOTATIONS,
+    Annotation,
     Gap,
-    Run,
-    flags_of,
-    gaps_of,
+    LevelSpan,
+    build_annotations,
+    build_older_annotations,
+    find_gaps,
+    find_level_spans,
+    find_restarts,
     most_telling,
-    older_flags,
-    restarts_of,
-    runs_of,
 )
 
 
@@ -37,7 +37,7 @@ def test_gap_has_its_length_and_reason() -> None:
     """The reason is a suspend if one happened at that time, else memwatchd was not running."""
     buckets = [known(0), known(10), gap(20), known(100), known(110), gap(120), known(200)]
 
-    gaps = gaps_of(buckets, 0, 205, 10, [event(200.5, "suspend")])
+    gaps = find_gaps(buckets, 0, 205, 10, [event(200.5, "suspend")])
 
     assert gaps == [
         Gap(20, 100, "no data for 1 min 20 s: memwatchd was not running"),
@@ -46,28 +46,32 @@ def test_gap_has_its_length_and_reason() -> None:
 
 
 def test_time_before_and_after_the_data_is_a_gap() -> None:
-    gaps = gaps_of([known(100), known(110)], 0, 500, 10, ())
+    gaps = find_gaps([known(100), known(110)], 0, 500, 10, ())
 
     assert gaps == [Gap(0, 100, "no older history"), Gap(120, 500, "no data since")]
-    assert gaps_of([], 0, 500, 10, ()) == [Gap(0, 500, "no history in this range")]
+    assert find_gaps([], 0, 500, 10, ()) == [Gap(0, 500, "no history in this range")]
 
 
 def test_complete_range_has_no_gap() -> None:
     """A late or early point is not a gap."""
-    assert gaps_of([known(15), known(24), known(35)], 0, 60, 10, ()) == []
+    assert find_gaps([known(15), known(24), known(35)], 0, 60, 10, ()) == []
 
 
 def test_restart_is_detected_by_cpu_time_that_decreases() -> None:
-    assert restarts_of([known(0, 1.0), known(10, 1.5), gap(20), known(30, 0.1), known(40, 0.1)]) == [30]
+    assert find_restarts([known(0, 1.0), known(10, 1.5), gap(20), known(30, 0.1), known(40, 0.1)]) == [30]
 
 
 def test_level_run_ends_at_another_level_or_a_gap() -> None:
     """A bucket has the highest level within it. Low is not a run."""
     levels = [known(0, 0), Bucket(10, 0, 1, 2), known(20, 2), known(30, 3), gap(40), known(80, 3), known(90, 0)]
 
-    runs = runs_of(levels, 10)
+    runs = find_level_spans(levels, 10)
 
-    assert runs == [Run(10, 30, Level.HIGH), Run(30, 40, Level.CRITICAL), Run(80, 90, Level.CRITICAL)]
+    assert runs == [
+        LevelSpan(10, 30, Level.HIGH),
+        LevelSpan(30, 40, Level.CRITICAL),
+        LevelSpan(80, 90, Level.CRITICAL),
+    ]
 
 
 def test_events_outside_the_range_and_quiet_kinds_are_no_flags() -> None:
@@ -80,7 +84,7 @@ def test_events_outside_the_range_and_quiet_kinds_are_no_flags() -> None:
         event(99, "mark"),
     ]
 
-    assert [flag.text for flag in flags_of(events, 10, 50)] == ["b"]
+    assert [flag.text for flag in build_annotations(events, 10, 50)] == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -96,16 +100,18 @@ def test_events_outside_the_range_and_quiet_kinds_are_no_flags() -> None:
     ],
 )
 def test_flag_has_a_short_label(kind: str, text: str, word: str) -> None:
-    (flag,) = flags_of([event(1, kind, text)], 0, 2)
+    (flag,) = build_annotations([event(1, kind, text)], 0, 2)
 
     assert (flag.word, flag.text) == (word, text)
 
 
 def test_flags_before_the_event_list_come_from_the_history() -> None:
     """Without stored events, levels and restarts are still known from the series."""
-    runs = {"ram": [Run(10, 50, Level.HIGH), Run(60, 70, Level.MEDIUM), Run(90, 200, Level.CRITICAL)]}
+    runs = {
+        "ram": [LevelSpan(10, 50, Level.HIGH), LevelSpan(60, 70, Level.MEDIUM), LevelSpan(90, 200, Level.CRITICAL)]
+    }
 
-    flags = older_flags(runs, {"ram": "System RAM"}, [5.0, 100.0], known_from=100)
+    flags = build_older_annotations(runs, {"ram": "System RAM"}, [5.0, 100.0], known_from=100)
 
     assert [(flag.unix, flag.word, flag.text) for flag in flags] == [
         (5, "start", "memwatchd restarted"),
@@ -115,10 +121,13 @@ def test_flags_before_the_event_list_come_from_the_history() -> None:
 
 def test_level_changes_are_dropped_before_other_events() -> None:
     """A machine at a threshold does not push an OOM kill or a mark out of the list."""
-    levels = [Flag(at, "level", "high", "") for at in range(300)]
-    kill, marks = Flag(5.5, "oom_kill", "OOM kill", ""), [Flag(at + 0.5, "mark", "m", "") for at in range(150)]
+    levels = [Annotation(at, "level", "high", "") for at in range(300)]
+    kill, marks = (
+        Annotation(5.5, "oom_kill", "OOM kill", ""),
+        [Annotation(at + 0.5, "mark", "m", "") for at in range(150)],
+    )
 
-    assert len(most_telling([kill, *levels])) == MOST_FLAGS
-    assert most_telling([kill, *levels])[:2] == [kill, Flag(201, "level", "high", "")]
-    assert most_telling([*levels, *marks]) == marks[-MOST_FLAGS:]
+    assert len(most_telling([kill, *levels])) == MAX_ANNOTATIONS
+    assert most_telling([kill, *levels])[:2] == [kill, Annotation(201, "level", "high", "")]
+    assert most_telling([*levels, *marks]) == marks[-MAX_ANNOTATIONS:]
     assert most_telling(levels[:3]) == levels[:3]

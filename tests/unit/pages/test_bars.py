@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from memwatch.model import Absent, Content, Pool, PoolKind
 from memwatch.pressure.rules import Thresholds
-from memwatch_web.pages.bars import bars_of, segments_of
+from memwatch_web.pages.bars import build_bars, build_segments
 from support.sample_parts import GIB, MEASURED, system_ram, vram
 from support.sample_snapshots import (
     SAMPLES,
@@ -22,7 +22,7 @@ from support.sample_snapshots import (
 @pytest.mark.parametrize("name", SAMPLES)
 def test_segments_fill_the_bar_without_gap_or_overlap(name: str) -> None:
     """Each segment starts at the end of the previous one, and their sum is the pool."""
-    for bar in bars_of(SAMPLES[name](), {}):
+    for bar in build_bars(SAMPLES[name](), {}):
         ends = [0.0, *(segment.start + segment.width for segment in bar.segments)]
 
         assert [segment.start for segment in bar.segments] == pytest.approx(ends[:-1])
@@ -35,14 +35,14 @@ def test_used_segments_are_left_of_available_ones() -> None:
     """The threshold marks refer to the edge between them."""
     pool = system_ram(64 * GIB, 3 * GIB, 20 * GIB, 1 * GIB, 2 * GIB, 1 * GIB)
 
-    kinds = [segment.kind for segment in segments_of(pool)]
+    kinds = [segment.kind for segment in build_segments(pool)]
 
     assert kinds == ["anonymous", "shared_memory", "huge_pages", "kernel", "unattributed", "page_cache", "free"]
 
 
 def test_device_memory_is_not_shown_as_unattributed() -> None:
     """The CUDA Pool explains memory that the kernel does not report. Only the remainder is unattributed."""
-    (bar,) = bars_of(critical_gb10(), {})
+    (bar,) = build_bars(critical_gb10(), {})
 
     sizes = {segment.kind: segment.size_bytes for segment in bar.segments}
 
@@ -54,7 +54,7 @@ def test_pool_without_contents_shows_used_reserved_and_available() -> None:
     """Memory reserved by the driver is part of the used memory."""
     card = vram("gpu0.vram", "GPU 0 VRAM", size=24 * GIB, used=20 * GIB, reserved=GIB)
 
-    sizes = {segment.kind: segment.size_bytes for segment in segments_of(card)}
+    sizes = {segment.kind: segment.size_bytes for segment in build_segments(card)}
 
     assert sizes == {"used": 19 * GIB, "reserved": GIB, "available": 4 * GIB}
 
@@ -62,7 +62,7 @@ def test_pool_without_contents_shows_used_reserved_and_available() -> None:
 def test_unknown_reserve_is_not_drawn() -> None:
     card = Pool("v", PoolKind.VRAM, "VRAM", 24 * GIB, 20 * GIB, 4 * GIB, "sysfs", MEASURED)
 
-    assert [segment.kind for segment in segments_of(card)] == ["used", "available"]
+    assert [segment.kind for segment in build_segments(card)] == ["used", "available"]
 
 
 def test_unknown_kind_is_drawn_as_used() -> None:
@@ -78,12 +78,12 @@ def test_unknown_kind_is_drawn_as_used() -> None:
         contents=(Content("free", 4), Content("page_tables", 6)),
     )
 
-    assert [segment.kind for segment in segments_of(pool)] == ["page_tables", "free"]
+    assert [segment.kind for segment in build_segments(pool)] == ["page_tables", "free"]
 
 
 def test_unknown_use_has_no_segments() -> None:
-    (stale,) = bars_of(stale_collector(), {})
-    _, contradictory = bars_of(unknown_figures(), {})
+    (stale,) = build_bars(stale_collector(), {})
+    _, contradictory = build_bars(unknown_figures(), {})
 
     assert stale.segments == contradictory.segments == ()
 
@@ -93,14 +93,14 @@ def test_pool_of_zero_bytes_is_drawn_empty() -> None:
     empty = Pool("v", PoolKind.CARVEOUT, "Carve-out", 0, 0, 0, "sysfs", MEASURED)
     snapshot = replace(mig_server(), pools=(empty,), shares=(), devices=())
 
-    (bar,) = bars_of(snapshot, {})
+    (bar,) = build_bars(snapshot, {})
 
     assert (bar.segments, bar.lanes, bar.marks) == ((), (), ())
 
 
 def test_share_bar_has_the_scale_of_its_pool() -> None:
     """CUDA Pool ÷ System RAM."""
-    (bar,) = bars_of(critical_gb10(), {})
+    (bar,) = build_bars(critical_gb10(), {})
 
     (lane,) = bar.lanes
 
@@ -109,7 +109,7 @@ def test_share_bar_has_the_scale_of_its_pool() -> None:
 
 
 def test_nested_share_follows_its_parent_one_level_deeper() -> None:
-    ram, _ = bars_of(mig_server(), {})
+    ram, _ = build_bars(mig_server(), {})
 
     outer, inner = ram.lanes
 
@@ -121,7 +121,7 @@ def test_nested_share_follows_its_parent_one_level_deeper() -> None:
 
 
 def test_share_of_unknown_use_has_no_width() -> None:
-    ram, _ = bars_of(unknown_figures(), {})
+    ram, _ = build_bars(unknown_figures(), {})
 
     assert [lane.used for lane in ram.lanes] == [Absent.NOT_PERMITTED]
 
@@ -130,8 +130,8 @@ def test_marks_are_at_the_thresholds() -> None:
     """60, 80 and 95% of the size, or the configured thresholds of the pool."""
     thresholds = {"ram": Thresholds(medium=0.5, high=0.7, critical=0.9)}
 
-    (usual,) = bars_of(critical_gb10(), {})
-    (other,) = bars_of(critical_gb10(), thresholds)
+    (usual,) = build_bars(critical_gb10(), {})
+    (other,) = build_bars(critical_gb10(), thresholds)
 
     assert [(mark.level, mark.position) for mark in usual.marks] == [
         ("medium", 0.6),
@@ -143,7 +143,7 @@ def test_marks_are_at_the_thresholds() -> None:
 
 def test_marks_exclude_reserved_huge_pages() -> None:
     """Levels do not include reserved huge pages, so the marks are scaled to the rest."""
-    (bar,) = bars_of(hugepages_host(), {})
+    (bar,) = build_bars(hugepages_host(), {})
 
     aside = bar.pool.set_aside_bytes / bar.pool.size_bytes
 

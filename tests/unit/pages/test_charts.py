@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.history.series import figures_of
+from memwatch.history.series import collect_figures
 from memwatch.model import Pool, PoolKind, Quality, ShareKind
-from memwatch_web.pages.charts import MOST_SERIES, charts_of, label_of, place_of, usual_series
+from memwatch_web.pages.charts import MAX_SERIES, build_charts, build_label, choose_chart, usual_series
 from support.sample_snapshots import SAMPLES, calm_workstation, critical_gb10, discrete_gpu, mig_server
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_every_series_has_one_chart_and_a_label(sample: str) -> None:
     snapshot = SAMPLES[sample]()
-    names = list(figures_of(snapshot))
+    names = list(collect_figures(snapshot))
 
-    charts = charts_of(names, snapshot)
+    charts = build_charts(names, snapshot)
 
     assert sorted(curve.name for chart in charts for curve in chart.curves) == sorted(names)
     assert all(curve.label for chart in charts for curve in chart.curves)
@@ -27,7 +27,7 @@ def test_cuda_pool_is_drawn_in_the_chart_of_system_ram() -> None:
     """One chart with used memory, the share, and the memory available to the GPU."""
     snapshot = critical_gb10()
 
-    ram, pressure = charts_of(usual_series(list(figures_of(snapshot)), snapshot), snapshot)
+    ram, pressure = build_charts(usual_series(list(collect_figures(snapshot)), snapshot), snapshot)
 
     labels = [curve.label for curve in ram.curves]
     assert labels == ["used", "CUDA Pool ⊂ System RAM", "available to gpu0"]
@@ -39,7 +39,7 @@ def test_cuda_pool_is_drawn_in_the_chart_of_system_ram() -> None:
 def test_each_discrete_gpu_has_a_chart() -> None:
     snapshot = discrete_gpu()
 
-    charts = charts_of(usual_series(list(figures_of(snapshot)), snapshot), snapshot)
+    charts = build_charts(usual_series(list(collect_figures(snapshot)), snapshot), snapshot)
 
     assert [chart.label for chart in charts] == ["System RAM", "GPU 0 VRAM", "GPU 1 VRAM", "Pressure"]
     assert [curve.label for curve in charts[0].curves] == ["used", "available"]
@@ -51,7 +51,7 @@ def test_headroom_is_drawn_in_the_largest_pool_of_the_device() -> None:
     carve_out = Pool("carveout", PoolKind.CARVEOUT, "GPU carve-out", 512, 455, 57, "sysfs", Quality.MEASURED)
     gpu = replace(snapshot.devices[0], allocates_from=("carveout", "ram"))
 
-    place = place_of(
+    place = choose_chart(
         "device.gpu0.headroom_bytes", replace(snapshot, pools=(*snapshot.pools, carve_out), devices=(gpu,))
     )
 
@@ -65,9 +65,9 @@ def test_default_series_are_limited_to_one_request() -> None:
     shares = tuple(replace(instance, id=f"gpu0.mig{number}") for number in range(30))
     many = replace(snapshot, shares=shares, devices=())
 
-    usual = usual_series(list(figures_of(many)), many)
+    usual = usual_series(list(collect_figures(many)), many)
 
-    assert len(usual) == MOST_SERIES
+    assert len(usual) == MAX_SERIES
     assert usual[: len(many.pools)] == [f"pool.{pool.id}.used_bytes" for pool in many.pools]
 
 
@@ -86,4 +86,4 @@ def test_default_series_are_limited_to_one_request() -> None:
 def test_series_of_removed_hardware_keeps_its_name(name: str, place: str, label: str) -> None:
     snapshot = calm_workstation()
 
-    assert (place_of(name, snapshot), label_of(name, snapshot)) == (place, label)
+    assert (choose_chart(name, snapshot), build_label(name, snapshot)) == (place, label)

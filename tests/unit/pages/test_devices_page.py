@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from memwatch.model import Absent, Bytes, Process
 from memwatch.render.words import fault
 from memwatch.snapshot import Snapshot
-from memwatch_web.pages.devices import MOST_HOLDERS, entries_of
+from memwatch_web.pages.devices import MAX_HOLDERS, build_entries
 from memwatch_web.pages.renderer import Pages
 from support.html_reader import read
 from support.sample_parts import process
@@ -30,7 +30,7 @@ def holding(pid: int, place: str, held: Bytes) -> Process:
 
 def test_device_lists_its_own_pools_and_shares() -> None:
     """A discrete GPU has its VRAM. A GB10 has the CUDA Pool and system RAM."""
-    card, gb10 = entries_of(discrete_gpu())[0], entries_of(critical_gb10())[0]
+    card, gb10 = build_entries(discrete_gpu())[0], build_entries(critical_gb10())[0]
 
     assert [place.label for place in card.places if place.is_allocated_from] == ["GPU 0 VRAM"]
     assert "CUDA Pool ⊂ System RAM" in [place.relation for place in gb10.places]
@@ -41,12 +41,12 @@ def test_largest_processes_are_listed_and_the_rest_is_counted() -> None:
     """Unknown sizes and memory of other devices do not count."""
     card = discrete_gpu()
     place = card.devices[0].allocates_from[0]
-    many = [holding(pid, place, pid * GIB) for pid in range(1, MOST_HOLDERS + 3)]
+    many = [holding(pid, place, pid * GIB) for pid in range(1, MAX_HOLDERS + 3)]
     unknown, elsewhere = holding(90, place, Absent.NOT_PERMITTED), holding(91, "gpu7", GIB)
 
-    entry, *_ = entries_of(replace(card, processes=(*many, unknown, elsewhere)))
+    entry, *_ = build_entries(replace(card, processes=(*many, unknown, elsewhere)))
 
-    assert [one.process.pid for one in entry.holders] == list(range(MOST_HOLDERS + 2, 2, -1))
+    assert [one.process.pid for one in entry.holders] == list(range(MAX_HOLDERS + 2, 2, -1))
     assert entry.more_holders == 2
 
 
@@ -57,7 +57,9 @@ def test_memory_of_one_process_is_summed_over_places() -> None:
     share = card.shares[0] if card.shares else None
     parts = {place: 3 * GIB} | ({share.id: GIB} if share else {})
 
-    entry, *_ = entries_of(replace(card, processes=(replace(process(7, "train", "ada", GIB), device_bytes=parts),)))
+    entry, *_ = build_entries(
+        replace(card, processes=(replace(process(7, "train", "ada", GIB), device_bytes=parts),))
+    )
 
     assert entry.holders[0].held_bytes == sum(parts.values())
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from memwatch.model import Absent, Process
-from memwatch.processes.growth import Growth
+from memwatch.processes.growth import GrowthTracker
 from memwatch.processes.leaks import LeakRules
 from memwatch.render import words as wording
-from memwatch_web.pages.process_list import View
+from memwatch_web.pages.process_list import ListView
 from memwatch_web.pages.renderer import Pages
 from support.html_reader import Reader, read
 from support.sample_parts import GIB, MIB, UNIX
@@ -17,7 +17,7 @@ from support.sample_snapshots import calm_workstation, critical_gb10, many_owner
 
 def test_owner_shows_cgroup_usage() -> None:
     """Footprint ranges, memory.current of the cgroup, and a note if that excludes GPU memory."""
-    text = Reader(Pages().page("processes", many_owners(), view=View("container"))).text
+    text = Reader(Pages().page("processes", many_owners(), view=ListView("container"))).text
 
     assert "Containers" in text
     assert "3.0 – 5.0 GiB" in text
@@ -37,7 +37,7 @@ def test_partial_process_list_is_marked_above_the_list() -> None:
 
 
 def test_names_of_containers_and_owners_are_escaped() -> None:
-    for view in (View(), View("container")):
+    for view in (ListView(), ListView("container")):
         page = Pages().page("processes", many_owners(), view=view)
 
         assert b"<i>vllm" not in page
@@ -59,7 +59,7 @@ def grown(pid: int, size: int) -> Process:
 
 def test_growing_and_leaking_processes_are_listed() -> None:
     """The fastest first, with the growth in each window. A suspected leak has its evidence and a caveat."""
-    growth, rules = Growth(), LeakRules(1200.0)
+    growth, rules = GrowthTracker(), LeakRules(1200.0)
     for at in range(0, 1201, 10):
         growth.add(float(at), [grown(5, GIB + at * MIB), grown(6, GIB + at * 1024), grown(7, GIB)], rules)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from memwatch.history.series import figures_of
+from memwatch.history.series import collect_figures
 from memwatch.history.tiers import History
-from memwatch.processes.growth import Grown
+from memwatch.processes.growth import ProcessGrowth
 from memwatch.snapshot import Snapshot, Swap
-from memwatch_web.pages.recent_changes import Change, changes_of
+from memwatch_web.pages.recent_changes import Change, find_changes
 from memwatch_web.pages.renderer import Pages
 from support.html_reader import Reader
 from support.sample_parts import GIB, MIB
@@ -20,7 +20,7 @@ def past(before: Snapshot, now: Snapshot, seconds: int = 900) -> History:
     """Return a history with `before` until a minute ago, then `now`."""
     history = History()
     for at in range(seconds):
-        history.add(float(at), figures_of(now if at > seconds - 60 else before))
+        history.add(float(at), collect_figures(now if at > seconds - 60 else before))
     return history
 
 
@@ -41,9 +41,9 @@ def test_largest_change_is_first() -> None:
     share = replace(now.shares[0], used_bytes=40 * GIB)
     before = replace(with_ram(now, 60 * GIB), shares=(share,), swap=Swap(16 * GIB, 16 * GIB))
     process = now.processes[0]
-    grown = [Grown(process, 0.0, 50 * GIB, 600.0, 20 * GIB, whole=True)]
+    grown = [ProcessGrowth(process, 0.0, 50 * GIB, 600.0, 20 * GIB, whole=True)]
 
-    found = changes_of(now, past(before, now), grown)
+    found = find_changes(now, past(before, now), grown)
 
     assert found is not None
     assert found.seconds == 600
@@ -64,7 +64,7 @@ def test_page_cache_change_is_separate_from_used_memory() -> None:
     assert isinstance(ram.free_bytes, int)
     before = replace(now, pools=(replace(ram, free_bytes=ram.free_bytes + 4 * GIB, contents=()),))
 
-    found = changes_of(now, past(before, now), ())
+    found = find_changes(now, past(before, now), ())
 
     assert found is not None
     (change,) = found.changes
@@ -74,9 +74,9 @@ def test_page_cache_change_is_separate_from_used_memory() -> None:
 
 def test_change_below_one_mib_is_dropped() -> None:
     now = calm_workstation()
-    still = [Grown(now.processes[0], 0.0, GIB, 600.0, GIB + MIB - 1, whole=True)]
+    still = [ProcessGrowth(now.processes[0], 0.0, GIB, 600.0, GIB + MIB - 1, whole=True)]
 
-    found = changes_of(now, past(now, now), still)
+    found = find_changes(now, past(now, now), still)
 
     assert found is not None
     assert found.changes == ()
@@ -86,12 +86,12 @@ def test_short_history_reports_its_length() -> None:
     """Two minutes after the start it covers two minutes, at the start nothing."""
     now = calm_workstation()
 
-    found = changes_of(now, past(with_ram(now, GIB), now, seconds=121), ())
+    found = find_changes(now, past(with_ram(now, GIB), now, seconds=121), ())
 
     assert found is not None
     assert found.seconds == 120
-    assert changes_of(now, History(), ()) is None
-    assert changes_of(now, None, ()) is None
+    assert find_changes(now, History(), ()) is None
+    assert find_changes(now, None, ()) is None
 
 
 def test_overview_shows_before_now_and_change() -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from memwatch.model import Absent, Pool, PoolKind, Quality
 from memwatch.pressure.rules import PressureRules, Thresholds
-from memwatch.render.summary import room_of
+from memwatch.render.summary import compute_headroom
 from memwatch.snapshot import Snapshot, Swap
 from memwatch_web.pages.renderer import Pages
 from support.html_reader import Reader, read
@@ -115,7 +115,9 @@ def test_vendored_files_match_their_checksums() -> None:
     table = (STATIC / "vendor" / "README.md").read_text()
 
     listed = {
-        cells[1].strip(): cells[6].strip() for line in table.splitlines() if len(cells := line.split("|")) == 8
+        aggregates[1].strip(): aggregates[6].strip()
+        for line in table.splitlines()
+        if len(aggregates := line.split("|")) == 8
     }
     found = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
@@ -326,13 +328,13 @@ def test_available_memory_in_a_container_is_bounded_by_its_limit() -> None:
     inside = container_with_limit()
     outside = replace(inside, machine=replace(inside.machine, in_container=False))
 
-    room, host = room_of(inside), room_of(outside)
+    room, host = compute_headroom(inside), compute_headroom(outside)
 
     assert room is not None
     assert host is not None
     assert (room.label, room.size_bytes) == ("This container ⊂ System RAM", (4 << 30) - 3_650_722_201)
     assert host.size_bytes == inside.pools[0].available_bytes
-    assert room_of(replace(inside, pools=(), shares=())) is None
+    assert compute_headroom(replace(inside, pools=(), shares=())) is None
 
 
 def test_api_reference_loads_nothing_external() -> None:

@@ -6,20 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.history.tier import Length
-from memwatch.history.tiers import LENGTHS
-from memwatch_web.asgi.problems import Problem
+from memwatch.history.tier import TierSpec
+from memwatch.history.tiers import TIER_SPECS
+from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.pages.time_range import (
-    LEAST_ROWS,
-    MOST_SECONDS,
+    MAX_SECONDS,
+    MIN_ROWS,
     RANGES,
-    Stretch,
-    Window,
-    moves_of,
-    range_of,
-    ranges_of,
+    TimeWindow,
+    WindowLink,
+    available_ranges,
+    build_moves,
+    build_window,
+    find_range,
     row_seconds,
-    window_of,
 )
 
 NOW = 1_800_000_003.7
@@ -28,17 +28,17 @@ HOUR, DAY = RANGES[0], RANGES[1]
 
 def test_live_range_is_aligned_to_its_step() -> None:
     """A second later the buckets start at the same times, so that the chart does not flicker."""
-    first, second = (window_of(HOUR, None, None, now, LENGTHS) for now in (NOW, NOW + 1))
+    first, second = (build_window(HOUR, None, None, now, TIER_SPECS) for now in (NOW, NOW + 1))
 
-    assert first == second == Window(HOUR, 1_799_996_410.0, 1_800_000_010.0, 360, True, 10.0)
+    assert first == second == TimeWindow(HOUR, 1_799_996_410.0, 1_800_000_010.0, 360, True, 10.0)
 
 
 @pytest.mark.parametrize("wanted", RANGES)
 def test_step_of_a_range_is_a_multiple_of_a_tier(wanted: object) -> None:
     one = next(one for one in RANGES if one is wanted)
-    window = window_of(one, None, None, NOW, LENGTHS)
+    window = build_window(one, None, None, NOW, TIER_SPECS)
 
-    tier = row_seconds(one.seconds, LENGTHS)
+    tier = row_seconds(one.seconds, TIER_SPECS)
 
     assert (window.end - window.start) / window.points == one.step_seconds
     assert one.step_seconds % tier == 0
@@ -59,7 +59,7 @@ def test_bounds_are_rounded_to_seconds(
     start: float | None, end: float | None, expected: tuple[float, float]
 ) -> None:
     """A window is never narrower than the resolution of its time."""
-    window = window_of(HOUR, start, end, NOW, LENGTHS)
+    window = build_window(HOUR, start, end, NOW, TIER_SPECS)
 
     assert (window.start, window.end) == expected
     assert not window.live
@@ -69,9 +69,9 @@ def test_narrow_old_window_is_widened_to_its_rows() -> None:
     """A week ago there is one row every five minutes, so two minutes would be empty."""
     at = NOW - 7 * 86_400
 
-    window = window_of(DAY, at, at + 120, NOW, LENGTHS)
+    window = build_window(DAY, at, at + 120, NOW, TIER_SPECS)
 
-    assert window.end - window.start == pytest.approx(LEAST_ROWS * 300, abs=2)
+    assert window.end - window.start == pytest.approx(MIN_ROWS * 300, abs=2)
     assert window.grain_seconds == 300
     assert window.start < at < window.end
 
@@ -91,53 +91,53 @@ def test_narrow_old_window_is_widened_to_its_rows() -> None:
 )
 def test_invalid_bounds_are_refused_with_a_sentence(start: float, end: float, sentence: str) -> None:
     """The sentence has the given time and a valid one."""
-    with pytest.raises(Problem) as refused:
-        window_of(HOUR, start, end, NOW, LENGTHS)
+    with pytest.raises(ProblemError) as rejected:
+        build_window(HOUR, start, end, NOW, TIER_SPECS)
 
-    assert sentence in str(refused.value.detail)
-    assert refused.value.status_code == 422
+    assert sentence in str(rejected.value.detail)
+    assert rejected.value.status_code == 422
 
 
 def test_range_beyond_the_history_is_not_offered() -> None:
-    short = (LENGTHS[0], LENGTHS[1], Length(300.0, 2 * 86_400.0))
+    short = (TIER_SPECS[0], TIER_SPECS[1], TierSpec(300.0, 2 * 86_400.0))
 
-    with pytest.raises(Problem, match=r"range is '30d': use one of 1h, 24h\."):
-        range_of("30d", ranges_of(short))
+    with pytest.raises(ProblemError, match=r"range is '30d': use one of 1h, 24h\."):
+        find_range("30d", available_ranges(short))
 
-    assert range_of(None, ranges_of(short)) is HOUR
+    assert find_range(None, available_ranges(short)) is HOUR
 
 
 def test_live_window_has_no_later_move() -> None:
     """Zooming out keeps the present in view."""
-    moves = moves_of(window_of(HOUR, None, None, NOW, LENGTHS), NOW, LENGTHS)
+    moves = build_moves(build_window(HOUR, None, None, NOW, TIER_SPECS), NOW, TIER_SPECS)
 
     assert moves.later is None
     assert moves.earlier is not None
-    assert moves.wider == Stretch(NOW - 7200, NOW)
+    assert moves.wider == WindowLink(NOW - 7200, NOW)
     assert moves.closer is not None
 
 
 def test_moving_back_to_now_is_live_again() -> None:
     """Half an hour earlier and later again is the live hour."""
-    earlier = moves_of(window_of(HOUR, None, None, NOW, LENGTHS), NOW, LENGTHS).earlier
+    earlier = build_moves(build_window(HOUR, None, None, NOW, TIER_SPECS), NOW, TIER_SPECS).earlier
     assert earlier is not None
 
-    back = moves_of(window_of(HOUR, earlier.start, earlier.end, NOW, LENGTHS), NOW, LENGTHS).later
+    back = build_moves(build_window(HOUR, earlier.start, earlier.end, NOW, TIER_SPECS), NOW, TIER_SPECS).later
 
-    assert back == Stretch()
+    assert back == WindowLink()
 
 
-@given(st.floats(0, 40 * 86_400), st.floats(1, MOST_SECONDS - 1), st.lists(st.integers(0, 3), max_size=30))
+@given(st.floats(0, 40 * 86_400), st.floats(1, MAX_SECONDS - 1), st.lists(st.integers(0, 3), max_size=30))
 def test_any_sequence_of_moves_is_valid(age: float, length: float, presses: list[int]) -> None:
     """No window is wider than the history."""
-    window = window_of(HOUR, NOW - age - length, NOW - age, NOW, LENGTHS)
+    window = build_window(HOUR, NOW - age - length, NOW - age, NOW, TIER_SPECS)
 
     for press in presses:
-        moves = moves_of(window, NOW, LENGTHS)
-        stretch = (moves.earlier, moves.later, moves.closer, moves.wider)[press]
-        if stretch is None:
+        moves = build_moves(window, NOW, TIER_SPECS)
+        series_slice = (moves.earlier, moves.later, moves.closer, moves.wider)[press]
+        if series_slice is None:
             continue
-        window = window_of(HOUR, stretch.start, stretch.end, NOW, LENGTHS)
+        window = build_window(HOUR, series_slice.start, series_slice.end, NOW, TIER_SPECS)
 
         assert window.start <= NOW
-        assert 0 < window.end - window.start <= max(30 * 86_400, length + LEAST_ROWS * 300) + 2 * len(presses)
+        assert 0 < window.end - window.start <= max(30 * 86_400, length + MIN_ROWS * 300) + 2 * len(presses)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memwatch.planning.checkpoint import read_checkpoint
-from memwatch.planning.sizes import BadInput
+from memwatch.planning.sizes import InvalidInputError
 from scripts.published_models import MODELS
 from support.checkpoint_files import LLAMA_KEYS, gguf, safetensors
 
@@ -72,7 +72,7 @@ def test_parts_of_a_gguf_are_one_model(tmp_path: Path) -> None:
 
     assert found.weights_bytes == 2 * 576
     assert found.transformer is not None
-    with pytest.raises(BadInput, match="has 2 GGUF files; name one of them"):
+    with pytest.raises(InvalidInputError, match="has 2 GGUF files; name one of them"):
         read_checkpoint(tmp_path)
 
 
@@ -97,7 +97,7 @@ def test_hostile_headers_are_rejected(header: Any, words: str, tmp_path: Path) -
     """Bombs, overlaps, gaps and wrong sizes: one message that names the file."""
     path = safetensors(tmp_path / "model.safetensors", TWO, header)
 
-    with pytest.raises(BadInput) as rejected:
+    with pytest.raises(InvalidInputError) as rejected:
         read_checkpoint(path)
 
     assert str(rejected.value).startswith(str(path))
@@ -113,15 +113,15 @@ def test_truncated_and_overlong_headers_are_rejected(tmp_path: Path) -> None:
         (struct.pack("<Q", 2)[:5], "is the file complete"),
     ):
         path.write_bytes(content)
-        with pytest.raises(BadInput, match=words):
+        with pytest.raises(InvalidInputError, match=words):
             read_checkpoint(path)
     with path.open("wb") as file:  # sparse: it takes no space
         file.write(struct.pack("<Q", 40 << 20))
         file.truncate(50 << 20)
-    with pytest.raises(BadInput, match="at most 31457280 are read"):
+    with pytest.raises(InvalidInputError, match="at most 31457280 are read"):
         read_checkpoint(path)
     safetensors(path, TWO, cut=3)
-    with pytest.raises(BadInput, match="its tensors take 58 bytes, but the file has 55"):
+    with pytest.raises(InvalidInputError, match="its tensors take 58 bytes, but the file has 55"):
         read_checkpoint(path)
 
 
@@ -130,7 +130,7 @@ def test_index_may_not_point_outside_its_folder(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors.index.json"
     path.write_text(json.dumps({"weight_map": {"a": "../../secret.safetensors"}}))
 
-    with pytest.raises(BadInput, match="which is not in the same folder"):
+    with pytest.raises(InvalidInputError, match="which is not in the same folder"):
         read_checkpoint(path)
 
 
@@ -157,7 +157,7 @@ def test_hostile_gguf_is_rejected(content: bytes, words: str, tmp_path: Path) ->
     path = tmp_path / "model.gguf"
     path.write_bytes(content)
 
-    with pytest.raises(BadInput, match=words):
+    with pytest.raises(InvalidInputError, match=words):
         read_checkpoint(path)
 
 
@@ -165,7 +165,7 @@ def test_truncated_gguf_is_rejected(tmp_path: Path) -> None:
     """Its tensors must lie within the file."""
     path = gguf(tmp_path / "model.gguf", LLAMA_KEYS, {"t": (12, [256, 4], 0)}, 575)
 
-    with pytest.raises(BadInput, match="is the file complete"):
+    with pytest.raises(InvalidInputError, match="is the file complete"):
         read_checkpoint(path)
 
 
@@ -174,7 +174,9 @@ def test_gguf_with_overlapping_tensors_is_rejected(tmp_path: Path) -> None:
     tensors = {name: (0, [64], offset) for name, offset in (("a", 0), ("b", 128))}
     path = gguf(tmp_path / "model.gguf", LLAMA_KEYS, tensors, 384)
 
-    with pytest.raises(BadInput, match="a tensor begins at 128, before the end of the previous one at 256"):
+    with pytest.raises(
+        InvalidInputError, match="a tensor begins at 128, before the end of the previous one at 256"
+    ):
         read_checkpoint(path)
 
 
@@ -186,7 +188,7 @@ def test_arbitrary_files_are_read_or_rejected(content: bytes, suffix: str, magic
     path.write_bytes((b"GGUF\3\0\0\0" if magic and suffix == ".gguf" else b"") + content)
     try:
         found = read_checkpoint(path)
-    except BadInput:
+    except InvalidInputError:
         return
     assert found.weights_bytes is not None
 
@@ -196,7 +198,7 @@ def test_pipe_is_rejected_at_once(name: str, tmp_path: Path) -> None:
     """Opening a pipe without a writer would block."""
     os.mkfifo(tmp_path / name)
 
-    with pytest.raises(BadInput, match="is not a regular file"):
+    with pytest.raises(InvalidInputError, match="is not a regular file"):
         read_checkpoint(tmp_path / name)
 
 
@@ -212,5 +214,5 @@ def test_missing_paths_and_other_files_are_rejected(tmp_path: Path) -> None:
         (tmp_path / "config.json", "is larger than"),
         (tmp_path / "notes.txt", "is not a .safetensors"),
     ):
-        with pytest.raises(BadInput, match=words):
+        with pytest.raises(InvalidInputError, match=words):
             read_checkpoint(path)

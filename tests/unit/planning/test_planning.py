@@ -10,9 +10,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import memwatch
-from memwatch.planning.huggingface import config_of
-from memwatch.planning.inference import estimate_inference_memory, estimate_kv_cache, inference_of, weights_of
-from memwatch.planning.sizes import BadInput, bits_of, bytes_of
+from memwatch.planning.huggingface import parse_config
+from memwatch.planning.inference import (
+    compute_weights,
+    estimate_inference,
+    estimate_inference_memory,
+    estimate_kv_cache,
+)
+from memwatch.planning.sizes import InvalidInputError, bits_per_weight, parse_bytes
 from memwatch.planning.training import TrainingPlan, estimate_training_memory, layer_bytes, lora_parameters
 from memwatch.planning.transformer import Transformer
 from scripts.published_models import MODELS, Published, rows
@@ -26,10 +31,10 @@ GIB = 1 << 30
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 def test_parameters_equal_those_of_the_published_files(model: Published) -> None:
     """The requirement is 2 %; the result is exact to the last parameter."""
-    shape = config_of(model.config, model.name).transformer
+    shape = parse_config(model.config, model.name).transformer
 
     assert shape.parameters == model.parameters
-    assert weights_of(shape, 2) == 2 * model.parameters
+    assert compute_weights(shape, 2) == 2 * model.parameters
 
 
 def test_documented_table_equals_the_estimates() -> None:
@@ -50,12 +55,12 @@ def test_sliding_window_bounds_the_cache() -> None:
     """Tokens outside the attention window are not cached."""
     windowed = replace(MISTRAL, sliding_window=4096)
 
-    assert inference_of(windowed, 32768).kv_cache_bytes == inference_of(MISTRAL, 4096).kv_cache_bytes
+    assert estimate_inference(windowed, 32768).kv_cache_bytes == estimate_inference(MISTRAL, 4096).kv_cache_bytes
 
 
 def test_quantization_leaves_embeddings_alone() -> None:
     """4.5 bits for matrices, 16 for the rest, as in bitsandbytes."""
-    weights = weights_of(MISTRAL, bits_of("nf4") / 8)
+    weights = compute_weights(MISTRAL, bits_per_weight("nf4") / 8)
 
     assert weights == MISTRAL.matrix_parameters * 9 // 16 + 2 * MISTRAL.other_parameters
     assert 4.1e9 < weights < 4.5e9
@@ -124,11 +129,11 @@ def test_impossible_numbers_are_rejected_by_name(changed: dict[str, Any], words:
         "max_seq_len": 8192,
     }
 
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(InvalidInputError) as rejected:
         estimate_inference_memory(**{**good, **changed})
 
-    assert words in str(refused.value)
-    assert "for example" in str(refused.value) or "give head_dim" in str(refused.value)
+    assert words in str(rejected.value)
+    assert "for example" in str(rejected.value) or "give head_dim" in str(rejected.value)
 
 
 @pytest.mark.parametrize(
@@ -136,8 +141,8 @@ def test_impossible_numbers_are_rejected_by_name(changed: dict[str, Any], words:
 )
 def test_invalid_sizes_are_rejected(text: object) -> None:
     """One message with an example."""
-    with pytest.raises(BadInput, match='which is not a size above zero; for example "20GiB"'):
-        bytes_of(text)
+    with pytest.raises(InvalidInputError, match='which is not a size above zero; for example "20GiB"'):
+        parse_bytes(text)
 
 
 @pytest.mark.parametrize(
@@ -146,26 +151,26 @@ def test_invalid_sizes_are_rejected(text: object) -> None:
 )
 def test_sizes_are_parsed_with_their_units(text: object, count: int) -> None:
     """Binary units have an i, decimal ones have none."""
-    assert bytes_of(text) == count
+    assert parse_bytes(text) == count
 
 
 def test_unknown_dtype_is_rejected() -> None:
     """The known ones are listed."""
-    with pytest.raises(BadInput, match=r'dtype is "int3", which is not one of .*; for example bfloat16'):
-        bits_of("int3")
+    with pytest.raises(InvalidInputError, match=r'dtype is "int3", which is not one of .*; for example bfloat16'):
+        bits_per_weight("int3")
 
 
 def test_unsupported_architecture_is_rejected() -> None:
     """Compressed attention has another cache and other matrices."""
-    with pytest.raises(BadInput, match="kv_lora_rank"):
-        config_of({**MODELS[0].config, "model_type": "deepseek_v3", "kv_lora_rank": 512}, "config.json")
+    with pytest.raises(InvalidInputError, match="kv_lora_rank"):
+        parse_config({**MODELS[0].config, "model_type": "deepseek_v3", "kv_lora_rank": 512}, "config.json")
 
 
 def test_training_of_quantized_weights_is_rejected() -> None:
     """Quantized weights cannot be trained; adapters on them can."""
-    with pytest.raises(BadInput, match="also give lora_rank"):
+    with pytest.raises(InvalidInputError, match="also give lora_rank"):
         TrainingPlan(dtype_bytes=0.5)
-    with pytest.raises(BadInput, match="swapped_blocks is 33, but the model has 32 layers"):
+    with pytest.raises(InvalidInputError, match="swapped_blocks is 33, but the model has 32 layers"):
         estimate_training_memory(MISTRAL, TrainingPlan(swapped_blocks=33))
 
 
@@ -178,8 +183,8 @@ def test_training_of_quantized_weights_is_rejected() -> None:
 def test_arbitrary_config_is_read_or_rejected(changed: dict[str, Any]) -> None:
     """Any config.json yields a shape with at least one parameter, or is rejected."""
     try:
-        found = config_of({**MODELS[0].config, **changed}, "config.json")
-    except BadInput:
+        found = parse_config({**MODELS[0].config, **changed}, "config.json")
+    except InvalidInputError:
         return
     assert found.transformer.parameters > 0
 

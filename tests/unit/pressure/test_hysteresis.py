@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwatch.pressure.hysteresis import Standing, base_level, settle, use_reason
+from memwatch.pressure.hysteresis import LevelState, base_level, update_level, use_reason
 from memwatch.pressure.rules import PressureRules, TargetRules, Thresholds
 from memwatch.snapshot import Level
 
@@ -17,10 +17,10 @@ RULES = PressureRules()
 
 def levels_over(ratios: list[float], rules: PressureRules = RULES) -> list[Level]:
     """Return the level after each second of a trace."""
-    standing: Standing | None = None
+    standing: LevelState | None = None
     levels = []
     for second, ratio in enumerate(ratios):
-        standing = settle(standing, ratio, float(second), "ram", rules)
+        standing = update_level(standing, ratio, float(second), "ram", rules)
         levels.append(standing.level)
     return levels
 
@@ -93,8 +93,8 @@ def test_thresholds_may_differ_by_target() -> None:
     """A card that a server fills by design gets its own thresholds; other targets keep theirs."""
     rules = PressureRules(by_target={"gpu0": TargetRules(Thresholds(0.9, 0.95, 0.99))})
 
-    assert settle(None, 0.90, 0.0, "ram", rules).level is Level.HIGH
-    assert settle(None, 0.85, 0.0, "gpu0", rules).level is Level.LOW
+    assert update_level(None, 0.90, 0.0, "ram", rules).level is Level.HIGH
+    assert update_level(None, 0.85, 0.0, "gpu0", rules).level is Level.LOW
 
 
 def test_reasons_are_text_and_absent_while_low() -> None:

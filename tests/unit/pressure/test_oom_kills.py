@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memwatch.kernel_log import KernelLog, OomKill
-from memwatch.pressure.oom_kills import GRACE_SECONDS, NewKills, Reckoning, reckon
+from memwatch.pressure.oom_kills import GRACE_SECONDS, NewKills, OomKillCount, count_new_kills
 from memwatch.snapshot import Kernel
 
 
@@ -17,10 +17,10 @@ def log_of(kills: int) -> KernelLog:
 
 def new_kills(ticks: list[tuple[int, int | None]], every: float = 1.0) -> list[tuple[int, int]]:
     """Return the new kills of each tick (named, unnamed), from ticks (counted, named; None without a log)."""
-    before, found = Reckoning(), []
+    before, found = OomKillCount(), []
     for at, (counted, named) in enumerate(ticks):
         log = None if named is None else log_of(named)
-        before, new = reckon(before, Kernel(counted), log, at * every)
+        before, new = count_new_kills(before, Kernel(counted), log, at * every)
         found.append((len(new.named), new.unnamed))
     return found
 
@@ -53,9 +53,9 @@ def test_kill_without_a_log_is_reported_at_once() -> None:
 
 def test_named_kill_is_reported_without_a_counter() -> None:
     """Linux before 4.13 has no oom_kill counter."""
-    before, _ = reckon(Reckoning(), None, log_of(0), 0.0)
+    before, _ = count_new_kills(OomKillCount(), None, log_of(0), 0.0)
 
-    assert reckon(before, None, log_of(1), 1.0)[1] == NewKills(log_of(1).kills)
+    assert count_new_kills(before, None, log_of(1), 1.0)[1] == NewKills(log_of(1).kills)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=30))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec import Struct
 
-from memwatch.pressure.inputs import Evidence, Target
-from memwatch.pressure.judge import Memory, judge
+from memwatch.pressure.inputs import PressureInputs, Target
+from memwatch.pressure.judge import JudgeState, judge
 from memwatch.pressure.rules import PressureRules
 from memwatch.snapshot import Level, MemoryPsi, Pressure, PsiLine
 from support.pressure_judges import plain_thresholds, score_of, verdicts
@@ -99,7 +99,7 @@ def test_large_machine_at_its_threshold_is_critical_and_uncorroborated() -> None
     calm = PsiLine(0.0, 0.0, 0.0, 0.0)
     target = Target("ram", "system_ram", 2048 * GIB, int(0.035 * 2048 * GIB), is_host=True)
 
-    (verdict,), _ = judge(Evidence(0.0, (target,), MemoryPsi(calm, calm)), Memory(), PressureRules())
+    (verdict,), _ = judge(PressureInputs(0.0, (target,), MemoryPsi(calm, calm)), JudgeState(), PressureRules())
 
     assert (verdict.level, verdict.base_level, verdict.corroborated) == (CRITICAL, CRITICAL, False)
     assert signals_of(verdict) == {"util"}

@@ -13,8 +13,8 @@ from memwatch.accounting.driver_errors import with_logged
 from memwatch.findings import Findings
 from memwatch.kernel_log import DriverError, KernelLog, OomKill
 from memwatch.model import Absent, Architecture, Device, Pool, PoolKind, Quality, Share, ShareKind
-from memwatch.pressure.inputs import Evidence, Target, driver_errors, fragmented_nodes, targets_of
-from memwatch.pressure.judge import Memory, judge
+from memwatch.pressure.inputs import PressureInputs, Target, build_targets, driver_errors, fragmented_nodes
+from memwatch.pressure.judge import JudgeState, judge
 from memwatch.pressure.oom_kills import NewKills
 from memwatch.pressure.rules import PressureRules, TargetRules
 from memwatch.snapshot import Kernel, Level, MemoryPsi, Node, Pressure, PsiLine, Swap
@@ -28,10 +28,10 @@ def ram(available: int, size: int = 64 * GIB) -> Target:
 
 
 def run(
-    evidence: Callable[[float], Evidence], seconds: int, rules: PressureRules = RULES, step: float = 1.0
+    evidence: Callable[[float], PressureInputs], seconds: int, rules: PressureRules = RULES, step: float = 1.0
 ) -> list[Pressure]:
     """Return the verdicts on the first target, one a second."""
-    memory, verdicts = Memory(), []
+    memory, verdicts = JudgeState(), []
     for tick in range(int(seconds / step)):
         found, memory = judge(evidence(tick * step), memory, rules)
         verdicts.append(found[0])
@@ -49,7 +49,7 @@ def signals(verdict: Pressure) -> set[str]:
 
 def test_calm_machine_has_no_reason() -> None:
     """45 % used and the rest page cache: low, no reason, no forecast."""
-    verdict = run(lambda at: Evidence(at, (ram(35 * GIB),), psi(0, 0), Swap(GIB, 0)), 60)[-1]
+    verdict = run(lambda at: PressureInputs(at, (ram(35 * GIB),), psi(0, 0), Swap(GIB, 0)), 60)[-1]
 
     assert (verdict.level, verdict.base_level, verdict.reasons) == (Level.LOW, Level.LOW, ())
     assert verdict.seconds_to_full is Absent.NOT_AVAILABLE
@@ -61,7 +61,7 @@ def test_calm_machine_has_no_reason() -> None:
 )
 def test_small_machine_is_judged_by_available_bytes(available: int, level: Level) -> None:
     """On a board of 2.5 GiB the available bytes count."""
-    verdict = run(lambda at: Evidence(at, (ram(available, 2560 * MIB),)), 1)[0]
+    verdict = run(lambda at: PressureInputs(at, (ram(available, 2560 * MIB),)), 1)[0]
 
     assert verdict.level is level
     assert ("floor" in signals(verdict)) == (level is not Level.MEDIUM)
@@ -82,7 +82,7 @@ def test_stalls_raise_the_level(some: float, full: float, used: float, level: Le
     """By share of the last ten seconds; below 60 % use the cause is a cgroup limit, and it is never critical."""
     target = ram(int((1 - used) * 64 * GIB))
 
-    verdict = run(lambda at: Evidence(at, (target,), psi(at * some, at * full)), 15)[-1]
+    verdict = run(lambda at: PressureInputs(at, (target,), psi(at * some, at * full)), 15)[-1]
 
     assert verdict.level is level
     assert verdict.corroborated == (level > Level.LOW)
@@ -92,7 +92,7 @@ def test_stalls_raise_the_level(some: float, full: float, used: float, level: Le
 
 def test_short_stall_is_detected_before_the_kernel_average() -> None:
     """Three seconds of full stall in ten: the kernel's avg10 does not show it yet, its total does."""
-    verdicts = run(lambda at: Evidence(at, (ram(20 * GIB),), psi(*[min(3.0, max(0.0, at - 20))] * 2)), 25)
+    verdicts = run(lambda at: PressureInputs(at, (ram(20 * GIB),), psi(*[min(3.0, max(0.0, at - 20))] * 2)), 25)
 
     assert verdicts[19].level is Level.MEDIUM
     assert verdicts[-1].level is Level.CRITICAL
@@ -101,7 +101,7 @@ def test_short_stall_is_detected_before_the_kernel_average() -> None:
 
 def test_low_swap_and_low_memory_are_critical() -> None:
     """9 % of memory and of swap left: an OOM kill comes next."""
-    verdict = run(lambda at: Evidence(at, (ram(6 * GIB - 1),), swap=Swap(10 * GIB, int(9.1 * GIB))), 1)[0]
+    verdict = run(lambda at: PressureInputs(at, (ram(6 * GIB - 1),), swap=Swap(10 * GIB, int(9.1 * GIB))), 1)[0]
 
     assert verdict.level is Level.CRITICAL
     assert verdict.base_level is Level.HIGH
@@ -110,7 +110,7 @@ def test_low_swap_and_low_memory_are_critical() -> None:
 
 def test_oom_kill_is_critical_for_a_minute() -> None:
     """The machine may look healthy one second later."""
-    verdicts = run(lambda at: Evidence(at, (ram(50 * GIB),), kills=NewKills(unnamed=int(at == 5))), 80)
+    verdicts = run(lambda at: PressureInputs(at, (ram(50 * GIB),), kills=NewKills(unnamed=int(at == 5))), 80)
 
     critical = [second for second, verdict in enumerate(verdicts) if verdict.level is Level.CRITICAL]
     assert (critical[0], critical[-1]) == (5, 64)
@@ -124,11 +124,11 @@ def test_oom_kill_at_a_cgroup_limit_is_high() -> None:
     kill = OomKill(1, 4242, "train", 64 * MIB, "cgroup", "/job")
     ours = Target("cgroup", "cgroup", GIB, GIB // 2, is_host=True)
 
-    def evidence(at: float) -> Evidence:
+    def evidence(at: float) -> PressureInputs:
         kills = NewKills((kill,)) if at == 2 else NewKills()
-        return Evidence(at, (ram(50 * GIB), ours), kills=kills, cgroup_oom_kills_total=7 + (at >= 3))
+        return PressureInputs(at, (ram(50 * GIB), ours), kills=kills, cgroup_oom_kills_total=7 + (at >= 3))
 
-    memory, found = Memory(), []
+    memory, found = JudgeState(), []
     for at in range(5):
         verdicts, memory = judge(evidence(at), memory, RULES)
         found.append([verdict.level for verdict in verdicts])
@@ -146,9 +146,11 @@ def test_fragmentation_is_high_where_a_gpu_needs_large_blocks() -> None:
     fragmented = fragmented_nodes(nodes, (gpu,))
 
     rising = run(
-        lambda at: Evidence(at, (ram(40 * GIB),), kernel=Kernel(0, int(at)), fragmented_nodes=fragmented), 3
+        lambda at: PressureInputs(at, (ram(40 * GIB),), kernel=Kernel(0, int(at)), fragmented_nodes=fragmented), 3
     )
-    still = run(lambda at: Evidence(at, (ram(40 * GIB),), kernel=Kernel(0, 7), fragmented_nodes=fragmented), 3)
+    still = run(
+        lambda at: PressureInputs(at, (ram(40 * GIB),), kernel=Kernel(0, 7), fragmented_nodes=fragmented), 3
+    )
 
     assert rising[-1].level is Level.HIGH
     assert signals(rising[-1]) == {"fragmentation"}
@@ -161,12 +163,12 @@ def test_memory_error_of_the_driver_is_high_for_a_minute() -> None:
     gpu = Device("gpu0", "NVIDIA", "H100", Architecture.DISCRETE, allocates_from=("gpu0",))
     card = Target("gpu0", "vram", 80 * GIB, 70 * GIB)
 
-    def evidence(at: float) -> Evidence:
+    def evidence(at: float) -> PressureInputs:
         hit = replace(gpu, errors={"xid_94": 2 if at < 3 else 3, "xid_13": int(at), "ecc_corrected": int(at)})
-        return Evidence(at, (card, ram(50 * GIB)), driver_errors=driver_errors(Findings(devices=(hit,))))
+        return PressureInputs(at, (card, ram(50 * GIB)), driver_errors=driver_errors(Findings(devices=(hit,))))
 
     verdicts = run(evidence, 70)
-    _, memory = judge(evidence(0.0), Memory(), RULES)
+    _, memory = judge(evidence(0.0), JudgeState(), RULES)
     (_, beside), _ = judge(evidence(3.0), memory, RULES)
 
     high = [second for second, verdict in enumerate(verdicts) if verdict.level is Level.HIGH]
@@ -180,11 +182,11 @@ def test_allocation_failure_on_a_unified_machine_is_high_for_system_ram() -> Non
     gpu = Device("gpu0", "NVIDIA", "NVIDIA GB10", Architecture.UNIFIED, allocates_from=("ram",))
     card = Device("gpu9", "AMD", "R9700", Architecture.DISCRETE)
 
-    def evidence(at: float, devices: tuple[Device, ...]) -> Evidence:
+    def evidence(at: float, devices: tuple[Device, ...]) -> PressureInputs:
         error = DriverError("nvidia", "", "nv_err_no_memory", int(at), 0.0, "NVRM: …")
         log = KernelLog(driver_errors=(error,) if at else ())
         found = Findings(devices=with_logged(devices, log), kernel_log=log)
-        return Evidence(at, (ram(40 * GIB),), driver_errors=driver_errors(found))
+        return PressureInputs(at, (ram(40 * GIB),), driver_errors=driver_errors(found))
 
     known = run(lambda at: evidence(at, (gpu, card)), 3)[-1]
     unknown = run(lambda at: evidence(at, (card,)), 3)[-1]
@@ -200,7 +202,7 @@ def test_forecast_is_text_and_not_made_across_a_pause() -> None:
     def falling(at: float) -> Target:
         return ram(int(32 * GIB - max(0.0, at - 30) * GIB))
 
-    verdicts = run(lambda at: Evidence(at, (falling(at),), resumed=at == 50.0), 53)
+    verdicts = run(lambda at: PressureInputs(at, (falling(at),), resumed=at == 50.0), 53)
 
     before, after = verdicts[49], verdicts[51]
     assert isinstance(before.seconds_to_full, float)
@@ -215,7 +217,7 @@ def test_vram_filled_by_a_server_is_never_critical_by_forecast() -> None:
     def card(at: float) -> Target:
         return Target("gpu0", "vram", 80 * GIB, int(80 * GIB - min(72, max(0, at - 20) * 7.2) * GIB))
 
-    verdicts = run(lambda at: Evidence(at, (card(at),)), 90)
+    verdicts = run(lambda at: PressureInputs(at, (card(at),)), 90)
 
     assert max(verdict.level for verdict in verdicts) is Level.HIGH
     assert verdicts[-1].level is Level.HIGH
@@ -230,8 +232,8 @@ def test_limit_is_judged_like_a_size() -> None:
     )
     over = replace(card, used_bytes=21 * GIB, available_bytes=3 * GIB)
 
-    (near,) = judge(Evidence(0.0, targets_of((card,), (), (), rules)), Memory(), rules)[0]
-    (above,) = judge(Evidence(0.0, targets_of((over,), (), (), rules)), Memory(), rules)[0]
+    (near,) = judge(PressureInputs(0.0, build_targets((card,), (), (), rules)), JudgeState(), rules)[0]
+    (above,) = judge(PressureInputs(0.0, build_targets((over,), (), (), rules)), JudgeState(), rules)[0]
 
     assert (near.level, round(near.ratio, 3)) == (Level.CRITICAL, 0.975)
     assert above.ratio == pytest.approx(1.05)
@@ -243,7 +245,7 @@ def test_full_target_has_no_forecast() -> None:
     def card(at: float) -> Target:
         return Target("gpu0", "vram", 20 * GIB, int((2 - at / 10) * GIB))
 
-    verdicts = run(lambda at: Evidence(at, (card(at),)), 60)
+    verdicts = run(lambda at: PressureInputs(at, (card(at),)), 60)
 
     forecasts = [(one.available_bytes, one.seconds_to_full) for one in verdicts]
     assert [left for left, seconds in forecasts if isinstance(seconds, float)][-1] == 0
@@ -257,16 +259,16 @@ def test_share_with_a_configured_limit_is_a_target() -> None:
     rules = PressureRules(by_target={"cuda0": TargetRules(limit_bytes=20 * GIB)})
     cuda = Share("cuda0", ShareKind.CUDA_POOL, "CUDA Pool", "ram", 18 * GIB, "nvml:processes", Quality.MEASURED)
 
-    assert targets_of((), (cuda,), (), RULES) == ()
-    assert [target.used_ratio for target in targets_of((), (cuda,), (), rules)] == [0.9]
+    assert build_targets((), (cuda,), (), RULES) == ()
+    assert [target.used_ratio for target in build_targets((), (cuda,), (), rules)] == [0.9]
 
 
 def test_resident_memory_is_not_pressure() -> None:
     """92 % used with a 96 GiB model: the rest is judged as calm, and the floor still applies."""
     rules = PressureRules(by_target={"ram": TargetRules(resident_bytes=96 * GIB)})
 
-    verdict = run(lambda at: Evidence(at, (ram(11 * GIB, 122 * GIB),)), 1, rules)[0]
-    empty = run(lambda at: Evidence(at, (ram(200 * MIB, 122 * GIB),)), 1, rules)[0]
+    verdict = run(lambda at: PressureInputs(at, (ram(11 * GIB, 122 * GIB),)), 1, rules)[0]
+    empty = run(lambda at: PressureInputs(at, (ram(200 * MIB, 122 * GIB),)), 1, rules)[0]
 
     assert (verdict.level, round(verdict.ratio, 2)) == (Level.LOW, 0.58)
     assert empty.level is Level.CRITICAL
@@ -279,7 +281,7 @@ def test_auto_resident_is_the_steady_minimum() -> None:
     def used(at: float) -> int:
         return 92 if at < 660 else 94
 
-    verdicts = run(lambda at: Evidence(at, (ram((100 - used(at)) * GIB, 100 * GIB),)), 720, rules)
+    verdicts = run(lambda at: PressureInputs(at, (ram((100 - used(at)) * GIB, 100 * GIB),)), 720, rules)
 
     assert verdicts[500].level is Level.HIGH
     assert verdicts[-1].ratio == pytest.approx(0.25)
@@ -295,8 +297,8 @@ def test_full_carve_out_is_not_judged_if_the_gpu_has_more() -> None:
     gtt = Share("gpu0.gtt", ShareKind.GTT, "GTT", "ram", 4 * GIB, "sysfs", Quality.MEASURED, limit_bytes=64 * GIB)
     apu = Device("gpu0", "AMD", "Radeon 8060S", Architecture.UNIFIED, allocates_from=("gpu0", "gpu0.gtt"))
 
-    beside_more = {one.id: one.used_ratio for one in targets_of((small,), (gtt,), (apu,), RULES)}
-    most_of_all = {one.id: one.used_ratio for one in targets_of((large,), (gtt,), (apu,), RULES)}
+    beside_more = {one.id: one.used_ratio for one in build_targets((small,), (gtt,), (apu,), RULES)}
+    most_of_all = {one.id: one.used_ratio for one in build_targets((large,), (gtt,), (apu,), RULES)}
 
     assert beside_more == {"gpu0.gtt": pytest.approx(4 / 64)}
     assert most_of_all == {"gpu0": pytest.approx(72 / 96), "gpu0.gtt": pytest.approx(4 / 64)}
@@ -304,9 +306,9 @@ def test_full_carve_out_is_not_judged_if_the_gpu_has_more() -> None:
 
 def test_target_without_a_value_keeps_its_level() -> None:
     """A gap in the readings neither clears nor drops a level."""
-    _, memory = judge(Evidence(0.0, (ram(GIB),)), Memory(), RULES)
-    verdicts, memory = judge(Evidence(1.0, ()), memory, RULES)
-    (back,), _ = judge(Evidence(2.0, (ram(5 * GIB),)), memory, RULES)
+    _, memory = judge(PressureInputs(0.0, (ram(GIB),)), JudgeState(), RULES)
+    verdicts, memory = judge(PressureInputs(1.0, ()), memory, RULES)
+    (back,), _ = judge(PressureInputs(2.0, (ram(5 * GIB),)), memory, RULES)
 
     assert verdicts == ()
     assert back.level is Level.CRITICAL
@@ -315,10 +317,10 @@ def test_target_without_a_value_keeps_its_level() -> None:
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=100))
 def test_no_signal_lowers_a_level(trace: list[tuple[float, float]]) -> None:
     """In any trace the level is at least that of use alone, and above low it has a reason."""
-    memory, stalled = Memory(), 0.0
+    memory, stalled = JudgeState(), 0.0
     for at, (used, stall) in enumerate(trace):
         stalled += stall
-        evidence = Evidence(float(at), (ram(int((1 - used) * 64 * GIB)),), psi(stalled, stalled))
+        evidence = PressureInputs(float(at), (ram(int((1 - used) * 64 * GIB)),), psi(stalled, stalled))
         (verdict,), memory = judge(evidence, memory, RULES)
 
         assert verdict.level >= verdict.base_level

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.collectors.base import Enlisted
+from memwatch.collectors.base import CollectorEntry
 from memwatch.findings import Findings
 from memwatch.model import Absent, Process
-from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.loop import Identity, Monitor, MonitorRules
 from memwatch.monitor.sampler import Sampler
-from memwatch.processes.growth import Growth
-from memwatch.processes.leaks import LeakRules, Suspect, suspect_of
+from memwatch.processes.growth import GrowthTracker
+from memwatch.processes.leaks import LeakRules, LeakSuspect, find_suspect
 from support.fakes import GIB, FakeClock, FakeCollector, ram
 
 MIB = 1 << 20
@@ -30,10 +30,12 @@ def process(pid: int = 7, footprint: int = 0, start: float = UNIX - 1e6) -> Proc
     return Process(pid, start, f"p{pid}", footprint, footprint, "rss", unit=None, container=None)
 
 
-def suspected(size_at: Callable[[float], float], seconds: float = HOUR, rules: LeakRules = RULES) -> Suspect | None:
+def suspected(
+    size_at: Callable[[float], float], seconds: float = HOUR, rules: LeakRules = RULES
+) -> LeakSuspect | None:
     """Return the verdict on a process whose size is this function of time, read every two minutes."""
     readings = [(float(at), int(size_at(at))) for at in range(0, int(seconds) + 1, 120)]
-    return suspect_of(process(), readings, rules)
+    return find_suspect(process(), readings, rules)
 
 
 def test_steady_growth_is_a_suspected_leak() -> None:
@@ -86,13 +88,13 @@ def test_no_suspect_before_the_window_is_over() -> None:
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.integers(0, 1 << 50)), min_size=1, max_size=60))
 def test_arbitrary_readings_yield_a_verdict(readings: list[tuple[float, int]]) -> None:
     """Any readings yield a verdict, and a suspect grew by at least the minimum of the rule."""
-    found = suspect_of(process(), sorted(readings), RULES)
+    found = find_suspect(process(), sorted(readings), RULES)
 
-    assert found is None or found.grown_bytes >= RULES.least_bytes
+    assert found is None or found.grown_bytes >= RULES.min_bytes
 
 
-def grown_over(seconds: int, size_at: Callable[[float], float], rules: LeakRules = RULES) -> Growth:
-    growth = Growth()
+def grown_over(seconds: int, size_at: Callable[[float], float], rules: LeakRules = RULES) -> GrowthTracker:
+    growth = GrowthTracker()
     for at in range(0, seconds + 1, 10):
         growth.add(float(at), [process(footprint=int(size_at(at)))], rules)
     return growth
@@ -102,7 +104,7 @@ def test_growth_over_each_window() -> None:
     """One MiB a second is 60, 600 and 3600 MiB in one minute, ten minutes and one hour."""
     growth = grown_over(2 * 3600, lambda at: at * MIB)
 
-    windows = growth.of(process())
+    windows = growth.growth_by_window(process())
 
     assert windows == {"60": 60 * MIB, "600": 600 * MIB, "3600": 3600 * MIB}
 
@@ -111,13 +113,17 @@ def test_incomplete_window_has_no_growth() -> None:
     """After five minutes the growth of one minute is known, that of ten is not; an unknown process has none."""
     growth = grown_over(300, lambda at: at * MIB)
 
-    assert growth.of(process()) == {"60": 60 * MIB, "600": Absent.NOT_AVAILABLE, "3600": Absent.NOT_AVAILABLE}
-    assert set(growth.of(process(99)).values()) == {Absent.NOT_AVAILABLE}
+    assert growth.growth_by_window(process()) == {
+        "60": 60 * MIB,
+        "600": Absent.NOT_AVAILABLE,
+        "3600": Absent.NOT_AVAILABLE,
+    }
+    assert set(growth.growth_by_window(process(99)).values()) == {Absent.NOT_AVAILABLE}
 
 
 def test_growth_since_any_time_of_the_last_hour() -> None:
     """Growth counts from the last reading before the moment; a process started later counts as a whole."""
-    growth = Growth()
+    growth = GrowthTracker()
     for at in range(0, 1801, 10):
         old, young = process(1, 5 * GIB + at * MIB), process(2, 9 * GIB, start=UNIX + 1200)
         growth.add(float(at), [old, young] if at > 1200 else [old], RULES)
@@ -131,7 +137,7 @@ def test_growth_since_any_time_of_the_last_hour() -> None:
 
 def test_process_first_seen_later_is_marked_as_partial() -> None:
     """A process first listed later grew since then; it is not assumed to have started at zero."""
-    growth = Growth()
+    growth = GrowthTracker()
     growth.add(500.0, [process(1, GIB)], RULES)
     growth.add(600.0, [process(1, 3 * GIB)], RULES)
 
@@ -142,7 +148,7 @@ def test_process_first_seen_later_is_marked_as_partial() -> None:
 
 def test_reused_pid_is_another_process() -> None:
     """A process with the pid of an earlier one has no growth from that one."""
-    growth = Growth()
+    growth = GrowthTracker()
     growth.add(0.0, [process(1, GIB)], RULES)
     growth.add(60.0, [process(1, 8 * GIB, start=UNIX + 55)], RULES)
 
@@ -153,7 +159,7 @@ def test_reused_pid_is_another_process() -> None:
 
 def test_short_lived_processes_take_no_lasting_memory() -> None:
     """Of 20,000 processes listed once, only those of current interest are kept."""
-    growth = Growth()
+    growth = GrowthTracker()
     tracemalloc.start()
     try:
         for at in range(400):
@@ -170,8 +176,8 @@ def test_suspect_is_one_event() -> None:
     """A new suspect is an event; a lasting one is no further event; no alert fires."""
     clock = FakeClock()
     collector = FakeCollector("meminfo", findings=Findings(pools=(ram(GIB),)))
-    sampler = Sampler([Enlisted("meminfo", lambda: collector, False)], clock)
-    monitor = Monitor(sampler, clock, Rules(leaks=LeakRules(600.0)), Identity("spark-1", "boot-1"))
+    sampler = Sampler([CollectorEntry("meminfo", lambda: collector, False)], clock)
+    monitor = Monitor(sampler, clock, MonitorRules(leaks=LeakRules(600.0)), Identity("spark-1", "boot-1"))
     for step in range(180):
         leaking = process(41, GIB + step * 10 * MIB)
         collector.findings = replace(collector.findings, processes=(leaking, process(42, 9 * GIB)))
@@ -184,12 +190,12 @@ def test_suspect_is_one_event() -> None:
     assert len(leak_events) == 1
     assert leak_events[0].text.startswith("suspected leak: p41 (PID 41) grew steadily by ")
     assert suspect.process.pid == 41
-    assert not any(watch.firing for watch in monitor.watches.values())
+    assert not any(watch.firing for watch in monitor.alert_states.values())
 
 
 def test_wavering_suspect_is_one_event_a_window() -> None:
     """A process that is suspected, cleared and suspected again is one event, not one per change."""
-    growth, events, size = Growth(), 0, GIB
+    growth, events, size = GrowthTracker(), 0, GIB
     rules = LeakRules(600.0)
     verdicts = set()
     for step in range(240):

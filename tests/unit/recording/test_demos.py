@@ -12,9 +12,9 @@ from memwatch.model import Absent
 from memwatch.render.json import snapshot_json
 from memwatch.snapshot import Node, Snapshot
 from memwatchd.recording import demos
-from memwatchd.recording.frames import frames_of, open_recording
+from memwatchd.recording.frames import open_recording, read_frames
 from memwatchd.settings.schema import DEMOS, Replay
-from memwatchd.settings.section import keys_of
+from memwatchd.settings.section import section_keys
 from scripts import demo_machines
 from support import demo_host
 
@@ -68,7 +68,7 @@ def test_demos_and_recordings_correspond() -> None:
     folder = Path(demos.__file__).parent
 
     assert {path.stem for path in folder.glob("*.memwatch")} == set(NAMES) == set(DEMOS) == set(KINDS)
-    assert set(get_args(keys_of(Replay)["demo"].kind)) == set(NAMES)
+    assert set(get_args(section_keys(Replay)["demo"].kind)) == set(NAMES)
     assert sum(path.stat().st_size for path in folder.glob("*.memwatch")) < 700_000
 
 
@@ -77,7 +77,7 @@ def test_demo_has_every_phase_of_its_story(name: str) -> None:
     """Calm, a model load, a page cache flood without alarm, a leak to critical, and recovery."""
     architecture, relation = KINDS[name]
     contents = open_recording(demos.path_of(name), salvage=False)
-    frames = list(frames_of(contents.path))
+    frames = list(read_frames(contents.path))
     levels = levels_of(frames)
     loaded, flooded = frames[120], frames[185]
 
@@ -100,7 +100,7 @@ def test_demo_has_every_phase_of_its_story(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_values_of_a_demo_are_consistent(name: str) -> None:
     """In every second, also when memory is low."""
-    frames = list(frames_of(demos.path_of(name)))
+    frames = list(read_frames(demos.path_of(name)))
 
     assert all(bool(frame.nodes) == (name != "macbook") for frame in frames)
     for frame in frames:
@@ -111,7 +111,7 @@ def test_values_of_a_demo_are_consistent(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_leaking_process_of_a_demo_has_its_own_unit(name: str) -> None:
     """The process belongs to a login session and not to a service or a desktop."""
-    frame = list(frames_of(demos.path_of(name)))[300]
+    frame = list(read_frames(demos.path_of(name)))[300]
 
     units = {process.name: (process.user, process.unit) for process in frame.processes}
 
@@ -137,7 +137,7 @@ def test_shipped_demos_equal_the_generated_ones(name: str) -> None:
     """After a change of rules, `python -m scripts.demo_machines` generates them again."""
     generated = demo_machines.story_of(name)
 
-    shipped = list(frames_of(demos.path_of(name)))
+    shipped = list(read_frames(demos.path_of(name)))
 
     for second in (0, 100, 200, 300, 315, demo_machines.SECONDS - 1):
         assert snapshot_json(shipped[second]) == snapshot_json(generated[second]), second

@@ -13,16 +13,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from memwatch.allocators import Claim
+from memwatch.allocators import AllocatorReport
 from memwatch.kernel_log import DriverError, KernelLog, OomKill
 from memwatch.model import Absent, Process
-from memwatch.monitor.loop import Identity, Monitor, Rules
+from memwatch.monitor.loop import Identity, Monitor, MonitorRules
 from memwatch.render.json import snapshot_json, to_bytes
-from memwatch.render.json_decode import NotASnapshot, snapshot_from
+from memwatch.render.json_decode import SnapshotDecodeError, snapshot_from
 from memwatch.snapshot import CollectorStatus, Machine, SelfUsage, Snapshot
-from memwatchd.recording.file_format import BadRecording, Broken, RecordingFile, lines_of
-from memwatchd.recording.frames import frames_of, open_recording
-from memwatchd.recording.player import PlayedClock, PlayedSleep, Player, play_through
+from memwatchd.recording.file_format import DamagedPart, RecordingError, RecordingFile, read_lines
+from memwatchd.recording.frames import open_recording, read_frames
+from memwatchd.recording.player import Player, ReplayClock, ReplaySleep, play_through
 from memwatchd.recording.redact import Redactor
 from support.fakes import GIB, ram
 from support.sample_snapshots import SAMPLES
@@ -43,7 +43,7 @@ def recorded(path: Path, count: int = 50, first: int = 0) -> None:
 
 
 def seconds_in(path: Path) -> list[int]:
-    return [frame.seq for frame in frames_of(path)]
+    return [frame.seq for frame in read_frames(path)]
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -65,7 +65,7 @@ def test_impossible_times_are_rejected(field: str, value: float) -> None:
     """Such times cannot be shown, and without an interval a recording cannot be played."""
     line = json.dumps(snapshot_json(snapshot_at(1)) | {field: value})
 
-    with pytest.raises(NotASnapshot, match=f"{field} is"):
+    with pytest.raises(SnapshotDecodeError, match=f"{field} is"):
         snapshot_from(line.encode())
 
 
@@ -75,7 +75,7 @@ def test_json_of_another_shape_is_rejected(value: object) -> None:
     found = snapshot_json(snapshot_at(1))
     wrongs = (value, {"schema": 1, "pools": value}, {**found, "pools": [value]}, {**found, "unix": [value]})
     for wrong in wrongs:
-        with pytest.raises(NotASnapshot):
+        with pytest.raises(SnapshotDecodeError):
             snapshot_from(json.dumps(wrong).encode())
 
 
@@ -99,7 +99,7 @@ def test_killed_recorder_loses_no_line(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-10])
 
     with pytest.raises(
-        BadRecording, match=r"damaged after 20 snapshots: it ends in the middle; --salvage plays the 20"
+        RecordingError, match=r"damaged after 20 snapshots: it ends in the middle; --salvage plays the 20"
     ):
         open_recording(path, salvage=False)
 
@@ -125,12 +125,12 @@ def test_damage_is_reported_and_readable_parts_are_played(tmp_path: Path, seed: 
         data[at : at + chance.randrange(1, 50)] = chance.randbytes(chance.randrange(1, 50))
     path.write_bytes(data)
 
-    with suppress(BadRecording):
+    with suppress(RecordingError):
         assert open_recording(path, salvage=True).count <= 60
     original = {second: snapshot_at(second, (second % 60) * GIB) for second in (*range(30), *range(100, 130))}
-    assert all(frame.pools == original[frame.seq].pools for frame in frames_of(path))
+    assert all(frame.pools == original[frame.seq].pools for frame in read_frames(path))
     assert set(seconds_in(path)) <= {*range(30), *range(100, 130)}
-    assert all(isinstance(line, bytes | Broken) for line in lines_of(path))
+    assert all(isinstance(line, bytes | DamagedPart) for line in read_lines(path))
 
 
 def test_damage_in_one_part_leaves_the_others(tmp_path: Path) -> None:
@@ -163,10 +163,10 @@ def test_other_file_is_rejected_and_not_written(tmp_path: Path, content: bytes, 
     path = tmp_path / "notes.txt"
     path.write_bytes(content)
 
-    with pytest.raises(BadRecording, match=sentence):
+    with pytest.raises(RecordingError, match=sentence):
         open_recording(path, salvage=True)
     if content:
-        with pytest.raises(BadRecording):
+        with pytest.raises(RecordingError):
             RecordingFile(path, host="spark")
         assert path.read_bytes() == content
 
@@ -178,13 +178,15 @@ def test_recording_of_another_format_names_its_version(tmp_path: Path) -> None:
     path = tmp_path / "new.memwatch"
     path.write_bytes(gzip.compress(b'{"crc": 1, "memwatch_recording": 2, "version": "9.1.0"}\n'))
 
-    with pytest.raises(BadRecording, match=r"format 2, made by memwatchd 9\.1\.0; this reads format 1"):
+    with pytest.raises(RecordingError, match=r"format 2, made by memwatchd 9\.1\.0; this reads format 1"):
         open_recording(path, salvage=True)
 
 
 def monitor_of(player: Player) -> Monitor:
     identity = Identity("spark", "boot", simulated=True)
-    return Monitor(player, player.clock, Rules(), identity, PlayedSleep(player.clock.speed), player.clock.speed)
+    return Monitor(
+        player, player.clock, MonitorRules(), identity, ReplaySleep(player.clock.speed), player.clock.speed
+    )
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -192,7 +194,7 @@ def test_redacted_snapshot_can_be_replayed(name: str) -> None:
     """Absent values keep their reasons: only names differ."""
     snapshot = SAMPLES[name]()
 
-    again = snapshot_from(to_bytes(Redactor().redacted(snapshot_json(snapshot))))
+    again = snapshot_from(to_bytes(Redactor().redact(snapshot_json(snapshot))))
 
     assert again.host == "host-1"
     assert (again.pools, again.nodes, again.swap) == (snapshot.pools, snapshot.nodes, snapshot.swap)
@@ -206,10 +208,10 @@ def test_player_shows_each_moment_and_repeats(tmp_path: Path) -> None:
     """Second by second through the loop and the rules; at the end it starts again, with later times."""
     path = tmp_path / "box.memwatch"
     recorded(path, 60)
-    clock = PlayedClock(1e9, 1.0)
+    clock = ReplayClock(1e9, 1.0)
     player = Player(open_recording(path, salvage=False), clock)
     monitor = monitor_of(player)
-    player.began_again = monitor.replayed_again
+    player.began_again = monitor.replay_restarted
 
     play_through(monitor, player)
     levels = [bucket.maximum for bucket in monitor.history.query("pressure.ram.level", 0.0, 60.0, 6)]
@@ -238,7 +240,7 @@ def test_last_success_follows_the_played_clock(tmp_path: Path, later: float) -> 
         )
         file.write(to_bytes(snapshot_json(replace(snapshot_at(second), collectors=statuses))))
     file.close()
-    clock = PlayedClock(1e9 + later, 1.0)
+    clock = ReplayClock(1e9 + later, 1.0)
     player = Player(open_recording(path, salvage=False), clock)
 
     found = []
@@ -257,7 +259,7 @@ def test_first_round_is_one_line_in_the_log(tmp_path: Path, caplog: pytest.LogCa
     """Events have their own times, which the log would not show. Later events are logged as usual."""
     path = tmp_path / "box.memwatch"
     recorded(path, 120)
-    clock = PlayedClock(1e9, 1.0)
+    clock = ReplayClock(1e9, 1.0)
     player = Player(open_recording(path, salvage=False), clock)
     monitor = monitor_of(player)
     caplog.set_level(logging.DEBUG)
@@ -265,7 +267,7 @@ def test_first_round_is_one_line_in_the_log(tmp_path: Path, caplog: pytest.LogCa
     play_through(monitor, player)
     at_once = [(record.levelname, record.message) for record in caplog.records]
     caplog.clear()
-    monitor.reconfigure(Rules())
+    monitor.reconfigure(MonitorRules())
 
     assert [message for level, message in at_once if level != "DEBUG"] == [
         "played one round of 2 min: what happened in it is under /api/v1/events"
@@ -277,7 +279,7 @@ def test_first_round_is_one_line_in_the_log(tmp_path: Path, caplog: pytest.LogCa
 
 def test_played_clock_runs_at_its_speed() -> None:
     """It runs faster than real time, and can be moved forward."""
-    clock = PlayedClock(1e9, 1000.0)
+    clock = ReplayClock(1e9, 1000.0)
 
     before = clock.monotonic()
     clock.skip(3600.0)
@@ -296,7 +298,7 @@ def test_redacted_recording_has_no_names() -> None:
         host="falcon-7.example.com",
         machine=Machine("NVIDIA DGX Spark", explanation="projekt-falke on falcon-7.example.com holds it"),
         processes=(secret, replace(secret, pid=7)),
-        claims=(Claim(4242, "falke-cache", "cuda:0", 1, 2),),
+        claims=(AllocatorReport(4242, "falke-cache", "cuda:0", 1, 2),),
         kernel_log=KernelLog(
             (OomKill(1, 4242, "projekt-falke", 5, "cgroup", "/falke.slice"),),
             (DriverError("NVRM", "0000:01:00", "xid_79", 1, 1e9, "Xid 79, pid=4242, name=falke-gone"),),
@@ -304,8 +306,8 @@ def test_redacted_recording_has_no_names() -> None:
     )
     redactor = Redactor()
 
-    first = redactor.redacted(snapshot_json(named))
-    second = redactor.redacted(snapshot_json(replace(named, seq=2)))
+    first = redactor.redact(snapshot_json(named))
+    second = redactor.redact(snapshot_json(replace(named, seq=2)))
 
     text = json.dumps(first)
     for word in ("falke", "falcon", "ada", "1f6bd2a9e2c7", "4242"):

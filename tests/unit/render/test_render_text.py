@@ -5,14 +5,14 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from memwatch.model import Absent, PoolKind
-from memwatch.render.text import text_of
+from memwatch.render.text import render_text
 from memwatch_web.pages.pattern_samples import pools
 from support.sample_snapshots import calm_workstation, critical_gb10, many_owners, unknown_figures
 
 
 def test_unified_machine_shows_shares_and_headroom() -> None:
     """The share with its pool, the headroom of the GPU, the largest footprint first."""
-    text = text_of(critical_gb10())
+    text = render_text(critical_gb10())
 
     assert "CUDA Pool ⊂ System RAM: 96.4 GiB" in text
     assert "NVIDIA GB10 (unified memory): can allocate 4.3 GiB now" in text
@@ -22,7 +22,7 @@ def test_unified_machine_shows_shares_and_headroom() -> None:
 
 def test_low_pressure_is_shown_as_ok() -> None:
     """Swap is not counted as memory."""
-    text = text_of(calm_workstation())
+    text = render_text(calm_workstation())
 
     assert "System RAM is OK" in text
     assert "(not counted as memory)" in text
@@ -31,8 +31,8 @@ def test_low_pressure_is_shown_as_ok() -> None:
 def test_absent_values_show_a_dash_and_the_reason() -> None:
     """Absent values are never shown as zero."""
     snapshot = unknown_figures()
-    text = text_of(snapshot)
-    lost = text_of(
+    text = render_text(snapshot)
+    lost = render_text(
         replace(
             critical_gb10(),
             devices=tuple(
@@ -48,7 +48,7 @@ def test_absent_values_show_a_dash_and_the_reason() -> None:
 
 def test_footprints_with_bounds_stay_in_their_column() -> None:
     """Ranges of footprints are aligned with single values."""
-    lines = text_of(many_owners()).splitlines()
+    lines = render_text(many_owners()).splitlines()
     head = next(line for line in lines if line.startswith("largest processes"))
     server = next(line for line in lines if line.startswith("llama-server"))
 
@@ -63,8 +63,8 @@ def test_carve_out_without_a_level_is_not_shown_as_missing_data() -> None:
     (pool,) = (pool for pool in silent.pools if pool.kind is PoolKind.CARVEOUT)
     unknown = replace(pool, used_bytes=Absent.STALE, available_bytes=Absent.STALE)
 
-    text = text_of(silent)
-    dark = text_of(replace(silent, pools=tuple(unknown if one is pool else one for one in silent.pools)))
+    text = render_text(silent)
+    dark = render_text(replace(silent, pools=tuple(unknown if one is pool else one for one in silent.pools)))
 
     assert "GPU carve-out: no pressure level (the GPU also uses system RAM)." in text
     assert "no data for GPU carve-out." in dark

@@ -16,7 +16,7 @@ from memwatch.render.json import to_bytes
 from memwatchd.settings.channels import CHANNELS
 from memwatchd.settings.diff import describe_changes, flat
 from memwatchd.settings.environment import variables
-from memwatchd.settings.load import BadSettings, load
+from memwatchd.settings.load import SettingsError, load
 from memwatchd.settings.schema import Sections, Settings
 from memwatchd.settings.values import TcpAddress
 from support.settings_sample import SECRET, WEBHOOK, problems_from, settings_from
@@ -28,7 +28,7 @@ def test_defaults_apply_without_any_settings(tmp_path: Path) -> None:
 
     assert settings.web.listen == (TcpAddress("127.0.0.1", 6360),)
     assert settings.sampling.interval == timedelta(seconds=1)
-    assert settings.pressure.percents_of("ram") == (60, 80, 95)
+    assert settings.pressure.percents_for("ram") == (60, 80, 95)
     assert settings.file is None
     assert settings.origins == {}
 
@@ -155,9 +155,9 @@ def test_number_of_problems_is_bounded(tmp_path: Path) -> None:
 
 def test_only_flags_are_usage_errors(tmp_path: Path) -> None:
     """A bad flag is a usage error, all others are configuration errors."""
-    with pytest.raises(BadSettings) as by_flag:
+    with pytest.raises(SettingsError) as by_flag:
         settings_from(tmp_path, flags={"listen": ("nowhere",)})
-    with pytest.raises(BadSettings) as by_variable:
+    with pytest.raises(SettingsError) as by_variable:
         settings_from(tmp_path, environ={"MEMWATCHD_LISTEN": "nowhere"})
 
     assert by_flag.value.usage
@@ -186,9 +186,9 @@ def test_target_thresholds_are_checked_with_inherited_ones(tmp_path: Path) -> No
     settings = settings_from(tmp_path, text.format(90))
     problems = problems_from(tmp_path, text.format(65))
 
-    assert settings.pressure.percents_of("gpu0.gtt") == (60, 70, 90)
-    assert settings.pressure.percents_of("ram") == (60, 70, 95)
-    assert settings.pressure.rules.for_target("gpu0.gtt").critical == 0.9
+    assert settings.pressure.percents_for("gpu0.gtt") == (60, 70, 90)
+    assert settings.pressure.percents_for("ram") == (60, 70, 95)
+    assert settings.pressure.rules.thresholds_for("gpu0.gtt").critical == 0.9
     assert "line 4: pressure.targets.gpu0.gtt.critical_percent" in problems[0]
     assert "percents of gpu0.gtt must rise" in problems[0]
 
@@ -223,7 +223,7 @@ def test_variables_of_kubernetes_are_ignored(tmp_path: Path) -> None:
 def test_named_file_must_be_readable(tmp_path: Path) -> None:
     """A configured file that cannot be read is a problem, reported with its reason."""
     for name, reason in ((tmp_path / "absent", "No such file or directory"), (tmp_path, "Is a directory")):
-        with pytest.raises(BadSettings) as caught:
+        with pytest.raises(SettingsError) as caught:
             load({}, {"MEMWATCHD_CONFIG": str(name)})
         assert caught.value.problems == [f"{name} cannot be read ({reason})"]
 
@@ -235,7 +235,7 @@ def test_default_file_is_used_and_rejected_if_broken(tmp_path: Path) -> None:
     settings = load({}, {}, default_file=default)
     default.write_bytes(b"\xff")
 
-    with pytest.raises(BadSettings, match="is not UTF-8 text: byte 0"):
+    with pytest.raises(SettingsError, match="is not UTF-8 text: byte 0"):
         load({}, {}, default_file=default)
 
     assert settings.processes.top == 3
@@ -311,7 +311,7 @@ def test_every_setting_has_its_own_variable() -> None:
 
 @given(st.text() | st.text("[]=.#\"'\n{}, abcdefghijklmnopqrstuvwxyz_0123456789", max_size=400))
 def test_arbitrary_file_is_read_or_rejected(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    """No file content raises anything except BadSettings, and that has a message."""
+    """No file content raises anything except SettingsError, and that has a message."""
     file = tmp_path_factory.getbasetemp() / "any.toml"
     file.write_bytes(text.encode("utf-8", "surrogatepass"))
 
@@ -322,7 +322,7 @@ def problems_or_settings(flags: Mapping[str, Any], environ: Mapping[str, str]) -
     """Return the settings or their problems; None if they are rejected without a problem."""
     try:
         return load(flags, environ, default_file=Path("/nonexistent"))
-    except BadSettings as bad:
+    except SettingsError as bad:
         return bad.problems or None
 
 
@@ -360,7 +360,7 @@ def toml_of(value: object) -> str:
 
 @given(st.dictionaries(st.sampled_from(sorted(variables())), st.text(), max_size=4))
 def test_arbitrary_environment_is_read_or_rejected(environ: dict[str, str]) -> None:
-    """No value of any variable raises anything except BadSettings."""
+    """No value of any variable raises anything except SettingsError."""
     found = problems_or_settings({}, environ)
 
     assert isinstance(found, Settings) or (found and all(text.startswith("MEMWATCHD_") for text in found))
@@ -370,4 +370,6 @@ def test_limit_is_a_number_in_json(tmp_path: Path) -> None:
     """A limit replaces the size of a pool, which is a number in JSON."""
     read = settings_from(tmp_path, '[pressure.targets.ram]\nlimit = "64MiB"\n', {}, {})
 
-    assert to_bytes({"size_bytes": read.pressure.rules.of("ram").limit_bytes}) == b'{"size_bytes":67108864}'
+    assert (
+        to_bytes({"size_bytes": read.pressure.rules.target_rules("ram").limit_bytes}) == b'{"size_bytes":67108864}'
+    )

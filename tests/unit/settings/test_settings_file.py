@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from memwatchd.settings.channels import Webhook
-from memwatchd.settings.diff import describe_changes, effect_of, flat
+from memwatchd.settings.diff import describe_changes, find_effect, flat
 from memwatchd.settings.schema import Sections
 from memwatchd.settings.toml import line_numbers
 from scripts.shipped_configuration import SHIPPED, with_collectors
@@ -45,8 +45,8 @@ def test_shipped_file_has_every_key_with_its_default(tmp_path: Path) -> None:
         ("alerts", "apprise"),
         ("collectors", "containers", "socket"),
     }
-    assert settings.alerts.given(Webhook)[0].timeout == timedelta(seconds=15)
-    assert settings.pressure.percents_of("ram") == settings.pressure.percents_of("")
+    assert settings.alerts.receivers_of_kind(Webhook)[0].timeout == timedelta(seconds=15)
+    assert settings.pressure.percents_for("ram") == settings.pressure.percents_for("")
 
 
 def test_shipped_file_has_the_section_of_every_collector() -> None:
@@ -76,7 +76,7 @@ def test_shipped_file_marks_the_keys_that_need_a_restart() -> None:
 
 def needs_start(path: tuple[str, ...]) -> bool:
     in_list = path[0] == "alerts" and len(path) == 3
-    effect = effect_of((*path[:2], "operators", path[2]) if in_list else path)
+    effect = find_effect((*path[:2], "operators", path[2]) if in_list else path)
     return effect.at == "start" or bool(effect.while_set)
 
 

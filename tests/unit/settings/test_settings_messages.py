@@ -9,7 +9,7 @@ import pytest
 
 from memwatchd.settings.environment import variables
 from memwatchd.settings.load import load
-from memwatchd.settings.messages import Place, accepted_at
+from memwatchd.settings.messages import ValueOrigin, accepted_at
 from support.settings_sample import problems_from
 
 
@@ -34,7 +34,7 @@ def test_example_is_written_for_its_source(
 def test_every_example_of_a_variable_is_valid() -> None:
     """An example works as written, unless it names a file that does not exist."""
     for variable, setting in variables().items():
-        words = Place(variable, from_variable=True).written(accepted_at(setting.path).example)
+        words = ValueOrigin(variable, from_variable=True).written(accepted_at(setting.path).example)
         name, _, value = words.partition("=")
         assert name == variable
         if "/etc/" not in value:

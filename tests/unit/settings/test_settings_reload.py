@@ -15,8 +15,8 @@ from memwatchd import wiring
 from memwatchd.daemon import Daemon
 from memwatchd.recording.demos import path_of
 from memwatchd.recording.frames import open_recording
-from memwatchd.recording.player import PlayedClock, Player
-from memwatchd.settings.diff import NOT_YET, describe_changes, effect_of, flat
+from memwatchd.recording.player import Player, ReplayClock
+from memwatchd.settings.diff import NOT_YET, describe_changes, find_effect, flat
 from memwatchd.settings.schema import Settings
 from memwatchd.settings.section import AT_START, ON_RELOAD
 from memwatchd.settings.web import Tls
@@ -62,31 +62,31 @@ def root_level() -> Iterator[None]:
 
 def test_every_setting_declares_when_it_takes_effect(other: Other) -> None:
     assert len(other.values) > 100
-    assert {effect_of(path).at for path in other.values} == {"start", "reload", "reading"}
+    assert {find_effect(path).at for path in other.values} == {"start", "reload", "reading"}
 
 
 def test_setting_without_a_declaration_is_rejected() -> None:
-    assert effect_of(("declared", "inherits"), Outer) is ON_RELOAD
-    assert effect_of(("undeclared", "early"), Outer) is AT_START
+    assert find_effect(("declared", "inherits"), Outer) is ON_RELOAD
+    assert find_effect(("undeclared", "early"), Outer) is AT_START
     with pytest.raises(LookupError, match=r"undeclared\.inherits declares neither AT_START nor ON_RELOAD"):
-        effect_of(("undeclared", "inherits"), Outer)
+        find_effect(("undeclared", "inherits"), Outer)
 
 
 def test_reload_applies_the_settings_that_declare_it_and_no_others(other: Other) -> None:
-    """Each key is changed alone. `Live` has the parts that a reload applies."""
+    """Each key is changed alone. `LiveSettings` has the parts that a reload applies."""
     found = {path: outcome(other, path, None) for path in other.values}
 
-    effects = {path: effect_of(path).at for path in other.values}
+    effects = {path: find_effect(path).at for path in other.values}
     assert found == {path: Outcome(at == "reload", at != "start") for path, at in effects.items()}
 
 
 def test_reload_of_a_recording_applies_the_settings_that_declare_it_and_no_others(other: Other) -> None:
-    player = Player(open_recording(path_of("macbook"), salvage=False), PlayedClock(0.0, 1.0))
+    player = Player(open_recording(path_of("macbook"), salvage=False), ReplayClock(0.0, 1.0))
     # A renamed receiver is another receiver: a recording applies its events, and none of its other keys.
     paths = [path for path in other.values if path[-1] != "name"]
     found = {path: outcome(other, path, player) for path in paths}
 
-    effects = {path: effect_of(path) for path in paths}
+    effects = {path: find_effect(path) for path in paths}
     assert found == {
         path: Outcome(one.at == "reload" and one.simulated, one.at != "start" and one.simulated)
         for path, one in effects.items()
@@ -100,7 +100,7 @@ def test_certificate_of_a_daemon_without_tls_needs_a_restart(other: Other) -> No
         changes = {change.key: change.note for change in describe_changes(one, another)}
         names = ["cert_file", "key_file", "client_ca_file"]
         assert changes == dict.fromkeys([f"web.tls.{name}" for name in names], NOT_YET)
-        assert wiring.live_of(another, one).certificate is None
+        assert wiring.build_live_settings(another, one).certificate is None
 
 
 class Outcome(NamedTuple):
@@ -112,13 +112,13 @@ class Outcome(NamedTuple):
 
 def outcome(other: Other, path: tuple[str, ...], player: Player | None) -> Outcome:
     settings = other.than(path)
-    before, after = (wiring.live_of(one, other.base, player) for one in (other.base, settings))
+    before, after = (wiring.build_live_settings(one, other.base, player) for one in (other.base, settings))
     changes = describe_changes(other.base, settings, simulated=player is not None)
     return Outcome(before != after, any(not change.note for change in changes))
 
 
 def test_daemon_uses_every_field_that_a_reload_applies(tmp_path: Path, root_level: None) -> None:  # noqa: ARG001
-    """Each field of `Live` reaches the part that uses it."""
+    """Each field of `LiveSettings` reaches the part that uses it."""
     first = settings_from(tmp_path, "[log]\nlevel = 'info'\n")
     config = (
         "[web]\nhosts = ['b']\nurl = 'https://b/'\nmax_streams = 7\n[log]\nlevel = 'error'\n"
@@ -129,23 +129,23 @@ def test_daemon_uses_every_field_that_a_reload_applies(tmp_path: Path, root_leve
     daemon = Daemon(first, lambda: second)
     before = in_use(daemon)
     daemon.reload()
-    after, live = in_use(daemon), wiring.live_of(second, first)
+    after, live = in_use(daemon), wiring.build_live_settings(second, first)
     daemon.stop()
 
     expected = {name: getattr(live, name) for name in live.__struct_fields__}
-    expected["recipients"] = ["am"]
+    expected["receivers"] = ["am"]
     assert after == expected
     assert {name for name in after if after[name] == before[name]} == {"certificate"}
 
 
 def in_use(daemon: Daemon) -> Mapping[str, Any]:
-    """Return the fields of `Live` as used by the daemon's parts. test_tls covers certificates."""
+    """Return the fields of `LiveSettings` as used by the daemon's parts. test_tls covers certificates."""
     return {
         "rules": daemon.monitor.rules,
-        "faces": daemon.face_options(),
-        "recipients": [one.name for one in daemon.alerting.receivers],
+        "web_options": daemon.web_options(),
+        "receivers": [one.name for one in daemon.alerting.receivers],
         "dashboard_url": daemon.alerting.dashboard_url(),
-        "max_streams": daemon.broker.most,
+        "max_streams": daemon.broker.max_streams,
         "log_level": logging.getLevelName(logging.getLogger().level).lower(),
         "certificate": None,
     }

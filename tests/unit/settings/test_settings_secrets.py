@@ -21,7 +21,7 @@ def test_secret_file_readable_by_all_users_warns(tmp_path: Path, public: bool) -
 
     settings = settings_from(tmp_path, WEBHOOK.replace(SECRET, f"file:{secret_file}"))
 
-    assert settings.alerts.given(Webhook)[0].secret.keys == (b"a secret of thirty-two bytes len",)
+    assert settings.alerts.receivers_of_kind(Webhook)[0].secret.keys == (b"a secret of thirty-two bytes len",)
     assert [str(secret_file) in warning for warning in settings.warnings] == ([True] if public else [])
 
 
@@ -41,7 +41,7 @@ def test_secret_from_a_variable_may_be_named_like_a_setting(tmp_path: Path) -> N
     text = WEBHOOK.replace(SECRET, "env:MEMWATCHD_WEBHOOK_SECRET")
     settings = settings_from(tmp_path, text, environ={"MEMWATCHD_WEBHOOK_SECRET": f"{SECRET} {SECRET}"})
 
-    assert len(settings.alerts.given(Webhook)[0].secret.keys) == 2
+    assert len(settings.alerts.receivers_of_kind(Webhook)[0].secret.keys) == 2
 
 
 def test_secret_is_read_from_a_systemd_credential(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_secret_is_read_from_a_systemd_credential(tmp_path: Path) -> None:
     settings = settings_from(tmp_path, WEBHOOK.replace(SECRET, "credential:hook"), environ=environ)
     problems = problems_from(tmp_path, WEBHOOK.replace(SECRET, "credential:../hook"), environ=environ)
 
-    assert settings.alerts.given(Webhook)[0].secret.keys == (b"a secret of thirty-two bytes len",)
+    assert settings.alerts.receivers_of_kind(Webhook)[0].secret.keys == (b"a secret of thirty-two bytes len",)
     assert "has no / in it" in problems[0]
 
 
@@ -99,7 +99,7 @@ def test_alertmanager_gets_a_password_or_a_token(tmp_path: Path, lines: str, sho
     settings = settings_from(
         tmp_path, ALERTMANAGER + lines.format(file=file), environ={"PASSWORD": "correct horse"}
     )
-    (one,) = settings.alerts.given(Alertmanager)
+    (one,) = settings.alerts.receivers_of_kind(Alertmanager)
 
     assert (one.secret.authorization(one.user) if one.secret else None) == shown
     for words in (repr(settings), str(settings), repr([setting_text(value) for _, value in flat(settings)])):

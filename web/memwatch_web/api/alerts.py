@@ -9,16 +9,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from memwatch.alerts.rules import EVENTS
-from memwatch.alerts.silences import LEAST_SECONDS, MOST_SECONDS, SILENCES_MOST
-from memwatch.notify.manager import TooMany
+from memwatch.alerts.silences import MAX_SECONDS, MAX_SILENCES, MIN_SECONDS
+from memwatch.notify.manager import SilenceLimitError
 from memwatch.notify.status import alert_json, alert_rows, receiver_json, receiver_rows, silence_json
 from memwatch_web.api.services import Services
 from memwatch_web.asgi.access import who_asks
-from memwatch_web.asgi.problems import Problem
+from memwatch_web.asgi.problems import ProblemError
 
 Seconds = Annotated[
     float,
-    Query(ge=LEAST_SECONDS, le=MOST_SECONDS, allow_inf_nan=False, description="For how long.", examples=[3600]),
+    Query(ge=MIN_SECONDS, le=MAX_SECONDS, allow_inf_nan=False, description="For how long.", examples=[3600]),
 ]
 
 
@@ -35,7 +35,7 @@ async def receivers(services: Services) -> Response:
 async def test(services: Services) -> Response:
     """Send every receiver a message that says that nothing is wrong."""
     if not services.alerting.receivers:
-        raise Problem(409, "no receiver is configured; add [[alerts.webhooks]] to the configuration file.")
+        raise ProblemError(409, "no receiver is configured; add [[alerts.webhooks]] to the configuration file.")
     return services.json({"receivers": services.alerting.test()})
 
 
@@ -56,16 +56,16 @@ async def silence(
     """Tell nobody of such alerts for so long; answers with all silences. A `note` says that a target is not
     here."""
     if event is not None and event not in EVENTS:
-        raise Problem(422, f"event is {event[:80]!r}: use one of {', '.join(EVENTS)}, or leave it out.")
+        raise ProblemError(422, f"event is {event[:80]!r}: use one of {', '.join(EVENTS)}, or leave it out.")
     try:
         services.alerting.silence(seconds, event, target, comment, who_asks(request.scope))
-    except TooMany:
-        raise Problem(409, f"there are {SILENCES_MOST} silences already; end one first.") from None
+    except SilenceLimitError:
+        raise ProblemError(409, f"there are {MAX_SILENCES} silences already; end one first.") from None
     return await silences(services)
 
 
 async def end(services: Services, silence_id: str) -> Response:
     """End a silence before its time; answers with those that are left."""
     if not services.alerting.end_silence(silence_id):
-        raise Problem(404, f"there is no silence {silence_id[:80]!r}; /api/v1/silences lists those that are.")
+        raise ProblemError(404, f"there is no silence {silence_id[:80]!r}; /api/v1/silences lists those that are.")
     return await silences(services)

@@ -7,23 +7,23 @@ from typing import Annotated
 from fastapi import Query
 from starlette.responses import Response
 
-from memwatch.planning.sizes import BadInput
+from memwatch.planning.sizes import InvalidInputError
 from memwatch.render.json import Json, record_json
-from memwatch_web.api.fit_request import Answered, FitQuestion
+from memwatch_web.api.fit_request import FitRequest, FitResult
 from memwatch_web.api.services import Services
-from memwatch_web.asgi.problems import Problem
+from memwatch_web.asgi.problems import ProblemError
 
 
-async def fit(services: Services, question: Annotated[FitQuestion, Query()]) -> Response:
+async def fit(services: Services, question: Annotated[FitRequest, Query()]) -> Response:
     """Whether it would fit now, on which device, with how much to spare, and why."""
     try:
         found = question.answer(services.current())
-    except BadInput as error:
-        raise Problem(422, f"{error}.") from None
+    except InvalidInputError as error:
+        raise ProblemError(422, f"{error}.") from None
     return services.json(fit_json(found))
 
 
-def fit_json(found: Answered) -> Json:
+def fit_json(found: FitResult) -> Json:
     change = found.change
-    said = {"words": change.words, "bytes": change.need.bytes} if change else None
-    return {**record_json(found.fit), "parts": dict(found.need.parts), "change": said}
+    reduction = {"words": change.words, "bytes": change.need.bytes} if change else None
+    return {**record_json(found.fit), "parts": dict(found.need.parts), "change": reduction}

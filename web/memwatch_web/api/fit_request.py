@@ -8,9 +8,16 @@ from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field
 
 from memwatch.planning.checkpoint import Checkpoint
-from memwatch.planning.fit import Fit, fit_of
-from memwatch.planning.request import DEFAULT_CONTEXT, Change, Need, Use, cheapest_change, need_of_checkpoint
-from memwatch.planning.sizes import BadInput, bits_of, bytes_of
+from memwatch.planning.fit import Fit, compute_fit
+from memwatch.planning.request import (
+    DEFAULT_CONTEXT,
+    MemoryNeed,
+    Reduction,
+    Use,
+    cheapest_reduction,
+    compute_checkpoint_need,
+)
+from memwatch.planning.sizes import InvalidInputError, bits_per_weight, parse_bytes
 from memwatch.planning.training import TrainingPlan
 from memwatch.planning.transformer import Biases, Transformer
 from memwatch.snapshot import Snapshot
@@ -32,15 +39,15 @@ DETAILS = (
 TRAINING = ("optimizer", "lora", "checkpointing", "offload_optimizer", "swap_blocks")
 
 
-class Answered(Struct, frozen=True):
+class FitResult(Struct, frozen=True):
     """What it needs, where that fits, and the cheapest change that would make it fit where it does not."""
 
-    need: Need
+    need: MemoryNeed
     fit: Fit
-    change: Change | None
+    change: Reduction | None
 
 
-class FitQuestion(BaseModel):
+class FitRequest(BaseModel):
     """A size, or the shape of a model and how it is to be used."""
 
     model_config = ConfigDict(extra="forbid")
@@ -72,42 +79,44 @@ class FitQuestion(BaseModel):
     offload_optimizer: bool = Field(False, description="With train: its states wait in System RAM.")
     swap_blocks: int = Field(0, ge=0, le=1 << 20, description="With train: so many layers wait in System RAM.")
 
-    def answer(self, snapshot: Snapshot) -> Answered:
-        """For this machine as it is now. Raises BadInput."""
+    def answer(self, snapshot: Snapshot) -> FitResult:
+        """For this machine as it is now. Raises InvalidInputError."""
         checkpoint, use = self._checkpoint(), self._use()
         if checkpoint is None:
-            need = Need(str(self.bytes), bytes_of(self.bytes, "bytes"), {})
+            need = MemoryNeed(str(self.bytes), parse_bytes(self.bytes, "bytes"), {})
         else:
-            need = need_of_checkpoint(checkpoint, use)
-        found = fit_of(need.bytes, snapshot)
+            need = compute_checkpoint_need(checkpoint, use)
+        found = compute_fit(need.bytes, snapshot)
         rooms = [one.headroom_bytes for one in found.verdicts if isinstance(one.headroom_bytes, int)]
         helps = checkpoint is not None and found.best is None
-        change = cheapest_change(checkpoint, use, max(rooms, default=0)) if checkpoint and helps else None
-        return Answered(need, found, change)
+        change = cheapest_reduction(checkpoint, use, max(rooms, default=0)) if checkpoint and helps else None
+        return FitResult(need, found, change)
 
     def _checkpoint(self) -> Checkpoint | None:
         """None where a size was given."""
         shape = {name: getattr(self, name) for name in SHAPE}
-        given = [name for name, value in shape.items() if value is not None]
-        if self.bytes is not None and not given:
+        set_fields = [name for name, value in shape.items() if value is not None]
+        if self.bytes is not None and not set_fields:
             self._refuse_all_but_bytes()
             return None
-        missing = [name for name in SHAPE if name not in given]
+        missing = [name for name in SHAPE if name not in set_fields]
         if self.bytes is not None or missing:
-            lacking = f"; {', '.join(missing)} are missing" if given and missing else ""
-            raise BadInput(f"give either bytes, for example bytes=20GiB, or all of {', '.join(SHAPE)}{lacking}")
+            lacking = f"; {', '.join(missing)} are missing" if set_fields and missing else ""
+            raise InvalidInputError(
+                f"give either bytes, for example bytes=20GiB, or all of {', '.join(SHAPE)}{lacking}"
+            )
         unused = [name for name in TRAINING if not self.train and getattr(self, name) != _default(name)]
         if unused:
-            raise BadInput(
+            raise InvalidInputError(
                 f"{', '.join(unused)}: that says how a model is trained; add train=true, or leave it out"
             )
         transformer = Transformer(**shape, **{name: getattr(self, name) for name in DETAILS})
-        return Checkpoint("model", "shape", transformer, None, self.context, bits_of(self.dtype) / 8)
+        return Checkpoint("model", "shape", transformer, None, self.context, bits_per_weight(self.dtype) / 8)
 
     def _refuse_all_but_bytes(self) -> None:
         others = [name for name in type(self).model_fields if name in self.model_fields_set and name != "bytes"]
         if others:
-            raise BadInput(
+            raise InvalidInputError(
                 f"bytes is a size, which {', '.join(others)} cannot change; leave that out, or describe a model: "
                 f"all of {', '.join(SHAPE)} in place of bytes"
             )
@@ -125,7 +134,7 @@ class FitQuestion(BaseModel):
         return Use(self.context, self.batch, self.dtype, self.kv_dtype, plan)
 
 
-def fields_of(transformer: Transformer) -> dict[str, str]:
+def build_fields(transformer: Transformer) -> dict[str, str]:
     """A shape as the fields of a question; what is as in a plain model is left out."""
     shape = {name: str(getattr(transformer, name)) for name in SHAPE}
     for name in DETAILS:
@@ -147,4 +156,4 @@ def changed_fields(fields: Mapping[str, str], use: Use) -> dict[str, str]:
 
 
 def _default(name: str) -> object:
-    return FitQuestion.model_fields[name].default
+    return FitRequest.model_fields[name].default

@@ -5,14 +5,14 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from memwatch_web.api.services import Services
-from memwatch_web.asgi.health import health_of, readiness_of
+from memwatch_web.asgi.health import health_response, readiness_response
 
 
 async def healthz(services: Services) -> Response:
     """200 while the loop ticks: the last tick is at most three intervals, or a second, old."""
-    return health_of(services.monitor)
+    return health_response(services.monitor)
 
 
 async def readyz(services: Services) -> Response:
     """200 once the first snapshot exists."""
-    return readiness_of(services.monitor)
+    return readiness_response(services.monitor)

@@ -14,18 +14,18 @@ from memwatch.render.json import rfc3339
 FIGURES = ("min", "avg", "max")
 
 
-def csv_of(series: Sequence[dict[str, Any]]) -> str:
+def render_csv(series: Sequence[dict[str, Any]]) -> str:
     """Three columns a series, as in JSON: `pool.ram.used_bytes avg [bytes]`. A gap is a row without figures."""
     output = io.StringIO()
     writer = csv.writer(output, lineterminator="\r\n")
     writer.writerow(["time", *(f"{one['name']} {figure} [{one['unit']}]" for one in series for figure in FIGURES)])
     places = [{unix: index for index, unix in enumerate(one["unix"])} for one in series]
     for unix in sorted({unix for one in series for unix in one["unix"]}):
-        cells: list[Any] = [rfc3339(unix)]
+        aggregates: list[Any] = [rfc3339(unix)]
         for one, place in zip(series, places, strict=True):
             index = place.get(unix)
-            cells += ["", "", ""] if index is None else [_cell(one[figure][index]) for figure in FIGURES]
-        writer.writerow(cells)
+            aggregates += ["", "", ""] if index is None else [_cell(one[figure][index]) for figure in FIGURES]
+        writer.writerow(aggregates)
     return output.getvalue()
 
 
@@ -35,7 +35,7 @@ def _cell(value: float | None) -> float | str:
     return int(value) if value.is_integer() else value
 
 
-def file_name_of(host: str, start: float, end: float) -> str:
+def build_file_name(host: str, start: float, end: float) -> str:
     """What a file of these figures is called, without what a shell or a header would take for something else."""
     name = re.sub(r"[^A-Za-z0-9.-]+", "-", host).strip("-.")[:60]
     times = [

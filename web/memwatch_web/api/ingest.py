@@ -8,36 +8,36 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from memwatch.allocators import Claim
+from memwatch.allocators import AllocatorReport
 from memwatch.model import Absent
-from memwatch.processes.allocator_reports import MOST_CLAIMS, Refused
+from memwatch.processes.allocator_reports import MAX_REPORTS, ReportRejectedError
 from memwatch.render.words import printable
 from memwatch_web.api.services import Services
-from memwatch_web.asgi.problems import Problem
+from memwatch_web.asgi.problems import ProblemError
 
-MOST_BYTES = 1 << 60
-LONGEST_MARK, LONGEST_NAME = 300, 80
+MAX_BYTES = 1 << 60
+MAX_MARK_LENGTH, MAX_NAME_LENGTH = 300, 80
 
-Count = Annotated[int, Field(ge=0, le=MOST_BYTES, strict=True)]
+Count = Annotated[int, Field(ge=0, le=MAX_BYTES, strict=True)]
 Pid = Annotated[int, Field(ge=1, le=1 << 22, strict=True)]
 
 
-class Said(BaseModel):
+class RequestBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class MarkSaid(Said):
+class MarkRequest(RequestBody):
     """A point in the life of a program, such as "Before VAE Load"."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"text": "Before VAE Load", "pid": 4242}]})
 
-    text: str = Field(min_length=1, max_length=LONGEST_MARK)
+    text: str = Field(min_length=1, max_length=MAX_MARK_LENGTH)
     pid: Pid | None = None
 
 
-class ClaimSaid(Said):
-    name: str = Field(min_length=1, max_length=LONGEST_NAME, examples=["PyTorch"])
-    device: str | None = Field(None, max_length=LONGEST_NAME, examples=["cuda:0"])
+class AllocatorReportBody(RequestBody):
+    name: str = Field(min_length=1, max_length=MAX_NAME_LENGTH, examples=["PyTorch"])
+    device: str | None = Field(None, max_length=MAX_NAME_LENGTH, examples=["cuda:0"])
     allocated_bytes: Count | None = None
     reserved_bytes: Count | None = None
     active_bytes: Count | None = None
@@ -46,16 +46,16 @@ class ClaimSaid(Said):
     retries: Count | None = None
     ooms: Count | None = None
 
-    def claim(self, pid: int) -> Claim:
+    def claim(self, pid: int) -> AllocatorReport:
         device = None if self.device is None else printable(self.device)
         figures = self.model_dump(exclude={"name", "device"})
         known: dict[str, Any] = {
             name: Absent.NOT_SUPPORTED if value is None else value for name, value in figures.items()
         }
-        return Claim(pid, printable(self.name), device, **known)
+        return AllocatorReport(pid, printable(self.name), device, **known)
 
 
-class ReportSaid(Said):
+class ReportRequest(RequestBody):
     """Replaces what the process said before; forgotten after 35 seconds, or when the process is another one."""
 
     model_config = ConfigDict(
@@ -64,21 +64,21 @@ class ReportSaid(Said):
 
     pid: Pid
     start_ticks: Count = Field(description="Field 22 of /proc/<pid>/stat, so that no other process is meant.")
-    claims: list[ClaimSaid] = Field(max_length=MOST_CLAIMS)
+    claims: list[AllocatorReportBody] = Field(max_length=MAX_REPORTS)
 
 
-async def marks(services: Services, said: MarkSaid) -> Response:
+async def marks(services: Services, mark: MarkRequest) -> Response:
     """A mark among the events, of kind `mark`. The newest 500 are kept, and they displace no other event."""
-    who = "" if said.pid is None else f" (process {said.pid})"
-    event = services.monitor.events.mark(services.monitor.moment().wall, printable(said.text) + who)
+    who = "" if mark.pid is None else f" (process {mark.pid})"
+    event = services.monitor.events.mark(services.monitor.moment().wall, printable(mark.text) + who)
     return services.json({"seq": event.seq})
 
 
-async def reports(services: Services, said: ReportSaid) -> Response:
+async def reports(services: Services, report: ReportRequest) -> Response:
     """What the allocators inside a process hold. It is shown inside the process and added to nothing."""
-    claims = [one.claim(said.pid) for one in said.claims]
+    claims = [one.claim(report.pid) for one in report.claims]
     try:
-        services.monitor.reports.put(said.pid, said.start_ticks, claims, time.monotonic())
-    except Refused as error:
-        raise Problem(422, f"{error}.") from None
-    return services.json({"claims": len(said.claims)})
+        services.monitor.reports.put(report.pid, report.start_ticks, claims, time.monotonic())
+    except ReportRejectedError as error:
+        raise ProblemError(422, f"{error}.") from None
+    return services.json({"claims": len(report.claims)})

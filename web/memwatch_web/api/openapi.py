@@ -37,7 +37,7 @@ def with_answers(described: Json, routes: Iterable[Route]) -> Json:
     described.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
     for route in routes:
         responses = described["paths"][route.path][route.method.lower()]["responses"]
-        responses["200"]["content"] = dict(map(content_of, route.answer.split(OR)))
+        responses["200"]["content"] = dict(map(describe_content, route.answer.split(OR)))
         _describe_problems(route, responses)
     return described
 
@@ -47,7 +47,7 @@ def names_in(answer: str) -> list[str]:
     return [one.removesuffix(LIST) for one in answer.split(OR) if "/" not in one]
 
 
-def content_of(answer: str) -> tuple[str, Json]:
+def describe_content(answer: str) -> tuple[str, Json]:
     """One alternative: its media type, and what it looks like."""
     if "/" in answer:
         return answer, {"schema": {"type": "string"}}

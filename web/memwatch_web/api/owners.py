@@ -10,12 +10,12 @@ from fastapi import Path, Query
 from starlette.responses import Response
 
 from memwatch.owners import OWNER_KINDS, OwnerKind
-from memwatch.processes.pss import NoPss
+from memwatch.processes.pss import PssError
 from memwatch.render import json as as_json
 from memwatch_web.api.history import instant, refuse_before_1970
 from memwatch_web.api.services import Services
-from memwatch_web.asgi.problems import Problem
-from memwatch_web.asgi.single_flight import NotDone
+from memwatch_web.asgi.problems import ProblemError
+from memwatch_web.asgi.single_flight import NotCompletedError
 
 DEFAULT_SINCE_SECONDS = 600.0
 DURATION = re.compile(r"([0-9]{1,6})([smh])")
@@ -30,7 +30,7 @@ async def owners(
 ) -> Response:
     """What all processes of each owner hold, devices included, beside what its own cgroup counts; and what nobody
     holds of each pool."""
-    return services.rendered(OWNERS[by])
+    return services.respond_with(OWNERS[by])
 
 
 async def growth(
@@ -42,13 +42,15 @@ async def growth(
     monitor, now = services.monitor, services.current().unix
     start = since_when(since, now)
     if start >= now:
-        raise Problem(422, f"since is {since!r}, which is not in the past: use 10m, 1h or an earlier time.")
+        raise ProblemError(422, f"since is {since!r}, which is not in the past: use 10m, 1h or an earlier time.")
     shift = monitor.to_wall(0.0)
     grown = monitor.growth.since(start - shift, start)[:limit]
     answer = {
         "from": start,
         "to": now,
-        "processes": [as_json.grown_json(one, monitor.growth.of(one.process), shift) for one in grown],
+        "processes": [
+            as_json.grown_json(one, monitor.growth.growth_by_window(one.process), shift) for one in grown
+        ],
         "suspects": [as_json.suspect_json(one, shift) for one in monitor.growth.suspects()],
     }
     return services.json(answer)
@@ -68,19 +70,19 @@ async def pss(services: Services, pid: Annotated[int, Path(ge=1, lt=1 << 31)]) -
     """The proportional set size of a listed process, read now; one process a second, as that is dear."""
     process = next((one for one in services.current().processes if one.pid == pid), None)
     if process is None:
-        raise Problem(404, f"process {pid} is not among those that /api/v1/processes lists.")
+        raise ProblemError(404, f"process {pid} is not among those that /api/v1/processes lists.")
     if services.monitor.simulated:
-        raise Problem(404, "these processes are simulated: there is nothing to look into.")
+        raise ProblemError(404, "these processes are simulated: there is nothing to look into.")
     if not services.pss_turnstile.enter():
-        raise Problem(429, "one PSS a second is read at most; ask again then.", headers={"Retry-After": "1"})
+        raise ProblemError(429, "one PSS a second is read at most; ask again then.", headers={"Retry-After": "1"})
     try:
         found = await services.inquiries.pss.ask(process)
-    except NotDone as error:
-        raise Problem(503, f"{error}.", headers={"Retry-After": "60"}) from None
-    except NoPss as error:
-        raise Problem(404 if error.permitted else 403, f"{error}.") from None
+    except NotCompletedError as error:
+        raise ProblemError(503, f"{error}.", headers={"Retry-After": "60"}) from None
+    except PssError as error:
+        raise ProblemError(404 if error.permitted else 403, f"{error}.") from None
     finally:
         services.pss_turnstile.leave()
     if found.pid != pid:  # somebody's, who did not wait for it
-        raise Problem(503, "another PSS is still being read; ask again.", headers={"Retry-After": "10"})
+        raise ProblemError(503, "another PSS is still being read; ask again.", headers={"Retry-After": "10"})
     return services.json(as_json.pss_json(process, found))

@@ -254,7 +254,7 @@ class Collector(Figures):
     errors: dict[str, int]
 
 
-class Claim(Figures):
+class AllocatorReport(Figures):
     """What an allocator inside a process holds, by its own word; added to nothing."""
 
     pid: int
@@ -309,7 +309,7 @@ class Snapshot(Figures):
     kernel_log: KernelLog | None
     pressure: list[Pressure]
     collectors: list[Collector]
-    claims: list[Claim]
+    claims: list[AllocatorReport]
     self_: SelfUsage = Field(alias="self")
 
 
@@ -353,7 +353,7 @@ class Receiver(Answer):
     last_delivered_unix: float | None
 
 
-class Tested(Answer):
+class AlertTest(Answer):
     receivers: list[str]
 
 
@@ -371,11 +371,11 @@ class Release(Answer):
     seconds: float
 
 
-class MarkTaken(Answer):
+class MarkReceipt(Answer):
     seq: int = Field(description="The number of the event that it became.")
 
 
-class ReportTaken(Answer):
+class ReportReceipt(Answer):
     claims: int
 
 

@@ -55,7 +55,7 @@ class Owners(Figures):
     shares: list[ShareRemainder]
 
 
-class Who(Figures):
+class ProcessIdentity(Figures):
     pid: int
     start_time: float
     name: str
@@ -64,7 +64,7 @@ class Who(Figures):
     container: str | None
 
 
-class Grown(Who):
+class ProcessGrowth(ProcessIdentity):
     """What a process held at two times. A process that began in between began with nothing."""
 
     from_unix: float
@@ -78,7 +78,7 @@ class Grown(Who):
     )
 
 
-class Suspect(Who):
+class LeakSuspect(ProcessIdentity):
     """A process that grew steadily: a hint, not an alert."""
 
     since_unix: float
@@ -89,11 +89,11 @@ class Suspect(Who):
 class Growth(Answer):
     from_: float = Field(alias="from")
     to: float
-    processes: list[Grown]
-    suspects: list[Suspect]
+    processes: list[ProcessGrowth]
+    suspects: list[LeakSuspect]
 
 
-class Pss(Who):
+class Pss(ProcessIdentity):
     """Each page divided by the number of processes that share it."""
 
     pss_bytes: int

@@ -10,19 +10,19 @@ from msgspec import Struct, field
 from starlette.responses import Response
 
 from memwatch.monitor.loop import Monitor
-from memwatch.notify.manager import Alerting
+from memwatch.notify.manager import NotificationManager
 from memwatch.render.json import JSON_TYPE, answer_bytes
 from memwatch.snapshot import Snapshot
 from memwatch_web.api.inquiries import Inquiries
 from memwatch_web.asgi.health import current
-from memwatch_web.asgi.problems import Problem
+from memwatch_web.asgi.problems import ProblemError
 from memwatch_web.asgi.render_cache import RenderCaches
 from memwatch_web.asgi.sse import Broker
 
 PSS_PAUSE_SECONDS = 1.0
 
 
-class Turnstile:
+class RateLimiter:
     """Admit one request, and no other for a pause: the kernel takes long over a large process."""
 
     def __init__(self, pause_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -46,10 +46,10 @@ class Services(Struct):
 
     monitor: Monitor
     broker: Broker
-    alerting: Alerting
+    alerting: NotificationManager
     inquiries: Inquiries
     caches: RenderCaches = field(default_factory=RenderCaches)
-    pss_turnstile: Turnstile = field(default_factory=lambda: Turnstile(PSS_PAUSE_SECONDS))
+    pss_turnstile: RateLimiter = field(default_factory=lambda: RateLimiter(PSS_PAUSE_SECONDS))
 
     def current(self) -> Snapshot:
         """Return the latest snapshot. Raises Problem before the first."""
@@ -58,15 +58,15 @@ class Services(Struct):
     def json(self, value: Any) -> Response:  # noqa: ANN401  JSON is anything
         return Response(answer_bytes(value, self.monitor.simulated), media_type=JSON_TYPE)
 
-    def rendered(self, render: Callable[[Snapshot], Any]) -> Response:
+    def respond_with(self, render: Callable[[Snapshot], Any]) -> Response:
         """Answer with a JSON view of the latest snapshot, made once a tick for all clients."""
-        return Response(self.caches.of(render, as_bytes).plain(self.current()), media_type=JSON_TYPE)
+        return Response(self.caches.get(render, as_bytes).plain(self.current()), media_type=JSON_TYPE)
 
     def refuse_when_full(self) -> None:
         if self.broker.full:
-            raise Problem(
+            raise ProblemError(
                 503,
-                f"all {self.broker.most} streams are taken; try later or raise max_streams.",
+                f"all {self.broker.max_streams} streams are taken; try later or raise max_streams.",
                 headers={"Retry-After": "30"},
             )
 

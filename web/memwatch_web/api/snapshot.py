@@ -14,9 +14,9 @@ from memwatch.render import json as as_json
 from memwatch.render.json import answer_bytes, to_bytes
 from memwatch.snapshot import Snapshot
 from memwatch_web.api.services import Services
-from memwatch_web.asgi.problems import Problem
-from memwatch_web.asgi.render_cache import OncePerTick
-from memwatch_web.asgi.single_flight import A, NotDone, Shared, T
+from memwatch_web.asgi.problems import ProblemError
+from memwatch_web.asgi.render_cache import RenderCache
+from memwatch_web.asgi.single_flight import A, NotCompletedError, SingleFlight, T
 from memwatch_web.asgi.sse import EventStream, sse
 
 STREAM_EVENTS = ("snapshot", "pressure", "event")
@@ -26,7 +26,7 @@ def part(render: Callable[[Snapshot], Any]) -> Callable[[Services], Awaitable[Re
     """Build the handler that answers with a part of the latest snapshot."""
 
     async def show(services: Services) -> Response:
-        return services.rendered(render)
+        return services.respond_with(render)
 
     show.__name__ = render.__name__.removesuffix("_json")
     return show
@@ -41,25 +41,29 @@ async def backends(services: Services) -> Response:
     """What can be computed with here (CPU, CUDA, ROCm, Metal, OpenCL, Vulkan), or why not; looks at most once a
     minute."""
     refuse_simulated(services.monitor)
-    return services.json(as_json.backends_json(await _answer_of(services.inquiries.backends, services.current())))
+    return services.json(
+        as_json.backends_json(await _await_answer(services.inquiries.backends, services.current()))
+    )
 
 
 async def doctor(services: Services) -> Response:
     """What is seen of this machine, what is not, why, and what would change that."""
     refuse_simulated(services.monitor)
-    return services.json(as_json.examination_json(await _answer_of(services.inquiries.doctor, services.current())))
+    return services.json(
+        as_json.examination_json(await _await_answer(services.inquiries.doctor, services.current()))
+    )
 
 
 def refuse_simulated(monitor: Monitor) -> None:
     if monitor.simulated:
-        raise Problem(404, "this machine is simulated: it has no libraries and device files to look at.")
+        raise ProblemError(404, "this machine is simulated: it has no libraries and device files to look at.")
 
 
-async def _answer_of(inquiry: Shared[A, T], about: A) -> T:
+async def _await_answer(inquiry: SingleFlight[A, T], about: A) -> T:
     try:
         return await inquiry.ask(about)
-    except NotDone as error:
-        raise Problem(503, f"{error}.", headers={"Retry-After": "60"}) from None
+    except NotCompletedError as error:
+        raise ProblemError(503, f"{error}.", headers={"Retry-After": "60"}) from None
 
 
 async def release(
@@ -75,7 +79,7 @@ class JsonStream:
     # Numbers of events that no disk kept are given again: a Last-Event-ID of another start resumes nothing.
     run = secrets.token_hex(4)
 
-    def __init__(self, monitor: Monitor, face: OncePerTick, wanted: frozenset[str], last_id: str | None) -> None:
+    def __init__(self, monitor: Monitor, face: RenderCache, wanted: frozenset[str], last_id: str | None) -> None:
         self._monitor = monitor
         self._face = face
         self._wanted = wanted
@@ -117,9 +121,9 @@ async def stream(
     happens. Missed events are sent again after a Last-Event-ID."""
     wanted = frozenset(events.split(","))
     for event in wanted - set(STREAM_EVENTS):
-        raise Problem(422, f"events is {event[:80]!r}: use some of {', '.join(STREAM_EVENTS)}.")
+        raise ProblemError(422, f"events is {event[:80]!r}: use some of {', '.join(STREAM_EVENTS)}.")
     services.refuse_when_full()
-    face = services.caches.of("snapshot" if "snapshot" in wanted else "tick", stream_event)
+    face = services.caches.get("snapshot" if "snapshot" in wanted else "tick", stream_event)
     return EventStream(services.broker, JsonStream(services.monitor, face, wanted, last_event_id).chunk)
 
 

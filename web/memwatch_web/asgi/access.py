@@ -11,8 +11,8 @@ from email.utils import formatdate
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from memwatch_web.asgi.auth import Basic, Bearer, Passwords, TooMany, is_token, parse_authorization
-from memwatch_web.asgi.options import FaceOptions
+from memwatch_web.asgi.auth import Basic, Bearer, Passwords, TooManyAttemptsError, is_token, parse_authorization
+from memwatch_web.asgi.options import WebOptions
 from memwatch_web.asgi.problems import problem_response
 from memwatch_web.asgi.sse import HEAD_ONLY
 
@@ -35,20 +35,20 @@ SIMULATED_HEADER = ("memwatch-simulated", "true")
 # the mode of the socket file.
 PEER = "memwatch.peer"
 # Scope key: the authenticated user, for display.
-WHO = "memwatch.who"
+USER = "memwatch.who"
 # For load balancers and orchestrators, which have no credentials. The responses contain no memory data.
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 
-MOST_REMEMBERED = 1000
+MAX_REMEMBERED = 1000
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 # POST paths that change nothing.
 QUESTIONS = frozenset({"/fit"})
 # Headers of a reverse proxy on this machine: the client is then another machine.
 FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})
-LONGEST_NAME = 253 + len(":65535")
+MAX_NAME_LENGTH = 253 + len(":65535")
 
 
-class Gate:
+class AccessControl:
     """ASGI middleware that checks the Host header, the login and the origin of changes.
 
     An unknown Host is refused, so that a foreign page cannot read this machine by DNS rebinding. Numeric addresses
@@ -60,7 +60,7 @@ class Gate:
     def __init__(
         self,
         app: ASGIApp,
-        options: Callable[[], FaceOptions],
+        options: Callable[[], WebOptions],
         date_headers: MutableSequence[tuple[bytes, bytes]],
         simulated: bool = False,
         own_name: Callable[[], str] = socket.gethostname,
@@ -100,7 +100,7 @@ class Gate:
             log.debug("traceback of the failed request", exc_info=True)
 
     @property
-    def options(self) -> FaceOptions:
+    def options(self) -> WebOptions:
         """Return the options that all decisions depend on. The same object means the same decisions."""
         return self._options()
 
@@ -125,7 +125,7 @@ class Gate:
         if known is None:
             own = {"localhost", self._name}
             known = is_allowed(header.decode("latin-1"), own.union(name.lower() for name in hosts))
-            if len(self._known) < MOST_REMEMBERED and len(header) <= LONGEST_NAME:
+            if len(self._known) < MAX_REMEMBERED and len(header) <= MAX_NAME_LENGTH:
                 self._known[header] = known
         return known
 
@@ -144,10 +144,10 @@ class Gate:
                 known = login.token is not None and is_token(login.token, shown)
             else:
                 known = shown is not None and await self._passwords.is_right(shown, login.users)
-        except TooMany:
+        except TooManyAttemptsError:
             return self._problem(503, "too many password checks in progress: retry in 5 s.", {"retry-after": "5"})
         if known:
-            scope[WHO] = shown.user if isinstance(shown, Basic) else "bearer token"
+            scope[USER] = shown.user if isinstance(shown, Basic) else "bearer token"
             return None
         why = "the credentials are wrong" if fields else "no credentials were sent"
         sentence = (
@@ -174,7 +174,7 @@ class Gate:
     def _refuse(self, named: list[bytes]) -> ASGIApp:
         if len(named) != 1:
             return self._problem(400, f"a request needs exactly one Host header; this one has {len(named)}.")
-        name = host_of(named[0].decode("latin-1"))[:80]
+        name = parse_host(named[0].decode("latin-1"))[:80]
         return self._problem(
             400, f"Host {name!r} is not a name of this machine. To allow it, add it to hosts under [web]."
         )
@@ -183,7 +183,7 @@ class Gate:
         return problem_response(status, sentence, headers, self._simulated)
 
 
-def marks_of(simulated: bool) -> tuple[tuple[str, str], ...]:
+def response_headers(simulated: bool) -> tuple[tuple[str, str], ...]:
     """Return the headers of every response, except the Date."""
     return (SIMULATED_HEADER, *SECURITY_HEADERS) if simulated else SECURITY_HEADERS
 
@@ -194,7 +194,7 @@ def who_asks(scope: Scope) -> str:
     if peer is not None:
         return f"local user {peer.uid}"
     elsewhere = "client certificate"
-    return str(scope.get(WHO) or ("this machine" if is_from_here(scope.get("client")) else elsewhere))
+    return str(scope.get(USER) or ("this machine" if is_from_here(scope.get("client")) else elsewhere))
 
 
 def is_from_here(client: Sequence[object] | None) -> bool:
@@ -221,10 +221,10 @@ def is_foreign(fields: Mapping[bytes, bytes], host: bytes, hosts: Sequence[str])
     if origin is None:
         return False
     site = origin.partition(b"://")[2].lower()
-    return site != host.lower() and host_of(site.decode("latin-1")) not in {name.lower() for name in hosts}
+    return site != host.lower() and parse_host(site.decode("latin-1")) not in {name.lower() for name in hosts}
 
 
-def host_of(header: str) -> str:
+def parse_host(header: str) -> str:
     """Return the host of a Host header in lower case, without port and without the brackets of IPv6."""
     if "@" in header:  # userinfo before the host: the colon does not separate a port
         return header.lower()
@@ -235,7 +235,7 @@ def host_of(header: str) -> str:
 
 def is_allowed(header: str, hosts: set[str]) -> bool:
     """Check that a Host header is one of `hosts`, such a name with .local, or a numeric address."""
-    host = host_of(header)
+    host = parse_host(header)
     if host in hosts or host.removesuffix(".local") in hosts:
         return True
     try:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 # A comparison takes 0.05 to 0.4 s at the usual bcrypt cost of 10. They run one at a time, from a short queue.
-MOST_WAITING = 8
-MOST_REMEMBERED = 100
-BCRYPT_MOST_BYTES = 72  # bcrypt ignores the rest; the library from 5.0 on raises instead of truncating
-LONGEST_FIELD_BYTES = 2048
+MAX_WAITING = 8
+MAX_REMEMBERED = 100
+MAX_BCRYPT_BYTES = 72  # bcrypt ignores the rest; the library from 5.0 on raises instead of truncating
+MAX_FIELD_BYTES = 2048
 
 Compare = Callable[[bytes, bytes], bool]
 
@@ -80,7 +80,7 @@ class Login:
         return ", ".join(filter(None, (basic, bearer)))
 
 
-def token_of(text: str) -> Token:
+def parse_token(text: str) -> Token:
     """Parse a token from a file or a variable. Raises ValueError without repeating the token."""
     text = text.strip()
     if not 16 <= len(text) <= 1024 or not text.isascii() or not text.isprintable() or " " in text:
@@ -90,7 +90,7 @@ def token_of(text: str) -> Token:
 
 def parse_authorization(field_value: bytes) -> Bearer | Basic | None:
     """Parse an Authorization header. Return None for other schemes and for malformed values."""
-    if len(field_value) > LONGEST_FIELD_BYTES:
+    if len(field_value) > MAX_FIELD_BYTES:
         return None
     scheme, _, rest = field_value.partition(b" ")
     if scheme.lower() == b"bearer" and rest.strip():
@@ -114,12 +114,12 @@ def compare(password: bytes, hashed: bytes) -> bool:
     import bcrypt
 
     try:
-        return bcrypt.checkpw(password[:BCRYPT_MOST_BYTES], hashed)
+        return bcrypt.checkpw(password[:MAX_BCRYPT_BYTES], hashed)
     except ValueError:  # a NUL in the password
         return False
 
 
-class TooMany(Exception):
+class TooManyAttemptsError(Exception):
     """The queue of password comparisons is full."""
 
 
@@ -138,7 +138,7 @@ class Passwords:
         self._thread: ThreadPoolExecutor | None = None
 
     async def is_right(self, shown: Basic, users: Mapping[str, PasswordHash]) -> bool:
-        """Check a password. Unknown users take as long as known ones. Raises TooMany."""
+        """Check a password. Unknown users take as long as known ones. Raises TooManyAttemptsError."""
         if not users:
             return False
         known = users.get(shown.user)
@@ -146,16 +146,16 @@ class Passwords:
         digest = self._digest(shown, hashed)
         if known is not None and digest in self._right:
             return True
-        if not await self._compared(shown.password, hashed) or known is None:
+        if not await self._compare_in_thread(shown.password, hashed) or known is None:
             return False
-        if len(self._right) >= MOST_REMEMBERED:
+        if len(self._right) >= MAX_REMEMBERED:
             self._right.clear()
         self._right.add(digest)
         return True
 
-    async def _compared(self, password: bytes, hashed: bytes) -> bool:
-        if self._waiting >= MOST_WAITING:
-            raise TooMany
+    async def _compare_in_thread(self, password: bytes, hashed: bytes) -> bool:
+        if self._waiting >= MAX_WAITING:
+            raise TooManyAttemptsError
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "passwords")
         self._waiting += 1

@@ -7,28 +7,28 @@ from starlette.responses import Response
 from memwatch.monitor.loop import Monitor
 from memwatch.render.json import JSON_TYPE, answer_bytes
 from memwatch.snapshot import Snapshot
-from memwatch_web.asgi.problems import Problem
+from memwatch_web.asgi.problems import ProblemError
 
 STALLED_INTERVALS = 3.0
 # At ten samples a second, a short pause of the machine is not a stalled daemon.
-STALLED_LEAST_SECONDS = 1.0
+MIN_STALLED_SECONDS = 1.0
 
 
 def current(monitor: Monitor) -> Snapshot:
     """Return the latest snapshot. Raises Problem before the first one."""
     if monitor.latest is None:
-        raise Problem(503, "no data yet: retry in a second.", headers={"Retry-After": "1"})
+        raise ProblemError(503, "no data yet: retry in a second.", headers={"Retry-After": "1"})
     return monitor.latest
 
 
 def stalled_seconds(monitor: Monitor) -> float | None:
     """Return the age of the latest snapshot if it exceeds three intervals (at least 1 s), else None."""
     age = monitor.age_seconds()
-    allowed = max(STALLED_INTERVALS * monitor.rules.interval_seconds, STALLED_LEAST_SECONDS)
+    allowed = max(STALLED_INTERVALS * monitor.rules.interval_seconds, MIN_STALLED_SECONDS)
     return age if age is not None and age > allowed else None
 
 
-def health_of(monitor: Monitor) -> Response:
+def health_response(monitor: Monitor) -> Response:
     age = monitor.age_seconds()
     fresh = age is not None and stalled_seconds(monitor) is None
     status = "ok" if fresh else "starting" if age is None else "stalled"
@@ -36,7 +36,7 @@ def health_of(monitor: Monitor) -> Response:
     return Response(body, status_code=200 if fresh else 503, media_type=JSON_TYPE)
 
 
-def readiness_of(monitor: Monitor) -> Response:
+def readiness_response(monitor: Monitor) -> Response:
     age = monitor.age_seconds()
     body = answer_bytes({"status": "starting" if age is None else "ok", "age_seconds": age}, monitor.simulated)
     return Response(body, status_code=503 if age is None else 200, media_type=JSON_TYPE)

@@ -17,9 +17,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memwatch.monitor.loop import Monitor
-from memwatch_web.asgi.health import health_of, readiness_of
-from memwatch_web.asgi.problems import Problem, problem_response
-from memwatch_web.asgi.single_flight import NotDone, Shared
+from memwatch_web.asgi.health import health_response, readiness_response
+from memwatch_web.asgi.problems import ProblemError, problem_response
+from memwatch_web.asgi.single_flight import NotCompletedError, SingleFlight
 
 log = logging.getLogger(__name__)
 
@@ -31,55 +31,55 @@ SWITCH_SECONDS = 0.0005
 ALERTS_FIRST_SECONDS = 2.0
 
 
-class Front:
+class LazyApp:
     """ASGI app for /metrics, /healthz and /readyz. Everything else goes to the application that `make` creates."""
 
     def __init__(self, monitor: Monitor, metrics: ASGIApp, make: Callable[[], ASGIApp]) -> None:
         self._at_once: dict[str, ASGIApp] = {
             "/metrics": metrics,
-            "/healthz": _answering(lambda: health_of(monitor)),
-            "/readyz": _answering(lambda: readiness_of(monitor)),
+            "/healthz": _answering(lambda: health_response(monitor)),
+            "/readyz": _answering(lambda: readiness_response(monitor)),
         }
         self._monitor = monitor
         self._app: ASGIApp | None = None
-        self._making = Shared(self._made_by(make), "the API and the pages", DEADLINE_SECONDS)
-        self.is_wanted = False
+        self._making = SingleFlight(self._call_once(make), "the API and the pages", DEADLINE_SECONDS)
+        self.is_requested = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         at_once = self._at_once.get(scope["path"]) if scope["method"] == "GET" else None
         try:
-            app = at_once or self._app or await self.prepared()
+            app = at_once or self._app or await self.prepare()
             await app(scope, receive, send)
-        except Problem as problem:
+        except ProblemError as problem:
             headers, simulated = dict(problem.headers or {}), self._monitor.simulated
             refusal = problem_response(problem.status_code, problem.detail, headers, simulated)
             await refusal(scope, receive, send)
 
-    async def prepared(self) -> ASGIApp:
+    async def prepare(self) -> ASGIApp:
         """Return the application, created once for concurrent requests. Raises Problem."""
-        self.is_wanted = True
+        self.is_requested = True
         try:
             return await self._making.ask(None)
-        except NotDone as error:
+        except NotCompletedError as error:
             words = str(error)
         except (ImportError, MemoryError, OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
             words = f"the API and the pages could not be loaded: {type(error).__name__}: {error}"
             log.error("%s", words)
-        raise Problem(503, f"{words}. Retry in 5 s.", headers={"Retry-After": "5"})
+        raise ProblemError(503, f"{words}. Retry in 5 s.", headers={"Retry-After": "5"})
 
     def prepare_soon(self, loop: asyncio.AbstractEventLoop) -> None:
         """Create the application before the first request, after pending alerts are sent. Thread-safe."""
 
         def prepare() -> None:
-            asyncio.run_coroutine_threadsafe(self.prepared(), loop)
+            asyncio.run_coroutine_threadsafe(self.prepare(), loop)
 
-        self.is_wanted = True
+        self.is_requested = True
         loop.call_soon_threadsafe(loop.call_later, ALERTS_FIRST_SECONDS, prepare)
 
     def close(self) -> None:
         self._making.close()
 
-    def _made_by(self, make: Callable[[], ASGIApp]) -> Callable[[None], ASGIApp]:
+    def _call_once(self, make: Callable[[], ASGIApp]) -> Callable[[None], ASGIApp]:
         """Keep the application even if the request that triggered it was cancelled."""
 
         def keep(_: None) -> ASGIApp:

@@ -7,7 +7,7 @@ from msgspec import Struct
 from memwatch_web.asgi.auth import Login
 
 
-class FaceOptions(Struct, frozen=True):
+class WebOptions(Struct, frozen=True):
     """Options that may change while the server runs.
 
     `hosts`: additional host names of this machine. `process_metrics`: number of processes in /metrics.

@@ -15,7 +15,7 @@ MEDIA_TYPE = "application/problem+json"
 IN_JSON = {None: "null", True: "true", False: "false"}
 
 
-class Problem(HTTPException):
+class ProblemError(HTTPException):
     """An error response with its detail and headers such as Retry-After."""
 
 
@@ -31,14 +31,14 @@ def problem_response(
     return Response(answer_bytes(body, simulated), status_code=status, media_type=MEDIA_TYPE, headers=headers)
 
 
-def sentence_of(error: Any, example: str | None = None) -> str:  # noqa: ANN401  pydantic's error dictionary
+def describe_error(error: Any, example: str | None = None) -> str:  # noqa: ANN401  pydantic's error dictionary
     """Describe an invalid parameter or body field. `example`: a value to send if it is missing."""
     where, *names = error["loc"]
     name = ".".join(str(part) for part in names) or str(where)
     if error["type"] == "missing":
         remedy = "send JSON" if where == "body" else "give it"
         return f"{name} is missing: {remedy}{f', for example {example}' if example else ''}"
-    given = error.get("input")
-    words = IN_JSON[given] if given is None or isinstance(given, bool) else repr(given)
+    value = error.get("input")
+    words = IN_JSON[value] if value is None or isinstance(value, bool) else repr(value)
     shown = words if len(words) <= 80 else words[:77] + "…"
     return f"{name} is {shown}: {error['msg'][:1].lower()}{error['msg'][1:]}"

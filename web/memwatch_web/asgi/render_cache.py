@@ -22,7 +22,7 @@ def takes_gzip(accept_encoding: str) -> bool:
     return any(not weight or weight.strip("0.") for weight in weights)
 
 
-class OncePerTick:
+class RenderCache:
     """Cache of the output of `render` until the next snapshot. Not thread-safe."""
 
     def __init__(self, render: Callable[[Snapshot], bytes]) -> None:
@@ -49,11 +49,11 @@ class RenderCaches:
     """Render caches by key. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._caches: dict[Hashable, OncePerTick] = {}
+        self._caches: dict[Hashable, RenderCache] = {}
 
-    def of(self, key: Key, render: Callable[[Key, Snapshot], bytes]) -> OncePerTick:
+    def get(self, key: Key, render: Callable[[Key, Snapshot], bytes]) -> RenderCache:
         """Return the cache of a key. `render` gets the key and must be the same for it every time."""
         cache = self._caches.get(key)
         if cache is None:
-            cache = self._caches[key] = OncePerTick(partial(render, key))
+            cache = self._caches[key] = RenderCache(partial(render, key))
         return cache

@@ -12,11 +12,11 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 
-class NotDone(Exception):
+class NotCompletedError(Exception):
     """No result: the deadline passed, or the daemon is stopping."""
 
 
-class Shared(Generic[A, T]):
+class SingleFlight(Generic[A, T]):
     """Run `work` in a thread, single-flight: concurrent callers share the result. For one event loop.
 
     The thread is not joined at exit, unlike those of a pool, so that work that hangs in the kernel does not keep
@@ -31,20 +31,20 @@ class Shared(Generic[A, T]):
         self._closed = False
 
     async def ask(self, about: A) -> T:
-        """Return the result of the work. Raise NotDone after the deadline; the work itself continues."""
+        """Return the result of the work. Raise NotCompletedError after the deadline; the work itself continues."""
         if self._running is None or self._running.done():
             self._running = asyncio.wrap_future(self._start(about))
         try:
             return await asyncio.wait_for(asyncio.shield(self._running), self._deadline)
         except asyncio.TimeoutError:
-            raise NotDone(f"timed out after {self._deadline:g} s: {self._name}") from None
+            raise NotCompletedError(f"timed out after {self._deadline:g} s: {self._name}") from None
         except asyncio.CancelledError:
             if self._closed:
-                raise NotDone("memwatchd is stopping") from None
+                raise NotCompletedError("memwatchd is stopping") from None
             raise
 
     def close(self) -> None:
-        """Cancel: waiting callers get NotDone."""
+        """Cancel: waiting callers get NotCompletedError."""
         self._closed = True
         if self._running is not None:
             self._running.cancel()
@@ -62,5 +62,5 @@ class Shared(Generic[A, T]):
         try:
             threading.Thread(target=run, name=self._name, daemon=True).start()
         except RuntimeError as error:
-            raise NotDone(f"no thread for {self._name}: {error}") from None
+            raise NotCompletedError(f"no thread for {self._name}: {error}") from None
         return future

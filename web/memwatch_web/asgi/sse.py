@@ -28,8 +28,8 @@ HEADERS = [
 class Broker:
     """Wakes every stream on each sample. A slow client misses samples; nothing is queued."""
 
-    def __init__(self, latest: Callable[[], Snapshot | None], most: int) -> None:
-        self.most = most
+    def __init__(self, latest: Callable[[], Snapshot | None], max_streams: int) -> None:
+        self.max_streams = max_streams
         self.streams = 0
         self.closed = False
         self._latest = latest
@@ -37,7 +37,7 @@ class Broker:
 
     @property
     def full(self) -> bool:
-        return self.streams >= self.most
+        return self.streams >= self.max_streams
 
     def join(self) -> int:
         """Count one more stream and return its turn."""

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 
 from memwatch.render.json import to_bytes
-from memwatch_web.asgi.problems import Problem
+from memwatch_web.asgi.problems import ProblemError
 
 
 async def refuse_unknown(request: Request) -> None:
@@ -21,10 +21,10 @@ async def refuse_unknown(request: Request) -> None:
     for name in request.query_params:
         if name not in known:
             use = f"use {', '.join(known)}." if known else "this path takes none."
-            raise Problem(422, f"unknown parameter {name[:80]!r} for {path}: {use}")
+            raise ProblemError(422, f"unknown parameter {name[:80]!r} for {path}: {use}")
 
 
-def example_of(dependant: Any, where: Sequence[int | str]) -> str | None:  # noqa: ANN401  FastAPI's own
+def find_example(dependant: Any, where: Sequence[int | str]) -> str | None:  # noqa: ANN401  FastAPI's own
     """Return an example for a missing parameter or body, such as `seconds=3600`, or None."""
     if where[0] == "body":
         bodies = [field.field_info.annotation.model_config for field in dependant.body_params]

@@ -13,9 +13,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from memwatch.accounting.driver_errors import homeless
+from memwatch.accounting.driver_errors import unassigned_errors
 from memwatch.alerts.rules import CRITICAL, SEVERITY
-from memwatch.alerts.state import Key, Watch
+from memwatch.alerts.state import AlertState, Key
 from memwatch.history.disk.files import FilesStatus
 from memwatch.model import STALLED, Absent, Process
 from memwatch.notify.outbox.outbox import OutboxFigures
@@ -43,17 +43,17 @@ class Exporter(Collector):
     def __init__(
         self,
         version: str,
-        watches: Callable[[], Mapping[Key, Watch]],
+        alert_states: Callable[[], Mapping[Key, AlertState]],
         notifiers: Callable[[], Sequence[Notifier]] = tuple,
-        most_processes: Callable[[], int] = lambda: 0,
+        max_processes: Callable[[], int] = lambda: 0,
         outbox: Callable[[], OutboxFigures | None] = lambda: None,
         files: Callable[[], FilesStatus | None] = lambda: None,
     ) -> None:
         self.snapshot: Snapshot | None = None
         self._version = version
-        self._watches = watches
+        self._watches = alert_states
         self._notifiers = notifiers
-        self._most_processes = most_processes
+        self._max_processes = max_processes
         self._outbox = outbox
         self._files = files
         self._registry = CollectorRegistry(auto_describe=False)
@@ -79,7 +79,7 @@ class Exporter(Collector):
         yield from device_families(snapshot)
         yield from pressure_families(snapshot)
         yield from kernel_families(snapshot)
-        if most := self._most_processes():
+        if most := self._max_processes():
             yield from process_families(snapshot, most)
         yield from collector_families(snapshot)
         yield from self._self_families(snapshot)
@@ -201,7 +201,7 @@ def device_families(snapshot: Snapshot) -> Iterator[Metric]:
 def driver_error_families(snapshot: Snapshot) -> Iterator[Metric]:
     labels = ("device", "kind")
     log = snapshot.kernel_log
-    others = () if isinstance(log, Absent) else homeless(snapshot.devices, log)
+    others = () if isinstance(log, Absent) else unassigned_errors(snapshot.devices, log)
     errors = [((device.id, kind), count) for device in snapshot.devices for kind, count in device.errors.items()]
     errors += [((one.place, one.kind), one.count) for one in others]
     yield counter("driver_memory_errors", "Memory errors that a driver reports, by kind.", errors, labels)
@@ -288,14 +288,14 @@ def psi_families(snapshot: Snapshot) -> Iterator[Metric]:
     yield counter("psi_stalled_seconds", text, totals, ("kind",))
 
 
-def process_families(snapshot: Snapshot, most: int) -> Iterator[Metric]:
+def process_families(snapshot: Snapshot, max_processes: int) -> Iterator[Metric]:
     """The largest. A snapshot also has everybody who holds memory of a GPU, however many they are."""
 
     def size(process: Process) -> int:
         return -1 if isinstance(process.footprint_bytes, Absent) else process.footprint_bytes
 
     labels = ("pid", "name", "unit", "container", "where")
-    largest = sorted(snapshot.processes, key=size, reverse=True)[:most]
+    largest = sorted(snapshot.processes, key=size, reverse=True)[:max_processes]
     rows = [row for process in largest for row in process_rows(process)]
     yield gauge("process_memory_bytes", "Memory of one of the largest processes, by where it lies.", rows, labels)
 
@@ -309,10 +309,10 @@ def process_rows(process: Process) -> list[Row]:
 
 
 def collector_families(snapshot: Snapshot) -> Iterator[Metric]:
-    asked = [status for status in snapshot.collectors if status.state != "unavailable"]
+    available = [status for status in snapshot.collectors if status.state != "unavailable"]
 
     def rows(figure: Callable[[CollectorStatus], Value]) -> list[Row]:
-        return [((status.name,), figure(status)) for status in asked]
+        return [((status.name,), figure(status)) for status in available]
 
     label = ("collector",)
     up = rows(lambda status: int(status.state == "ok"))
@@ -351,7 +351,7 @@ def history_families(files: FilesStatus | None) -> Iterator[Metric]:
 
 
 @lru_cache(maxsize=32)
-def negotiated(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+def negotiate_format(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
     """How to write metrics for this Accept header, and the content type that says so."""
     try:
         return choose_encoder(accept)

@@ -12,9 +12,9 @@ from memwatch.history.tiers import Bucket
 from memwatch.render.words import duration
 from memwatch.snapshot import Level
 
-MOST_FLAGS = 100
+MAX_ANNOTATIONS = 100
 # Shown elsewhere, or too frequent for a chart.
-QUIET = frozenset({"alert", "late", "reloaded"})
+HIDDEN_KINDS = frozenset({"alert", "late", "reloaded"})
 WORDS = {
     "started": "start",
     "level": "level",
@@ -39,7 +39,7 @@ class Gap(Struct, frozen=True):
     words: str
 
 
-class Run(Struct, frozen=True):
+class LevelSpan(Struct, frozen=True):
     """A time range at one level."""
 
     start: float
@@ -47,7 +47,7 @@ class Run(Struct, frozen=True):
     level: Level
 
 
-class Flag(Struct, frozen=True):
+class Annotation(Struct, frozen=True):
     """An event in a chart. `word` is the label above the plot; `target` is set for events of one target."""
 
     unix: float
@@ -57,7 +57,9 @@ class Flag(Struct, frozen=True):
     target: str | None = None
 
 
-def gaps_of(buckets: Sequence[Bucket], start: float, end: float, step: float, events: Iterable[Event]) -> list[Gap]:
+def find_gaps(
+    buckets: Sequence[Bucket], start: float, end: float, step: float, events: Iterable[Event]
+) -> list[Gap]:
     """Return the gaps of a series that exists whenever memwatchd runs, including those before and after its data.
 
     All times are Unix seconds, also in the buckets. `step` is the time that one point covers.
@@ -81,7 +83,7 @@ def suspended_or_down(suspended: bool) -> str:
     return "machine suspended" if suspended else "memwatchd was not running"
 
 
-def restarts_of(buckets: Iterable[Bucket]) -> list[float]:
+def find_restarts(buckets: Iterable[Bucket]) -> list[float]:
     """Return the times of restarts of memwatchd. Its CPU time never decreases during a run."""
     known = [bucket for bucket in buckets if bucket.minimum is not None]
     return [
@@ -91,41 +93,42 @@ def restarts_of(buckets: Iterable[Bucket]) -> list[float]:
     ]
 
 
-def runs_of(buckets: Sequence[Bucket], step: float) -> list[Run]:
+def find_level_spans(buckets: Sequence[Bucket], step: float) -> list[LevelSpan]:
     """Return the runs of each level above low. A bucket has the highest level within it."""
-    runs: list[Run] = []
+    runs: list[LevelSpan] = []
     for number, bucket in enumerate(buckets):
         if not bucket.maximum:
             continue
         end = buckets[number + 1].boottime if number + 1 < len(buckets) else bucket.boottime + step
         level = Level(int(bucket.maximum))
         if runs and runs[-1].level is level and bucket.boottime - runs[-1].end < step / 2:
-            runs[-1] = Run(runs[-1].start, end, level)
+            runs[-1] = LevelSpan(runs[-1].start, end, level)
         else:
-            runs.append(Run(bucket.boottime, end, level))
+            runs.append(LevelSpan(bucket.boottime, end, level))
     return runs
 
 
-def flags_of(events: Iterable[Event], start: float, end: float) -> list[Flag]:
+def build_annotations(events: Iterable[Event], start: float, end: float) -> list[Annotation]:
     """Return the events of a time range, oldest first."""
     return [
-        Flag(event.unix, event.kind, word_of(event), event.text, event.target)
+        Annotation(event.unix, event.kind, choose_word(event), event.text, event.target)
         for event in events
-        if start <= event.unix <= end and event.kind not in QUIET
+        if start <= event.unix <= end and event.kind not in HIDDEN_KINDS
     ]
 
 
-def most_telling(flags: Sequence[Flag]) -> list[Flag]:
-    """Return at most MOST_FLAGS, oldest first. Level changes are dropped first: they are also shown as shading."""
-    if len(flags) <= MOST_FLAGS:
+def most_telling(flags: Sequence[Annotation]) -> list[Annotation]:
+    """Return at most MAX_ANNOTATIONS, oldest first. Level changes are dropped first: they are also shown as
+    shading."""
+    if len(flags) <= MAX_ANNOTATIONS:
         return list(flags)
-    others = [flag for flag in flags if flag.kind != "level"][-MOST_FLAGS:]
+    others = [flag for flag in flags if flag.kind != "level"][-MAX_ANNOTATIONS:]
     levels = [flag for flag in flags if flag.kind == "level"]
-    newest = levels[max(0, len(levels) + len(others) - MOST_FLAGS) :]
+    newest = levels[max(0, len(levels) + len(others) - MAX_ANNOTATIONS) :]
     return sorted([*others, *newest], key=lambda flag: flag.unix)
 
 
-def word_of(event: Event) -> str:
+def choose_word(event: Event) -> str:
     """Return the label of an event: the text of a mark, the new level, or the kind of event."""
     if event.kind == "mark":
         return event.text
@@ -135,21 +138,23 @@ def word_of(event: Event) -> str:
     return "XID" if "XID" in event.text else WORDS.get(event.kind, event.kind.replace("_", " "))
 
 
-def older_flags(
-    runs: Mapping[str, Sequence[Run]], labels: Mapping[str, str], restarts: Iterable[float], known_from: float
-) -> list[Flag]:
+def build_older_annotations(
+    runs: Mapping[str, Sequence[LevelSpan]], labels: Mapping[str, str], restarts: Iterable[float], known_from: float
+) -> list[Annotation]:
     """Return high levels and restarts from the time before the event list begins. `runs` are by target."""
     found = [
-        Flag(run.start, "level", run.level.word, _level_text(labels.get(target, target), run), target)
+        Annotation(run.start, "level", run.level.word, _level_text(labels.get(target, target), run), target)
         for target, its_runs in runs.items()
         for run in its_runs
         if run.end < known_from and run.level >= Level.HIGH
     ]
     found += [
-        Flag(unix, "started", WORDS["started"], "memwatchd restarted") for unix in restarts if unix < known_from - 1
+        Annotation(unix, "started", WORDS["started"], "memwatchd restarted")
+        for unix in restarts
+        if unix < known_from - 1
     ]
     return sorted(found, key=lambda flag: flag.unix)
 
 
-def _level_text(label: str, run: Run) -> str:
+def _level_text(label: str, run: LevelSpan) -> str:
     return f"{label} was {run.level.word} for up to {duration(run.end - run.start)}"

@@ -62,21 +62,21 @@ class Bar(Struct, frozen=True):
     marks: tuple[Mark, ...]
 
 
-def bars_of(snapshot: Snapshot, thresholds: Mapping[str, Thresholds]) -> tuple[Bar, ...]:
+def build_bars(snapshot: Snapshot, thresholds: Mapping[str, Thresholds]) -> tuple[Bar, ...]:
     """Return the bar of every pool. `thresholds` are by pool id, `Thresholds()` by default."""
     inside = _by_parent(snapshot.shares)
     return tuple(
         Bar(
             pool,
-            segments_of(pool),
-            tuple(lanes_of(pool, inside)),
-            marks_of(pool, thresholds.get(pool.id, Thresholds())),
+            build_segments(pool),
+            tuple(build_lanes(pool, inside)),
+            build_marks(pool, thresholds.get(pool.id, Thresholds())),
         )
         for pool in snapshot.pools
     )
 
 
-def segments_of(pool: Pool) -> tuple[Segment, ...]:
+def build_segments(pool: Pool) -> tuple[Segment, ...]:
     """Return the segments of a pool, which add up to its size. Empty if its use is unknown."""
     if not pool.size_bytes or isinstance(pool.used_bytes, Absent) or isinstance(pool.available_bytes, Absent):
         return ()
@@ -111,7 +111,7 @@ def _with_devices(pool: Pool, parts: tuple[Content, ...]) -> tuple[Content, ...]
     return (*rest, Content("devices", unexplained - remainder), Content("unattributed", remainder))
 
 
-def marks_of(pool: Pool, thresholds: Thresholds) -> tuple[Mark, ...]:
+def build_marks(pool: Pool, thresholds: Thresholds) -> tuple[Mark, ...]:
     """Return the threshold marks. Levels exclude reserved huge pages, so the marks are scaled to the rest."""
     if not pool.size_bytes:
         return ()
@@ -120,7 +120,7 @@ def marks_of(pool: Pool, thresholds: Thresholds) -> tuple[Mark, ...]:
     return tuple(Mark(level, line, aside + line * (1 - aside)) for level, line in lines)
 
 
-def lanes_of(
+def build_lanes(
     pool: Pool, inside: Mapping[str, tuple[Share, ...]], within: str | None = None, around: tuple[float, ...] = ()
 ) -> Iterator[Lane]:
     """Yield the shares of a pool depth-first: each is followed by the shares inside it."""
@@ -130,7 +130,7 @@ def lanes_of(
         used = _part(share.used_bytes, pool.size_bytes)
         yield Lane(share, len(around), used, _part(share.limit_bytes, pool.size_bytes), around)
         extent = 1.0 if isinstance(used, Absent) else used
-        yield from lanes_of(pool, inside, share.id, (*around, extent))
+        yield from build_lanes(pool, inside, share.id, (*around, extent))
 
 
 def _part(figure: int | Absent, whole: int) -> float | Absent:

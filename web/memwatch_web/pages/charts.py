@@ -11,7 +11,7 @@ from memwatch.model import ShareKind
 from memwatch.snapshot import Snapshot
 
 # Limit of one history request.
-MOST_SERIES = 20
+MAX_SERIES = 20
 COLOURS = 6
 POOL_WORDS = {
     "used_bytes": "used",
@@ -20,7 +20,7 @@ POOL_WORDS = {
     "unattributed_bytes": "unattributed",
 }
 LEFT = (".available_bytes", ".free_bytes", ".headroom_bytes")
-SAID = {
+FIXED_LABELS = {
     "kernel.oom_kills_total": "OOM kills",
     "swap.used_bytes": "used",
     "psi.some.ratio_10s": "some",
@@ -64,11 +64,11 @@ class Chart(Struct, frozen=True):
     curves: tuple[Curve, ...]
 
 
-def charts_of(names: Iterable[str], snapshot: Snapshot) -> tuple[Chart, ...]:
+def build_charts(names: Iterable[str], snapshot: Snapshot) -> tuple[Chart, ...]:
     """Return the charts of these series, pools first."""
     places: dict[str, list[str]] = {place: [] for place in (*(pool.id for pool in snapshot.pools), *TITLES)}
     for name in dict.fromkeys(names):
-        places.setdefault(place_of(name, snapshot), []).append(name)
+        places.setdefault(choose_chart(name, snapshot), []).append(name)
     return tuple(_chart(place, found, snapshot) for place, found in places.items() if found)
 
 
@@ -79,36 +79,36 @@ def _chart(place: str, names: Sequence[str], snapshot: Snapshot) -> Chart:
     judged = [one.target for one in snapshot.pressure if pool and one.target == pool.id]
     top = pool.size_bytes if pool else 1.0 if unit == "ratio" else None
     curves = [
-        Curve(name, label_of(name, snapshot), number % COLOURS + 1, name.endswith(LEFT))
+        Curve(name, build_label(name, snapshot), number % COLOURS + 1, name.endswith(LEFT))
         for number, name in enumerate(names)
     ]
     return Chart(place, label, unit, top, tuple(judged), tuple(curves))
 
 
-def place_of(name: str, snapshot: Snapshot) -> str:
+def choose_chart(name: str, snapshot: Snapshot) -> str:
     """Return the chart id of a series: its pool, or its subject."""
     kind, _, rest = name.partition(".")
     thing = rest.rpartition(".")[0]
     if kind == "pool":
         return thing
     if kind == "share":
-        return pool_of(thing, snapshot) or "bytes"
+        return find_pool(thing, snapshot) or "bytes"
     if kind == "device":
-        return _largest_pool_of(thing, snapshot) or "bytes"
+        return _find_largest_pool(thing, snapshot) or "bytes"
     if kind == "pressure" and name.endswith(".ratio"):
         return "pressure"
     return kind if kind in ("swap", "psi") else unit_of(name)
 
 
-def _largest_pool_of(device: str, snapshot: Snapshot) -> str | None:
+def _find_largest_pool(device: str, snapshot: Snapshot) -> str | None:
     """Return the largest pool of a device: the headroom of an APU exceeds its carve-out of 512 MiB."""
     places = [place for one in snapshot.devices if one.id == device for place in one.allocates_from]
-    pools = {pool_of(place, snapshot) for place in places}
+    pools = {find_pool(place, snapshot) for place in places}
     sizes = {pool.id: pool.size_bytes for pool in snapshot.pools if pool.id in pools}
     return max(sizes, key=lambda pool: sizes[pool], default=None)
 
 
-def pool_of(place: str, snapshot: Snapshot) -> str | None:
+def find_pool(place: str, snapshot: Snapshot) -> str | None:
     """Return the pool that contains a share, or the pool itself."""
     parents = {share.id: share.within for share in snapshot.shares}
     while place in parents:
@@ -116,12 +116,12 @@ def pool_of(place: str, snapshot: Snapshot) -> str | None:
     return place if place in snapshot.labels else None
 
 
-def label_of(name: str, snapshot: Snapshot) -> str:
+def build_label(name: str, snapshot: Snapshot) -> str:
     """Return the label of a series. For removed hardware it is the name of the series."""
     kind, _, rest = name.partition(".")
     thing, _, figure = rest.rpartition(".")
-    if name in SAID:
-        return SAID[name]
+    if name in FIXED_LABELS:
+        return FIXED_LABELS[name]
     if kind == "pool" and figure in POOL_WORDS:
         return POOL_WORDS[figure]
     if kind == "share":
@@ -139,10 +139,10 @@ def label_of(name: str, snapshot: Snapshot) -> str:
 def usual_series(known: Sequence[str], snapshot: Snapshot) -> list[str]:
     """Return the default series: use of pools and device shares, headroom of devices (or available), pressure."""
     within = [share.id for share in snapshot.shares if share.kind is not ShareKind.CGROUP]
-    served = {place_of(f"device.{one.id}.headroom_bytes", snapshot) for one in snapshot.devices}
+    served = {choose_chart(f"device.{one.id}.headroom_bytes", snapshot) for one in snapshot.devices}
     wanted = [f"pool.{pool.id}.used_bytes" for pool in snapshot.pools]
     wanted += [f"pressure.{pool.id}.ratio" for pool in snapshot.pools]
     wanted += [f"share.{share}.used_bytes" for share in within]
     wanted += [f"device.{one.id}.headroom_bytes" for one in snapshot.devices]
     wanted += [f"pool.{pool.id}.available_bytes" for pool in snapshot.pools if pool.id not in served]
-    return [name for name in wanted if name in known][:MOST_SERIES]
+    return [name for name in wanted if name in known][:MAX_SERIES]

@@ -7,10 +7,10 @@ from msgspec import Struct
 from memwatch.model import Absent, Bytes, Device, Process
 from memwatch.snapshot import Snapshot
 
-MOST_HOLDERS = 10
+MAX_HOLDERS = 10
 
 
-class Place(Struct, frozen=True):
+class DevicePlace(Struct, frozen=True):
     """A pool or share of a device, or one that it allocates from. For a share `size_bytes` is its limit."""
 
     label: str
@@ -27,7 +27,7 @@ class Holder(Struct, frozen=True):
     held_bytes: int
 
 
-class Fault(Struct, frozen=True):
+class DeviceError(Struct, frozen=True):
     """A kind of driver error with its count and the time of the last one, if known."""
 
     kind: str
@@ -35,45 +35,45 @@ class Fault(Struct, frozen=True):
     seen_unix: float | None
 
 
-class Entry(Struct, frozen=True):
+class DeviceEntry(Struct, frozen=True):
     """One device with its places, its largest processes and its errors."""
 
     device: Device
-    places: tuple[Place, ...]
+    places: tuple[DevicePlace, ...]
     holders: tuple[Holder, ...]
     more_holders: int
-    faults: tuple[Fault, ...]
+    faults: tuple[DeviceError, ...]
 
 
-def entries_of(snapshot: Snapshot) -> tuple[Entry, ...]:
+def build_entries(snapshot: Snapshot) -> tuple[DeviceEntry, ...]:
     return tuple(_entry(snapshot, device) for device in snapshot.devices)
 
 
-def _entry(snapshot: Snapshot, device: Device) -> Entry:
-    ids = _places_of(snapshot, device)
+def _entry(snapshot: Snapshot, device: Device) -> DeviceEntry:
+    ids = _find_place_ids(snapshot, device)
     holders = sorted(_holders(snapshot, ids), key=lambda one: (-one.held_bytes, one.process.pid))
     faults = tuple(
-        Fault(kind, count, device.errors_seen_unix.get(kind)) for kind, count in sorted(device.errors.items())
+        DeviceError(kind, count, device.errors_seen_unix.get(kind)) for kind, count in sorted(device.errors.items())
     )
-    shown = tuple(holders[:MOST_HOLDERS])
-    return Entry(device, tuple(_places(snapshot, device, ids)), shown, len(holders) - len(shown), faults)
+    shown = tuple(holders[:MAX_HOLDERS])
+    return DeviceEntry(device, tuple(_places(snapshot, device, ids)), shown, len(holders) - len(shown), faults)
 
 
-def _places_of(snapshot: Snapshot, device: Device) -> set[str]:
+def _find_place_ids(snapshot: Snapshot, device: Device) -> set[str]:
     """Return the ids of the device's pool and shares, and of those it allocates from."""
     named = {share.id for share in snapshot.shares if share.device == device.id}
     own = {pool.id for pool in snapshot.pools if pool.id == device.id}
     return {*device.allocates_from, *named, *own}
 
 
-def _places(snapshot: Snapshot, device: Device, ids: set[str]) -> list[Place]:
+def _places(snapshot: Snapshot, device: Device, ids: set[str]) -> list[DevicePlace]:
     pools = [
-        Place(pool.label, None, pool.used_bytes, pool.size_bytes, pool.id in device.allocates_from)
+        DevicePlace(pool.label, None, pool.used_bytes, pool.size_bytes, pool.id in device.allocates_from)
         for pool in snapshot.pools
         if pool.id in ids
     ]
     shares = [
-        Place(
+        DevicePlace(
             share.label,
             snapshot.relation(share),
             share.used_bytes,

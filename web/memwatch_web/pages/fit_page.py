@@ -11,19 +11,19 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from memwatch.model import Absent
-from memwatch.planning.fit import Fit, Verdict
-from memwatch.planning.huggingface import config_of
+from memwatch.planning.fit import Fit, FitVerdict
+from memwatch.planning.huggingface import parse_config
 from memwatch.planning.request import PARTS
 from memwatch.planning.safetensors import parse_object
-from memwatch.planning.sizes import BITS, BadInput
+from memwatch.planning.sizes import BITS, InvalidInputError
 from memwatch.planning.training import OPTIMIZER_BYTES
 from memwatch.planning.transformer import Transformer
 from memwatch.snapshot import Snapshot
-from memwatch_web.api.fit_request import DETAILS, Answered, FitQuestion, changed_fields, fields_of
-from memwatch_web.asgi.problems import sentence_of
+from memwatch_web.api.fit_request import DETAILS, FitRequest, FitResult, build_fields, changed_fields
+from memwatch_web.asgi.problems import describe_error
 from memwatch_web.pages.services import PageServices
 
-MOST_FIELDS = 40
+MAX_FIELDS = 40
 # The shapes of published checkpoints, from their config.json.
 EXAMPLES = (
     ("Llama 3.2 1B", Transformer(2048, 8192, 16, 128256, 32, 8, head_dim=64, tied_embeddings=True)),
@@ -34,23 +34,23 @@ EXAMPLES = (
 )
 
 
-class Place(Struct, frozen=True):
+class VerdictBar(Struct, frozen=True):
     """One verdict as a bar, in fractions of its scale.
 
-    `taken`: memory in use, absent if unknown (no bar). A need beyond `whole` is over capacity.
+    `used`: memory in use, absent if unknown (no bar). A need beyond `whole` is over capacity.
     """
 
-    verdict: Verdict
+    verdict: FitVerdict
     whole: float
     taken: float | Absent
     need: float
 
 
-class Form(Struct, frozen=True):
+class FitForm(Struct, frozen=True):
     """The query and its answer or problem. `change`: the query of the cheapest change that fits."""
 
     fields: Mapping[str, str]
-    answered: Answered | None = None
+    answered: FitResult | None = None
     problem: str = ""
     dtypes: tuple[str, ...] = tuple(BITS)
     optimizers: tuple[str, ...] = tuple(OPTIMIZER_BYTES)
@@ -65,8 +65,8 @@ class Form(Struct, frozen=True):
         return {name: self.fields[name] for name in DETAILS if name in self.fields}
 
     @property
-    def places(self) -> tuple[Place, ...]:
-        return tuple(places_of(self.answered.fit)) if self.answered else ()
+    def places(self) -> tuple[VerdictBar, ...]:
+        return tuple(build_bars(self.answered.fit)) if self.answered else ()
 
     @property
     def parts(self) -> list[tuple[str, int]]:
@@ -79,15 +79,15 @@ class Form(Struct, frozen=True):
         return urlencode(changed_fields(self.fields, change.use)) if change else ""
 
 
-def places_of(fit: Fit) -> Iterator[Place]:
+def build_bars(fit: Fit) -> Iterator[VerdictBar]:
     for verdict in fit.verdicts:
         size, room = verdict.size_bytes, verdict.headroom_bytes
         if isinstance(size, Absent) or isinstance(room, Absent) or not size:
-            yield Place(verdict, 1.0, Absent.NOT_AVAILABLE, 0.0)
+            yield VerdictBar(verdict, 1.0, Absent.NOT_AVAILABLE, 0.0)
         else:
-            taken = max(0, size - room)
-            scale = max(size, taken + fit.bytes)
-            yield Place(verdict, size / scale, taken / scale, fit.bytes / scale)
+            used = max(0, size - room)
+            scale = max(size, used + fit.bytes)
+            yield VerdictBar(verdict, size / scale, used / scale, fit.bytes / scale)
 
 
 async def fit(services: PageServices, request: Request) -> Response:
@@ -96,48 +96,48 @@ async def fit(services: PageServices, request: Request) -> Response:
     fields = {name: value for name, value in given if value}
     if len(fields) != len(given):
         return RedirectResponse("fit?" + urlencode(fields) if fields else "fit", status_code=303)
-    return _show(services, asked(fields, services.current()))
+    return _show(services, build_form(fields, services.current()))
 
 
 async def fit_config(services: PageServices, request: Request) -> Response:
     """Redirect to the query for a config.json."""
     text = (await request.body()).decode("utf-8", "replace")
     try:
-        fields = dict(parse_qsl(text, max_num_fields=MOST_FIELDS))
+        fields = dict(parse_qsl(text, max_num_fields=MAX_FIELDS))
     except ValueError:
-        problem = f"the form has more than {MOST_FIELDS} fields: send config only."
-        return _show(services, Form({}, problem=problem))
+        problem = f"the form has more than {MAX_FIELDS} fields: send config only."
+        return _show(services, FitForm({}, problem=problem))
     try:
-        shape = fields_of_config(fields.get("config", ""))
-    except BadInput as error:
-        return _show(services, Form({}, problem=f"{error}."))
+        shape = parse_config_fields(fields.get("config", ""))
+    except InvalidInputError as error:
+        return _show(services, FitForm({}, problem=f"{error}."))
     return RedirectResponse("fit?" + urlencode(shape), status_code=303)
 
 
-def _show(services: PageServices, form: Form) -> Response:
+def _show(services: PageServices, form: FitForm) -> Response:
     page = services.pages.fit(services.current(), form)
     return HTMLResponse(page, status_code=422 if form.problem else 200)
 
 
-def asked(fields: Mapping[str, str], snapshot: Snapshot) -> Form:
+def build_form(fields: Mapping[str, str], snapshot: Snapshot) -> FitForm:
     """Answer a query. Without fields return an empty form."""
     if not fields:
-        return Form(fields)
+        return FitForm(fields)
     try:
-        return Form(fields, FitQuestion.model_validate(fields).answer(snapshot))
+        return FitForm(fields, FitRequest.model_validate(fields).answer(snapshot))
     except ValidationError as error:
-        problems = [sentence_of({**one, "loc": ("query", *one["loc"])}) for one in error.errors()]
-        return Form(fields, problem="; ".join(problems[:3]))
-    except BadInput as error:
-        return Form(fields, problem=f"{error}.")
+        problems = [describe_error({**one, "loc": ("query", *one["loc"])}) for one in error.errors()]
+        return FitForm(fields, problem="; ".join(problems[:3]))
+    except InvalidInputError as error:
+        return FitForm(fields, problem=f"{error}.")
 
 
-def fields_of_config(text: str) -> dict[str, str]:
-    """Parse a config.json into query fields. Raises BadInput."""
+def parse_config_fields(text: str) -> dict[str, str]:
+    """Parse a config.json into query fields. Raises InvalidInputError."""
     if not text.strip():
-        raise BadInput("config.json is empty: paste the text of a model's config.json")
-    config = config_of(parse_object(text.encode(), "config.json"), "config.json")
-    return fields_of(config.transformer) | {"dtype": config.dtype}
+        raise InvalidInputError("config.json is empty: paste the text of a model's config.json")
+    config = parse_config(parse_object(text.encode(), "config.json"), "config.json")
+    return build_fields(config.transformer) | {"dtype": config.dtype}
 
 
-EXAMPLE_QUERIES = tuple((name, urlencode(fields_of(shape))) for name, shape in EXAMPLES)
+EXAMPLE_QUERIES = tuple((name, urlencode(build_fields(shape))) for name, shape in EXAMPLES)

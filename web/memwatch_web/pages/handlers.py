@@ -9,11 +9,11 @@ from starlette.responses import HTMLResponse, Response
 
 from memwatch.snapshot import Snapshot
 from memwatch_web.asgi.health import stalled_seconds
-from memwatch_web.asgi.problems import Problem
-from memwatch_web.asgi.render_cache import OncePerTick
+from memwatch_web.asgi.problems import ProblemError
+from memwatch_web.asgi.render_cache import RenderCache
 from memwatch_web.asgi.sse import EventStream, sse
 from memwatch_web.asgi.static_files import accepts_gzip
-from memwatch_web.pages.process_list import BadView, View, view_of
+from memwatch_web.pages.process_list import ListQueryError, ListView, parse_view
 from memwatch_web.pages.services import PageServices
 
 
@@ -22,7 +22,7 @@ def page(name: str) -> Callable[[PageServices, Request], Awaitable[Response]]:
 
     async def show(services: PageServices, request: Request) -> Response:
         pages = services.pages
-        shared = services.caches.of(("page", name), lambda _, snapshot: pages.page(name, snapshot))
+        shared = services.caches.get(("page", name), lambda _, snapshot: pages.page(name, snapshot))
         return answer(services, request, shared, lambda *now: pages.page(name, *now))
 
     show.__name__ = name
@@ -35,11 +35,11 @@ async def processes(
     """Show the process list. The default view of each grouping is rendered once for all clients."""
     pages = services.pages
     try:
-        view = view_of(by, sort, q, services.current())
-    except BadView as error:
-        raise Problem(422, str(error)) from None
-    plain = View(view.by)
-    shared = services.caches.of(
+        view = parse_view(by, sort, q, services.current())
+    except ListQueryError as error:
+        raise ProblemError(422, str(error)) from None
+    plain = ListView(view.by)
+    shared = services.caches.get(
         ("processes", view.by), lambda _, snapshot: pages.page("processes", snapshot, None, plain)
     )
     return answer(
@@ -54,9 +54,9 @@ async def live(services: PageServices, page: str = "overview") -> Response:
     """Stream the live part of a page, once for each sample."""
     pages = services.pages
     if page not in pages.streams:
-        raise Problem(422, f"page is {page[:80]!r}: use one of {', '.join(pages.streams)}.")
+        raise ProblemError(422, f"page is {page[:80]!r}: use one of {', '.join(pages.streams)}.")
     services.refuse_when_full()
-    shared = services.caches.of(("live", page), lambda _, snapshot: sse(page, pages.fragment(page, snapshot)))
+    shared = services.caches.get(("live", page), lambda _, snapshot: sse(page, pages.fragment(page, snapshot)))
     return EventStream(services.broker, shared.plain)
 
 
@@ -66,19 +66,19 @@ async def docs(services: PageServices) -> Response:
 
 async def last_words(services: PageServices) -> Response:
     monitor = services.monitor
-    return HTMLResponse(services.pages.last_words(monitor.last_words, monitor.simulated))
+    return HTMLResponse(services.pages.last_words(monitor.unclean_shutdown, monitor.simulated))
 
 
 async def patterns(services: PageServices) -> Response:
     if not services.options().patterns:
-        raise Problem(404, "/patterns is disabled: set patterns = true under [web].")
+        raise ProblemError(404, "/patterns is disabled: set patterns = true under [web].")
     return HTMLResponse(services.pages.patterns())
 
 
 def answer(
     services: PageServices,
     request: Request,
-    shared: OncePerTick | None,
+    shared: RenderCache | None,
     render: Callable[[Snapshot, float | None], bytes],
 ) -> Response:
     snapshot, stalled = services.current(), stalled_seconds(services.monitor)

@@ -7,14 +7,14 @@ from typing import Any
 
 from memwatch.history.tiers import Bucket
 from memwatch.snapshot import Snapshot
-from memwatch_web.pages.annotations import Flag
-from memwatch_web.pages.charts import Chart, Curve, pool_of
-from memwatch_web.pages.history_query import Found
+from memwatch_web.pages.annotations import Annotation
+from memwatch_web.pages.charts import Chart, Curve, find_pool
+from memwatch_web.pages.history_query import WindowData
 
 Json = dict[str, Any]
 
 
-def data_of(found: Found, numbered: Iterable[tuple[int, Flag]], snapshot: Snapshot) -> Json:
+def build_data(found: WindowData, numbered: Iterable[tuple[int, Annotation]], snapshot: Snapshot) -> Json:
     """Return the chart data. `numbered`: the flags listed below the charts."""
     window = found.window
     return {
@@ -30,19 +30,19 @@ def data_of(found: Found, numbered: Iterable[tuple[int, Flag]], snapshot: Snapsh
     }
 
 
-def _chart_data(chart: Chart, found: Found) -> Json:
+def _chart_data(chart: Chart, found: WindowData) -> Json:
     return {
         "id": chart.id,
         "unit": chart.unit,
         "top": chart.top,
-        "runs": [[run.start, run.end, run.level.word] for run in found.runs_behind(chart)],
+        "runs": [[run.start, run.end, run.level.word] for run in found.spans_behind(chart)],
         "curves": [_curve_data(curve, found.buckets[curve.name], chart.unit) for curve in chart.curves],
     }
 
 
-def _flag_data(number: int, flag: Flag, snapshot: Snapshot) -> Json:
+def _flag_data(number: int, flag: Annotation, snapshot: Snapshot) -> Json:
     """Return one flag. Level changes appear in the chart of their pool, other events in all charts."""
-    place = pool_of(flag.target, snapshot) if flag.kind == "level" and flag.target else None
+    place = find_pool(flag.target, snapshot) if flag.kind == "level" and flag.target else None
     return {"unix": flag.unix, "number": number, "word": flag.word, "kind": flag.kind, "chart": place}
 
 

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from memwatch.history.tiers import Bucket
 from memwatch.render.words import duration, timestamp
 from memwatch.snapshot import Level, Snapshot
-from memwatch_web.api.history_csv import file_name_of
-from memwatch_web.pages.annotations import Flag, Gap, most_telling
-from memwatch_web.pages.charts import Chart, Curve, charts_of
-from memwatch_web.pages.history_data import data_of
-from memwatch_web.pages.history_query import Found, Past, found_in
-from memwatch_web.pages.time_range import Moves, Range, Stretch, Window, moves_of, ranges_of
+from memwatch_web.api.history_csv import build_file_name
+from memwatch_web.pages.annotations import Annotation, Gap, most_telling
+from memwatch_web.pages.charts import Chart, Curve, build_charts
+from memwatch_web.pages.history_data import build_data
+from memwatch_web.pages.history_query import HistoryInput, WindowData, query_window
+from memwatch_web.pages.time_range import Moves, Range, TimeWindow, WindowLink, available_ranges, build_moves
 
 # The chart that the server draws for browsers without JavaScript, in units of its view box.
 WIDTH, HEIGHT, PICTURE_POINTS = 1000.0, 200.0, 120
@@ -28,16 +28,16 @@ RECENT = 3
 EXACT_SECONDS = 10.0
 
 
-class Asked(Struct, frozen=True):
+class HistoryQuery(Struct, frozen=True):
     """A parsed query. `series`: the selected series, may be empty. `names`: the series to show."""
 
-    window: Window
+    window: TimeWindow
     series: tuple[str, ...]
     names: tuple[str, ...]
 
-    def href(self, stretch: Stretch, range_name: str | None = None) -> str:
+    def href(self, series_slice: WindowLink, range_name: str | None = None) -> str:
         """Return a permalink to another time range of the same series."""
-        return link("history", range_name or self.window.range.name, self.series, stretch)
+        return link("history", range_name or self.window.range.name, self.series, series_slice)
 
     def export(self, form: str) -> str:
         """Return the API link for the same data."""
@@ -47,119 +47,119 @@ class Asked(Struct, frozen=True):
         return "api/v1/history?" + urlencode([*query, ("format", form)] if form != "json" else query, safe=":,")
 
 
-def link(path: str, range_name: str, series: Sequence[str], stretch: Stretch) -> str:
+def link(path: str, range_name: str, series: Sequence[str], series_slice: WindowLink) -> str:
     query = [("range", range_name)]
     if series:
         query.append(("series", ",".join(series)))
-    if stretch.start is not None and stretch.end is not None:
-        query += [("from", timestamp(stretch.start)), ("to", timestamp(stretch.end))]
+    if series_slice.start is not None and series_slice.end is not None:
+        query += [("from", timestamp(series_slice.start)), ("to", timestamp(series_slice.end))]
     return f"{path}?{urlencode(query, safe=':,')}"
 
 
-class Figures(Struct, frozen=True):
+class SeriesSummary(Struct, frozen=True):
     """Statistics of one series, and its line for browsers without JavaScript.
 
     `last` is None if the series ended before the end of the window.
     """
 
     curve: Curve
-    least: float | None
+    minimum: float | None
     mean: float | None
-    most: float | None
-    most_unix: float | None
+    maximum: float | None
+    maximum_unix: float | None
     last: float | None
     pieces: tuple[str, ...]
 
 
-class Drawn(Struct, frozen=True):
+class ChartView(Struct, frozen=True):
     """A chart with its statistics. `top`: end of the scale. `levels`: time spent at each level, as text."""
 
     chart: Chart
-    figures: tuple[Figures, ...]
+    figures: tuple[SeriesSummary, ...]
     top: float
     levels: str
 
 
-class Entry(Struct, frozen=True):
+class EventEntry(Struct, frozen=True):
     """An event in the list, with a link to the minutes around it. `number`: its label in the charts."""
 
     number: int
-    flag: Flag
+    annotation: Annotation
     href: str
 
 
-class View(Struct, frozen=True):
+class HistoryView(Struct, frozen=True):
     """The part of the page that depends on the window. `data`: chart data for the script."""
 
-    asked: Asked
+    query: HistoryQuery
     moves: Moves
     ranges: tuple[Range, ...]
-    drawn: tuple[Drawn, ...]
+    charts: tuple[ChartView, ...]
     gaps: tuple[Gap, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[EventEntry, ...]
     left_out: int
     choices: tuple[Chart, ...]
     file_name: str
     data: Mapping[str, Any]
 
     @property
-    def here(self) -> Stretch:
+    def here(self) -> WindowLink:
         """Return the shown time range with fixed bounds, for a permalink."""
-        return Stretch(self.asked.window.start, min(self.asked.window.end, self.data["now"]))
+        return WindowLink(self.query.window.start, min(self.query.window.end, self.data["now"]))
 
     @property
     def usual_href(self) -> str:
-        return replace(self.asked, series=()).href(Stretch())
+        return replace(self.query, series=()).href(WindowLink())
 
     def range_href(self, wanted: Range) -> str:
-        return self.asked.href(Stretch(), wanted.name)
+        return self.query.href(WindowLink(), wanted.name)
 
 
-class Refused(Struct, frozen=True):
+class RejectedQuery(Struct, frozen=True):
     """An invalid query: the reason and the valid ranges."""
 
     sentence: str
     ranges: tuple[Range, ...]
 
 
-def view_of(past: Past, asked: Asked, snapshot: Snapshot) -> View:
+def build_view(past: HistoryInput, query: HistoryQuery, snapshot: Snapshot) -> HistoryView:
     """Build the view of one window."""
-    window, now = asked.window, snapshot.unix
-    found = found_in(past, window, asked.names, snapshot)
-    numbered = list(enumerate(most_telling(found.flags), 1))
-    return View(
-        asked=asked,
-        moves=moves_of(window, now, past.tiers),
-        ranges=ranges_of(past.tiers),
-        drawn=tuple(_drawn(chart, found) for chart in found.charts),
+    window, now = query.window, snapshot.unix
+    found = query_window(past, window, query.names, snapshot)
+    numbered = list(enumerate(most_telling(found.annotations), 1))
+    return HistoryView(
+        query=query,
+        moves=build_moves(window, now, past.tiers),
+        ranges=available_ranges(past.tiers),
+        charts=tuple(_build_chart(chart, found) for chart in found.charts),
         gaps=found.gaps,
-        entries=tuple(_entry(number, flag, asked, now) for number, flag in numbered),
-        left_out=len(found.flags) - len(numbered),
-        choices=charts_of(past.history.names(), snapshot),
-        file_name=file_name_of(snapshot.host, window.start, window.end),
-        data=data_of(found, numbered, snapshot),
+        entries=tuple(_entry(number, flag, query, now) for number, flag in numbered),
+        left_out=len(found.annotations) - len(numbered),
+        choices=build_charts(past.history.names(), snapshot),
+        file_name=build_file_name(snapshot.host, window.start, window.end),
+        data=build_data(found, numbered, snapshot),
     )
 
 
-def _entry(number: int, flag: Flag, asked: Asked, now: float) -> Entry:
-    around = min(AROUND_SECONDS, asked.window.seconds / 4)
-    return Entry(number, flag, asked.href(Stretch(flag.unix - around, min(flag.unix + around, now))))
+def _entry(number: int, flag: Annotation, query: HistoryQuery, now: float) -> EventEntry:
+    around = min(AROUND_SECONDS, query.window.seconds / 4)
+    return EventEntry(number, flag, query.href(WindowLink(flag.unix - around, min(flag.unix + around, now))))
 
 
-def _drawn(chart: Chart, found: Found) -> Drawn:
+def _build_chart(chart: Chart, found: WindowData) -> ChartView:
     buckets = [found.buckets[curve.name] for curve in chart.curves]
     most = max((bucket.maximum or 0.0 for its_buckets in buckets for bucket in its_buckets), default=0.0)
     top = max(chart.top or 0.0, most) or 1.0
     pairs = zip(chart.curves, buckets, strict=True)
     figures = [_figures(curve, its_buckets, found, top) for curve, its_buckets in pairs]
-    return Drawn(chart, tuple(figures), top, levels_in_words(chart, found))
+    return ChartView(chart, tuple(figures), top, levels_in_words(chart, found))
 
 
-def levels_in_words(chart: Chart, found: Found) -> str:
+def levels_in_words(chart: Chart, found: WindowData) -> str:
     """Format the time spent at each level: "Critical for 40 s, high for 3 min." Gaps do not count as OK."""
     if not found.judged.intersection(chart.targets):
         return "No level data in this range."
-    runs = found.runs_behind(chart)
+    runs = found.spans_behind(chart)
     seconds = {level: sum(run.end - run.start for run in runs if run.level is level) for level in reversed(Level)}
     # A point has the worst level within it.
     most = "" if found.window.grain_seconds <= EXACT_SECONDS else "up to "
@@ -170,28 +170,28 @@ def levels_in_words(chart: Chart, found: Found) -> str:
     return f"{text} ({duration(recorded)} recorded)." if found.gaps else f"{text}."
 
 
-def _figures(curve: Curve, buckets: Sequence[Bucket], found: Found, top: float) -> Figures:
+def _figures(curve: Curve, buckets: Sequence[Bucket], found: WindowData, top: float) -> SeriesSummary:
     known = [one for one in buckets if one.average is not None]
     if not known:
-        return Figures(curve, None, None, None, None, None, ())
+        return SeriesSummary(curve, None, None, None, None, None, ())
     highest = max(known, key=lambda one: one.maximum or 0.0)
-    return Figures(
+    return SeriesSummary(
         curve=curve,
-        least=min(one.minimum for one in known if one.minimum is not None),
+        minimum=min(one.minimum for one in known if one.minimum is not None),
         mean=sum(one.average or 0.0 for one in known) / len(known),
-        most=highest.maximum,
-        most_unix=highest.boottime,
+        maximum=highest.maximum,
+        maximum_unix=highest.boottime,
         last=known[-1].average if found.until - known[-1].boottime < RECENT * found.window.grain_seconds else None,
         pieces=tuple(_pieces(buckets, found.window, top)),
     )
 
 
-def _pieces(buckets: Sequence[Bucket], window: Window, top: float) -> list[str]:
+def _pieces(buckets: Sequence[Bucket], window: TimeWindow, top: float) -> list[str]:
     """Return the maxima as lists of SVG points, one for each range without a gap."""
     pieces = []
-    for known, stretch in groupby(buckets, key=lambda one: one.maximum is not None):
+    for known, series_slice in groupby(buckets, key=lambda one: one.maximum is not None):
         most: dict[int, float] = {}
-        for one in stretch if known else ():
+        for one in series_slice if known else ():
             slot = int((one.boottime - window.start) / window.seconds * PICTURE_POINTS)
             most[slot] = max(most.get(slot, 0.0), one.maximum or 0.0)
         points = [(slot / PICTURE_POINTS * WIDTH, (1 - value / top) * HEIGHT) for slot, value in most.items()]

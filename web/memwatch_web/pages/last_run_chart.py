@@ -7,7 +7,7 @@ from math import inf
 
 from msgspec import Struct
 
-from memwatch.history.disk.last_run import LastWords, Sample
+from memwatch.history.disk.last_run import Sample, UncleanShutdown
 from memwatch.history.notable_ticks import Tick
 
 WIDTH, HEIGHT = 1000.0, 200.0
@@ -31,24 +31,24 @@ class Row(Struct, frozen=True):
     ratios: tuple[float | None, ...]
 
 
-class Picture(Struct, frozen=True):
+class LastRunChart(Struct, frozen=True):
     start: float
     end: float
     lines: tuple[Line, ...]
     rows: tuple[Row, ...]
 
 
-def picture_of(words: LastWords) -> Picture:
+def build_chart(words: UncleanShutdown) -> LastRunChart:
     """Draw the use of each target until the end of the run."""
-    labels = labels_of(words.last, words.samples)
+    labels = find_labels(words.last, words.samples)
     start, end = words.samples[0].unix, words.samples[-1].unix
     names = {RATIO_OF.format(target): label for target, label in labels.items()}
-    lines = {name: line for name in names if (line := line_of(names[name], name, words.samples))}
+    lines = {name: line for name in names if (line := build_line(names[name], name, words.samples))}
     rows = [Row(one.unix, tuple(one.figures.get(name) for name in lines)) for one in words.samples]
-    return Picture(start, end, tuple(lines.values()), tuple(reversed(rows)))
+    return LastRunChart(start, end, tuple(lines.values()), tuple(reversed(rows)))
 
 
-def labels_of(last: Tick | None, samples: Sequence[Sample]) -> Mapping[str, str]:
+def find_labels(last: Tick | None, samples: Sequence[Sample]) -> Mapping[str, str]:
     """Return the labels of the targets by id."""
     if last is not None:
         return {one.target: one.label for one in last.pressure}
@@ -57,7 +57,7 @@ def labels_of(last: Tick | None, samples: Sequence[Sample]) -> Mapping[str, str]
     return {name[len(before) : -len(after)]: name[len(before) : -len(after)] for name in sorted(names)}
 
 
-def line_of(label: str, name: str, samples: Sequence[Sample]) -> Line | None:
+def build_line(label: str, name: str, samples: Sequence[Sample]) -> Line | None:
     start = samples[0].boottime
     length = max(samples[-1].boottime - start, 1e-9)
     pieces: list[list[str]] = []

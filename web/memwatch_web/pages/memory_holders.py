@@ -6,24 +6,24 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from memwatch.accounting.unattributed import HELD_BY_PROCESSES, causes_of, rest_of
+from memwatch.accounting.unattributed import HELD_BY_PROCESSES, describe_causes, unattributed_bytes
 from memwatch.model import Bytes
-from memwatch.processes.growth import Grown, Growth
-from memwatch.processes.leaks import Suspect
+from memwatch.processes.growth import GrowthTracker, ProcessGrowth
+from memwatch.processes.leaks import LeakSuspect
 from memwatch.snapshot import Snapshot
 
 GROWTH_SECONDS = 600.0
-MOST_GROWN = 10
+MAX_GROWN_PROCESSES = 10
 
 
-class Risen(Struct, frozen=True):
+class WindowedGrowth(Struct, frozen=True):
     """A process that grew, with its growth in each window."""
 
-    grown: Grown
+    grown: ProcessGrowth
     windows: Mapping[str, Bytes]
 
 
-class Rest(Struct, frozen=True):
+class UnattributedRow(Struct, frozen=True):
     """Unattributed memory of a pool or device share, and its usual causes."""
 
     id: str
@@ -33,27 +33,31 @@ class Rest(Struct, frozen=True):
     causes: str = ""
 
 
-class Who(Struct, frozen=True):
+class MemoryHolders(Struct, frozen=True):
     """Growing processes, suspected leaks and unattributed memory."""
 
-    risen: tuple[Risen, ...]
-    suspects: tuple[Suspect, ...]
-    rests: tuple[Rest, ...]
+    grown: tuple[WindowedGrowth, ...]
+    suspects: tuple[LeakSuspect, ...]
+    rests: tuple[UnattributedRow, ...]
 
 
-def who_of(snapshot: Snapshot, growth: Growth) -> Who:
+def find_memory_holders(snapshot: Snapshot, growth: GrowthTracker) -> MemoryHolders:
     start = growth.boottime - GROWTH_SECONDS
     grown = [one for one in growth.since(start, snapshot.unix - GROWTH_SECONDS) if one.grown_bytes > 0]
-    return Who(
-        tuple(Risen(one, growth.of(one.process)) for one in grown[:MOST_GROWN]),
+    return MemoryHolders(
+        tuple(WindowedGrowth(one, growth.growth_by_window(one.process)) for one in grown[:MAX_GROWN_PROCESSES]),
         tuple(growth.suspects()),
-        tuple(_rests(snapshot)),
+        tuple(_list_unattributed(snapshot)),
     )
 
 
-def _rests(snapshot: Snapshot) -> Iterator[Rest]:
+def _list_unattributed(snapshot: Snapshot) -> Iterator[UnattributedRow]:
     for pool in snapshot.pools:
-        yield Rest(pool.id, pool.label, pool.used_bytes, pool.unattributed_bytes, causes_of(pool, snapshot))
+        yield UnattributedRow(
+            pool.id, pool.label, pool.used_bytes, pool.unattributed_bytes, describe_causes(pool, snapshot)
+        )
     for share in snapshot.shares:
         if share.kind in HELD_BY_PROCESSES:
-            yield Rest(share.id, snapshot.relation(share), share.used_bytes, rest_of(share, snapshot))
+            yield UnattributedRow(
+                share.id, snapshot.relation(share), share.used_bytes, unattributed_bytes(share, snapshot)
+            )

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.alerts.silences import Silence
-from memwatch.allocators import Claim
+from memwatch.allocators import AllocatorReport
 from memwatch.events import Event
 from memwatch.model import (
     Absent,
@@ -25,7 +25,7 @@ from memwatch.model import (
 )
 from memwatch.notify.status import AlertRow, ReceiverRow
 from memwatch.owners import Owner
-from memwatch.processes.leaks import Suspect
+from memwatch.processes.leaks import LeakSuspect
 from memwatch.snapshot import (
     CollectorState,
     CollectorStatus,
@@ -56,26 +56,26 @@ COLLECTOR_ERRORS: dict[CollectorState, str | None] = {
 USED = {Level.LOW: 0.41, Level.MEDIUM: 0.66, Level.HIGH: 0.84, Level.CRITICAL: 0.964}
 
 
-class Exhibit(Struct, frozen=True):
+class PatternSample(Struct, frozen=True):
     """A snapshot of one pool, and the name of the state that it shows."""
 
     state: str
     snapshot: Snapshot
 
 
-def pools() -> Iterator[Exhibit]:
+def pools() -> Iterator[PatternSample]:
     for level, ratio in USED.items():
-        verdict = Pressure(level.word, level, level, ratio, reasons_of(level, ratio))
-        yield Exhibit(level.word, machine(ram(level.word, ratio), (verdict,)))
+        verdict = Pressure(level.word, level, level, ratio, sample_reasons(level, ratio))
+        yield PatternSample(level.word, machine(ram(level.word, ratio), (verdict,)))
     for absent in (Absent.NOT_AVAILABLE, Absent.STALE):
         word = "unknown" if absent is Absent.NOT_AVAILABLE else "stale"
-        yield Exhibit(word, machine(silent(word, absent)))
+        yield PatternSample(word, machine(silent(word, absent)))
     carve_out = Pool("carveout", PoolKind.CARVEOUT, "GPU carve-out", 512 << 20, 455 << 20, 57 << 20, "", MEASURED)
-    yield Exhibit("no pressure level", machine(carve_out))
-    yield Exhibit("shares inside shares", nested())
+    yield PatternSample("no pressure level", machine(carve_out))
+    yield PatternSample("shares inside shares", nested())
 
 
-def reasons_of(level: Level, ratio: float) -> tuple[Reason, ...]:
+def sample_reasons(level: Level, ratio: float) -> tuple[Reason, ...]:
     used = Reason("util", f"{ratio * 100:.1f}% used")
     if level is Level.LOW:
         return ()
@@ -153,7 +153,7 @@ def machine(pool: Pool, pressure: tuple[Pressure, ...] = (), shares: tuple[Share
         nodes=(Node(0, 64 * GIB, 9 * GIB, 2 * GIB, True, 4 << 20, 4 << 20), Node(1)),
         pressure=pressure,
         collectors=collectors(),
-        claims=(Claim(20311, "PyTorch", "cuda:0", 18 * GIB, 19 * GIB, ooms=1),),
+        claims=(AllocatorReport(20311, "PyTorch", "cuda:0", 18 * GIB, 19 * GIB, ooms=1),),
     )
 
 
@@ -214,16 +214,18 @@ OWNERS = (
     Owner("unit", "hidden.service", 1, GIB, Absent.NOT_PERMITTED),
     Owner("unit", None, 307, 2 * GIB),
 )
-SUSPECTS = (Suspect(PROCESSES[0], 0.0, 9 * GIB, "grew steadily by 9.0 GiB in 1 h"),)
+SUSPECTS = (LeakSuspect(PROCESSES[0], 0.0, 9 * GIB, "grew steadily by 9.0 GiB in 1 h"),)
 EVENTS = (
     Event(3, UNIX, "level", "System RAM: OK → critical (96.4% used; full in 40 s at the current rate)", "ram"),
     Event(2, UNIX - 90, "mark", "mark set by a program: epoch 3"),
     Event(1, UNIX - 86_400, "unclean", "unclean shutdown: machine crash or power loss"),
 )
 ALERTS = (
-    AlertRow("ram", "pressure.critical", "critical", "firing", UNIX - 90, False, reasons_of(Level.CRITICAL, 0.964)),
+    AlertRow(
+        "ram", "pressure.critical", "critical", "firing", UNIX - 90, False, sample_reasons(Level.CRITICAL, 0.964)
+    ),
     AlertRow("gpu0", "device.lost", "critical", "firing", UNIX - 30, True, (Reason("lost", "fell off the bus"),)),
-    AlertRow("ram", "pressure.high", "warning", "pending", None, False, reasons_of(Level.HIGH, 0.84)),
+    AlertRow("ram", "pressure.high", "warning", "pending", None, False, sample_reasons(Level.HIGH, 0.84)),
 )
 SILENCES = (
     Silence("sil_all", UNIX + 3600, UNIX),

@@ -12,17 +12,17 @@ from typing import Generic, Literal, TypeVar, get_args
 from msgspec import Struct
 
 from memwatch.model import Absent, Bytes, Process, Words
-from memwatch.owners import OwnerKind, Total, totals_of
-from memwatch.processes.growth import Grown, Growth, key_of
+from memwatch.owners import OwnerKind, OwnerTotal, build_totals
+from memwatch.processes.growth import GrowthTracker, ProcessGrowth, key_of
 from memwatch.render.summary import by_footprint
 from memwatch.snapshot import Snapshot
-from memwatch_web.pages.sparkline import path_of
+from memwatch_web.pages.sparkline import build_path
 
 By = Literal["process", "container", "pod", "job", "unit", "user"]
 GROUPS: tuple[By, ...] = get_args(By)
-MOST_WORDS = 200
+MAX_WORDS_LENGTH = 200
 GROWTH_SECONDS = 600.0
-MOST_OWNERS, MOST_MEMBERS = 200, 5
+MAX_OWNERS, MAX_MEMBERS = 200, 5
 # Text columns sort ascending first, numeric columns descending.
 WORD_COLUMNS = frozenset({"name", "user", "home"})
 PROCESS_COLUMNS = ("pid", "name", "user", "home", "footprint", "rss")
@@ -32,11 +32,11 @@ Key = int | str | None
 T = TypeVar("T")
 
 
-class BadView(ValueError):
+class ListQueryError(ValueError):
     """An invalid query; the message names the valid values."""
 
 
-class View(Struct, frozen=True):
+class ListView(Struct, frozen=True):
     """A view of the list: grouping, sort column, order and filter."""
 
     by: By = "process"
@@ -49,14 +49,14 @@ class View(Struct, frozen=True):
         """Check that it is the default view, which is rendered once for all clients."""
         return (self.sort, self.descending, self.words) == ("footprint", True, "")
 
-    def begins(self, column: str) -> str:
+    def initial_sort(self, column: str) -> str:
         """Return the initial order of a column."""
         return column if column in WORD_COLUMNS else f"-{column}"
 
-    def value_of(self, column: str) -> str:
+    def sort_value(self, column: str) -> str:
         """Return the order that the button of a column requests: reversed for the current column."""
         if column != self.sort:
-            return self.begins(column)
+            return self.initial_sort(column)
         return column if self.descending else f"-{column}"
 
 
@@ -69,18 +69,18 @@ class Row(Struct, Generic[T], frozen=True):
     is_shown: bool
 
 
-class Listed(Struct, frozen=True):
+class ProcessRow(Struct, frozen=True):
     """A process with its growth."""
 
     process: Process
-    grown: Grown | None
+    grown: ProcessGrowth | None
     spark: str
 
 
-class Group(Struct, frozen=True):
+class OwnerGroup(Struct, frozen=True):
     """An owner with the largest of its listed processes."""
 
-    total: Total
+    total: OwnerTotal
     members: tuple[Process, ...]
     more: int
 
@@ -88,8 +88,8 @@ class Group(Struct, frozen=True):
 class Listing(Struct, frozen=True):
     """The sorted rows. `groups`: the available groupings."""
 
-    view: View
-    rows: tuple[Row[Listed] | Row[Group], ...]
+    view: ListView
+    rows: tuple[Row[ProcessRow] | Row[OwnerGroup], ...]
     groups: tuple[By, ...]
     left_out: int
     has_figures: bool
@@ -99,49 +99,51 @@ class Listing(Struct, frozen=True):
         return sum(row.is_shown for row in self.rows)
 
 
-def view_of(by: str, sort: str, words: str, snapshot: Snapshot) -> View:
-    """Parse a view from query parameters. Raises BadView."""
+def parse_view(by: str, sort: str, words: str, snapshot: Snapshot) -> ListView:
+    """Parse a view from query parameters. Raises ListQueryError."""
     group = next((one for one in GROUPS if one == by), None)
     if group is None:
-        raise BadView(f"by is {by[:80]!r}: use one of {', '.join(GROUPS)}.")
+        raise ListQueryError(f"by is {by[:80]!r}: use one of {', '.join(GROUPS)}.")
     known = (*PROCESS_COLUMNS, "growth", *snapshot.labels) if group == "process" else OWNER_COLUMNS
     column = sort.removeprefix("-")
     if column not in known:
-        raise BadView(
+        raise ListQueryError(
             f"sort is {sort[:80]!r}: use one of {', '.join(known)}, with a leading - for descending order."
         )
-    if len(words) > MOST_WORDS:
-        raise BadView(f"q has {len(words)} characters: use {MOST_WORDS} at most.")
+    if len(words) > MAX_WORDS_LENGTH:
+        raise ListQueryError(f"q has {len(words)} characters: use {MAX_WORDS_LENGTH} at most.")
     if not words.isprintable():
-        raise BadView(f"q is {words[:80]!r}, which has non-printable characters: search for a part of a name.")
-    return View(group, column, sort.startswith("-"), words)
+        raise ListQueryError(
+            f"q is {words[:80]!r}, which has non-printable characters: search for a part of a name."
+        )
+    return ListView(group, column, sort.startswith("-"), words)
 
 
-def listing_of(snapshot: Snapshot, growth: Growth, view: View) -> Listing:
+def build_listing(snapshot: Snapshot, growth: GrowthTracker, view: ListView) -> Listing:
     found: set[By] = {"process", view.by, *(one.kind for one in snapshot.owners)}
     groups = tuple(sorted(found, key=GROUPS.index))
     if view.by == "process":
         start = growth.boottime - GROWTH_SECONDS
         grown = {key_of(one.process): one for one in growth.since(start, snapshot.unix - GROWTH_SECONDS)}
         listed = [
-            Listed(process, grown.get(key_of(process)), path_of(growth.past(process), start, GROWTH_SECONDS))
+            ProcessRow(process, grown.get(key_of(process)), build_path(growth.past(process), start, GROWTH_SECONDS))
             for process in snapshot.processes
         ]
-        rows = arranged([_row(one, process_keys(one), process_words(one, snapshot), view) for one in listed], view)
+        rows = sort_rows([_row(one, process_keys(one), process_words(one, snapshot), view) for one in listed], view)
         return Listing(view, rows, groups, 0, has_figures=False)
-    totals = totals_of(snapshot.owners, snapshot.processes, view.by)
+    totals = build_totals(snapshot.owners, snapshot.processes, view.by)
     figures = any(total.cgroup_bytes is not None for total in totals)
-    owners = [group_of(total, view.by, snapshot.processes) for total in totals[:MOST_OWNERS]]
+    owners = [build_group(total, view.by, snapshot.processes) for total in totals[:MAX_OWNERS]]
     names = snapshot.container_names
     rows_of_groups = [_row(one, group_keys(one), group_words(one, names), view) for one in owners]
-    return Listing(view, arranged(rows_of_groups, view), groups, len(totals) - len(owners), figures)
+    return Listing(view, sort_rows(rows_of_groups, view), groups, len(totals) - len(owners), figures)
 
 
-def _row(of: T, keys: Mapping[str, Key], words: str, view: View) -> Row[T]:
+def _row(of: T, keys: Mapping[str, Key], words: str, view: ListView) -> Row[T]:
     return Row(of, keys, words, view.words.lower() in words)
 
 
-def arranged(rows: Iterable[Row[T]], view: View) -> tuple[Row[T], ...]:
+def sort_rows(rows: Iterable[Row[T]], view: ListView) -> tuple[Row[T], ...]:
     """Sort the rows. Equal rows are sorted by footprint, unknown keys are last in both orders."""
     largest_first = sorted(rows, key=lambda row: _number(row.keys["footprint"]), reverse=True)
     known = [row for row in largest_first if row.keys.get(view.sort) is not None]
@@ -158,7 +160,7 @@ def _number(key: Key) -> int:
     return key if isinstance(key, int) else -1
 
 
-def process_keys(one: Listed) -> Mapping[str, Key]:
+def process_keys(one: ProcessRow) -> Mapping[str, Key]:
     process = one.process
     return {
         "pid": process.pid,
@@ -172,19 +174,19 @@ def process_keys(one: Listed) -> Mapping[str, Key]:
     }
 
 
-def process_words(one: Listed, snapshot: Snapshot) -> str:
+def process_words(one: ProcessRow, snapshot: Snapshot) -> str:
     process = one.process
     homes = [word for word in (process.user, process.unit, process.container) if isinstance(word, str)]
     names = [snapshot.container_names.get(home, "") for home in homes]
     return " ".join([str(process.pid), process.name, *homes, *names]).lower()
 
 
-def group_of(total: Total, kind: OwnerKind, processes: Iterable[Process]) -> Group:
+def build_group(total: OwnerTotal, kind: OwnerKind, processes: Iterable[Process]) -> OwnerGroup:
     members = by_footprint(process for process in processes if getattr(process, kind) == total.name)
-    return Group(total, tuple(members[:MOST_MEMBERS]), total.processes - min(len(members), MOST_MEMBERS))
+    return OwnerGroup(total, tuple(members[:MAX_MEMBERS]), total.processes - min(len(members), MAX_MEMBERS))
 
 
-def group_keys(one: Group) -> Mapping[str, Key]:
+def group_keys(one: OwnerGroup) -> Mapping[str, Key]:
     total = one.total
     return {
         "name": _text(total.name),
@@ -195,7 +197,7 @@ def group_keys(one: Group) -> Mapping[str, Key]:
     }
 
 
-def group_words(one: Group, container_names: Mapping[str, str]) -> str:
+def group_words(one: OwnerGroup, container_names: Mapping[str, str]) -> str:
     name = one.total.name
     words = [name, container_names.get(name, "")] if isinstance(name, str) else []
     return " ".join([*words, *(f"{process.pid} {process.name}" for process in one.members)]).lower()

@@ -12,24 +12,31 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from memwatch import __version__
 from memwatch.alerts.rules import EVENTS
 from memwatch.events import Event
-from memwatch.history.disk.last_run import LastWords
-from memwatch.history.disk.writer import Keeper
+from memwatch.history.disk.last_run import UncleanShutdown
+from memwatch.history.disk.writer import HistoryWriter
 from memwatch.history.tiers import History
 from memwatch.model import Absent
 from memwatch.notify.status import AlertView
 from memwatch.pressure.rules import PressureRules
-from memwatch.processes.growth import Growth
+from memwatch.processes.growth import GrowthTracker
 from memwatch.render import words as wording
-from memwatch.render.summary import by_footprint, cuda_free_of, has_figures, latest_of, room_of, worst_of
+from memwatch.render.summary import (
+    build_latest,
+    by_footprint,
+    compute_headroom,
+    find_cuda_free,
+    find_worst,
+    has_figures,
+)
 from memwatch.snapshot import Snapshot
-from memwatch_web.pages.bars import bars_of
-from memwatch_web.pages.devices import entries_of
-from memwatch_web.pages.history_view import Refused, View
-from memwatch_web.pages.last_run_chart import picture_of
-from memwatch_web.pages.memory_holders import who_of
-from memwatch_web.pages.process_list import GROUPS, listing_of
-from memwatch_web.pages.process_list import View as ListView
-from memwatch_web.pages.recent_changes import WINDOW_SECONDS, Changes, changes_of
+from memwatch_web.pages.bars import build_bars
+from memwatch_web.pages.devices import build_entries
+from memwatch_web.pages.history_view import HistoryView, RejectedQuery
+from memwatch_web.pages.last_run_chart import build_chart
+from memwatch_web.pages.memory_holders import find_memory_holders
+from memwatch_web.pages.process_list import GROUPS, build_listing
+from memwatch_web.pages.process_list import ListView as ListView
+from memwatch_web.pages.recent_changes import WINDOW_SECONDS, Changes, find_changes
 from memwatch_web.pages.template_cache import CompiledTemplates
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
@@ -76,9 +83,9 @@ WORDS = (
 # Long enough to smooth the 10 ms steps of CPU time at 0.1% of a core.
 CPU_WINDOW_SECONDS = 60.0
 # Below this no value is shown: the first page would read a third of a core, the cost of rendering itself.
-CPU_LEAST_SECONDS = 10.0
+MIN_CPU_SECONDS = 10.0
 # The overview mentions an unclean shutdown for this time.
-TOLD_SECONDS = 86_400.0
+RECENT_SECONDS = 86_400.0
 
 
 class Pages:
@@ -93,15 +100,15 @@ class Pages:
     def __init__(
         self,
         rules: Callable[[], PressureRules] = PressureRules,
-        keeper: Callable[[], Keeper | None] = lambda: None,
-        growth: Growth | None = None,
+        history_writer: Callable[[], HistoryWriter | None] = lambda: None,
+        growth: GrowthTracker | None = None,
         events: Callable[[], Sequence[Event]] = tuple,
         alerting: Callable[[], AlertView] = AlertView,
         history: Callable[[], History | None] = lambda: None,
     ) -> None:
         self._rules, self._events, self._alerting = rules, events, alerting
-        self._keeper, self._history = keeper, history
-        self._growth = growth or Growth()
+        self._history_writer, self._history = history_writer, history
+        self._growth = growth or GrowthTracker()
         self._cpu = CpuShare()
         self._environment = create_environment()
         self._templates = {name: self._environment.get_template(f"{name}.html") for name in self.names}
@@ -125,7 +132,9 @@ class Pages:
         context = template.new_context(self._context(name, snapshot, view))
         return "".join(template.blocks["live"](context)).encode()
 
-    def history(self, snapshot: Snapshot, past: View | Refused, stalled_seconds: float | None = None) -> bytes:
+    def history(
+        self, snapshot: Snapshot, past: HistoryView | RejectedQuery, stalled_seconds: float | None = None
+    ) -> bytes:
         """Render the history page."""
         context = self._context("history", snapshot) | {"stalled_seconds": stalled_seconds, "past": past}
         return self._templates["history"].render(context).encode()
@@ -137,15 +146,15 @@ class Pages:
     def fit(self, snapshot: Snapshot, form: Any) -> bytes:  # noqa: ANN401  fit_page.Form, a layer above
         """Render the fit page: the form and the answer."""
         template = self._environment.get_template("fit.html")
-        latest = latest_of(snapshot, self._rules())
+        latest = build_latest(snapshot, self._rules())
         return template.render(
             page="fit", snapshot=snapshot, form=form, latest=latest, simulated=snapshot.simulated
         ).encode()
 
-    def last_words(self, words: LastWords | None, simulated: bool = False) -> bytes:
+    def last_words(self, words: UncleanShutdown | None, simulated: bool = False) -> bytes:
         """Render the last two minutes of the previous run."""
         template = self._environment.get_template("last-words.html")
-        picture = picture_of(words) if words and words.samples else None
+        picture = build_chart(words) if words and words.samples else None
         return template.render(page="last-words", words=words, picture=picture, simulated=simulated).encode()
 
     def refused(self, heading: str, sentence: str, up: str = "", simulated: bool = False) -> bytes:
@@ -163,10 +172,10 @@ class Pages:
             {
                 "state": one.state,
                 "snapshot": one.snapshot,
-                "worst": worst_of(one.snapshot),
-                "latest": latest_of(one.snapshot, rules),
+                "worst": find_worst(one.snapshot),
+                "latest": build_latest(one.snapshot, rules),
                 "pressure": {verdict.target: verdict for verdict in one.snapshot.pressure},
-                "bars": bars_of(one.snapshot, {}),
+                "bars": build_bars(one.snapshot, {}),
             }
             for one in exhibits.pools()
         ]
@@ -178,9 +187,11 @@ class Pages:
                 pools=pools,
                 full=pools[0]["snapshot"],
                 bare=exhibits.bare(exhibits.nested()),
-                exhibits=exhibits,
-                entries_of=entries_of,
-                listings=[listing_of(exhibits.nested(), Growth(), ListView(by)) for by in ("process", "unit")],
+                samples=exhibits,
+                build_entries=build_entries,
+                listings=[
+                    build_listing(exhibits.nested(), GrowthTracker(), ListView(by)) for by in ("process", "unit")
+                ],
                 absences=tuple(Absent),
                 silence_spans=SILENCE_SPANS,
             )
@@ -189,8 +200,8 @@ class Pages:
 
     def _context(self, name: str, snapshot: Snapshot, view: ListView | None = None) -> dict[str, Any]:
         view = view or ListView()
-        rules, keeper = self._rules(), self._keeper()
-        words = keeper.last_words if keeper else None
+        rules, history_writer = self._rules(), self._history_writer()
+        words = history_writer.unclean_shutdown if history_writer else None
         pressure = {verdict.target: verdict for verdict in snapshot.pressure}
         return {
             "page": name,
@@ -198,21 +209,21 @@ class Pages:
             "snapshot": snapshot,
             "simulated": snapshot.simulated,
             "pressure": pressure,
-            "worst": worst_of(snapshot),
-            "latest": latest_of(snapshot, rules),
-            "bars": bars_of(snapshot, {pool.id: rules.for_target(pool.id) for pool in snapshot.pools}),
+            "worst": find_worst(snapshot),
+            "latest": build_latest(snapshot, rules),
+            "bars": build_bars(snapshot, {pool.id: rules.thresholds_for(pool.id) for pool in snapshot.pools}),
             "places": sorted({place for process in snapshot.processes for place in process.device_bytes}),
             "processes": by_footprint(snapshot.processes)[: TOP_PROCESSES if name == "overview" else None],
-            "who": who_of(snapshot, self._growth) if name == "processes" else None,
-            "listing": listing_of(snapshot, self._growth, view) if name == "processes" else None,
-            "cpu": self._cpu.of(snapshot),
-            "files": keeper.status() if keeper else None,
-            "words": words if words and snapshot.unix - words.unix < TOLD_SECONDS else None,
+            "who": find_memory_holders(snapshot, self._growth) if name == "processes" else None,
+            "listing": build_listing(snapshot, self._growth, view) if name == "processes" else None,
+            "cpu": self._cpu.measure(snapshot),
+            "files": history_writer.status() if history_writer else None,
+            "words": words if words and snapshot.unix - words.unix < RECENT_SECONDS else None,
             "changes": self._changes(snapshot) if name == "overview" else None,
-            "room": room_of(snapshot),
-            "cuda_free": cuda_free_of(snapshot),
+            "room": compute_headroom(snapshot),
+            "cuda_free": find_cuda_free(snapshot),
             "events": self._events(),
-            "entries": entries_of(snapshot) if name == "devices" else (),
+            "entries": build_entries(snapshot) if name == "devices" else (),
             "alerting": self._alerting() if name == "alerts" else None,
             "silence_spans": SILENCE_SPANS,
             "targets": {**snapshot.labels, **{device.id: device.name for device in snapshot.devices}},
@@ -221,7 +232,7 @@ class Pages:
 
     def _changes(self, snapshot: Snapshot) -> Changes | None:
         start = self._growth.boottime - WINDOW_SECONDS
-        return changes_of(snapshot, self._history(), self._growth.since(start, snapshot.unix - WINDOW_SECONDS))
+        return find_changes(snapshot, self._history(), self._growth.since(start, snapshot.unix - WINDOW_SECONDS))
 
 
 class CpuShare:
@@ -230,7 +241,7 @@ class CpuShare:
     def __init__(self) -> None:
         self._seen: deque[tuple[float, float]] = deque()
 
-    def of(self, snapshot: Snapshot) -> float | Absent:
+    def measure(self, snapshot: Snapshot) -> float | Absent:
         now = (snapshot.monotonic, snapshot.self_usage.cpu_seconds)
         if self._seen and self._seen[-1] > now:
             self._seen.clear()
@@ -240,7 +251,7 @@ class CpuShare:
             self._seen.popleft()
         since, before = self._seen[0]
         seconds = now[0] - since
-        return (now[1] - before) / seconds if seconds >= CPU_LEAST_SECONDS else Absent.NOT_AVAILABLE
+        return (now[1] - before) / seconds if seconds >= MIN_CPU_SECONDS else Absent.NOT_AVAILABLE
 
 
 def create_environment() -> Environment:
@@ -258,7 +269,7 @@ def create_environment() -> Environment:
     environment.filters |= {name: getattr(wording, name) for name in WORDS}
     environment.filters["percent"] = lambda part: f"{part * 100:.3f}%"
     environment.tests["absent"] = lambda value: isinstance(value, Absent)
-    environment.tests["told"] = has_figures
+    environment.tests["known"] = has_figures
     environment.globals |= {
         "version": __version__,
         "up": "",  # only error pages may be nested

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from memwatch_web.api.services import Services
-from memwatch_web.asgi.options import FaceOptions
-from memwatch_web.metrics.endpoint import Scrapes
+from memwatch_web.asgi.options import WebOptions
+from memwatch_web.metrics.endpoint import MetricsEndpoint
 from memwatch_web.pages.renderer import Pages
 
 
@@ -14,5 +14,5 @@ class PageServices(Services, kw_only=True):
     """The services of the API, the page renderer and the metrics endpoint."""
 
     pages: Pages
-    options: Callable[[], FaceOptions]
-    scrapes: Scrapes
+    options: Callable[[], WebOptions]
+    scrapes: MetricsEndpoint

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 # In units of the drawing. The scale spans at least a tenth of the largest value, so that noise looks flat.
-WIDTH, HEIGHT, LEAST_SPAN = 60, 16, 0.1
+WIDTH, HEIGHT, MIN_SPAN = 60, 16, 0.1
 
 
-def path_of(past: Iterable[tuple[float, int]], start: float, seconds: float) -> str:
+def build_path(past: Iterable[tuple[float, int]], start: float, seconds: float) -> str:
     """Return the SVG path of sizes over time, for WIDTH by HEIGHT. Empty for fewer than two points."""
     points = [(at, size) for at, size in past if at >= start]
     if len(points) < 2:
         return ""
     least, most = min(size for _, size in points), max(size for _, size in points)
-    span = max(most - least, most * LEAST_SPAN, 1)
+    span = max(most - least, most * MIN_SPAN, 1)
     top = (most + least + span) / 2  # a flat line is in the middle
     places = [
         (round((at - start) / seconds * WIDTH), round(1 + (top - size) / span * (HEIGHT - 2)))

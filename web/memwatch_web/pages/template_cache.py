@@ -26,7 +26,7 @@ class CompiledTemplates(BytecodeCache):
 
     def load_bytecode(self, bucket: Bucket) -> None:
         try:
-            with self._file_of(bucket).open("rb") as file:
+            with self._cache_path(bucket).open("rb") as file:
                 bucket.load_bytecode(file)
         except FileNotFoundError:
             pass
@@ -36,7 +36,7 @@ class CompiledTemplates(BytecodeCache):
     def dump_bytecode(self, bucket: Bucket) -> None:
         if sys.dont_write_bytecode:
             return
-        file = self._file_of(bucket)
+        file = self._cache_path(bucket)
         written = file.with_suffix(f".{os.getpid()}")
         with suppress(OSError):  # not writable, or the disk is full
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -47,5 +47,5 @@ class CompiledTemplates(BytecodeCache):
             finally:
                 written.unlink(missing_ok=True)
 
-    def _file_of(self, bucket: Bucket) -> Path:
+    def _cache_path(self, bucket: Bucket) -> Path:
         return self.folder / f"{bucket.key}.{self._ending}"

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from memwatch.history.tier import Length
+from memwatch.history.tier import TierSpec
 from memwatch.render.words import duration, timestamp
-from memwatch_web.asgi.problems import Problem
+from memwatch_web.asgi.problems import ProblemError
 
 # Resolution of a chart of a thousand pixels: about three pixels for each point.
 POINTS = 360
-LEAST_ROWS = 20
-MOST_SECONDS = 60 * 86_400.0
+MIN_ROWS = 20
+MAX_SECONDS = 60 * 86_400.0
 # Bounds are rounded to whole seconds at each move.
 SLACK_SECONDS = 60.0
 
@@ -40,7 +40,7 @@ RANGES = (
 )
 
 
-class Window(Struct, frozen=True):
+class TimeWindow(Struct, frozen=True):
     """From `start` to `end` in Unix seconds, in `points` steps. `live`: it ends now and moves with the time.
 
     `grain_seconds`: the time that one point covers: a step, or a row of the tier that reaches back far enough.
@@ -58,7 +58,7 @@ class Window(Struct, frozen=True):
         return self.end - self.start
 
 
-class Stretch(Struct, frozen=True):
+class WindowLink(Struct, frozen=True):
     """The target of a button. Without bounds it is the live range."""
 
     start: float | None = None
@@ -68,27 +68,29 @@ class Stretch(Struct, frozen=True):
 class Moves(Struct, frozen=True):
     """The moves from a window, None if not possible."""
 
-    earlier: Stretch | None
-    later: Stretch | None
-    closer: Stretch | None
-    wider: Stretch | None
+    earlier: WindowLink | None
+    later: WindowLink | None
+    closer: WindowLink | None
+    wider: WindowLink | None
 
 
-def ranges_of(tiers: Sequence[Length]) -> tuple[Range, ...]:
+def available_ranges(tiers: Sequence[TierSpec]) -> tuple[Range, ...]:
     """Return the ranges that the tiers can fill, and always the shortest."""
-    most_seconds = max(tier.seconds for tier in tiers)
-    return tuple(one for one in RANGES if one is RANGES[0] or one.seconds <= most_seconds)
+    max_seconds = max(tier.seconds for tier in tiers)
+    return tuple(one for one in RANGES if one is RANGES[0] or one.seconds <= max_seconds)
 
 
-def range_of(name: str | None, offered: tuple[Range, ...]) -> Range:
+def find_range(name: str | None, offered: tuple[Range, ...]) -> Range:
     found = next((one for one in offered if one.name == (name or RANGES[0].name)), None)
     if found is None:
         names = ", ".join(one.name for one in offered)
-        raise Problem(422, f"range is {(name or '')[:80]!r}: use one of {names}.")
+        raise ProblemError(422, f"range is {(name or '')[:80]!r}: use one of {names}.")
     return found
 
 
-def window_of(wanted: Range, start: float | None, end: float | None, now: float, tiers: Sequence[Length]) -> Window:
+def build_window(
+    wanted: Range, start: float | None, end: float | None, now: float, tiers: Sequence[TierSpec]
+) -> TimeWindow:
     """Return the requested window. A missing bound follows from the range.
 
     A window too narrow for the resolution of its time is widened around its middle.
@@ -97,57 +99,59 @@ def window_of(wanted: Range, start: float | None, end: float | None, now: float,
         end = math.ceil(now / wanted.step_seconds) * wanted.step_seconds
         points = round(wanted.seconds / wanted.step_seconds)
         grain = max(wanted.step_seconds, row_seconds(wanted.seconds, tiers))
-        return Window(wanted, end - wanted.seconds, end, points, True, grain)
+        return TimeWindow(wanted, end - wanted.seconds, end, points, True, grain)
     if end is None:
         end = now if start is None else min(now, start + wanted.seconds)
     start = end - wanted.seconds if start is None else start
     _refuse(start, end, now)
     row = row_seconds(now - start, tiers)
-    short = max(0.0, LEAST_ROWS * row - (end - start))
+    short = max(0.0, MIN_ROWS * row - (end - start))
     late = max(0.0, end + short / 2 - now) if short else 0.0
     start, end = float(math.floor(start - short / 2 - late)), float(math.ceil(end + short / 2 - late))
-    return Window(wanted, start, end, POINTS, False, max(row, (end - start) / POINTS))
+    return TimeWindow(wanted, start, end, POINTS, False, max(row, (end - start) / POINTS))
 
 
-def row_seconds(age: float, tiers: Sequence[Length]) -> float:
+def row_seconds(age: float, tiers: Sequence[TierSpec]) -> float:
     """Return the step of the finest tier that reaches back to this age."""
     return next((tier.step_seconds for tier in tiers if age <= tier.seconds), tiers[-1].step_seconds)
 
 
 def _refuse(start: float, end: float, now: float) -> None:
     if start < 0:
-        raise Problem(422, "from is before 1970: use a time such as 2026-01-31T12:00:00Z.")
+        raise ProblemError(422, "from is before 1970: use a time such as 2026-01-31T12:00:00Z.")
     if start > now:
-        raise Problem(422, f"from is {timestamp(start)}, which is in the future: it is {timestamp(now)} now.")
+        raise ProblemError(422, f"from is {timestamp(start)}, which is in the future: it is {timestamp(now)} now.")
     if start >= end:
-        raise Problem(422, f"from is {timestamp(start)} and to is {timestamp(end)}: from must be earlier than to.")
-    if end - start > MOST_SECONDS + SLACK_SECONDS:
-        raise Problem(
+        raise ProblemError(
+            422, f"from is {timestamp(start)} and to is {timestamp(end)}: from must be earlier than to."
+        )
+    if end - start > MAX_SECONDS + SLACK_SECONDS:
+        raise ProblemError(
             422,
             f"from is {timestamp(start)} and to is {timestamp(end)}, {duration(end - start)} later: "
-            f"at most {duration(MOST_SECONDS)} are shown at once.",
+            f"at most {duration(MAX_SECONDS)} are shown at once.",
         )
 
 
-def moves_of(window: Window, now: float, tiers: Sequence[Length]) -> Moves:
+def build_moves(window: TimeWindow, now: float, tiers: Sequence[TierSpec]) -> Moves:
     """Return the moves: half a window to either side, half the length, twice the length."""
     start, end, length = window.start, min(window.end, now), window.seconds
     middle, row = (start + end) / 2, row_seconds(now - start, tiers)
-    most_seconds = max(tier.seconds for tier in tiers)
-    closer = Stretch(middle - length / 4, middle + length / 4) if length >= 2 * LEAST_ROWS * row else None
-    wider = min(2 * length, most_seconds)
+    max_seconds = max(tier.seconds for tier in tiers)
+    closer = WindowLink(middle - length / 4, middle + length / 4) if length >= 2 * MIN_ROWS * row else None
+    wider = min(2 * length, max_seconds)
     return Moves(
-        earlier=Stretch(start - length / 2, start + length / 2) if start > now - most_seconds else None,
+        earlier=WindowLink(start - length / 2, start + length / 2) if start > now - max_seconds else None,
         later=None if window.live else _until_now(start + length / 2, length, window.range, now),
         closer=closer,
         wider=_until_now(middle - wider / 2, wider, window.range, now) if wider > length * 1.01 else None,
     )
 
 
-def _until_now(start: float, length: float, usual: Range, now: float) -> Stretch:
+def _until_now(start: float, length: float, usual: Range, now: float) -> WindowLink:
     """Return a range of this length that ends now at the latest. It is live if it is the default length."""
     if start + length < now:
-        return Stretch(start, start + length)
+        return WindowLink(start, start + length)
     if abs(length - usual.seconds) < usual.step_seconds:
-        return Stretch()
-    return Stretch(now - length, now)
+        return WindowLink()
+    return WindowLink(now - length, now)

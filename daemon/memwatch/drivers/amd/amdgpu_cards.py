@@ -10,15 +10,15 @@ from pathlib import Path
 from msgspec import Struct
 
 from memwatch.drivers.amd import kfd
-from memwatch.drivers.amd.names import MOST_LIST_BYTES, Names, name_of, parse_ids
+from memwatch.drivers.amd.names import MAX_LIST_BYTES, Names, choose_name, parse_ids
 from memwatch.drivers.amd.records import AmdCard, KfdNode
 from memwatch.drivers.amd.sysfs import (
+    absent_reason,
     parse_figure,
     parse_id,
     parse_metrics_format,
     parse_release,
     parse_text,
-    reason_of,
 )
 from memwatch.linux.files import Roots
 from memwatch.model import Absent, Bytes, Words
@@ -26,14 +26,14 @@ from memwatch.model import Absent, Bytes, Words
 DRIVER = "amdgpu"
 # AMD's driver package (amdgpu-dkms) ships amdttm in place of the kernel's ttm.
 _TTM_MODULES = ("amdttm", "ttm")
-_MOST_FILE_BYTES = 8192
+_MAX_FILE_BYTES = 8192
 _CARD = re.compile(r"card\d{1,5}")
 _RENDER = re.compile(r"renderD(\d{1,6})")
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _PARTITION = "amdgpu_xcp"
 
 
-class Found(Struct, frozen=True):
+class CardEntries(Struct, frozen=True):
     """Entries of /sys/class/drm: names of cards by PCI address, and of partitions' cards by render minor."""
 
     gpus: Mapping[str, tuple[str, ...]]
@@ -49,29 +49,29 @@ class Driver(Struct, frozen=True):
     pages_limit_bytes: Bytes
 
 
-def read(path: Path, size: int = _MOST_FILE_BYTES) -> bytes | Absent:
+def read(path: Path, size: int = _MAX_FILE_BYTES) -> bytes | Absent:
     """Return the first `size` bytes of a sysfs file, or why it cannot be read."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        return reason_of(error)
+        return absent_reason(error)
     try:
         return os.read(file, size)
     except OSError as error:
-        return reason_of(error)
+        return absent_reason(error)
     finally:
         os.close(file)
 
 
-def names_in(folder: Path) -> list[str]:
+def list_names(folder: Path) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except OSError as error:
-        reason_of(error)
+        absent_reason(error)
         return []
 
 
-def find(drm: Path) -> Found:
+def find(drm: Path) -> CardEntries:
     """List the driver's cards and their partitions.
 
     `card1-DP-1` is a connector. A partition of an MI300 is a platform device without memory files.
@@ -79,7 +79,7 @@ def find(drm: Path) -> Found:
     gpus: dict[str, tuple[str, ...]] = {}
     partitions: dict[int, str] = {}
     count = 0
-    for name in names_in(drm):
+    for name in list_names(drm):
         if not _CARD.fullmatch(name):
             continue
         device = Path(os.path.realpath(drm / name / "device"))
@@ -87,12 +87,12 @@ def find(drm: Path) -> Found:
             count += 1
             minor = _render_minor(device)
             partitions |= {} if minor is None else {minor: name}
-        elif _PCI.fullmatch(device.name) and _driver_of(device) == DRIVER:
+        elif _PCI.fullmatch(device.name) and _read_driver_name(device) == DRIVER:
             gpus[device.name] = (*gpus.get(device.name, ()), name)
-    return Found(dict(sorted(gpus.items())), partitions, count)
+    return CardEntries(dict(sorted(gpus.items())), partitions, count)
 
 
-def _driver_of(device: Path) -> str:
+def _read_driver_name(device: Path) -> str:
     try:
         return os.path.basename(os.readlink(device / "driver"))
     except OSError:
@@ -100,11 +100,11 @@ def _driver_of(device: Path) -> str:
 
 
 def _render_minor(device: Path) -> int | None:
-    minors = [int(found[1]) for name in names_in(device / "drm") if (found := _RENDER.fullmatch(name))]
+    minors = [int(found[1]) for name in list_names(device / "drm") if (found := _RENDER.fullmatch(name))]
     return minors[0] if minors else None
 
 
-def driver_of(roots: Roots, page_size: int) -> Driver:
+def read_driver(roots: Roots, page_size: int) -> Driver:
     """Read the driver's properties. AMD's package has its own version, numbered like the kernel it is based on."""
     modules = roots.sysfs / "module"
     version = parse_text(read(modules / DRIVER / "version"))
@@ -115,33 +115,33 @@ def driver_of(roots: Roots, page_size: int) -> Driver:
     return Driver(release or kernel, version, pages * page_size if isinstance(pages, int) else pages)
 
 
-def nodes_of(topology: Path, known: Sequence[str]) -> tuple[KfdNode, ...]:
+def read_nodes(topology: Path, known: Sequence[str]) -> tuple[KfdNode, ...]:
     """Return the compute driver's (KFD) nodes of the GPUs in `known`.
 
     In a container the files of GPUs that are not assigned to it cannot be read.
     """
     nodes = []
-    for name in names_in(topology / "nodes"):
+    for name in list_names(topology / "nodes"):
         folder = topology / "nodes" / name
         gpu_id, properties = parse_figure(read(folder / "gpu_id")), read(folder / "properties")
         if not (name.isdecimal() and len(name) < 6 and isinstance(gpu_id, int) and isinstance(properties, bytes)):
             continue
-        found = kfd.node_of(int(name), gpu_id, kfd.parse_properties(properties), _banks_of(folder), known)
+        found = kfd.parse_node(int(name), gpu_id, kfd.parse_properties(properties), _read_banks(folder), known)
         nodes += [found] if found else []
     return tuple(sorted(nodes, key=lambda node: node.number))
 
 
-def _banks_of(folder: Path) -> list[dict[str, int]]:
-    read_banks = [read(folder / "mem_banks" / bank / "properties") for bank in names_in(folder / "mem_banks")]
+def _read_banks(folder: Path) -> list[dict[str, int]]:
+    read_banks = [read(folder / "mem_banks" / bank / "properties") for bank in list_names(folder / "mem_banks")]
     return [kfd.parse_properties(data) for data in read_banks if isinstance(data, bytes)]
 
 
-def listed_names(roots: Roots) -> Names:
-    data = read(roots.rootfs / "usr/share/libdrm/amdgpu.ids", MOST_LIST_BYTES)
+def read_names(roots: Roots) -> Names:
+    data = read(roots.rootfs / "usr/share/libdrm/amdgpu.ids", MAX_LIST_BYTES)
     return parse_ids(data) if isinstance(data, bytes) else {}
 
 
-def card_of(
+def read_card(
     device: Path,
     cards: tuple[str, ...],
     nodes: Sequence[KfdNode],
@@ -161,7 +161,7 @@ def card_of(
         render_node=Absent.NOT_SUPPORTED if minor is None else f"renderD{minor}",
         device_id=device_id,
         revision=revision,
-        name=name_of(product if isinstance(product, str) else None, device_id, revision, names),
+        name=choose_name(product if isinstance(product, str) else None, device_id, revision, names),
         vram_bytes=parse_figure(read(device / "mem_info_vram_total")),
         visible_vram_bytes=parse_figure(read(device / "mem_info_vis_vram_total")),
         gtt_bytes=parse_figure(read(device / "mem_info_gtt_total")),
@@ -182,7 +182,7 @@ def may_sleep(control: bytes | Absent) -> bool:
     return not isinstance(control, bytes) or control.strip() != b"on"
 
 
-def metrics_format_of(device: Path) -> int | Absent:
+def read_metrics_format(device: Path) -> int | Absent:
     """Read the format of gpu_metrics. Call it only for a GPU that is awake.
 
     Reading it queries the GPU's firmware, and up to Linux 6.12 wakes a suspended GPU.

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from memwatch.drivers.amd.sysfs import reason_of
+from memwatch.drivers.amd.sysfs import absent_reason
 from memwatch.model import Absent
 
 # include/uapi/drm/amdgpu_drm.h of Linux 7.2: DRM_IOCTL_AMDGPU_INFO and AMDGPU_INFO_DEV_INFO.
@@ -45,11 +45,11 @@ def is_fused(
     try:
         file = opener(render_node)
     except OSError as error:
-        return reason_of(error)
+        return absent_reason(error)
     try:
         return parse_device(_device_info(file, ioctl))
     except OSError as error:
-        return reason_of(error)
+        return absent_reason(error)
     finally:
         with suppress(OSError):
             os.close(file)

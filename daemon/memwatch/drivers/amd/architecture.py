@@ -25,14 +25,14 @@ _CARD_METRICS, _APU_METRICS = 1, (2, 3)
 _MI300A_GFX = "gfx942"
 
 
-class Finding(Struct, frozen=True):
+class Observation(Struct, frozen=True):
     """Result of one check: an observation and its conclusion. `is_apu` None: inconclusive."""
 
     is_apu: bool | None
     text: str
 
 
-class Verdict(Struct, frozen=True):
+class ArchitectureDecision(Struct, frozen=True):
     """Architecture of one GPU and the observations behind it. `is_apu` None: inconclusive."""
 
     architecture: Architecture
@@ -40,7 +40,7 @@ class Verdict(Struct, frozen=True):
     is_apu: bool | None
 
 
-def architecture_of(card: AmdCard) -> Verdict:
+def decide_architecture(card: AmdCard) -> ArchitectureDecision:
     """Run the checks until one is conclusive. Inconclusive observations are part of the evidence as well."""
     seen: list[str] = []
     for step in LADDER:
@@ -49,82 +49,92 @@ def architecture_of(card: AmdCard) -> Verdict:
             continue
         seen.append(finding.text)
         if finding.is_apu is not None:
-            seen += _memory_of(card) if finding.is_apu else []
+            seen += _memory_evidence(card) if finding.is_apu else []
             architecture = Architecture.UNIFIED if finding.is_apu else Architecture.DISCRETE
-            return Verdict(architecture, tuple(seen), finding.is_apu)
-    return Verdict(Architecture.UNKNOWN, (*seen, "no observation distinguishes an APU from a discrete GPU"), None)
+            return ArchitectureDecision(architecture, tuple(seen), finding.is_apu)
+    return ArchitectureDecision(
+        Architecture.UNKNOWN, (*seen, "no observation distinguishes an APU from a discrete GPU"), None
+    )
 
 
-def _memory_of(card: AmdCard) -> list[str]:
+def _memory_evidence(card: AmdCard) -> list[str]:
     if isinstance(card.vram_bytes, int) and card.vram_bytes:
         return [f"firmware reserves {size(card.vram_bytes)} for it, which MemTotal does not include"]
     return ["it has no VRAM and uses only System RAM"]
 
 
-def _by_flag(card: AmdCard) -> Finding | None:
+def _by_flag(card: AmdCard) -> Observation | None:
     if card.is_fused is True:
-        return Finding(True, "the driver's FUSION flag is set: an APU")
-    return Finding(False, "the driver's FUSION flag is not set: a discrete GPU") if card.is_fused is False else None
+        return Observation(True, "the driver's FUSION flag is set: an APU")
+    return (
+        Observation(False, "the driver's FUSION flag is not set: a discrete GPU")
+        if card.is_fused is False
+        else None
+    )
 
 
-def _by_uma(card: AmdCard) -> Finding | None:
-    return Finding(True, "the folder uma exists, which only APUs have") if card.has_uma else None
+def _by_uma(card: AmdCard) -> Observation | None:
+    return Observation(True, "the folder uma exists, which only APUs have") if card.has_uma else None
 
 
-def _by_board_info(card: AmdCard) -> Finding | None:
+def _by_board_info(card: AmdCard) -> Observation | None:
     if card.has_board_info:
-        return Finding(False, "the file board_info exists, which no APU has")
+        return Observation(False, "the file board_info exists, which no APU has")
     if card.release >= BOARD_INFO_SINCE and isinstance(card.gtt_bytes, int):
         since = ".".join(map(str, BOARD_INFO_SINCE))
-        return Finding(True, f"the file board_info is missing, which Linux {since} creates for every discrete GPU")
+        return Observation(
+            True, f"the file board_info is missing, which Linux {since} creates for every discrete GPU"
+        )
     return None
 
 
-def _by_metrics(card: AmdCard) -> Finding | None:
+def _by_metrics(card: AmdCard) -> Observation | None:
     revision = card.metrics_format
     if isinstance(revision, Absent):
         return None
     text = f"gpu_metrics has format {revision}"
     if revision in _APU_METRICS:
-        return Finding(True, f"{text}, which APUs use")
+        return Observation(True, f"{text}, which APUs use")
     if revision != _CARD_METRICS:
-        return Finding(None, f"{text}, which is unknown")
+        return Observation(None, f"{text}, which is unknown")
     maybe_mi300a = any(node.gfx == _MI300A_GFX for node in card.nodes)
-    return Finding(None if maybe_mi300a else False, f"{text}, which discrete GPUs and MI300A use")
+    return Observation(None if maybe_mi300a else False, f"{text}, which discrete GPUs and MI300A use")
 
 
-def _by_missing_vram(card: AmdCard) -> Finding | None:
+def _by_missing_vram(card: AmdCard) -> Observation | None:
     if card.nodes and (card.vram_bytes == 0 or card.vram_bytes is Absent.NOT_SUPPORTED):
-        return Finding(True, f"the compute driver lists it as node {card.nodes[0].number}, and it has no VRAM")
+        return Observation(True, f"the compute driver lists it as node {card.nodes[0].number}, and it has no VRAM")
     return None
 
 
-def _by_bank(card: AmdCard) -> Finding | None:
+def _by_bank(card: AmdCard) -> Observation | None:
     # A partition of a discrete GPU is never larger than its VRAM.
     if not isinstance(card.vram_bytes, int) or not card.nodes:
         return None
     bank = card.nodes[0].bank_bytes
     if isinstance(bank, int) and bank > card.vram_bytes:
-        return Finding(True, f"the compute driver reports {bank} bytes for it, which is more than its VRAM")
+        return Observation(True, f"the compute driver reports {bank} bytes for it, which is more than its VRAM")
     return None
 
 
-def _by_id(card: AmdCard) -> Finding | None:
-    return Finding(True, f"its PCI id is 1002:{card.device_id}, an APU's") if card.device_id in APU_IDS else None
+def _by_id(card: AmdCard) -> Observation | None:
+    return (
+        Observation(True, f"its PCI id is 1002:{card.device_id}, an APU's") if card.device_id in APU_IDS else None
+    )
 
 
-def _by_size(card: AmdCard) -> Finding | None:
+def _by_size(card: AmdCard) -> Observation | None:
     # Inconclusive: discrete GPUs in hosts with much RAM match as well, and APUs with a large carve-out do not.
     if (
         isinstance(card.vram_bytes, int)
         and isinstance(card.gtt_bytes, int)
         and card.gtt_bytes >= 8 * card.vram_bytes
     ):
-        return Finding(None, "its limit on System RAM is at least 8 times its VRAM, as is common for APUs")
+        return Observation(None, "its limit on System RAM is at least 8 times its VRAM, as is common for APUs")
     return None
 
 
-LADDER: tuple[Callable[[AmdCard], Finding | None], ...] = (
+LADDER: tuple[Callable[[AmdCard], Observation | None], ...] = (
     _by_flag,
     _by_uma,
     _by_board_info,

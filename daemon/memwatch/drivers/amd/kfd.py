@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from memwatch.drivers.amd.records import KfdNode
-from memwatch.drivers.amd.sysfs import MOST_BYTES
+from memwatch.drivers.amd.sysfs import MAX_BYTES
 from memwatch.model import Absent, Bytes, Words
 
 _PROPERTY = re.compile(rb"^([a-z0-9_]{1,40}) (\d{1,20})$", re.MULTILINE)
@@ -20,13 +20,13 @@ def parse_properties(data: bytes) -> dict[str, int]:
     return {key.decode(): int(value) for key, value in _PROPERTY.findall(data)}
 
 
-def gfx_of(version: int) -> Words:
+def format_gfx(version: int) -> Words:
     """Return the name of a version: 110501 is gfx1151, 90010 is gfx90a (the last two digits are the stepping)."""
     major, minor, step = version // 10000, version // 100 % 100, version % 100
     return f"gfx{major}{minor}{step:x}" if major else Absent.NOT_SUPPORTED
 
 
-def pci_of(domain: int, location: int, known: Collection[str]) -> str | None:
+def find_pci(domain: int, location: int, known: Collection[str]) -> str | None:
     """Return the PCI address in `known` that a node belongs to.
 
     A partition's number is in the lowest bits of its location (Linux 6.4) or in the highest four (6.10). If no GPU
@@ -39,15 +39,15 @@ def pci_of(domain: int, location: int, known: Collection[str]) -> str | None:
     return next((address for address in (exact, f"{slot}.0") if address in known), None)
 
 
-def bank_bytes_of(banks: Iterable[Mapping[str, int]]) -> Bytes:
+def select_bank_bytes(banks: Iterable[Mapping[str, int]]) -> Bytes:
     """Return the frame buffer size in bytes. Of an APU it is the limit on System RAM or the carve-out."""
     sizes = [bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _FRAME_BUFFER]
     if not sizes:
         return Absent.NOT_SUPPORTED
-    return sum(sizes) if sum(sizes) <= MOST_BYTES else Absent.INCONSISTENT
+    return sum(sizes) if sum(sizes) <= MAX_BYTES else Absent.INCONSISTENT
 
 
-def node_of(
+def parse_node(
     number: int,
     gpu_id: int,
     properties: Mapping[str, int],
@@ -55,7 +55,7 @@ def node_of(
     known: Collection[str],
 ) -> KfdNode | None:
     """Build a node. None for a CPU node, and for a GPU that is not in `known`."""
-    pci = pci_of(properties.get("domain", 0), properties.get("location_id", 0), known) if gpu_id else None
+    pci = find_pci(properties.get("domain", 0), properties.get("location_id", 0), known) if gpu_id else None
     if pci is None:
         return None
     minor = properties.get("drm_render_minor", 0)
@@ -63,13 +63,13 @@ def node_of(
         number,
         gpu_id,
         pci,
-        gfx_of(properties.get("gfx_target_version", 0)),
-        bank_bytes_of(banks),
+        format_gfx(properties.get("gfx_target_version", 0)),
+        select_bank_bytes(banks),
         minor if 128 <= minor < 1 << 20 else Absent.NOT_AVAILABLE,
     )
 
 
-def gpu_id_of(file_name: str) -> int | None:
+def parse_gpu_id(file_name: str) -> int | None:
     """Return the GPU id in a process's file name such as `vram_12345`."""
     found = _HELD.fullmatch(file_name)
     return int(found[1]) if found else None

@@ -21,7 +21,7 @@ KNOWN = {
 }
 
 # amdgpu.ids has 40 KiB. A much larger file is something else.
-MOST_LIST_BYTES = 1 << 20
+MAX_LIST_BYTES = 1 << 20
 _LINE = re.compile(rb"^([0-9A-Fa-f]{4}),[ \t]*([0-9A-Fa-f]{1,2}),[ \t]*(\S[^\r\n]{0,120})$", re.MULTILINE)
 
 Names = Mapping[tuple[str, int], str]
@@ -31,11 +31,11 @@ def parse_ids(data: bytes) -> dict[tuple[str, int], str]:
     """Parse libdrm's amdgpu.ids: lines such as `744C, C8, AMD Radeon RX 7900 XTX`."""
     return {
         (device.decode().lower(), int(revision, 16)): name.strip().decode("utf-8", "backslashreplace")
-        for device, revision, name in _LINE.findall(data[:MOST_LIST_BYTES])
+        for device, revision, name in _LINE.findall(data[:MAX_LIST_BYTES])
     }
 
 
-def name_of(product: str | None, device_id: str, revision: str, listed: Names) -> str:
+def choose_name(product: str | None, device_id: str, revision: str, listed: Names) -> str:
     """Return the best name. `product` is read from the board's FRU chip, which few boards have."""
     number = int(revision, 16) if revision else -1
     name = product or listed.get((device_id, number)) or KNOWN.get(device_id)

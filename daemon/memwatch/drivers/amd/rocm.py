@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from memwatch.drivers.amd.records import AmdGpu, AmdReading
-from memwatch.model import Absent, Bytes, total_of
+from memwatch.model import Absent, Bytes, sum_figures
 
 # Linux 6.10 puts all of an APU's allocations into System RAM (GTT). Linux 6.15 (commit 759e764f7d58) does so only
 # if the GTT limit is larger than the carve-out. Before 6.10 they could only go into the carve-out.
@@ -44,7 +44,7 @@ def free_bytes(gpu: AmdGpu, in_gtt: bool, reading: AmdReading, ram_bytes: int, a
     limit = reading.pages_limit_bytes
     bounds = [available_bytes, _left(gpu.gtt.total_bytes, gpu.gtt.used_bytes), _kfd_left(reading, ram_bytes)]
     if isinstance(limit, int):
-        bounds.append(_left(limit, total_of([one.gtt.used_bytes for one in reading.gpus])))
+        bounds.append(_left(limit, sum_figures([one.gtt.used_bytes for one in reading.gpus])))
     return least(bounds)
 
 

@@ -31,9 +31,9 @@ _VRAM_TYPES = {
     31: "LPDDR5",
 }
 _BDF = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
-_MOST_BYTES = 1 << 60
+_MAX_BYTES = 1 << 60
 _PAGE_BYTES, _PAGE_AS_THOUSANDS = 4096, 4000
-_MOST_PIDS = 1024
+_MAX_PIDS = 1024
 
 
 class SmiProcess(Struct, frozen=True):
@@ -65,62 +65,62 @@ class SmiFailure(Struct, frozen=True):
     text: str
 
 
-def pci_of(text: Any) -> str | None:  # noqa: ANN401  a tool's value of any type
+def parse_pci(text: Any) -> str | None:  # noqa: ANN401  a tool's value of any type
     """Return a PCI address in the format of sysfs."""
     found = _BDF.fullmatch(text.strip().lower()) if isinstance(text, str) else None
     return found[1] if found else None
 
 
-def count_of(answer: Any) -> int | None:  # noqa: ANN401
+def parse_count(answer: Any) -> int | None:  # noqa: ANN401
     """Return a count or a size, or None for anything else, such as "N/A"."""
     if isinstance(answer, str) and answer.isdecimal() and len(answer) <= 20:
         answer = int(answer)
-    if not isinstance(answer, int) or isinstance(answer, bool) or not 0 <= answer <= _MOST_BYTES:
+    if not isinstance(answer, int) or isinstance(answer, bool) or not 0 <= answer <= _MAX_BYTES:
         return None
     return answer
 
 
-def errors_of(answer: Any) -> dict[str, int]:  # noqa: ANN401
+def parse_errors(answer: Any) -> dict[str, int]:  # noqa: ANN401
     """Parse the result of amdsmi_get_gpu_total_ecc_count."""
     keys = {"correctable_count": "ecc_corrected", "uncorrectable_count": "ecc_uncorrected"}
     keys["deferred_count"] = "ecc_deferred"
-    counts = {name: count_of(answer.get(key)) for key, name in keys.items()} if isinstance(answer, dict) else {}
+    counts = {name: parse_count(answer.get(key)) for key, name in keys.items()} if isinstance(answer, dict) else {}
     return {name: count for name, count in counts.items() if count is not None}
 
 
-def bad_pages_of(answer: Any) -> dict[str, int]:  # noqa: ANN401
+def parse_bad_pages(answer: Any) -> dict[str, int]:  # noqa: ANN401
     """Parse the result of amdsmi_get_gpu_bad_page_info: a list of pages, or a text that there are none."""
     if isinstance(answer, str):
         return {"pages_retired": 0} if "no bad pages" in answer.lower() else {}
     return {"pages_retired": len(answer)} if isinstance(answer, list) else {}
 
 
-def vram_type_of(answer: Any) -> Words:  # noqa: ANN401
+def parse_vram_type(answer: Any) -> Words:  # noqa: ANN401
     """Parse the result of amdsmi_get_gpu_vram_info: a number of the library's enumeration, or its name."""
     kind = answer.get("vram_type") if isinstance(answer, dict) else None
     if isinstance(kind, str):
         return kind[:32] if kind not in ("N/A", "UNKNOWN", "") else Absent.NOT_SUPPORTED
-    number = count_of(getattr(kind, "value", kind))
+    number = parse_count(getattr(kind, "value", kind))
     return Absent.NOT_SUPPORTED if number is None else _VRAM_TYPES.get(number, Absent.NOT_SUPPORTED)
 
 
-def processes_of(answer: Any) -> tuple[SmiProcess, ...]:  # noqa: ANN401
+def parse_processes(answer: Any) -> tuple[SmiProcess, ...]:  # noqa: ANN401
     """Parse the result of amdsmi_get_gpu_process_list. Its `mem` is not the sum of its parts and is not used."""
-    found = (process_of(one) for one in (answer[:_MOST_PIDS] if isinstance(answer, list) else ()))
+    found = (parse_process(one) for one in (answer[:_MAX_PIDS] if isinstance(answer, list) else ()))
     return tuple(one for one in found if one is not None)
 
 
-def process_of(answer: Any) -> SmiProcess | None:  # noqa: ANN401
+def parse_process(answer: Any) -> SmiProcess | None:  # noqa: ANN401
     if not isinstance(answer, dict) or not isinstance(answer.get("memory_usage"), dict):
         return None
-    pid, parts = count_of(answer.get("pid")), answer["memory_usage"]
-    vram, gtt = (count_of(parts.get(key)) for key in ("vram_mem", "gtt_mem"))
+    pid, parts = parse_count(answer.get("pid")), answer["memory_usage"]
+    vram, gtt = (parse_count(parts.get(key)) for key in ("vram_mem", "gtt_mem"))
     if not pid or pid >= 1 << 22 or vram is None or gtt is None:
         return None
-    return SmiProcess(pid, repaired(vram), repaired(gtt))
+    return SmiProcess(pid, repair_size(vram), repair_size(gtt))
 
 
-def repaired(size: int) -> int:
+def repair_size(size: int) -> int:
     """Correct a size that was computed with 1 KiB = 1000 bytes, as up to ROCm 6.4.1.
 
     Memory is allocated in pages of 4096 bytes, so such a size is recognized: it is a multiple of 4000 instead.

@@ -16,14 +16,14 @@ from memwatch.drivers.amd.smi import (
     SmiFailure,
     SmiGpu,
     SmiReading,
-    bad_pages_of,
-    errors_of,
-    pci_of,
-    processes_of,
-    vram_type_of,
+    parse_bad_pages,
+    parse_errors,
+    parse_pci,
+    parse_processes,
+    parse_vram_type,
 )
-from memwatch.helper.bootstrap import settle_in, write_all
-from memwatch.helper.codec import Speaker
+from memwatch.helper.bootstrap import bootstrap, write_all
+from memwatch.helper.codec import LineEncoder
 
 PACKAGE = "amdsmi"
 NOT_SUPPORTED, NOT_YET_IMPLEMENTED, NO_DATA, NO_DRIVER = 2, 3, 40, 34
@@ -38,7 +38,7 @@ QUESTIONS = {
 }
 
 
-class Refused(Exception):
+class AmdSmiError(Exception):
     """A call of the library failed, with its return code if there is one."""
 
     def __init__(self, code: int | None, text: str) -> None:
@@ -47,7 +47,7 @@ class Refused(Exception):
 
 
 class Library:
-    """The imported package amdsmi. Everything that it raises is converted to `Refused`."""
+    """The imported package amdsmi. Everything that it raises is converted to `AmdSmiError`."""
 
     def __init__(self, module: Any) -> None:  # noqa: ANN401  a package that may be of any version
         self._module = module
@@ -55,25 +55,25 @@ class Library:
 
     def read(self) -> SmiReading:
         handles = self.call("amdsmi_get_processor_handles")
-        gpus = [(pci_of(self.call("amdsmi_get_gpu_device_bdf", handle)), handle) for handle in handles]
+        gpus = [(parse_pci(self.call("amdsmi_get_gpu_device_bdf", handle)), handle) for handle in handles]
         return SmiReading(tuple(self._gpu(pci, handle) for pci, handle in gpus if pci is not None))
 
     def call(self, name: str, *arguments: Any) -> Any:  # noqa: ANN401
-        """Call a function. Every failure, including a missing function, raises `Refused`."""
+        """Call a function. Every failure, including a missing function, raises `AmdSmiError`."""
         try:
             return getattr(self._module, name)(*arguments)
         except Exception as error:  # noqa: BLE001  KeyError, AttributeError and OSError all occur
             code = getattr(error, "err_code", None)
-            raise Refused(code if isinstance(code, int) else None, sentence_of(error)) from None
+            raise AmdSmiError(code if isinstance(code, int) else None, describe_error(error)) from None
 
     def _gpu(self, pci: str, handle: Any) -> SmiGpu:  # noqa: ANN401
         codes: dict[str, int] = {}
         results = {question: self._query(pci, question, handle, codes) for question in QUESTIONS}
         return SmiGpu(
             pci,
-            vram_type_of(results["vram"]),
-            errors_of(results["ecc"]) | bad_pages_of(results["bad_pages"]),
-            processes_of(results["processes"]),
+            parse_vram_type(results["vram"]),
+            parse_errors(results["ecc"]) | parse_bad_pages(results["bad_pages"]),
+            parse_processes(results["processes"]),
             codes,
         )
 
@@ -83,30 +83,30 @@ class Library:
             return None
         try:
             return self.call(QUESTIONS[question], handle)
-        except Refused as refused:
-            codes[question] = -1 if refused.code is None else refused.code
-            if refused.code in _NEVER_AGAIN:
-                self._given_up[pci, question] = refused.code
+        except AmdSmiError as rejected:
+            codes[question] = -1 if rejected.code is None else rejected.code
+            if rejected.code in _NEVER_AGAIN:
+                self._given_up[pci, question] = rejected.code
             return None
 
 
-def sentence_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:200].replace("\n", " ")
 
 
-def opened() -> Library | SmiFailure:
+def open_library() -> Library | SmiFailure:
     """Import and initialize the library. ROCm installs its package outside Python's search path."""
     sys.path.append(os.path.join(os.environ.get("ROCM_PATH", "/opt/rocm"), "share/amd_smi"))
     try:
         library = Library(importlib.import_module(PACKAGE))
     except (Exception, SystemExit) as error:  # noqa: BLE001  all of them occur, see `call`
-        return SmiFailure("no_library", f"{PACKAGE} cannot be imported ({sentence_of(error)})")
+        return SmiFailure("no_library", f"{PACKAGE} cannot be imported ({describe_error(error)})")
     try:
         library.call("amdsmi_init")
-    except Refused as refused:
-        if refused.code == NO_DRIVER:
+    except AmdSmiError as rejected:
+        if rejected.code == NO_DRIVER:
             return SmiFailure("no_driver", f"{PACKAGE} reports that the amdgpu driver is not loaded")
-        return SmiFailure("failed", f"{PACKAGE} cannot be initialized ({refused})")
+        return SmiFailure("failed", f"{PACKAGE} cannot be initialized ({rejected})")
     return library
 
 
@@ -118,25 +118,25 @@ class Session:
 
     def read(self) -> SmiReading | SmiFailure:
         if self._library is None:
-            found = opened()
+            found = open_library()
             if isinstance(found, SmiFailure):
                 return found
             self._library = found
         try:
             return self._library.read()
-        except Refused as refused:
-            return SmiFailure("failed", f"{PACKAGE} cannot list GPUs ({refused})")
+        except AmdSmiError as rejected:
+            return SmiFailure("failed", f"{PACKAGE} cannot list GPUs ({rejected})")
 
 
 def serve(commands: BinaryIO, answer: Callable[[bytes], None], read: Callable[[], SmiReading | SmiFailure]) -> None:
-    speaker = Speaker()
+    speaker = LineEncoder()
     for command in iter(commands.readline, b""):
         found = read() if command == b"read\n" else SmiFailure("failed", "the only command is 'read'")
-        answer((b"reading " if isinstance(found, SmiReading) else b"failure ") + speaker.line_of(found))
+        answer((b"reading " if isinstance(found, SmiReading) else b"failure ") + speaker.encode(found))
 
 
 def main() -> int:
-    answers = settle_in()
+    answers = bootstrap()
     quiet()
     try:
         serve(sys.stdin.buffer, lambda line: write_all(answers, line), Session().read)

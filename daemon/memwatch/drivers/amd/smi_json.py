@@ -10,8 +10,8 @@ from typing import Any
 from msgspec import Struct
 
 from memwatch.drivers.amd.records import Region
-from memwatch.drivers.amd.smi import SmiProcess, count_of, pci_of, process_of
-from memwatch.drivers.amd.sysfs import region_of
+from memwatch.drivers.amd.smi import SmiProcess, parse_count, parse_pci, parse_process
+from memwatch.drivers.amd.sysfs import build_region
 from memwatch.model import Absent, Bytes, Words
 
 _CARD = re.compile(r"card\d{1,5}")
@@ -20,7 +20,7 @@ _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 _PARTS = ("total", "used")
 
 
-class NoAnswer(Exception):
+class NoOutputError(Exception):
     """The tool ran and printed no usable output, usually because the driver is not loaded."""
 
 
@@ -35,18 +35,18 @@ class SmiMemory(Struct, frozen=True):
     gtt: Region
 
 
-def document_of(output: bytes, tool: str) -> Any:  # noqa: ANN401  any JSON
+def parse_document(output: bytes, tool: str) -> Any:  # noqa: ANN401  any JSON
     """Parse the JSON in a tool's output. Text may precede it. Without a driver the output is empty."""
     text = output.decode("utf-8", "replace")
     if not text.strip():
-        raise NoAnswer(f"{tool} printed nothing, as it does without a driver")
+        raise NoOutputError(f"{tool} printed nothing, as it does without a driver")
     start = re.search(r"^\s*[\[{]", text, re.MULTILINE)
     try:
         if start is None:
             raise ValueError
         return json.JSONDecoder().raw_decode(text[start.end() - 1 :])[0]
     except (ValueError, RecursionError):
-        raise NoAnswer(f"{tool} printed no valid JSON") from None
+        raise NoOutputError(f"{tool} printed no valid JSON") from None
 
 
 def rocm_smi_memory(document: Any) -> list[SmiMemory]:  # noqa: ANN401
@@ -62,7 +62,7 @@ def rocm_smi_memory(document: Any) -> list[SmiMemory]:  # noqa: ANN401
             found.append(
                 SmiMemory(
                     int(name[4:]),
-                    pci_of(card.get("pci bus")),
+                    parse_pci(card.get("pci bus")),
                     series[:80] if isinstance(series, str) and series != "N/A" else Absent.NOT_AVAILABLE,
                     _rocm_region(card, "vram"),
                     _rocm_region(card, "vis_vram"),
@@ -74,14 +74,14 @@ def rocm_smi_memory(document: Any) -> list[SmiMemory]:  # noqa: ANN401
 
 def _rocm_region(card: Mapping[str, Any], kind: str) -> Region:
     total, used = card.get(f"{kind} total memory (b)"), card.get(f"{kind} total used memory (b)")
-    return region_of(_bytes_of(total), _bytes_of(used))
+    return build_region(_parse_bytes(total), _parse_bytes(used))
 
 
 def amd_smi_memory(document: Any, addresses: Mapping[int, str]) -> list[SmiMemory]:  # noqa: ANN401
     """Parse `metric --mem-usage --json`: a list, or since ROCm 7.2 a list under `gpu_data`."""
     found = []
     for gpu in _gpus(document):
-        index, usage = count_of(gpu.get("gpu")), gpu.get("mem_usage")
+        index, usage = parse_count(gpu.get("gpu")), gpu.get("mem_usage")
         if index is not None and isinstance(usage, Mapping):
             regions = [_amd_region(usage, kind) for kind in ("vram", "visible_vram", "gtt")]
             found.append(SmiMemory(index, addresses.get(index), Absent.NOT_AVAILABLE, *regions))
@@ -89,13 +89,13 @@ def amd_smi_memory(document: Any, addresses: Mapping[int, str]) -> list[SmiMemor
 
 
 def _amd_region(usage: Mapping[str, Any], kind: str) -> Region:
-    total, used = (_size_of(usage.get(f"{part}_{kind}")) for part in _PARTS)
-    return region_of(total, used)
+    total, used = (_parse_size(usage.get(f"{part}_{kind}")) for part in _PARTS)
+    return build_region(total, used)
 
 
 def amd_smi_addresses(document: Any) -> dict[int, str]:  # noqa: ANN401
     """Parse `list --json`: PCI addresses by the tool's own GPU numbers."""
-    found = {count_of(gpu.get("gpu")): pci_of(gpu.get("bdf")) for gpu in _gpus(document)}
+    found = {parse_count(gpu.get("gpu")): parse_pci(gpu.get("bdf")) for gpu in _gpus(document)}
     return {index: pci for index, pci in found.items() if index is not None and pci is not None}
 
 
@@ -103,20 +103,20 @@ def amd_smi_processes(document: Any) -> dict[int, tuple[SmiProcess, ...]]:  # no
     """Parse `process --json`. For a GPU without processes the list contains a text instead of a process."""
     found: dict[int, tuple[SmiProcess, ...]] = {}
     for gpu in _gpus(document):
-        index, listed = count_of(gpu.get("gpu")), gpu.get("process_list")
+        index, listed = parse_count(gpu.get("gpu")), gpu.get("process_list")
         if index is not None:
-            processes = [_listed(one) for one in (listed if isinstance(listed, list) else ())]
+            processes = [_parse_process(one) for one in (listed if isinstance(listed, list) else ())]
             found[index] = tuple(one for one in processes if one is not None)
     return found
 
 
-def _listed(entry: Any) -> SmiProcess | None:  # noqa: ANN401
+def _parse_process(entry: Any) -> SmiProcess | None:  # noqa: ANN401
     info = entry.get("process_info", entry) if isinstance(entry, Mapping) else None
     parts = info.get("memory_usage") if isinstance(info, Mapping) else None
     if not isinstance(info, Mapping) or not isinstance(parts, Mapping):
         return None
-    sizes = {key: size for key, one in parts.items() if isinstance(size := _size_of(one), int)}
-    return process_of({"pid": info.get("pid"), "memory_usage": sizes})
+    sizes = {key: size for key, one in parts.items() if isinstance(size := _parse_size(one), int)}
+    return parse_process({"pid": info.get("pid"), "memory_usage": sizes})
 
 
 def _gpus(document: Any) -> Iterator[Mapping[str, Any]]:  # noqa: ANN401
@@ -128,16 +128,16 @@ def _items(document: Any) -> list[tuple[str, Any]]:  # noqa: ANN401
     return [(str(name), value) for name, value in document.items()] if isinstance(document, Mapping) else []
 
 
-def _size_of(field: Any) -> Bytes:  # noqa: ANN401
+def _parse_size(field: Any) -> Bytes:  # noqa: ANN401
     """Parse `{"value": 8176, "unit": "MB"}`. An unavailable field is the text "N/A" instead."""
     if not isinstance(field, Mapping):
         return Absent.NOT_SUPPORTED if field in (None, "N/A") else Absent.INCONSISTENT
-    count, unit = _bytes_of(field.get("value")), _UNITS.get(str(field.get("unit")).upper())
+    count, unit = _parse_bytes(field.get("value")), _UNITS.get(str(field.get("unit")).upper())
     return count * unit if isinstance(count, int) and unit else Absent.INCONSISTENT
 
 
-def _bytes_of(value: Any) -> Bytes:  # noqa: ANN401
+def _parse_bytes(value: Any) -> Bytes:  # noqa: ANN401
     if value in (None, "N/A"):
         return Absent.NOT_SUPPORTED
-    count = count_of(value)
+    count = parse_count(value)
     return Absent.INCONSISTENT if count is None else count

@@ -10,9 +10,9 @@ from memwatch.linux.files import is_shortage
 from memwatch.model import Absent, Bytes, Words
 
 # No machine has an exbibyte of memory. On errors drivers report -1 as an unsigned number.
-MOST_BYTES = 1 << 60
+MAX_BYTES = 1 << 60
 # Maximum length of a line of text from the firmware.
-_MOST_TEXT = 128
+_MAX_TEXT_LENGTH = 128
 
 _FIGURE = re.compile(rb"\d{1,20}")
 _PERCENT = re.compile(rb"\d{1,3}")
@@ -30,7 +30,7 @@ _REASONS = {
 _KINDS = {b"ue": "ecc_uncorrected", b"ce": "ecc_corrected", b"de": "ecc_deferred"}
 
 
-def reason_of(error: OSError) -> Absent:
+def absent_reason(error: OSError) -> Absent:
     """Return why a file of a loaded driver cannot be read. A temporary shortage of resources is raised again."""
     if is_shortage(error):
         raise error
@@ -43,7 +43,7 @@ def parse_figure(data: bytes | Absent) -> Bytes:
     text = data.strip()
     if text == b"N/A":
         return Absent.NOT_SUPPORTED
-    if not _FIGURE.fullmatch(text) or int(text) > MOST_BYTES:
+    if not _FIGURE.fullmatch(text) or int(text) > MAX_BYTES:
         return Absent.INCONSISTENT
     return int(text)
 
@@ -67,7 +67,7 @@ def parse_text(data: bytes | Absent) -> Words:
     text = data.split(b"\0")[0].strip()
     if not text or text in (b"N/A", b"unknown"):
         return Absent.NOT_SUPPORTED
-    return text[:_MOST_TEXT].decode("utf-8", "backslashreplace").replace("\n", " ")
+    return text[:_MAX_TEXT_LENGTH].decode("utf-8", "backslashreplace").replace("\n", " ")
 
 
 def parse_id(data: bytes | Absent) -> str:
@@ -101,7 +101,7 @@ def parse_bad_pages(data: bytes) -> dict[str, int]:
     return {name: found.count(flag) for flag, name in kinds.items()}
 
 
-def region_of(total: Bytes, used: Bytes) -> Region:
+def build_region(total: Bytes, used: Bytes) -> Region:
     """Build a region. A use that exceeds the total is inconsistent and left out."""
     if isinstance(total, int) and isinstance(used, int) and used > total:
         return Region(total, Absent.INCONSISTENT)

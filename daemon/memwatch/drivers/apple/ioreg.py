@@ -11,10 +11,10 @@ from memwatch.model import Absent, Bytes, Words
 # Match this key exactly: "In use system memory (driver)" is a different value.
 IN_USE = "In use system memory"
 ALLOCATED = "Alloc system memory"
-MOST_BYTES = 1 << 50
+MAX_BYTES = 1 << 50
 
 
-class NotAList(ValueError):
+class PlistError(ValueError):
     """The output is not a property list of the expected form."""
 
 
@@ -29,13 +29,13 @@ def parse_ioreg(data: bytes) -> tuple[Accelerator, ...]:
     try:
         found = plistlib.loads(data, fmt=plistlib.FMT_XML)
     except (ExpatError, ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
-        raise NotAList(f"ioreg: {data[:60]!r} is not a property list ({error})") from None
+        raise PlistError(f"ioreg: {data[:60]!r} is not a property list ({error})") from None
     if not isinstance(found, list):
-        raise NotAList(f"ioreg: expected a list of accelerators, got a {type(found).__name__}")
-    return tuple(_accelerator_of(one) for one in found if isinstance(one, dict))
+        raise PlistError(f"ioreg: expected a list of accelerators, got a {type(found).__name__}")
+    return tuple(_parse_accelerator(one) for one in found if isinstance(one, dict))
 
 
-def _accelerator_of(found: Mapping[str, Any]) -> Accelerator:
+def _parse_accelerator(found: Mapping[str, Any]) -> Accelerator:
     statistics = found.get("PerformanceStatistics")
     statistics = statistics if isinstance(statistics, dict) else {}
     driver = found.get("IOObjectClass") or found.get("IOClass")
@@ -57,4 +57,4 @@ def _words(value: Any) -> Words:  # noqa: ANN401  any type that a property list 
 def _bytes(value: Any) -> Bytes:  # noqa: ANN401
     if value is None:
         return Absent.NOT_SUPPORTED
-    return value if type(value) is int and 0 <= value <= MOST_BYTES else Absent.INCONSISTENT
+    return value if type(value) is int and 0 <= value <= MAX_BYTES else Absent.INCONSISTENT

@@ -10,7 +10,7 @@ import importlib
 import sys
 
 from memwatch.drivers.apple.records import Metal
-from memwatch.helper.codec import Garbled, from_line, to_line
+from memwatch.helper.codec import DecodeError, from_line, to_line
 from memwatch.model import Absent
 
 
@@ -18,7 +18,7 @@ def parse_metal(line: bytes) -> Metal | Absent:
     """Parse the output of this program. Absent if Metal is not installed or has no device."""
     try:
         return from_line(Metal, line)
-    except Garbled:
+    except DecodeError:
         return Absent.NOT_AVAILABLE
 
 

@@ -32,7 +32,7 @@ def parse_vm_stat(data: bytes) -> VmStat | None:
         return None
     size = int(page[1])
 
-    def bytes_of(key: str) -> Bytes:
+    def convert(key: str) -> Bytes:
         return pages[key] * size if key in pages else Absent.NOT_SUPPORTED
 
     free, active, inactive, speculative, wired = (pages[key] * size for key in queues)
@@ -43,10 +43,10 @@ def parse_vm_stat(data: bytes) -> VmStat | None:
         inactive_bytes=inactive,
         speculative_bytes=speculative,
         wired_bytes=wired,
-        compressor_bytes=bytes_of("Pages occupied by compressor"),
-        compressed_bytes=bytes_of("Pages stored in compressor"),
-        purgeable_bytes=bytes_of("Pages purgeable"),
-        anonymous_bytes=bytes_of("Anonymous pages"),
+        compressor_bytes=convert("Pages occupied by compressor"),
+        compressed_bytes=convert("Pages stored in compressor"),
+        purgeable_bytes=convert("Pages purgeable"),
+        anonymous_bytes=convert("Anonymous pages"),
     )
 
 
@@ -54,18 +54,18 @@ def parse_sysctl(data: bytes) -> Mapping[str, str]:
     return {key.decode(): value.decode("utf-8", "replace").strip() for key, value in _SETTING.findall(data)}
 
 
-def pressure_of(settings: Mapping[str, str]) -> PressureLevel | Absent:
+def parse_pressure_level(settings: Mapping[str, str]) -> PressureLevel | Absent:
     word = settings.get("kern.memorystatus_vm_pressure_level")
     return Absent.NOT_SUPPORTED if word is None else _LEVELS.get(word, Absent.INCONSISTENT)
 
 
-def wired_limit_of(settings: Mapping[str, str]) -> Bytes:
+def parse_wired_limit(settings: Mapping[str, str]) -> Bytes:
     """Return the limit set by an administrator, in bytes. 0 means the default, which only Metal reports."""
     number = _number(settings.get("iogpu.wired_limit_mb"))
     return number << 20 if isinstance(number, int) and number else Absent.NOT_AVAILABLE
 
 
-def memory_of(settings: Mapping[str, str]) -> Bytes:
+def parse_memory_size(settings: Mapping[str, str]) -> Bytes:
     return _number(settings.get("hw.memsize"))
 
 

@@ -32,7 +32,7 @@ def is_npu(name: str) -> bool:
     return _NPU.fullmatch(name) is not None
 
 
-def nodes_of(names: list[str]) -> tuple[str, ...]:
+def select_nodes(names: list[str]) -> tuple[str, ...]:
     """Return the device files among the entries of a device's folder `drm` or `accel`."""
     return tuple(sorted(name for name in names if _NODE.fullmatch(name)))
 
@@ -42,13 +42,13 @@ def can_render(nodes: tuple[str, ...]) -> bool:
     return any(node.startswith("renderD") for node in nodes)
 
 
-def id_of(data: bytes | None) -> Words:
+def parse_id(data: bytes | None) -> Words:
     """Parse a PCI vendor or device id, four hexadecimal digits."""
     found = _ID.fullmatch((data or b"").strip().decode("ascii", "replace").lower())
     return found[1] if found else Absent.NOT_SUPPORTED
 
 
-def model_of(pci_ids: bytes, vendor: Words, device: Words) -> Words:
+def find_model(pci_ids: bytes, vendor: Words, device: Words) -> Words:
     """Return a device's name from the list of PCI ids: "Intel Arc A770" for "56a0  DG2 [Arc A770]"."""
     if isinstance(vendor, Absent) or isinstance(device, Absent):
         return Absent.NOT_SUPPORTED
@@ -65,7 +65,7 @@ def parse_uevent(data: bytes | None) -> Mapping[str, str]:
     return dict(_UEVENT.findall((data or b"").decode("ascii", "replace")))
 
 
-def compatible_of(uevent: Mapping[str, str]) -> Words:
+def select_compatible(uevent: Mapping[str, str]) -> Words:
     """Return the GPU's most general compatible string in the device tree, such as `arm,mali-valhall-csf`."""
     words = [word for key, word in sorted(uevent.items()) if re.fullmatch(r"OF_COMPATIBLE_\d", key)]
     return words[-1] if words else Absent.NOT_SUPPORTED
@@ -76,13 +76,13 @@ def parse_dmem(data: bytes | None) -> Mapping[tuple[str, str], int]:
     return {(_text(device), _text(region)): int(size) for device, region, size in _DMEM.findall(data or b"")}
 
 
-def regions_of(
+def build_regions(
     device: str, capacity: Mapping[tuple[str, str], int], current: Mapping[tuple[str, str], int]
 ) -> Iterator[DrmRegion]:
     """Return a card's own memory from the dmem controller. The root cgroup's counter covers the whole device."""
     for (owner, name), size in sorted(capacity.items()):
         if owner == device and size:
-            yield region_of(name, size, current.get((owner, name), Absent.NOT_SUPPORTED), "cgroup:dmem.current")
+            yield build_region(name, size, current.get((owner, name), Absent.NOT_SUPPORTED), "cgroup:dmem.current")
 
 
 def parse_vram_mm(name: str, data: bytes | None) -> DrmRegion | None:
@@ -90,7 +90,7 @@ def parse_vram_mm(name: str, data: bytes | None) -> DrmRegion | None:
     size, usage = _SIZE.search(data or b""), _USAGE.search(data or b"")
     if not size or not usage or not int(size[1]):
         return None
-    return region_of(name, int(size[1]), int(usage[1]), "debugfs:vram_mm")
+    return build_region(name, int(size[1]), int(usage[1]), "debugfs:vram_mm")
 
 
 def parse_lmem(data: bytes | None) -> DrmRegion | None:
@@ -98,10 +98,10 @@ def parse_lmem(data: bytes | None) -> DrmRegion | None:
     text = (data or b"").strip()
     if not re.fullmatch(rb"\d{1,19}", text) or not int(text):
         return None
-    return region_of("local0", int(text), Absent.NOT_PERMITTED, "sysfs:lmem_total_bytes")
+    return build_region("local0", int(text), Absent.NOT_PERMITTED, "sysfs:lmem_total_bytes")
 
 
-def region_of(name: str, size: int, used: Bytes, source: str) -> DrmRegion:
+def build_region(name: str, size: int, used: Bytes, source: str) -> DrmRegion:
     fits = isinstance(used, Absent) or used <= size
     return DrmRegion(name, size, used if fits else Absent.INCONSISTENT, source)
 

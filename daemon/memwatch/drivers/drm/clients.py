@@ -10,9 +10,9 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from memwatch.drivers.drm.fdinfo import Fdinfo, Held, parse_fdinfo
-from memwatch.linux.files import Unavailable
-from memwatch.linux.process_files import KERNEL_THREAD, STAT_BYTES, folder_in, living_thread, read_in
+from memwatch.drivers.drm.fdinfo import ClientDescriptor, Fdinfo, parse_fdinfo
+from memwatch.linux.files import SourceUnavailable
+from memwatch.linux.process_files import KERNEL_THREAD, STAT_BYTES, find_living_thread, open_folder, read_at
 
 # Targets of descriptors' links; for a process with another root, a path precedes /dev. Only the link is read, never
 # /dev itself.
@@ -34,7 +34,7 @@ class Scan(Struct, frozen=True):
     `mute`: device files whose driver has no client statistics, with the processes that have them open.
     """
 
-    held: tuple[Held, ...]
+    held: tuple[ClientDescriptor, ...]
     seen: int
     unreadable: int
     mute: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class _Descriptor(Struct):
     info: Fdinfo | None = None
 
 
-class _Known(Struct):
+class _ProcessState(Struct):
     """Cached state of one process.
 
     `place` is the folder with its descriptors: its own, or another thread's if the main thread has ended.
@@ -65,7 +65,7 @@ class _Known(Struct):
 _Mute = dict[str, set[int]]
 
 
-class Clients:
+class ClientScanner:
     """All processes' descriptors of graphics devices, without reading all links of all processes in every scan.
 
     One `stat` of /proc/<pid>/fd returns two facts. The inode identifies the process (a reused process id has
@@ -78,21 +78,21 @@ class Clients:
         try:
             self._folder = os.open(procfs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise Unavailable(f"{procfs}: {error.strerror}") from error
-        self._known: dict[str, _Known] = {}
+            raise SourceUnavailable(f"{procfs}: {error.strerror}") from error
+        self._known: dict[str, _ProcessState] = {}
         self._round = 0
 
     def scan(self, asleep: Collection[str] = ()) -> Scan:
         """Scan all processes. `asleep`: nodes whose clients are not read, because that would wake the device."""
         self._round += 1
         before, self._known = self._known, {}
-        held: list[Held] = []
+        held: list[ClientDescriptor] = []
         mute: _Mute = {}
         seen = unreadable = 0
         for pid in os.listdir(self._folder):
             if not pid.isdecimal():
                 continue
-            known = self._followed(pid, before.get(pid))
+            known = self._follow(pid, before.get(pid))
             if known is None:
                 continue
             self._known[pid] = known
@@ -106,30 +106,30 @@ class Clients:
     def close(self) -> None:
         os.close(self._folder)
 
-    def _followed(self, pid: str, known: _Known | None) -> _Known | None:
+    def _follow(self, pid: str, known: _ProcessState | None) -> _ProcessState | None:
         """Return the process's current state, or None if it has ended, which does not count as unreadable."""
         place = known.place if known else pid
         try:
             mark = self._mark(place)
         except FileNotFoundError:
-            return None if place == pid else self._followed(pid, None)
+            return None if place == pid else self._follow(pid, None)
         except OSError:
-            return known or _Known((0, 0, 0), pid, is_readable=False)
+            return known or _ProcessState((0, 0, 0), pid, is_readable=False)
         if known is None or known.mark[0] != mark[0]:
-            return self._looked_through(pid, place, mark, [])
+            return self._look_through(pid, place, mark, [])
         if known.opens_nothing or self._round < (known.due if known.mark == mark else known.earliest):
             return known
-        return self._looked_through(pid, place, mark, known.descriptors)
+        return self._look_through(pid, place, mark, known.descriptors)
 
     def _mark(self, place: str) -> tuple[int, int, int]:
         status = os.stat(place + "/fd", dir_fd=self._folder)
         return status.st_ino, status.st_mtime_ns, status.st_size
 
-    def _looked_through(
+    def _look_through(
         self, pid: str, place: str, mark: tuple[int, int, int], before: list[_Descriptor]
-    ) -> _Known | None:
+    ) -> _ProcessState | None:
         """Read a process's links. `before`: its previous descriptors, kept for devices that are asleep now."""
-        known = _Known(mark, place)
+        known = _ProcessState(mark, place)
         try:
             count, known.descriptors = self._descriptors(place)
         except (FileNotFoundError, ProcessLookupError):
@@ -138,7 +138,7 @@ class Clients:
             count, known.is_readable = 0, False
         if not count and place == pid and (thread := self._other_thread(pid)):
             with suppress(OSError):  # the thread may have ended since; the next scan tries again
-                return self._looked_through(pid, thread, self._mark(thread), before)
+                return self._look_through(pid, thread, self._mark(thread), before)
         infos = {(one.fd, one.node): one.info for one in before}
         for one in known.descriptors:
             one.info = infos.get((one.fd, one.node))
@@ -149,7 +149,7 @@ class Clients:
         known.due = known.earliest + 1 + rounds // 3 + int(pid) % max(1, rounds - rounds // 3)
         return known
 
-    def _rounds(self, known: _Known) -> int:
+    def _rounds(self, known: _ProcessState) -> int:
         if known.descriptors:
             return HOLDER_ROUNDS
         return QUIET_ROUNDS if known.mark[2] or not known.is_readable else QUIET_ROUNDS_UNCOUNTED
@@ -157,7 +157,7 @@ class Clients:
     def _descriptors(self, place: str) -> tuple[int, list[_Descriptor]]:
         """Return (number of descriptors, those of devices). PermissionError if another user owns the process."""
         found = []
-        with folder_in(self._folder, place + "/fd") as folder:
+        with open_folder(self._folder, place + "/fd") as folder:
             every = os.listdir(folder)
             for fd in every:
                 with suppress(FileNotFoundError):
@@ -166,7 +166,9 @@ class Clients:
                         found.append(_Descriptor(fd, node[1]))
         return len(every), found
 
-    def _read(self, pid: str, known: _Known, asleep: Collection[str], held: list[Held], mute: _Mute) -> bool:
+    def _read(
+        self, pid: str, known: _ProcessState, asleep: Collection[str], held: list[ClientDescriptor], mute: _Mute
+    ) -> bool:
         """Add this process's clients to `held`, and its nodes without statistics to `mute`.
 
         False if a part could not be read.
@@ -174,7 +176,7 @@ class Clients:
         complete = True
         for one in known.descriptors:
             if one.node not in asleep:
-                data = read_in(self._folder, f"{known.place}/fdinfo/{one.fd}", _FDINFO_BYTES)
+                data = read_at(self._folder, f"{known.place}/fdinfo/{one.fd}", _FDINFO_BYTES)
                 one.info = parse_fdinfo(data) if data is not None else None
                 if data is not None and one.info is None:
                     if self._leads_to(known.place, one):
@@ -185,7 +187,7 @@ class Clients:
             elif one.info is None:
                 complete = False
             if one.info is not None:
-                held.append(Held(int(pid), one.node, one.info))
+                held.append(ClientDescriptor(int(pid), one.node, one.info))
         return complete
 
     def _leads_to(self, place: str, one: _Descriptor) -> bool:
@@ -199,7 +201,7 @@ class Clients:
         """Return the folder of a living thread if the main thread has ended. It shares the open descriptors."""
         if self._columns(pid)[:1] not in _ENDED:
             return None
-        thread = living_thread(self._folder, pid + "/task")
+        thread = find_living_thread(self._folder, pid + "/task")
         return thread[0] if thread else None
 
     def _opens_nothing(self, pid: str) -> bool:
@@ -211,4 +213,4 @@ class Clients:
 
     def _columns(self, pid: str) -> list[bytes]:
         """Return the columns of /proc/<pid>/stat, beginning with the state."""
-        return (read_in(self._folder, pid + "/stat", STAT_BYTES) or b"").rpartition(b")")[2].split()
+        return (read_at(self._folder, pid + "/stat", STAT_BYTES) or b"").rpartition(b")")[2].split()

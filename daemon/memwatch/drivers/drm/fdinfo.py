@@ -23,7 +23,7 @@ _SIZES = re.compile(
     re.MULTILINE,
 )
 _UNITS = {b"": 1, b"KiB": 1 << 10, b"MiB": 1 << 20, b"kB": 1 << 10}
-_MOST = (1 << 63) - 1
+_MAX_BYTES = (1 << 63) - 1
 _ID = re.compile(rb"\d{1,20}")
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
@@ -41,7 +41,7 @@ class Fdinfo(Struct, frozen=True):
     rejected: Mapping[str, int] = field(default_factory=dict)
 
 
-class Held(NamedTuple):
+class ClientDescriptor(NamedTuple):
     """An open descriptor of a device: `pid` has opened `node` (`renderD128`)."""
 
     pid: int
@@ -61,8 +61,8 @@ def parse_fdinfo(data: bytes) -> Fdinfo | None:
     client_id = words.get(b"drm-client-id") or words.get(b"pasid", b"")
     if not driver or not _ID.fullmatch(client_id):
         return None
-    sizes, rejected = _sizes_of(data)
-    basis, resident = _resident_of(sizes)
+    sizes, rejected = _parse_sizes(data)
+    basis, resident = _select_resident(sizes)
     pdev = _text(words.get(b"drm-pdev") or words.get(b"pdev", b"")).lower()
     return Fdinfo(
         driver=_text(driver),
@@ -76,24 +76,24 @@ def parse_fdinfo(data: bytes) -> Fdinfo | None:
     )
 
 
-def _sizes_of(data: bytes) -> tuple[dict[str, dict[str, int]], Mapping[str, int]]:
+def _parse_sizes(data: bytes) -> tuple[dict[str, dict[str, int]], Mapping[str, int]]:
     """Return sizes in bytes by kind and region, and counts by key of lines without a valid size."""
     sizes: dict[str, dict[str, int]] = {
         kind: {} for kind in ("resident", "memory", "total", "alloc", "shared", "other")
     }
     rejected: Counter[str] = Counter()
     for key, digits, unit in _SIZES.findall(data):
-        size = int(digits) * _UNITS[unit] if digits else _MOST + 1
-        if size > _MOST:
+        size = int(digits) * _UNITS[unit] if digits else _MAX_BYTES + 1
+        if size > _MAX_BYTES:
             rejected[_text(key)] += 1
         else:
-            kind, region = _place_of(key)
+            kind, region = _parse_key(key)
             sizes[kind].setdefault(region, size)
     return sizes, rejected
 
 
 @lru_cache(maxsize=256)
-def _place_of(key: bytes) -> tuple[str, str]:
+def _parse_key(key: bytes) -> tuple[str, str]:
     """Return the kind and the region of a line."""
     if key.startswith(b"drm-"):
         _, kind, region = _text(key).split("-", 2)
@@ -103,7 +103,7 @@ def _place_of(key: bytes) -> tuple[str, str]:
     return ("alloc" if key.endswith(b"ternal-alloc") else "other"), _text(key)
 
 
-def _resident_of(sizes: Mapping[str, Mapping[str, int]]) -> tuple[Basis | None, Mapping[str, int]]:
+def _select_resident(sizes: Mapping[str, Mapping[str, int]]) -> tuple[Basis | None, Mapping[str, int]]:
     """Return one size per region. drm-memory-* is amdgpu's older name of drm-resident-*: never add both.
 
     The sum of amdxdna's internal and external buffers counts each buffer once. They are in System RAM.
@@ -121,18 +121,18 @@ def _text(raw: bytes) -> str:
     return raw[:64].decode("ascii", "backslashreplace")
 
 
-def clients_of(held: Iterable[Held]) -> tuple[DrmClient, ...]:
+def merge_clients(held: Iterable[ClientDescriptor]) -> tuple[DrmClient, ...]:
     """Return each client once, with all processes that hold it. Client ids are unique per driver and card only."""
-    first: dict[tuple[str, str, int], Held] = {}
+    first: dict[tuple[str, str, int], ClientDescriptor] = {}
     owners: dict[tuple[str, str, int], set[int]] = {}
     for one in held:
         key = (one.info.driver, one.info.pdev or one.node, one.info.client_id)
         first.setdefault(key, one)
         owners.setdefault(key, set()).add(one.pid)
-    return tuple(_client_of(first[key], tuple(sorted(owners[key]))) for key in sorted(first))
+    return tuple(_build_client(first[key], tuple(sorted(owners[key]))) for key in sorted(first))
 
 
-def _client_of(one: Held, pids: tuple[int, ...]) -> DrmClient:
+def _build_client(one: ClientDescriptor, pids: tuple[int, ...]) -> DrmClient:
     info = one.info
     return DrmClient(
         driver=info.driver,

@@ -10,18 +10,18 @@ from pathlib import Path
 from memwatch.drivers.drm.cards import (
     NOT_HERE,
     SILENT,
+    build_regions,
     can_render,
-    compatible_of,
-    id_of,
+    find_model,
     is_card,
     is_npu,
-    model_of,
-    nodes_of,
     parse_dmem,
+    parse_id,
     parse_lmem,
     parse_uevent,
     parse_vram_mm,
-    regions_of,
+    select_compatible,
+    select_nodes,
 )
 from memwatch.drivers.drm.fdinfo import is_pci_address
 from memwatch.drivers.drm.records import DrmCard, DrmRegion
@@ -36,7 +36,7 @@ def card_names(sysfs: Path) -> list[str]:
     return [name for name in _names(sysfs / "class/drm") if is_card(name)]
 
 
-def cards_of(roots: Roots) -> tuple[DrmCard, ...]:
+def read_cards(roots: Roots) -> tuple[DrmCard, ...]:
     """Return every card in the order of its place, without memory regions."""
     found = [_card_at(roots, name) for name in card_names(roots.sysfs)]
     return tuple(sorted(found, key=lambda card: (card.pdev is None, card.place, card.name)))
@@ -46,7 +46,7 @@ def npu_names(sysfs: Path) -> list[str]:
     return [name for name in _names(sysfs / "class/accel") if is_npu(name)]
 
 
-def npus_of(roots: Roots) -> tuple[DrmCard, ...]:
+def read_npus(roots: Roots) -> tuple[DrmCard, ...]:
     """Return every neural processing unit in the order of its place."""
     found = [_card_at(roots, name, "accel") for name in npu_names(roots.sysfs)]
     return tuple(sorted(found, key=lambda npu: (npu.pdev is None, npu.place, npu.name)))
@@ -57,7 +57,7 @@ def is_wanted(card: DrmCard) -> bool:
     return can_render(card.nodes) and card.driver not in NOT_HERE
 
 
-def speaks(card: DrmCard) -> bool:
+def reports_memory(card: DrmCard) -> bool:
     """Return True if the card's driver may have client statistics."""
     return is_wanted(card) and card.driver not in SILENT
 
@@ -70,7 +70,7 @@ def regions_by_name(
     capacity = parse_dmem(read_once(group / "dmem.capacity"))
     current = parse_dmem(read_once(group / "dmem.current")) if capacity else {}
     return {
-        card.name: tuple(regions_of(card.place, capacity, current))
+        card.name: tuple(build_regions(card.place, capacity, current))
         or (() if card.name in asleep else _regions_elsewhere(roots, card))
         for card in cards
     }
@@ -97,17 +97,17 @@ def _card_at(roots: Roots, name: str, kind: str = "drm") -> DrmCard:
     uevent = parse_uevent(read_once(device / "uevent"))
     place = os.path.basename(os.path.realpath(device)) if device.exists() else name
     is_pci = is_pci_address(place)
-    vendor = id_of(read_once(device / "vendor")) if is_pci else Absent.NOT_SUPPORTED
-    number = id_of(read_once(device / "device")) if is_pci else Absent.NOT_SUPPORTED
+    vendor = parse_id(read_once(device / "vendor")) if is_pci else Absent.NOT_SUPPORTED
+    number = parse_id(read_once(device / "device")) if is_pci else Absent.NOT_SUPPORTED
     return DrmCard(
         name=name,
-        driver=_driver_of(device) or uevent.get("DRIVER") or Absent.NOT_AVAILABLE,
+        driver=_read_driver_name(device) or uevent.get("DRIVER") or Absent.NOT_AVAILABLE,
         place=place,
         pdev=place if is_pci else None,
-        nodes=nodes_of(_names(device / kind)) or (name,),
+        nodes=select_nodes(_names(device / kind)) or (name,),
         vendor_id=vendor,
         device_id=number,
-        compatible=compatible_of(uevent),
+        compatible=select_compatible(uevent),
         model=_model(roots.rootfs, vendor, number),
     )
 
@@ -116,11 +116,11 @@ def _card_at(roots: Roots, name: str, kind: str = "drm") -> DrmCard:
 def _model(rootfs: Path, vendor: Words, device: Words) -> Words:
     # The list has 1.5 MB, so each device is looked up once.
     lists = (read_once(rootfs / place) for place in PCI_IDS)
-    found = (model_of(data, vendor, device) for data in lists if data is not None)
+    found = (find_model(data, vendor, device) for data in lists if data is not None)
     return next(found, Absent.NOT_AVAILABLE)
 
 
-def _driver_of(device: Path) -> str:
+def _read_driver_name(device: Path) -> str:
     try:
         return os.path.basename(os.readlink(device / "driver"))
     except OSError:

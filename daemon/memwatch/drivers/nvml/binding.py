@@ -1,4 +1,4 @@
-"""NVML calls that return plain values. Every failure is raised as `Refused` with NVML's return code.
+"""NVML calls that return plain values. Every failure is raised as `NvmlError` with NVML's return code.
 
 The vendor's Python binding loads the library and defines its structures. Its wrappers are not used: they decode
 names strictly, call every process list twice, and raise errors of three families, one of them unhashable.
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pynvml  # type: ignore[import-untyped]
 
-from memwatch.drivers.nvml.errors import Code, Refused
+from memwatch.drivers.nvml.errors import Code, NvmlError
 from memwatch.drivers.nvml.records import AddressingMode, GpuMemory, VirtualizationMode
 from memwatch.drivers.nvml.validation import NO_INSTANCE, Row
 from memwatch.model import Absent, Words
@@ -46,10 +46,10 @@ def call(name: str, *arguments: object) -> None:
     try:
         function = getattr(pynvml.nvmlLib, name)
     except AttributeError:
-        raise Refused(Code.FUNCTION_NOT_FOUND if pynvml.nvmlLib else Code.UNINITIALIZED) from None
+        raise NvmlError(Code.FUNCTION_NOT_FOUND if pynvml.nvmlLib else Code.UNINITIALIZED) from None
     code = function(*arguments)
     if code:
-        raise Refused(code)
+        raise NvmlError(code)
 
 
 def initialize() -> None:
@@ -57,7 +57,7 @@ def initialize() -> None:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise Refused(error.value) from None
+        raise NvmlError(error.value) from None
 
 
 def shut_down() -> None:
@@ -65,7 +65,7 @@ def shut_down() -> None:
     try:
         pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
-        raise Refused(error.value) from None
+        raise NvmlError(error.value) from None
 
 
 def number(name: str, *arguments: object, kind: Any = c_uint) -> int:  # noqa: ANN401  a ctypes type
@@ -99,7 +99,7 @@ def mig_handle_at(parent: Handle, index: int) -> Handle:
     return handle
 
 
-def address_of(handle: Handle) -> int:
+def handle_address(handle: Handle) -> int:
     """Return the handle's address, which identifies it."""
     return cast(handle, c_void_p).value or 0
 
@@ -133,7 +133,7 @@ def numa_node(handle: Handle) -> int:
     """Return the NUMA node that a GPU's memory forms. Drivers without one fail the call or return -1."""
     node = number("nvmlDeviceGetNumaNodeId", handle, kind=c_int)
     if node < 0:
-        raise Refused(Code.NOT_SUPPORTED)
+        raise NvmlError(Code.NOT_SUPPORTED)
     return node
 
 
@@ -150,7 +150,7 @@ def virtualization_mode(handle: Handle) -> VirtualizationMode:
 def _known(words: Mapping[int, W], value: int) -> W:
     """Return the word for a number. A newer driver may use numbers that are not listed here."""
     if value not in words:
-        raise Refused(Code.UNKNOWN)
+        raise NvmlError(Code.UNKNOWN)
     return words[value]
 
 
@@ -176,23 +176,23 @@ def recovery_action(handle: Handle) -> Words:
     field = pynvml.c_nvmlFieldValue_t(pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)
     call("nvmlDeviceGetFieldValues", handle, c_int(1), byref(field))
     if field.nvmlReturn:
-        raise Refused(field.nvmlReturn)
+        raise NvmlError(field.nvmlReturn)
     action = int(field.value.uiVal)
     return _RECOVERY_ACTIONS[action] if action < len(_RECOVERY_ACTIONS) else f"action_{action}"
 
 
-class Roster:
+class ProcessListBuffer:
     """Buffer for process lists, kept between calls: one call per list, where the vendor's binding makes two."""
 
     # Drivers 535.54 to 535.98 write 32 bytes per 24-byte record; the larger buffer prevents an overflow.
-    _WIDEST = 32
+    _MAX_RECORD_BYTES = 32
 
     def __init__(self) -> None:
         self._make_room(128)
 
     def _make_room(self, room: int) -> None:
         self._room = room
-        self._buffer = create_string_buffer(room * self._WIDEST)
+        self._buffer = create_string_buffer(room * self._MAX_RECORD_BYTES)
 
     def v3(self, name: str, handle: Handle) -> list[Row]:
         """Read a list of version 2 or 3. The compute instance, the last field, is skipped: it owns no memory."""
@@ -206,8 +206,8 @@ class Roster:
         count = c_uint(self._room)
         try:
             call(name, handle, byref(count), self._buffer)
-        except Refused as refused:
-            if refused.code != Code.INSUFFICIENT_SIZE:
+        except NvmlError as rejected:
+            if rejected.code != Code.INSUFFICIENT_SIZE:
                 raise
             self._make_room(max(count.value * 2, self._room))
             count.value = self._room

@@ -16,16 +16,16 @@ from typing import BinaryIO
 from memwatch.drivers.nvml.driver import Driver
 from memwatch.drivers.nvml.records import NvmlFailure, NvmlReading
 from memwatch.drivers.nvml.validation import Limits
-from memwatch.helper.bootstrap import settle_in, write_all
-from memwatch.helper.codec import Speaker
+from memwatch.helper.bootstrap import bootstrap, write_all
+from memwatch.helper.codec import LineEncoder
 
 EXIT_NEEDS_NEW_PROCESS = 75
-MOST_PID_MAX = 4_194_304  # PID_MAX_LIMIT of 64-bit Linux
+MAX_PID_MAX = 4_194_304  # PID_MAX_LIMIT of 64-bit Linux
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
-    answers = settle_in()
+    answers = bootstrap()
     limits = Limits(_pid_max(options.procfs), options.system_memory)
     driver = Driver(limits, options.retry_seconds, options.slow_seconds)
     try:
@@ -40,13 +40,13 @@ def serve(
     commands: BinaryIO, answer: Callable[[bytes], None], read: Callable[[], NvmlReading | NvmlFailure]
 ) -> int:
     """Answer commands until stdin ends, and return the exit code."""
-    speaker = Speaker()
+    speaker = LineEncoder()
     for command in iter(commands.readline, b""):
         found = read() if command == b"read\n" else _unknown(command)
         if isinstance(found, NvmlReading):
-            answer(b"reading " + speaker.line_of(found))
+            answer(b"reading " + speaker.encode(found))
             continue
-        answer(b"failure " + speaker.line_of(found))
+        answer(b"failure " + speaker.encode(found))
         if found.reason == "needs_new_process":
             return EXIT_NEEDS_NEW_PROCESS
     return 0
@@ -75,7 +75,7 @@ def _pid_max(procfs: Path) -> int:
     try:
         return int((procfs / "sys/kernel/pid_max").read_text())
     except (OSError, ValueError):
-        return MOST_PID_MAX
+        return MAX_PID_MAX
 
 
 if __name__ == "__main__":

@@ -10,14 +10,14 @@ from functools import partial
 from msgspec.structs import replace
 
 from memwatch.drivers.nvml import binding
-from memwatch.drivers.nvml.errors import LIBRARY_WIDE, Refused, failure_of, reason_of
+from memwatch.drivers.nvml.errors import LIBRARY_WIDE, NvmlError, absent_reason, build_failure
 from memwatch.drivers.nvml.events import WAIT_SECONDS, Events
-from memwatch.drivers.nvml.gpu import Gpu, OutOfReach, Static
-from memwatch.drivers.nvml.query import Question
+from memwatch.drivers.nvml.gpu import Gpu, StaticInfo, UnreachableGpu
+from memwatch.drivers.nvml.query import Query
 from memwatch.drivers.nvml.records import GpuReading, MissingGpu, NvmlFailure, NvmlReading
-from memwatch.drivers.nvml.validation import Limits, Sieve
+from memwatch.drivers.nvml.validation import AnswerValidator, Limits
 from memwatch.model import Absent, Words
-from memwatch.runtime.backoff import Patience
+from memwatch.runtime.backoff import Backoff
 
 # A wait for events that exceeds its timeout is stuck in the driver. NVML cannot be closed while it lasts.
 STUCK_SECONDS = 2 * WAIT_SECONDS
@@ -39,15 +39,15 @@ class Driver:
     ) -> None:
         self._clock = clock
         self._slow_seconds = slow_seconds
-        self._roster = binding.Roster()
-        self._sieve = Sieve(limits)
+        self._roster = binding.ProcessListBuffer()
+        self._validator = AnswerValidator(limits)
         self._events = Events()
         self._asked_at: float | None = None
-        self._patience = Patience(retry_seconds)
+        self._backoff = Backoff(retry_seconds)
         self._is_open = False
         self._failure: NvmlFailure | None = None
         self._versions: tuple[Words, Words] = (Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE)
-        self._gpus: list[Gpu | OutOfReach] = []
+        self._gpus: list[Gpu | UnreachableGpu] = []
         self._known: dict[str, MissingGpu] = {}
         self._missing: tuple[MissingGpu, ...] = ()
 
@@ -59,8 +59,8 @@ class Driver:
                 self._reopen(now)
             if self._failure is None:
                 return self._round(now)
-        except Refused as refused:
-            self._failure = failure_of(refused.code)
+        except NvmlError as rejected:
+            self._failure = build_failure(rejected.code)
         return self._failure
 
     def close(self) -> None:
@@ -73,16 +73,20 @@ class Driver:
         # be closed before it can be reset is reopened without backoff.
         if self._asked_at is not None:
             return True
-        if self._failure is None and any(isinstance(gpu, OutOfReach) and gpu.blocks_reset for gpu in self._gpus):
+        if self._failure is None and any(
+            isinstance(gpu, UnreachableGpu) and gpu.blocks_reset for gpu in self._gpus
+        ):
             return True
         ailing = self._failure is not None or not self._is_open or self._has_trouble()
-        return ailing and self._patience.is_over(now)
+        return ailing and self._backoff.is_due(now)
 
     def _has_trouble(self) -> bool:
         """Return True if a GPU is out of reach or does not respond, or if the number of GPUs has changed."""
         count = len(self._gpus)
         return any(
-            isinstance(gpu, OutOfReach) or gpu.is_mute or gpu.slow.device_count not in (count, Absent.NOT_AVAILABLE)
+            isinstance(gpu, UnreachableGpu)
+            or gpu.is_mute
+            or gpu.slow.device_count not in (count, Absent.NOT_AVAILABLE)
             for gpu in self._gpus
         )
 
@@ -96,7 +100,7 @@ class Driver:
         return False
 
     def _reopen(self, now: float) -> None:
-        self._patience.tried(now)
+        self._backoff.failed(now)
         self._shut_down()
         binding.initialize()
         self._is_open = True
@@ -116,33 +120,35 @@ class Driver:
     def _shut_down(self) -> None:
         if self._is_open:
             self._is_open = False
-            with suppress(Refused):
+            with suppress(NvmlError):
                 binding.shut_down()
 
-    def _enumerate(self, count: int) -> list[Gpu | OutOfReach]:
+    def _enumerate(self, count: int) -> list[Gpu | UnreachableGpu]:
         before = {gpu.index: gpu for gpu in self._gpus} if count == len(self._gpus) else {}
         gpus = [self._gpu_at(index, before.get(index)) for index in range(count)]
         uuids = {gpu.static.uuid for gpu in gpus if isinstance(gpu, Gpu)}
         return [
             replace(gpu, static=before[gpu.index].static)
-            if isinstance(gpu, OutOfReach) and gpu.index in before and before[gpu.index].static.uuid not in uuids
+            if isinstance(gpu, UnreachableGpu)
+            and gpu.index in before
+            and before[gpu.index].static.uuid not in uuids
             else gpu
             for gpu in gpus
         ]
 
-    def _gpu_at(self, index: int, before: Gpu | OutOfReach | None) -> Gpu | OutOfReach:
+    def _gpu_at(self, index: int, before: Gpu | UnreachableGpu | None) -> Gpu | UnreachableGpu:
         """Open the GPU at an index. One that needs a reset is skipped the first time, so that it can be reset."""
-        if isinstance(before, OutOfReach) and before.blocks_reset:
+        if isinstance(before, UnreachableGpu) and before.blocks_reset:
             return replace(before, held=False)
         try:
-            return Gpu(index, self._roster, self._sieve, self._slow_seconds)
-        except Refused as refused:
-            if refused.code in LIBRARY_WIDE:
+            return Gpu(index, self._roster, self._validator, self._slow_seconds)
+        except NvmlError as rejected:
+            if rejected.code in LIBRARY_WIDE:
                 raise
-            absent = reason_of(refused.code)
-            return OutOfReach(index, Static(absent, absent, absent), refused.code)
+            absent = absent_reason(rejected.code)
+            return UnreachableGpu(index, StaticInfo(absent, absent, absent), rejected.code)
 
-    def _note_missing(self, gpus: list[Gpu | OutOfReach]) -> None:
+    def _note_missing(self, gpus: list[Gpu | UnreachableGpu]) -> None:
         """Update the list of missing GPUs. A GPU whose PCI address is in use again was replaced: not missing."""
         statics = [gpu.static for gpu in gpus]
         present = {static.uuid for static in statics} | {static.pci for static in statics}
@@ -156,39 +162,39 @@ class Driver:
         )
 
     def _round(self, now: float) -> NvmlReading:
-        self._sieve.rejected = {}
+        self._validator.rejected = {}
         self._forget_reconfigured()
         gpus = tuple([self._read_at(place, now) for place in range(len(self._gpus))])
         if not self._has_trouble():
-            self._patience.helped()
+            self._backoff.reset()
         return NvmlReading(
             *self._versions,
             gpus,
             self._missing,
             self._events.xids(),
-            self._sieve.rejected,
+            self._validator.rejected,
         )
 
     def _forget_reconfigured(self) -> None:
         uuids = self._events.take_reconfigured()
         for gpu in self._gpus if uuids else ():
             if isinstance(gpu, Gpu) and gpu.static.uuid in uuids:
-                gpu.reconfigured()
+                gpu.on_reconfigured()
 
     def _read_at(self, place: int, now: float) -> GpuReading:
         gpu = self._gpus[place]
-        if isinstance(gpu, OutOfReach):
+        if isinstance(gpu, UnreachableGpu):
             return gpu.read()
         try:
             return gpu.read(now)
-        except Refused as refused:
-            if refused.code in LIBRARY_WIDE:
+        except NvmlError as rejected:
+            if rejected.code in LIBRARY_WIDE:
                 raise
-            lost = self._gpus[place] = OutOfReach(gpu.index, gpu.static, refused.code, held=True)
+            lost = self._gpus[place] = UnreachableGpu(gpu.index, gpu.static, rejected.code, held=True)
             return lost.read()
 
 
 def _versions() -> tuple[Words, Words]:
     """Return the driver's version and the newest CUDA version it supports."""
-    driver = Question({}, ("driver", partial(binding.text, "nvmlSystemGetDriverVersion")))
-    return driver.ask(), Question({}, ("cuda", binding.cuda_version)).ask()
+    driver = Query({}, ("driver", partial(binding.text, "nvmlSystemGetDriverVersion")))
+    return driver.ask(), Query({}, ("cuda", binding.cuda_version)).ask()

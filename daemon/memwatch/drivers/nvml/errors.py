@@ -56,7 +56,7 @@ _FAILURES: dict[int, tuple[str, str]] = {
 }
 
 
-class Refused(Exception):
+class NvmlError(Exception):
     """An NVML call failed with `code`."""
 
     def __init__(self, code: int) -> None:
@@ -64,12 +64,12 @@ class Refused(Exception):
         self.code = code
 
 
-def reason_of(code: int) -> Absent:
+def absent_reason(code: int) -> Absent:
     """Return why a value is missing, from the return code of its call."""
     return _REASONS.get(code, Absent.NOT_AVAILABLE)
 
 
-def failure_of(code: int) -> NvmlFailure:
+def build_failure(code: int) -> NvmlFailure:
     """Return the failure for a code that concerns the library as a whole."""
     reason, text = _FAILURES.get(code, ("failed", "NVML failed"))
     return NvmlFailure(reason, f"{text} (NVML error {code})", code)

@@ -11,14 +11,14 @@ from ctypes import byref, c_uint, c_ulonglong
 import pynvml  # type: ignore[import-untyped]
 
 from memwatch.drivers.nvml import binding
-from memwatch.drivers.nvml.errors import Code, Refused
+from memwatch.drivers.nvml.errors import Code, NvmlError
 from memwatch.drivers.nvml.records import Xid
 from memwatch.model import Absent, Words
 
 # An event ends the wait at once; without one, each timeout is a wake-up. One wake-up per second was two fifths of
 # the helper's CPU time. Closing NVML waits this long as well, except when the daemon kills the helper.
 WAIT_SECONDS = 5.0
-LONGEST_PAUSE_SECONDS = 30.0
+MAX_PAUSE_SECONDS = 30.0
 
 
 class Events:
@@ -65,12 +65,12 @@ class Events:
         try:
             event_set = pynvml.c_nvmlEventSet_t()
             binding.call("nvmlEventSetCreate", byref(event_set))
-        except Refused:
+        except NvmlError:
             return
-        uuids = {binding.address_of(gpu): uuid for gpu, uuid in gpus if _registered(gpu, event_set)}
+        uuids = {binding.handle_address(gpu): uuid for gpu, uuid in gpus if _register(gpu, event_set)}
         if uuids:
             self._wait(event_set, uuids, stop)
-        with suppress(Refused):
+        with suppress(NvmlError):
             binding.call("nvmlEventSetFree", event_set)
 
     def _wait(self, event_set: object, uuids: Mapping[int, Words], stop: threading.Event) -> None:
@@ -79,13 +79,13 @@ class Events:
             event = pynvml.c_nvmlEventData_t()
             try:
                 binding.call("nvmlEventSetWait_v2", event_set, byref(event), c_uint(int(WAIT_SECONDS * 1000)))
-            except Refused as refused:
-                if refused.code != Code.TIMEOUT:  # for a lost GPU the call fails at once, every time
+            except NvmlError as rejected:
+                if rejected.code != Code.TIMEOUT:  # for a lost GPU the call fails at once, every time
                     stop.wait(pause)
-                    pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+                    pause = min(2 * pause, MAX_PAUSE_SECONDS)
             else:
                 pause = 1.0
-                uuid = uuids.get(binding.address_of(event.device), Absent.NOT_AVAILABLE)
+                uuid = uuids.get(binding.handle_address(event.device), Absent.NOT_AVAILABLE)
                 self._note("" if isinstance(uuid, Absent) else uuid, event.eventType, event.eventData)
 
     def _note(self, uuid: str, kind: int, data: int) -> None:
@@ -98,7 +98,7 @@ class Events:
                 self._reconfigured.add(uuid)
 
 
-def _registered(gpu: binding.Handle, event_set: object) -> bool:
+def _register(gpu: binding.Handle, event_set: object) -> bool:
     """Subscribe to XIDs and MIG changes of this GPU, and return True if it supports either."""
     kinds = c_ulonglong()
     try:
@@ -106,6 +106,6 @@ def _registered(gpu: binding.Handle, event_set: object) -> bool:
         wanted = kinds.value & (binding.XID | binding.MIG_CHANGE)
         if wanted:
             binding.call("nvmlDeviceRegisterEvents", gpu, c_ulonglong(wanted), event_set)
-    except Refused:
+    except NvmlError:
         return False
     return bool(wanted)

@@ -9,10 +9,10 @@ from typing import TypeVar
 from msgspec import Struct
 
 from memwatch.drivers.nvml import binding
-from memwatch.drivers.nvml.errors import GPU_WIDE, HANDLE_GONE, Code, reason_of
+from memwatch.drivers.nvml.errors import GPU_WIDE, HANDLE_GONE, Code, absent_reason
 from memwatch.drivers.nvml.mig import Mig
 from memwatch.drivers.nvml.process_lists import ProcessLists
-from memwatch.drivers.nvml.query import Question
+from memwatch.drivers.nvml.query import Query
 from memwatch.drivers.nvml.records import (
     AddressingMode,
     Ecc,
@@ -23,14 +23,20 @@ from memwatch.drivers.nvml.records import (
     GpuState,
     VirtualizationMode,
 )
-from memwatch.drivers.nvml.slow_fields import SlowFacts
-from memwatch.drivers.nvml.validation import Row, Sieve, capacity_of, capacity_of_instances, joined
+from memwatch.drivers.nvml.slow_fields import SlowFields
+from memwatch.drivers.nvml.validation import (
+    AnswerValidator,
+    Row,
+    capacity_of_instances,
+    join_lists,
+    process_capacity,
+)
 from memwatch.model import Absent, Words
 
 T = TypeVar("T")
 
 
-class Static(Struct, frozen=True):
+class StaticInfo(Struct, frozen=True):
     """Properties of a GPU that never change."""
 
     uuid: Words
@@ -41,11 +47,11 @@ class Static(Struct, frozen=True):
     virtualization_mode: VirtualizationMode | Absent = Absent.NOT_AVAILABLE
 
 
-def static_of(handle: binding.Handle, codes: dict[str, int]) -> Static:
+def read_static(handle: binding.Handle, codes: dict[str, int]) -> StaticInfo:
     def ask(name: str, form: Callable[[], T]) -> T | Absent:
-        return Question(codes, (name, form)).ask()
+        return Query(codes, (name, form)).ask()
 
-    return Static(
+    return StaticInfo(
         uuid=ask("uuid", partial(binding.text, "nvmlDeviceGetUUID", handle)),
         pci=ask("pci", partial(binding.pci_address, handle)),
         name=ask("name", partial(binding.text, "nvmlDeviceGetName", handle)),
@@ -55,14 +61,14 @@ def static_of(handle: binding.Handle, codes: dict[str, int]) -> Static:
     )
 
 
-class OutOfReach(Struct, frozen=True):
+class UnreachableGpu(Struct, frozen=True):
     """A GPU that cannot be read: it is listed with the reason and without values.
 
     `held` is true while the library has it open, which prevents an administrator from resetting it.
     """
 
     index: int
-    static: Static
+    static: StaticInfo
     code: int
     held: bool = False
 
@@ -77,7 +83,7 @@ class OutOfReach(Struct, frozen=True):
         return self.held and self.state == "needs_reset"
 
     def read(self) -> GpuReading:
-        static, reason = self.static, reason_of(self.code)
+        static, reason = self.static, absent_reason(self.code)
         return GpuReading(
             index=self.index,
             uuid=static.uuid,
@@ -103,13 +109,15 @@ class Gpu:
     `is_mute` is true if both its memory and its process list were unavailable in the last reading.
     """
 
-    def __init__(self, index: int, roster: binding.Roster, sieve: Sieve, slow_seconds: float) -> None:
+    def __init__(
+        self, index: int, roster: binding.ProcessListBuffer, sieve: AnswerValidator, slow_seconds: float
+    ) -> None:
         self.index = index
         self.handle = handle = binding.handle_at(index)
         self._codes: dict[str, int] = {}
-        self._sieve = sieve
-        self.static = static_of(handle, self._codes)
-        self._memory = Question(
+        self._validator = sieve
+        self.static = read_static(handle, self._codes)
+        self._memory = Query(
             self._codes,
             ("memory_info_v2", partial(binding.memory_v2, handle)),
             ("memory_info", partial(binding.memory_v1, handle)),
@@ -119,16 +127,16 @@ class Gpu:
         self._mps_seen = False
         self.is_mute = False
         self._mig = Mig(handle, self._codes, roster, sieve, slow_seconds)
-        self.slow = SlowFacts(handle, self._codes, self._lists.mps, slow_seconds)
+        self.slow = SlowFields(handle, self._codes, self._lists.mps, slow_seconds)
 
-    def reconfigured(self) -> None:
+    def on_reconfigured(self) -> None:
         """Discard MIG handles and slow values: the MIG configuration changed, and perhaps the mode."""
         self._mig.forget()
         self.slow.expire()
 
     def read(self, now: float) -> GpuReading:
         self.slow.refresh(now)
-        memory = self._sieve.memory(self._memory.ask())
+        memory = self._validator.memory(self._memory.ask())
         instances = self._instances(now)
         processes = self._processes(memory, instances)
         self.is_mute = memory is processes is Absent.NOT_AVAILABLE
@@ -161,11 +169,11 @@ class Gpu:
         self, memory: GpuMemory | Absent, instances: tuple[GpuInstance, ...]
     ) -> tuple[GpuProcess, ...] | Absent:
         rows = self._rows()
-        capacity = capacity_of(memory, self.slow.bar1_bytes, self._sieve.limits)
+        capacity = process_capacity(memory, self.slow.bar1_bytes, self._validator.limits)
         if instances:
             capacity = capacity or capacity_of_instances(instances)
             rows = self._mig.process_rows() if isinstance(rows, Absent) else rows
-        return self._sieve.processes(rows, capacity)
+        return self._validator.processes(rows, capacity)
 
     def _rows(self) -> list[Row] | Absent:
         """Return the process rows of the GPU as a whole. The MPS list is read every time once it has clients."""
@@ -173,4 +181,4 @@ class Gpu:
         mps = self._lists.mps.ask() if self._mps_seen else self.slow.mps
         if not isinstance(mps, Absent):
             self._mps_seen = bool(mps)
-        return joined((rows, mps)) if self._mps_seen else rows
+        return join_lists((rows, mps)) if self._mps_seen else rows

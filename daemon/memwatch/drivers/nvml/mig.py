@@ -9,11 +9,11 @@ from functools import partial
 from msgspec import Struct
 
 from memwatch.drivers.nvml import binding
-from memwatch.drivers.nvml.errors import GPU_WIDE, HANDLE_GONE, Code, Refused
+from memwatch.drivers.nvml.errors import GPU_WIDE, HANDLE_GONE, Code, NvmlError
 from memwatch.drivers.nvml.process_lists import ProcessLists
-from memwatch.drivers.nvml.query import Question
+from memwatch.drivers.nvml.query import Query
 from memwatch.drivers.nvml.records import GpuInstance, GpuMemory
-from memwatch.drivers.nvml.validation import NO_INSTANCE, Row, Sieve, by_instance, joined
+from memwatch.drivers.nvml.validation import NO_INSTANCE, AnswerValidator, Row, by_instance, join_lists
 from memwatch.model import Absent
 
 
@@ -30,7 +30,7 @@ class Instance(Struct):
 
     id: int
     devices: Sequence[MigDevice]
-    memory: Question[GpuMemory]
+    memory: Query[GpuMemory]
 
 
 class Mig:
@@ -40,15 +40,15 @@ class Mig:
         self,
         gpu: binding.Handle,
         codes: dict[str, int],
-        roster: binding.Roster,
-        sieve: Sieve,
+        roster: binding.ProcessListBuffer,
+        sieve: AnswerValidator,
         list_every_seconds: float,
     ) -> None:
         self._gpu = gpu
         self._list_every_seconds = list_every_seconds
         self._codes = codes
         self._roster = roster
-        self._sieve = sieve
+        self._validator = sieve
         self._instances: list[Instance] = []
         self._listed_at: float | None = None
 
@@ -62,11 +62,11 @@ class Mig:
             self._list(now)
         try:
             return self._read()
-        except Refused as refused:
-            if refused.code not in HANDLE_GONE:
+        except NvmlError as rejected:
+            if rejected.code not in HANDLE_GONE:
                 raise
         self._list(now)
-        with suppress(Refused):
+        with suppress(NvmlError):
             return self._read()
         self.forget()
         return ()
@@ -74,9 +74,9 @@ class Mig:
     def process_rows(self) -> list[Row] | Absent:
         """Return the processes of all MIG devices, for users who may not list those of the GPU as a whole."""
         try:
-            return joined([_rows_of(device, one.id) for one in self._instances for device in one.devices])
-        except Refused as refused:
-            if refused.code not in HANDLE_GONE:
+            return join_lists([_read_rows(device, one.id) for one in self._instances for device in one.devices])
+        except NvmlError as rejected:
+            if rejected.code not in HANDLE_GONE:
                 raise
         self.forget()
         return Absent.NOT_AVAILABLE
@@ -85,7 +85,7 @@ class Mig:
         return tuple(
             [
                 GpuInstance(
-                    one.id, tuple([device.uuid for device in one.devices]), self._sieve.memory(one.memory.ask())
+                    one.id, tuple([device.uuid for device in one.devices]), self._validator.memory(one.memory.ask())
                 )
                 for one in self._instances
             ]
@@ -94,36 +94,36 @@ class Mig:
     def _list(self, now: float) -> None:
         for name in [name for name in self._codes if name.startswith("mig.")]:
             del self._codes[name]
-        groups = by_instance(self._found())
+        groups = by_instance(self._list_devices())
         self._instances = [Instance(id_, devices, self._memory(id_, devices[0])) for id_, devices in groups.items()]
         self._listed_at = now
 
-    def _found(self) -> list[tuple[int, MigDevice]]:
-        found = [self._found_at(index) for index in range(self._most())]
+    def _list_devices(self) -> list[tuple[int, MigDevice]]:
+        found = [self._read_device(index) for index in range(self._max_devices())]
         return [one for one in found if one is not None]
 
-    def _found_at(self, index: int) -> tuple[int, MigDevice] | None:
+    def _read_device(self, index: int) -> tuple[int, MigDevice] | None:
         """Return (GPU instance, MIG device), or None: not every index below the maximum is in use."""
         try:
             handle = binding.mig_handle_at(self._gpu, index)
             instance = binding.number("nvmlDeviceGetGpuInstanceId", handle)
             lists = ProcessLists(handle, self._roster, self._codes, f"mig.{instance}.")
             return instance, MigDevice(handle, binding.text("nvmlDeviceGetUUID", handle), lists)
-        except Refused as refused:
-            if refused.code in GPU_WIDE:
+        except NvmlError as rejected:
+            if rejected.code in GPU_WIDE:
                 raise
-            if refused.code != Code.NOT_FOUND:
-                self._codes[f"mig.device_{index}"] = refused.code
+            if rejected.code != Code.NOT_FOUND:
+                self._codes[f"mig.device_{index}"] = rejected.code
             return None
 
-    def _most(self) -> int:
-        most = Question(
+    def _max_devices(self) -> int:
+        most = Query(
             self._codes, ("mig.count", partial(binding.number, "nvmlDeviceGetMaxMigDeviceCount", self._gpu))
         ).ask()
         return 0 if isinstance(most, Absent) else most
 
-    def _memory(self, instance: int, device: MigDevice) -> Question[GpuMemory]:
-        return Question(
+    def _memory(self, instance: int, device: MigDevice) -> Query[GpuMemory]:
+        return Query(
             self._codes,
             (f"mig.{instance}.memory_info_v2", partial(binding.memory_v2, device.handle)),
             (f"mig.{instance}.memory_info", partial(binding.memory_v1, device.handle)),
@@ -131,7 +131,7 @@ class Mig:
         )
 
 
-def _rows_of(device: MigDevice, instance: int) -> list[Row] | Absent:
+def _read_rows(device: MigDevice, instance: int) -> list[Row] | Absent:
     rows = device.lists.rows()
     if isinstance(rows, Absent):
         return rows

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from functools import partial
 
-from memwatch.drivers.nvml.binding import Handle, Roster
+from memwatch.drivers.nvml.binding import Handle, ProcessListBuffer
 from memwatch.drivers.nvml.errors import GPU_WIDE, HANDLE_GONE
-from memwatch.drivers.nvml.query import Question
-from memwatch.drivers.nvml.validation import Row, joined
+from memwatch.drivers.nvml.query import Query
+from memwatch.drivers.nvml.validation import Row, join_lists
 from memwatch.model import Absent
 
 
 class ProcessLists:
     """Compute and graphics processes. `mps` is separate: it is read every time only where MPS is in use."""
 
-    def __init__(self, handle: Handle, roster: Roster, codes: dict[str, int], prefix: str = "") -> None:
-        def ask(word: str, function: str) -> Question[list[Row]]:
+    def __init__(self, handle: Handle, roster: ProcessListBuffer, codes: dict[str, int], prefix: str = "") -> None:
+        def ask(word: str, function: str) -> Query[list[Row]]:
             name = f"{prefix}{word}_processes"
-            return Question(
+            return Query(
                 codes,
                 (f"{name}_v3", partial(roster.v3, f"{function}_v3", handle)),
                 (f"{name}_v2", partial(roster.v3, f"{function}_v2", handle)),
@@ -30,4 +30,4 @@ class ProcessLists:
         self.mps = ask("mps", "nvmlDeviceGetMPSComputeRunningProcesses")
 
     def rows(self) -> list[Row] | Absent:
-        return joined((self._compute.ask(), self._graphics.ask()))
+        return join_lists((self._compute.ask(), self._graphics.ask()))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from memwatch.drivers.nvml.errors import GPU_WIDE, OTHER_FORM, Code, Refused, reason_of
+from memwatch.drivers.nvml.errors import GPU_WIDE, OTHER_FORM, Code, NvmlError, absent_reason
 from memwatch.model import Absent
 
 T = TypeVar("T")
 
 
-class Question(Generic[T]):
+class Query(Generic[T]):
     """A value and the calls (`forms`) that can return it, each with its name, newest first.
 
     An unsupported call is not repeated. `codes` holds the return code of each call that failed; the entry is
@@ -33,12 +33,12 @@ class Question(Generic[T]):
             name, form = self._forms[0]
             try:
                 answer = form()
-            except Refused as refused:
-                self._codes[name] = refused.code
-                if refused.code in self._fatal:
+            except NvmlError as rejected:
+                self._codes[name] = rejected.code
+                if rejected.code in self._fatal:
                     raise
-                if refused.code not in OTHER_FORM:
-                    return self._without(refused.code)
+                if rejected.code not in OTHER_FORM:
+                    return self._without(rejected.code)
                 del self._forms[0]
             else:
                 if name in self._codes:
@@ -49,4 +49,4 @@ class Question(Generic[T]):
     def _without(self, code: int) -> Absent:
         if code == Code.NOT_SUPPORTED:
             self._forms.clear()
-        return reason_of(code)
+        return absent_reason(code)

@@ -7,20 +7,20 @@ from functools import partial
 from typing import Any
 
 from memwatch.drivers.nvml import binding
-from memwatch.drivers.nvml.query import Question
+from memwatch.drivers.nvml.query import Query
 from memwatch.drivers.nvml.records import Ecc
 from memwatch.drivers.nvml.validation import Row
 from memwatch.model import Absent, Bytes, Words
 
 
-class SlowFacts:
+class SlowFields:
     """The latest values, each at most `period_seconds` old if readings are frequent enough for one call each.
 
     `mps` is the list of MPS clients. Once it is not empty, the caller reads it every time until it is empty again.
     """
 
     def __init__(
-        self, handle: binding.Handle, codes: dict[str, int], mps: Question[list[Row]], period_seconds: float
+        self, handle: binding.Handle, codes: dict[str, int], mps: Query[list[Row]], period_seconds: float
     ) -> None:
         self.bar1_bytes: Bytes = Absent.NOT_AVAILABLE
         self.mig_enabled: bool | Absent = Absent.NOT_AVAILABLE
@@ -32,10 +32,10 @@ class SlowFacts:
         self._ecc_uncorrected: int | Absent = Absent.NOT_AVAILABLE
         self._remapped: tuple[int, int, bool, bool] | Absent = Absent.NOT_AVAILABLE
 
-        def ask(name: str, form: Any) -> Question[Any]:  # noqa: ANN401
-            return Question(codes, (name, form))
+        def ask(name: str, form: Any) -> Query[Any]:  # noqa: ANN401
+            return Query(codes, (name, form))
 
-        self._questions: deque[tuple[str, Question[Any]]] = deque(
+        self._questions: deque[tuple[str, Query[Any]]] = deque(
             (
                 ("bar1_bytes", ask("bar1", partial(binding.bar1_size, handle))),
                 ("mig_enabled", ask("mig_mode", partial(binding.mig_enabled, handle))),

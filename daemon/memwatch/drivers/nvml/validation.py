@@ -13,11 +13,11 @@ from memwatch.model import Absent, Bytes
 T = TypeVar("T")
 Row = tuple[int, int, int]  # pid, bytes, GPU instance, as in a process list
 
-NOT_TOLD = 0xFFFFFFFF_FFFFFFFF
+NVML_VALUE_NOT_AVAILABLE = 0xFFFFFFFF_FFFFFFFF
 NO_INSTANCE = 0xFFFFFFFF
 
 
-class Implausible(ValueError):
+class ImplausibleAnswerError(ValueError):
     """An implausible value. `what` is the key under which it is counted."""
 
     def __init__(self, what: str) -> None:
@@ -33,14 +33,14 @@ class Limits(Struct, frozen=True):
 
 
 def plausible_memory(memory: GpuMemory) -> GpuMemory:
-    """Return `memory`, or raise `Implausible` if a part exceeds the total."""
+    """Return `memory`, or raise `ImplausibleAnswerError` if a part exceeds the total."""
     reserved = 0 if isinstance(memory.reserved_bytes, Absent) else memory.reserved_bytes
     if max(memory.free_bytes, memory.used_bytes, reserved) > memory.total_bytes:
-        raise Implausible("memory")
+        raise ImplausibleAnswerError("memory")
     return memory
 
 
-def capacity_of(memory: GpuMemory | Absent, bar1: Bytes, limits: Limits) -> int | None:
+def process_capacity(memory: GpuMemory | Absent, bar1: Bytes, limits: Limits) -> int | None:
     """Return the upper bound of one process's memory in bytes, or None if it is unknown.
 
     The driver of a GPU without BAR1 also charges system memory to processes.
@@ -53,26 +53,26 @@ def capacity_of(memory: GpuMemory | Absent, bar1: Bytes, limits: Limits) -> int 
     return max(own, limits.system_bytes) if limits.system_bytes else None
 
 
-def merged(rows: Iterable[Row], limits: Limits, capacity: int | None) -> tuple[GpuProcess, ...]:
+def merge_rows(rows: Iterable[Row], limits: Limits, capacity: int | None) -> tuple[GpuProcess, ...]:
     """Return each process once (under MIG, once per instance), with the maximum over its rows.
 
     Several lists contain the same memory of a process, so rows are never added. One impossible row invalidates all
     of them: drivers 535.54 to 535.98 shift every record after the first.
     """
     greatest: dict[tuple[int, int], int] = {}
-    most = NOT_TOLD if capacity is None else capacity
+    most = NVML_VALUE_NOT_AVAILABLE if capacity is None else capacity
     for pid, used, instance in rows:
-        if not 0 < pid <= limits.pid_max or most < used != NOT_TOLD:
-            raise Implausible("process_list")
+        if not 0 < pid <= limits.pid_max or most < used != NVML_VALUE_NOT_AVAILABLE:
+            raise ImplausibleAnswerError("process_list")
         key = pid, instance
-        known = greatest.get(key, NOT_TOLD)
-        if known == NOT_TOLD or known < used != NOT_TOLD:
+        known = greatest.get(key, NVML_VALUE_NOT_AVAILABLE)
+        if known == NVML_VALUE_NOT_AVAILABLE or known < used != NVML_VALUE_NOT_AVAILABLE:
             greatest[key] = used
     return tuple(
         [
             GpuProcess(
                 pid,
-                Absent.NOT_AVAILABLE if used == NOT_TOLD else used,
+                Absent.NOT_AVAILABLE if used == NVML_VALUE_NOT_AVAILABLE else used,
                 None if instance == NO_INSTANCE else instance,
             )
             for (pid, instance), used in greatest.items()
@@ -80,7 +80,7 @@ def merged(rows: Iterable[Row], limits: Limits, capacity: int | None) -> tuple[G
     )
 
 
-def joined(lists: Sequence[list[Row] | Absent]) -> list[Row] | Absent:
+def join_lists(lists: Sequence[list[Row] | Absent]) -> list[Row] | Absent:
     """Concatenate the rows of all supported lists. If one failed, processes are missing: return its reason."""
     rows: list[Row] = []
     supported = [one for one in lists if one is not Absent.NOT_SUPPORTED]
@@ -109,7 +109,7 @@ def capacity_of_instances(instances: Sequence[GpuInstance]) -> int | None:
     return total or None
 
 
-class Sieve:
+class AnswerValidator:
     """Filter of implausible values. It counts what it rejects by kind."""
 
     def __init__(self, limits: Limits) -> None:
@@ -121,17 +121,17 @@ class Sieve:
             return memory
         try:
             return plausible_memory(memory)
-        except Implausible as implausible:
+        except ImplausibleAnswerError as implausible:
             return self._reject(implausible)
 
     def processes(self, rows: list[Row] | Absent, capacity: int | None) -> tuple[GpuProcess, ...] | Absent:
         if isinstance(rows, Absent):
             return rows
         try:
-            return merged(rows, self.limits, capacity)
-        except Implausible as implausible:
+            return merge_rows(rows, self.limits, capacity)
+        except ImplausibleAnswerError as implausible:
             return self._reject(implausible)
 
-    def _reject(self, implausible: Implausible) -> Absent:
+    def _reject(self, implausible: ImplausibleAnswerError) -> Absent:
         self.rejected[implausible.what] = self.rejected.get(implausible.what, 0) + 1
         return Absent.INCONSISTENT

@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 from memwatch.drivers.tegra.board import parse_compatible
 from memwatch.linux.device_tree import device_tree
 from memwatch.linux.files import Roots
-from memwatch.options import Doc, Switched
+from memwatch.options import Doc, SwitchableOptions
 
 AUTO = "auto"
 
 
-class TegraOptions(Switched, frozen=True, kw_only=True):
+class TegraOptions(SwitchableOptions, frozen=True, kw_only=True):
     """Options of every collector that reads a Tegra."""
 
     board: Annotated[
@@ -24,7 +24,7 @@ class TegraOptions(Switched, frozen=True, kw_only=True):
     ] = "auto"
 
 
-def soc_of(roots: Roots, board: str) -> str | None:
+def detect_soc(roots: Roots, board: str) -> str | None:
     """Return the chip from the settings, else from the device tree. None if the machine is not a Tegra."""
     if board != AUTO:
         return board

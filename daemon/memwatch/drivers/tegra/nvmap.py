@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from memwatch.drivers.tegra.records import NvMapClient
-from memwatch.helper.codec import Garbled
+from memwatch.helper.codec import DecodeError
 from memwatch.model import Absent, Bytes
 
 _MEMINFO = re.compile(rb"^(MemTotal|NvMapMemUsed|NvMapMemFree): +(\d{1,19}) kB$", re.MULTILINE)
@@ -16,14 +16,14 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 KERNEL_PID = 0
 
 
-class MapMemory(NamedTuple):
+class NvMapMemory(NamedTuple):
     """Memory in use by the GPU, and free memory that NvMap keeps. Absent on a kernel without these lines."""
 
     used_bytes: Bytes
     free_bytes: Bytes
 
 
-class Clients(NamedTuple):
+class NvMapTable(NamedTuple):
     """The table of clients. `total_bytes` counts a shared buffer once, the clients' sizes once per client.
 
     `rejected` counts lines that are not valid rows: a process name may contain anything, even a newline.
@@ -34,34 +34,34 @@ class Clients(NamedTuple):
     rejected: int
 
 
-def parse_meminfo(data: bytes) -> MapMemory:
+def parse_meminfo(data: bytes) -> NvMapMemory:
     if not data.endswith(b"\n"):
-        raise Garbled(f"meminfo is truncated: it ends with {data[-40:]!r}")
+        raise DecodeError(f"meminfo is truncated: it ends with {data[-40:]!r}")
     kib = {name: int(figure) for name, figure in _MEMINFO.findall(data)}
     used, free = kib.get(b"NvMapMemUsed"), kib.get(b"NvMapMemFree")
     if (used or 0) + (free or 0) > kib.get(b"MemTotal", 0):
-        raise Garbled("meminfo: the sum of NvMapMemUsed and NvMapMemFree exceeds MemTotal")
-    return MapMemory(_bytes_of(used), _bytes_of(free))
+        raise DecodeError("meminfo: the sum of NvMapMemUsed and NvMapMemFree exceeds MemTotal")
+    return NvMapMemory(_bytes_from_kib(used), _bytes_from_kib(free))
 
 
-def _bytes_of(kib: int | None) -> Bytes:
+def _bytes_from_kib(kib: int | None) -> Bytes:
     return Absent.NOT_SUPPORTED if kib is None else kib << 10
 
 
-def parse_clients(data: bytes) -> Clients:
+def parse_clients(data: bytes) -> NvMapTable:
     """Parse the table of clients and its total. Some kernels add a column PSS, old ones print no unit K."""
     lines = data.decode("utf-8", "backslashreplace").split("\n")
     columns = lines[0].split()
     if lines.pop() or columns[:3] != ["CLIENT", "PROCESS", "PID"] or "SIZE" not in columns[3:]:
-        raise Garbled(f"nvmap clients: {data[:60]!r} has no header CLIENT PROCESS PID … SIZE, or is truncated")
+        raise DecodeError(f"nvmap clients: {data[:60]!r} has no header CLIENT PROCESS PID … SIZE, or is truncated")
     sizes, at = len(columns) - 3, columns.index("SIZE") - 3
     word, *totals = lines[-1].split() or [""]
-    total = _bytes_in(totals[at]) if word == "total" and len(totals) == sizes else None
+    total = _parse_bytes(totals[at]) if word == "total" and len(totals) == sizes else None
     if total is None:
-        raise Garbled(f"nvmap clients: the last line {lines[-1][:80]!r} is not the total")
+        raise DecodeError(f"nvmap clients: the last line {lines[-1][:80]!r} is not the total")
     rows = [_client(line, sizes, at) for line in lines[1:-1] if line.strip()]
     clients = tuple(row for row in rows if row is not None)
-    return Clients(total, clients, len(rows) - len(clients))
+    return NvMapTable(total, clients, len(rows) - len(clients))
 
 
 def _client(line: str, sizes: int, at: int) -> NvMapClient | None:
@@ -69,12 +69,12 @@ def _client(line: str, sizes: int, at: int) -> NvMapClient | None:
     words = line.rsplit(None, sizes + 1)
     if len(words) < sizes + 2 or not re.fullmatch(r"[0-9]{1,7}", words[1]):
         return None
-    size = _bytes_in(words[2 + at])
+    size = _parse_bytes(words[2 + at])
     client, *name = words[0].split(None, 1)
     return None if size is None else NvMapClient(int(words[1]), name[0] if name else client, size)
 
 
-def _bytes_in(word: str) -> int | None:
+def _parse_bytes(word: str) -> int | None:
     """Parse a size such as `4096K`. Old kernels print bytes without a unit."""
     found = _SIZE.fullmatch(word)
     return int(found[1]) * _UNITS.get(found[2], 1) if found else None

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from memwatch.drivers.tegra.records import Area, Load, TegrastatsReading
-from memwatch.helper.codec import Garbled
+from memwatch.helper.codec import DecodeError
 from memwatch.model import Absent
 
-MOST_LINE_BYTES = 8192
+MAX_LINE_BYTES = 8192
 
 _BLOCK = r"\(\s*lfb\s+[0-9]{1,7}(?:x[0-9]{1,7})?[kM][bB]\)"
 _MHZ = r"[0-9]{1,5}"
@@ -51,21 +51,21 @@ _MHZ_IN_HERTZ = 1_000_000
 
 
 def parse_line(data: bytes) -> TegrastatsReading:
-    """Parse one line, including its newline. Raises `Garbled` unless all of it is a line of tegrastats."""
-    if not data.endswith(b"\n") or len(data) > MOST_LINE_BYTES:
-        raise Garbled(f"tegrastats: a line of {len(data)} bytes is truncated or too long: {data[:60]!r}")
-    line = _Line()
+    """Parse one line, including its newline. Raises `DecodeError` unless all of it is a line of tegrastats."""
+    if not data.endswith(b"\n") or len(data) > MAX_LINE_BYTES:
+        raise DecodeError(f"tegrastats: a line of {len(data)} bytes is truncated or too long: {data[:60]!r}")
+    line = _LineFields()
     at, text = 0, data.decode("ascii", "replace").strip()
     while at < len(text):
         field = _FIELD.match(text, at)
         if field is None:
-            raise Garbled(f"tegrastats: {text[at : at + 40]!r} is not a known field")
+            raise DecodeError(f"tegrastats: {text[at : at + 40]!r} is not a known field")
         line.add(str(field.lastgroup), field[0].rstrip())
         at = field.end()
     return line.reading()
 
 
-class _Line:
+class _LineFields:
     """Collects the fields of one line."""
 
     def __init__(self) -> None:
@@ -79,81 +79,81 @@ class _Line:
         if key in fields and kind in _NOT_ALWAYS_APART:
             return
         if key in fields:
-            raise Garbled(f"tegrastats: {text[:40]!r} appears twice")
+            raise DecodeError(f"tegrastats: {text[:40]!r} appears twice")
         fields[key] = value
         if kind == "ram":
             fields.update(value)
 
     def reading(self) -> TegrastatsReading:
         if self._found.pop("ram", None) is None:
-            raise Garbled("tegrastats: the line has no field RAM")
+            raise DecodeError("tegrastats: the line has no field RAM")
         return TegrastatsReading(**self._found)
 
 
-Found = tuple[str, Any]
+FieldValue = tuple[str, Any]
 
 
-def _time(text: str) -> Found:
+def _time(text: str) -> FieldValue:
     return "time", " ".join(text.split())
 
 
-def _ram(text: str) -> Found:
-    area = _area_of(text)
+def _ram(text: str) -> FieldValue:
+    area = _parse_area(text)
     blocks, _, size = text[text.index("lfb") + 3 :].rstrip(")").strip().rpartition("x")
     return "ram", {
         "ram_used_bytes": area.used_bytes,
         "ram_total_bytes": area.total_bytes,
         "largest_free_blocks": int(blocks or "1"),
-        "largest_free_block_bytes": _size_of(size),
+        "largest_free_block_bytes": _parse_size(size),
     }
 
 
-def _swap(text: str) -> Found:
-    return "swap", _area_of(text)
+def _swap(text: str) -> FieldValue:
+    return "swap", _parse_area(text)
 
 
-def _area(text: str) -> Found:
-    return f"areas:{text.split(None, 1)[0]}", _area_of(text)
+def _area(text: str) -> FieldValue:
+    return f"areas:{text.split(None, 1)[0]}", _parse_area(text)
 
 
-def _area_of(text: str) -> Area:
+def _parse_area(text: str) -> Area:
     """Parse an area such as `IRAM 0/252kB(lfb 252kB)`. Used and total have the same unit."""
-    front, _, back = text.partition("(")
-    used, _, total = front.split()[1].partition("/")
+    lazy_app, _, back = text.partition("(")
+    used, _, total = lazy_app.split()[1].partition("/")
     unit = _SIZES[total[-2]]
     area = {"used_bytes": int(used) * unit, "total_bytes": int(total[:-2]) * unit}
     if area["used_bytes"] > area["total_bytes"]:
-        raise Garbled(f"tegrastats: {text[:40]!r} uses more than its total")
+        raise DecodeError(f"tegrastats: {text[:40]!r} uses more than its total")
     key, _, size = back.rstrip(")").strip().partition(" ")
     if key == "cached":
-        area["cached_bytes"] = _size_of(size)
+        area["cached_bytes"] = _parse_size(size)
     elif key == "lfb":
-        area["largest_free_block_bytes"] = _size_of(size.rpartition("x")[2])
+        area["largest_free_block_bytes"] = _parse_size(size.rpartition("x")[2])
     return Area(**area)
 
 
-def _size_of(text: str) -> int:
+def _parse_size(text: str) -> int:
     return int(text[:-2]) * _SIZES[text[-2]]
 
 
-def _cpus(text: str) -> Found:
+def _cpus(text: str) -> FieldValue:
     """Parse `CPU [2%@1190,off]`. Older versions print one clock for all cores: `cpu [17%,off]@408`."""
     cores, _, common = text[text.index("[") + 1 :].partition("]")
-    return "cpus", tuple(_load_of(core if core == "off" else core + common) for core in cores.split(","))
+    return "cpus", tuple(_parse_load(core if core == "off" else core + common) for core in cores.split(","))
 
 
-def _load(text: str) -> Found:
+def _load(text: str) -> FieldValue:
     name, value = text.split()
     name = name.removesuffix("_FREQ").lower()
-    return (name if name in ("gr3d", "emc") else f"engines:{name.upper()}"), _load_of(value)
+    return (name if name in ("gr3d", "emc") else f"engines:{name.upper()}"), _parse_load(value)
 
 
-def _engine(text: str) -> Found:
+def _engine(text: str) -> FieldValue:
     name, value = text.split()
-    return f"engines:{name.removesuffix('_FREQ')}", _load_of(value)
+    return f"engines:{name.removesuffix('_FREQ')}", _parse_load(value)
 
 
-def _load_of(text: str) -> Load:
+def _parse_load(text: str) -> Load:
     """Parse `off`, `3%@76`, `63%@[621]`, `@[1000,1000]`, `0%`, or a bare clock."""
     if text == "off":
         return Load(is_on=False)
@@ -161,32 +161,32 @@ def _load_of(text: str) -> Load:
     if not sign and not percent.endswith("%"):
         percent, clocks = "", percent
     hertz = tuple([int(clock) * _MHZ_IN_HERTZ for clock in clocks.strip("[]").split(",")]) if clocks else ()
-    return Load(True, _ratio_of(percent) if percent else Absent.NOT_AVAILABLE, hertz)
+    return Load(True, _parse_ratio(percent) if percent else Absent.NOT_AVAILABLE, hertz)
 
 
-def _ratio_of(percent: str) -> float:
+def _parse_ratio(percent: str) -> float:
     value = int(percent.rstrip("%"))
     if value > 100:
-        raise Garbled(f"tegrastats: {percent} is above 100%")
+        raise DecodeError(f"tegrastats: {percent} is above 100%")
     return value / 100
 
 
-def _mts(text: str) -> Found:
+def _mts(text: str) -> FieldValue:
     words = text.split()
-    return "mts", (_ratio_of(words[2]), _ratio_of(words[4]))
+    return "mts", (_parse_ratio(words[2]), _parse_ratio(words[4]))
 
 
-def _sensor(text: str) -> Found:
+def _sensor(text: str) -> FieldValue:
     name, _, degrees = text.partition("@")
     return f"temperatures_celsius:{name}", tuple([float(one.rstrip("C")) for one in degrees.split("/")])
 
 
-def _rail(text: str) -> Found:
+def _rail(text: str) -> FieldValue:
     name, watts = text.split()
     return f"rails_milliwatts:{name}", tuple([int(one.removesuffix("mW")) for one in watts.split("/")])
 
 
-_READERS: dict[str, Callable[[str], Found]] = {
+_READERS: dict[str, Callable[[str], FieldValue]] = {
     "time": _time,
     "ram": _ram,
     "swap": _swap,

@@ -27,7 +27,7 @@ class _Boot(Struct, frozen=True):
     wall_offset: float
 
 
-def shifts_of(stamps: Iterable[Stamp], now: Stamp) -> Mapping[bytes, float]:
+def compute_shifts(stamps: Iterable[Stamp], now: Stamp) -> Mapping[bytes, float]:
     """Return the offset to add to the boot times of each boot.
 
     Runs are numbered, so their order does not depend on the wall clock; only the time the machine was off does. If

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from memwatch.history.disk.ring_file import BLOCK, Stamp
-from memwatch.history.disk.ring_set import Shelf, open_shelf, prepare
+from memwatch.history.disk.ring_set import RingSet, open_ring_set, prepare
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Files:
     """The rings of one folder. `append` is not thread-safe. A separate thread waits for fdatasync."""
 
     def __init__(self, folder: Path, size_bytes: int, unix: float) -> None:
-        self.shelf: Shelf = open_shelf(folder, size_bytes, unix)
+        self.ring_set: RingSet = open_ring_set(folder, size_bytes, unix)
         self.dropped = 0
         self._folder = folder
         self._written = self._writes = self._syncs = self._errors = 0
@@ -54,19 +54,19 @@ class Files:
 
     def forget_contents(self) -> None:
         """Drop the records' index after a restore, except for rings that must be rewritten to become smaller."""
-        self.shelf.contents = {
-            name: contents for name, contents in self.shelf.contents.items() if not self._fits(name)
+        self.ring_set.contents = {
+            name: contents for name, contents in self.ring_set.contents.items() if not self._fits(name)
         }
 
     def start(self, stamp: Stamp) -> None:
-        for complaint in self.shelf.complaints:
+        for complaint in self.ring_set.complaints:
             log.warning("%s", complaint)
         self._prepare(stamp)
         self._syncer.start()
 
     def append(self, name: str, kind: int, stamp: Stamp, payload: bytes) -> bool:
         """Write a record. Return False if it cannot be written now."""
-        ring = self.shelf.rings.get(name)
+        ring = self.ring_set.rings.get(name)
         if ring is not None and not ring.ready and time.monotonic() >= self._retry_at:
             self._prepare(stamp)
         if ring is None or not ring.ready:
@@ -91,36 +91,36 @@ class Files:
         if self._syncer.is_alive():
             self._syncer.join(seconds)
         if not self._syncer.is_alive():
-            for ring in self.shelf.rings.values():
+            for ring in self.ring_set.rings.values():
                 ring.close()
 
     def status(self) -> FilesStatus:
         return FilesStatus(
             self._folder,
-            sum(ring.blocks * BLOCK for ring in self.shelf.rings.values() if ring.ready),
+            sum(ring.blocks * BLOCK for ring in self.ring_set.rings.values() if ring.ready),
             self._written,
             self._writes,
             self._syncs,
             self._sync_seconds,
             self._errors,
             self.dropped,
-            self.shelf.lost,
-            tuple(self.shelf.aside),
+            self.ring_set.lost,
+            tuple(self.ring_set.aside),
             self._complaint,
         )
 
     def _fits(self, name: str) -> bool:
-        return self.shelf.rings[name].fits
+        return self.ring_set.rings[name].fits
 
     def _prepare(self, stamp: Stamp) -> None:
         try:
-            prepare(self.shelf, stamp)
+            prepare(self.ring_set, stamp)
         except OSError as error:
             self._fail(error)
         else:
-            self._work_again()
+            self._resume()
 
-    def _work_again(self) -> None:
+    def _resume(self) -> None:
         if self._complaint:
             log.warning("writing history to %s again", self._folder)
         self._complaint = ""
@@ -150,13 +150,13 @@ class Files:
 
     def _sync(self, name: str) -> None:
         try:
-            self.shelf.rings[name].sync()
+            self.ring_set.rings[name].sync()
         except OSError as error:
             self._fail(error)
         else:
             # Avoid flapping: report recovery only after RETRY_SECONDS without an error.
             if self._complaint and time.monotonic() >= self._retry_at and self._all_ready():
-                self._work_again()
+                self._resume()
 
     def _all_ready(self) -> bool:
-        return all(ring.ready for ring in self.shelf.rings.values())
+        return all(ring.ready for ring in self.ring_set.rings.values())

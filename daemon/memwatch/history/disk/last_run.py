@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from msgspec import Struct
 
 from memwatch.history.notable_ticks import Tick
-from memwatch.history.tier import Strip
+from memwatch.history.tier import RowBlock
 
 LAST_SECONDS = 120.0
 
@@ -21,7 +21,7 @@ class Sample(Struct, frozen=True):
     figures: Mapping[str, float]
 
 
-class LastWords(Struct, frozen=True):
+class UncleanShutdown(Struct, frozen=True):
     """The end of a run. `unix` is the time of the last sample, or of the start if there is no sample.
 
     `last` is the last tick with processes. `machine_restarted`: the machine has booted since; otherwise only
@@ -45,9 +45,9 @@ class LastWords(Struct, frozen=True):
         return f"unclean shutdown: {cause}; last sample {when}{pressure}"
 
 
-def last_words(
+def build_unclean_shutdown(
     ticks: Sequence[Tick], rows: Sequence[Sample], written_unix: float, machine_restarted: bool
-) -> LastWords:
+) -> UncleanShutdown:
     """Return the last two minutes: single ticks if they were written, else rows.
 
     `written_unix` is when the last record of any kind was written.
@@ -56,28 +56,28 @@ def last_words(
     seconds = {int(one.boottime) for one in single}
     samples = sorted([*single, *(row for row in rows if int(row.boottime) not in seconds)], key=_boottime)
     if not samples:
-        return LastWords(written_unix, machine_restarted, (), None)
+        return UncleanShutdown(written_unix, machine_restarted, (), None)
     end = samples[-1]
     final = tuple(one for one in samples if one.boottime >= end.boottime - LAST_SECONDS)
     last = max(ticks, key=lambda tick: tick.boottime, default=None)
-    return LastWords(end.unix, machine_restarted, final, last)
+    return UncleanShutdown(end.unix, machine_restarted, final, last)
 
 
 def _boottime(sample: Sample) -> float:
     return sample.boottime
 
 
-def samples_of(strip: Strip, wall_offset: float) -> list[Sample]:
+def build_samples(row_block: RowBlock, wall_offset: float) -> list[Sample]:
     """Convert rows to samples with the maximum of each series, so that no peak is lost."""
     return [
         Sample(
             at,
             at + wall_offset,
             {
-                name: cells.most[index]
-                for name, cells in strip.columns.items()
-                if cells.least[index] == cells.least[index]
+                name: aggregates.maximum[index]
+                for name, aggregates in row_block.columns.items()
+                if aggregates.minimum[index] == aggregates.minimum[index]
             },
         )
-        for index, at in enumerate(strip.times)
+        for index, at in enumerate(row_block.times)
     ]

@@ -9,93 +9,97 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memwatch.events import Event, EventLog
-from memwatch.helper.codec import Garbled
-from memwatch.history.column import Cell
-from memwatch.history.disk.boot_timeline import shifts_of
-from memwatch.history.disk.last_run import LAST_SECONDS, LastWords, last_words, samples_of
-from memwatch.history.disk.record_codec import EVENTS, ROWS, STOPPED, TICK, events_in, rows_in
+from memwatch.helper.codec import DecodeError
+from memwatch.history.column import Aggregate
+from memwatch.history.disk.boot_timeline import compute_shifts
+from memwatch.history.disk.last_run import LAST_SECONDS, UncleanShutdown, build_samples, build_unclean_shutdown
+from memwatch.history.disk.record_codec import EVENTS, ROWS, STOPPED, TICK, unpack_entry, unpack_events
 from memwatch.history.disk.ring_file import Record, Stamp
-from memwatch.history.disk.ring_set import TIERS, Shelf
-from memwatch.history.disk.row_codec import Unreadable
-from memwatch.history.notable_ticks import KeptTick, KeptTicks, Tick, unpacked
-from memwatch.history.tier import Strip
+from memwatch.history.disk.ring_set import TIERS, RingSet
+from memwatch.history.disk.row_codec import RowDecodeError
+from memwatch.history.notable_ticks import NotableTick, NotableTicks, Tick, unpack
+from memwatch.history.tier import RowBlock
 from memwatch.history.tiers import History
 
 # Ticks are a few milliseconds early or late: this fraction of a row's time counts as complete.
 SAME_ROW = 0.9
 
 
-class Restored(Struct, frozen=True):
+class RestoreResult(Struct, frozen=True):
     """Result of a restore. `next_rows`: by tier, the number of the first row that is not on disk."""
 
     next_rows: tuple[int, ...]
-    last_words: LastWords | None
+    unclean_shutdown: UncleanShutdown | None
 
 
-class Reader:
+class PayloadReader:
     """Decodes payloads. `unreadable` counts intact records with a payload of another version."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, ring_set: RingSet) -> None:
         self.unreadable = 0
-        self._shelf = shelf
+        self._ring_set = ring_set
 
-    def rows(self, name: str, record: Record) -> tuple[Strip, bytes] | None:
+    def rows(self, name: str, record: Record) -> tuple[RowBlock, bytes] | None:
         try:
-            return rows_in(self._shelf.payload(name, record))
-        except Unreadable:
+            return unpack_entry(self._ring_set.payload(name, record))
+        except RowDecodeError:
             self.unreadable += 1
             return None
 
     def events(self, record: Record) -> tuple[Event, ...]:
         try:
-            return events_in(self._shelf.payload("events", record))
-        except Garbled:
+            return unpack_events(self._ring_set.payload("events", record))
+        except DecodeError:
             self.unreadable += 1
             return ()
 
     def tick(self, name: str, record: Record) -> Tick | None:
-        return self.tick_in(self._shelf.payload(name, record))
+        return self.decode_tick(self._ring_set.payload(name, record))
 
-    def tick_in(self, data: bytes) -> Tick | None:
+    def decode_tick(self, data: bytes) -> Tick | None:
         try:
-            return unpacked(data)
-        except Garbled:
+            return unpack(data)
+        except DecodeError:
             self.unreadable += 1
             return None
 
 
-def restore(shelf: Shelf, history: History, ticks: KeptTicks, events: EventLog, now: Stamp) -> Restored:
+def restore(
+    ring_set: RingSet, history: History, ticks: NotableTicks, events: EventLog, now: Stamp
+) -> RestoreResult:
     """Fill `history`, `ticks` and `events` from the files."""
-    shifts, reader = shifts_of(shelf.stamps, now), Reader(shelf)
+    shifts, reader = compute_shifts(ring_set.stamps, now), PayloadReader(ring_set)
     past = [
-        _strips_of(reader, name, shelf.records(name, ROWS), tier.length.seconds, shifts)
+        _read_row_blocks(reader, name, ring_set.records(name, ROWS), tier.spec.seconds, shifts)
         for name, tier in zip(TIERS, history.tiers, strict=True)
     ]
     next_rows = history.restore(past)
-    _add_ticks(reader, history, shelf.records("flight", TICK), shifts)
-    for record in shelf.records("ticks", TICK):
-        ticks.add(KeptTick(record.stamp.boottime + shifts[record.stamp.boot], shelf.payload("ticks", record)))
-    by_seq = {event.seq: event for record in shelf.records("events", EVENTS) for event in reader.events(record)}
+    _add_ticks(reader, history, ring_set.records("flight", TICK), shifts)
+    for record in ring_set.records("ticks", TICK):
+        ticks.add(NotableTick(record.stamp.boottime + shifts[record.stamp.boot], ring_set.payload("ticks", record)))
+    by_seq = {event.seq: event for record in ring_set.records("events", EVENTS) for event in reader.events(record)}
     events.restore(by_seq[seq] for seq in sorted(by_seq))
-    return Restored(next_rows, _last_words(reader, shelf, now.boot))
+    return RestoreResult(next_rows, _read_unclean_shutdown(reader, ring_set, now.boot))
 
 
-def _strips_of(
-    reader: Reader, name: str, records: Sequence[Record], seconds: float, shifts: Mapping[bytes, float]
-) -> Iterator[Strip]:
+def _read_row_blocks(
+    reader: PayloadReader, name: str, records: Sequence[Record], seconds: float, shifts: Mapping[bytes, float]
+) -> Iterator[RowBlock]:
     """Yield the newest strips that fill a tier, oldest first, on this boot's time line, one at a time."""
     times = [record.stamp.boottime + shifts[record.stamp.boot] for record in records]
     for record, at in zip(records, times, strict=True):
         entry = reader.rows(name, record) if at >= times[-1] - seconds else None
         if entry is not None:
-            strip, shift = entry[0], shifts[record.stamp.boot]
-            yield Strip(array("d", [time + shift for time in strip.times]), strip.columns)
+            row_block, shift = entry[0], shifts[record.stamp.boot]
+            yield RowBlock(array("d", [time + shift for time in row_block.times]), row_block.columns)
 
 
-def _add_ticks(reader: Reader, history: History, records: Sequence[Record], shifts: Mapping[bytes, float]) -> None:
+def _add_ticks(
+    reader: PayloadReader, history: History, records: Sequence[Record], shifts: Mapping[bytes, float]
+) -> None:
     """Add rows of the finest tier that were not written, computed from ticks that were."""
     began, end = len(history) > 0, history.end
-    step = history.tiers[0].length.step_seconds
+    step = history.tiers[0].spec.step_seconds
     group: list[Tick] = []
     for record in records:
         at = record.stamp.boottime + shifts[record.stamp.boot]
@@ -115,18 +119,18 @@ def _add_row(history: History, group: Sequence[Tick]) -> None:
     for tick in group:
         for name, value in tick.figures.items():
             values.setdefault(name, []).append(value)
-    row = {name: Cell(min(them), sum(them) / len(them), max(them)) for name, them in values.items()}
+    row = {name: Aggregate(min(them), sum(them) / len(them), max(them)) for name, them in values.items()}
     history.add_row(group[-1].boottime, row)
 
 
-def _last_words(reader: Reader, shelf: Shelf, boot: bytes) -> LastWords | None:
+def _read_unclean_shutdown(reader: PayloadReader, ring_set: RingSet, boot: bytes) -> UncleanShutdown | None:
     """Return the end of the previous run, unless it recorded a clean stop."""
-    flight = shelf.contents["flight"].records if "flight" in shelf.contents else ()
+    flight = ring_set.contents["flight"].records if "flight" in ring_set.contents else ()
     if not flight or flight[-1].kind == STOPPED:
         return None
     run, ended = flight[-1].stamp.run, flight[-1].stamp.boot
-    rows = [record for record in shelf.records("fine", ROWS) if record.stamp.run == run]
-    written = [record for record in shelf.records("flight", TICK) if record.stamp.run == run]
+    rows = [record for record in ring_set.records("fine", ROWS) if record.stamp.run == run]
+    written = [record for record in ring_set.records("flight", TICK) if record.stamp.run == run]
     end = max((record.stamp.boottime for record in [*rows, *written]), default=0.0)
     recent = [record for record in written if record.stamp.boottime >= end - 2 * LAST_SECONDS]
     ticks = [tick for record in recent if (tick := reader.tick("flight", record)) is not None]
@@ -134,8 +138,8 @@ def _last_words(reader: Reader, shelf: Shelf, boot: bytes) -> LastWords | None:
     for record in rows:
         entry = reader.rows("fine", record) if record.stamp.boottime >= end - 2 * LAST_SECONDS else None
         if entry is not None:
-            strip, worst = entry
-            samples += samples_of(strip, record.stamp.wall - record.stamp.boottime)
-            tick = reader.tick_in(worst) if worst else None
+            row_block, worst = entry
+            samples += build_samples(row_block, record.stamp.wall - record.stamp.boottime)
+            tick = reader.decode_tick(worst) if worst else None
             ticks += [] if tick is None else [tick]
-    return last_words(ticks, samples, flight[-1].stamp.wall, ended != boot)
+    return build_unclean_shutdown(ticks, samples, flight[-1].stamp.wall, ended != boot)

@@ -25,17 +25,17 @@ FAMILY = b"MWR"
 HEAD = struct.Struct("<4sBxxxIIIQdd16s")
 CRC = struct.Struct("<I")
 HEAD_BYTES = HEAD.size + CRC.size
-MOST_PAYLOAD = 1 << 20
+MAX_PAYLOAD_BYTES = 1 << 20
 FILL_BYTES = 256 << 10
 # Errors of posix_fallocate on file systems that do not support it.
 NO_ALLOCATION = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS})
-MOST_RUNS, MOST_RECORDS = 1 << 31, 1 << 62
+MAX_RUNS, MAX_RECORDS = 1 << 31, 1 << 62
 # From this number on a file is rewritten with new numbers, so a daemon never runs out of them.
-LATE_RECORDS = MOST_RECORDS >> 1
+LATE_RECORDS = MAX_RECORDS >> 1
 # The end of the year 9999.
 LAST_UNIX = 253_402_300_800.0
 # Kind of a record that marks all damage before it as reported.
-MENDED = 0
+REPAIRED = 0
 
 
 class Stamp(Struct, frozen=True):
@@ -57,22 +57,22 @@ class Record(Struct, frozen=True):
     length: int
 
 
-class Contents(Struct, frozen=True):
+class RingContents(Struct, frozen=True):
     """Content of a file: records in the order in which they were written, and damaged blocks.
 
-    `spoilt`: damaged blocks by offset. `lost`: number of missing records.
+    `damaged`: damaged blocks by offset. `lost`: number of missing records.
     """
 
     records: tuple[Record, ...] = ()
-    spoilt: tuple[tuple[int, bytes], ...] = ()
+    damaged: tuple[tuple[int, bytes], ...] = ()
     lost: int = 0
 
 
-class Unusable(OSError):
+class IncompatibleFileError(OSError):
     """The path of a ring is not a file of this version and must not be written to."""
 
 
-class Ring:
+class RingFile:
     """One open file. Call `read`, which finds the write position, then `prepare`. All methods may raise OSError."""
 
     def __init__(self, path: Path, size_bytes: int) -> None:
@@ -81,26 +81,26 @@ class Ring:
         self.ready = False
         self._at = 0
         self._seq = 0
-        self._fd = _opened(path)
+        self._fd = _open(path)
 
-    def read(self) -> Contents:
+    def read(self) -> RingContents:
         """Read all intact records. Raises Unusable if another version wrote the file."""
         size = os.fstat(self._fd).st_size
-        found = list(_found_in(self._fd, -(-size // BLOCK)))
+        found = list(_scan_blocks(self._fd, -(-size // BLOCK)))
         whole = sorted((one for one in found if one.record), key=lambda one: one.seq)
         if whole:
             self._seq, self._at = whole[-1].seq, whole[-1].end
         elif any(one.data.startswith(FAMILY) and not one.data.startswith(MAGIC) for one in found):
             self.close()
-            raise Unusable(errno.EINVAL, "was written by another version of memwatchd", str(self.path))
-        return _judged(found, whole, size)
+            raise IncompatibleFileError(errno.EINVAL, "was written by another version of memwatchd", str(self.path))
+        return _select_records(found, whole, size)
 
     @property
     def fits(self) -> bool:
         """Return True if the file is not larger than its limit and has enough sequence numbers left."""
         return os.fstat(self._fd).st_size <= self.blocks * BLOCK and self._seq < LATE_RECORDS
 
-    def prepare(self, contents: Contents) -> None:
+    def prepare(self, contents: RingContents) -> None:
         """Allocate the file, so that no later write fails on a full disk. A file that does not fit is rewritten."""
         if not self.fits:
             self._rewrite(contents.records)
@@ -109,7 +109,7 @@ class Ring:
 
     def append(self, kind: int, stamp: Stamp, payload: bytes) -> int:
         """Write a record, return the bytes written. It survives the end of this process, but no power loss yet."""
-        if len(payload) > MOST_PAYLOAD or blocks_for(len(payload)) > self.blocks:
+        if len(payload) > MAX_PAYLOAD_BYTES or blocks_for(len(payload)) > self.blocks:
             raise OSError(errno.EFBIG, f"a record of {len(payload)} bytes does not fit", str(self.path))
         seq, count, at = self._seq + 1, blocks_for(len(payload)), self._at
         head = HEAD.pack(
@@ -181,24 +181,24 @@ def _no_allocation(*_: int) -> None:
     raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
 
-def _opened(path: Path) -> int:
+def _open(path: Path) -> int:
     """Open the file, or create it. Links are not followed, and anything except a regular file is rejected."""
     flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o600)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-            raise Unusable(error.errno, "is not a file", str(path)) from None
+            raise IncompatibleFileError(error.errno, "is not a file", str(path)) from None
         if error.errno not in (errno.EROFS, errno.EACCES):
             raise
         fd = os.open(path, os.O_RDONLY | flags)
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     os.close(fd)
-    raise Unusable(errno.EINVAL, "is not a file", str(path))
+    raise IncompatibleFileError(errno.EINVAL, "is not a file", str(path))
 
 
-class _Found(Struct, frozen=True):
+class _BlockContent(Struct, frozen=True):
     """A block with data: a record that ends before block `end`, or None and the data of the damaged block."""
 
     block: int
@@ -209,22 +209,22 @@ class _Found(Struct, frozen=True):
     data: bytes
 
 
-def _found_in(fd: int, blocks: int) -> Iterator[_Found]:
+def _scan_blocks(fd: int, blocks: int) -> Iterator[_BlockContent]:
     block = 0
     while block < blocks:
         data = os.pread(fd, BLOCK, block * BLOCK)
-        found = _found_at(fd, block, data) if data.strip(b"\0") else None
+        found = _read_block(fd, block, data) if data.strip(b"\0") else None
         if found is not None:
             yield found
         block = block + 1 if found is None else found.end
 
 
-def _found_at(fd: int, block: int, data: bytes) -> _Found:
-    nothing = _Found(block, block + 1, 0, 0, None, data)
+def _read_block(fd: int, block: int, data: bytes) -> _BlockContent:
+    nothing = _BlockContent(block, block + 1, 0, 0, None, data)
     if not data.startswith(MAGIC) or len(data) < HEAD_BYTES:
         return nothing
     _, kind, run, length, file_blocks, seq, boottime, wall, boot = HEAD.unpack_from(data)
-    if length > MOST_PAYLOAD or not _can_be(run, seq, boottime, wall):
+    if length > MAX_PAYLOAD_BYTES or not _is_plausible(run, seq, boottime, wall):
         return nothing
     count = blocks_for(length)
     if count > 1:
@@ -232,17 +232,17 @@ def _found_at(fd: int, block: int, data: bytes) -> _Found:
     payload = data[HEAD_BYTES : HEAD_BYTES + length]
     (crc,) = CRC.unpack_from(data, HEAD.size)
     if len(payload) != length or crc != zlib.crc32(payload, zlib.crc32(data[: HEAD.size])):
-        return _Found(block, block + 1, seq, 0, None, data[:BLOCK])
+        return _BlockContent(block, block + 1, seq, 0, None, data[:BLOCK])
     record = Record(kind, seq, Stamp(run, boottime, wall, boot), block, length)
-    return _Found(block, block + count, seq, file_blocks, record, b"")
+    return _BlockContent(block, block + count, seq, file_blocks, record, b"")
 
 
-def _can_be(run: int, seq: int, boottime: float, wall: float) -> bool:
+def _is_plausible(run: int, seq: int, boottime: float, wall: float) -> bool:
     """Return True for plausible values: the next numbers fit into their fields, and times are valid dates."""
-    return run <= MOST_RUNS and seq <= MOST_RECORDS and 0 <= boottime < LAST_UNIX and 0 <= wall < LAST_UNIX
+    return run <= MAX_RUNS and seq <= MAX_RECORDS and 0 <= boottime < LAST_UNIX and 0 <= wall < LAST_UNIX
 
 
-def _judged(found: list[_Found], whole: list[_Found], size: int) -> Contents:
+def _select_records(found: list[_BlockContent], whole: list[_BlockContent], size: int) -> RingContents:
     """Distinguish overwritten records from damaged ones.
 
     Damage is a missing number between others, a torn last record, or a file that became shorter.
@@ -250,11 +250,11 @@ def _judged(found: list[_Found], whole: list[_Found], size: int) -> Contents:
     records = tuple(one.record for one in whole if one.record is not None)
     spoilt = tuple((one.block * BLOCK, one.data) for one in found if one.record is None)
     if not records:
-        return Contents((), spoilt, int(bool(spoilt)))
-    mended = max((record.seq for record in records if record.kind == MENDED), default=records[0].seq)
+        return RingContents((), spoilt, int(bool(spoilt)))
+    mended = max((record.seq for record in records if record.kind == REPAIRED), default=records[0].seq)
     since = sum(record.seq >= mended for record in records)
     lost = records[-1].seq - mended + 1 - since
     newest = whole[-1]
     lost += sum(one.record is None and one.block == newest.end and one.seq > newest.seq for one in found)
     lost += size < newest.file_blocks * BLOCK
-    return Contents(records, spoilt if lost else (), lost)
+    return RingContents(records, spoilt if lost else (), lost)

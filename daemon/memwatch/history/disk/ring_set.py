@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from memwatch.history.disk.ring_file import MENDED, Contents, Record, Ring, Stamp, Unusable
+from memwatch.history.disk.ring_file import REPAIRED, IncompatibleFileError, Record, RingContents, RingFile, Stamp
 
 log = logging.getLogger(__name__)
 
@@ -20,14 +20,14 @@ PARTS = {"flight": 18, "fine": 8, "events": 2, "ticks": 8, "medium": 14, "coarse
 WHOLE = sum(PARTS.values())
 TIERS = ("fine", "medium", "coarse")
 # Number of damaged versions of each file that are kept for inspection.
-KEPT_ASIDE = 2
+MAX_SET_ASIDE = 2
 
 
-class Shelf(Struct):
+class RingSet(Struct):
     """The rings by name. Unusable ones are missing. `complaints` are sentences for the log."""
 
-    rings: dict[str, Ring] = field(default_factory=dict)
-    contents: dict[str, Contents] = field(default_factory=dict)
+    rings: dict[str, RingFile] = field(default_factory=dict)
+    contents: dict[str, RingContents] = field(default_factory=dict)
     complaints: list[str] = field(default_factory=list)
     aside: list[str] = field(default_factory=list)
     damaged: set[str] = field(default_factory=set)
@@ -41,73 +41,73 @@ class Shelf(Struct):
         return self.rings[name].payload(record)
 
     def records(self, name: str, kind: int) -> list[Record]:
-        return [record for record in self.contents.get(name, Contents()).records if record.kind == kind]
+        return [record for record in self.contents.get(name, RingContents()).records if record.kind == kind]
 
 
-def open_shelf(folder: Path, size_bytes: int, unix: float) -> Shelf:
+def open_ring_set(folder: Path, size_bytes: int, unix: float) -> RingSet:
     """Open all rings and read their intact records. Damaged data is saved under a name with the time."""
-    shelf = Shelf()
+    ring_set = RingSet()
     when = datetime.fromtimestamp(unix, timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     for name, part in PARTS.items():
         path = folder / f"{name}.ring"
         try:
-            ring, contents = _open_ring(shelf, path, size_bytes * part // WHOLE, when)
-            shelf.rings[name], shelf.contents[name] = ring, contents
+            ring, contents = _open_ring(ring_set, path, size_bytes * part // WHOLE, when)
+            ring_set.rings[name], ring_set.contents[name] = ring, contents
             if contents.lost:
-                shelf.damaged.add(name)
-                _set_aside(shelf, path, contents, when)
+                ring_set.damaged.add(name)
+                _set_aside(ring_set, path, contents, when)
         except OSError as error:
-            shelf.complaints.append(f"{path} cannot be read: {error.strerror or error}")
-    return shelf
+            ring_set.complaints.append(f"{path} cannot be read: {error.strerror or error}")
+    return ring_set
 
 
-def prepare(shelf: Shelf, stamp: Stamp) -> None:
+def prepare(ring_set: RingSet, stamp: Stamp) -> None:
     """Prepare every ring for writing, unless it is ready. Raises OSError for the first one that fails."""
-    for name, ring in shelf.rings.items():
+    for name, ring in ring_set.rings.items():
         if not ring.ready:
-            contents = shelf.contents.pop(name, Contents())
+            contents = ring_set.contents.pop(name, RingContents())
             ring.prepare(contents)
-            if name in shelf.damaged:
-                ring.append(MENDED, stamp, b"")
-                shelf.damaged.remove(name)
+            if name in ring_set.damaged:
+                ring.append(REPAIRED, stamp, b"")
+                ring_set.damaged.remove(name)
 
 
-def _open_ring(shelf: Shelf, path: Path, size_bytes: int, when: str) -> tuple[Ring, Contents]:
+def _open_ring(ring_set: RingSet, path: Path, size_bytes: int, when: str) -> tuple[RingFile, RingContents]:
     try:
-        ring = Ring(path, size_bytes)
+        ring = RingFile(path, size_bytes)
         return ring, ring.read()
-    except Unusable as error:
+    except IncompatibleFileError as error:
         aside = path.with_name(f"{path.name}.damaged-{when}")
         os.rename(path, aside)
-        shelf.lost += 1
-        shelf.aside.append(aside.name)
-        shelf.complaints.append(f"{path} {error.strerror}: it was renamed to {aside.name}")
-        _forget_old(path)
-        ring = Ring(path, size_bytes)
+        ring_set.lost += 1
+        ring_set.aside.append(aside.name)
+        ring_set.complaints.append(f"{path} {error.strerror}: it was renamed to {aside.name}")
+        _delete_old(path)
+        ring = RingFile(path, size_bytes)
         return ring, ring.read()
 
 
-def _set_aside(shelf: Shelf, path: Path, contents: Contents, when: str) -> None:
+def _set_aside(ring_set: RingSet, path: Path, contents: RingContents, when: str) -> None:
     """Save damaged blocks in a separate file. The ring continues with its intact records."""
-    shelf.lost += contents.lost
+    ring_set.lost += contents.lost
     records = "1 record" if contents.lost == 1 else f"{contents.lost} records"
     aside = path.with_name(f"{path.name}.damaged-{when}")
-    if not contents.spoilt:
-        shelf.complaints.append(f"{path} lost {records}")
+    if not contents.damaged:
+        ring_set.complaints.append(f"{path} lost {records}")
         return
     try:
-        aside.write_bytes(b"".join(data for _, data in contents.spoilt))
-        _forget_old(path)
+        aside.write_bytes(b"".join(data for _, data in contents.damaged))
+        _delete_old(path)
     except OSError as error:
         why = error.strerror or error
-        shelf.complaints.append(f"{path} lost {records}; the damaged data cannot be saved: {why}")
+        ring_set.complaints.append(f"{path} lost {records}; the damaged data cannot be saved: {why}")
         return
-    shelf.aside.append(aside.name)
-    shelf.complaints.append(f"{path} lost {records}; the damaged data was saved as {aside.name}")
+    ring_set.aside.append(aside.name)
+    ring_set.complaints.append(f"{path} lost {records}; the damaged data was saved as {aside.name}")
 
 
-def _forget_old(path: Path) -> None:
+def _delete_old(path: Path) -> None:
     found = sorted(path.parent.glob(f"{path.name}.damaged-*"))
-    for old in found[:-KEPT_ASIDE]:
+    for old in found[:-MAX_SET_ASIDE]:
         with suppress(OSError):
             old.unlink()

@@ -10,47 +10,51 @@ from array import array
 from operator import le
 from typing import Any
 
-from memwatch.history.column import Cells
-from memwatch.history.tier import Strip
+from memwatch.history.column import Aggregates
+from memwatch.history.tier import RowBlock
 
 LENGTHS = struct.Struct("<II")
-MOST_UNPACKED = 16 << 20
-MOST_ROWS = 4096
+MAX_UNPACKED_BYTES = 16 << 20
+MAX_ROWS = 4096
 # Maximum distance from this boot in seconds, far beyond any valid date.
-MOST_TIME = 1e12
+MAX_TIME = 1e12
 
 
-class Unreadable(ValueError):
+class RowDecodeError(ValueError):
     """The data is not encoded rows."""
 
 
-def packed_rows(strip: Strip) -> bytes:
+def pack_rows(row_block: RowBlock) -> bytes:
     """Encode names and times, then minimum, maximum and mean of each series: little-endian, zlib-compressed."""
-    head = json.dumps({"rows": len(strip.times), "names": list(strip.columns)}, separators=(",", ":")).encode()
-    columns = b"".join(_bytes_of(ring) for cells in strip.columns.values() for ring in cells)
-    return zlib.compress(LENGTHS.pack(len(head), len(columns)) + head + _bytes_of(strip.times) + columns, 6)
+    head = json.dumps(
+        {"rows": len(row_block.times), "names": list(row_block.columns)}, separators=(",", ":")
+    ).encode()
+    columns = b"".join(_to_bytes(ring) for aggregates in row_block.columns.values() for ring in aggregates)
+    return zlib.compress(LENGTHS.pack(len(head), len(columns)) + head + _to_bytes(row_block.times) + columns, 6)
 
 
-def unpacked_rows(data: bytes) -> Strip:
-    """Decode the result of `packed_rows`. Raises Unreadable for anything else."""
+def unpack_rows(data: bytes) -> RowBlock:
+    """Decode the result of `pack_rows`. Raises Unreadable for anything else."""
     try:
-        plain = zlib.decompressobj().decompress(data, MOST_UNPACKED)
+        plain = zlib.decompressobj().decompress(data, MAX_UNPACKED_BYTES)
         head_bytes, _ = LENGTHS.unpack_from(plain)
         head = json.loads(plain[LENGTHS.size : LENGTHS.size + head_bytes])
         rows, names = int(head["rows"]), [str(name) for name in head["names"]]
-        if not 0 <= rows <= MOST_ROWS:
+        if not 0 <= rows <= MAX_ROWS:
             raise ValueError(f"{rows} rows")
-        reader = _Reader(plain, LENGTHS.size + head_bytes)
+        reader = _ArrayReader(plain, LENGTHS.size + head_bytes)
         times = reader.take(array("d"), rows)
-        if not all(abs(time) < MOST_TIME for time in times) or not all(map(le, times, times[1:])):
+        if not all(abs(time) < MAX_TIME for time in times) or not all(map(le, times, times[1:])):
             raise ValueError("the times are out of range or not ascending")
-        columns = {name: Cells(*(reader.take(array(code), rows) for code in ("f", "f", "H"))) for name in names}
+        columns = {
+            name: Aggregates(*(reader.take(array(code), rows) for code in ("f", "f", "H"))) for name in names
+        }
     except (zlib.error, struct.error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise Unreadable(str(error)) from None
-    return Strip(times, columns)
+        raise RowDecodeError(str(error)) from None
+    return RowBlock(times, columns)
 
 
-class _Reader:
+class _ArrayReader:
     def __init__(self, data: bytes, at: int) -> None:
         self._data = data
         self._at = at
@@ -66,7 +70,7 @@ class _Reader:
         return ring
 
 
-def _bytes_of(ring: array[Any]) -> bytes:
+def _to_bytes(ring: array[Any]) -> bytes:
     if sys.byteorder == "big":
         ring = ring[:]
         ring.byteswap()

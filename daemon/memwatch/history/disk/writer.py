@@ -19,12 +19,12 @@ from memwatch.clock import Clock
 from memwatch.events import EventLog
 from memwatch.history.disk.boot_timeline import boot_bytes
 from memwatch.history.disk.files import Files, FilesStatus
-from memwatch.history.disk.last_run import LastWords
-from memwatch.history.disk.record_codec import EVENTS, ROWS, STARTED, STOPPED, TICK, entries_of, entry_of
+from memwatch.history.disk.last_run import UncleanShutdown
+from memwatch.history.disk.record_codec import EVENTS, ROWS, STARTED, STOPPED, TICK, pack_entry, pack_events
 from memwatch.history.disk.restore import restore
-from memwatch.history.disk.ring_file import MOST_RUNS, Stamp, blocks_for
+from memwatch.history.disk.ring_file import MAX_RUNS, Stamp, blocks_for
 from memwatch.history.disk.ring_set import TIERS
-from memwatch.history.notable_ticks import KeptTick, KeptTicks, packed, tick_of
+from memwatch.history.notable_ticks import NotableTick, NotableTicks, build_tick, pack
 from memwatch.history.tiers import History
 from memwatch.snapshot import Level, Snapshot
 
@@ -34,12 +34,12 @@ BATCH_ROWS = (1, 30, 12)
 # Minimum time between writes of events. Annotations, which programs may set by the thousand, are written with rows.
 EVENTS_SECONDS = 5.0
 # Maximum wait of a tick for its own write. After a timeout ticks do not wait until all writes are done.
-PATIENCE_SECONDS = 0.25
+URGENT_WAIT_SECONDS = 0.25
 # Ticks that are queued while the disk hangs: a minute at ten per second, about 1 MB.
-MOST_WAITING = 600
+MAX_WAITING = 600
 
 
-class _Worst(Struct):
+class _WorstTick(Struct):
     """The worst tick since rows were last written."""
 
     snapshot: Snapshot | None = None
@@ -47,37 +47,39 @@ class _Worst(Struct):
     rank: tuple[int, float] = (0, 0.0)
 
 
-class Keeper:
-    """Writer of one state folder. Call `keep` from the sampling thread; `status` is thread-safe."""
+class HistoryWriter:
+    """Writer of one state folder. Call `add` from the sampling thread; `status` is thread-safe."""
 
     def __init__(
         self, folder: Path, size_bytes: int, clock: Clock, boot_id: str, flush_seconds: float = FLUSH_SECONDS
     ) -> None:
-        self.last_words: LastWords | None = None
+        self.unclean_shutdown: UncleanShutdown | None = None
         self.files = Files(folder, size_bytes, clock.wall())
         self._clock = clock
         self._boot = boot_bytes(boot_id)
-        self._run = min(MOST_RUNS, 1 + max((stamp.run for stamp in self.files.shelf.stamps), default=0))
+        self._run = min(MAX_RUNS, 1 + max((stamp.run for stamp in self.files.ring_set.stamps), default=0))
         self._flush_seconds = flush_seconds
         self._history: Callable[[], History] = History
         self._events = EventLog()
         self._events_written, self._events_at, self._event_blocks = 0, -EVENTS_SECONDS, 0
         self._next = [0] * len(TIERS)
         self._changed = threading.Condition()
-        self._urgent: deque[tuple[Stamp, bytes]] = deque(maxlen=MOST_WAITING)
-        self._chosen: deque[KeptTick] = deque(maxlen=100)
-        self._worst = _Worst()
-        self._was_urgent = self._flush_now = self._news = self._stopping = self._writing = self._hangs = False
+        self._urgent: deque[tuple[Stamp, bytes]] = deque(maxlen=MAX_WAITING)
+        self._chosen: deque[NotableTick] = deque(maxlen=100)
+        self._worst = _WorstTick()
+        self._was_urgent = self._flush_now = self._events_due = self._stopping = self._writing = self._hangs = False
         self._writer = threading.Thread(target=self._write_until_stopped, name="store", daemon=True)
 
-    def restore(self, history: Callable[[], History], ticks: KeptTicks, events: EventLog) -> None:
+    def restore(self, history: Callable[[], History], ticks: NotableTicks, events: EventLog) -> None:
         """Restore earlier runs, before the first tick. `history` is called every time: a reload may replace it."""
         self._history, self._events = history, events
-        restored = restore(self.files.shelf, history(), ticks, events, self._stamp())
+        restored = restore(self.files.ring_set, history(), ticks, events, self._stamp())
         self._events_written = events.last_seq
-        self._event_blocks = sum(blocks_for(record.length) for record in self.files.shelf.records("events", EVENTS))
+        self._event_blocks = sum(
+            blocks_for(record.length) for record in self.files.ring_set.records("events", EVENTS)
+        )
         self._next = list(restored.next_rows)
-        self.last_words = restored.last_words
+        self.unclean_shutdown = restored.unclean_shutdown
         self.files.forget_contents()
 
     def start(self) -> None:
@@ -85,22 +87,22 @@ class Keeper:
         self.files.append("flight", STARTED, self._stamp(), b"")
         self._writer.start()
 
-    def keep(
-        self, snapshot: Snapshot, boottime: float, figures: Mapping[str, float], chosen: KeptTick | None
+    def add(
+        self, snapshot: Snapshot, boottime: float, figures: Mapping[str, float], chosen: NotableTick | None
     ) -> None:
         """Record a tick. Call it after each tick, before the tick is published."""
         level = snapshot.worst_level
         urgent = level is not None and level >= Level.HIGH
-        data = packed(tick_of(snapshot, boottime, figures)) if urgent else b""
+        data = pack(build_tick(snapshot, boottime, figures)) if urgent else b""
         with self._changed:
             self._note_worst(snapshot, boottime)
             if chosen is not None:
                 self._chosen.append(chosen)
-            if self._news_are_due():
-                self._news = True
+            if self._events_are_due():
+                self._events_due = True
                 self._changed.notify_all()
             if urgent:
-                if len(self._urgent) == MOST_WAITING:
+                if len(self._urgent) == MAX_WAITING:
                     self.files.dropped += 1
                 self._urgent.append((Stamp(self._run, boottime, snapshot.unix, self._boot), data))
                 self._flush_now |= not self._was_urgent
@@ -120,8 +122,8 @@ class Keeper:
     def status(self) -> FilesStatus:
         return self.files.status()
 
-    def _news_are_due(self) -> bool:
-        unwritten = self._events.last_told > self._events_written
+    def _events_are_due(self) -> bool:
+        unwritten = self._events.last_event_seq > self._events_written
         return unwritten and time.monotonic() >= self._events_at + EVENTS_SECONDS
 
     def _wait_for_write(self) -> None:
@@ -129,13 +131,13 @@ class Keeper:
         if self._hangs:
             self._hangs = bool(self._urgent) or self._writing
         if not self._hangs:
-            done = self._changed.wait_for(lambda: not self._urgent and not self._writing, PATIENCE_SECONDS)
+            done = self._changed.wait_for(lambda: not self._urgent and not self._writing, URGENT_WAIT_SECONDS)
             self._hangs = not done
 
     def _note_worst(self, snapshot: Snapshot, boottime: float) -> None:
         rank = max(((int(one.level), one.ratio) for one in snapshot.pressure), default=(0, 0.0))
         if self._worst.snapshot is None or rank >= self._worst.rank:
-            self._worst = _Worst(snapshot, boottime, rank)
+            self._worst = _WorstTick(snapshot, boottime, rank)
 
     def _write_until_stopped(self) -> None:
         flush_at = time.monotonic() + self._flush_seconds
@@ -143,10 +145,10 @@ class Keeper:
             with self._changed:
                 self._changed.wait_for(self._has_work, max(0.0, flush_at - time.monotonic()))
                 stopping, flush = self._stopping, self._flush_now or self._stopping
-                urgent, news = list(self._urgent), self._news or bool(self._urgent)
+                urgent, changes = list(self._urgent), self._events_due or bool(self._urgent)
                 self._urgent.clear()
-                self._flush_now, self._news, self._writing = False, False, True
-            self._write_urgent(urgent, news)
+                self._flush_now, self._events_due, self._writing = False, False, True
+            self._write_urgent(urgent, changes)
             if flush or time.monotonic() >= flush_at:
                 self._flush(stopping)
                 flush_at = time.monotonic() + self._flush_seconds
@@ -155,12 +157,12 @@ class Keeper:
                 return
 
     def _has_work(self) -> bool:
-        return bool(self._urgent) or self._news or self._stopping or self._flush_now
+        return bool(self._urgent) or self._events_due or self._stopping or self._flush_now
 
-    def _write_urgent(self, urgent: list[tuple[Stamp, bytes]], news: bool) -> None:
+    def _write_urgent(self, urgent: list[tuple[Stamp, bytes]], changes: bool) -> None:
         for stamp, data in urgent:
             self.files.append("flight", TICK, stamp, data)
-        if news:
+        if changes:
             self._write_events()
         with self._changed:
             self._writing = False
@@ -169,15 +171,15 @@ class Keeper:
     def _flush(self, all_of_it: bool) -> None:
         """Write new rows, the worst tick among them, notable ticks and events."""
         with self._changed:
-            worst, self._worst = self._worst, _Worst()
+            worst, self._worst = self._worst, _WorstTick()
             chosen = list(self._chosen)
             self._chosen.clear()
-        tick = b"" if worst.snapshot is None else packed(tick_of(worst.snapshot, worst.boottime, {}))
+        tick = b"" if worst.snapshot is None else pack(build_tick(worst.snapshot, worst.boottime, {}))
         history = self._history()
         for index, name in enumerate(TIERS):
-            strip, coming = history.written_since(index, self._next[index])
-            if len(strip.times) >= (1 if all_of_it else BATCH_ROWS[index]):
-                entry = entry_of(strip, tick if name == "fine" else b"")
+            row_block, coming = history.written_since(index, self._next[index])
+            if len(row_block.times) >= (1 if all_of_it else BATCH_ROWS[index]):
+                entry = pack_entry(row_block, tick if name == "fine" else b"")
                 if self.files.append(name, ROWS, self._stamp(), entry):
                     self._next[index] = coming
         offset = self._clock.wall() - self._clock.boottime()
@@ -193,12 +195,12 @@ class Keeper:
         Thousands of annotations thus do not overwrite other events.
         """
         self._events_at = time.monotonic()
-        ring = self.files.shelf.rings.get("events")
+        ring = self.files.ring_set.rings.get("events")
         if ring is None or (self._events.last_seq == self._events_written and not again):
             return
         half = ring.blocks // 2
         all_of_them = again and self._event_blocks > half
-        for last, entry in entries_of(self._events.since(0 if all_of_them else self._events_written))[-half:]:
+        for last, entry in pack_events(self._events.since(0 if all_of_them else self._events_written))[-half:]:
             if not self.files.append("events", EVENTS, self._stamp(), entry):
                 return
             self._events_written = max(last, self._events_written)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from memwatch.notify.outbox.rows import Kept
-from memwatch.notify.outbox.sqlite_store import Store, Unusable, set_aside
+from memwatch.notify.outbox.rows import StoredOutbox
+from memwatch.notify.outbox.sqlite_store import IncompatibleStoreError, OutboxStore, set_aside
 
 FILE_NAME = "outbox.sqlite"
 # Primary result codes of SQLite (https://sqlite.org/rescode.html) that mean a bad file, not a disk or lock problem.
@@ -16,51 +16,51 @@ SQLITE_ERROR, SQLITE_CORRUPT, SQLITE_SCHEMA, SQLITE_NOTADB = 1, 11, 17, 26
 FILE_AT_FAULT = frozenset({SQLITE_ERROR, SQLITE_CORRUPT, SQLITE_SCHEMA, SQLITE_NOTADB})
 
 
-class Opened(Struct, frozen=True):
+class OpenResult(Struct, frozen=True):
     """The store, if any, its content, and sentences to log."""
 
-    store: Store | None
-    kept: Kept
+    store: OutboxStore | None
+    stored: StoredOutbox
     complaints: tuple[str, ...] = ()
     recovered: bool = False
 
 
-def open_outbox(folder: Path, unix: float) -> Opened:
+def open_outbox(folder: Path, unix: float) -> OpenResult:
     """Open the outbox of a state folder. Never raises for a bad file."""
     file = folder / FILE_NAME
     try:
-        return _opened(file)
-    except Unusable as unusable:
+        return _open(file)
+    except IncompatibleStoreError as unusable:
         why = str(unusable)
     except UnicodeError:  # sqlite3 fails to decode SQLite's error message about a damaged schema
         why = "is damaged (its schema is not text)"
     except (sqlite3.Error, OSError) as error:
         if not is_file_at_fault(error):
-            return Opened(None, Kept(), (f"{file} cannot be used ({error}): {IN_MEMORY}",))
+            return OpenResult(None, StoredOutbox(), (f"{file} cannot be used ({error}): {IN_MEMORY}",))
         why = f"is damaged ({error})"
     try:
         aside = set_aside(file, unix, "newer" if "version" in why else "corrupt")
-        opened = _opened(file)
-    except (sqlite3.Error, OSError, Unusable) as error:
-        return Opened(None, Kept(), (f"{file} {why} and cannot be replaced ({error}): {IN_MEMORY}",))
+        opened = _open(file)
+    except (sqlite3.Error, OSError, IncompatibleStoreError) as error:
+        return OpenResult(None, StoredOutbox(), (f"{file} {why} and cannot be replaced ({error}): {IN_MEMORY}",))
     complaint = f"{file} {why}; renamed to {aside.name}, starting with an empty outbox"
-    return Opened(opened.store, opened.kept, (complaint, *opened.complaints), recovered=True)
+    return OpenResult(opened.store, opened.stored, (complaint, *opened.complaints), recovered=True)
 
 
 IN_MEMORY = "alerts are kept in memory only"
 
 
-def _opened(file: Path) -> Opened:
-    store = Store(file)
+def _open(file: Path) -> OpenResult:
+    store = OutboxStore(file)
     try:
         kept = store.load()
     except BaseException:
         store.close()
         raise
     if not kept.bad_rows:
-        return Opened(store, kept)
+        return OpenResult(store, kept)
     complaint = f"{file}: {kept.bad_rows} damaged rows were skipped"
-    return Opened(store, kept, (complaint,), recovered=True)
+    return OpenResult(store, kept, (complaint,), recovered=True)
 
 
 def is_file_at_fault(error: Exception) -> bool:

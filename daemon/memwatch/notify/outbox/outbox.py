@@ -12,21 +12,21 @@ from typing import Protocol
 from msgspec import Struct
 
 from memwatch.notify.outbox.queue import Kind, Message, Outcome, Queue
-from memwatch.notify.outbox.rows import Batch, Kept, heard_row, message_row, value_row
-from memwatch.runtime.backoff import Patience
+from memwatch.notify.outbox.rows import Batch, StoredOutbox, delivered_row, message_row, value_row
+from memwatch.runtime.backoff import Backoff
 from memwatch.runtime.worker import Worker
 
 log = logging.getLogger(__name__)
 
 # Sending waits at most this long for the disk, so a hanging disk does not delay alerts. If the daemon crashes
 # before the message is written, the alert is sent again after the restart.
-COMMIT_PATIENCE_SECONDS = 0.02
+COMMIT_WAIT_SECONDS = 0.02
 # Changes that are not urgent (a pending alert, a delivered message) are collected for this time in one transaction.
 LAZY_SECONDS = 1.0
-RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS = 1.0, 60.0
+RETRY_FIRST_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0
 
 
-class Keeper(Protocol):
+class MessageStore(Protocol):
     """Storage for messages. Implemented by Store, whose module loads SQLite."""
 
     def write(self, batch: Batch) -> None:
@@ -35,7 +35,7 @@ class Keeper(Protocol):
     def close(self) -> None: ...
 
 
-class Draft(Struct, frozen=True):
+class NewMessage(Struct, frozen=True):
     """A message that is not queued yet."""
 
     id: str
@@ -44,7 +44,7 @@ class Draft(Struct, frozen=True):
     body: bytes
 
 
-class Box:
+class ReceiverQueue:
     """One receiver's part of the outbox. `changed` guards it and is notified when there may be work."""
 
     def __init__(self, name: str, changed: threading.Condition, dirty: Callable[[], None]) -> None:
@@ -55,7 +55,7 @@ class Box:
         self.fresh: list[Message] = []
         self._dirty = dirty
 
-    def settled(self, outcomes: Iterable[Outcome]) -> None:
+    def count(self, outcomes: Iterable[Outcome]) -> None:
         """Count outcomes and schedule a write. Call with `changed` held."""
         self.counts.update(outcomes)
         self._dirty()
@@ -67,78 +67,90 @@ class Outbox:
     `errors` counts write errors. All methods are thread-safe. Only `flush` and `close` wait for the disk.
     """
 
-    def __init__(self, store: Keeper | None, kept: Kept | None = None) -> None:
+    def __init__(self, store: MessageStore | None, kept: StoredOutbox | None = None) -> None:
         self.errors = 0
         self.values: dict[str, bytes] = dict(kept.values) if kept else {}
         self._store = store
-        self._kept = kept or Kept()
+        self._stored = kept or StoredOutbox()
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._written = threading.Condition(self._lock)
-        self._boxes: dict[str, Box] = {}
+        self._queues: dict[str, ReceiverQueue] = {}
         self._changed_values: set[str] = set()
-        self._seq = self._kept.last_seq
+        self._seq = self._stored.last_seq
         self._urgent = self._lazy = False
         # The disk differs from memory by more than the recorded changes: the next write replaces everything.
         self._behind = False
         # The last write failed.
-        self._refusing = False
+        self._is_failing = False
         self._started = self._closing = self._finished = False
         self._wanted = self._done = 0
-        self._patience = Patience(RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS)
-        self._complaint = ""
+        self._backoff = Backoff(RETRY_FIRST_SECONDS, MAX_RETRY_SECONDS)
+        self._last_failure = ""
         self._thread = Worker(self._serve, "outbox")
 
     @property
     def durable(self) -> bool:
         """True if queued messages survive the daemon."""
-        return self._store is not None and not self._refusing
+        return self._store is not None and not self._is_failing
 
-    def box(self, name: str) -> Box:
+    def queue(self, name: str) -> ReceiverQueue:
         """Return a receiver's box, with messages left by an earlier receiver of that name or an earlier run.
 
         All of them become due at once.
         """
         with self._lock:
-            if name not in self._boxes:
-                self._boxes[name] = self._restored(name)
+            if name not in self._queues:
+                self._queues[name] = self._restore(name)
                 self._begin()
-            box = self._boxes[name]
-            box.queue.hurry(time.monotonic())
-            return box
+            queue = self._queues[name]
+            queue.queue.retry_now(time.monotonic())
+            return queue
 
     def forget(self, name: str) -> int:
         """Drop a receiver's box, also on disk, and return the number of its messages."""
         with self._lock:
-            box = self._boxes.pop(name, None)
+            queue = self._queues.pop(name, None)
             self._behind = True
             self._dirty()
-            return len(box.queue) if box else 0
+            return len(queue.queue) if queue else 0
 
     def start(self) -> None:
         """Start writing. Messages of receivers without a box are dropped."""
-        unknown = sorted({*self._kept.messages, *self._kept.heard})
+        unknown = sorted({*self._stored.messages, *self._stored.delivered})
         if unknown:
-            lost = sum(len(messages) for messages in self._kept.messages.values())
+            lost = sum(len(messages) for messages in self._stored.messages.values())
             log.warning("receivers removed: %s; notifications dropped: %d", ", ".join(unknown), lost)
         with self._lock:
             self._behind = self._behind or bool(unknown)
-            self._kept = Kept()
+            self._stored = StoredOutbox()
             self._lazy = self._started = True
             self._begin()
 
-    def put(self, drafts: Sequence[tuple[Box, Draft]], values: Mapping[str, bytes], urgent: bool = True) -> None:
+    def put(
+        self,
+        new_messages: Sequence[tuple[ReceiverQueue, NewMessage]],
+        values: Mapping[str, bytes],
+        urgent: bool = True,
+    ) -> None:
         """Queue messages and change named values, in one transaction."""
         now = time.monotonic()
-        patience = COMMIT_PATIENCE_SECONDS if self.durable else 0.0
+        backoff = COMMIT_WAIT_SECONDS if self.durable else 0.0
         with self._lock:
             self._begin()
-            for box, draft in drafts:
+            for queue, new_message in new_messages:
                 self._seq += 1
-                message = Message(self._seq, draft.id, draft.alert, draft.kind, draft.body, due=now + patience)
-                box.counts.update(box.queue.add(message))
-                box.fresh.append(message)
-                box.changed.notify_all()
+                message = Message(
+                    self._seq,
+                    new_message.id,
+                    new_message.alert,
+                    new_message.kind,
+                    new_message.body,
+                    due=now + backoff,
+                )
+                queue.counts.update(queue.queue.add(message))
+                queue.fresh.append(message)
+                queue.changed.notify_all()
             for name, value in values.items():
                 if self.values.get(name) != value:
                     self.values[name] = value
@@ -168,18 +180,18 @@ class Outbox:
         elif self._store is not None:
             self._store.close()
 
-    def _restored(self, name: str) -> Box:
+    def _restore(self, name: str) -> ReceiverQueue:
         # One attempt is subtracted from each message's count so that restarts do not use up attempts.
-        box = Box(name, threading.Condition(self._lock), self._dirty)
-        messages = self._kept.messages.pop(name, [])
+        queue = ReceiverQueue(name, threading.Condition(self._lock), self._dirty)
+        messages = self._stored.messages.pop(name, [])
         for message in messages:
             message.attempts = max(0, message.attempts - 1)
-        box.queue.restore(messages, self._kept.heard.pop(name, ()))
-        return box
+        queue.queue.restore(messages, self._stored.delivered.pop(name, ()))
+        return queue
 
     def _begin(self) -> None:
         # No thread without receivers and store. If no thread can be created, the next `put` tries again.
-        if self._started and (self._boxes or self._store is not None):
+        if self._started and (self._queues or self._store is not None):
             self._thread.begin()
 
     def _dirty(self) -> None:
@@ -189,30 +201,30 @@ class Outbox:
 
     def _serve(self) -> None:
         while self._wait_for_work():
-            self._write_or_complain()
+            self._write_or_log()
         if self._store is not None:
             self._store.close()
 
-    def _write_or_complain(self) -> None:
+    def _write_or_log(self) -> None:
         try:
             self._write()
         except Exception as error:  # noqa: BLE001  out of memory or disk error: the next attempt must follow
-            self._refused(error)
+            self._record_failure(error)
 
     def _write(self) -> None:
         with self._lock:
             upto = self._wanted
-            fresh = [message for box in self._boxes.values() for message in box.fresh]
-            for box in self._boxes.values():
-                box.fresh = []
+            fresh = [message for queue in self._queues.values() for message in queue.fresh]
+            for queue in self._queues.values():
+                queue.fresh = []
             batch = self._batch()
             self._behind = False
         if self._store is not None:
             self._store.write(batch)
-        if self._complaint:
+        if self._last_failure:
             log.warning("alerts are saved to disk again")
-        self._complaint, self._refusing = "", False
-        self._patience.helped()
+        self._last_failure, self._is_failing = "", False
+        self._backoff.reset()
         self._announce(fresh, upto)
 
     def _wait_for_work(self) -> bool:
@@ -226,7 +238,7 @@ class Outbox:
                 if self._lazy and lazy_until is None:
                     lazy_until = now + LAZY_SECONDS
                 ready = self._urgent or (lazy_until is not None and now >= lazy_until)
-                if ready and (not self._refusing or self._patience.is_over(now)):
+                if ready and (not self._is_failing or self._backoff.is_due(now)):
                     self._urgent = self._lazy = False
                     return True
                 self._work.wait(self._pause(now, lazy_until, ready))
@@ -238,43 +250,45 @@ class Outbox:
 
     def _pause(self, now: float, lazy_until: float | None, ready: bool) -> float | None:
         if ready:
-            return 1.0 if self._refusing else 0.0
+            return 1.0 if self._is_failing else 0.0
         return None if lazy_until is None else max(0.0, lazy_until - now)
 
     def _batch(self) -> Batch:
         """Return the differences from the disk as rows. Call with the lock held."""
         batch = Batch(everything=self._behind)
-        for box in self._boxes.values():
+        for queue in self._queues.values():
             if self._behind:
-                messages, heard = box.queue.all()
-                box.queue.changes.messages.update(message.seq for message in messages)
-                box.queue.changes.heard.update(heard)
-            self._add_changes(batch, box)
+                messages, delivered = queue.queue.all()
+                queue.queue.changes.messages.update(message.seq for message in messages)
+                queue.queue.changes.delivered.update(delivered)
+            self._add_changes(batch, queue)
         names = self.values if self._behind else self._changed_values
         batch.values = {name: value_row(name, self.values[name]) for name in names}
         self._changed_values = set()
         return batch
 
     @staticmethod
-    def _add_changes(batch: Batch, box: Box) -> None:
-        changes = box.queue.changes
+    def _add_changes(batch: Batch, queue: ReceiverQueue) -> None:
+        changes = queue.queue.changes
         for seq in changes.messages:
-            message = box.queue.message(seq)
-            batch.messages[seq] = None if message is None else message_row(box.name, message)
-        for alert in changes.heard:
-            heard = box.queue.heard(alert)
-            batch.heard[box.name, alert] = None if heard is None else heard_row(box.name, alert, heard)
-        changes.messages, changes.heard = set(), set()
+            message = queue.queue.message(seq)
+            batch.messages[seq] = None if message is None else message_row(queue.name, message)
+        for alert in changes.delivered:
+            delivered = queue.queue.delivered_state(alert)
+            batch.delivered[queue.name, alert] = (
+                None if delivered is None else delivered_row(queue.name, alert, delivered)
+            )
+        changes.messages, changes.delivered = set(), set()
 
-    def _refused(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         # From here on the disk is outdated, until one transaction has rewritten everything.
         self.errors += 1
-        self._refusing = True
-        self._patience.tried(time.monotonic())
+        self._is_failing = True
+        self._backoff.failed(time.monotonic())
         complaint = f"alerts cannot be saved to disk ({error}): they would be lost at a restart"
-        if complaint != self._complaint:
+        if complaint != self._last_failure:
             log.error("%s", complaint)
-        self._complaint = complaint
+        self._last_failure = complaint
         with self._lock:
             self._behind = self._lazy = self._urgent = True
 
@@ -286,8 +300,8 @@ class Outbox:
             for message in fresh:
                 if not message.attempts:  # a message that failed before keeps its scheduled time
                     message.due = min(message.due, now)
-            for box in self._boxes.values():
-                box.changed.notify_all()
+            for queue in self._queues.values():
+                queue.changed.notify_all()
             self._written.notify_all()
 
 

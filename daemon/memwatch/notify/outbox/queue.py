@@ -7,7 +7,7 @@ from enum import Enum
 
 from msgspec import Struct, field
 
-WAITING_MOST = 1000
+MAX_WAITING = 1000
 
 
 class Outcome(str, Enum):
@@ -48,18 +48,19 @@ class Message(Struct, eq=False):
         return self.kind is Kind.FIRING
 
 
-class Heard(Struct, frozen=True):
-    """Delivery state of a firing alert. `heard`: the receiver got, or may have got, the notification in `body`."""
+class DeliveredState(Struct, frozen=True):
+    """Delivery state of a firing alert. `may_have_arrived`: the receiver got, or may have got, the notification in
+    `body`."""
 
-    heard: bool
+    may_have_arrived: bool
     body: bytes = b""
 
 
-class Changes(Struct):
+class QueueChanges(Struct):
     """Keys of entries that differ from the disk. Their content is looked up when it is written."""
 
     messages: set[int] = field(default_factory=set)
-    heard: set[str] = field(default_factory=set)
+    delivered: set[str] = field(default_factory=set)
 
 
 class Queue:
@@ -70,41 +71,41 @@ class Queue:
     sent. A resolved notification without a firing one in this queue is also sent: another run may have sent it.
     """
 
-    def __init__(self, most: int = WAITING_MOST) -> None:
-        self.changes = Changes()
-        self._most = most
+    def __init__(self, max_messages: int = MAX_WAITING) -> None:
+        self.changes = QueueChanges()
+        self._max_messages = max_messages
         self._waiting: dict[int, Message] = {}
-        self._heard: dict[str, Heard] = {}
+        self._delivered: dict[str, DeliveredState] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def restore(self, messages: Iterable[Message], heard: Iterable[tuple[str, Heard]]) -> None:
+    def restore(self, messages: Iterable[Message], delivered: Iterable[tuple[str, DeliveredState]]) -> None:
         """Restore the messages of an earlier queue, in their order."""
         self._waiting.update((message.seq, message) for message in messages)
-        self._heard.update(heard)
+        self._delivered.update(delivered)
 
     def message(self, seq: int) -> Message | None:
         return self._waiting.get(seq)
 
-    def heard(self, alert: str) -> Heard | None:
-        return self._heard.get(alert)
+    def delivered_state(self, alert: str) -> DeliveredState | None:
+        return self._delivered.get(alert)
 
-    def knows_of(self, alert: str) -> bool:
+    def tracks(self, alert: str) -> bool:
         """Return True if a notification of the alert was sent or is queued."""
-        return alert in self._heard or bool(self._of(alert))
+        return alert in self._delivered or bool(self._messages_about(alert))
 
-    def all(self) -> tuple[list[Message], dict[str, Heard]]:
-        return list(self._waiting.values()), dict(self._heard)
+    def all(self) -> tuple[list[Message], dict[str, DeliveredState]]:
+        return list(self._waiting.values()), dict(self._delivered)
 
     def firing_bodies(self) -> list[bytes]:
         """Return the bodies of delivered firing notifications whose alerts have not been reported as resolved."""
-        return [one.body for one in self._heard.values() if one.heard and one.body]
+        return [one.body for one in self._delivered.values() if one.may_have_arrived and one.body]
 
     def add(self, new: Message) -> list[Outcome]:
         """Append a message. Returns the outcomes of messages that are dropped because of it, or of itself."""
         outcomes = self._drop_stale(new.alert) if new.kind is Kind.RESOLVED else []
-        if self._says_nothing_new(new):
+        if self._is_redundant(new):
             return [*outcomes, Outcome.SUPERSEDED]
         outcomes += self._make_room()
         self._waiting[new.seq] = new
@@ -118,47 +119,47 @@ class Queue:
         """Return the time when the next message is due, None if none is waiting."""
         return min((entry.due for entry in self._heads() if not entry.in_flight), default=None)
 
-    def hurry(self, now: float) -> None:
+    def retry_now(self, now: float) -> None:
         """Make all messages due now."""
         for entry in self._waiting.values():
             entry.due = min(entry.due, now)
 
-    def delivered(self, entry: Message) -> None:
+    def mark_delivered(self, entry: Message) -> None:
         self._remove(entry)
         if entry.firing:
-            self._hear(entry.alert, Heard(True, entry.body))
+            self._set_delivered(entry.alert, DeliveredState(True, entry.body))
         else:
             self._forget(entry.alert)
 
-    def failed(self, entry: Message, may_have_heard: bool) -> list[Outcome]:
+    def mark_failed(self, entry: Message, may_have_arrived: bool) -> list[Outcome]:
         """Record a failed attempt. A firing notification whose alert resolved meanwhile is not retried."""
         entry.in_flight = False
         entry.attempts += 1
         self.changes.messages.add(entry.seq)
         if not entry.firing:
             return []
-        if may_have_heard:
-            self._hear(entry.alert, Heard(True, entry.body))
-        resolves = [other for other in self._of(entry.alert) if other.kind is Kind.RESOLVED]
+        if may_have_arrived:
+            self._set_delivered(entry.alert, DeliveredState(True, entry.body))
+        resolves = [other for other in self._messages_about(entry.alert) if other.kind is Kind.RESOLVED]
         if not resolves:
             return []
         outcomes = self._drop_stale(entry.alert, up_to=resolves[-1])
-        if self._forget_unheard(entry.alert):
+        if self._forget_undelivered(entry.alert):
             self._remove(resolves[-1])
             outcomes.append(Outcome.SUPERSEDED)
         return outcomes
 
     def give_up(self, entry: Message) -> None:
         self._remove(entry)
-        if entry.firing and entry.alert not in self._heard:
-            self._hear(entry.alert, Heard(False))
+        if entry.firing and entry.alert not in self._delivered:
+            self._set_delivered(entry.alert, DeliveredState(False))
 
     def clear(self) -> int:
         """Drop everything and return the number of messages dropped."""
         dropped = len(self._waiting)
         for entry in list(self._waiting.values()):
             self._remove(entry)
-        for alert in list(self._heard):
+        for alert in list(self._delivered):
             self._forget(alert)
         return dropped
 
@@ -166,22 +167,22 @@ class Queue:
         """Drop alerts that the receiver no longer subscribes to."""
         for entry in [entry for entry in self._waiting.values() if not wanted(entry.alert)]:
             self._remove(entry)
-        for alert in [alert for alert in self._heard if not wanted(alert)]:
+        for alert in [alert for alert in self._delivered if not wanted(alert)]:
             self._forget(alert)
 
     def _remove(self, entry: Message) -> None:
         self._waiting.pop(entry.seq, None)  # the receiver's replacement may have dropped it meanwhile
         self.changes.messages.add(entry.seq)
 
-    def _hear(self, alert: str, heard: Heard) -> None:
-        self._heard[alert] = heard
-        self.changes.heard.add(alert)
+    def _set_delivered(self, alert: str, delivered: DeliveredState) -> None:
+        self._delivered[alert] = delivered
+        self.changes.delivered.add(alert)
 
     def _forget(self, alert: str) -> None:
-        if self._heard.pop(alert, None) is not None:
-            self.changes.heard.add(alert)
+        if self._delivered.pop(alert, None) is not None:
+            self.changes.delivered.add(alert)
 
-    def _of(self, alert: str) -> list[Message]:
+    def _messages_about(self, alert: str) -> list[Message]:
         return [entry for entry in self._waiting.values() if entry.alert == alert]
 
     def _heads(self) -> Iterator[Message]:
@@ -191,19 +192,19 @@ class Queue:
                 alerts.add(entry.alert)
                 yield entry
 
-    def _says_nothing_new(self, new: Message) -> bool:
+    def _is_redundant(self, new: Message) -> bool:
         """Return True for a message that repeats the last one, or resolves an undelivered firing notification."""
         if new.kind is Kind.FACT:
             return False
-        before = self._of(new.alert)
+        before = self._messages_about(new.alert)
         if before:
             return before[-1].kind is new.kind
-        return new.kind is Kind.RESOLVED and self._forget_unheard(new.alert)
+        return new.kind is Kind.RESOLVED and self._forget_undelivered(new.alert)
 
-    def _forget_unheard(self, alert: str) -> bool:
+    def _forget_undelivered(self, alert: str) -> bool:
         """Return True once if the last firing notification was dropped before it was delivered."""
-        last = self._heard.get(alert)
-        if last is None or last.heard:
+        last = self._delivered.get(alert)
+        if last is None or last.may_have_arrived:
             return False
         self._forget(alert)
         return True
@@ -211,7 +212,7 @@ class Queue:
     def _drop_stale(self, alert: str, up_to: Message | None = None) -> list[Outcome]:
         """Drop the alert's firing notifications that are not being sent right now."""
         outcomes = []
-        for entry in self._of(alert):
+        for entry in self._messages_about(alert):
             if entry is up_to:
                 break
             if entry.firing and not entry.in_flight:
@@ -221,7 +222,7 @@ class Queue:
 
     def _make_room(self) -> list[Outcome]:
         """Drop the oldest resolved notification if the queue is full, or the oldest message if there is none."""
-        if len(self._waiting) < self._most:
+        if len(self._waiting) < self._max_messages:
             return []
         idle = [entry for entry in self._waiting.values() if not entry.in_flight]
         oldest = next((entry for entry in idle if entry.kind is Kind.RESOLVED), idle[0] if idle else None)

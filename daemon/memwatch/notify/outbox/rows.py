@@ -6,23 +6,23 @@ import zlib
 
 from msgspec import Struct, field
 
-from memwatch.notify.outbox.queue import Heard, Kind, Message
+from memwatch.notify.outbox.queue import DeliveredState, Kind, Message
 
 Cell = str | bytes | int | float | None
 Row = tuple[Cell, ...]
 
-BODY_MOST_BYTES = 1 << 20
+MAX_BODY_BYTES = 1 << 20
 
 
-class BadRow(ValueError):
+class OutboxRowError(ValueError):
     """A row with a wrong checksum or invalid values."""
 
 
-class Kept(Struct):
-    """Content of the disk. By receiver: messages, and delivered alerts (`heard`). Also named values."""
+class StoredOutbox(Struct):
+    """Content of the disk. By receiver: messages, and delivered alerts (`delivered`). Also named values."""
 
     messages: dict[str, list[Message]] = field(default_factory=dict)
-    heard: dict[str, list[tuple[str, Heard]]] = field(default_factory=dict)
+    delivered: dict[str, list[tuple[str, DeliveredState]]] = field(default_factory=dict)
     values: dict[str, bytes] = field(default_factory=dict)
     last_seq: int = 0
     bad_rows: int = 0
@@ -32,64 +32,72 @@ class Batch(Struct):
     """Content of one transaction: rows by their keys, None for rows to delete."""
 
     messages: dict[int, Row | None] = field(default_factory=dict)
-    heard: dict[tuple[str, str], Row | None] = field(default_factory=dict)
+    delivered: dict[tuple[str, str], Row | None] = field(default_factory=dict)
     values: dict[str, Row] = field(default_factory=dict)
     everything: bool = False  # all other rows are deleted
 
 
 def message_row(receiver: str, message: Message) -> Row:
-    cells = (message.seq, receiver, message.id, message.alert, message.kind.value, message.body, message.attempts)
-    return (*cells, checksum(cells))
+    aggregates = (
+        message.seq,
+        receiver,
+        message.id,
+        message.alert,
+        message.kind.value,
+        message.body,
+        message.attempts,
+    )
+    return (*aggregates, checksum(aggregates))
 
 
-def message_of(row: Row) -> tuple[str, Message]:
-    """Parse a row into receiver and message. Raises BadRow."""
-    seq, receiver, its_id, alert, kind, body, attempts = checked(row)
+def parse_message(row: Row) -> tuple[str, Message]:
+    """Parse a row into receiver and message. Raises OutboxRowError."""
+    seq, receiver, its_id, alert, kind, body, attempts = verify(row)
     if not isinstance(seq, int) or not isinstance(attempts, int) or not isinstance(body, bytes):
-        raise BadRow
+        raise OutboxRowError
     try:
         return str(receiver), Message(seq, str(its_id), str(alert), Kind(kind), body, attempts)
     except ValueError:
-        raise BadRow from None
+        raise OutboxRowError from None
 
 
-def heard_row(receiver: str, alert: str, heard: Heard) -> Row:
-    cells = (receiver, alert, int(heard.heard), heard.body)
-    return (*cells, checksum(cells))
+def delivered_row(receiver: str, alert: str, delivered: DeliveredState) -> Row:
+    aggregates = (receiver, alert, int(delivered.may_have_arrived), delivered.body)
+    return (*aggregates, checksum(aggregates))
 
 
-def heard_of(row: Row) -> tuple[str, str, Heard]:
-    """Parse a row into receiver, alert and delivery state. Raises BadRow."""
-    receiver, alert, heard, body = checked(row)
+def parse_delivered(row: Row) -> tuple[str, str, DeliveredState]:
+    """Parse a row into receiver, alert and delivery state. Raises OutboxRowError."""
+    receiver, alert, may_have_arrived, body = verify(row)
     if not isinstance(body, bytes):
-        raise BadRow
-    return str(receiver), str(alert), Heard(bool(heard), body)
+        raise OutboxRowError
+    return str(receiver), str(alert), DeliveredState(bool(may_have_arrived), body)
 
 
 def value_row(name: str, value: bytes) -> Row:
     return (name, value, checksum((name, value)))
 
 
-def value_of(row: Row) -> tuple[str, bytes]:
-    """Parse a row into name and value. Raises BadRow."""
-    name, value = checked(row)
+def parse_value(row: Row) -> tuple[str, bytes]:
+    """Parse a row into name and value. Raises OutboxRowError."""
+    name, value = verify(row)
     if not isinstance(value, bytes):
-        raise BadRow
+        raise OutboxRowError
     return str(name), value
 
 
-def checked(row: Row) -> Row:
-    """Return the row without its checksum. Raises BadRow if the checksum is wrong."""
-    *cells, sum_found = row
-    if checksum(tuple(cells)) != sum_found:
-        raise BadRow
-    return tuple(cells)
+def verify(row: Row) -> Row:
+    """Return the row without its checksum. Raises OutboxRowError if the checksum is wrong."""
+    *aggregates, sum_found = row
+    if checksum(tuple(aggregates)) != sum_found:
+        raise OutboxRowError
+    return tuple(aggregates)
 
 
-def checksum(cells: Row) -> int:
+def checksum(aggregates: Row) -> int:
     """Return the CRC-32 of the cells with their types and lengths, which keeps cell boundaries distinct."""
     total = 0
-    for cell in cells:
-        data = cell if isinstance(cell, bytes) else str(cell).encode("utf-8", "surrogateescape")
-        total = zlib.crc32(data, zlib.crc32(b"%s%d:" % (type(cell).__name__.encode(), len(data)), total))
+    for aggregate in aggregates:
+        data = aggregate if isinstance(aggregate, bytes) else str(aggregate).encode("utf-8", "surrogateescape")
+        total = zlib.crc32(data, zlib.crc32(b"%s%d:" % (type(aggregate).__name__.encode(), len(data)), total))
     return total

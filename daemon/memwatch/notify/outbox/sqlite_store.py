@@ -10,17 +10,25 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from memwatch.notify.outbox.rows import BadRow, Batch, Kept, Row, heard_of, message_of, value_of
+from memwatch.notify.outbox.rows import (
+    Batch,
+    OutboxRowError,
+    Row,
+    StoredOutbox,
+    parse_delivered,
+    parse_message,
+    parse_value,
+)
 
 Key = TypeVar("Key", bound=tuple[int | str, ...])
 
 VERSION = 1
 FILE_MODE = 0o600
-FILE_MOST_BYTES = 256 << 20
-ROWS_MOST = 100_000
+MAX_FILE_BYTES = 256 << 20
+MAX_ROWS = 100_000
 CACHE_KIB = 256
 # Suffixes of the files that SQLite writes.
-ENDINGS = ("", "-wal", "-shm", "-journal")
+FILE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 # Order matters: with an exclusive lock before WAL, the WAL index is on the heap, where a truncated file cannot
 # kill the process with SIGBUS. FULL: committed transactions survive a power failure.
@@ -41,15 +49,15 @@ TABLES = (
 )
 
 
-class Refused(OSError):
+class StoreWriteError(OSError):
     """A transaction could not be written to disk."""
 
 
-class Unusable(Exception):
+class IncompatibleStoreError(Exception):
     """A file that is not an outbox of this version. The message completes "FILE …"."""
 
 
-class Store:
+class OutboxStore:
     """One open file. Opening and loading raise sqlite3.Error or OSError on disk errors."""
 
     def __init__(self, file: Path) -> None:
@@ -65,16 +73,16 @@ class Store:
             self._connection.close()
             raise
 
-    def load(self) -> Kept:
+    def load(self) -> StoredOutbox:
         """Load everything. Rows with a wrong checksum are counted and skipped."""
-        kept = Kept()
+        kept = StoredOutbox()
         keep: tuple[tuple[str, Callable[[Row], None]], ...] = (
             ("SELECT * FROM messages ORDER BY seq LIMIT ?", lambda row: _keep_message(kept, row)),
-            ("SELECT * FROM heard LIMIT ?", lambda row: _keep_heard(kept, row)),
-            ("SELECT * FROM named_values LIMIT ?", lambda row: kept.values.update([value_of(row)])),
+            ("SELECT * FROM heard LIMIT ?", lambda row: _keep_delivered(kept, row)),
+            ("SELECT * FROM named_values LIMIT ?", lambda row: kept.values.update([parse_value(row)])),
         )
         for query, take in keep:
-            for row in self._connection.execute(query, (ROWS_MOST,)):
+            for row in self._connection.execute(query, (MAX_ROWS,)):
                 kept.bad_rows += not is_taken(take, row)
         return kept
 
@@ -86,12 +94,12 @@ class Store:
                 for table in ("messages", "heard", "named_values"):
                     self._connection.execute(f"DELETE FROM {table}")  # noqa: S608  one of three words
             self._put("messages", "seq = ?", {(seq,): row for seq, row in batch.messages.items()})
-            self._put("heard", "receiver = ? AND alert = ?", batch.heard)
+            self._put("heard", "receiver = ? AND alert = ?", batch.delivered)
             self._put("named_values", "name = ?", {(name,): row for name, row in batch.values.items()})
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back()
-            raise Refused(str(error)) from None
+            raise StoreWriteError(str(error)) from None
         except BaseException:
             self._roll_back()
             raise
@@ -117,9 +125,9 @@ class Store:
             self._connection.execute(statement)
         version = self._one("PRAGMA user_version")
         if version not in (0, VERSION):
-            raise Unusable(f"has version {version}, but this memwatchd supports version {VERSION}")
+            raise IncompatibleStoreError(f"has version {version}, but this memwatchd supports version {VERSION}")
         if version and (complaint := self._one("PRAGMA quick_check(1)")) != "ok":
-            raise Unusable(f"is damaged ({complaint})")
+            raise IncompatibleStoreError(f"is damaged ({complaint})")
         for statement in TABLES:
             self._connection.execute(statement)
 
@@ -131,20 +139,20 @@ class Store:
 def is_taken(take: Callable[[Row], None], row: Row) -> bool:
     try:
         take(row)
-    except BadRow:
+    except OutboxRowError:
         return False
     return True
 
 
-def _keep_message(kept: Kept, row: Row) -> None:
-    receiver, message = message_of(row)
+def _keep_message(kept: StoredOutbox, row: Row) -> None:
+    receiver, message = parse_message(row)
     kept.messages.setdefault(receiver, []).append(message)
     kept.last_seq = max(kept.last_seq, message.seq)
 
 
-def _keep_heard(kept: Kept, row: Row) -> None:
-    receiver, alert, heard = heard_of(row)
-    kept.heard.setdefault(receiver, []).append((alert, heard))
+def _keep_delivered(kept: StoredOutbox, row: Row) -> None:
+    receiver, alert, delivered = parse_delivered(row)
+    kept.delivered.setdefault(receiver, []).append((alert, delivered))
 
 
 def refuse_strange(file: Path) -> None:
@@ -154,28 +162,28 @@ def refuse_strange(file: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISREG(found.st_mode):
-        raise Unusable("is not a regular file")
-    if found.st_size > FILE_MOST_BYTES:
-        raise Unusable(f"has {found.st_size} bytes, more than {FILE_MOST_BYTES}")
+        raise IncompatibleStoreError("is not a regular file")
+    if found.st_size > MAX_FILE_BYTES:
+        raise IncompatibleStoreError(f"has {found.st_size} bytes, more than {MAX_FILE_BYTES}")
 
 
-def set_aside(file: Path, unix: float, word: str, kept: int = 2) -> Path:
-    """Rename the file and SQLite's files beside it. Only the newest `kept` files with that `word` are kept."""
+def set_aside(file: Path, unix: float, word: str, max_kept: int = 2) -> Path:
+    """Rename the file and SQLite's files beside it. Only the newest `max_kept` files with that `word` are kept."""
     moment = int(unix)
     while os.path.lexists(aside := file.with_name(f"{file.name}.{word}-{moment}")):
         moment += 1
-    for ending in ENDINGS:
+    for ending in FILE_SUFFIXES:
         beside = file.with_name(file.name + ending)
         if os.path.lexists(beside):
             os.replace(beside, aside.with_name(aside.name + ending))
     asides = [path for path in file.parent.glob(f"{file.name}.{word}-*") if path.name.endswith(tuple("0123456789"))]
-    for old in sorted(asides, key=_moment_of)[:-kept]:
-        for ending in ENDINGS:
+    for old in sorted(asides, key=_parse_timestamp)[:-max_kept]:
+        for ending in FILE_SUFFIXES:
             _remove(old.with_name(old.name + ending))
     return aside
 
 
-def _moment_of(aside: Path) -> int:
+def _parse_timestamp(aside: Path) -> int:
     digits = aside.name.rpartition("-")[2]
     return int(digits) if digits.isdecimal() and len(digits) < 20 else 0
 
