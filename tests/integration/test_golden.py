@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from scripts.golden import ALWAYS, HELP, RUN_HERE, by_family, exported, host_of, roots_arguments, with_help
+from scripts.golden import (
+    ALWAYS,
+    HELP,
+    NO_ALERTS,
+    RUN_HERE,
+    by_family,
+    exported,
+    host_of,
+    roots_arguments,
+    with_help,
+)
 from support.daemon_process import MEMWATCHD, clean_environment, running_daemon
 from support.machine_folders import NAMES, machine_folder
 from support.paths import MACHINES
@@ -20,7 +30,8 @@ from support.waiting import MAX_WAIT_SECONDS
 def test_metrics_are_as_written_down(name: str, tmp_path: Path) -> None:
     """The whole of /metrics, help texts included, but for times and our own figures."""
     host = host_of(name, tmp_path)
-    with running_daemon(tmp_path, "--interval", "200ms", *host.roots, environ=host.environ) as daemon:
+    environ = {**host.environ, **NO_ALERTS}
+    with running_daemon(tmp_path, "--interval", "200ms", *host.roots, environ=environ) as daemon:
         found = exported(daemon, host.waits_for)
 
     assert found == with_help(host.golden.read_text())

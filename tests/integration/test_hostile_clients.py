@@ -292,7 +292,7 @@ def test_without_a_free_descriptor_it_waits_and_recovers(tmp_path: Path) -> None
         few = descriptors(daemon.pid) + 3
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (few, few))
 
-        with connections(daemon, 12, b"GET /api/v1/stream HTTP/1.1\r\n" + HOST + b"\r\n"):
+        with connections(daemon, 40, b"GET /api/v1/stream HTTP/1.1\r\n" + HOST + b"\r\n"):
             time.sleep(2.5)
         assert seconds_until(lambda: daemon.get("/healthz").status == 200, daemon) < 10
 
