@@ -47,7 +47,7 @@ sleep 35
 echo 20M > /sys/fs/cgroup/memwatchd.slice/memwatchd.service/memory.max
 sleep 3; ready
 [ "$(show MainPID)" != "$pid" ] && curl -s 'localhost:6360/api/v1/events?limit=100' |
-    grep -q 'while memwatchd was gone' && say own_oom yes
+    grep -q 'while memwatchd was not running' && say own_oom yes
 pid=$(show MainPID)
 dd if=/dev/zero of=/swap bs=1M count=400 status=none; chmod 600 /swap; mkswap -q /swap; swapon /swap
 # Each page of a process is a mapping on the host, which allows 65,530: a file takes most of the memory instead.
