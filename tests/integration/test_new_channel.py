@@ -33,7 +33,7 @@ class FileChannel:
         with open(self.path, "ab") as file:
             file.write(body + f" {self.secret}\\n".encode())
         return PostResult(200)
-class FileReceiver(channels.Recipient, frozen=True, kw_only=True):
+class FileReceiver(channels.ReceiverSection, frozen=True, kw_only=True):
     path: str
     secret: Annotated[Password, ContextConverter(password_from), Accepts("a password", '"env:WORD"', shown=False)]
     def create_channel(self):

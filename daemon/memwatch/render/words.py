@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from datetime import datetime, timezone
 
-from markupsafe import Markup, escape
-
 from memwatch import units
 from memwatch.model import Absent, Process
 from memwatch.pressure.signals import full_in
@@ -95,8 +93,6 @@ BASIS_WORDS = {
     "rss + device, perhaps overlapping": "RSS + GPU memory as a range (some pages may count in both)",
     "rss + device, unknown": "at least RSS + known GPU memory (some is unknown)",
 }
-
-FIGURE = re.compile(r"(?:&lt; )?\d[\d.,]*(?:%| (?:[KMGTPE]iB|B|µs|ms|s|min|h|d))(?!\w)")
 
 
 def absent(reason: Absent) -> str:
@@ -235,11 +231,6 @@ def architecture(name: str) -> str:
 def printable(text: str) -> str:
     """Escape control and bidirectional characters of a foreign name, so that they are visible."""
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
-
-
-def glued(text: str) -> Markup:
-    """Escape a sentence for a page and keep each number on one line with its unit."""
-    return Markup(FIGURE.sub(r'<span class="figure">\g<0></span>', str(escape(text))))  # noqa: S704  escaped
 
 
 def fact(name: str) -> str:

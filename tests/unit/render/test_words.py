@@ -161,15 +161,6 @@ def test_control_and_bidi_characters_are_escaped() -> None:
     assert wording.printable("Jörg’s ☕ 進程") == "Jörg’s ☕ 進程"
 
 
-def test_glued_text_is_escaped() -> None:
-    text = wording.glued("<b>96.4% used; < 0.1% of 12.4 GiB")
-
-    assert str(text) == (
-        '&lt;b&gt;<span class="figure">96.4%</span> used; '
-        '<span class="figure">&lt; 0.1%</span> of <span class="figure">12.4 GiB</span>'
-    )
-
-
 def test_unknown_names_pass_through() -> None:
     """A kind or architecture of a newer version is shown under its own name."""
     assert wording.content("page_tables") == "page tables"

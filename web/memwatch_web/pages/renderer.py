@@ -33,6 +33,7 @@ from memwatch_web.pages.bars import build_bars
 from memwatch_web.pages.devices import build_entries
 from memwatch_web.pages.history_view import HistoryView, RejectedQuery
 from memwatch_web.pages.last_run_chart import build_chart
+from memwatch_web.pages.markup import glue_units
 from memwatch_web.pages.memory_holders import find_memory_holders
 from memwatch_web.pages.process_list import GROUPS, build_listing
 from memwatch_web.pages.process_list import ListView as ListView
@@ -70,7 +71,6 @@ WORDS = (
     "fact",
     "fault",
     "figure",
-    "glued",
     "level",
     "moment",
     "printable",
@@ -267,6 +267,7 @@ def create_environment() -> Environment:
         auto_reload=False,
     )
     environment.filters |= {name: getattr(wording, name) for name in WORDS}
+    environment.filters["glue_units"] = glue_units
     environment.filters["percent"] = lambda part: f"{part * 100:.3f}%"
     environment.tests["absent"] = lambda value: isinstance(value, Absent)
     environment.tests["known"] = has_figures
