@@ -227,7 +227,7 @@ def test_page_of_every_machine_has_valid_markup(sample: str) -> None:
         "download CSV or JSON",
     ],
 )
-def test_page_contains_sentence(sentence: str) -> None:
+def test_page_contains_text(sentence: str) -> None:
     assert sentence in Reader(shown(critical_gb10())[1]).text
 
 
@@ -303,7 +303,7 @@ def test_chart_without_javascript_has_a_gap() -> None:
     assert body.count(b"<polyline") == 2
 
 
-def test_empty_history_is_a_sentence() -> None:
+def test_empty_history_is_stated() -> None:
     assert "No history yet." in Reader(PAGES.page("history", CALM)).text
 
 
