@@ -125,9 +125,9 @@ def test_silence_survives_a_restart_and_alert_is_sent_when_it_expires(tmp_path: 
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     """A daemon for requests that change nothing."""
-    with running_daemon(tmp_path_factory.mktemp("asked")) as running:
+    with running_daemon(tmp_path_factory.mktemp("shared")) as running:
         yield running
 
 
@@ -142,13 +142,13 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
         (f"seconds=60&target={'x' * 300}", "target"),
     ],
 )
-def test_invalid_silence_is_rejected_with_a_reason(asked: RunningDaemon, query: str, words: str) -> None:
+def test_invalid_silence_is_rejected_with_a_reason(shared_daemon: RunningDaemon, query: str, words: str) -> None:
     """A silence needs an end, a known event and a short target."""
-    rejected = get(asked.port, f"/api/v1/silences?{query}", method="POST")
+    rejected = get(shared_daemon.port, f"/api/v1/silences?{query}", method="POST")
 
     assert rejected.status == 422
     assert words in rejected.json["detail"]
-    assert asked.get("/api/v1/silences").json == []
+    assert shared_daemon.get("/api/v1/silences").json == []
 
 
 def test_silence_for_an_absent_target_carries_a_note(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_test_notification_is_sent_by_api_and_by_command(tmp_path: Path) -> None
     """POST /api/v1/alerts/test uses the outbox; --test-alert prints the result per receiver."""
     with receiving(200) as site, receiving(503) as broken:
         with running_daemon(tmp_path, config=quick_config(site)) as daemon:
-            asked = get(daemon.port, "/api/v1/alerts/test", method="POST")
+            response = get(daemon.port, "/api/v1/alerts/test", method="POST")
             wait_for_deliveries(site, 1)
         file = tmp_path / "both.toml"
         file.write_text(quick_config(site, broken))
@@ -239,7 +239,7 @@ def test_test_notification_is_sent_by_api_and_by_command(tmp_path: Path) -> None
             check=False,
         )
 
-    assert asked.json == {"receivers": ["site0"]}
+    assert response.json == {"receivers": ["site0"]}
     assert events_of(site) == ["test", "test"]
     assert json.loads(site.deliveries[0].body)["values"]["size_bytes"] > 0
     assert done.returncode == 1
@@ -263,10 +263,10 @@ def test_test_notification_without_receivers_is_an_error(tmp_path: Path) -> None
         check=False,
     )
     with running_daemon(tmp_path) as daemon:
-        asked = get(daemon.port, "/api/v1/alerts/test", method="POST")
+        response = get(daemon.port, "/api/v1/alerts/test", method="POST")
 
-    assert (done.returncode, asked.status) == (78, 409)
-    for error in (done.stderr, asked.json["detail"]):
+    assert (done.returncode, response.status) == (78, 409)
+    for error in (done.stderr, response.json["detail"]):
         assert "no receiver is configured; add [[alerts.webhooks]]" in error
 
 

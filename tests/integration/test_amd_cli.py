@@ -149,21 +149,21 @@ def test_missing_gpu_or_tools_make_the_collector_unavailable(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("script", "sentence"),
+    ("script", "reason"),
     [
         ("#!/nonexistent/interpreter\n", "amd-smi cannot be started"),
         ("#!/bin/sh\nexec sleep 60\n", "amd-smi did not answer for 1 s"),
         ("#!/bin/sh\nexec cat /dev/zero\n", "amd-smi says more than it should"),
     ],
 )
-def test_broken_tool_fails_in_time_with_a_reason(script: str, sentence: str, tmp_path: Path) -> None:
+def test_broken_tool_fails_in_time_with_a_reason(script: str, reason: str, tmp_path: Path) -> None:
     """No process stays behind."""
     path = tmp_path / "amd-smi"
     path.write_text(script)
     path.chmod(0o755)
     watch = Stopwatch()
 
-    with pytest.raises(NoOutputError, match=sentence):
+    with pytest.raises(NoOutputError, match=reason):
         run_tool(str(path), "list", seconds=1.0)
 
     assert watch.seconds < 5

@@ -255,39 +255,39 @@ UNDECIDED = {**memory(16 * GIB, GIB, 16 * GIB, 0), "device": "0xffff"}
 
 def test_driver_ioctl_is_used_only_when_files_do_not_decide(tmp_path: Path) -> None:
     """Once at the start, for an ambiguous card. Not while polling, and not for a card that appears later."""
-    machine, watch, asked = AmdMachine(tmp_path), ManualClock(), FakeIoctl(answer=True)
+    machine, watch, ioctl = AmdMachine(tmp_path), ManualClock(), FakeIoctl(answer=True)
     machine.write("proc/sys/kernel/osrelease", "6.1.0")
     machine.gpu(UNDECIDED)
     machine.gpu(discrete(), pci="0000:0a:00.0", card=2)
-    collector = Collector(machine.roots, 4096, GpuPids(), asked, watch)
+    collector = Collector(machine.roots, 4096, GpuPids(), ioctl, watch)
     first = reading_of(collector.collect()).gpus
     machine.gpu(UNDECIDED, pci="0000:0b:00.0", card=3)
     watch.now += RESCAN_SECONDS
     later = reading_of(collector.collect()).gpus
     collector.close()
 
-    assert asked.nodes == ["renderD128"]
+    assert ioctl.nodes == ["renderD128"]
     assert [gpu.card.is_fused for gpu in first] == [True, Absent.NOT_AVAILABLE]
     assert [gpu.card.is_fused for gpu in later] == [True, Absent.NOT_AVAILABLE, Absent.NOT_AVAILABLE]
 
 
 def test_gpu_metrics_format_takes_precedence_over_the_ioctl(tmp_path: Path) -> None:
     """The file of an awake GPU is read before its device node is opened."""
-    machine, asked = AmdMachine(tmp_path), FakeIoctl(answer=False)
+    machine, ioctl = AmdMachine(tmp_path), FakeIoctl(answer=False)
     machine.write("proc/sys/kernel/osrelease", "6.1.0")
     machine.gpu({**UNDECIDED, "gpu_metrics": b"\x80\x00\x02\x01" + bytes(124)})
 
-    collector = Collector(machine.roots, 4096, GpuPids(), asked)
+    collector = Collector(machine.roots, 4096, GpuPids(), ioctl)
     gpu = only_gpu(collector.collect())
     collector.close()
 
     assert gpu.card.metrics_format == 2
-    assert asked.nodes == []
+    assert ioctl.nodes == []
 
 
 def test_suspended_card_is_not_woken(tmp_path: Path) -> None:
     """Memory files touch only the driver and are read; gpu_metrics and device nodes are left alone."""
-    machine, asked = AmdMachine(tmp_path), FakeIoctl(answer=False)
+    machine, ioctl = AmdMachine(tmp_path), FakeIoctl(answer=False)
     machine.write("proc/sys/kernel/osrelease", "6.1.0")
     sleeping: dict[str, str | bytes | int] = {
         "power/control": "auto",
@@ -297,7 +297,7 @@ def test_suspended_card_is_not_woken(tmp_path: Path) -> None:
     }
     machine.gpu({**UNDECIDED, **sleeping})
 
-    collector = Collector(machine.roots, 4096, GpuPids(), asked)
+    collector = Collector(machine.roots, 4096, GpuPids(), ioctl)
     gpu = only_gpu(collector.collect())
     collector.close()
     sensed = Sensors(machine.roots).collect()
@@ -305,7 +305,7 @@ def test_suspended_card_is_not_woken(tmp_path: Path) -> None:
     assert gpu.runtime_status == "suspended"
     assert gpu.vram == Region(16 * GIB, GIB)
     assert gpu.card.metrics_format is Absent.NOT_AVAILABLE
-    assert asked.nodes == []
+    assert ioctl.nodes == []
     assert sensed.amdgpu_sensors == {}
 
 

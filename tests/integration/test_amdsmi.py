@@ -92,11 +92,11 @@ def test_failing_import_makes_the_collector_unavailable(error: str, simulated: S
     simulated.set_state(**{"import": error})
     arguments = simulated.machine.arguments
     with running_daemon(tmp_path, *arguments, environ=simulated.environ) as daemon:
-        sentence = wait_for_state(daemon, lambda state, _: state == "unavailable")
+        reason = wait_for_state(daemon, lambda state, _: state == "unavailable")
         pools = daemon.get("/api/v1/pools").json
         log = daemon.log.read_text()
 
-    assert sentence.startswith(f"amdsmi cannot be imported ({error}: ")
+    assert reason.startswith(f"amdsmi cannot be imported ({error}: ")
     assert [pool["id"] for pool in pools] == ["ram", "gpu0"]
     assert "noise" not in log
 
@@ -106,11 +106,11 @@ def test_library_is_retried_until_the_driver_is_loaded(simulated: Simulated, tmp
     simulated.set_state(init=NO_DRIVER)
     arguments = simulated.machine.arguments
     with running_daemon(tmp_path, *arguments, environ=simulated.environ, config=QUICK) as daemon:
-        sentence = wait_for_state(daemon, lambda state, _: state == "unavailable")
+        reason = wait_for_state(daemon, lambda state, _: state == "unavailable")
         simulated.set_state(gpus={PCI: GOOD})
         wait_for_state(daemon, lambda state, _: state == "ok")
 
-    assert "the amdgpu driver is not loaded" in sentence
+    assert "the amdgpu driver is not loaded" in reason
 
 
 class Watch:
@@ -158,17 +158,17 @@ def test_missing_driver_is_retried_with_exponential_backoff(
     simulated.set_state(init=NO_DRIVER)
     watch = Watch()
     collector = collector_of(simulated, watch, pause_seconds=0.01)
-    asked = []
+    starts = []
     for _ in range(200):
         with pytest.raises(SourceUnavailable, match="driver is not loaded"):
             collector.collect()
-        asked.append(simulated.calls().count("init"))
+        starts.append(simulated.calls().count("init"))
         watch.now += 0.005
         time.sleep(0.002)
     collector.close()
 
     # At 0, 0.01, 0.03, 0.07, 0.15, 0.31 and 0.63 of the one second that passed.
-    assert asked[-1] == 7
+    assert starts[-1] == 7
 
 
 def test_hanging_library_is_killed_and_restarted(simulated: Simulated) -> None:

@@ -93,7 +93,7 @@ def test_history_returns_recorded_buckets(daemon: RunningDaemon) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "sentence"),
+    ("query", "reason"),
     [
         ("history?points=-1", "points is '-1'"),
         ("history?points=1e30", "points is '1e30'"),
@@ -119,13 +119,13 @@ def test_history_returns_recorded_buckets(daemon: RunningDaemon) -> None:
         ("stream?events=everything", "events is 'everything': use some of snapshot, pressure, event"),
     ],
 )
-def test_invalid_parameter_is_named_in_the_error(daemon: RunningDaemon, query: str, sentence: str) -> None:
+def test_invalid_parameter_is_named_in_the_error(daemon: RunningDaemon, query: str, reason: str) -> None:
     """422 as problem+json with the name, the value, and valid input."""
     answer = daemon.get(f"/api/v1/{query}")
 
     assert answer.status == 422
     assert answer.headers["content-type"] == "application/problem+json"
-    assert sentence in answer.json["detail"]
+    assert reason in answer.json["detail"]
     assert answer.json["status"] == 422
 
 

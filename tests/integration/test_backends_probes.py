@@ -103,10 +103,10 @@ def test_kfd_is_checked_without_being_opened(tmp_path: Path) -> None:
     device.parent.mkdir()
     os.mkfifo(device)
     found: list[ProbeResults] = []
-    looking = threading.Thread(target=lambda: found.append(probe(tmp_path)), daemon=True)
+    thread = threading.Thread(target=lambda: found.append(probe(tmp_path)), daemon=True)
 
-    looking.start()
-    looking.join(10)
+    thread.start()
+    thread.join(10)
 
     assert [(one.kfd, one.kfd_permitted) for one in found] == [(True, True)]
 

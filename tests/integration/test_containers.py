@@ -32,7 +32,7 @@ def answer(body: bytes, status: str = "200 OK") -> bytes:
 def runtime(tmp_path: Path, response: bytes) -> Iterator[tuple[str, list[bytes]]]:
     """Answer every connection with these bytes; yield the socket's address and the requests."""
     path = tmp_path / "run.sock"
-    asked: list[bytes] = []
+    requests: list[bytes] = []
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
@@ -44,12 +44,12 @@ def runtime(tmp_path: Path, response: bytes) -> Iterator[tuple[str, list[bytes]]
                     request = connection.recv(65536)
                     if not request:
                         return
-                    asked.append(request)
+                    requests.append(request)
                     connection.sendall(response)
 
         thread = threading.Thread(target=serve)
         thread.start()
-        yield f"unix:{path}", asked
+        yield f"unix:{path}", requests
         with socket.socket(socket.AF_UNIX) as last:
             last.connect(str(path))
             last.shutdown(socket.SHUT_WR)
@@ -58,13 +58,13 @@ def runtime(tmp_path: Path, response: bytes) -> Iterator[tuple[str, list[bytes]]
 
 def test_container_names_are_listed_by_id(tmp_path: Path) -> None:
     """The first name of each container, without Docker's slash. A container without a name is left out."""
-    with runtime(tmp_path, answer(LISTED)) as (address, asked):
+    with runtime(tmp_path, answer(LISTED)) as (address, requests):
         collector = Collector(address)
         findings = collector.collect()
         collector.close()
 
     assert findings.container_names == {ID[:12]: "vllm"}
-    assert asked[0].startswith(b"GET /containers/json HTTP/1.1\r\n")
+    assert requests[0].startswith(b"GET /containers/json HTTP/1.1\r\n")
 
 
 @pytest.mark.parametrize(

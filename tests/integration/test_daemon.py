@@ -77,13 +77,13 @@ def test_idle_daemon_has_low_overhead(tmp_path: Path) -> None:
         daemon.get("/metrics")
         time.sleep(2)
         cpu, woken = measure_quiet_usage(daemon)
-        scraped = own_rss_of(daemon.get("/metrics").body)
-        asked = daemon.snapshot()["self"]["rss_bytes"]
+        after_scrape = own_rss_of(daemon.get("/metrics").body)
+        after_api = daemon.snapshot()["self"]["rss_bytes"]
 
     assert woken <= 3.5
     assert cpu <= 0.005
-    assert scraped <= 44 * MIB
-    assert asked <= 68 * MIB
+    assert after_scrape <= 44 * MIB
+    assert after_api <= 68 * MIB
 
 
 def measure_quiet_usage(daemon: RunningDaemon, seconds: float = 10.0) -> tuple[float, float]:

@@ -44,14 +44,14 @@ class Links(HTMLParser):
         self.found += [value for name, value in attrs if name in ("href", "src") and value and value[0] != "#"]
 
 
-@pytest.mark.parametrize(("path", "status", "heading", "sentence"), ERRORS)
-def test_browser_gets_a_page(daemon: RunningDaemon, path: str, status: int, heading: str, sentence: str) -> None:
+@pytest.mark.parametrize(("path", "status", "heading", "reason"), ERRORS)
+def test_browser_gets_a_page(daemon: RunningDaemon, path: str, status: int, heading: str, reason: str) -> None:
     """The response has the status and the headers of every page."""
     answer, usual = daemon.get(path, Accept=BROWSER), daemon.get("/about", Accept=BROWSER)
 
     assert (answer.status, answer.headers["content-type"]) == (status, PAGE)
     assert f"<h1>{heading}</h1>" in answer.text
-    assert sentence.replace("'", "&#39;") in answer.text
+    assert reason.replace("'", "&#39;") in answer.text
     assert "<b>Simulated data</b>" in answer.text
     assert answer.headers["vary"] == "accept"
     for name in ("content-security-policy", "x-content-type-options", "referrer-policy", "memwatch-simulated"):

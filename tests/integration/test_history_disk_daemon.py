@@ -125,15 +125,15 @@ def test_last_words_without_a_state_folder_name_the_option(tmp_path: Path, host:
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     """A daemon for requests that change nothing."""
-    folder = tmp_path_factory.mktemp("asked")
+    folder = tmp_path_factory.mktemp("shared")
     with running_daemon(folder, *host_in(folder)) as running:
         yield running
 
 
 @pytest.mark.parametrize(
-    ("query", "sentence"),
+    ("query", "reason"),
     [
         ("ticks?limit=0", "limit is '0'"),
         ("ticks?from=2&to=1", "from must be earlier than to"),
@@ -141,9 +141,9 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
         ("history?points=2001", "points is '2001'"),
     ],
 )
-def test_invalid_history_query_is_422_with_a_reason(asked: RunningDaemon, query: str, sentence: str) -> None:
+def test_invalid_history_query_is_422_with_a_reason(shared_daemon: RunningDaemon, query: str, reason: str) -> None:
     """The error has the name, the value, and valid input."""
-    answer = asked.get(f"/api/v1/{query}")
+    answer = shared_daemon.get(f"/api/v1/{query}")
 
     assert answer.status == 422
-    assert sentence in answer.json["detail"]
+    assert reason in answer.json["detail"]

@@ -100,7 +100,7 @@ def test_invalid_body_is_rejected_with_a_reason(path: str, body: Any, words: str
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "sentence"),
+    ("path", "body", "reason"),
     [
         ("marks", b"", 'body is missing: send JSON, for example {"text":"Before VAE Load","pid":4242}'),
         ("marks", {}, 'text is missing: send JSON, for example {"text":"Before VAE Load","pid":4242}'),
@@ -115,10 +115,10 @@ def test_invalid_body_is_rejected_with_a_reason(path: str, body: Any, words: str
     ],
 )
 def test_body_errors_use_json_terms_and_an_example(
-    path: str, body: Any, sentence: str, daemon: RunningDaemon
+    path: str, body: Any, reason: str, daemon: RunningDaemon
 ) -> None:
     """`null` and `true` are shown as they were sent."""
-    assert post(daemon, f"/api/v1/{path}", body) == (422, {**UNPROCESSABLE, "detail": sentence})
+    assert post(daemon, f"/api/v1/{path}", body) == (422, {**UNPROCESSABLE, "detail": reason})
 
 
 @pytest.mark.parametrize("model", [MarkRequest, ReportRequest])
