@@ -200,7 +200,7 @@ def threads_of(pid: int) -> set[int]:
 
 @pytest.mark.alone
 def test_dead_receiver_delays_no_other(tmp_path: Path) -> None:
-    """One receiver never answers and one fails. The third is notified within 2 s. The page shows each state."""
+    """One receiver never answers; the other is notified within 2 s. The page shows no secret path."""
     machine = AlertMachine.of(tmp_path)
     with raw_receiver(silent) as dead, receiving(200) as gone, receiving(200) as site:
         config = quick_config(site, gone, extra="").replace(gone.url, dead)

@@ -69,8 +69,8 @@ def test_process_with_an_exited_first_thread_keeps_its_values() -> None:
     assert "zombie_leader" in str(after.command)
 
 
-def test_changed_process_is_read_at_once_and_others_within_six_ticks(tmp_path: Path) -> None:
-    """A new name is shown with the next change of the process's pages, or within six ticks."""
+def test_changed_process_is_read_at_once_and_others_within_12_scans(tmp_path: Path) -> None:
+    """A new name is shown with the next change of the process's pages, or within 12 scans."""
     roots = folder_of(tmp_path)
     for pid in (7, 8):
         add_process(tmp_path, stat_line(pid, "before"), statm=statm_line(5))
@@ -124,8 +124,8 @@ def test_process_with_a_closed_file_is_read_fresh(tmp_path: Path) -> None:
     assert seen == [pages * 4096 for pages in range(6, 6 + SHOWN_TURNS)]
 
 
-def test_process_that_failed_once_is_shown_at_the_next_tick(tmp_path: Path) -> None:
-    """Not after six ticks: a missing process does not count as shown."""
+def test_process_that_failed_once_is_shown_at_the_next_scan(tmp_path: Path) -> None:
+    """Not after 12 scans: a missing process does not count as shown."""
     roots = folder_of(tmp_path)
     add_process(tmp_path, stat_line(7), statm=statm_line(5))
     collector = Collector(roots)
@@ -156,7 +156,7 @@ def test_clock_change_moves_every_start_time(tmp_path: Path) -> None:
 
 
 def test_missing_boot_time_is_retried(tmp_path: Path) -> None:
-    """Nothing is published with an unknown start time. The next tick reads the file again."""
+    """Nothing is published with an unknown start time. The next scan reads the file again."""
     collector = Collector(folder_of(tmp_path, stat_line(5, start=500)), page_size=4096, clock_ticks=100)
     (tmp_path / "stat").write_bytes(b"cpu 1\n")
     for _ in range(2):
@@ -170,8 +170,8 @@ def test_missing_boot_time_is_retried(tmp_path: Path) -> None:
     assert found.start_time == 1_700_000_505.0
 
 
-def test_short_lived_processes_never_fail_a_tick() -> None:
-    """While processes start and exit, every tick succeeds and every process is listed once."""
+def test_short_lived_processes_never_fail_a_scan() -> None:
+    """While processes start and exit, every scan succeeds and lists every process once."""
     collector = Collector(Roots(), top=1000, page_size=PAGE, clock_ticks=TICKS)
     rounds = []
     for _ in range(60):
@@ -330,7 +330,7 @@ def test_missing_procfs_makes_the_collector_unavailable(tmp_path: Path) -> None:
 
 
 def test_descriptors_do_not_leak() -> None:
-    """A hundred ticks keep as many open as one, and closing leaves none."""
+    """A hundred scans keep as many files open as one scan. Closing leaves none."""
     before = len(os.listdir("/proc/self/fd"))
     collector = Collector(Roots(), top=10, page_size=PAGE)
     collector.collect()

@@ -1,4 +1,4 @@
-"""Thousands of short-lived processes cause no missed tick, no descriptor leak and no memory growth."""
+"""Thousands of short-lived processes cause no missed tick and no descriptor leak."""
 
 from __future__ import annotations
 

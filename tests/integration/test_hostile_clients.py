@@ -194,14 +194,14 @@ def rss_bytes(daemon: RunningDaemon) -> int:
 
 
 def seconds_until(true: Callable[[], bool], daemon: RunningDaemon) -> float:
-    """Return the time until the condition holds, without pauses of this machine."""
+    """Return the time until the condition holds, without the time in which the processes could not run."""
     watch = Stopwatch(daemon.pid)
     wait_until(true)
     return watch.seconds
 
 
 def times_of(daemon: RunningDaemon, path: str, until: Callable[[], bool]) -> list[float]:
-    """Return the sorted times of many requests without pauses of this machine. Each must be answered with 200."""
+    """Return the sorted times of many requests, measured likewise. Each must be answered with 200."""
     times = []
     while not until():
         watch = Stopwatch(daemon.pid)
